@@ -147,7 +147,7 @@ fn run(call: &Call) -> Result<ExitCode> {
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
         Command::Info(args) => show_info(args)?,
-        Command::Report(args, form) => report::show_report(args, *form, &terminal)?,
+        Command::Report(args, form) => return report::show_report(args, *form, &terminal),
         Command::ListDevices(servers) => {
             let devices = commands::list_devices(servers, &engine)?;
             return print(&doctor::devices_text(&devices));

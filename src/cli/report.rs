@@ -1,21 +1,23 @@
 //! `kl report`: prints and writes a comparison.
 
+use std::process::ExitCode;
+
 use anyhow::{Context as _, Result};
 
 use super::args::ReportArgs;
 use super::results::{Results, create_text, start_of, write_text};
-use super::say_wrote;
 use super::settings::Form;
 use super::terminal::Terminal;
+use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
-use crate::report::{json_text, page};
+use crate::report::{json_text, judge_pair, page};
 
 /// Compares the evaluations that the flags name, prints the comparison in a form, and writes others.
 ///
 /// # Errors
 /// If nothing can be compared, or an output cannot be written.
-pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) -> Result<()> {
+pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) -> Result<ExitCode> {
     // Created first, so that a bad path is found before the work is done. A report is made again and
     // again, so an earlier one is replaced; any other file is refused without --force.
     let mut files = Vec::new();
@@ -30,9 +32,24 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
         }
     }
     let (paths, confidence, clusters) = (&args.paths, args.confidence, args.cluster);
-    let reported = commands::report(paths, confidence, clusters, args.pair, terminal)?;
+    let mut reported =
+        commands::report(paths, confidence, clusters, args.pair, args.near, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
+    }
+    let mut code = ExitCode::SUCCESS;
+    if let Reported::Pair(pair) = &mut reported {
+        pair.conditions = judge_pair(&args.fail_if, pair, args.allow_excluded);
+        for verdict in pair
+            .conditions
+            .iter()
+            .filter(|one| one.failed || !args.quiet)
+        {
+            say!("kl: {}: {verdict}", pair.a.sidecar);
+        }
+        if pair.conditions.iter().any(|one| one.failed) {
+            code = ExitCode::from(EXIT_CONDITION);
+        }
     }
     let mut results = Results::default();
     results.print_text(&text(&reported, printed, args.breakdown)?);
@@ -40,7 +57,8 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
         write_text(output, &text(&reported, form, args.breakdown)?)?;
         say_wrote(&path.display().to_string(), args.quiet);
     }
-    results.close()
+    results.close()?;
+    Ok(code)
 }
 
 fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {

@@ -294,6 +294,8 @@ mod tests {
             "kl report",
             "kl report a --markdown --csv -",
             "kl report a --pair --html p",
+            "kl report a --fail-if ratio.upper>1",
+            "kl report a --pair --fail-if ratio.uper>1",
             "kl report a --html -",
             "kl report a --json a",
         ];

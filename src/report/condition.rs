@@ -5,9 +5,11 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::named_numbers::{known_names, named_numbers};
+use super::comparison::InDepth;
+use super::named_numbers::{known_names, known_names_of_pair, named_numbers};
 use super::number::left_out;
 use super::result::ModelReport;
+use crate::stats::MIN_WINDOWS_TO_PLAN;
 
 /// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
 #[derive(Clone, Debug)]
@@ -35,15 +37,28 @@ impl FromStr for Condition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text, known_names())
+    }
+}
+
+impl Condition {
+    /// A condition on the numbers of `kl report --pair`.
+    ///
+    /// # Errors
+    /// The reason that an expression is not one.
+    pub fn of_pair(text: &str) -> Result<Self, String> {
+        Self::parse(text, known_names_of_pair())
+    }
+
+    fn parse(text: &str, known: Vec<String>) -> Result<Self, String> {
         let expected =
             "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
         let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
         let (name, rest) = text.split_at(index);
-        let mut known = OPERATORS.iter();
-        let parts = known.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
+        let mut operators = OPERATORS.iter();
+        let parts = operators.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
         let (holds, bound) = parts.ok_or(expected)?;
         let (name, bound) = (name.trim(), bound.trim());
-        let known = known_names();
         if !known.iter().any(|known| known == name) {
             let similar = similar(name, known).join(", ");
             return Err(format!(
@@ -112,14 +127,35 @@ pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: boo
                 Some(_) => is_partial.then_some(Reason::LeftOut),
             };
             Verdict {
-                expression: condition.expression.clone(),
-                value,
-                failed: reason.is_some(),
-                reason,
                 left_out: (n_excluded, n_infinite),
+                ..Verdict::new(condition, value, reason)
             }
         })
         .collect()
+}
+
+/// Checks `conditions` against the numbers of a comparison of two models, as [`judge`] does against
+/// those of one. One on the ratio, whose interval needs many windows, fails where they are fewer.
+pub fn judge_pair(conditions: &[Condition], pair: &InDepth, allow_excluded: bool) -> Vec<Verdict> {
+    let numbers = named_numbers(pair);
+    let (n_windows, n_left_out) = (pair.paired.n_windows, pair.paired.n_left_out);
+    let judge_one = |condition: &Condition| {
+        let value = numbers.get(&condition.name).copied().flatten();
+        let reason = match value {
+            _ if condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN => {
+                Some(Reason::FewWindows)
+            }
+            None => Some(Reason::NoValue),
+            Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
+            Some(_) => (!allow_excluded && n_left_out > 0).then_some(Reason::LeftOut),
+        };
+        Verdict {
+            left_out: (0, n_left_out),
+            n_windows,
+            ..Verdict::new(condition, value, reason)
+        }
+    };
+    conditions.iter().map(judge_one).collect()
 }
 
 /// The outcome of one condition for one model.
@@ -139,6 +175,22 @@ pub struct Verdict {
     /// infinite KLD or for which the number itself is infinite. The JSON has them elsewhere.
     #[serde(skip)]
     pub left_out: (u64, u64),
+    /// The windows that two models are compared on; 0 for one model.
+    #[serde(skip)]
+    pub n_windows: u64,
+}
+
+impl Verdict {
+    fn new(condition: &Condition, value: Option<f64>, reason: Option<Reason>) -> Self {
+        Self {
+            expression: condition.expression.clone(),
+            value,
+            failed: reason.is_some(),
+            reason,
+            left_out: (0, 0),
+            n_windows: 0,
+        }
+    }
 }
 
 /// Why a model fails a condition.
@@ -152,6 +204,8 @@ pub enum Reason {
     NoValue,
     /// The condition does not hold, but its number leaves out tokens, which may be the worst.
     LeftOut,
+    /// The interval of the ratio needs more windows.
+    FewWindows,
 }
 
 impl fmt::Display for Verdict {
@@ -161,6 +215,14 @@ impl fmt::Display for Verdict {
         match self.reason {
             Some(Reason::NoValue) => {
                 f.write_str("cannot be checked: this result has no such value")?;
+            }
+            Some(Reason::FewWindows) => {
+                let n = self.n_windows;
+                write!(
+                    f,
+                    "needs at least {MIN_WINDOWS_TO_PLAN} windows, and these are of {n}: the \
+                     interval is not reliable enough to gate on"
+                )?;
             }
             Some(Reason::Holds) => f.write_str("holds")?,
             None => f.write_str("does not hold")?,
@@ -227,6 +289,33 @@ mod tests {
     }
 
     #[test]
+    fn names_of_a_pair_are_known() {
+        for name in [
+            "ratio",
+            "ratio.upper",
+            "ratio.p",
+            "difference",
+            "difference.hi",
+            "agreement.difference",
+            "agreement.difference.lo",
+            "nearer.share_a",
+            "nearer.share_a.lo",
+            "sign_test.p",
+            "median.ratio",
+            "q99.9.ratio",
+            "q99.9.a",
+            "a.mean_kld",
+            "n_left_out",
+        ] {
+            let condition = Condition::of_pair(&format!("{name} > 0")).expect(name);
+            assert_eq!(condition.name, name);
+        }
+        let wrong = Condition::of_pair("ratio.uper > 1").unwrap_err();
+        assert!(wrong.contains("ratio.upper"), "{wrong}");
+        assert!(Condition::of_pair("kld.mean > 1").is_err());
+    }
+
+    #[test]
     fn comparisons_compare() {
         for (sign, below, equal, above) in [
             (">", false, false, true),
@@ -285,6 +374,7 @@ mod tests {
             failed: reason.is_some(),
             reason,
             left_out: (0, 0),
+            n_windows: 0,
         };
         verdict.to_string()
     }
@@ -314,6 +404,7 @@ mod tests {
                 failed: true,
                 reason: Some(Reason::LeftOut),
                 left_out: (n_excluded, n_infinite),
+                n_windows: 0,
             };
             let shown = verdict.to_string();
             let (_, said) = shown.split_once("but ").unwrap();

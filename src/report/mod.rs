@@ -21,7 +21,7 @@ pub(crate) mod tests;
 mod text;
 mod warning;
 
-pub use condition::{Condition, Reason, Verdict, judge};
+pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
 pub use doubts::{doubts_of_model, doubts_of_models};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
 pub use model_line::model_line;

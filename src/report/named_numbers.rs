@@ -7,12 +7,14 @@ use kl_formats::{ModelIdentity, Row, TokenRecord};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::comparison::{ComparedReference, InDepth, InDepthModel, PairedQuantile};
 use super::number::short_percent;
-use super::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
+use super::result::{ModelInfo, ModelReport, ModelResult, TimingInfo, Versions};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, Statistics, UntilInfo,
+    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
+    Statistics, Tokens, UntilInfo,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -65,8 +67,8 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
     }
 }
 
-/// Every name that a report can have, taken from a made-up report that has all of them.
-pub fn known_names() -> Vec<String> {
+/// Records of more tokens than llama-perplexity needs, in two windows.
+fn made_up() -> Vec<TokenRecord> {
     let record = |window, position| TokenRecord {
         window,
         position,
@@ -75,15 +77,58 @@ pub fn known_names() -> Vec<String> {
         ref_top_p: 0.5,
         eval_top_p: 0.25,
         ref_unknown_p: 0.25,
+        kld: 1.0,
         group: window,
         ..TokenRecord::default()
     };
+    (0..240).map(|i| record(i / 120, i % 120)).collect()
+}
+
+/// Every name that a comparison of two models can have, taken from a made-up one.
+pub fn known_names_of_pair() -> Vec<String> {
+    let a = made_up();
+    let nearer = |record: &TokenRecord| TokenRecord {
+        kld: 0.5,
+        ..*record
+    };
+    let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let columns = Columns::of(&a);
+    let counted = Tokens::of(&columns);
+    let clusters = Clusters::of(&counted.windows, rule);
+    let Some(paired) = PairedComparison::of(&a, &b, &clusters, confidence, 0) else {
+        return Vec::new();
+    };
+    let summary = Statistics::of(&columns, &[], confidence, rule).summary;
+    let model = InDepthModel {
+        label: String::new(),
+        sidecar: String::new(),
+        model: ModelInfo::default(),
+        mean_kld: Some(1.0),
+    };
+    let pair = InDepth {
+        versions: Versions::default(),
+        reference: ComparedReference::default(),
+        confidence,
+        clusters: Some(clusters.clustering),
+        a: model.clone(),
+        b: model,
+        paired,
+        quantiles: PairedQuantile::of_each(&summary, &summary),
+        conditions: Vec::new(),
+        top: Vec::new(),
+        warnings: Vec::new(),
+    };
+    named_numbers(&pair).into_keys().collect()
+}
+
+/// Every name that a report can have, taken from a made-up report that has all of them.
+pub fn known_names() -> Vec<String> {
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
     (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
     identity.file_bytes = Some(0);
-    // More tokens than llama-perplexity needs, in two windows.
-    let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
+    let records = made_up();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let columns = Columns::of(&records);
     let measured = Statistics::of(&columns, &[], confidence, rule);

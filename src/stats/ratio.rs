@@ -96,6 +96,17 @@ impl Ratio {
             })
         })
     }
+
+    /// The second model over the first. Its one-sided end is not known.
+    pub fn inverse(self) -> Self {
+        Self {
+            value: 1.0 / self.value,
+            lo: self.hi.map(f64::recip),
+            hi: self.lo.map(f64::recip),
+            upper: None,
+            ..self
+        }
+    }
 }
 
 #[cfg(test)]

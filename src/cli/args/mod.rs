@@ -178,8 +178,9 @@ mod tests {
     ];
 
     /// Values of which every flag accepts one.
-    const VALUES: [&str; 16] = [
+    const VALUES: [&str; 17] = [
         "2",
+        "ratio > 1",
         "0.5",
         "5%",
         "0/2",

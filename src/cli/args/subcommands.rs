@@ -7,6 +7,8 @@ use kl_formats::{Encoding, Kind};
 use super::values::{compare_vocab, file, input, n_tokens, row_encoding, server, written_kind};
 use super::{RESULTS, ResultArgs};
 use crate::commands::settings::{Bos, Vocabulary};
+use crate::report::Condition;
+use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
 
 /// Show what a file holds; with --verify, check every byte of it
@@ -142,6 +144,17 @@ pub struct ReportArgs {
     #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
     pub pair: bool,
 
+    /// With --pair, exit with code 3 if the condition holds, as in 'ratio.upper > 1.05'; may repeat
+    ///
+    /// A condition also fails if it cannot be checked, or if tokens are left out or have an
+    /// infinite KLD; one on the ratio needs 100 windows.
+    #[arg(long, value_name = "CONDITION", requires = "pair", value_parser = Condition::of_pair)]
+    pub fail_if: Vec<Condition>,
+
+    /// With --fail-if, accept that tokens are left out or have an infinite KLD
+    #[arg(long, requires = "fail_if")]
+    pub allow_excluded: bool,
+
     /// Also print KLD by the reference's confidence, by position, by group and for special tokens
     #[arg(long)]
     pub breakdown: bool,
@@ -153,6 +166,10 @@ pub struct ReportArgs {
     /// What counts as one observation in the clustered intervals
     #[arg(long, value_name = "window|block|auto", default_value = "auto")]
     pub cluster: ClusterRule,
+
+    /// Times as far as the best that makes no difference
+    #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
+    pub near: f64,
 
     /// Print Markdown
     #[arg(long, help_heading = RESULTS)]
@@ -181,6 +198,15 @@ pub struct ReportArgs {
     /// Print only results, warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Reads a ratio of at least 1.
+fn near(text: &str) -> Result<f64, String> {
+    let ratio = text
+        .parse()
+        .ok()
+        .filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
+    ratio.ok_or_else(|| "not a number of at least 1".to_owned())
 }
 
 /// Show how kl was built and what it runs on, for reports of problems

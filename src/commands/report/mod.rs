@@ -16,8 +16,8 @@ use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NotCompared, PairKind,
-    RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NEAR, NotCompared,
+    PairKind, RatioToBest,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Clusters, Confidence, Paired};
@@ -53,6 +53,7 @@ pub fn report(
     confidence: Confidence,
     rule: ClusterRule,
     pair: bool,
+    near: f64,
     observer: &dyn Observer,
 ) -> Result<Reported> {
     let watch = &Watch::new(observer);
@@ -80,6 +81,7 @@ pub fn report(
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
+    comparison.mark_as_near(near);
     Ok(match pair {
         true => Reported::Pair(Box::new(pair::in_depth(&comparer, comparison)?)),
         false => Reported::Comparison(Box::new(comparison)),
@@ -243,6 +245,7 @@ impl Comparer {
             })
         });
         comparison.pairs = pairs.collect();
+        comparison.mark_as_near(NEAR);
         Ok(())
     }
 
@@ -250,6 +253,7 @@ impl Comparer {
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let mut table = self.table(&self.rows.values().collect::<Vec<_>>(), None);
         table.warnings.push(Warning::Unpaired(why));
+        table.mark_as_near(NEAR);
         table
     }
 
@@ -275,6 +279,7 @@ impl Comparer {
         Comparison {
             versions: Versions::default(),
             confidence: self.confidence,
+            near: NEAR,
             clusters: clusters.map(|clusters| clusters.clustering),
             pairs: Vec::new(),
             not_compared: Vec::new(),

@@ -5,7 +5,7 @@ use kl_formats::TokenTexts;
 
 use super::Comparer;
 use super::row::{Row, around};
-use crate::report::comparison::{Comparison, InDepth, InDepthModel, InDepthToken};
+use crate::report::comparison::{Comparison, InDepth, InDepthModel, InDepthToken, PairedQuantile};
 use crate::stats::{PairedComparison, PairedToken};
 
 /// The number of tokens that are listed, those on which two models differ most.
@@ -53,6 +53,8 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
     Ok(InDepth {
         a: model(&comparison, first),
         b: model(&comparison, second),
+        quantiles: PairedQuantile::of_each(&first.model.summary, &second.model.summary),
+        conditions: Vec::new(),
         top: paired.top.iter().copied().map(describe).collect(),
         paired,
         versions: comparison.versions,

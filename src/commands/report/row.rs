@@ -106,6 +106,7 @@ impl Row {
             ratio_to_best: None,
             difference_to_best: None,
             indistinguishable_from_best: false,
+            is_as_near: false,
             pareto: false,
             ccdf: counted.ccdf(),
             by_window: counted.by_window(),

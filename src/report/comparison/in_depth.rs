@@ -6,13 +6,14 @@ use super::breakdown::{legend, mark};
 use super::names::Names;
 use super::text::{clusters as clusters_text, p_value, signed};
 use super::{ComparedModel, ComparedReference};
+use crate::report::condition::Verdict;
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
     count, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
-use crate::stats::{Clustering, Confidence, Estimate, PairedComparison, PairedToken};
+use crate::stats::{Clustering, Confidence, Estimate, PairedComparison, PairedToken, Summary};
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
 /// differences a's less b's.
@@ -35,6 +36,11 @@ pub struct InDepth {
     /// The comparison of the two.
     #[serde(flatten)]
     pub paired: PairedComparison,
+    /// The quantiles of both models' KLDs; empty without any.
+    pub quantiles: Vec<PairedQuantile>,
+    /// The outcome of each condition; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Verdict>,
     /// The tokens on which the KLDs differ most, the largest difference first.
     pub top: Vec<InDepthToken>,
     /// Warnings to read before you trust the numbers.
@@ -53,6 +59,41 @@ pub struct InDepthModel {
     pub model: ModelInfo,
     /// Its mean KLD in nats, over all tokens that it counts; null without any.
     pub mean_kld: Option<f64>,
+}
+
+/// A quantile of both models' KLDs, each over all tokens that the model counts.
+#[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PairedQuantile {
+    /// The quantile: the share of tokens below it.
+    pub p: f64,
+    /// Model a's, in nats.
+    pub a: f64,
+    /// Model b's, in nats.
+    pub b: f64,
+    /// a's over b's; null where b's is 0.
+    pub ratio: Option<f64>,
+}
+
+impl PairedQuantile {
+    /// The quantiles that both models' statistics have.
+    pub fn of_each(a: &Summary, b: &Summary) -> Vec<Self> {
+        let quantiles = |of: &Summary| of.kld.as_ref().map(|kld| kld.quantiles.clone());
+        let both = quantiles(a)
+            .into_iter()
+            .flatten()
+            .zip(quantiles(b).into_iter().flatten());
+        let paired = both.map(|(of_a, of_b)| {
+            let (a, b) = (of_a.estimate.value, of_b.estimate.value);
+            Self {
+                p: of_a.p,
+                a,
+                b,
+                ratio: Some(a / b).filter(|ratio| ratio.is_finite()),
+            }
+        });
+        paired.collect()
+    }
 }
 
 /// A token on which the two models differ, with texts where the sidecar holds them.
@@ -103,7 +144,9 @@ impl InDepth {
         let level = short_percent(self.confidence.level());
         let against = printable(self.reference.shown_name());
         let mut out = Sheet::new(true, COLUMN_WIDTH, self.reference.unit());
-        out.text = hanging("", 2, &format!("{a} and {b} against {against}"));
+        out.text = wrapped(&self.sentence(&a, &b)) + "\n";
+        out.text
+            .push_str(&hanging("", 2, &format!("{a} and {b} against {against}")));
         out.line("tokens", &count(self.paired.n_tokens));
         if self.paired.n_left_out > 0 {
             out.line("left out", &count(self.paired.n_left_out));
@@ -127,6 +170,19 @@ impl InDepth {
             out.line("ratio", &format!("{} {ends}{p}", ratio(of.value)));
         }
         out.line("difference", &estimate(&self.paired.difference, signed));
+        if !self.quantiles.is_empty() {
+            out.title("Quantiles of the KLD, nats");
+            let titles = ["  quantile", &a, &b, "ratio"];
+            let rows = self.quantiles.iter().map(|of| {
+                vec![
+                    format!("  {} %", short_percent(of.p)),
+                    short_kld(of.a),
+                    short_kld(of.b),
+                    or_undefined(of.ratio, ratio),
+                ]
+            });
+            out.text.push_str(&columns(titles, rows, 1, 0));
+        }
         self.tokens_won(&mut out, &a, &b);
         if !self.paired.by_entropy.is_empty() {
             out.title(&format!("By the reference's entropy, nats ({level} %)"));
@@ -138,7 +194,7 @@ impl InDepth {
                 out.text.push_str(&token_text(token, &a, &b, out.unit));
             }
         }
-        out.text + "\n" + &wrapped(&self.conclusion(&a, &b))
+        out.text
     }
 
     /// Shows how often each of the two is nearer to the reference, and has its top token.
@@ -187,21 +243,32 @@ impl InDepth {
         columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
     }
 
-    /// Says which of the two is nearer to the reference.
-    fn conclusion(&self, a: &str, b: &str) -> String {
-        let (nearer, farther) = match self.paired.difference.value <= 0.0 {
-            true => (a, b),
-            false => (b, a),
+    /// Says how many times as far one of the two is as the other.
+    fn sentence(&self, a: &str, b: &str) -> String {
+        let Some(of) = self.paired.ratio else {
+            return format!("{a} and {b} are exactly the original's equals on this text.");
         };
-        let p = self.paired.ratio.and_then(|ratio| ratio.p);
-        match p.is_some_and(|p| p < self.confidence.outside()) {
-            true => {
-                let level = short_percent(self.confidence.level());
-                format!("{nearer} is nearer to the reference than {farther}, at {level} %.")
-            }
-            false => format!(
-                "{nearer} has the lower mean KLD, but cannot be told from {farther} on this text."
+        let (nearer, farther, of) = match of.value <= 1.0 {
+            true => (a, b, of.inverse()),
+            false => (b, a, of),
+        };
+        if !of.value.is_finite() {
+            return format!(
+                "{nearer} is exactly the original's equal on this text, {farther} not."
+            );
+        }
+        let ends = ends(of.lo, of.hi, ratio);
+        let times = format!("{} {ends}", ratio(of.value));
+        let far = format!(
+            "{farther} is {} times as far from the original",
+            times.trim_end()
+        );
+        match of.p {
+            None => format!(
+                "{far} as {nearer}. One cluster cannot show whether that is more than chance."
             ),
+            Some(p) if p < self.confidence.outside() => format!("{far} as {nearer}."),
+            Some(_) => format!("{a} and {b} cannot be told apart on this text: {far}."),
         }
     }
 }

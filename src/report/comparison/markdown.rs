@@ -59,13 +59,14 @@ impl Comparison {
             let _ = write!(out, ", {clusters}");
         }
         out.push_str("\n\n");
+        let sentences = self.sentences(printable);
+        if !sentences.is_empty() {
+            let _ = writeln!(out, "{}\n", escaped(&sentences.join(" ")));
+        }
         table(&mut out, OF_MODELS, 1, self.models.iter().map(row));
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(conclusion) = self.conclusion(printable) {
-            let _ = writeln!(out, "\n{}", escaped(&conclusion));
-        }
         out
     }
 

@@ -7,6 +7,7 @@ mod in_depth;
 mod markdown;
 mod model;
 mod names;
+mod sentence;
 mod text;
 
 use std::path::Path;
@@ -19,8 +20,12 @@ use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
 use super::warning::Warning;
 use crate::stats::{Clustering, Confidence};
 
+/// How many times as far as the best a model may be for that to make no difference, unless said
+/// otherwise.
+pub const NEAR: f64 = 1.1;
+
 pub use csv::CSV_START;
-pub use in_depth::{InDepth, InDepthModel, InDepthToken};
+pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};
 
@@ -38,6 +43,8 @@ pub struct Comparison {
     /// The clusters of every interval, chosen once for all models; null where the models are not over
     /// the same tokens, and each has its own.
     pub clusters: Option<Clustering>,
+    /// The bound below which a ratio to the best makes no difference.
+    pub near: f64,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
     /// Models compared two at a time: each with the best, and with its neighbour in size.
@@ -100,21 +107,6 @@ impl Comparison {
         self.models
             .iter()
             .find(|model| model.is_candidate() && model.mean_kld().is_some())
-    }
-
-    /// The models that cannot be told from the best, by ascending mean KLD.
-    pub fn near_best(&self) -> impl Iterator<Item = &ComparedModel> {
-        self.models.iter().filter(|model| {
-            let is_compared = model.is_candidate() && model.difference_to_best.is_some();
-            is_compared && model.indistinguishable_from_best
-        })
-    }
-
-    /// The smallest of the models that cannot be told from the best, if it is smaller than the best.
-    pub fn smallest_near_best(&self) -> Option<&ComparedModel> {
-        let size = |model: &ComparedModel| model.model.shown_bytes().unwrap_or(u64::MAX);
-        let smallest = self.near_best().min_by_key(|model| size(model))?;
-        (size(smallest) < size(self.best()?)).then_some(smallest)
     }
 
     /// The unit that suits the models' sizes.

@@ -37,6 +37,10 @@ pub struct ComparedModel {
     /// True if the data cannot tell it from the best, after Holm's adjustment for the number of
     /// other models; true for the best itself, false for what is not ranked.
     pub indistinguishable_from_best: bool,
+    /// True if it is as near as the best as makes no difference: the upper end of its ratio to the
+    /// best is below the bound `near`, or both are exactly the reference's equals. True for the best
+    /// itself, false for what is not ranked.
+    pub is_as_near: bool,
     /// True if no other model is at most as large and at most as far from the reference. False for
     /// what is not ranked, and where the size is not known.
     pub pareto: bool,

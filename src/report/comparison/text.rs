@@ -5,7 +5,7 @@ use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
-    UNDEFINED, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
+    UNDEFINED, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
     short_percent,
 };
 use crate::report::result::{ModelReport, WorstToken};
@@ -16,9 +16,6 @@ use crate::stats::{ClusterKind, Clustering};
 
 /// The widest that names are in a sentence.
 const NAME_IN_SENTENCE: usize = 60;
-
-/// The number of models that a sentence names before it counts the others.
-const NAMED: usize = 4;
 
 /// The marks of a row, which the lines below the table explain.
 const NEAR_BEST: &str = "≈";
@@ -43,23 +40,27 @@ impl Comparison {
         Some(text + &self.not_compared_text())
     }
 
-    /// Everything that a terminal shows: the table of the models, which is the best, how many times
-    /// as far others are, and what to know.
+    /// Everything that a terminal shows: what it comes to, the table of the models, how many times as
+    /// far others are, and what to know.
     pub fn text(&self) -> String {
         let names = self.names();
-        let mut text = self.title(&names);
-        text.push('\n');
-        text.push_str(&self.models_text(&names));
-        text.push_str(&self.legend());
         let name = |label: &str| names.short(label, NAME_IN_SENTENCE);
-        if let Some(conclusion) = self.conclusion(name) {
-            text.push('\n');
-            text.push_str(&wrapped(&conclusion));
+        let mut text = String::new();
+        let sentences = self.sentences(name);
+        if !sentences.is_empty() {
+            text.push_str(&wrapped(&sentences.join(" ")));
         }
         let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
             text.push_str(&wrapped(&printable(&warning.to_string())));
         }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&self.title(&names));
+        text.push('\n');
+        text.push_str(&self.models_text(&names));
+        text.push_str(&self.legend());
         text.push_str(&self.ratios_text(&names));
         text.push_str(&self.set_up_text(&names));
         text + &self.not_compared_text()
@@ -175,28 +176,30 @@ impl Comparison {
             return String::new();
         }
         let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
-        let titles = ["", "\nratio", &interval, "\np", "first is\nnearer"];
+        let titles = ["", "\nratio", &interval, "\np", "is nearer\nat"];
         let rank = |pair: &&ComparedPair| self.models.iter().position(|m| m.label == pair.a);
-        let mut text =
-            "\nHow many times as far as the second the first is: mean KLDs on the same tokens\n"
-                .to_owned();
+        let best = self.best().map(|best| best.label.as_str());
+        let mut text = "\nHow many times as far, by the mean KLDs on the same tokens\n".to_owned();
         text.push_str(&names.fitted(|name| {
             let mut rows = Vec::new();
-            for (kind, title) in [
-                (PairKind::Best, "to the best, Holm's p"),
-                (PairKind::Size, "to the next in size"),
-            ] {
+            for kind in [PairKind::Best, PairKind::Size] {
                 let of_kind = self.pairs.iter().filter(|pair| pair.kind == kind);
                 let mut pairs: Vec<&ComparedPair> = of_kind.collect();
                 pairs.sort_by_key(rank);
                 if !pairs.is_empty() {
-                    rows.push(vec![title.to_owned()]);
+                    rows.push(vec![match (kind, best) {
+                        (PairKind::Best, Some(best)) => format!("as {}, the best", name(best)),
+                        _ => "as the next in size".to_owned(),
+                    }]);
                 }
                 rows.extend(pairs.into_iter().map(|pair| {
                     let [ratio, interval, p] = self.ratio_cells(pair);
-                    let pair_name = format!("  {} / {}", name(&pair.a), name(&pair.b));
+                    let models = match kind {
+                        PairKind::Best => format!("  {}", name(&pair.a)),
+                        PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
+                    };
                     let nearer = pair.share_a_nearer.map(percent_1).unwrap_or_default();
-                    vec![pair_name, ratio, interval, p, nearer]
+                    vec![models, ratio, interval, p, nearer]
                 }));
             }
             columns(titles, rows, 1, 1)
@@ -264,44 +267,6 @@ impl Comparison {
         }
         text
     }
-
-    /// Says which model is the best, and whether that is real; `None` for fewer than two
-    /// candidates. `name` makes a name of a label.
-    pub(super) fn conclusion(&self, name: impl Fn(&str) -> String) -> Option<String> {
-        let best = self.best()?;
-        let name = |model: &ComparedModel| name(&model.label);
-        let is_other = |model: &&ComparedModel| model.is_candidate() && model.label != best.label;
-        let mut others = self.models.iter().filter(is_other).peekable();
-        others.peek()?;
-        let leads = format!("{} has the lowest mean KLD", name(best));
-        if others.all(|model| model.difference_to_best.is_none()) {
-            return Some(format!(
-                "{leads}; whether that is more than chance, only a comparison on the same tokens can show."
-            ));
-        }
-        let near: Vec<String> = self.near_best().map(name).collect();
-        let level = short_percent(self.confidence.level());
-        if near.is_empty() {
-            return Some(format!(
-                "{leads}, and every other model is farther from the reference, at {level} %."
-            ));
-        }
-        let n_near = near.len();
-        let mut text = format!(
-            "{leads}; {} cannot be told from it on this text.",
-            list(near)
-        );
-        let smallest = self.smallest_near_best();
-        let smallest = smallest.and_then(|model| Some((model, model.model.shown_bytes()?)));
-        if let Some((smallest, size)) = smallest {
-            let size = bytes(size);
-            text.push_str(&match n_near {
-                1 => format!(" It is smaller: {size}."),
-                _ => format!(" The smallest of these is {}: {size}.", name(smallest)),
-            });
-        }
-        Some(text)
-    }
 }
 
 /// The text of the token with the largest finite KLD; infinite ones come before it in `top`.
@@ -310,20 +275,6 @@ fn max_at_text(model: &ComparedModel) -> Option<String> {
     let is_there = |token: &&WorstToken| (token.window, token.position) == (at.window, at.position);
     let largest = model.top.iter().find(is_there)?;
     largest.text.as_ref()?.next.clone()
-}
-
-/// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
-fn list(mut names: Vec<String>) -> String {
-    if names.len() > NAMED {
-        let n_others = names.len() - (NAMED - 1);
-        names.truncate(NAMED - 1);
-        names.push(format!("{n_others} others"));
-    }
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-        None => String::new(),
-    }
 }
 
 /// The marks of a model.
@@ -359,7 +310,6 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::report::layout::WIDTH;
     use crate::report::tests::sample;
     use crate::report::tests::sample::comparison;
@@ -379,15 +329,12 @@ mod tests {
             let row = lines.find(|line| line.contains(label) && line.contains('['));
             assert!(row.unwrap().contains(&format!(" {size} ")), "{text}");
         }
-        assert!(
-            text.replace('\n', " ").contains("smaller: 2.19 MiB"),
-            "{text}"
-        );
         for (label, size) in [
             ("tiny-q4\\_K\\_M", "2.38 MiB"),
             ("tiny-q2\\_K", "830.08 KiB"),
         ] {
-            let row = markdown.lines().find(|line| line.contains(label)).unwrap();
+            let mut rows = markdown.lines().filter(|line| line.starts_with('|'));
+            let row = rows.find(|line| line.contains(label)).unwrap();
             assert!(row.contains(size), "{row}");
             assert!(page.contains(size), "{size}");
         }
@@ -419,53 +366,6 @@ mod tests {
         assert!(!text.contains('\u{202e}'), "{text}");
         assert!(text.contains("\n                   wiki.txt, "), "{text}");
         assert!(text.contains("\n    a reason of some words"), "{text}");
-    }
-
-    fn said(comparison: &Comparison) -> Option<String> {
-        comparison.conclusion(str::to_owned)
-    }
-
-    #[test]
-    fn the_sentence_says_what_is_real() {
-        let mut of = comparison();
-        let text = "tiny-q4_K_M has the lowest mean KLD; tiny-iq4_xs cannot be told from it on \
-                    this text. It is smaller: 1.10 MiB.";
-        assert_eq!(said(&of).unwrap(), text);
-        of.models[2].indistinguishable_from_best = false;
-        let text = "tiny-q4_K_M has the lowest mean KLD, and every other model is farther from \
-                    the reference, at 95 %.";
-        assert_eq!(said(&of).unwrap(), text);
-        for model in &mut of.models[2..] {
-            model.indistinguishable_from_best = true;
-        }
-        let text = said(&of).unwrap();
-        assert!(
-            text.contains("tiny-iq4_xs, tiny-q4_0, tiny-q2_K and other.npz cannot"),
-            "{text}"
-        );
-        assert!(
-            text.ends_with("The smallest of these is tiny-q2_K: 830.08 KiB."),
-            "{text}"
-        );
-        for model in &mut of.models {
-            model.difference_to_best = None;
-        }
-        assert!(
-            said(&of)
-                .unwrap()
-                .ends_with("only a comparison on the same tokens can show.")
-        );
-        of.models.truncate(2);
-        assert_eq!(said(&of), None);
-    }
-
-    #[test]
-    fn long_lists_are_counted() {
-        let names = |n: usize| (0..n).map(|i| i.to_string()).collect();
-        assert_eq!(list(names(1)), "0");
-        assert_eq!(list(names(2)), "0 and 1");
-        assert_eq!(list(names(4)), "0, 1, 2 and 3");
-        assert_eq!(list(names(6)), "0, 1, 2 and 3 others");
     }
 
     /// The largest KLD is the largest finite one, and infinite ones are listed before it.

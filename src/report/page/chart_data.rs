@@ -9,7 +9,7 @@ use serde_json::ser::{CompactFormatter, Formatter};
 use super::pareto::Step;
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::{SizeUnit, finite};
-use crate::stats::{Bin, Point};
+use crate::stats::{Bin, FEW_TOKENS, Point};
 
 /// The number of models that are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;
@@ -22,6 +22,8 @@ pub(super) struct ChartData<'c> {
     /// The word for a window.
     window: &'static str,
     best: Option<&'c str>,
+    /// The mean of a bin with fewer tokens is marked.
+    few: u64,
     /// The labels of the models that are in colour at first.
     shown: Vec<&'c str>,
     models: Vec<ChartModel<'c>>,
@@ -70,6 +72,7 @@ impl<'c> ChartData<'c> {
             unit: unit.symbol,
             window: comparison.reference.unit(),
             best: comparison.best().map(|best| best.label.as_str()),
+            few: FEW_TOKENS,
             shown: shown(comparison, front),
             models: comparison.models.iter().map(model).collect(),
         }

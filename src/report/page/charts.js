@@ -18,7 +18,7 @@ const chartConfig = {
         labelColor: "var(--ink)", titleColor: "var(--ink)", gridColor: "var(--line)", domainColor: "var(--soft)",
         tickColor: "var(--soft)", labelFontSize: 12, titleFontSize: 13, titleFontWeight: 500, gridOpacity: 0.6,
     },
-    legend: {labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, symbolSize: 90, labelLimit: 260, title: null, orient: "top", direction: "horizontal", columns: {signal: "width < 420 ? 1 : 3"}},
+    legend: {labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, symbolSize: 90, labelLimit: 260, title: null, orient: "top", direction: "horizontal", columns: {signal: "containerSize()[0] < 500 ? 1 : 3"}},
     text: {fill: "var(--ink)", fontSize: 12},
 };
 
@@ -50,10 +50,14 @@ const lines = tooltip => [
     },
 ];
 
-const points = tooltip => ({
+// A hollow point is a mean over few tokens.
+const points = (page, tooltip) => ({
     transform: [{filter: "datum.slot >= 0"}],
-    mark: {type: "point", filled: true, size: 55, opacity: 1},
-    encoding: {detail: label, color: colour, shape, tooltip},
+    mark: {type: "point", filled: false, size: 50, opacity: 1},
+    encoding: {
+        detail: label, color: colour, shape, tooltip,
+        fill: {condition: {test: `datum.bin.n_tokens < ${page.few}`, value: "var(--paper)"}, ...colour},
+    },
 });
 
 const intervals = {
@@ -80,13 +84,41 @@ const bins = (page, field, title, more) => {
             y: {...kldAxis, field: "bin.kld.value"},
             ...(joined ? {} : {xOffset: {field: "slot", type: "ordinal", scale: {domain: SLOTS}}}),
         },
-        layer: [...(joined ? lines(tooltip) : []), intervals, points(tooltip)],
+        layer: [...(joined ? lines(tooltip) : []), intervals, points(page, tooltip)],
     };
 };
 
 // A noise floor this many times below the best quant is not drawn to scale.
 const FAR_BELOW = 30;
 const isLong = models => models.length > 40;
+
+// From the lowest end of an interval to the highest; it holds 1, and is never a single point.
+const ratioDomain = models => {
+    const ends = models.flatMap(model => [model.ratio, model.ratio_lo, model.ratio_hi]).filter(end => end !== null);
+    const [low, high] = [Math.min(1, ...ends), Math.max(1, ...ends)];
+    return [low, Math.max(high, 1.05 * low)];
+};
+
+// Where to label a logarithmic axis: the densest set of round numbers with at most `most` of them.
+// A narrow range has equal steps (1, 1.05, 1.1), a wide one the same numbers in each decade.
+const ratioTicks = ([low, high], most) => {
+    const sets = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5].map(step => {
+        const first = Math.ceil(low / step - 1e-9);
+        const n = high < 4 * low ? Math.floor(high / step + 1e-9) - first + 1 : 0;
+        return Array.from({length: Math.max(0, n)}, (_, i) => Number(((first + i) * step).toPrecision(6)));
+    });
+    for (const [every, steps] of [[1, [1, 2, 3, 5]], [1, [1, 2, 5]], [1, [1, 3]], [1, [1]], [2, [1]], [3, [1]], [6, [1]]]) {
+        const set = [];
+        for (let power = every * Math.floor(Math.log10(low) / every); 10 ** power <= high; power += every) {
+            set.push(...steps.map(step => Number((step * 10 ** power).toPrecision(6))));
+        }
+        sets.push(set.filter(tick => tick >= low && tick <= high));
+    }
+    return sets.find(set => set.length > 1 && set.length <= most) ?? [1];
+};
+
+// Where there is little room, a long name's end, where names of one family differ.
+const tail = "containerSize()[0] < 560 && length(datum.label) > 17 ? '…' + slice(datum.label, -16) : datum.label";
 
 const charts = {
     size: page => {
@@ -152,19 +184,22 @@ const charts = {
 
     forest: page => {
         const kinds = ["cannot be told from the best", "worse than the best"];
+        const models = page.models.filter(model => model.ratio !== null);
+        const domain = ratioDomain(models);
         const x = {
-            type: "quantitative", title: "times as far as the best", scale: {type: "log", nice: false, padding: 14},
-            axis: {format: "~g", tickCount: 6, ...decades},
+            type: "quantitative", title: "times as far as the best", scale: {type: "log", nice: false, padding: 14, domain},
+            axis: {format: ",~r", values: {expr: `width < 360 ? [${ratioTicks(domain, 5)}] : [${ratioTicks(domain, 9)}]`}, grid: true, gridOpacity: 0.5},
         };
         return {
-            height: {step: isLong(page.models) ? 14 : 20},
-            transform: [{filter: "isValid(datum.ratio)"}, {calculate: "datum.near ? 'cannot be told from the best' : 'worse than the best'", as: "kind"}],
+            height: {step: isLong(models) ? 14 : 20},
+            data: {values: models},
+            transform: [{calculate: `datum.near ? '${kinds[0]}' : '${kinds[1]}'`, as: "kind"}],
             encoding: {
-                y: {field: "label", type: "nominal", title: null, sort: {field: "ratio"}, axis: {labelLimit: {expr: "width < 400 ? 110 : 260"}, labelFontSize: isLong(page.models) ? 11 : 12, grid: true}},
+                y: {field: "label", type: "nominal", title: null, sort: models.map(model => model.label), axis: {labelExpr: tail, labelLimit: 260, labelFontSize: isLong(models) ? 11 : 12, grid: true}},
                 color: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--worse)"]}},
             },
             layer: [
-                {mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 1, ...x}, y: null, color: null}},
+                {data: {values: [{}]}, mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 1, ...x}, y: null, color: null}},
                 {
                     transform: [{filter: "isValid(datum.ratio_lo) && isValid(datum.ratio_hi)"}],
                     mark: {type: "rule", strokeWidth: 2},
@@ -175,8 +210,8 @@ const charts = {
                     encoding: {
                         x: {field: "ratio", ...x},
                         shape: {field: "kind", scale: {domain: kinds, range: ["circle", "diamond"]}},
-                        tooltip: [label, {field: "ratio", title: "times as far", format: ".4~g"},
-                            {field: "ratio_lo", title: "interval from", format: ".3~g"}, {field: "ratio_hi", title: "to", format: ".3~g"},
+                        tooltip: [label, {field: "ratio", title: "times as far", format: ".3~r"},
+                            {field: "ratio_lo", title: "interval from", format: ".3~r"}, {field: "ratio_hi", title: "to", format: ".3~r"},
                             {field: "kind", title: "verdict"}],
                     },
                 },

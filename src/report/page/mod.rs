@@ -17,6 +17,8 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 
 use super::comparison::{ComparedModel, Comparison};
 use super::number;
+use crate::stats::FEW_TOKENS;
+use crate::stats::Ratio;
 use chart_data::ChartData;
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -48,6 +50,10 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
+    let by_ratio = |holds: fn(&Ratio) -> bool| -> Vec<String> {
+        let is_one = |m: &&ComparedModel| m.ratio_to_best.is_some_and(|of| holds(&of.ratio));
+        models.iter().filter(is_one).map(label).collect()
+    };
     let values = context! {
         c => Value::from(Serde(comparison)),
         best => comparison.best().map(|model| Value::from(Serde(model))),
@@ -60,7 +66,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
-        smallest => comparison.smallest_near_best().map(label),
+        few => FEW_TOKENS,
+        drawn => by_ratio(is_drawn),
+        infinite => by_ratio(|ratio| ratio.value == f64::INFINITY),
+        no_interval => by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
+        sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
         computed_with => settings::of_reference(comparison),
@@ -77,6 +87,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     add_filters(&mut environment);
     environment.template_from_str(TEMPLATE)?.render(values)
+}
+
+/// Returns true if a logarithmic scale has the ratio.
+fn is_drawn(ratio: &Ratio) -> bool {
+    ratio.value.is_finite() && ratio.value > 0.0
 }
 
 /// Adds the filters by which the template shows values: a dash for what is missing.

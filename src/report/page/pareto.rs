@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::report::comparison::Comparison;
+use crate::report::comparison::{ComparedPair, Comparison};
 use crate::report::number::{SizeUnit, finite};
 
 /// A model of the Pareto front, beside the next smaller one.
@@ -23,6 +23,8 @@ pub(super) struct Gain {
     pub bytes: u64,
     /// By what the mean KLD is divided; `None` for a KLD of 0.
     pub factor: Option<f64>,
+    /// The interval of the factor; `None` where the two were not compared.
+    pub interval: Option<(f64, f64)>,
     /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
     pub per_unit: Option<f64>,
     /// True if the difference may be chance. False where the two were not compared.
@@ -45,23 +47,32 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     for i in 1..steps.len() {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);
         let bytes = larger.size.saturating_sub(smaller.size);
+        let pair = pair_of(comparison, smaller.label, larger.label);
         // Two may tie, and a KLD may be 0.
         steps[i].gain = Some(Gain {
             bytes,
             factor: finite(smaller.kld / larger.kld),
             per_unit: finite((smaller.kld - larger.kld) / (bytes as f64 / unit.bytes)),
-            may_be_chance: may_be_chance(comparison, smaller.label, larger.label),
+            interval: pair.and_then(|pair| interval(pair, smaller.label)),
+            may_be_chance: pair.is_some_and(|pair| comparison.may_be_chance(pair)),
         });
     }
     steps
 }
 
-fn may_be_chance(comparison: &Comparison, a: &str, b: &str) -> bool {
-    let pair = comparison
-        .pairs
-        .iter()
-        .find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a));
-    pair.is_some_and(|pair| comparison.may_be_chance(pair))
+fn pair_of<'c>(comparison: &'c Comparison, a: &str, b: &str) -> Option<&'c ComparedPair> {
+    let mut pairs = comparison.pairs.iter();
+    pairs.find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a))
+}
+
+/// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
+fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
+    let (lo, hi) = pair.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi))?;
+    let (lo, hi) = match pair.a == above {
+        true => (lo, hi),
+        false => (1.0 / hi, 1.0 / lo),
+    };
+    finite(lo).zip(finite(hi))
 }
 
 #[cfg(test)]
@@ -81,6 +92,18 @@ mod tests {
         assert_eq!(gain.bytes, 100_000);
         assert!(gain.may_be_chance);
         assert!((gain.factor.unwrap() - 1.04).abs() < 1e-9);
+    }
+
+    /// The interval is of the smaller model's mean over the larger one's, whichever comes first in
+    /// the pair.
+    #[test]
+    fn a_pair_turned_round_has_the_inverse_interval() {
+        let mut pair = sample::comparison().pairs[0].clone();
+        pair.ratio = Some(sample::ratio(2.0, 0.01));
+        assert_eq!(interval(&pair, &pair.a), Some((1.8, 2.22)));
+        assert_eq!(interval(&pair, &pair.b), Some((1.0 / 2.22, 1.0 / 1.8)));
+        pair.ratio = None;
+        assert_eq!(interval(&pair, &pair.a), None);
     }
 
     /// A step to a KLD of 0 has no factor: the page shows a dash.

@@ -313,6 +313,65 @@ fn what_is_not_finite_is_left_out_of_the_charts() {
     assert!(model["groups"][0]["kld"]["value"].is_null());
 }
 
+/// The part of the page from a section's title to the next section.
+fn section<'p>(page: &'p str, title: &str) -> &'p str {
+    let (_, rest) = page.split_once(&format!("{title}</h2>")).unwrap();
+    rest.split_once("</section>").unwrap().0
+}
+
+#[test]
+fn an_infinite_ratio_is_named_and_not_drawn() {
+    let title = "How many times as far as the best";
+    let mut comparison = sample::comparison();
+    let last = comparison.models.last_mut().unwrap();
+    last.ratio_to_best.as_mut().unwrap().ratio.value = f64::INFINITY;
+    let page = html(&comparison).unwrap();
+    let forest = section(&page, title);
+    assert!(forest.contains("Not shown: <strong>other.npz</strong>. The best one"));
+    assert!(!forest.contains("; other.npz"), "the chart's text has it");
+    assert!(embedded(&page)["models"][5]["ratio"].is_null());
+
+    for model in &mut comparison.models {
+        if let Some(to_best) = &mut model.ratio_to_best {
+            to_best.ratio.value = f64::INFINITY;
+        }
+    }
+    let page = html(&comparison).unwrap();
+    let forest = section(&page, title);
+    assert!(forest.contains("nothing to draw") && !forest.contains("data-chart"));
+}
+
+#[test]
+fn a_ratio_without_an_interval_is_named() {
+    let mut comparison = sample::comparison();
+    assert!(!html(&comparison).unwrap().contains("Without an interval"));
+    let ratio = &mut comparison.models[3].ratio_to_best.as_mut().unwrap().ratio;
+    (ratio.lo, ratio.hi) = (None, None);
+    let page = html(&comparison).unwrap();
+    assert!(page.contains("Without an interval: <strong>tiny-q4_0</strong>."));
+}
+
+#[test]
+fn means_over_few_tokens_are_marked() {
+    let mut comparison = many(3);
+    for model in &mut comparison.models {
+        model.breakdown.special.clear();
+    }
+    let marks = |comparison: &Comparison| {
+        let page = html(comparison).unwrap();
+        let body = &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()];
+        let count = |text: &str| body.matches(text).count();
+        [
+            count(" *</td>"),
+            count("A hollow point"),
+            count("* is a mean"),
+        ]
+    };
+    assert_eq!(marks(&comparison), [0, 0, 0]);
+    comparison.models[1].breakdown.by_group[0].n_tokens = 999;
+    assert_eq!(marks(&comparison), [1, 1, 1]);
+}
+
 /// Headings in order, with none left out.
 #[test]
 fn headings_are_in_order() {

@@ -5,7 +5,8 @@ use serde_json::json;
 
 use super::{made_up, schema};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, NotCompared, PairKind, RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, NEAR, NotCompared, PairKind,
+    RatioToBest,
 };
 use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
@@ -75,6 +76,7 @@ pub fn comparison() -> Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
+        near: NEAR,
         clusters: Some(Clustering {
             rule: ClusterRule::Auto,
             kind: ClusterKind::Window,
@@ -200,6 +202,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         ratio_to_best: None,
         difference_to_best: None,
         indistinguishable_from_best: false,
+        is_as_near: label == "tiny-q4_K_M",
         pareto: false,
         set_up: made_up::reference().backend.unwrap_or_default(),
         ccdf: (0..20)

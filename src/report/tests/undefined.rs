@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{made_up, sample};
 use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, InDepth, InDepthModel, InDepthToken, PairKind,
-    RatioToBest,
+    PairedQuantile, RatioToBest,
 };
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
@@ -201,6 +201,8 @@ fn no_output_shows_a_number_that_is_none() {
             let in_depth = InDepth {
                 a: InDepthModel::of(&of.models[0]),
                 b: InDepthModel::of(&of.models[1]),
+                quantiles: PairedQuantile::of_each(&of.models[0].summary, &of.models[1].summary),
+                conditions: Vec::new(),
                 top: paired.top.iter().copied().map(describe).collect(),
                 paired,
                 versions: of.versions,

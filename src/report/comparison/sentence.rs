@@ -1,0 +1,339 @@
+//! What a comparison comes to, in a few plain sentences: the top of every report.
+
+use super::{ComparedModel, Comparison};
+use crate::report::number::{bytes, count, ends, ratio, short_kld, short_percent};
+use crate::stats::ClusterKind;
+
+/// The number of models that a sentence names before it counts the others.
+const NAMED: usize = 4;
+
+impl Comparison {
+    /// Says which model is nearest to the original, which cannot be told from it, what a smaller one
+    /// costs, and which can be left out. Empty for fewer than two candidates. `name` makes a name
+    /// of a label.
+    pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
+        let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
+        let mut ranked = self.models.iter().filter(is_ranked);
+        let Some(best) = ranked.next() else {
+            return Vec::new();
+        };
+        let others = Vec::from_iter(ranked);
+        if others.is_empty() {
+            return Vec::new();
+        }
+        let name = |model: &ComparedModel| name(&model.label);
+        if others
+            .iter()
+            .all(|model| model.difference_to_best.is_none())
+        {
+            let why = "Only a comparison on the same tokens can show whether that is more than \
+                       chance.";
+            return vec![
+                format!("{} has the lowest mean KLD.", name(best)),
+                why.to_owned(),
+            ];
+        }
+        let mut said = self.nearest(best, &others, &name);
+        said.extend(self.smaller(best, &others, &name));
+        let has_size = |model: &&&ComparedModel| model.model.shown_bytes().is_some();
+        let left_out = others.iter().filter(has_size).filter(|model| !model.pareto);
+        let left_out: Vec<String> = left_out.map(|model| name(model)).collect();
+        if !left_out.is_empty() {
+            said.push(format!(
+                "Leaving out {} costs nothing: another is no larger and no farther.",
+                list(left_out)
+            ));
+        }
+        said
+    }
+
+    /// Names the nearest model, and those that cannot be told from it.
+    fn nearest(
+        &self,
+        best: &ComparedModel,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Vec<String> {
+        let is_equal = |model: &ComparedModel| model.mean_kld().is_some_and(|m| m.value == 0.0);
+        if is_equal(best) {
+            let equals = others.iter().filter(|model| is_equal(model));
+            let equals: Vec<String> = [best].iter().chain(equals).map(|m| name(m)).collect();
+            return vec![match equals.as_slice() {
+                [only] => format!("{only} is exactly the original's equal on this text."),
+                _ => format!(
+                    "{} are exactly the original's equals on this text.",
+                    list(equals)
+                ),
+            }];
+        }
+        let leads = format!("{} is nearest to the original", name(best));
+        let p = |model: &&ComparedModel| model.ratio_to_best.and_then(|to_best| to_best.ratio.p);
+        if others.iter().all(|model| p(model).is_none()) {
+            let unit = self.reference.unit();
+            let one = match self.clusters.map(|clusters| clusters.kind) {
+                Some(ClusterKind::Block) => format!("block of {unit}s"),
+                _ => unit.to_owned(),
+            };
+            let why = format!("One {one} cannot show whether that is more than chance.");
+            return vec![format!("{leads}."), why];
+        }
+        let is_near = |model: &&&ComparedModel| {
+            model.indistinguishable_from_best && model.difference_to_best.is_some()
+        };
+        let near: Vec<&ComparedModel> = others.iter().filter(is_near).copied().collect();
+        if near.is_empty() {
+            let level = short_percent(self.confidence.level());
+            return vec![format!("{leads}, by more than chance at {level} %.")];
+        }
+        let who = match near.len() == others.len() && near.len() > 1 {
+            true if near.len() == 2 => "Neither of the others can".to_owned(),
+            true => format!("None of the other {} can", count(near.len() as u64)),
+            false => format!(
+                "{} cannot",
+                list(near.iter().map(|model| name(model)).collect())
+            ),
+        };
+        let upper = near.iter().filter_map(|model| upper(model));
+        let upper = upper.fold(0.0, f64::max);
+        let but = match (upper > self.near, near.len()) {
+            (false, _) => String::new(),
+            (true, 1) => format!(", but may be up to {} times as far", ratio(upper)),
+            (true, _) => format!("; one may be up to {} times as far", ratio(upper)),
+        };
+        vec![
+            format!("{leads}."),
+            format!("{who} be told from it on this text{but}."),
+        ]
+    }
+
+    /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
+    fn smaller(
+        &self,
+        best: &ComparedModel,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Option<String> {
+        let size = |model: &ComparedModel| model.model.shown_bytes();
+        let best_size = size(best)?;
+        let saved = |model: &ComparedModel| best_size.checked_sub(size(model)?).filter(|n| *n > 0);
+        let smaller = others.iter().filter(|model| model.pareto);
+        let smaller = smaller.filter_map(|model| Some((*model, saved(model)?)));
+        let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
+        let n_as_near = as_near.clone().count();
+        if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
+            let which = match n_as_near {
+                1 => name(model),
+                _ => format!("{}, the smallest of {n_as_near} such,", name(model)),
+            };
+            let far =
+                upper(model).map(|upper| format!("at most {} times as far, and ", ratio(upper)));
+            return Some(format!(
+                "{which} is as near as makes no difference: {}{} smaller.",
+                far.unwrap_or_default(),
+                bytes(saved)
+            ));
+        }
+        let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
+            // Nothing is known of those without a size.
+            let sizes: Option<Vec<u64>> = others.iter().map(|model| size(model)).collect();
+            return Some(match sizes?.iter().any(|size| *size <= best_size) {
+                true => "No other is smaller.".to_owned(),
+                false => "It is also the smallest.".to_owned(),
+            });
+        };
+        let of = model.ratio_to_best.map(|to_best| to_best.ratio);
+        let far = match of.filter(|of| of.value.is_finite()) {
+            Some(of) => {
+                let ends = ends(of.lo, of.hi, ratio);
+                let far = format!("is {} {ends}", ratio(of.value));
+                format!("{} times as far", far.trim_end())
+            }
+            None => format!(
+                "has a mean KLD of {} nats",
+                short_kld(model.mean_kld()?.value)
+            ),
+        };
+        let saved = bytes(saved);
+        Some(format!(
+            "The next smaller, {}, {far}, and is {saved} smaller.",
+            name(model)
+        ))
+    }
+
+    /// Marks the models that are as near as the best as makes no difference, by the bound `near`.
+    pub fn mark_as_near(&mut self, near: f64) {
+        self.near = near;
+        let best = self.best().map(|best| best.label.clone());
+        for model in &mut self.models {
+            // Without a ratio, both are exactly the reference's equals.
+            let is_equal = model.ratio_to_best.is_none()
+                && model
+                    .difference_to_best
+                    .as_ref()
+                    .is_some_and(|d| d.value == 0.0);
+            let is_below = upper(model).is_some_and(|upper| upper < near);
+            model.is_as_near = best.as_ref() == Some(&model.label) || is_equal || is_below;
+        }
+    }
+}
+
+/// The most times as far as the best that a model may be.
+fn upper(model: &ComparedModel) -> Option<f64> {
+    model.ratio_to_best?.ratio.upper
+}
+
+/// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
+fn list(mut names: Vec<String>) -> String {
+    if names.len() > NAMED {
+        let n_others = names.len() - (NAMED - 1);
+        names.truncate(NAMED - 1);
+        names.push(format!("{n_others} others"));
+    }
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample::comparison;
+
+    fn said(of: &mut Comparison) -> String {
+        of.mark_as_near(of.near);
+        of.sentences(str::to_owned).join(" ")
+    }
+
+    /// The best and the model `i`, with the size and the upper end given.
+    fn two(i: usize, size: Option<u64>) -> Comparison {
+        let mut of = comparison();
+        of.models = vec![of.models[1].clone(), of.models[i].clone()];
+        of.models[1].model.file_bytes = size;
+        of.models[1].model.size_bytes = size;
+        of
+    }
+
+    #[test]
+    fn the_nearest_and_those_that_cannot_be_told_from_it() {
+        let mut of = comparison();
+        let text = said(&mut of);
+        assert!(
+            text.starts_with(
+                "tiny-q4_K_M is nearest to the original. tiny-iq4_xs cannot be told from it on \
+                 this text, but may be up to 1.13 times as far. The next smaller, tiny-iq4_xs, is \
+                 1.04 [0.936, 1.15] times as far, and is "
+            ),
+            "{text}"
+        );
+        let end = "Leaving out tiny-q4_0 costs nothing: another is no larger and no farther.";
+        assert!(text.ends_with(end), "{text}");
+        of.models[2].indistinguishable_from_best = false;
+        let text = said(&mut of);
+        let start = "tiny-q4_K_M is nearest to the original, by more than chance at 95 %. The";
+        assert!(text.starts_with(start), "{text}");
+        for model in &mut of.models[2..] {
+            model.indistinguishable_from_best = true;
+        }
+        let text = said(&mut of);
+        let none = "None of the other 4 can be told from it on this text; one may be up to 13.1 \
+                    times as far.";
+        assert!(text.contains(none), "{text}");
+        of.models.truncate(4);
+        assert!(said(&mut of).contains("Neither of the others can be told from it"));
+    }
+
+    #[test]
+    fn a_smaller_one_that_is_as_near_as_makes_no_difference() {
+        let mut of = comparison();
+        of.near = 1.2;
+        let text = said(&mut of);
+        let near = "tiny-iq4_xs cannot be told from it on this text. tiny-iq4_xs is as near as \
+                    makes no difference: at most 1.13 times as far, and ";
+        assert!(text.contains(near), "{text}");
+        let marked: Vec<bool> = of.models.iter().map(|model| model.is_as_near).collect();
+        assert_eq!(marked, [false, true, true, false, false, false]);
+        // Told apart, and yet as near.
+        of.models[2].indistinguishable_from_best = false;
+        let text = said(&mut of);
+        assert!(
+            text.contains("by more than chance at 95 %. tiny-iq4_xs is as near"),
+            "{text}"
+        );
+        of.near = 10.0;
+        let text = said(&mut of);
+        let smallest = "tiny-q2_K, the smallest of 2 such, is as near";
+        assert!(text.contains(smallest), "{text}");
+    }
+
+    #[test]
+    fn sizes_decide_what_is_said_of_them() {
+        let of = |size| said(&mut two(3, size));
+        assert!(of(Some(u64::MAX)).contains("chance at 95 %. It is also the smallest."));
+        let same = comparison().models[1].model.shown_bytes();
+        assert!(of(same).contains("chance at 95 %. No other is smaller."));
+        assert!(
+            of(None).ends_with("by more than chance at 95 %."),
+            "{}",
+            of(None)
+        );
+    }
+
+    #[test]
+    fn what_no_p_value_can_show() {
+        let mut of = two(2, None);
+        of.models[1].ratio_to_best.as_mut().unwrap().ratio.p = None;
+        let text = "tiny-q4_K_M is nearest to the original. One window cannot show whether that \
+                    is more than chance.";
+        assert_eq!(said(&mut of), text);
+        of.clusters.as_mut().unwrap().kind = ClusterKind::Block;
+        assert!(said(&mut of).contains("One block of windows cannot show"));
+        of.models[1].difference_to_best = None;
+        let text = "tiny-q4_K_M has the lowest mean KLD. Only a comparison on the same tokens can \
+                    show whether that is more than chance.";
+        assert_eq!(said(&mut of), text);
+        of.models.truncate(1);
+        assert_eq!(said(&mut of), "");
+    }
+
+    #[test]
+    fn the_originals_equals() {
+        let mut of = two(4, Some(1000));
+        let zero = |model: &mut ComparedModel| {
+            model
+                .result
+                .summary
+                .kld
+                .as_mut()
+                .unwrap()
+                .mean
+                .estimate
+                .value = 0.0;
+        };
+        zero(&mut of.models[0]);
+        of.models[1].pareto = true;
+        of.models[1].ratio_to_best.as_mut().unwrap().ratio.value = f64::INFINITY;
+        of.models[1].ratio_to_best.as_mut().unwrap().ratio.upper = None;
+        let text = said(&mut of);
+        let start = "tiny-q4_K_M is exactly the original's equal on this text. The next smaller, \
+                     tiny-q2_K, has a mean KLD of ";
+        assert!(text.starts_with(start), "{text}");
+        zero(&mut of.models[1]);
+        of.models[1].ratio_to_best = None;
+        of.models[1].difference_to_best.as_mut().unwrap().value = 0.0;
+        let text = said(&mut of);
+        let start = "tiny-q4_K_M and tiny-q2_K are exactly the original's equals on this text. \
+                     tiny-q2_K is as near as makes no difference: ";
+        assert!(text.starts_with(start), "{text}");
+    }
+
+    #[test]
+    fn long_lists_are_counted() {
+        let names = |n: usize| (0..n).map(|i| i.to_string()).collect();
+        assert_eq!(list(names(1)), "0");
+        assert_eq!(list(names(2)), "0 and 1");
+        assert_eq!(list(names(4)), "0, 1, 2 and 3");
+        assert_eq!(list(names(6)), "0, 1, 2 and 3 others");
+    }
+}
