@@ -1,114 +1,243 @@
-//! How often the interval of a paired difference holds the true one, how many windows pairing saves,
-//! and how often a model is wrongly told from the best.
+//! Models on the same tokens: how often the intervals of their ratio and of their difference hold the
+//! true ones, how often a gate lets a build pass, and how often the nearest model is left out of the
+//! set that cannot be told from the best.
 
-use kl::stats::{ClusterRule, Confidence, PairedDifference, Run, holm};
+use std::collections::BTreeMap;
+
+use kl::stats::{
+    Cluster, ClusterRule, Clusters, Columns, Confidence, Paired, PairedComparison, Ratio, Run,
+    Statistics, Windows, holm,
+};
+use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
 use super::Q2_K;
-use super::text::{Q4_K_M, Text};
+use super::text::{Klds, Q4_K_M, Random, Text};
 
-const N_WINDOWS: [u32; 3] = [30, 100, 300];
+/// How many times as far the one model is as the other.
+const RATIOS: [f64; 7] = [1.0, 1.02, 1.05, 1.1, 1.2, 3.0, 30.0];
 
-/// The rank correlation of two models' KLDs on a token: that of tiny-q4_K_M and tiny-q2_K is 0.86,
-/// of the quants of stories260K 0.6.
-const CORRELATIONS: [f64; 2] = [0.86, 0.6];
+const N_WINDOWS: [u32; 4] = [10, 30, 100, 300];
 
-/// Prints both tables.
+/// Independent windows, articles, and articles in which each model has difficulties of its own.
+const TEXTS: [(&str, f64, f64); 3] = [
+    ("independent windows", 0.0, 0.0),
+    ("articles", 0.4, 0.0),
+    ("articles, own effects", 0.4, 0.15),
+];
+
+/// Prints all tables.
 pub fn tables(replications: u64) {
-    for (of, article_sd) in [("independent windows", 0.0), ("articles of 8 windows", 0.4)] {
-        println!("\nPaired differences, {of}:\n");
-        println!("| models | correlation | 30 windows | 100 | 300 | saved: 30 | 100 | 300 |");
-        println!("|---|---:|---:|---:|---:|---:|---:|---:|");
-        for (name, other) in [
-            ("q4_K_M and its equal", &Q4_K_M),
-            ("q4_K_M and q2_K", &Q2_K),
-        ] {
-            for correlation in CORRELATIONS {
-                let text = Text {
-                    klds: &Q4_K_M,
-                    window_sd: 0.08,
-                    article_sd,
-                };
-                row(name, &text, other, correlation, replications);
+    println!("| text | tails | windows | times as far | ratio | difference | p < 0.05 | passes |");
+    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    for (of, article_sd, own_sd) in TEXTS {
+        for (tails, klds) in [("q4_K_M", &Q4_K_M), ("q2_K", &Q2_K)] {
+            for n_windows in N_WINDOWS {
+                two_models(
+                    of,
+                    tails,
+                    &text(klds, article_sd),
+                    own_sd,
+                    n_windows,
+                    replications,
+                );
             }
         }
     }
-    println!("\nEqual models, of which one is wrongly told from the best, 100 windows:\n");
-    println!("| models | any of them, % | a given one, % |\n|---:|---:|---:|");
-    for n_models in [2, 3, 5, 10, 20] {
-        wrongly_told_apart(n_models, replications);
-    }
-}
-
-fn row(name: &str, text: &Text, other: &'static [(f64, f64)], correlation: f64, replications: u64) {
-    let truth = text.mean_kld()
-        - Text {
-            klds: other,
-            ..*text
-        }
-        .mean_kld();
-    let (mut coverage, mut saved) = (String::new(), String::new());
-    for n_windows in N_WINDOWS {
-        let seeds = (0..replications).into_par_iter();
-        let each = seeds.map(|seed| {
-            let klds = text.klds_of(
-                n_windows,
-                u64::from(n_windows) << 32 | seed,
-                &[(text.klds, correlation), (other, correlation)],
-            );
-            let difference = |a: &[f64], b: &[f64]| between(&klds.windows, a, b);
-            let zeros = vec![0.0; klds.windows.len()];
-            let [a, b] = [&klds.of_models[0], &klds.of_models[1]];
-            let paired = difference(a, b);
-            let holds = paired.lo.unwrap() <= truth && truth <= paired.hi.unwrap();
-            // What two evaluations on different texts would have.
-            let apart = difference(a, &zeros).se.unwrap().powi(2)
-                + difference(b, &zeros).se.unwrap().powi(2);
-            (holds, apart, paired.se.unwrap().powi(2))
-        });
-        let each: Vec<(bool, f64, f64)> = each.collect();
-        let hits = each.iter().filter(|(holds, ..)| *holds).count();
-        coverage += &format!(" {:.1} |", 100.0 * hits as f64 / replications as f64);
-        let apart: f64 = each.iter().map(|(_, apart, _)| apart).sum();
-        let paired: f64 = each.iter().map(|(.., paired)| paired).sum();
-        saved += &format!(" {:.1} times |", apart / paired);
-    }
-    println!("| {name} | {correlation} |{coverage}{saved}");
-}
-
-fn wrongly_told_apart(n_models: usize, replications: u64) {
-    let text = Text {
-        klds: &Q4_K_M,
-        window_sd: 0.08,
-        article_sd: 0.0,
-    };
-    let told_apart = |seed: u64| {
-        let klds = text.klds_of(100, 1 << 48 | seed, &vec![(text.klds, 0.86); n_models]);
-        let sum = |of: &&Vec<f64>| of.iter().sum::<f64>();
-        let by_sum = |a: &&Vec<f64>, b: &&Vec<f64>| sum(a).total_cmp(&sum(b));
-        let best = klds.of_models.iter().min_by(by_sum).unwrap();
-        let others = klds.of_models.iter().filter(|of| !std::ptr::eq(*of, best));
-        let p: Vec<f64> = others
-            .map(|of| between(&klds.windows, of, best).p.unwrap())
-            .collect();
-        holm(&p, n_models * (n_models - 1) / 2)
-            .into_iter()
-            .filter(|p| *p < 0.05)
-            .count()
-    };
-    let counts = (0..replications).into_par_iter().map(told_apart);
-    let counts: Vec<usize> = counts.collect();
-    let percent = |n: usize, of: u64| 100.0 * n as f64 / of as f64;
     println!(
-        "| {n_models} | {:.1} | {:.1} |",
-        percent(counts.iter().filter(|n| **n > 0).count(), replications),
-        percent(counts.iter().sum(), replications * n_models as u64),
+        "\n| text | models | windows | the nearest left out: equal | spread | told apart: k - 1 | every two |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for (of, article_sd, own_sd) in [TEXTS[0], TEXTS[2]] {
+        for n_windows in [30, 100] {
+            for n_models in [5, 15, 40] {
+                set(
+                    of,
+                    &text(&Q4_K_M, article_sd),
+                    own_sd,
+                    n_windows,
+                    n_models,
+                    replications,
+                );
+            }
+        }
+    }
+    println!(
+        "\n| one damaged token in | windows | passes ratio.upper | agreement falls | 99.9 % quantile: lo above | 5 % above |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|");
+    for one_in in [10_000, 1_000] {
+        for n_windows in [100, 300] {
+            damage(one_in, n_windows, replications);
+        }
+    }
+}
+
+fn text(klds: &'static [(f64, f64)], article_sd: f64) -> Text {
+    Text {
+        klds,
+        window_sd: 0.08,
+        article_sd,
+    }
+}
+
+/// One row for each ratio.
+fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, replications: u64) {
+    let one = |seed: u64| {
+        let seed = u64::from(n_windows) << 32 | seed;
+        let klds = text.klds_of(n_windows, seed, &[text.klds; 2], own_sd);
+        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let clusters = clusters(&klds, &runs);
+        RATIOS.map(|ratio| {
+            let a: Vec<f64> = klds.of_models[0].iter().map(|kld| ratio * kld).collect();
+            let b = &klds.of_models[1];
+            let paired = Paired::of(&runs, &a, b, &clusters, Confidence::default()).unwrap();
+            let (got, difference) = (paired.ratio.unwrap(), paired.difference);
+            let truth = (ratio - 1.0) * text.mean_kld();
+            [
+                (got.lo.unwrap()..=got.hi.unwrap()).contains(&ratio),
+                (difference.lo.unwrap()..=difference.hi.unwrap()).contains(&truth),
+                got.p.unwrap() < 0.05,
+                got.upper.unwrap() <= 1.05,
+            ]
+        })
+    };
+    let all: Vec<_> = (0..replications).into_par_iter().map(one).collect();
+    for (i, ratio) in RATIOS.iter().enumerate() {
+        let cells = (0..4).map(|cell| percent(all.iter().filter(|of| of[i][cell]).count(), &all));
+        let cells: String = cells.collect();
+        println!("| {of} | {tails} | {n_windows} | {ratio} |{cells}");
+    }
+}
+
+/// The clusters of a report: from the mean over its models of their windows' autocorrelation.
+fn clusters(klds: &Klds, runs: &[Run]) -> Clusters {
+    let windows = klds.of_models.iter().map(|klds| Windows::of(runs, klds));
+    let windows: Vec<Windows> = windows.collect();
+    let each: Vec<f64> = windows
+        .iter()
+        .filter_map(Windows::autocorrelation)
+        .collect();
+    let mean = each.iter().sum::<f64>() / each.len() as f64;
+    Clusters::chosen_by(&windows[0], ClusterRule::Auto, Some(mean))
+}
+
+/// How often the nearest of several models is told from the best: where all are equal (a given one),
+/// and where the others are 1.02 to 1.5 times as far. The share of models 1.1 times as far that are,
+/// with Holm's correction for the comparisons with the best and for those of every two.
+fn set(of: &str, text: &Text, own_sd: f64, n_windows: u32, n_models: usize, replications: u64) {
+    let one = |seed: u64| {
+        let klds = text.klds_of(
+            n_windows,
+            1 << 48 | seed,
+            &vec![text.klds; n_models],
+            own_sd,
+        );
+        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let clusters = clusters(&klds, &runs);
+        let sums = klds.of_models.iter().map(|klds| {
+            let mut sums = BTreeMap::<Cluster, f64>::new();
+            let mut rest = klds.iter();
+            for run in &runs {
+                let sum: f64 = rest.by_ref().take(run.n).sum();
+                *sums.entry(clusters.of_window(run.window)).or_default() += sum;
+            }
+            sums
+        });
+        let sums: Vec<BTreeMap<Cluster, f64>> = sums.collect();
+        let spread = |i: usize| 1.02 + 0.48 * (i - 1) as f64 / (n_models - 1) as f64;
+        let factors = |of: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            (0..n_models)
+                .map(|i| if i == 0 { 1.0 } else { of(i) })
+                .collect()
+        };
+        let every_two = n_models * (n_models - 1) / 2;
+        let equal = left_out(&sums, &factors(&|_| 1.0), n_models - 1);
+        let spread = left_out(&sums, &factors(&spread), n_models - 1);
+        let [new, former] = [n_models - 1, every_two].map(|n_tests| {
+            let left_out = left_out(&sums, &factors(&|_| 1.1), n_tests);
+            left_out[1..].iter().filter(|is| **is).count()
+        });
+        (equal[0], spread[0], new, former)
+    };
+    let all: Vec<_> = (0..replications).into_par_iter().map(one).collect();
+    let share = |n: usize| 100.0 * n as f64 / (all.len() * (n_models - 1)) as f64;
+    println!(
+        "| {of} | {n_models} | {n_windows} |{}{} {:.1} | {:.1} |",
+        percent(all.iter().filter(|of| of.0).count(), &all),
+        percent(all.iter().filter(|of| of.1).count(), &all),
+        share(all.iter().map(|of| of.2).sum()),
+        share(all.iter().map(|of| of.3).sum()),
     );
 }
 
-fn between(windows: &[u32], a: &[f64], b: &[f64]) -> PairedDifference {
-    let windows = Run::of_each(windows.iter().map(|window| (*window, 0)));
-    let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
-    let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
-    PairedDifference::of(&windows, &differences, confidence, rule).unwrap()
+/// Which models are told from the best, by their sums of KLDs times a factor each.
+fn left_out(sums: &[BTreeMap<Cluster, f64>], factors: &[f64], n_tests: usize) -> Vec<bool> {
+    let total = |i: usize| factors[i] * sums[i].values().sum::<f64>();
+    let best = (0..sums.len())
+        .min_by(|&i, &j| total(i).total_cmp(&total(j)))
+        .unwrap();
+    let p = |i: usize| {
+        let both = sums[i].iter().zip(sums[best].values());
+        let both = both.map(|((cluster, a), b)| (*cluster, [factors[i] * a, factors[best] * b]));
+        Ratio::of(&both.collect(), Confidence::default())
+            .unwrap()
+            .p
+            .unwrap()
+    };
+    let others: Vec<usize> = (0..sums.len()).filter(|i| *i != best).collect();
+    let mut all: Vec<f64> = others.iter().map(|i| p(*i)).collect();
+    // Tests whose p-value is 1 only add to the number of tests.
+    all.resize(n_tests, 1.0);
+    let mut is_left_out = vec![false; sums.len()];
+    for (i, p) in others.into_iter().zip(holm(&all)) {
+        is_left_out[i] = p < 0.05;
+    }
+    is_left_out
+}
+
+/// A build that is its original but for rare tokens, whose KLD is 5 nats more and whose top token is
+/// another: how often each gate sees it.
+fn damage(one_in: u64, n_windows: u32, replications: u64) {
+    let text = text(&Q2_K, 0.0);
+    let one = |seed: u64| {
+        let seed = u64::from(n_windows) << 32 | seed;
+        let original = text.records(n_windows, seed);
+        let mut draws = Random(seed ^ 1 << 60);
+        let damaged = original
+            .iter()
+            .map(|record| match draws.uniform() < 1.0 / one_in as f64 {
+                true => TokenRecord {
+                    kld: record.kld + 5.0,
+                    eval_top: 1,
+                    ..*record
+                },
+                false => *record,
+            });
+        let damaged: Vec<TokenRecord> = damaged.collect();
+        let columns = Columns::of(&original);
+        let confidence = Confidence::default();
+        let klds = columns.clone().into_klds();
+        let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
+        let pair = PairedComparison::of(&damaged, &original, &clusters, confidence, 0).unwrap();
+        let quantile = |columns: &Columns| {
+            let summary = Statistics::of(columns, &[], confidence, ClusterRule::Auto).summary;
+            summary.kld.unwrap().quantiles.last().unwrap().estimate
+        };
+        let before = quantile(&columns);
+        let after = quantile(&Columns::of(&damaged));
+        [
+            pair.ratio.unwrap().upper.unwrap() <= 1.05,
+            pair.agreement.difference.estimate.hi.unwrap() < 0.0,
+            after.lo.unwrap() > before.value,
+            after.value > 1.05 * before.value,
+        ]
+    };
+    let all: Vec<[bool; 4]> = (0..replications).into_par_iter().map(one).collect();
+    let cells = (0..4).map(|cell| percent(all.iter().filter(|of| of[cell]).count(), &all));
+    println!("| {one_in} | {n_windows} |{}", cells.collect::<String>());
+}
+
+fn percent<T>(n: usize, of: &[T]) -> String {
+    format!(" {:.1} |", 100.0 * n as f64 / of.len() as f64)
 }

@@ -33,6 +33,9 @@ pub struct Text {
     pub article_sd: f64,
 }
 
+/// The rank correlation of two models' KLDs on a token: that of tiny-q4_K_M and tiny-q2_K.
+const TOKEN_CORRELATION: f64 = 0.86;
+
 /// Windows in an article.
 const ARTICLE: u32 = 8;
 
@@ -93,25 +96,44 @@ impl Text {
         }
     }
 
-    /// The KLDs of several models on the tokens of one text, whose windows are as hard for one as
-    /// for the other. Each model has a distribution of its tokens' KLDs, and a rank correlation of
-    /// them with the other models'.
-    pub fn klds_of(&self, n_windows: u32, seed: u64, models: &[(&[(f64, f64)], f64)]) -> Klds {
+    /// The mean KLD of each of so many windows: at a difficulty of 1 one of `easy`.
+    pub fn window_means(&self, n_windows: u32, seed: u64, easy: &[f64]) -> Vec<f64> {
+        let mut random = Random(seed);
+        let mut article = Article::of(self, &mut random);
+        let means = (0..n_windows).map(|window| {
+            let i = (random.uniform() * easy.len() as f64) as usize;
+            article.difficulty(self, window, &mut random) * easy[i]
+        });
+        means.collect()
+    }
+
+    /// The KLDs of several models on the tokens of one text, each with a distribution of its tokens'
+    /// KLDs. A window's difficulty is that of all; the logarithm of what it is for one model alone
+    /// has the standard deviation `own_sd`.
+    pub fn klds_of(
+        &self,
+        n_windows: u32,
+        seed: u64,
+        models: &[&[(f64, f64)]],
+        own_sd: f64,
+    ) -> Klds {
+        // Normals whose correlation is r have this rank correlation: Pearson 1907.
+        let r = 2.0 * (TOKEN_CORRELATION * std::f64::consts::PI / 6.0).sin();
         let mut random = Random(seed);
         let mut article = Article::of(self, &mut random);
         let mut windows = Vec::new();
         let mut of_models = vec![Vec::new(); models.len()];
         for window in 0..n_windows {
-            let difficulty = article.difficulty(self, window, &mut random);
+            let common = article.difficulty(self, window, &mut random);
+            let own = models.iter().map(|_| common * random.difficulty(own_sd));
+            let difficulties: Vec<f64> = own.collect();
             for _ in 0..TOKENS {
                 windows.push(window);
                 let common = random.normal();
-                for ((klds, correlation), of_model) in models.iter().zip(&mut of_models) {
-                    // Normals whose correlation is r have this rank correlation: Pearson 1907.
-                    let r = 2.0 * (correlation * std::f64::consts::PI / 6.0).sin();
+                for (i, of_model) in of_models.iter_mut().enumerate() {
                     let z = r.sqrt() * common + (1.0 - r).sqrt() * random.normal();
                     let share = 0.5 * erfc(-z * std::f64::consts::FRAC_1_SQRT_2);
-                    of_model.push(difficulty * kld(klds, share));
+                    of_model.push(difficulties[i] * kld(models[i], share));
                 }
             }
         }
@@ -160,11 +182,11 @@ fn kld(klds: &[(f64, f64)], share: f64) -> f64 {
 }
 
 /// Random numbers by splitmix64.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     /// Above 0, below 1.
-    fn uniform(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

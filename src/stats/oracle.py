@@ -276,23 +276,6 @@ def sign_test():
             for a, b in [(1, 0), (3, 3), (2, 9), (40, 20), (150, 151), (9000, 9500), (0, 300)]]
 
 
-def wrongly_left_out():
-    """How often some of several equal models, and a given one, is told from the best by Holm's p, for
-    the comparisons to the best alone and for those of every two models.
-
-    The table is in docs/INTERVALS.md.
-    """
-    random = np.random.default_rng(1)
-    rows = []
-    for k in [2, 3, 5, 10, 20, 40]:
-        means = np.sort(random.standard_normal((40_000, k)), axis=1)
-        p = 2 * stats.norm.sf((means[:, :0:-1] - means[:, :1]) / np.sqrt(2))
-        for n_tests in [k - 1, k * (k - 1) // 2]:
-            left_out = np.maximum.accumulate(p * (n_tests - np.arange(k - 1)), axis=1) < 0.05
-            rows.append((k, n_tests, left_out.any(axis=1).mean(), left_out.mean() * (k - 1) / k))
-    return rows
-
-
 def quantiles(name, x, cluster, ps, pinned):
     ends, ordered = [], np.sort(x)
     for p in ps:
@@ -415,6 +398,5 @@ if __name__ == "__main__":
     table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
     table("SIGN_TEST", "(u64, u64, f64)", sign_test())
-    table("WRONGLY_LEFT_OUT", "(usize, usize, f64, f64)", wrongly_left_out())
     summary("BY_WINDOW", 1)
     summary("BY_BLOCK", 4)

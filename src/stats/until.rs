@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterRule, Clusters, Windows};
+use super::cluster::{
+    Cluster, ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS, Windows,
+};
 use super::clustered_mean::ClusteredMean;
 use super::columns::Run;
 use super::distribution::{MIN_WINDOWS_TO_PLAN, windows_for};
@@ -57,6 +59,11 @@ impl KldSoFar {
         (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 }
+
+/// An evaluation stops from this many clusters on, which are 30 windows, or 30 blocks of 450. It
+/// stops at the first interval that is narrow enough, so from few blocks it would choose those that
+/// are too narrow: docs/INTERVALS.md.
+const MIN_CLUSTERS: u64 = 30;
 
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
@@ -111,9 +118,12 @@ impl Until {
     /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
     /// mean. The time is about proportional to the number of windows.
     ///
-    /// `None` for fewer than two clusters, and for a mean of 0.
+    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
     fn relative_half_width(&self) -> Option<f64> {
         let clusters = Clusters::of(&self.windows, self.clusters);
+        if clusters.clustering.n < MIN_CLUSTERS {
+            return None;
+        }
         let mean = self.klds.mean()?;
         let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
         for (window, sums) in self.windows.sums() {
@@ -144,9 +154,13 @@ impl Until {
     /// number is known.
     pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
-        let windows_needed = mean.filter(|_| !self.is_reached);
-        let windows_needed =
-            windows_needed.and_then(|mean| windows_for(self.target, mean, summary.n_windows));
+        let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
+            let least = match summary.clusters.kind {
+                ClusterKind::Window => 0,
+                ClusterKind::Block => WINDOWS_FOR_MOST_BLOCKS,
+            };
+            Some(windows_for(self.target, mean, summary.n_windows)?.max(least))
+        });
         UntilInfo {
             target: self.target,
             reached: self.is_reached,
