@@ -34,6 +34,7 @@ mod not_finite;
 mod oracle;
 mod outside;
 mod page;
+mod pair_gate;
 mod peers;
 mod prompts;
 mod python;

@@ -21,12 +21,12 @@ const START_BYTES: u64 = 4096;
 
 /// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
 /// and not of the folders in it. Evaluations that are under way, and what cannot be read, are
-/// listed. A file that is named twice, or is a copy of another, is there once.
+/// listed. A file that is named twice, or is a copy of another, is there once, unless `with_copies`.
 ///
 /// # Errors
 /// If a path does not exist: a report without one of the files that were asked for would go
 /// unnoticed in a script.
-pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
+pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
     for path in paths {
         fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
@@ -49,7 +49,11 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     let (special, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_special);
     let special = special.iter();
     others.extend(special.map(|path| NotCompared::new(path, "is not a regular file".to_owned())));
-    Ok((without_copies(files), others))
+    let files = match with_copies {
+        true => files,
+        false => without_copies(files),
+    };
+    Ok((files, others))
 }
 
 /// Returns true if a file of a folder is a sidecar by its name, a whole or a partial one.

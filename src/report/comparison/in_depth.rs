@@ -181,7 +181,7 @@ impl InDepth {
                     or_undefined(of.ratio, ratio),
                 ]
             });
-            out.text.push_str(&columns(titles, rows, 1, 0));
+            out.text.push_str(&columns(titles, rows, 1, 1));
         }
         self.tokens_won(&mut out, &a, &b);
         if !self.paired.by_entropy.is_empty() {
