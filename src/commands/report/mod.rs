@@ -291,6 +291,9 @@ impl Comparer {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// The pairs to compare, by the indices of their models: each candidate with the best, and with the
 /// next in size.
 fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
