@@ -183,8 +183,11 @@ impl Comparison {
         text.push_str(&names.fitted(|name| {
             let mut rows = Vec::new();
             for kind in [PairKind::Best, PairKind::Size] {
-                let of_kind = self.pairs.iter().filter(|pair| pair.kind == kind);
-                let mut pairs: Vec<&ComparedPair> = of_kind.collect();
+                // A ratio to the best is shown once.
+                let is_shown = |pair: &&ComparedPair| {
+                    pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+                };
+                let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
                 pairs.sort_by_key(rank);
                 if !pairs.is_empty() {
                     rows.push(vec![match (kind, best) {
