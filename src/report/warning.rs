@@ -332,6 +332,9 @@ fn few_windows_message(n: u64, n_blocks: Option<u64>, needed: u64, unit: &str) -
     let windows = count_of(n, unit);
     match n_blocks {
         _ if n == 1 => format!("no intervals: there is only {windows}; use at least {needed}"),
+        Some(1) => {
+            format!("no intervals: {windows} make only one block; use at least {needed} {unit}s")
+        }
         None => format!(
             "the intervals rest on {windows}: they are too narrow if neighbouring {unit}s resemble each other; use at least {needed}"
         ),

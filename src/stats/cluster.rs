@@ -196,7 +196,10 @@ impl Clusters {
         Self {
             clustering: Clustering {
                 rule,
-                kind,
+                kind: match longest {
+                    0 | 1 => ClusterKind::Window,
+                    _ => kind,
+                },
                 n: number.into(),
                 windows_per_block: longest as u64,
                 autocorrelation,

@@ -68,8 +68,14 @@ impl Ratio {
             return Some(point(None));
         }
         if a == 0.0 || b == 0.0 {
-            // Only one of them is the reference's equal.
-            return Some(point(Some(0.0)));
+            // Only one of them is the reference's equal: 0 times as far as the other, or infinitely.
+            let end = finite(value);
+            return Some(Self {
+                lo: end,
+                hi: end,
+                upper: end,
+                ..point(Some(0.0))
+            });
         }
         let strata = strata(sums);
         let variances = strata.iter().map(|stratum| {
@@ -84,7 +90,8 @@ impl Ratio {
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let factor = (student_two_sided(confidence, degrees) * se).exp();
-        let factor_above = (student_one_sided(confidence, degrees) * se).exp();
+        // Below a confidence of 1/2 it would be below the ratio itself, where no gate expects it.
+        let factor_above = (student_one_sided(confidence, degrees) * se).exp().max(1.0);
         Some(Self {
             se_ln: finite(se),
             lo: finite(value / factor),
@@ -251,7 +258,10 @@ mod tests {
             (f64::INFINITY, None, Some(0.0))
         );
         let exact = ratio(&[0.0, 0.0], &[1.0, 2.0]).unwrap();
-        assert_eq!((exact.value, exact.p), (0.0, Some(0.0)));
+        assert_eq!(
+            (exact.value, exact.upper, exact.p),
+            (0.0, Some(0.0), Some(0.0))
+        );
         let one_cluster = ratio(&[3.0], &[2.0]).unwrap();
         assert_eq!(
             (one_cluster.value, one_cluster.hi, one_cluster.p),

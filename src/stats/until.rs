@@ -60,11 +60,6 @@ impl KldSoFar {
     }
 }
 
-/// An evaluation stops from this many clusters on, which are 30 windows, or 30 blocks of 450. It
-/// stops at the first interval that is narrow enough, so from few blocks it would choose those that
-/// are too narrow: docs/INTERVALS.md.
-const MIN_CLUSTERS: u64 = 30;
-
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
 pub struct Until {
@@ -118,10 +113,14 @@ impl Until {
     /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
     /// mean. The time is about proportional to the number of windows.
     ///
-    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
+    /// `None` for a mean of 0, and for blocks until there are as many as there can be: the first
+    /// interval that is narrow enough ends the run, and of those from few blocks it would mostly be
+    /// one that is too narrow (docs/INTERVALS.md).
     fn relative_half_width(&self) -> Option<f64> {
         let clusters = Clusters::of(&self.windows, self.clusters);
-        if clusters.clustering.n < MIN_CLUSTERS {
+        let n_windows = self.windows.count() as u64;
+        let in_blocks = clusters.clustering.kind == ClusterKind::Block;
+        if in_blocks && n_windows < WINDOWS_FOR_MOST_BLOCKS {
             return None;
         }
         let mean = self.klds.mean()?;

@@ -4,12 +4,13 @@ use crate::report::comparison::ComparedModel;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
 use crate::stats::{Confidence, holm};
 
-/// Sorts by mean KLD. Those that leave out tokens come after the others.
+/// Sorts by mean KLD, of equal ones by size. Those that leave out tokens come after the others.
 pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
     let incomplete = |model: &ComparedModel| model.is_incomplete;
     incomplete(a)
         .cmp(&incomplete(b))
         .then_with(|| mean(a).total_cmp(&mean(b)))
+        .then_with(|| size(a).cmp(&size(b)))
 }
 
 /// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
@@ -19,6 +20,11 @@ pub fn mark_incomplete(models: &mut [ComparedModel]) {
     for model in models {
         model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
     }
+}
+
+/// The size in bytes; the largest there is where it is not known.
+fn size(model: &ComparedModel) -> u64 {
+    model.model.shown_bytes().unwrap_or(u64::MAX)
 }
 
 /// The mean KLD; infinite where there is none.

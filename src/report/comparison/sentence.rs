@@ -93,12 +93,14 @@ impl Comparison {
                 list(near.iter().map(|model| name(model)).collect())
             ),
         };
-        let upper = near.iter().filter_map(|model| upper(model));
-        let upper = upper.fold(0.0, f64::max);
-        let but = match (upper > self.near, near.len()) {
+        let farthest = near
+            .iter()
+            .filter_map(|model| model.ratio_to_best?.ratio.hi);
+        let farthest = farthest.fold(0.0, f64::max);
+        let but = match (farthest > self.near, near.len()) {
             (false, _) => String::new(),
-            (true, 1) => format!(", but may be up to {} times as far", ratio(upper)),
-            (true, _) => format!("; one may be up to {} times as far", ratio(upper)),
+            (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
+            (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
         };
         vec![
             format!("{leads}."),
@@ -138,7 +140,7 @@ impl Comparison {
             let sizes: Option<Vec<u64>> = others.iter().map(|model| size(model)).collect();
             return Some(match sizes?.iter().any(|size| *size <= best_size) {
                 true => "No other is smaller.".to_owned(),
-                false => "It is also the smallest.".to_owned(),
+                false => format!("{} is also the smallest.", name(best)),
             });
         };
         let of = model.ratio_to_best.map(|to_best| to_best.ratio);
@@ -171,7 +173,7 @@ impl Comparison {
                     .difference_to_best
                     .as_ref()
                     .is_some_and(|d| d.value == 0.0);
-            let is_below = upper(model).is_some_and(|upper| upper < near);
+            let is_below = upper(model).is_some_and(|upper| upper <= near);
             model.is_as_near = best.as_ref() == Some(&model.label) || is_equal || is_below;
         }
     }
@@ -222,7 +224,7 @@ mod tests {
         assert!(
             text.starts_with(
                 "tiny-q4_K_M is nearest to the original. tiny-iq4_xs cannot be told from it on \
-                 this text, but may be up to 1.13 times as far. The next smaller, tiny-iq4_xs, is \
+                 this text, but may be up to 1.15 times as far. The next smaller, tiny-iq4_xs, is \
                  1.04 [0.936, 1.15] times as far, and is "
             ),
             "{text}"
@@ -237,7 +239,7 @@ mod tests {
             model.indistinguishable_from_best = true;
         }
         let text = said(&mut of);
-        let none = "None of the other 4 can be told from it on this text; one may be up to 13.1 \
+        let none = "None of the other 4 can be told from it on this text; one may be up to 13.3 \
                     times as far.";
         assert!(text.contains(none), "{text}");
         of.models.truncate(4);
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn sizes_decide_what_is_said_of_them() {
         let of = |size| said(&mut two(3, size));
-        assert!(of(Some(u64::MAX)).contains("chance at 95 %. It is also the smallest."));
+        assert!(of(Some(u64::MAX)).contains("chance at 95 %. tiny-q4_K_M is also the smallest."));
         let same = comparison().models[1].model.shown_bytes();
         assert!(of(same).contains("chance at 95 %. No other is smaller."));
         assert!(
