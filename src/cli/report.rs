@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::args::ReportArgs;
 use super::results::{Results, create_text, start_of, write_text};
 use super::settings::Form;
-use super::terminal::Terminal;
+use super::terminal::{Terminal, show_conditions};
 use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
@@ -40,13 +40,7 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
     let mut code = ExitCode::SUCCESS;
     if let Reported::Pair(pair) = &mut reported {
         pair.conditions = judge_pair(&args.fail_if, pair, args.allow_excluded);
-        for verdict in pair
-            .conditions
-            .iter()
-            .filter(|one| one.failed || !args.quiet)
-        {
-            say!("kl: {}: {verdict}", pair.a.sidecar);
-        }
+        show_conditions(&pair.a.sidecar, &pair.conditions, args.quiet);
         if pair.conditions.iter().any(|one| one.failed) {
             code = ExitCode::from(EXIT_CONDITION);
         }

@@ -7,7 +7,7 @@ use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
 use crate::lock::locked;
-use crate::report::{ModelReport, info_text, model_line, text_report};
+use crate::report::{Verdict, info_text, model_line, text_report};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -79,7 +79,11 @@ impl Observer for Terminal<'_> {
                     true => say!("{}", model_line(model, (index, of), reference.unit())),
                     false => locked(&self.results).show(&text_report(model, reference)),
                 }
-                show_conditions(model, self.quiet || self.brief);
+                // An interrupted evaluation's numbers are not those that were asked about.
+                if model.interrupted.is_none() {
+                    let quiet = self.quiet || self.brief;
+                    show_conditions(&model.model.path, &model.conditions, quiet);
+                }
             }
             Event::Wrote(path) => say_wrote(path, self.quiet),
             Event::WarningOf(warning, labels) => {
@@ -96,15 +100,10 @@ impl Observer for Terminal<'_> {
     }
 }
 
-/// Prints the outcome of each condition; with `quiet`, as with `-q` or where each model has a line,
-/// only of those that failed.
-fn show_conditions(model: &ModelReport, quiet: bool) {
-    // An interrupted evaluation's numbers are not those that were asked about.
-    if model.interrupted.is_some() {
-        return;
-    }
-    let verdicts = model.conditions.iter();
-    for verdict in verdicts.filter(|verdict| verdict.failed || !quiet) {
-        say!("kl: {}: {verdict}", model.model.path);
+/// Prints the outcome of each condition on what is at `path`; with `quiet`, as with `-q` or where each
+/// model has a line, only of those that failed.
+pub fn show_conditions(path: &str, verdicts: &[Verdict], quiet: bool) {
+    for verdict in verdicts.iter().filter(|verdict| verdict.failed || !quiet) {
+        say!("kl: {path}: {verdict}");
     }
 }

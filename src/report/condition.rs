@@ -93,6 +93,16 @@ impl Condition {
     pub fn expression(&self) -> &str {
         &self.expression
     }
+
+    /// Why a model fails with this value of the number; `is_partial` if that leaves out tokens which
+    /// nobody has accepted. `None` if the model passes.
+    fn reason(&self, value: Option<f64>, is_partial: bool) -> Option<Reason> {
+        match value {
+            None => Some(Reason::NoValue),
+            Some(value) if (self.holds)(&value, &self.bound) => Some(Reason::Holds),
+            Some(_) => is_partial.then_some(Reason::LeftOut),
+        }
+    }
 }
 
 /// Checks `conditions` against the numbers of `report`.
@@ -121,11 +131,7 @@ pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: boo
             let value = numbers.get(&condition.name).copied().flatten();
             let (n_excluded, n_infinite) = (summary.n_excluded, n_infinite(condition));
             let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
-            let reason = match value {
-                None => Some(Reason::NoValue),
-                Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
-                Some(_) => is_partial.then_some(Reason::LeftOut),
-            };
+            let reason = condition.reason(value, is_partial);
             Verdict {
                 left_out: (n_excluded, n_infinite),
                 ..Verdict::new(condition, value, reason)
@@ -141,13 +147,10 @@ pub fn judge_pair(conditions: &[Condition], pair: &InDepth, allow_excluded: bool
     let (n_windows, n_left_out) = (pair.paired.n_windows, pair.paired.n_left_out);
     let judge_one = |condition: &Condition| {
         let value = numbers.get(&condition.name).copied().flatten();
-        let reason = match value {
-            _ if condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN => {
-                Some(Reason::FewWindows)
-            }
-            None => Some(Reason::NoValue),
-            Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
-            Some(_) => (!allow_excluded && n_left_out > 0).then_some(Reason::LeftOut),
+        let has_few_windows = condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN;
+        let reason = match has_few_windows {
+            true => Some(Reason::FewWindows),
+            false => condition.reason(value, !allow_excluded && n_left_out > 0),
         };
         Verdict {
             left_out: (0, n_left_out),

@@ -99,7 +99,7 @@ pub fn known_names_of_pair() -> Vec<String> {
     let Some(paired) = PairedComparison::of(&a, &b, &clusters, confidence, 0) else {
         return Vec::new();
     };
-    let summary = Statistics::of(&columns, &[], confidence, rule).summary;
+    let (summary, _) = counted.summarise(&clusters, &[], confidence);
     let model = InDepthModel {
         label: String::new(),
         sidecar: String::new(),

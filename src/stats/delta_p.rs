@@ -34,15 +34,20 @@ pub struct DeltaP {
 }
 
 impl DeltaP {
-    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`. `None` without any.
-    pub fn of(clusters: &[Cluster], changes: &[f64], confidence: Confidence) -> Option<Self> {
-        let sorted = quantile::sorted(changes);
+    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`; `sorted` are the same,
+    /// and ascend. `None` without any.
+    pub fn of(
+        clusters: &[Cluster],
+        changes: &[f64],
+        sorted: &[f64],
+        confidence: Confidence,
+    ) -> Option<Self> {
         Some(Self {
             mean: ClusteredMean::of(clusters, changes, confidence)?,
             rms: root_mean_square(clusters, changes, confidence)?,
             min: *sorted.first()?,
             max: *sorted.last()?,
-            quantiles: quantile::estimates(clusters, changes, &sorted, &QUANTILES, confidence),
+            quantiles: quantile::estimates(clusters, changes, sorted, &QUANTILES, confidence),
         })
     }
 }
@@ -78,6 +83,7 @@ mod tests {
         let got = DeltaP::of(
             &[0, 0, 1].map(Cluster::from),
             &[0.1, -0.3, 0.2],
+            &[-0.3, 0.1, 0.2],
             Confidence::default(),
         )
         .unwrap();
@@ -95,10 +101,11 @@ mod tests {
         let got = DeltaP::of(
             &[0, 1].map(Cluster::from),
             &[0.0, 0.0],
+            &[0.0, 0.0],
             Confidence::default(),
         )
         .unwrap();
         assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
-        assert_eq!(DeltaP::of(&[], &[], Confidence::default()), None);
+        assert_eq!(DeltaP::of(&[], &[], &[], Confidence::default()), None);
     }
 }

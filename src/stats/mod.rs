@@ -10,8 +10,8 @@
 //! 5. `distribution`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
 //! 6. `summary`: all of them.
 //!
-//! Two models on the same tokens are compared by `ratio`, `paired`, `significance` and `pair`. Every result
-//! depends only on the samples and their order, never on threads or the clock.
+//! Two models on the same tokens are compared by `ratio`, `paired`, `significance` and `pair`. Every
+//! result depends only on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
 //! from one sample, a clustered interval from one cluster.

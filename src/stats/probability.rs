@@ -182,11 +182,11 @@ pub fn student_two_sided(confidence: Confidence, degrees: f64) -> f64 {
     (degrees * (1.0 - x) / x).sqrt()
 }
 
-/// The t with `P(T ≤ t) = confidence`, for a Student T with ν = `degrees` > 0 degrees of freedom.
+/// The t with `P(T ≤ t) = confidence`, for a Student T with ν = `degrees` > 0 degrees of freedom: 0
+/// for a confidence of ½ or less, since no upper end is below the value.
 pub fn student_one_sided(confidence: Confidence, degrees: f64) -> f64 {
-    let inside = (2.0 * confidence.level() - 1.0).abs();
-    let t = Confidence::new(inside).map_or(0.0, |both| student_two_sided(both, degrees));
-    if confidence.level() < 0.5 { -t } else { t }
+    let inside = Confidence::new(2.0 * confidence.level() - 1.0);
+    inside.map_or(0.0, |inside| student_two_sided(inside, degrees))
 }
 
 /// `P(|T| > t)` for a Student T with ν = `degrees` > 0 degrees of freedom and `t ≥ 0`.

@@ -90,8 +90,7 @@ impl Ratio {
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let factor = (student_two_sided(confidence, degrees) * se).exp();
-        // Below a confidence of 1/2 it would be below the ratio itself, where no gate expects it.
-        let factor_above = (student_one_sided(confidence, degrees) * se).exp().max(1.0);
+        let factor_above = (student_one_sided(confidence, degrees) * se).exp();
         Some(Self {
             se_ln: finite(se),
             lo: finite(value / factor),

@@ -129,6 +129,8 @@ pub struct Tokens<'c> {
     /// The finite divergences of the counted tokens, which ascend.
     klds: Vec<f64>,
     reverse_klds: Vec<f64>,
+    /// The changes of the next tokens' probabilities, which ascend.
+    delta_ps: Vec<f64>,
 }
 
 impl<'c> Tokens<'c> {
@@ -141,6 +143,7 @@ impl<'c> Tokens<'c> {
             windows,
             klds: quantile::sorted(&columns.kld),
             reverse_klds: quantile::sorted(&columns.reverse_kld),
+            delta_ps: quantile::sorted(&columns.delta_p),
         }
     }
 
@@ -192,7 +195,7 @@ impl<'c> Tokens<'c> {
                 n_unknown: columns.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p: DeltaP::of(&with_next, &columns.delta_p, confidence),
+            delta_p: DeltaP::of(&with_next, &columns.delta_p, &self.delta_ps, confidence),
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };

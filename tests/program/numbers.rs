@@ -87,6 +87,17 @@ impl Session {
         (reader.header().clone(), reader.read_all().unwrap())
     }
 
+    /// Writes `ref.gz`, and `bad.gz` with a NaN in one of its rows.
+    pub fn reference_with_nan(&self) {
+        self.reference("--encoding f32");
+        self.rewrite("ref.gz", "bad.gz", |window, row, mut logits| {
+            if (window, row) == (1, 7) {
+                logits[500] = f32::NAN;
+            }
+            logits
+        });
+    }
+
     /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index
     /// of a row in it and the row's logits, and returns those to write: as many for every row.
     pub fn rewrite(&self, from: &str, to: &str, change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>) {

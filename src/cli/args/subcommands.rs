@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, Kind};
 
-use super::values::{compare_vocab, file, input, n_tokens, row_encoding, server, written_kind};
+use super::values::{
+    compare_vocab, file, input, n_tokens, near, row_encoding, server, written_kind,
+};
 use super::{RESULTS, ResultArgs};
 use crate::commands::settings::{Bos, Vocabulary};
 use crate::report::Condition;
@@ -198,15 +200,6 @@ pub struct ReportArgs {
     /// Print only results, warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
-}
-
-/// Reads a ratio of at least 1.
-fn near(text: &str) -> Result<f64, String> {
-    let ratio = text
-        .parse()
-        .ok()
-        .filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
-    ratio.ok_or_else(|| "not a number of at least 1".to_owned())
 }
 
 /// Show how kl was built and what it runs on, for reports of problems

@@ -162,6 +162,13 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
 }
 
+/// Parses a ratio of at least 1.
+pub fn near(text: &str) -> Result<f64, &'static str> {
+    let ratio = text.parse().ok();
+    let ratio = ratio.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
+    ratio.ok_or("not a number of at least 1")
+}
+
 /// Parses the address of a server.
 pub fn server(text: &str) -> Result<String, &'static str> {
     let address = text.rsplit_once(':');

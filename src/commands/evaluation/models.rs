@@ -8,7 +8,7 @@ use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
 use crate::commands::settings::{ResultSettings, Sidecar};
 use crate::pipeline::RowsHere;
-use crate::report::comparison::Comparison;
+use crate::report::comparison::{Comparison, NEAR};
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
@@ -45,7 +45,7 @@ pub fn evaluate_each(
     let several = paths.len() > 1;
     let mut usable = Vec::new();
     let mut evaluated_models = Vec::new();
-    let mut comparer = Comparer::new(settings.confidence, settings.clusters);
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
     for (index, path) in paths.iter().enumerate() {
         // A single model is opened at once, which finds the same faults.
         let looked = if several { look_ahead(path) } else { Ok(()) };
@@ -132,7 +132,7 @@ fn fail(watch: &Watch<'_>, report: &mut Report, path: &Path, error: &Error, seve
 }
 
 /// Compares the models of a run. Without sidecars, or if the models were evaluated on different
-/// tokens, there are no ratios, and the table states why.
+/// tokens, there are no ratios, and the table says why.
 fn compare(
     settings: &ResultSettings,
     comparer: Comparer,

@@ -16,8 +16,8 @@ use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NEAR, NotCompared,
-    PairKind, RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NotCompared, PairKind,
+    RatioToBest,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Clusters, Confidence, Paired};
@@ -62,7 +62,7 @@ pub fn report(
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
-    let mut comparer = Comparer::new(confidence, rule);
+    let mut comparer = Comparer::new(confidence, rule, near);
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
@@ -82,7 +82,6 @@ pub fn report(
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
-    comparison.mark_as_near(near);
     Ok(match pair {
         true => Reported::Pair(Box::new(pair::in_depth(&comparer, comparison)?)),
         false => Reported::Comparison(Box::new(comparison)),
@@ -93,21 +92,23 @@ pub fn report(
 const N_AT_ONCE: usize = 2;
 
 /// Evaluations, each measured as a row, that can be compared.
-#[derive(Default)]
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
+    /// How many times as far as the best makes no difference.
+    near: f64,
     /// The rows, by the indices of their models.
     rows: BTreeMap<usize, Row>,
 }
 
 impl Comparer {
     /// Compares nothing yet.
-    pub fn new(confidence: Confidence, rule: ClusterRule) -> Self {
+    pub fn new(confidence: Confidence, rule: ClusterRule, near: f64) -> Self {
         Self {
             confidence,
             rule,
-            ..Self::default()
+            near,
+            rows: BTreeMap::new(),
         }
     }
 
@@ -246,7 +247,7 @@ impl Comparer {
             })
         });
         comparison.pairs = pairs.collect();
-        comparison.mark_as_near(NEAR);
+        comparison.mark_as_near();
         Ok(())
     }
 
@@ -254,7 +255,7 @@ impl Comparer {
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let mut table = self.table(&self.rows.values().collect::<Vec<_>>(), None);
         table.warnings.push(Warning::Unpaired(why));
-        table.mark_as_near(NEAR);
+        table.mark_as_near();
         table
     }
 
@@ -280,7 +281,7 @@ impl Comparer {
         Comparison {
             versions: Versions::default(),
             confidence: self.confidence,
-            near: NEAR,
+            near: self.near,
             clusters: clusters.map(|clusters| clusters.clustering),
             pairs: Vec::new(),
             not_compared: Vec::new(),

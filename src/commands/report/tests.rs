@@ -17,7 +17,7 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
         .iter()
         .map(|n| n.parse().unwrap())
         .collect();
-    let mut comparer = Comparer::new(Confidence::default(), rule);
+    let mut comparer = Comparer::new(Confidence::default(), rule, near);
     let wanted = lines.filter(|line| names.is_empty() || names.contains(&line[0]));
     for (index, line) in wanted.enumerate() {
         let mut header = SidecarHeader::new(ReferenceSummary::default(), 128, 1024, None);
@@ -44,9 +44,7 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
         });
         comparer.push(index, row.unwrap());
     }
-    let mut comparison = comparer.compare(&Watch::new(&())).unwrap();
-    comparison.mark_as_near(near);
-    comparison
+    comparer.compare(&Watch::new(&())).unwrap()
 }
 
 fn said(comparison: &Comparison) -> String {

@@ -165,9 +165,8 @@ impl InDepth {
         }
         if let Some(of) = &self.paired.ratio {
             let ends = ends(of.lo, of.hi, ratio);
-            let p = of.p.map(|p| format!("  p {}", p_value(p)));
-            let p = p.unwrap_or_default();
-            out.line("ratio", &format!("{} {ends}{p}", ratio(of.value)));
+            let shown = format!("{} {ends}{}", ratio(of.value), with_p(of.p));
+            out.line("ratio", &shown);
         }
         out.line("difference", &estimate(&self.paired.difference, signed));
         if !self.quantiles.is_empty() {
@@ -221,8 +220,7 @@ impl InDepth {
         out.line("both", &count(agreement.n_both));
         out.line("neither", &count(agreement.n_neither));
         let of = &agreement.difference;
-        let p = of.p.map(|p| format!("  p {}", p_value(p)));
-        let shown = estimate(&of.estimate, points) + &p.unwrap_or_default();
+        let shown = estimate(&of.estimate, points) + &with_p(of.p);
         out.line("difference", &shown);
     }
 
@@ -324,6 +322,11 @@ fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
     let mut texts = (0..=n).rev().map(|n| format!("{:?}", text(n)));
     let fits = |text: &String| text.chars().count() <= width;
     texts.find(fits).unwrap_or_default()
+}
+
+/// A p-value, to stand after an interval; empty if there is none.
+fn with_p(p: Option<f64>) -> String {
+    p.map(|p| format!("  p {}", p_value(p))).unwrap_or_default()
 }
 
 /// A value with its interval.

@@ -85,6 +85,11 @@ impl ComparedModel {
         !self.is_noise_floor && !self.is_incomplete
     }
 
+    /// Returns true if it was compared with the best, and cannot be told from it.
+    pub fn is_near_best(&self) -> bool {
+        self.indistinguishable_from_best && self.difference_to_best.is_some()
+    }
+
     /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
     /// those with an infinite KLD.
     pub fn n_left_out(&self) -> u64 {

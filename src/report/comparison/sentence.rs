@@ -77,10 +77,8 @@ impl Comparison {
             let why = format!("One {one} cannot show whether that is more than chance.");
             return vec![format!("{leads}."), why];
         }
-        let is_near = |model: &&&ComparedModel| {
-            model.indistinguishable_from_best && model.difference_to_best.is_some()
-        };
-        let near: Vec<&ComparedModel> = others.iter().filter(is_near).copied().collect();
+        let near = others.iter().filter(|model| model.is_near_best());
+        let near: Vec<&ComparedModel> = near.copied().collect();
         if near.is_empty() {
             let level = short_percent(self.confidence.level());
             return vec![format!("{leads}, by more than chance at {level} %.")];
@@ -162,9 +160,9 @@ impl Comparison {
         ))
     }
 
-    /// Marks the models that are as near as the best as makes no difference, by the bound `near`.
-    pub fn mark_as_near(&mut self, near: f64) {
-        self.near = near;
+    /// Marks the models that are as near as the best as makes no difference.
+    pub fn mark_as_near(&mut self) {
+        let near = self.near;
         let best = self.best().map(|best| best.label.clone());
         for model in &mut self.models {
             // Without a ratio, both are exactly the reference's equals.
@@ -204,7 +202,7 @@ mod tests {
     use crate::report::tests::sample::comparison;
 
     fn said(of: &mut Comparison) -> String {
-        of.mark_as_near(of.near);
+        of.mark_as_near();
         of.sentences(str::to_owned).join(" ")
     }
 

@@ -282,9 +282,12 @@ fn max_at_text(model: &ComparedModel) -> Option<String> {
 
 /// The marks of a model.
 pub fn marks(model: &ComparedModel) -> String {
-    let is_near = model.indistinguishable_from_best && model.difference_to_best.is_some();
     let mark = |is: bool, mark: &'static str| if is { mark } else { " " };
-    format!("{}{}", mark(is_near, NEAR_BEST), mark(model.pareto, PARETO))
+    format!(
+        "{}{}",
+        mark(model.is_near_best(), NEAR_BEST),
+        mark(model.pareto, PARETO)
+    )
 }
 
 /// A difference of KLDs, with its sign.

@@ -117,9 +117,9 @@ impl<'c> ChartModel<'c> {
     }
 }
 
-/// The labels of the models that are drawn: every quant if there are enough colours, or the noise floor
-/// if there are no quants. Otherwise the best model, models from the whole Pareto front, and then those
-/// with the lowest mean KLD.
+/// The labels of the models that are in colour: every quant if there are enough colours, or the noise
+/// floor if there are no quants. If there are too many quants, the best comes first, then some from all
+/// along the Pareto front, then those with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
     let models = comparison.models.iter();

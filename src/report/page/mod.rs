@@ -17,8 +17,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 
 use super::comparison::{ComparedModel, Comparison};
 use super::number;
-use crate::stats::FEW_TOKENS;
-use crate::stats::Ratio;
+use crate::stats::{FEW_TOKENS, Ratio};
 use chart_data::ChartData;
 
 const TEMPLATE: &str = include_str!("page.html");

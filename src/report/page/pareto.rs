@@ -67,11 +67,11 @@ fn pair_of<'c>(comparison: &'c Comparison, a: &str, b: &str) -> Option<&'c Compa
 
 /// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
 fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
-    let (lo, hi) = pair.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi))?;
-    let (lo, hi) = match pair.a == above {
-        true => (lo, hi),
-        false => (1.0 / hi, 1.0 / lo),
+    let ratio = match pair.a == above {
+        true => pair.ratio?,
+        false => pair.ratio?.inverse(),
     };
+    let (lo, hi) = ratio.lo.zip(ratio.hi)?;
     finite(lo).zip(finite(hi))
 }
 
