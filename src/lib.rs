@@ -9,6 +9,7 @@ pub mod engine;
 pub mod input;
 mod lock;
 pub mod pipeline;
+pub mod recipe;
 pub mod report;
 pub mod score;
 pub mod stats;

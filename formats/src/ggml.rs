@@ -1,5 +1,10 @@
 //! ggml's types of numbers, and how many bytes a tensor of each has.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 /// A type of a tensor's elements (`ggml_type`), which are stored in blocks.
 ///
 /// Sources: `ggml.h` for the numbers, `ggml-common.h` for the sizes, `ggml.c` for the names.
@@ -32,12 +37,66 @@ impl GgmlType {
         })
     }
 
+    /// All types, by their numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TYPES.iter().filter_map(|row| Self::of(row.0))
+    }
+
+    /// Bits of an element, the scales of its block among them.
+    pub fn bits(self) -> f64 {
+        8.0 * self.block_bytes as f64 / self.block as f64
+    }
+
     /// Bytes of `n` elements; `None` where they are not whole blocks, or too many.
     pub fn bytes(self, n: u64) -> Option<u64> {
         match n.is_multiple_of(self.block) {
             true => (n / self.block).checked_mul(self.block_bytes),
             false => None,
         }
+    }
+}
+
+impl PartialOrd for GgmlType {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By their numbers.
+impl Ord for GgmlType {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.id.cmp(&other.id)
+    }
+}
+
+/// ggml's name.
+impl fmt::Display for GgmlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// ggml's name, in any case.
+impl FromStr for GgmlType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mut all = Self::all();
+        all.find(|kind| kind.name.eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("no type '{name}': use ggml's names, such as q4_K or iq4_xs"))
+    }
+}
+
+impl Serialize for GgmlType {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for GgmlType {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        name.parse().map_err(de::Error::custom)
     }
 }
 

@@ -175,6 +175,7 @@ mod testing;
 
 pub mod klpy;
 pub mod llamacpp;
+pub mod map;
 pub mod native;
 pub mod npz;
 pub mod reference;
@@ -186,6 +187,7 @@ pub use error::{Error, Fault, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
+pub use map::{Cell, ImatrixIdentity, MapHeader, MapTensor, Mixture, SensitivityMap};
 pub use native::{Header, NativeReader};
 pub use numbers::Float;
 pub use prompt::{Messages, Prompt, PromptContent};

@@ -10,9 +10,11 @@
 mod call;
 mod device;
 mod error;
+mod exchange;
 #[cfg(test)]
 mod fake;
 pub mod gguf;
+mod imatrix;
 mod llama_cpp;
 pub mod memory;
 mod model_options;
@@ -21,8 +23,10 @@ mod options;
 use call::{Call, top_token};
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
+pub use exchange::{Blueprint, Exchange, Quantization, TensorFacts};
 #[cfg(test)]
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
+pub use imatrix::Imatrix;
 pub use llama_cpp::{
     LlamaCpp, LlamaCppDecoder, LlamaCppModel, follow_log, mlock_has_failed, on_abort, on_wait,
     servers,
@@ -35,7 +39,9 @@ pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, defa
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Calls, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
+use kl_formats::{
+    Calls, GgmlType, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec,
+};
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
@@ -89,6 +95,23 @@ pub trait Engine {
     /// # Errors
     /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
+
+    /// Describes a model's file as llama.cpp's quantizer rewrites it, without loading the model. An
+    /// importance matrix is named in the metadata of the file that is written.
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Self::inspect).
+    fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError>;
+
+    /// Returns true if llama.cpp's quantizer refuses to give a tensor this type without an importance
+    /// matrix.
+    fn needs_imatrix(&self, tensor: &str, kind: GgmlType) -> bool;
+
+    /// Writes a quantized file with llama.cpp's quantizer. The output is incomplete until this returns.
+    ///
+    /// # Errors
+    /// Why the quantizer refuses, or a file that cannot be written.
+    fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError>;
 
     /// Loads the head of stored states to the CPU. `section` gives its matrix, then the values of its
     /// steps.
@@ -189,7 +212,7 @@ impl ModelFacts {
 }
 
 /// A loaded model: facts, a tokenizer, and decoders that run it.
-pub trait Model: Tokens {
+pub trait Model: Tokens + Exchange {
     /// A context of this model.
     type Decoder<'m>: Decoder + Send
     where

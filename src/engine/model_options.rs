@@ -35,6 +35,8 @@ pub struct ModelOptions {
     pub no_kv_offload: bool,
     /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
     pub no_op_offload: bool,
+    /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
+    pub is_exchangeable: bool,
 }
 
 impl ModelOptions {

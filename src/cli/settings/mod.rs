@@ -215,6 +215,7 @@ fn run_settings(args: &Args) -> RunSettings {
         use_mlock: devices.mlock,
         no_kv_offload: devices.no_kv_offload,
         no_op_offload: devices.no_op_offload,
+        is_exchangeable: false,
     };
     RunSettings {
         model,

@@ -1,6 +1,7 @@
 //! An engine without llama.cpp, for tests: rows that depend on nothing but the tokens before them.
 
 mod decoder;
+mod exchange;
 mod head;
 mod row;
 mod tests;
@@ -13,12 +14,12 @@ use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, hex};
+use kl_formats::{Calls, GgmlType, ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Model, ModelFacts,
-    ModelOptions, Tokens,
+    Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
+    Model, ModelFacts, ModelOptions, Quantization, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -128,6 +129,19 @@ impl Engine for FakeEngine {
                 is_offloaded: self.offloads,
             },
         })
+    }
+
+    fn blueprint(&self, path: &Path, _imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
+        Err(EngineError::Setup(format!("{}: not yet", path.display())))
+    }
+
+    fn needs_imatrix(&self, _tensor: &str, _kind: GgmlType) -> bool {
+        false
+    }
+
+    fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
+        let path = quantization.input.display();
+        Err(EngineError::Setup(format!("{path}: not yet")))
     }
 
     fn load_head(

@@ -16,6 +16,7 @@ mod backends;
 mod context;
 mod decoder;
 mod device;
+mod exchange;
 mod fit;
 mod ggml;
 mod head_placement;
@@ -42,11 +43,14 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kl_formats::{ModelIdentity, States};
+use kl_formats::{GgmlType, ModelIdentity, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
-use super::{Device, Engine, EngineError, Head, LLAMA_CPP_VERSION, ModelOptions};
+use super::{
+    Blueprint, Device, Engine, EngineError, Head, Imatrix, LLAMA_CPP_VERSION, ModelOptions,
+    Quantization,
+};
 use device::GgmlDevice;
 use head_placement::HeadPlacement;
 use head_product::HeadProduct;
@@ -102,6 +106,19 @@ impl Engine for LlamaCpp {
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
         self.backend()?;
         LlamaCppModel::load(self, path, options)
+    }
+
+    fn blueprint(&self, path: &Path, _imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
+        Err(EngineError::Setup(format!("{}: not yet", path.display())))
+    }
+
+    fn needs_imatrix(&self, _tensor: &str, _kind: GgmlType) -> bool {
+        false
+    }
+
+    fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
+        let path = quantization.input.display();
+        Err(EngineError::Setup(format!("{path}: not yet")))
     }
 
     fn load_head(

@@ -1,0 +1,26 @@
+//! Exchanges the weights of a loaded model in their own memory.
+
+use kl_formats::{GgmlType, Mixture};
+
+use super::LlamaCppModel;
+use crate::engine::{EngineError, Exchange, Imatrix};
+
+impl Exchange for LlamaCppModel<'_> {
+    fn exchangeable(&self) -> Result<Vec<String>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    fn exchange(&self, _mixture: &Mixture, _imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
+        Err(EngineError::Setup("not yet".to_owned()))
+    }
+
+    fn weight_errors(
+        &self,
+        _tensor: &str,
+        _kinds: &[GgmlType],
+        _imatrix: Option<&Imatrix>,
+        _n_rows: usize,
+    ) -> Result<Vec<f64>, EngineError> {
+        Err(EngineError::Setup("not yet".to_owned()))
+    }
+}

@@ -1,0 +1,148 @@
+//! From a map of sensitivity to the best mixture of types: pure functions, no model and no file.
+//!
+//! [`Sensitivities`] is what a map says of each tensor at each type, [`solve`] chooses.
+
+use kl_formats::{GgmlType, Mixture, SensitivityMap};
+use serde::Serialize;
+
+use crate::stats::{Confidence, Estimate};
+
+/// What a map says: the KLD that each tensor costs at each type, and the bytes.
+#[derive(Clone, Debug)]
+pub struct Sensitivities {
+    /// The tensors that the quantizer may change, in the order of the file.
+    pub tensors: Vec<TensorCosts>,
+    /// Bytes of a quantized file besides those tensors.
+    pub fixed_bytes: u64,
+    /// Parameters of all tensors.
+    pub n_params: u64,
+    /// The whole model at one type, against the sum of its tensors.
+    pub additivity: Vec<Additivity>,
+    /// Cells that were predicted from another type, and then measured.
+    pub checks: Vec<Check>,
+}
+
+/// A tensor at each type that it can have.
+#[derive(Clone, Debug, Serialize)]
+pub struct TensorCosts {
+    pub name: String,
+    /// Its name without the layer and `.weight`: `attn_v`, `ffn_down_exps`, `output`.
+    pub role: String,
+    /// The number in `blk.N.`.
+    pub layer: Option<u32>,
+    pub n_params: u64,
+    /// By rising bytes; the original's own type is the last, and costs 0.
+    pub costs: Vec<Cost>,
+}
+
+/// What a tensor costs at a type.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cost {
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// Its bytes in a file, with the padding after it.
+    pub bytes: u64,
+    /// The mean KLD of the model with this tensor alone at this type, in nats.
+    pub kld: Estimate,
+    /// False if it follows from another type's, or from a group's, by the weight errors.
+    pub is_measured: bool,
+}
+
+/// The whole model at one type, against the sum of its tensors.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Additivity {
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// The mean KLD with all tensors exchanged, in nats.
+    pub together: Estimate,
+    /// The sum of the mean KLDs of each alone.
+    pub sum: f64,
+}
+
+/// A cell that was predicted, and then measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    pub tensor: String,
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    pub predicted: f64,
+    pub measured: Estimate,
+}
+
+/// What a recipe should reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// A file of at most so many bytes.
+    Size(u64),
+    /// At most so many bits a parameter, of all tensors together.
+    Bpw(f64),
+    /// A predicted KLD of at most so many nats, in the smallest file.
+    Kld(f64),
+}
+
+/// A mixture, its size, and what is known of its KLD before it is measured.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// A type for each tensor that the quantizer may change.
+    pub mixture: Mixture,
+    /// Bytes of the file that llama.cpp's quantizer writes.
+    pub size_bytes: u64,
+    pub bpw: f64,
+    /// The predicted mean KLD, in nats.
+    pub kld: Estimate,
+    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0
+    /// for the best there is.
+    pub gap: f64,
+}
+
+/// A mixture that no other one of its size, or of fewer bytes, beats.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FrontierPoint {
+    pub size_bytes: u64,
+    pub bpw: f64,
+    /// The predicted mean KLD, in nats.
+    pub kld: f64,
+}
+
+impl Sensitivities {
+    /// Reads a map.
+    ///
+    /// # Errors
+    /// What the map lacks, and what to do.
+    pub fn of(_map: &SensitivityMap, _confidence: Confidence) -> Result<Self, String> {
+        Err("not yet".to_owned())
+    }
+
+    /// Bytes of the file that has this mixture.
+    pub fn size_bytes(&self, _mixture: &Mixture) -> u64 {
+        0
+    }
+
+    /// Bits per parameter of all tensors.
+    pub fn bpw(&self, _mixture: &Mixture) -> f64 {
+        0.0
+    }
+
+    /// The predicted mean KLD of this mixture, in nats.
+    pub fn predict(&self, _mixture: &Mixture) -> Estimate {
+        Estimate::point(0.0)
+    }
+}
+
+/// Finds the best mixture of these types.
+///
+/// # Errors
+/// A goal that no mixture reaches: what can be reached.
+pub fn solve(_of: &Sensitivities, _goal: Goal, _types: &[GgmlType]) -> Result<Recipe, String> {
+    Err("not yet".to_owned())
+}
+
+/// The mixtures of these types that none of their size beats, by rising bytes.
+pub fn frontier(_of: &Sensitivities, _types: &[GgmlType]) -> Vec<FrontierPoint> {
+    Vec::new()
+}
+
+/// The file that `llama-quantize --tensor-type-file` takes.
+pub fn tensor_type_file(_mixture: &Mixture) -> String {
+    String::new()
+}
