@@ -12,6 +12,7 @@ use kl_formats::{ReadBlocks, Row, RowBlock, WindowSpec};
 use rayon::prelude::*;
 
 use super::computed::Computed;
+use super::kept_rows::KeptWindow;
 use super::source::ReferenceSource;
 use super::stream::Stream;
 use super::{Error, Pool, locked, rows_per_task};
@@ -34,6 +35,7 @@ pub(super) enum WindowRows<'r, 'h> {
     /// An open window of a stream holds the stream.
     Stream(MutexGuard<'r, Stream>),
     Computed(Computed<'r, 'h>),
+    Kept(KeptWindow<'h>),
 }
 
 impl OpenWindow<'_, '_> {
@@ -43,6 +45,7 @@ impl OpenWindow<'_, '_> {
             WindowRows::Blocks(rows) => rows.used += n,
             WindowRows::Stream(stream) => stream.used += n,
             WindowRows::Computed(rows) => rows.next += n,
+            WindowRows::Kept(rows) => rows.used += n,
         }
     }
 
@@ -57,6 +60,7 @@ impl OpenWindow<'_, '_> {
             WindowRows::Blocks(rows) => rows.map(n, of_row, in_reading),
             WindowRows::Stream(rows) => rows.map(n, of_row, in_reading),
             WindowRows::Computed(rows) => rows.map(n, &self.spec, of_row, in_reading),
+            WindowRows::Kept(rows) => rows.map(n, of_row),
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kl_formats::{Reference, Shard, States, TokenRecord, WindowSpec, n_rows};
 
 use super::computed::Computed;
+use super::kept_rows::KeptRows;
 use super::open_window::{OpenWindow, StoredRows, WindowRows};
 use super::selection::{Part, choose_windows, count, rows_per_window, sample, windows_to_share};
 use super::source::{Origin, ReferenceSource, RowsHere};
@@ -71,6 +73,24 @@ impl<'h> ReferenceRows<'h> {
             here,
         };
         Ok(rows.at((0..all).collect()))
+    }
+
+    /// The rows of these windows, by their indices, of those that are in memory.
+    pub(super) fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
+        let chosen = rows.windows().get(windows.clone()).unwrap_or_default();
+        let kept = Self {
+            source: ReferenceSource::kept(rows),
+            order: Mutex::default(),
+            rows_per_window: None,
+            is_shuffled: true,
+            wanted: None,
+            n_windows: Some(chosen.len() as u64),
+            n_rows: Some(n_rows(chosen)),
+            max_rows: u64::MAX,
+            n_entries: usize::MAX,
+            here: None,
+        };
+        kept.at(windows.collect())
     }
 
     /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream
@@ -248,6 +268,7 @@ impl<'h> ReferenceRows<'h> {
                 Origin::Blocks(blocks) => {
                     WindowRows::Blocks(StoredRows::new(source, &**blocks, i, spec.n_rows))
                 }
+                Origin::Kept(rows) => WindowRows::Kept(rows.window(i)),
                 _ => WindowRows::Computed(Computed::new(source, i)),
             };
             (spec, rows)

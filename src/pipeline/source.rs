@@ -11,6 +11,7 @@ use kl_formats::{
 use serde::Serialize;
 
 use super::device_clock::DeviceClock;
+use super::kept_rows::KeptRows;
 use super::stream::Stream;
 use super::{Error, Pool, locked};
 use crate::engine::{Decoder, EngineError, Head};
@@ -55,6 +56,8 @@ pub(super) enum Origin<'h> {
     },
     /// A second model, which runs over these windows in contexts that the caller adds.
     Model(Vec<WindowSpec>),
+    /// Rows in memory.
+    Kept(&'h KeptRows),
 }
 
 /// The blocks that the system is asked to fetch before they are read.
@@ -121,15 +124,32 @@ impl<'h> ReferenceSource<'h> {
             }
         };
         let source = Self {
-            origin,
             n_vocab: n_vocab as usize,
             is_floored: values == Values::FlooredLogProbabilities,
+            ..Self::new(origin)
+        };
+        Ok((source, here))
+    }
+
+    /// Rows that are in memory.
+    pub(super) fn kept(rows: &'h KeptRows) -> Self {
+        Self {
+            n_vocab: rows.n_vocab(),
+            is_floored: rows.is_floored(),
+            ..Self::new(Origin::Kept(rows))
+        }
+    }
+
+    fn new(origin: Origin<'h>) -> Self {
+        Self {
+            origin,
+            n_vocab: 0,
+            is_floored: false,
             device: None,
             contexts: Pool::default(),
             blocks: Pool::default(),
             ahead: Mutex::default(),
-        };
-        Ok((source, here))
+        }
     }
 
     /// The file's blocks, of rows or of hidden states; `None` where it has none.
@@ -137,7 +157,7 @@ impl<'h> ReferenceSource<'h> {
         match &self.origin {
             Origin::Blocks(blocks) => Some(&**blocks),
             Origin::States { file, .. } => Some(&**file),
-            Origin::Stream(_) | Origin::Model(_) => None,
+            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => None,
         }
     }
 
@@ -146,6 +166,7 @@ impl<'h> ReferenceSource<'h> {
         Ok(match (&self.origin, self.file_blocks()) {
             (_, Some(blocks)) => Some(blocks.window(i)?),
             (Origin::Model(windows), _) => windows.get(i).cloned(),
+            (Origin::Kept(rows), _) => rows.windows().get(i).cloned(),
             _ => None,
         })
     }

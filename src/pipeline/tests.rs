@@ -22,9 +22,9 @@ const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
 
 /// Records alone.
-const NOTHING_MORE: fn(&RowPair<'_>) = |_| ();
+pub(super) const NOTHING_MORE: fn(&RowPair<'_>) = |_| ();
 
-fn plan(score: ScoreFrom) -> Plan {
+pub(super) fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
     let windowing = Windowing {
         n_ctx: N_CTX,
@@ -35,7 +35,7 @@ fn plan(score: ScoreFrom) -> Plan {
     Plan::cut(&tokens, &windowing, Some(1))
 }
 
-fn fake(seed: u64, n_batch: usize) -> FakeDecoder {
+pub(super) fn fake(seed: u64, n_batch: usize) -> FakeDecoder {
     fake_with(N_VOCAB, seed, n_batch)
 }
 
@@ -70,7 +70,13 @@ fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) 
     Writer::native(out, Path::new("out"), &header).unwrap()
 }
 
-fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, piece: u32) {
+pub(super) fn write_native(
+    path: &Path,
+    plan: &Plan,
+    encoding: Encoding,
+    n_batch: usize,
+    piece: u32,
+) {
     let file = std::fs::File::create(path).unwrap();
     let writer = native_writer(file, plan, encoding, piece);
     let source = Sources::ready(fake(1, n_batch));

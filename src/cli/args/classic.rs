@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 use super::values::{
     device, encoding, file, input, input_or_stdin, model, n_tokens, relative_width, written_kind,
 };
-use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, REFERENCE, ResultArgs};
+use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::Vocabulary;
 use crate::engine::GpuLayers;
 use crate::input::ScoreFrom;
@@ -65,8 +65,20 @@ pub struct Args {
     #[command(flatten)]
     pub results: ResultArgs,
 
+    /// List the devices with their memory, and exit
+    #[arg(long, help_heading = MODEL)]
+    pub list_devices: bool,
+
     #[command(flatten)]
     pub devices: DeviceArgs,
+
+    /// Map the model's file into memory, even where a device prefers to read it
+    #[arg(long, help_heading = MODEL, overrides_with = "no_mmap")]
+    pub mmap: bool,
+
+    /// Read the model's file into memory instead of mapping it
+    #[arg(long, help_heading = MODEL, overrides_with = "mmap")]
+    pub no_mmap: bool,
 
     #[command(flatten)]
     pub context: ContextArgs,

@@ -29,10 +29,6 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "NAMES", value_parser = device, value_delimiter = ',', alias = "dev")]
     pub device: Vec<String>,
 
-    /// List the devices with their memory, and exit
-    #[arg(long)]
-    pub list_devices: bool,
-
     /// How to split a model across devices (-sm): none, layer, row or tensor
     #[arg(long, value_name = "MODE", hide_possible_values = true, alias = "sm")]
     pub split_mode: Option<SplitMode>,
@@ -79,14 +75,6 @@ pub struct DeviceArgs {
     /// Leave what lies in the CPU's memory to the CPU, large batches too
     #[arg(long)]
     pub no_op_offload: bool,
-
-    /// Map the model's file into memory, even where a device prefers to read it
-    #[arg(long, overrides_with = "no_mmap")]
-    pub mmap: bool,
-
-    /// Read the model's file into memory instead of mapping it
-    #[arg(long, overrides_with = "mmap")]
-    pub no_mmap: bool,
 
     /// Keep the model in memory: the system must not swap it out
     #[arg(long)]

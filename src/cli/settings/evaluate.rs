@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::input::{check_score, files};
-use super::{Command, default_threads, max_rows, paths, run_settings, wrong};
+use super::{Command, classic_run, default_threads, max_rows, paths, wrong};
 use crate::cli::args::{Args, CompareArgs, ResultArgs};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
@@ -32,7 +32,7 @@ pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command
 /// Settings of the reference model's run: those of the evaluated models, except where it has flags
 /// of its own. Its cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
 fn of_reference(args: &Args) -> RunSettings {
-    let mut run = run_settings(args);
+    let mut run = classic_run(args);
     if let Some(n_gpu_layers) = args.evaluate.ref_ngl {
         run.model.n_gpu_layers = n_gpu_layers;
     }
@@ -49,7 +49,7 @@ pub fn evaluate(
     reference: ReferenceSource,
     mut inputs: Vec<PathBuf>,
 ) -> Result<Command, String> {
-    let run = run_settings(&args);
+    let run = classic_run(&args);
     let name = match &reference {
         ReferenceSource::File { path, .. } => path,
         ReferenceSource::Model(model) => &model.path,

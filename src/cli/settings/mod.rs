@@ -13,7 +13,9 @@ use std::slice::from_ref;
 
 use kl_formats::Kind;
 
-use super::args::{Args, Cli, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand};
+use super::args::{
+    Args, Cli, ContextArgs, ConvertArgs, DeviceArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
+};
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
@@ -94,7 +96,7 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, String> {
 fn classic(mut args: Args) -> Result<Command, String> {
     check_devices("--device", &args.devices.device)?;
     check_devices("--ref-device", &args.evaluate.ref_device)?;
-    if args.devices.list_devices {
+    if args.list_devices {
         return Ok(Command::ListDevices(args.devices.rpc));
     }
     if let Some(path) = args.evaluate.read_path.take() {
@@ -196,9 +198,16 @@ fn report(mut args: ReportArgs) -> Result<Command, String> {
     Ok(Command::Report(args, form))
 }
 
-/// Settings of a model's run, to write a reference or to be evaluated.
-fn run_settings(args: &Args) -> RunSettings {
-    let (devices, context) = (&args.devices, &args.context);
+/// Settings of a model's run in a classic call, to write a reference or to be evaluated.
+fn classic_run(args: &Args) -> RunSettings {
+    let mut run = run_settings(&args.devices, &args.context);
+    run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
+    run.max_rows = max_rows(args.n_tokens);
+    run
+}
+
+/// Settings of a model's run over all rows.
+fn run_settings(devices: &DeviceArgs, context: &ContextArgs) -> RunSettings {
     let model = ModelOptions {
         n_gpu_layers: devices.n_gpu_layers,
         room: None,
@@ -211,7 +220,7 @@ fn run_settings(args: &Args) -> RunSettings {
             true => u32::MAX,
             false => devices.n_cpu_moe.unwrap_or_default(),
         },
-        use_mmap: (devices.mmap || devices.no_mmap).then_some(devices.mmap),
+        use_mmap: None,
         use_mlock: devices.mlock,
         no_kv_offload: devices.no_kv_offload,
         no_op_offload: devices.no_op_offload,
@@ -228,7 +237,7 @@ fn run_settings(args: &Args) -> RunSettings {
         type_k: context.cache_type_k,
         type_v: context.cache_type_v,
         contexts: context.contexts,
-        max_rows: max_rows(args.n_tokens),
+        max_rows: None,
     }
 }
 

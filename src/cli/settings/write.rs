@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use kl_formats::{Encoding, Kind, Target};
 
 use super::input::{check_score, files};
-use super::{Command, paths, run_settings, wrong};
+use super::{Command, classic_run, paths, wrong};
 use crate::cli::args::Args;
 use crate::commands::output::Existing;
 use crate::commands::settings::WriteSettings;
@@ -37,7 +37,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         );
     }
     let (target, auto) = stored(kind, args.write.encoding)?;
-    let run = run_settings(&args);
+    let run = classic_run(&args);
     check_score(&input)?;
     if let Some(windowing) = input.windowing() {
         check_windowing(windowing, target, args.input.score, run.max_rows)?;

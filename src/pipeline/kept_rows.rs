@@ -1,0 +1,200 @@
+//! The reference's rows in memory, where many models are evaluated against the same few windows.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use kl_formats::{Row, WindowSpec};
+use rayon::prelude::*;
+
+use super::in_turn::{LogitSource, Progress, Sources, in_turn};
+use super::reference_rows::ReferenceRows;
+use super::{Error, Step, Timing, locked, rows_per_task};
+
+/// Rows of logits of some windows, in memory.
+#[derive(Debug)]
+pub struct KeptRows {
+    windows: Vec<WindowSpec>,
+    /// The logits of each window's rows, n_rows x n_vocab.
+    logits: Vec<Vec<f32>>,
+    n_vocab: usize,
+    is_floored: bool,
+}
+
+impl KeptRows {
+    /// Takes the rows of these windows from their source: a model's contexts, or a file. `on_rows` is
+    /// called with the number of new rows.
+    ///
+    /// # Errors
+    /// Those of the source and of `on_rows`.
+    pub fn keep<S: LogitSource>(
+        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+        windows: Vec<WindowSpec>,
+        mut on_rows: impl FnMut(usize) -> Result<(), Error>,
+    ) -> Result<(Self, Timing), Error> {
+        let jobs = Mutex::new(windows.iter());
+        let mut kept = Self {
+            windows: Vec::new(),
+            logits: Vec::new(),
+            n_vocab: 0,
+            is_floored: false,
+        };
+        let timing = in_turn(
+            sources,
+            || Ok(locked(&jobs).next()),
+            |source: &mut S, windows, progress| {
+                let about = (source.n_vocab(), source.is_floored());
+                let logits = logits_of(source, &windows, progress)?;
+                Ok(logits.into_iter().map(|logits| (logits, about)).collect())
+            },
+            |step| match step {
+                Step::Rows(n) => on_rows(n),
+                Step::Window((logits, (n_vocab, is_floored))) => {
+                    kept.logits.push(logits);
+                    (kept.n_vocab, kept.is_floored) = (n_vocab, is_floored);
+                    Ok(())
+                }
+            },
+        )?;
+        kept.windows = windows;
+        Ok((kept, timing))
+    }
+
+    /// Bytes that the rows of a window take, each of `n_vocab` entries.
+    pub fn bytes_of(window: &WindowSpec, n_vocab: u32) -> u64 {
+        4 * u64::from(window.n_rows) * u64::from(n_vocab)
+    }
+
+    /// The windows whose rows are here.
+    pub fn windows(&self) -> &[WindowSpec] {
+        &self.windows
+    }
+
+    /// The rows of these windows, by their indices, for a model to be evaluated against.
+    pub fn rows(&self, windows: Range<usize>) -> ReferenceRows<'_> {
+        ReferenceRows::kept(self, windows)
+    }
+
+    pub(super) fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    pub(super) fn is_floored(&self) -> bool {
+        self.is_floored
+    }
+
+    pub(super) fn window(&self, i: usize) -> KeptWindow<'_> {
+        KeptWindow {
+            logits: self.logits.get(i).map_or(&[], Vec::as_slice),
+            n_vocab: self.n_vocab.max(1),
+            used: 0,
+        }
+    }
+}
+
+/// Decodes windows, and copies their rows.
+fn logits_of<S: LogitSource>(
+    source: &mut S,
+    windows: &[&WindowSpec],
+    progress: &mut Progress<'_>,
+) -> Result<Vec<Vec<f32>>, Error> {
+    let n_vocab = source.n_vocab();
+    let room = |spec: &&WindowSpec| Vec::with_capacity(spec.n_rows as usize * n_vocab);
+    let mut logits: Vec<Vec<f32>> = windows.iter().map(room).collect();
+    let in_copying = progress.decode(source, windows, |i, rows| {
+        rows.iter().for_each(|row| logits[i].extend_from_slice(row));
+        Ok(())
+    })?;
+    progress.timing.score += in_copying;
+    Ok(logits)
+}
+
+/// The rows of an open window, and how far they are used.
+pub(super) struct KeptWindow<'r> {
+    logits: &'r [f32],
+    n_vocab: usize,
+    pub(super) used: usize,
+}
+
+impl KeptWindow<'_> {
+    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
+    pub(super) fn map<T: Send>(
+        &mut self,
+        n: usize,
+        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+    ) -> Result<Vec<T>, Error> {
+        let rows = self.used * self.n_vocab..(self.used + n) * self.n_vocab;
+        let rows = self.logits.get(rows).ok_or_else(Error::too_few_rows)?;
+        self.used += n;
+        let rows = rows.par_chunks_exact(self.n_vocab).enumerate();
+        let rows = rows.with_min_len(rows_per_task(self.n_vocab));
+        Ok(rows.map(|(i, row)| of_row(i, Row::F32(row))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::tests::{NOTHING_MORE, fake, plan, write_native};
+    use super::super::{FileRows, evaluate};
+    use super::*;
+    use crate::engine::{Engine as _, FakeEngine};
+    use crate::input::ScoreFrom;
+    use crate::score::RowPair;
+
+    /// The windows and KLDs of an evaluation against `rows`.
+    fn klds(rows: &ReferenceRows<'_>, seed: u64) -> Vec<(u32, Vec<f64>)> {
+        let mut klds = Vec::new();
+        let measure: fn(&RowPair<'_>) = NOTHING_MORE;
+        evaluate(Sources::ready(fake(seed, 5)), rows, measure, |step| {
+            if let Step::Window(scored) = step {
+                let window = scored.records[0].window;
+                let of_window = scored.records.iter().map(|record| record.kld);
+                klds.push((window, of_window.collect()));
+            }
+            Ok(())
+        })
+        .unwrap();
+        klds
+    }
+
+    #[test]
+    fn kept_rows_are_those_of_the_model_and_of_its_file() {
+        let plan = plan(ScoreFrom::Text);
+        let n_rows = |windows: &[WindowSpec]| kl_formats::n_rows(windows) as usize;
+        let mut n = 0;
+        let of_model = KeptRows::keep(Sources::ready(fake(1, 7)), plan.windows.clone(), |rows| {
+            n += rows;
+            Ok(())
+        });
+        let (of_model, _) = of_model.unwrap();
+        assert_eq!(n, n_rows(&plan.windows));
+        let all = klds(&of_model.rows(0..plan.windows.len()), 2);
+        assert!(all.iter().flat_map(|(_, klds)| klds).any(|kld| *kld > 0.1));
+        assert_eq!(klds(&of_model.rows(1..3), 2), all[1..3]);
+        let control = klds(&of_model.rows(0..2), 1);
+        assert!(
+            control
+                .iter()
+                .flat_map(|(_, klds)| klds)
+                .all(|kld| *kld == 0.0)
+        );
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ref");
+        write_native(&path, &plan, kl_formats::Encoding::F32, 7, 3);
+        let reference = kl_formats::Reference::open(&path).unwrap();
+        let engine = FakeEngine::default();
+        let rows = ReferenceRows::open(reference, |states, section| {
+            engine.load_head(states, section, 1)
+        });
+        let rows = rows.unwrap().at(vec![4, 2]);
+        let windows = [4, 2].map(|i: usize| plan.windows[i].clone()).to_vec();
+        let file = Sources::ready(FileRows::new(&rows, HashMap::new()));
+        let (of_file, _) = KeptRows::keep(file, windows, |_| Ok(())).unwrap();
+        assert_eq!(
+            klds(&of_file.rows(0..2), 2),
+            [all[4].clone(), all[2].clone()]
+        );
+    }
+}
