@@ -100,6 +100,21 @@ impl<'de> Deserialize<'de> for GgmlType {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for GgmlType {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "GgmlType".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string"})
+    }
+}
+
 /// The fields of each type.
 const TYPES: [(u32, &str, u64, u64, bool); 35] = [
     (0, "f32", 1, 4, true),

@@ -71,6 +71,7 @@ pub struct MapTensor {
 
 /// The file of an importance matrix.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImatrixIdentity {
     /// The file's name, without its folder.
     pub file_name: String,

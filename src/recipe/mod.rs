@@ -24,12 +24,15 @@ pub struct Sensitivities {
 
 /// A tensor at each type that it can have.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TensorCosts {
+    /// Its name in the file.
     pub name: String,
     /// Its name without the layer and `.weight`: `attn_v`, `ffn_down_exps`, `output`.
     pub role: String,
     /// The number in `blk.N.`.
     pub layer: Option<u32>,
+    /// Its parameters.
     pub n_params: u64,
     /// By rising bytes; the original's own type is the last, and costs 0.
     pub costs: Vec<Cost>,
@@ -37,7 +40,9 @@ pub struct TensorCosts {
 
 /// What a tensor costs at a type.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cost {
+    /// The type.
     #[serde(rename = "type")]
     pub kind: GgmlType,
     /// Its bytes in a file, with the padding after it.
@@ -50,7 +55,9 @@ pub struct Cost {
 
 /// The whole model at one type, against the sum of its tensors.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Additivity {
+    /// The type of all tensors that can have it.
     #[serde(rename = "type")]
     pub kind: GgmlType,
     /// The mean KLD with all tensors exchanged, in nats.
@@ -61,11 +68,16 @@ pub struct Additivity {
 
 /// A cell that was predicted, and then measured.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Check {
+    /// The tensor's name.
     pub tensor: String,
+    /// The type that it was given.
     #[serde(rename = "type")]
     pub kind: GgmlType,
+    /// The KLD that was predicted, in nats.
     pub predicted: f64,
+    /// The mean KLD that was measured then, in nats.
     pub measured: Estimate,
 }
 
@@ -97,8 +109,11 @@ pub struct Recipe {
 
 /// A mixture that no other one of its size, or of fewer bytes, beats.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FrontierPoint {
+    /// Bytes of the file.
     pub size_bytes: u64,
+    /// Bits per parameter.
     pub bpw: f64,
     /// The predicted mean KLD, in nats.
     pub kld: f64,

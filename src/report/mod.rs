@@ -2,7 +2,8 @@
 //!
 //! Each JSON document is one struct, whose fields are its keys: [`Report`] is that of an evaluation,
 //! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report
-//! --pair`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
+//! --pair`, [`sensitivity::Sensitivity`] that of `kl sensitivity`, and [`Info`] that of `kl info`. A
+//! model of the first two is a [`ModelResult`] and more.
 //! All other outputs show the values of these structs.
 
 pub mod comparison;
@@ -15,6 +16,7 @@ mod named_numbers;
 pub mod number;
 pub mod page;
 mod result;
+pub mod sensitivity;
 pub mod set_up;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,10 +8,11 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The kinds of document by the names of their schemas, each with a key that no other kind has.
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     ("evaluation", "complete"),
     ("report", "not_compared"),
     ("pair", "sign_test"),
+    ("sensitivity", "by_role"),
     ("info", "file_bytes"),
 ];
 

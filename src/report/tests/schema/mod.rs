@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
 
 use crate::report::comparison::{Comparison, InDepth};
+use crate::report::sensitivity::Sensitivity;
 use crate::report::{Info, Report, Warning};
 
 /// A kind of document.
@@ -29,7 +30,7 @@ struct Document {
     schema: Value,
 }
 
-fn documents() -> [Document; 4] {
+fn documents() -> [Document; 5] {
     [
         Document {
             file: "evaluation.json",
@@ -48,6 +49,12 @@ fn documents() -> [Document; 4] {
             title: "Pair",
             calls: "`kl report A.kls B.kls --pair --json PATH`",
             schema: schema::<InDepth>("Pair"),
+        },
+        Document {
+            file: "sensitivity.json",
+            title: "Sensitivity",
+            calls: "`kl sensitivity … --json PATH`",
+            schema: schema::<Sensitivity>("Sensitivity"),
         },
         Document {
             file: "info.json",

@@ -1,0 +1,236 @@
+//! A map of sensitivity as `kl sensitivity` shows it: [`Sensitivity`], from which every output is made.
+//! Its fields are the keys of the JSON.
+
+mod parts;
+#[cfg(test)]
+pub(super) mod sample;
+#[cfg(test)]
+mod tests;
+
+use kl_formats::{
+    BackendIdentity, Cell, GgmlType, ImatrixIdentity, MapHeader, SensitivityMap, TextIdentity,
+};
+use serde::Serialize;
+
+use super::result::{ModelInfo, Versions};
+use super::warning::Warning;
+use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
+use crate::stats::{Confidence, Estimate};
+pub use parts::{LayerSensitivity, Part, RoleSensitivity};
+use parts::{by_layer, by_role};
+
+/// What each tensor of a model costs when it is quantized, from a map.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Sensitivity {
+    /// The program that wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
+    /// The original, whose tensors were exchanged one after another.
+    pub model: ModelInfo,
+    /// The text that it was measured on.
+    pub text: Option<TextIdentity>,
+    /// The name of the file whose rows the tensors were measured against; null: the original's own
+    /// rows, computed in the same run.
+    pub reference: Option<String>,
+    /// Tokens in a window.
+    pub n_ctx: u32,
+    /// The windows that the map may use, drawn from the text.
+    pub n_windows: u64,
+    /// The seed that they were drawn with; null: they are in the order of the text.
+    pub seed: Option<u64>,
+    /// The set-up that decoded them.
+    pub set_up: Option<BackendIdentity>,
+    /// The importance matrix that tensors were quantized with; null: none.
+    pub imatrix: Option<ImatrixIdentity>,
+    /// The level of every interval.
+    pub confidence: Confidence,
+    /// The types that a recipe may use.
+    pub types: Vec<GgmlType>,
+    /// The type at which tensors are compared, where their rows are whole blocks of it.
+    pub measured_type: GgmlType,
+    /// The work that the map took.
+    pub cost: MapCost,
+    /// The mean KLD of the original against itself, with nothing exchanged, which must be 0; null:
+    /// not measured.
+    pub control: Option<f64>,
+    /// All tensors together: the sum of their KLDs, each alone.
+    pub whole: Part,
+    /// The tensors that the quantizer may change, in the order of the file.
+    pub tensors: Vec<TensorSensitivity>,
+    /// The tensors of each role, by falling relative cost.
+    pub by_role: Vec<RoleSensitivity>,
+    /// The tensors of each layer, from the first layer on. Those without a layer, such as
+    /// `token_embd.weight`, are in none.
+    pub by_layer: Vec<LayerSensitivity>,
+    /// All tensors at one type at once, against the sum of the tensors alone.
+    pub additivity: Vec<Additivity>,
+    /// Tensors at a type that was predicted first, and then measured.
+    pub checks: Vec<Check>,
+    /// Warnings to read before you trust the numbers.
+    pub warnings: Vec<Warning>,
+}
+
+/// The work that a map took.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MapCost {
+    /// Mixtures that were measured, the control among them.
+    pub n_cells: u64,
+    /// Tokens that were decoded for them.
+    pub n_tokens: u64,
+    /// Seconds of this run; null where it measured nothing. A resumed map took more.
+    pub seconds: Option<f64>,
+}
+
+/// A tensor at every type, and at the one at which tensors are compared.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TensorSensitivity {
+    #[serde(flatten)]
+    pub tensor: TensorCosts,
+    /// Its cost at the measured type, or at the nearest that its rows are whole blocks of.
+    #[serde(flatten)]
+    pub at: Cost,
+    /// Its share of the KLD of the whole.
+    pub share: Option<f64>,
+    /// Its KLD for each byte that the type saves, over that of the whole: 1 is the average. A recipe
+    /// spends bytes where it is large. Null where no byte is saved.
+    pub relative_cost: Option<f64>,
+}
+
+impl Sensitivity {
+    /// Describes a map, of which `of` was read. `seconds`: what this run took, if it measured.
+    pub fn new(
+        map: &SensitivityMap,
+        of: Sensitivities,
+        confidence: Confidence,
+        seconds: Option<f64>,
+        warnings: Vec<Warning>,
+    ) -> Self {
+        let header = &map.header;
+        let measured = header.measured_type;
+        let mut whole = Part::default();
+        let tensors = of.tensors.into_iter();
+        let tensors = tensors.filter_map(|tensor| Some((compared(&tensor, measured)?, tensor)));
+        let tensors: Vec<(Cost, TensorCosts)> = tensors.collect();
+        for (at, tensor) in &tensors {
+            whole.add(tensor, at);
+        }
+        let whole = whole.of(&whole);
+        let tensors = tensors.into_iter().map(|(at, tensor)| {
+            let alone = Part::of_tensor(&tensor, &at).of(&whole);
+            TensorSensitivity {
+                share: alone.share,
+                relative_cost: alone.relative_cost,
+                tensor,
+                at,
+            }
+        });
+        let tensors: Vec<TensorSensitivity> = tensors.collect();
+        Self {
+            versions: Versions::default(),
+            model: model(header),
+            text: header.text.clone(),
+            reference: header
+                .reference
+                .as_ref()
+                .and_then(|of| of.file_name.clone()),
+            n_ctx: header.n_ctx,
+            n_windows: header.windows.len() as u64,
+            seed: header.seed,
+            set_up: header.backend.clone(),
+            imatrix: header.imatrix.clone(),
+            confidence,
+            types: header.types.clone(),
+            measured_type: measured,
+            cost: MapCost {
+                seconds,
+                ..MapCost::of(map)
+            },
+            control: control(map),
+            by_role: by_role(&tensors, &whole),
+            by_layer: by_layer(&tensors, &whole),
+            tensors,
+            whole,
+            additivity: of.additivity,
+            checks: of.checks,
+            warnings,
+        }
+    }
+
+    /// The tensors that have a relative cost, by falling relative cost.
+    pub fn by_relative_cost(&self) -> Vec<&TensorSensitivity> {
+        let mut tensors: Vec<&TensorSensitivity> = self.tensors.iter().collect();
+        tensors.retain(|tensor| tensor.relative_cost.is_some());
+        let cost = |tensor: &TensorSensitivity| tensor.relative_cost.unwrap_or_default();
+        tensors.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+        tensors
+    }
+
+    /// The tensors that are compared at another type than the measured one: their rows are no whole
+    /// blocks of it.
+    pub fn at_other_types(&self) -> impl Iterator<Item = &TensorSensitivity> {
+        let of = self.measured_type;
+        self.tensors
+            .iter()
+            .filter(move |tensor| tensor.at.kind != of)
+    }
+}
+
+impl TensorSensitivity {
+    /// Its KLD at the type at which tensors are compared, in nats.
+    pub fn kld(&self) -> Estimate {
+        self.at.kld
+    }
+}
+
+impl MapCost {
+    fn of(map: &SensitivityMap) -> Self {
+        let before = u64::from(map.header.first_scored.unwrap_or(0));
+        let windows = map.header.windows.iter();
+        let tokens: Vec<u64> = windows.map(|of| before + u64::from(of.n_rows)).collect();
+        let of_cell = |cell: &Cell| -> u64 {
+            let own = tokens.iter().skip(cell.from).take(cell.klds.len());
+            own.sum()
+        };
+        Self {
+            n_cells: map.cells.len() as u64,
+            n_tokens: map.cells.iter().map(of_cell).sum(),
+            seconds: None,
+        }
+    }
+}
+
+fn model(header: &MapHeader) -> ModelInfo {
+    let identity = header.model.clone().unwrap_or_default();
+    let path = header.model_path.as_deref();
+    let path = path.or(identity.shown_name()).unwrap_or_default();
+    ModelInfo::new(std::path::Path::new(path), &identity)
+}
+
+/// The mean KLD of the original against itself.
+fn control(map: &SensitivityMap) -> Option<f64> {
+    let mut cells = map.cells.iter();
+    let control = cells.find(|cell| cell.exchanged.is_empty())?;
+    let n: u64 = control.n_tokens.iter().map(|&n| u64::from(n)).sum();
+    (n > 0).then(|| control.klds.iter().sum::<f64>() / n as f64)
+}
+
+/// A tensor's cost at `measured`, or else at a type as near to it in bits as can be, a measured one
+/// if there is any. `None` for a tensor that can only have the original's type.
+fn compared(tensor: &TensorCosts, measured: GgmlType) -> Option<Cost> {
+    let (_, costs) = tensor.costs.split_last()?;
+    let far = |cost: &Cost| match cost.kind == measured {
+        true => (false, -1.0),
+        false => (
+            !cost.is_measured,
+            (cost.kind.bits() - measured.bits()).abs(),
+        ),
+    };
+    let nearer = |a: &&Cost, b: &&Cost| {
+        let ((a, a_bits), (b, b_bits)) = (far(a), far(b));
+        a.cmp(&b).then(a_bits.total_cmp(&b_bits))
+    };
+    costs.iter().min_by(nearer).copied()
+}
