@@ -1,18 +1,16 @@
 //! Rows and hidden states that depend on nothing but the tokens before them.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, WindowSpec};
 
 use super::head::state_numbers;
-use super::row::{mix, row};
+use super::row::mix;
+use super::weights::Perturbation;
 use super::{FakeEngine, FakeStates};
 use crate::engine::{Call, ContextOptions, Decoder, EngineError, Outputs, top_token};
-
-fn rows_of(n_vocab: usize, hashes: &[u64]) -> Vec<Vec<f32>> {
-    let of_hash = |&hash: &u64| row(n_vocab, hash);
-    hashes.iter().map(of_hash).collect()
-}
+use crate::lock::locked;
 
 fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
     rows.iter().map(Vec::as_slice).collect()
@@ -23,8 +21,8 @@ fn after(state: u64, token: u32) -> u64 {
     mix(state ^ u64::from(token))
 }
 
-/// A context of a [`super::FakeModel`]. Its rows depend only on the model's seed and the tokens up to
-/// them, as a causal model's rows depend on its weights and those tokens.
+/// A context of a [`super::FakeModel`]. Its rows depend only on the model's seed, its exchanged weights
+/// and the tokens up to them, as a causal model's rows depend on its weights and those tokens.
 #[derive(Debug, Clone)]
 pub struct FakeDecoder {
     n_vocab: usize,
@@ -37,6 +35,8 @@ pub struct FakeDecoder {
     states: FakeStates,
     path: PathBuf,
     fails_at: Option<u32>,
+    /// The exchanged weights of the model.
+    pub(super) perturbation: Arc<Mutex<Perturbation>>,
     /// The rows of the last call.
     rows: Vec<Vec<f32>>,
 }
@@ -53,8 +53,13 @@ impl FakeDecoder {
             states: engine.states,
             path: path.to_owned(),
             fails_at: engine.fails_at,
+            perturbation: Arc::default(),
             rows: Vec::new(),
         }
+    }
+
+    fn row(&self, hash: u64) -> Vec<f32> {
+        locked(&self.perturbation).moved_row(self.n_vocab, hash)
     }
 
     /// The hash of all tokens up to each scored position of a call.
@@ -114,7 +119,7 @@ impl Decoder for FakeDecoder {
         let call = self.call(window, start)?;
         let hashes = self.hashes(window, &call);
         self.rows = match wants_rows {
-            true => rows_of(self.n_vocab, &hashes),
+            true => hashes.iter().map(|&hash| self.row(hash)).collect(),
             false => Vec::new(),
         };
         let shown = hashes.iter().filter(|_| self.shows_states);
@@ -139,7 +144,7 @@ impl Decoder for FakeDecoder {
             .iter()
             .fold(self.seed, |state, &token| after(state, token));
         for _ in 0..n {
-            let row = row(self.n_vocab, state);
+            let row = self.row(state);
             let next = top_token(&row).unwrap_or_default();
             tokens.push(next);
             state = after(state, next);

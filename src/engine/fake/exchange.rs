@@ -3,24 +3,47 @@
 use kl_formats::{GgmlType, Mixture};
 
 use super::FakeModel;
+use super::weights::{FakeWeight, Perturbation};
 use crate::engine::{EngineError, Exchange, Imatrix};
+use crate::lock::locked;
+
+impl FakeModel {
+    fn check_exchangeable(&self) -> Result<(), EngineError> {
+        let what = match (&self.quantized, self.facts.options.is_exchangeable) {
+            (Some(_), _) => "is quantized already: give the original",
+            (None, false) => "was not loaded to exchange its weights",
+            (None, true) => return Ok(()),
+        };
+        Err(EngineError::model(&self.facts.path, what))
+    }
+}
 
 impl Exchange for FakeModel {
     fn exchangeable(&self) -> Result<Vec<String>, EngineError> {
-        Ok(Vec::new())
+        self.check_exchangeable()?;
+        let names = FakeWeight::all().map(|weight| weight.name.to_owned());
+        Ok(names.collect())
     }
 
-    fn exchange(&self, _mixture: &Mixture, _imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
-        Err(EngineError::Setup("not yet".to_owned()))
+    fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
+        self.check_exchangeable()?;
+        *locked(&self.perturbation) = Perturbation::of(mixture, imatrix)?;
+        Ok(())
     }
 
     fn weight_errors(
         &self,
-        _tensor: &str,
-        _kinds: &[GgmlType],
-        _imatrix: Option<&Imatrix>,
+        tensor: &str,
+        kinds: &[GgmlType],
+        imatrix: Option<&Imatrix>,
         _n_rows: usize,
     ) -> Result<Vec<f64>, EngineError> {
-        Err(EngineError::Setup("not yet".to_owned()))
+        self.check_exchangeable()?;
+        let weight = FakeWeight::named(tensor)?;
+        let error = |&kind: &GgmlType| {
+            weight.check(kind, imatrix)?;
+            Ok(weight.error(kind, imatrix))
+        };
+        kinds.iter().map(error).collect()
     }
 }

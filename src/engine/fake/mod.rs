@@ -3,16 +3,21 @@
 mod decoder;
 mod exchange;
 mod head;
+mod quantized_file;
 mod row;
 mod tests;
+mod weights;
 
 pub use decoder::FakeDecoder;
 use head::FakeHead;
 pub use head::FakeStates;
+use quantized_file::QuantizedFile;
+use weights::Perturbation;
 
 use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, GgmlType, ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
@@ -99,9 +104,17 @@ impl Engine for FakeEngine {
         identity.n_params = n_bytes;
         identity.file_bytes = n_bytes;
         identity.metadata_sha256 = Some(hex(&hash));
+        let quantized = QuantizedFile::of(&bytes);
+        let own_seed = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+        let (seed, perturbation) = match &quantized {
+            Some(file) => (file.seed, file.perturbation.clone()),
+            None => (own_seed, Perturbation::default()),
+        };
         Ok(FakeModel {
             engine: self.clone(),
-            seed: hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)),
+            seed,
+            perturbation: Arc::new(Mutex::new(perturbation)),
+            quantized,
             facts: ModelFacts {
                 path: path.to_owned(),
                 identity,
@@ -131,17 +144,19 @@ impl Engine for FakeEngine {
         })
     }
 
-    fn blueprint(&self, path: &Path, _imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
-        Err(EngineError::Setup(format!("{}: not yet", path.display())))
+    fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
+        let model = self.load(path, &ModelOptions::default())?;
+        let mixture = model.quantized.map(|file| file.mixture);
+        Ok(weights::blueprint(&mixture.unwrap_or_default(), imatrix))
     }
 
-    fn needs_imatrix(&self, _tensor: &str, _kind: GgmlType) -> bool {
-        false
+    fn needs_imatrix(&self, _tensor: &str, kind: GgmlType) -> bool {
+        weights::needs_imatrix(kind)
     }
 
     fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
-        let path = quantization.input.display();
-        Err(EngineError::Setup(format!("{path}: not yet")))
+        let original = self.load(quantization.input, &ModelOptions::default())?;
+        QuantizedFile::write(original.seed, quantization)
     }
 
     fn load_head(
@@ -159,6 +174,10 @@ impl Engine for FakeEngine {
 pub struct FakeModel {
     engine: FakeEngine,
     seed: u64,
+    /// The exchanged weights, or those of a quantized file.
+    perturbation: Arc<Mutex<Perturbation>>,
+    /// The contents of a quantized file.
+    quantized: Option<QuantizedFile>,
     facts: ModelFacts,
 }
 
@@ -195,7 +214,9 @@ impl Model for FakeModel {
 
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
         let path = &self.facts.path;
-        Ok(FakeDecoder::new(self.seed, options, &self.engine, path))
+        let mut decoder = FakeDecoder::new(self.seed, options, &self.engine, path);
+        decoder.perturbation = Arc::clone(&self.perturbation);
+        Ok(decoder)
     }
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {

@@ -3,10 +3,12 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use kl_formats::{Calls, Float, States, WindowSpec};
+use kl_formats::{Calls, Float, GgmlType, Mixture, States, WindowSpec};
 
 use super::{FakeEngine, FakeModel, FakeStates};
-use crate::engine::{ContextOptions, Decoder, Engine, Model, ModelOptions, default_calls};
+use crate::engine::{
+    ContextOptions, Decoder, Engine, Exchange, Model, ModelOptions, Quantization, default_calls,
+};
 use crate::pipeline::LogitSource as _;
 
 const WINDOW_TOKENS: u32 = 23;
@@ -171,5 +173,129 @@ fn no_call_is_below_64_tokens_unless_a_batch_is_set() {
             assert!(least >= n_tokens.min(64), "{n_vocab}: {lengths:?}");
             assert_eq!(lengths.iter().sum::<u32>(), n_tokens);
         }
+    }
+}
+
+/// The rows of a long window, one after the other.
+fn rows(model: &FakeModel) -> Vec<Vec<f32>> {
+    let window = WindowSpec {
+        window: 0,
+        tokens: (0..600).map(|i| i % 97).collect(),
+        first_scored: 0,
+        n_rows: 600,
+    };
+    let mut decoder = model.decoder(&ContextOptions::default()).unwrap();
+    let mut all = Vec::new();
+    decoder
+        .decode(&window, |rows| {
+            all.extend(rows.iter().map(|row| row.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+    all
+}
+
+/// The mean KLD of rows against others, in nats.
+fn mean_kld(reference: &[Vec<f32>], rows: &[Vec<f32>]) -> f64 {
+    let log_probabilities = |row: &[f32]| {
+        let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+        let entry = move |&x: &f32| f64::from(x) - sum.ln();
+        row.iter().map(entry).collect::<Vec<f64>>()
+    };
+    let kld = |(p, q): (&Vec<f32>, &Vec<f32>)| -> f64 {
+        let (p, q) = (log_probabilities(p), log_probabilities(q));
+        p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
+    };
+    reference.iter().zip(rows).map(kld).sum::<f64>() / reference.len() as f64
+}
+
+/// A model whose weights can be exchanged.
+fn exchangeable(folder: &Path) -> FakeModel {
+    let path = folder.join("model");
+    std::fs::write(&path, "weights").unwrap();
+    let options = ModelOptions {
+        is_exchangeable: true,
+        ..ModelOptions::default()
+    };
+    FakeEngine::default().load(&path, &options).unwrap()
+}
+
+fn all_at(model: &FakeModel, kind: &str) -> Mixture {
+    let names = model.exchangeable().unwrap().into_iter();
+    names.map(|name| (name, kind.parse().unwrap())).collect()
+}
+
+#[test]
+fn exchanged_weights_move_the_rows_by_their_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = exchangeable(folder.path());
+    let original = rows(&model);
+    let mut sum = 0.0;
+    for (name, kind) in all_at(&model, "q4_0") {
+        let kld = |kind: GgmlType| {
+            let mixture = Mixture::from([(name.clone(), kind)]);
+            model.exchange(&mixture, None).unwrap();
+            mean_kld(&original, &rows(&model))
+        };
+        let other = "q5_1".parse().unwrap();
+        let (klds, kinds) = ([kld(kind), kld(other)], [kind, other]);
+        let errors = model.weight_errors(&name, &kinds, None, 1).unwrap();
+        let predicted = klds[0] * errors[1] / errors[0] / klds[1];
+        assert!((0.8..1.25).contains(&predicted), "{name}: {predicted}");
+        sum += klds[0];
+    }
+    model.exchange(&all_at(&model, "q4_0"), None).unwrap();
+    let additivity = mean_kld(&original, &rows(&model)) / sum;
+    assert!((0.8..1.25).contains(&additivity), "{additivity}");
+    model.exchange(&Mixture::new(), None).unwrap();
+    assert_eq!(rows(&model), original);
+}
+
+#[test]
+fn a_quantized_file_has_the_rows_of_the_exchanged_weights_and_the_stated_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = exchangeable(folder.path());
+    let mixture = all_at(&model, "q4_1");
+    model.exchange(&mixture, None).unwrap();
+    let (input, output) = (folder.path().join("model"), folder.path().join("quantized"));
+    let engine = FakeEngine::default();
+    let quantization = Quantization {
+        input: &input,
+        output: &output,
+        mixture: &mixture,
+        imatrix: None,
+        threads: 1,
+    };
+    engine.quantize(&quantization).unwrap();
+    let written = engine.load(&output, &ModelOptions::default()).unwrap();
+    assert_eq!(rows(&written), rows(&model));
+    let blueprint = engine.blueprint(&output, None).unwrap();
+    assert!(
+        blueprint
+            .tensors
+            .iter()
+            .all(|tensor| tensor.kind.name != "f16")
+    );
+    // 319,488 elements, 32 of them in 20 bytes, and a norm of f32.
+    let bytes = 2048 + 319_488 / 32 * 20 + 256 * 4;
+    assert_eq!(std::fs::metadata(&output).unwrap().len(), bytes);
+}
+
+#[test]
+fn types_that_cannot_be_had_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = exchangeable(folder.path());
+    for (name, kind, part) in [
+        ("blk.1.ffn_down.weight", "q4_K", "whole blocks"),
+        ("output.weight", "f32", "smaller"),
+        ("output.weight", "iq2_xs", "--imatrix"),
+        ("output_norm.weight", "q8_0", "cannot be exchanged"),
+    ] {
+        let mixture = Mixture::from([(name.to_owned(), kind.parse().unwrap())]);
+        let message = model.exchange(&mixture, None).unwrap_err().to_string();
+        assert!(
+            message.contains(name) && message.contains(part),
+            "{message}"
+        );
     }
 }
