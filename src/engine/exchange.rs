@@ -6,28 +6,6 @@ use kl_formats::{GgmlType, Mixture};
 
 use super::{EngineError, Imatrix};
 
-/// A tensor of a model's file, as llama.cpp's quantizer treats it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorFacts {
-    pub name: String,
-    /// Elements in each dimension, the innermost first.
-    pub shape: Vec<u64>,
-    pub kind: GgmlType,
-    /// True if the quantizer may give it another type: not norms, vectors and the like.
-    pub is_quantizable: bool,
-}
-
-/// A model's file, as llama.cpp's quantizer rewrites it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blueprint {
-    /// All tensors, in the order of the file.
-    pub tensors: Vec<TensorFacts>,
-    /// Bytes of a quantized file before its tensors.
-    pub metadata_bytes: u64,
-    /// Bytes that the start of each tensor in a quantized file is a multiple of.
-    pub alignment: u64,
-}
-
 /// A quantized file to write.
 #[derive(Debug)]
 pub struct Quantization<'q> {

@@ -7,6 +7,7 @@
 //! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
 //! every command runs without one.
 
+mod blueprint;
 mod call;
 mod device;
 mod error;
@@ -19,11 +20,13 @@ mod llama_cpp;
 pub mod memory;
 mod model_options;
 mod options;
+mod quantizer_rules;
 
+pub use blueprint::{Blueprint, TensorFacts};
 use call::{Call, top_token};
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
-pub use exchange::{Blueprint, Exchange, Quantization, TensorFacts};
+pub use exchange::{Exchange, Quantization};
 #[cfg(test)]
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
@@ -35,6 +38,7 @@ pub use model_options::{
     GpuLayers, ModelOptions, Room, SecondModel, SplitMode, TensorOverride, TensorSplit,
 };
 pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, default_calls};
+pub use quantizer_rules::{FileType, file_type};
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

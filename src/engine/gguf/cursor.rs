@@ -38,6 +38,8 @@ pub(super) struct Cursor {
     pub(super) path: PathBuf,
     /// Bytes read so far.
     pub(super) offset: u64,
+    /// How many of them are in a string, from its first zero byte on.
+    after_zero: u64,
     /// Bytes of the file.
     pub(super) len: u64,
 }
@@ -50,6 +52,7 @@ impl Cursor {
             hash: Sha256::new(),
             path: path.to_owned(),
             offset: 0,
+            after_zero: 0,
             len,
         })
     }
@@ -57,6 +60,11 @@ impl Cursor {
     /// Bytes that are left.
     pub(super) fn left(&self) -> u64 {
         self.len.saturating_sub(self.offset)
+    }
+
+    /// The bytes that llama.cpp would copy of those read so far: it cuts strings at a zero byte.
+    pub(super) fn copied(&self) -> u64 {
+        self.offset - self.after_zero
     }
 
     /// The error for a file that is not a GGUF, or not one that `kl` reads.
@@ -143,6 +151,7 @@ impl Cursor {
     pub(super) fn text(&mut self, n: u64) -> Result<String> {
         let mut bytes = vec![0; n as usize];
         self.fill(&mut bytes)?;
+        self.after_zero += after_zero(&bytes);
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -159,4 +168,24 @@ impl Cursor {
         }
         Ok(())
     }
+
+    /// Skips a string of `n` bytes, and passes them to `on_bytes`, a few at a time.
+    pub(super) fn skip_text(&mut self, n: u64, mut on_bytes: impl FnMut(&[u8])) -> Result<()> {
+        let mut cut = 0;
+        self.skip(n, |bytes| {
+            cut += match cut {
+                0 => after_zero(bytes),
+                _ => bytes.len() as u64,
+            };
+            on_bytes(bytes);
+        })?;
+        self.after_zero += cut;
+        Ok(())
+    }
+}
+
+/// The number of bytes from the first zero on.
+fn after_zero(bytes: &[u8]) -> u64 {
+    let zero = bytes.iter().position(|&byte| byte == 0);
+    zero.map_or(0, |zero| bytes.len() - zero) as u64
 }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::cursor::Cursor;
 use super::error::{Result, instead_of_gguf};
 use super::samples::sample_sha256;
-use super::{Gguf, Tensor, Value};
+use super::{Gguf, Pair, Tensor, Value};
 
 /// The file's first bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -52,8 +52,9 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
     let mut gguf = Gguf::default();
     let mut tokens = None;
     for _ in 0..n_pairs {
+        let start = cursor.copied();
         let key = cursor.name(MAX_KEY_BYTES)?;
-        match (cursor.u32()?, key.as_str()) {
+        let value = match (cursor.u32()?, key.as_str()) {
             (ARRAY, key) => {
                 let list = List::read(&mut cursor)?;
                 match (key, list.kind) {
@@ -63,14 +64,13 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
                     }
                     _ => list.skip(&mut cursor, 1)?,
                 }
+                Value::Other
             }
-            (STRING, _) => _ = gguf.pairs.insert(key, text(&mut cursor)?),
-            (kind, _) => {
-                if let Some(number) = number(&mut cursor, kind)? {
-                    gguf.pairs.insert(key, Value::Number(number));
-                }
-            }
-        }
+            (STRING, _) => text(&mut cursor)?,
+            (kind, _) => number(&mut cursor, kind)?,
+        };
+        let bytes = cursor.copied() - start;
+        gguf.pairs.insert(key, Pair { value, bytes });
     }
     gguf.tensors = tensors(&mut cursor, n_tensors, gguf.number("general.alignment"))?;
     let model = gguf.text("tokenizer.ggml.model").map(str::to_owned);
@@ -115,14 +115,14 @@ fn read_start(cursor: &mut Cursor) -> Result<()> {
 fn text(cursor: &mut Cursor) -> Result<Value> {
     let bytes = cursor.string_len()?;
     if bytes > MAX_TEXT_BYTES {
-        cursor.skip(bytes, |_| ())?;
+        cursor.skip_text(bytes, |_| ())?;
         return Ok(Value::Long(bytes));
     }
     Ok(Value::Text(cursor.text(bytes)?))
 }
 
-/// Reads an integer, or a bool as 0 or 1; `None` for a number with a fraction.
-fn number(cursor: &mut Cursor, kind: u32) -> Result<Option<i128>> {
+/// Reads an integer, or a bool as 0 or 1, or skips a number with a fraction.
+fn number(cursor: &mut Cursor, kind: u32) -> Result<Value> {
     let n_bytes = number_bytes(cursor, kind)? as usize;
     let mut bytes = [0; 8];
     cursor.fill(bytes.get_mut(..n_bytes).unwrap_or_default())?;
@@ -130,10 +130,10 @@ fn number(cursor: &mut Cursor, kind: u32) -> Result<Option<i128>> {
     let above = 64 - 8 * n_bytes as u32;
     Ok(match kind {
         // f32 and f64.
-        6 | 12 => None,
+        6 | 12 => Value::Other,
         // Signed, of 8, 16, 32 and 64 bits.
-        1 | 3 | 5 | 11 => Some(((unsigned << above) as i64 >> above).into()),
-        _ => Some(unsigned.into()),
+        1 | 3 | 5 | 11 => Value::Number(((unsigned << above) as i64 >> above).into()),
+        _ => Value::Number(unsigned.into()),
     })
 }
 
@@ -170,7 +170,7 @@ impl List {
         match self.kind {
             STRING => (0..self.n).try_for_each(|_| {
                 let bytes = cursor.string_len()?;
-                cursor.skip(bytes, |_| ())
+                cursor.skip_text(bytes, |_| ())
             }),
             ARRAY if depth == MAX_DEPTH => Err(cursor.corrupt("arrays nested too deep")),
             ARRAY => (0..self.n).try_for_each(|_| Self::read(cursor)?.skip(cursor, depth + 1)),
@@ -189,7 +189,7 @@ impl List {
         for _ in 0..n_tokens {
             let bytes = cursor.string_len()?;
             hash.update(bytes.to_le_bytes());
-            cursor.skip(bytes, |bytes| hash.update(bytes))?;
+            cursor.skip_text(bytes, |bytes| hash.update(bytes))?;
         }
         Ok((n_tokens, hex(&hash.finalize())))
     }

@@ -57,11 +57,18 @@ pub struct Gguf {
     /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
     /// same header; of a split model, of the parts' own hashes (hex), one after the other.
     pub sample_sha256: String,
-    /// The first file's values by their keys, without lists and fractions.
-    pairs: HashMap<String, Value>,
+    /// The first file's values by their keys.
+    pairs: HashMap<String, Pair>,
 }
 
-/// A key's value, unless that is a list or a number with a fraction.
+/// The value of a key, and the bytes of both in a file that llama.cpp copies them to.
+#[derive(Debug)]
+struct Pair {
+    value: Value,
+    bytes: u64,
+}
+
+/// A key's value.
 #[derive(Debug)]
 enum Value {
     /// An integer, or a bool as 0 or 1.
@@ -69,6 +76,8 @@ enum Value {
     Text(String),
     /// The length in bytes of a string that is too long to keep.
     Long(u64),
+    /// A list, or a number with a fraction.
+    Other,
 }
 
 /// A tensor's description, and where its data lies.
@@ -165,7 +174,7 @@ impl Gguf {
 
     /// The string of a key, unless it was too long to keep.
     pub fn text(&self, key: &str) -> Option<&str> {
-        match self.pairs.get(key)? {
+        match &self.pairs.get(key)?.value {
             Value::Text(text) => Some(text),
             _ => None,
         }
@@ -173,19 +182,26 @@ impl Gguf {
 
     /// The length in bytes of a key's string.
     pub fn text_bytes(&self, key: &str) -> Option<u64> {
-        match self.pairs.get(key)? {
+        match &self.pairs.get(key)?.value {
             Value::Text(text) => Some(text.len() as u64),
             Value::Long(bytes) => Some(*bytes),
-            Value::Number(_) => None,
+            Value::Number(_) | Value::Other => None,
         }
     }
 
     /// The integer of a key, or its bool as 0 or 1.
     pub fn number(&self, key: &str) -> Option<i128> {
-        match self.pairs.get(key)? {
-            Value::Number(number) => Some(*number),
+        match self.pairs.get(key)?.value {
+            Value::Number(number) => Some(number),
             _ => None,
         }
+    }
+
+    /// The keys of the first file, and the bytes of each with its value in a file that llama.cpp copies
+    /// them to: it cuts strings at a zero byte.
+    pub fn pair_bytes(&self) -> impl Iterator<Item = (&str, u64)> {
+        let pairs = self.pairs.iter();
+        pairs.map(|(key, pair)| (key.as_str(), pair.bytes))
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.
@@ -199,9 +215,8 @@ impl Gguf {
         /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
         let number = self.number("general.file_type")?;
-        let mut known = FILE_TYPES.into_iter();
-        let known = known.find(|(known, _)| *known == number % GUESSED);
-        Some(known.map_or_else(|| number.to_string(), |(_, name)| name.to_owned()))
+        let known = file_type_name(number % GUESSED);
+        Some(known.map_or_else(|| number.to_string(), str::to_owned))
     }
 
     /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
@@ -255,8 +270,14 @@ impl Tensor {
     }
 }
 
+/// llama-quantize's name of a kind of quantized file (`llama_ftype`), if it is known here.
+pub fn file_type_name(number: i128) -> Option<&'static str> {
+    let mut known = FILE_TYPES.into_iter();
+    known.find(|row| row.0 == number).map(|(_, name)| name)
+}
+
 /// The kinds of quantized files: `llama_ftype` and llama-quantize's name.
-const FILE_TYPES: [(i128, &str); 35] = [
+const FILE_TYPES: [(i128, &str); 36] = [
     (0, "F32"),
     (1, "F16"),
     (2, "Q4_0"),
@@ -292,4 +313,5 @@ const FILE_TYPES: [(i128, &str); 35] = [
     (38, "MXFP4_MOE"),
     (39, "NVFP4"),
     (40, "Q1_0"),
+    (41, "Q2_0"),
 ];

@@ -8,6 +8,8 @@
 //! `head_product` computes rows from stored states with objects of `ggml`, where `head_placement` puts
 //! them.
 //!
+//! `quantize` writes quantized files.
+//!
 //! `backends` and `rpc` start what computes, `device` describes it, and `log` and `abort` receive the
 //! messages of llama.cpp and ggml.
 
@@ -28,6 +30,7 @@ mod model_head;
 mod model_params;
 mod node;
 mod probe;
+mod quantize;
 mod rpc;
 mod tap;
 #[cfg(test)]
@@ -47,6 +50,7 @@ use kl_formats::{GgmlType, ModelIdentity, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
+use super::quantizer_rules::needs_imatrix;
 use super::{
     Blueprint, Device, Engine, EngineError, Head, Imatrix, LLAMA_CPP_VERSION, ModelOptions,
     Quantization,
@@ -54,6 +58,7 @@ use super::{
 use device::GgmlDevice;
 use head_placement::HeadPlacement;
 use head_product::HeadProduct;
+use quantize::quantize;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
 #[derive(Default)]
@@ -108,17 +113,17 @@ impl Engine for LlamaCpp {
         LlamaCppModel::load(self, path, options)
     }
 
-    fn blueprint(&self, path: &Path, _imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
-        Err(EngineError::Setup(format!("{}: not yet", path.display())))
+    fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
+        Blueprint::of(&inspect(path)?, imatrix)
     }
 
-    fn needs_imatrix(&self, _tensor: &str, _kind: GgmlType) -> bool {
-        false
+    fn needs_imatrix(&self, tensor: &str, kind: GgmlType) -> bool {
+        needs_imatrix(tensor, kind)
     }
 
     fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
-        let path = quantization.input.display();
-        Err(EngineError::Setup(format!("{path}: not yet")))
+        self.backend()?;
+        quantize(quantization)
     }
 
     fn load_head(

@@ -3,6 +3,7 @@
 mod ggml_types;
 mod head;
 mod load;
+mod quantize;
 
 use std::ffi::CString;
 use std::io::Read;
