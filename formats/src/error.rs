@@ -35,6 +35,9 @@ pub enum Fault {
     /// The file is not a sidecar; it seems to be of the kind stated.
     #[error("not a sidecar: {0}; give a .kls file, which an evaluation writes")]
     NotASidecar(Found),
+    /// The file is not a map; it seems to be of the kind stated.
+    #[error("not a map of sensitivity: {0}; give a file written by kl sensitivity")]
+    NotAMap(Found),
     /// The file is recognised, but this version cannot read it: the unsupported property, and the
     /// remedy.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::Named;
 use crate::gzip::GZIP_MAGIC;
 use crate::reference::kind::FirstBytes;
-use crate::{Kind, klpy, native, sidecar};
+use crate::{Kind, klpy, map, native, sidecar};
 
 /// The kind that a file seems to be, where another was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Found {
     Model,
     /// The result of an evaluation.
     Sidecar,
+    /// A map of sensitivity.
+    Map,
     /// A reference of this kind.
     Reference(Kind),
     /// A reference of kl or kl.py that was decompressed.
@@ -53,9 +55,10 @@ pub enum Found {
 }
 
 /// The first bytes of files that are not references.
-static MAGICS: [(&[u8], Found); 12] = [
+static MAGICS: [(&[u8], Found); 13] = [
     (b"GGUF", Found::Model),
     (sidecar::MAGIC_LINE.as_bytes(), Found::Sidecar),
+    (map::MAGIC.as_bytes(), Found::Map),
     (native::MAGIC_LINE.as_bytes(), Found::Unpacked),
     (klpy::MAGIC_LINE.as_bytes(), Found::Unpacked),
     (b"\x28\xb5\x2f\xfd", Found::Packed("zstd")),
@@ -138,6 +141,7 @@ impl fmt::Display for Found {
             Self::Empty => "it is empty",
             Self::Model => "it is a model, not what a model computed",
             Self::Sidecar => "it is a sidecar, the result of an evaluation",
+            Self::Map => "it is a map of sensitivity, which kl recipe reads",
             Self::Reference(Kind::LlamaCpp) => "it is a base file of llama-perplexity",
             Self::Reference(kind) => return write!(f, "it is a reference ({kind})"),
             Self::Unpacked => "it is a reference that was unpacked; use it as it was written",
@@ -184,6 +188,7 @@ mod tests {
             (b"".to_vec(), Found::Empty),
             (b"GGUF\x03\0\0\0".to_vec(), Found::Model),
             (b"kl_sidecar_v1\n{}".to_vec(), Found::Sidecar),
+            (b"{\"kl_map\":1,\"model\":{}}".to_vec(), Found::Map),
             (b"_logits_\0\x02".to_vec(), Found::Reference(Kind::LlamaCpp)),
             (npz("logits_0.npy"), Found::Reference(Kind::Npz)),
             (npz("archive/data.pkl"), Found::Zip),

@@ -9,6 +9,7 @@
 //! | [`safetensors`] | a folder of files, one for each window, as SGLang's patch writes | `TENSORS.md` |
 //! | [`npz`] | numpy's zip of arrays, as mlx-kld keeps its reference | `TENSORS.md` |
 //! | [`sidecar`] | one record per scored token | `SIDECAR.md` |
+//! | [`map`] | the KLD that each tensor's quantization costs | `MAP.md` |
 //!
 //! | word | meaning |
 //! |---|---|
@@ -187,7 +188,10 @@ pub use error::{Error, Fault, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
-pub use map::{Cell, ImatrixIdentity, MapHeader, MapTensor, Mixture, SensitivityMap};
+pub use map::{
+    Cell, CutOffMap, ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow, MapWriter,
+    Mixture, SensitivityMap,
+};
 pub use native::{Header, NativeReader};
 pub use numbers::Float;
 pub use prompt::{Messages, Prompt, PromptContent};

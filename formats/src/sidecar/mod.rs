@@ -15,6 +15,7 @@ pub(crate) mod tests;
 pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use end::{TRAILER_BYTES, TokenTexts};
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
+pub(crate) use possible::{MOST_NATS, ROUNDING};
 pub use reader::{CutOffSidecar, SidecarReader, is_sidecar, verify};
 pub use record::{RECORD_BYTES, TokenRecord};
 pub use writer::SidecarWriter;

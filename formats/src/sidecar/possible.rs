@@ -5,14 +5,14 @@ use crate::provenance::BackendIdentity;
 
 /// The distance by which rounding may leave a number outside its range. Scores are off by at most
 /// 5e-12.
-const ROUNDING: f64 = 1e-9;
+pub(crate) const ROUNDING: f64 = 1e-9;
 
 /// The same for the entropy's upper end, which is far from 0.
 const ENTROPY_ROUNDING: f64 = 1e-6;
 
 /// More than any finite divergence or NLL: logits are f32, so that two are at most twice the
 /// largest f32 apart. Sums of such numbers and of their powers stay finite.
-const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
+pub(crate) const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
 
 /// The range of values that a field can have.
 #[derive(Clone, Copy)]

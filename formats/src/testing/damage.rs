@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use super::*;
-use crate::{Kind, Result, npz, safetensors, sidecar};
+use crate::{Kind, Result, map, npz, safetensors, sidecar};
 
 const N_VOCAB: u32 = 5;
 
@@ -107,6 +107,14 @@ fn samples() -> Vec<Sample> {
             verify: |path| sidecar::verify(path).map(|_| ()),
             ..sample("sidecar", true, sidecar::tests::sample())
         },
+        Sample {
+            read: |path| {
+                map::verify(path)?;
+                Ok(format!("{:?}", SensitivityMap::read(path)?))
+            },
+            verify: |path| map::verify(path).map(|_| ()),
+            ..sample("map", true, map::tests::sample())
+        },
     ]
 }
 
@@ -185,7 +193,7 @@ fn every_truncation_is_found() {
             check_message(&error, &path);
             match error.fault {
                 // Too short to be recognised.
-                Fault::NotAReference(_) | Fault::NotASidecar(_) if n < 512 => {}
+                Fault::NotAReference(_) | Fault::NotASidecar(_) | Fault::NotAMap(_) if n < 512 => {}
                 Fault::Truncated { offset, .. } if offset <= n as u64 || !sample.has_checksums => {}
                 _ => panic!(
                     "{}: {n} of {} bytes: {error}",

@@ -193,6 +193,7 @@ fn of(file: &str, tensors: Vec<TensorCosts>) -> Sensitivity {
         header: serde_json::from_value(header).unwrap(),
         errors: Default::default(),
         cells,
+        is_cut_off: false,
     };
     let of = Sensitivities {
         tensors,

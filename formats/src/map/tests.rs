@@ -1,0 +1,449 @@
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::common;
+use crate::testing::{Scratch, check_message, sparse};
+use crate::{Error, Fault, Found, Provenance, Shard};
+
+fn kind(name: &str) -> GgmlType {
+    name.parse().unwrap()
+}
+
+fn tensor(name: &str, shape: &[u64], is_quantizable: bool) -> MapTensor {
+    MapTensor {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        kind: kind(if is_quantizable { "f16" } else { "f32" }),
+        is_quantizable,
+    }
+}
+
+fn header() -> MapHeader {
+    let window = |window, n_rows| MapWindow { window, n_rows };
+    MapHeader {
+        kl_map: MAP_VERSION,
+        provenance: Provenance {
+            n_ctx: 4,
+            n_vocab: 9,
+            ..Provenance::default()
+        },
+        reference: None,
+        windows: vec![window(7, 3), window(2, 3), window(3, 1)],
+        measured_type: kind("q3_K"),
+        types: vec![kind("q8_0"), kind("q4_K")],
+        imatrix: None,
+        metadata_bytes: 64,
+        alignment: 32,
+        tensors: vec![
+            tensor("a.weight", &[256, 2], true),
+            tensor("norm", &[256], false),
+            tensor("b.weight", &[32, 2, 2], true),
+        ],
+    }
+}
+
+fn mixture(of: &[(&str, &str)]) -> Mixture {
+    let named = of.iter().map(|&(name, of)| (name.to_owned(), kind(of)));
+    named.collect()
+}
+
+fn cell(exchanged: &[(&str, &str)], from: usize, sums: &[(f64, u32)]) -> Cell {
+    Cell {
+        exchanged: mixture(exchanged),
+        from,
+        klds: sums.iter().map(|sum| sum.0).collect(),
+        n_tokens: sums.iter().map(|sum| sum.1).collect(),
+    }
+}
+
+/// A line after the header.
+enum Line {
+    Errors(&'static str, BTreeMap<GgmlType, f64>),
+    Cell(Cell),
+}
+
+impl Line {
+    fn write(&self, writer: &mut MapWriter<impl Write>) -> crate::Result<()> {
+        match self {
+            Self::Errors(tensor, errors) => writer.write_errors(tensor, errors),
+            Self::Cell(cell) => writer.write_cell(cell),
+        }
+    }
+}
+
+fn lines() -> Vec<Line> {
+    let errors = |of: &[(&str, f64)]| of.iter().map(|&(of, error)| (kind(of), error)).collect();
+    vec![
+        Line::Errors("a.weight", errors(&[("q8_0", 1e-5), ("q3_K", 0.1 + 0.2)])),
+        Line::Cell(cell(&[], 0, &[(0.0, 3), (0.0, 3)])),
+        Line::Cell(cell(&[("a.weight", "q3_K")], 0, &[(0.25, 3)])),
+        Line::Cell(cell(&[("b.weight", "q4_0")], 0, &[(5e-324, 2), (1.0, 1)])),
+        Line::Errors("a.weight", errors(&[("q4_K", 0.0)])),
+        Line::Cell(cell(&[("a.weight", "q3_K")], 1, &[(0.5, 2), (0.0, 0)])),
+    ]
+}
+
+fn write(header: MapHeader, lines: &[Line]) -> crate::Result<Vec<u8>> {
+    let mut writer = MapWriter::create(Vec::new(), Path::new("out"), header)?;
+    lines.iter().try_for_each(|line| line.write(&mut writer))?;
+    let so_far = writer.map().clone();
+    let (bytes, map) = writer.finish()?;
+    assert!(so_far.is_cut_off && !map.is_cut_off && so_far.cells == map.cells);
+    assert_eq!(SensitivityMap::read(Scratch::new().file(&bytes))?, map);
+    Ok(bytes)
+}
+
+/// A whole map with lines of all kinds.
+pub(crate) fn sample() -> Vec<u8> {
+    let mut header = header();
+    header.model = Some(common::model());
+    header.text = Some(common::text());
+    header.backend = Some(common::backend());
+    header.imatrix = Some(ImatrixIdentity {
+        file_name: "i.gguf".to_owned(),
+        sha256: "00".to_owned(),
+    });
+    write(header, &lines()).unwrap()
+}
+
+#[test]
+fn a_map_spelled_out() {
+    let text = concat!(
+        r#"{"kl_map":1,"n_ctx":4,"n_vocab":9,"#,
+        r#""windows":[{"window":7,"n_rows":3},{"window":2,"n_rows":3},{"window":3,"n_rows":1}],"#,
+        r#""measured_type":"q3_K","types":["q8_0","q4_K"],"metadata_bytes":64,"alignment":32,"#,
+        r#""tensors":[{"name":"a.weight","shape":[256,2],"type":"f16","is_quantizable":true},"#,
+        r#"{"name":"norm","shape":[256],"type":"f32","is_quantizable":false},"#,
+        r#"{"name":"b.weight","shape":[32,2,2],"type":"f16","is_quantizable":true}]}"#,
+        "\n",
+        r#"{"tensor":"a.weight","errors":{"q8_0":0.00001,"q3_K":0.30000000000000004}}"#,
+        "\n",
+        r#"{"exchanged":{},"klds":[0.0,0.0],"n_tokens":[3,3]}"#,
+        "\n",
+        r#"{"exchanged":{"a.weight":"q3_K"},"klds":[0.25],"n_tokens":[3]}"#,
+        "\n",
+        r#"{"exchanged":{"b.weight":"q4_0"},"klds":[5e-324,1.0],"n_tokens":[2,1]}"#,
+        "\n",
+        r#"{"tensor":"a.weight","errors":{"q4_K":0.0}}"#,
+        "\n",
+        r#"{"exchanged":{"a.weight":"q3_K"},"from":1,"klds":[0.5,0.0],"n_tokens":[2,0]}"#,
+        "\n",
+    );
+    let end = format!(
+        "{{\"n_lines\":7,\"crc32\":{}}}\n",
+        crc32fast::hash(text.as_bytes())
+    );
+    let bytes = write(header(), &lines()).unwrap();
+    assert_eq!(String::from_utf8(bytes).unwrap(), text.to_owned() + &end);
+
+    let scratch = Scratch::new();
+    let map = SensitivityMap::read(scratch.file(text.as_bytes())).unwrap();
+    assert!(map.is_cut_off);
+    assert_eq!(map.header, header());
+    let joined = cell(&[("a.weight", "q3_K")], 0, &[(0.25, 3), (0.5, 2), (0.0, 0)]);
+    assert_eq!(map.cells[1], joined);
+    assert_eq!(map.cells.len(), 3);
+    assert_eq!(map.errors["a.weight"].len(), 3);
+    assert_eq!(map.errors["a.weight"][&kind("q3_K")], 0.1 + 0.2);
+}
+
+/// Wherever a writer was cut off, what it wrote is read, and continuing gives the same bytes.
+#[test]
+fn a_map_that_was_cut_off_anywhere_is_read_and_continued() {
+    let whole = sample();
+    let scratch = Scratch::new();
+    let ends: Vec<usize> = (1..=whole.len())
+        .filter(|&n| whole[n - 1] == b'\n')
+        .collect();
+    for n in 0..=whole.len() {
+        let path = scratch.file(&whole[..n]);
+        let n_whole = ends.iter().filter(|&&end| end <= n).count();
+        let read = SensitivityMap::read_cut_off(path);
+        if n_whole == 0 {
+            check_message(&read.unwrap_err(), path);
+            continue;
+        }
+        let read = read.unwrap();
+        let n_written = n_whole.min(ends.len() - 1) - 1;
+        assert_eq!(read.map().is_cut_off, n < whole.len(), "{n}");
+        assert_eq!(read.n_bytes() as usize, ends[n_written], "{n}");
+        assert_eq!(verify(path).is_ok(), n == whole.len(), "{n}");
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        let seek = |file: &mut std::fs::File, to| {
+            file.set_len(to)?;
+            file.seek(SeekFrom::Start(to)).map(|_| ())
+        };
+        let mut writer = MapWriter::resume(file, path, read, seek).unwrap();
+        assert!(writer.map().is_cut_off);
+        for line in &lines()[n_written..] {
+            line.write(&mut writer).unwrap();
+        }
+        writer.finish().unwrap();
+        assert!(std::fs::read(path).unwrap() == whole, "{n}");
+        assert_eq!(verify(path).unwrap(), 7);
+    }
+}
+
+proptest! {
+    #[test]
+    fn sums_and_errors_keep_every_bit(bits in prop::collection::vec(any::<u64>(), 3)) {
+        // Any positive finite number.
+        let any = |i: usize| f64::from_bits(bits[i] % f64::INFINITY.to_bits());
+        let sum = |i| any(i).min(1e39);
+        let errors = [(kind("q8_0"), any(2))].into();
+        let lines = [
+            Line::Cell(cell(&[], 0, &[(sum(0), 3), (sum(1), 1)])),
+            Line::Errors("b.weight", errors),
+        ];
+        let bytes = write(header(), &lines).unwrap();
+        let map = SensitivityMap::read(Scratch::new().file(&bytes)).unwrap();
+        let read = [map.cells[0].klds[0], map.cells[0].klds[1], map.errors["b.weight"][&kind("q8_0")]];
+        prop_assert_eq!(read.map(f64::to_bits), [sum(0), sum(1), any(2)].map(f64::to_bits));
+    }
+}
+
+/// The error for these lines after a header and a control cell.
+fn error_of(lines: &str) -> Error {
+    let scratch = Scratch::new();
+    let start = write(header(), &control()).unwrap();
+    let text = String::from_utf8(start).unwrap();
+    let (before_end, _) = text.split_once("{\"n_lines").unwrap();
+    let path = scratch.file(format!("{before_end}{lines}\n").as_bytes());
+    let error = SensitivityMap::read(path).unwrap_err();
+    check_message(&error, path);
+    error
+}
+
+fn control() -> [Line; 1] {
+    [Line::Cell(cell(&[], 0, &[(0.0, 3)]))]
+}
+
+#[test]
+fn a_line_that_contradicts_the_header_or_other_lines_is_named() {
+    for (line, expected) in [
+        ("", "line 3: neither a cell nor"),
+        (r#"{"klds":[0.0]}"#, "line 3: neither a cell nor"),
+        (
+            r#"{"exchanged":{},"klds":[0.0],"n_"#,
+            "line 3: EOF while parsing a string in column 32, at byte",
+        ),
+        (
+            r#"{"exchanged":{},"klds":[0.0]}"#,
+            "missing field `n_tokens`",
+        ),
+        (
+            r#"{"exchanged":{"a.weight":"q9"},"klds":[0.0],"n_tokens":[1]}"#,
+            "no type 'q9'",
+        ),
+        (
+            r#"{"exchanged":{"c":"q8_0"},"klds":[0.0],"n_tokens":[1]}"#,
+            "line 3: no tensor c in",
+        ),
+        (
+            r#"{"exchanged":{"norm":"q8_0"},"klds":[0.0],"n_tokens":[1]}"#,
+            "tensor norm is never quantized",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q4_K"},"klds":[0.0],"n_tokens":[1]}"#,
+            "tensor b.weight cannot be q4_K",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"i8"},"klds":[0.0],"n_tokens":[1]}"#,
+            "tensor b.weight cannot be i8",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[],"n_tokens":[]}"#,
+            "the cell of b.weight at q8_0 has 0 sums and 0 counts",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.0],"n_tokens":[1,1]}"#,
+            "has 1 sums and 2 counts",
+        ),
+        (
+            r#"{"exchanged":{"a.weight":"q8_0","b.weight":"q8_0"},"klds":[0,0,0,0],"n_tokens":[0,0,0,0]}"#,
+            "the cell of a.weight at q8_0 and 1 more has more windows",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.5],"n_tokens":[4]}"#,
+            "has 4 tokens with a KLD of 0.5 in window 7, which has 3 rows",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[-0.1],"n_tokens":[3]}"#,
+            "KLD of -0.1",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.1],"n_tokens":[0]}"#,
+            "0 tokens with a KLD of 0.1",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[1e999],"n_tokens":[1]}"#,
+            "number out of range",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[1e300],"n_tokens":[1]}"#,
+            "KLD of 1e300",
+        ),
+        (
+            r#"{"exchanged":{"b.weight":"q8_0"},"from":1,"klds":[0.0],"n_tokens":[1]}"#,
+            "the cell of b.weight at q8_0 starts at window 1, and 0 are there",
+        ),
+        (
+            r#"{"exchanged":{},"klds":[0.0],"n_tokens":[1]}"#,
+            "the cell without an exchanged tensor starts at window 0, and 1 are there",
+        ),
+        (
+            r#"{"exchanged":{},"from":18446744073709551615,"klds":[0.0],"n_tokens":[1]}"#,
+            "more windows than the header",
+        ),
+        (r#"{"tensor":"c","errors":{"q8_0":0.1}}"#, "no tensor c in"),
+        (
+            r#"{"tensor":"a.weight","errors":{}}"#,
+            "no weight errors of a.weight",
+        ),
+        (
+            r#"{"tensor":"a.weight","errors":{"q8_0":-0.1}}"#,
+            "the weight error of a.weight at q8_0 is -0.1",
+        ),
+        (
+            "{\"tensor\":\"a.weight\",\"errors\":{\"q8_0\":1}}\n{\"tensor\":\"a.weight\",\"errors\":{\"q8_0\":1}}",
+            "line 4: the weight error of a.weight at q8_0 is stated twice",
+        ),
+        (
+            r#"{"n_lines":3,"crc32":0}"#,
+            "line 3: 3 lines, and there are 2",
+        ),
+        (r#"{"n_lines":2,"crc32":0}"#, "line 3: the checksum"),
+    ] {
+        let error = error_of(line);
+        assert!(
+            matches!(error.fault, Fault::Corrupt { .. }),
+            "{line}: {error}"
+        );
+        assert!(error.to_string().contains(expected), "{line}: {error}");
+    }
+    let scratch = Scratch::new();
+    let mut bytes = sample();
+    bytes.push(b'x');
+    let error = SensitivityMap::read(scratch.file(&bytes)).unwrap_err();
+    assert!(
+        error.to_string().contains("line 8: more bytes follow"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_writer_refuses_what_no_reader_takes() {
+    let mut writer = MapWriter::create(Vec::new(), Path::new("out"), header()).unwrap();
+    writer.write_cell(&cell(&[], 0, &[(0.0, 3)])).unwrap();
+    let wrong = [
+        Line::Cell(cell(&[], 0, &[(0.0, 3)])),
+        Line::Cell(cell(&[("norm", "q8_0")], 0, &[(0.0, 3)])),
+        Line::Cell(cell(&[("a.weight", "q8_0")], 0, &[(f64::NAN, 3)])),
+        Line::Errors("a.weight", [(kind("q8_0"), f64::INFINITY)].into()),
+    ];
+    for line in wrong {
+        let error = line.write(&mut writer).unwrap_err();
+        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+    }
+    let (bytes, map) = writer.finish().unwrap();
+    assert_eq!(
+        SensitivityMap::read(Scratch::new().file(&bytes)).unwrap(),
+        map
+    );
+    assert!(map.cells.len() == 1 && map.errors.is_empty());
+}
+
+#[test]
+fn a_header_that_cannot_be_is_named() {
+    type Edit = fn(&mut MapHeader);
+    let cases: [(Edit, &str); 15] = [
+        (|h| h.kl_map = 2, "map version 2"),
+        (|h| h.n_ctx = 0, "n_ctx 0"),
+        (|h| h.windows.clear(), "no windows"),
+        (|h| h.windows[1].window = 7, "window 7 is listed twice"),
+        (
+            |h| h.windows[1].n_rows = 5,
+            "window 2 of 5 rows, n_ctx is 4",
+        ),
+        (
+            |h| h.measured_type = kind("q8_K"),
+            "q8_K is not a type of weights",
+        ),
+        (
+            |h| h.types.push(kind("i32")),
+            "i32 is not a type of weights",
+        ),
+        (|h| h.types.push(kind("q8_0")), "type q8_0 is listed twice"),
+        (|h| h.alignment = 24, "an alignment of 24 bytes"),
+        (|h| h.metadata_bytes = u64::MAX, "bytes before the tensors"),
+        (
+            |h| h.tensors[1].name = "a.weight".into(),
+            "tensor a.weight is listed twice",
+        ),
+        (
+            |h| h.tensors[0].shape.clear(),
+            "tensor a.weight of shape []",
+        ),
+        (
+            |h| h.tensors[0].shape[1] = 0,
+            "tensor a.weight of shape [256, 0]",
+        ),
+        (
+            |h| h.tensors[2].kind = kind("q4_K"),
+            "shape [32, 2, 2] and type q4_K",
+        ),
+        (|h| h.tensors[0].shape = vec![1 << 40; 2], "parameters"),
+    ];
+    for (edit, expected) in cases {
+        let mut header = header();
+        edit(&mut header);
+        let mut line = serde_json::to_vec(&header).unwrap();
+        line.push(b'\n');
+        let scratch = Scratch::new();
+        let error = SensitivityMap::read(scratch.file(&line)).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        let error = MapWriter::create(Vec::new(), Path::new("out"), header).unwrap_err();
+        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let mut part = header();
+    let shard = |index| Shard {
+        index,
+        count: 2,
+        n_windows: 3,
+        n_rows: 7,
+    };
+    part.shard = Some(shard(2));
+    assert!(MapWriter::create(Vec::new(), Path::new("out"), part.clone()).is_err());
+    part.shard = Some(shard(1));
+    let bytes = write(part, &[]).unwrap();
+    let part = SensitivityMap::read(Scratch::new().file(&bytes)).unwrap();
+    assert_eq!(part.header.shard, Some(shard(1)));
+    assert_eq!(part.header.of_whole(), header());
+}
+
+#[test]
+fn other_files_are_no_maps() {
+    let scratch = Scratch::new();
+    for (bytes, found) in [
+        (&b""[..], Found::Empty),
+        (b"GGUF\x03\0\0\0", Found::Model),
+        (b"kl_sidecar_v1\n{}", Found::Sidecar),
+        (b"{\"kl_m", Found::Json),
+    ] {
+        let error = SensitivityMap::read(scratch.file(bytes)).unwrap_err();
+        assert!(matches!(error.fault, Fault::NotAMap(what) if what == found));
+    }
+}
+
+#[test]
+fn a_line_without_an_end_uses_no_memory_without_an_end() {
+    let scratch = Scratch::new();
+    sparse(&scratch.path, 1 << 40, &[(0, MAGIC.as_bytes())]);
+    let error = SensitivityMap::read(&scratch.path).unwrap_err();
+    assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
+}
