@@ -143,6 +143,19 @@ pub fn count(value: u64) -> String {
     HumanCount(value).to_string()
 }
 
+/// A count in few characters: `512`, `66 K`, `1.2 M`, `671 B`.
+pub fn short_count(value: u64) -> String {
+    let units = [(1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " K")];
+    // 999.5 thousand is a million already.
+    let unit = units.iter().find(|(unit, _)| value as f64 >= 0.9995 * unit);
+    let Some((unit, symbol)) = unit else {
+        return value.to_string();
+    };
+    let in_units = value as f64 / unit;
+    let decimals = usize::from(in_units < 9.95);
+    format!("{in_units:.decimals$}{symbol}")
+}
+
 /// A count of things: `1 window`, `1,234 windows`.
 pub fn count_of(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
@@ -236,6 +249,14 @@ mod tests {
         assert_eq!(count_of(0, "window"), "0 windows");
         assert_eq!(count_of(1, "window"), "1 window");
         assert_eq!(count_of(1234, "window"), "1,234 windows");
+        let short = [
+            0, 999, 1000, 65_536, 999_499, 999_500, 1_249_000, 12_345_678,
+        ];
+        let shown = [
+            "0", "999", "1.0 K", "66 K", "999 K", "1.0 M", "1.2 M", "12 M",
+        ];
+        assert_eq!(short.map(short_count), shown);
+        assert_eq!(short_count(671_026_419_200), "671 B");
         let roughly = [0, 7, 85, 144, 1250, u64::MAX].map(rough);
         assert_eq!(roughly[..5], [0, 7, 85, 140, 1300]);
         assert_eq!(roughly[5], 18_000_000_000_000_000_000);

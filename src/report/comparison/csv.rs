@@ -94,10 +94,10 @@ fn row(model: &ComparedModel) -> [String; COLUMNS.len()] {
         let number = numbers.get(key).copied().flatten();
         match value.unwrap_or(&Value::Null) {
             Value::Bool(is) => is.to_string(),
-            Value::String(value) => text(value),
+            Value::String(value) => csv_text(value),
             Value::Array(values) => {
                 let values = values.iter().filter_map(Value::as_str);
-                text(&Vec::from_iter(values).join(" "))
+                csv_text(&Vec::from_iter(values).join(" "))
             }
             _ => number.map(|number| number.to_string()).unwrap_or_default(),
         }
@@ -106,7 +106,7 @@ fn row(model: &ComparedModel) -> [String; COLUMNS.len()] {
 
 /// A text, in quotes where it needs them. A spreadsheet runs a cell that starts like a formula as
 /// one, in quotes or not: an apostrophe before it makes it text (OWASP, "CSV Injection").
-fn text(value: &str) -> String {
+pub fn csv_text(value: &str) -> String {
     let apostrophe = match value.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) {
         true => "'",
         false => "",
@@ -138,7 +138,7 @@ mod tests {
             ),
             ("q4=x", "q4=x"),
         ] {
-            assert_eq!(text(label), cell);
+            assert_eq!(csv_text(label), cell);
         }
         let mut of = comparison();
         of.models[0].label = "=1+1".to_owned();

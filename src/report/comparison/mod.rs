@@ -25,6 +25,7 @@ use crate::stats::{Clustering, Confidence};
 pub const NEAR: f64 = 1.1;
 
 pub use csv::CSV_START;
+pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};

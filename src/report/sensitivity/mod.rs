@@ -1,11 +1,14 @@
 //! A map of sensitivity as `kl sensitivity` shows it: [`Sensitivity`], from which every output is made.
 //! Its fields are the keys of the JSON.
 
+mod csv;
+mod kld_results;
 mod parts;
 #[cfg(test)]
 pub(super) mod sample;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use kl_formats::{
     BackendIdentity, Cell, GgmlType, ImatrixIdentity, MapHeader, SensitivityMap, TextIdentity,

@@ -1,6 +1,7 @@
 use super::{Sensitivity, compared, sample};
 use crate::report::json_text;
 use crate::report::tests::schema;
+use crate::stats::Estimate;
 
 #[test]
 fn the_json_is_as_its_schema_states() {
@@ -78,4 +79,98 @@ fn a_tensor_without_the_type_is_compared_at_another() {
         compared(&tensor, measured).is_none(),
         "only the original's type is left"
     );
+}
+
+/// No line is wider than the terminal, but for a path.
+#[track_caller]
+fn check_width(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn text_of_a_small_model() {
+    let text = sample::small().text("map.jsonl");
+    check_width(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn text_of_a_mixture_of_experts() {
+    let text = sample::experts().text("map.jsonl");
+    check_width(&text);
+    insta::assert_snapshot!(text);
+}
+
+/// Names of any length, and numbers that are missing.
+#[test]
+fn the_text_fits_whatever_a_map_holds() {
+    let mut of = sample::small();
+    for tensor in &mut of.tensors {
+        tensor.tensor.name = format!("{}\u{202e}{}", "long".repeat(20), tensor.tensor.name);
+        (tensor.share, tensor.relative_cost) = (None, Some(f64::NAN));
+        tensor.at.kld = Estimate::point(f64::NAN);
+    }
+    for role in &mut of.by_role {
+        role.role = format!("{}{}", "role".repeat(20), role.role);
+    }
+    for check in &mut of.checks {
+        check.tensor = format!("{}{}", "long".repeat(20), check.tensor);
+        check.predicted = 0.0;
+    }
+    for layer in &mut of.by_layer {
+        layer.part.kld = Estimate::point(0.0);
+    }
+    let text = of.text("map.jsonl");
+    let (_, tables) = text.split_once("\nBy role\n").unwrap();
+    check_width(tables);
+    assert!(
+        !text.contains('\u{202e}') && !text.contains("NaN"),
+        "{text}"
+    );
+    of.tensors.clear();
+    of.by_role.clear();
+    of.by_layer.clear();
+    of.additivity.clear();
+    of.checks.clear();
+    let text = of.text("map.jsonl");
+    assert!(
+        !text.contains("By layer") && !text.contains("together"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_csv_has_a_row_for_each_tensor_and_type() {
+    let mut of = sample::small();
+    of.tensors[1].tensor.name = "=a,b".to_owned();
+    let csv = of.csv();
+    assert_eq!(csv.lines().count(), 1 + 22 * 7);
+    insta::assert_snapshot!(Vec::from_iter(csv.lines().take(10)).join("\n"));
+}
+
+/// As the GGUF Tool Suite's `quant_assign.py` reads it: `QTYPE`, then the tensors; a number in each
+/// cell, or nothing where a tensor cannot have the type.
+#[test]
+fn kld_results_are_a_table_of_types_and_tensors() {
+    let mut of = sample::small();
+    of.tensors[2].tensor.costs.remove(0);
+    of.tensors[3].tensor.costs[5].kld = Estimate::point(-1e-12);
+    of.tensors[4].tensor.costs[5].kld = Estimate::point(0.0123456);
+    let table = of.kld_results();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split(',').collect())
+        .collect();
+    let names = of.tensors.iter().map(|of| of.tensor.name.as_str());
+    assert_eq!(rows[0], Vec::from_iter(["QTYPE"].into_iter().chain(names)));
+    let types: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
+    assert_eq!(types, ["q3_K", "q2_K", "q4_K", "q5_K", "q6_K", "q8_0"]);
+    assert!(rows.iter().all(|row| row.len() == 23));
+    assert_eq!(rows[1][1..3], ["0.0001500", "0.00005772"]);
+    assert_eq!((rows[2][2], rows[2][3]), ("0.0001732", ""));
+    assert_eq!((rows[6][4], rows[6][5]), ("0.000000", "0.012346"));
+    let smallest: f64 = rows[6][2].parse().unwrap();
+    assert!((smallest / of.tensors[1].tensor.costs[5].kld.value - 1.0).abs() < 1e-3);
 }
