@@ -1,26 +1,33 @@
 //! From a map of sensitivity to the best mixture of types: pure functions, no model and no file.
 //!
-//! [`Sensitivities`] is what a map says of each tensor at each type, [`solve`] chooses.
+//! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve`] chooses:
+//!
+//! 1. `combination`: numbers that are made of cells' means, with intervals;
+//! 2. `costs`: the KLD of each tensor at each type;
+//! 3. `additivity`: the KLD of a mixture from the sum of its tensors';
+//! 4. `knapsack`, `solve`, `frontier`: the best mixtures;
+//! 5. `file`: a recipe as llama.cpp's quantizer takes it.
 
-use kl_formats::{GgmlType, Mixture, SensitivityMap};
+mod additivity;
+mod combination;
+mod costs;
+mod file;
+mod frontier;
+mod knapsack;
+mod names;
+mod sensitivities;
+mod solve;
+
+pub use file::{QuantizeCommand, tensor_type_file};
+pub use frontier::{frontier, thinned};
+pub use names::role_and_layer;
+pub use sensitivities::Sensitivities;
+pub use solve::solve;
+
+use kl_formats::{GgmlType, Mixture};
 use serde::Serialize;
 
-use crate::stats::{Confidence, Estimate};
-
-/// What a map says: the KLD that each tensor costs at each type, and the bytes.
-#[derive(Clone, Debug)]
-pub struct Sensitivities {
-    /// The tensors that the quantizer may change, in the order of the file.
-    pub tensors: Vec<TensorCosts>,
-    /// Bytes of a quantized file besides those tensors.
-    pub fixed_bytes: u64,
-    /// Parameters of all tensors.
-    pub n_params: u64,
-    /// The whole model at one type, against the sum of its tensors.
-    pub additivity: Vec<Additivity>,
-    /// Cells that were predicted from another type, and then measured.
-    pub checks: Vec<Check>,
-}
+use crate::stats::Estimate;
 
 /// A tensor at each type that it can have.
 #[derive(Clone, Debug, Serialize)]
@@ -117,47 +124,4 @@ pub struct FrontierPoint {
     pub bpw: f64,
     /// The predicted mean KLD, in nats.
     pub kld: f64,
-}
-
-impl Sensitivities {
-    /// Reads a map.
-    ///
-    /// # Errors
-    /// What the map lacks, and what to do.
-    pub fn of(_map: &SensitivityMap, _confidence: Confidence) -> Result<Self, String> {
-        Err("not yet".to_owned())
-    }
-
-    /// Bytes of the file that has this mixture.
-    pub fn size_bytes(&self, _mixture: &Mixture) -> u64 {
-        0
-    }
-
-    /// Bits per parameter of all tensors.
-    pub fn bpw(&self, _mixture: &Mixture) -> f64 {
-        0.0
-    }
-
-    /// The predicted mean KLD of this mixture, in nats.
-    pub fn predict(&self, _mixture: &Mixture) -> Estimate {
-        Estimate::point(0.0)
-    }
-}
-
-/// Finds the best mixture of these types.
-///
-/// # Errors
-/// A goal that no mixture reaches: what can be reached.
-pub fn solve(_of: &Sensitivities, _goal: Goal, _types: &[GgmlType]) -> Result<Recipe, String> {
-    Err("not yet".to_owned())
-}
-
-/// The mixtures of these types that none of their size beats, by rising bytes.
-pub fn frontier(_of: &Sensitivities, _types: &[GgmlType]) -> Vec<FrontierPoint> {
-    Vec::new()
-}
-
-/// The file that `llama-quantize --tensor-type-file` takes.
-pub fn tensor_type_file(_mixture: &Mixture) -> String {
-    String::new()
 }

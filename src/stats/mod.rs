@@ -70,6 +70,7 @@ pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use ratio::Ratio;
 pub use significance::{ShareDifference, holm};
+pub(crate) use spread::ClusteredError;
 pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Statistics, Summary, Tokens};
 pub use token::{TokenLocation, is_counted};

@@ -148,9 +148,8 @@ impl Spread {
     /// the two standard errors and the skewness that belongs to it.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.larger().and_then(|by| {
-            let t = student_two_sided(confidence, by.degrees);
-            let (below, above) = reach(t, by.skewness);
-            let (lo, hi) = (value - below * by.se, value + above * by.se);
+            let (below, above) = by.reach(confidence);
+            let (lo, hi) = (value - below, value + above);
             (lo.is_finite() && hi.is_finite()).then_some((lo, hi))
         });
         ClusteredInterval {
@@ -207,6 +206,20 @@ pub(super) fn strata<T: Copy>(clusters: &BTreeMap<Cluster, T>) -> Vec<Vec<T>> {
 }
 
 impl ClusteredError {
+    /// The error of a number from the influence of each cluster on it, whose sum is 0; `None` for
+    /// fewer than two.
+    pub(crate) fn of_influences(influences: &[f64]) -> Option<Self> {
+        Self::of_totals(1.0, influences, 1)
+    }
+
+    /// The distances from the value to the lower and to the upper end of its interval: Student's t
+    /// with Hall's correction for skewness.
+    pub(crate) fn reach(self, confidence: Confidence) -> (f64, f64) {
+        let t = student_two_sided(confidence, self.degrees);
+        let (below, above) = reach(t, self.skewness);
+        (below * self.se, above * self.se)
+    }
+
     /// The error from the totals of the clusters' residuals, whose sum is 0 in each of `n_strata`;
     /// `None` for fewer than two.
     ///

@@ -208,13 +208,7 @@ fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
         cells,
         is_cut_off: false,
     };
-    let of = Sensitivities {
-        tensors,
-        fixed_bytes: 4096,
-        n_params,
-        additivity: additivity.to_vec(),
-        checks: checks.to_vec(),
-    };
+    let of = Sensitivities::made_up(tensors, 4096, additivity.to_vec(), checks.to_vec());
     let confidence = Confidence::default();
     let mut of = Sensitivity::new(&map, of, confidence, Some(83.0), Vec::new());
     of.versions = made_up::VERSIONS;

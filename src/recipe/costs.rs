@@ -1,0 +1,369 @@
+//! The KLD of each tensor at each type, from the cells that tell most of it.
+//!
+//! A tensor that was measured alone has its own cell. Its KLD at another type is times the ratio of
+//! its weight errors, because a tensor's KLD is proportional to its relative squared weight error. A
+//! group's KLD is shared among those of its tensors that were not measured alone, by their weight
+//! errors too. A tensor that was not measured at all is as sensitive as the median of its role.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kl_formats::{Cell, GgmlType, SensitivityMap};
+
+use super::combination::{CellMean, Combination, Doubt};
+use super::names::role_and_layer;
+
+/// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
+/// and on another model it is 0.2.
+const TYPE_DOUBT: f64 = 0.2;
+
+/// The number of checks that [`TYPE_DOUBT`] counts as.
+const CHECKS_OF_DOUBT: f64 = 4.0;
+
+/// The same of a tensor's share of its group.
+const SHARE_DOUBT: f64 = 0.5;
+
+/// The same of a tensor that was not measured.
+const ROLE_DOUBT: f64 = 1.0;
+
+/// A group's other tensors have at least this part of the share that they would have without those
+/// that were measured alone.
+const LEAST_REST: f64 = 0.1;
+
+/// A tensor whose KLD was lost in rounding errors has this part of what its role would give it: it
+/// is not worth bits, but it is not free either.
+const LOST: f64 = 0.01;
+
+/// The KLD of a tensor at a type.
+#[derive(Clone, Debug)]
+pub struct Term {
+    pub kld: Combination,
+    pub is_measured: bool,
+}
+
+/// A cell that was predicted from another one, by their indexes.
+#[derive(Clone, Copy, Debug)]
+pub struct Predicted {
+    pub tensor: usize,
+    pub kind: GgmlType,
+    pub kld: f64,
+    pub cell: usize,
+}
+
+/// What a map says of the tensors that the quantizer may change.
+#[derive(Debug)]
+pub struct Terms {
+    /// Those of each tensor, at each type that it was measured at or has a weight error at, and at
+    /// its own. Tensors of which the map says nothing have their own type alone.
+    pub of: Vec<BTreeMap<GgmlType, Term>>,
+    pub checks: Vec<Predicted>,
+}
+
+/// A cell's KLD, or its share of one, for a tensor at the type that it was exchanged for.
+#[derive(Clone, Debug)]
+struct Source {
+    kind: GgmlType,
+    error: f64,
+    kld: Combination,
+}
+
+/// The pieces of a map that are needed to make terms.
+struct Reader<'m> {
+    map: &'m SensitivityMap,
+    means: &'m [Option<CellMean>],
+    names: Vec<&'m str>,
+    own: Vec<GgmlType>,
+    index: BTreeMap<&'m str, usize>,
+}
+
+impl Terms {
+    /// Reads a map, whose cells have these means.
+    ///
+    /// # Errors
+    /// A map in which nothing was measured.
+    pub fn of(map: &SensitivityMap, means: &[Option<CellMean>]) -> Result<Self, String> {
+        let reader = Reader::of(map, means);
+        let singles = reader.singles();
+        let mut sources = reader.own_sources(&singles);
+        reader.share_groups(&mut sources);
+        reader.fill_in(&mut sources)?;
+        let checks = reader.checks(&singles, &sources);
+        let doubt = type_doubt(&checks, means);
+        let of = (0..reader.names.len()).map(|tensor| {
+            let empty = BTreeMap::new();
+            let singles = singles.get(&tensor).unwrap_or(&empty);
+            reader.terms(tensor, singles, sources[tensor].as_ref(), doubt)
+        });
+        Ok(Self {
+            of: of.collect(),
+            checks,
+        })
+    }
+}
+
+impl<'m> Reader<'m> {
+    fn of(map: &'m SensitivityMap, means: &'m [Option<CellMean>]) -> Self {
+        let tensors = map.header.tensors.iter();
+        let tensors = tensors.filter(|tensor| tensor.is_quantizable);
+        let names: Vec<&str> = tensors.clone().map(|tensor| tensor.name.as_str()).collect();
+        Self {
+            map,
+            means,
+            index: names.iter().copied().zip(0..).collect(),
+            names,
+            own: tensors.map(|tensor| tensor.kind).collect(),
+        }
+    }
+
+    /// The weight error of a tensor at a type; `None` if the map lacks it.
+    fn error(&self, tensor: usize, kind: GgmlType) -> Option<f64> {
+        if kind == self.own[tensor] {
+            return Some(0.0);
+        }
+        let error = *self.map.errors.get(self.names[tensor])?.get(&kind)?;
+        (error.is_finite() && error >= 0.0).then_some(error)
+    }
+
+    /// The mean of a cell, as a number to reckon with.
+    fn measured(&self, cell: usize) -> Option<Combination> {
+        let mean = self.means[cell].as_ref()?;
+        Some(Combination::of_cell(cell, mean))
+    }
+
+    /// The cells with a single tensor, by tensor and type.
+    fn singles(&self) -> BTreeMap<usize, BTreeMap<GgmlType, usize>> {
+        let mut singles = BTreeMap::<usize, BTreeMap<GgmlType, usize>>::new();
+        for (cell, of) in self.map.cells.iter().enumerate() {
+            if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
+                && let Some(&tensor) = self.index.get(name.as_str())
+                && self.means[cell].is_some()
+            {
+                singles.entry(tensor).or_default().insert(*kind, cell);
+            }
+        }
+        singles
+    }
+
+    /// The source of each tensor that was measured alone: at the map's type, or else the cell with the
+    /// most windows.
+    fn own_sources(
+        &self,
+        singles: &BTreeMap<usize, BTreeMap<GgmlType, usize>>,
+    ) -> Vec<Option<Source>> {
+        let best = |(&tensor, cells): (&usize, &BTreeMap<GgmlType, usize>)| {
+            let known = cells.iter().filter_map(|(&kind, &cell)| {
+                let error = self.error(tensor, kind).filter(|error| *error > 0.0)?;
+                let is_usual = kind == self.map.header.measured_type;
+                let rank = (is_usual, self.map.cells[cell].klds.len());
+                Some((rank, kind, error, cell))
+            });
+            let (_, kind, error, cell) = known.max_by_key(|(rank, ..)| *rank)?;
+            let kld = self.measured(cell)?;
+            Some((tensor, Source { kind, error, kld }))
+        };
+        let mut sources = vec![None; self.names.len()];
+        for (tensor, source) in singles.iter().filter_map(best) {
+            sources[tensor] = Some(source);
+        }
+        sources
+    }
+
+    /// Shares the KLDs of groups among the tensors that have no source yet, those of the smallest
+    /// groups first.
+    fn share_groups(&self, sources: &mut [Option<Source>]) {
+        let half = self.names.len() / 2;
+        let cells = self.map.cells.iter().enumerate();
+        let mut groups: Vec<(usize, &Cell)> = cells
+            .filter(|(_, cell)| (2..=half).contains(&cell.exchanged.len()))
+            .collect();
+        groups.sort_by_key(|(_, cell)| cell.exchanged.len());
+        for (cell, group) in groups {
+            let Some(whole) = self.measured(cell) else {
+                continue;
+            };
+            let members = group.exchanged.iter().filter_map(|(name, &kind)| {
+                let tensor = *self.index.get(name.as_str())?;
+                Some((tensor, kind, self.error(tensor, kind)?))
+            });
+            let (known, rest): (Vec<_>, Vec<_>) =
+                members.partition(|(tensor, ..)| sources[*tensor].is_some());
+            let sum = |of: &[(usize, GgmlType, f64)]| of.iter().map(|(.., error)| error).sum();
+            let (of_known, of_rest): (f64, f64) = (sum(&known), sum(&rest));
+            if of_rest == 0.0 {
+                continue;
+            }
+            let mut left = whole.clone();
+            for (tensor, _, error) in known {
+                if let Some(source) = &sources[tensor] {
+                    left.add(&source.kld, -error / source.error);
+                }
+            }
+            let least = LEAST_REST * of_rest / (of_known + of_rest);
+            if left.value < least * whole.value {
+                left = whole.times(least);
+            }
+            for (tensor, kind, error) in rest {
+                let kld = left.times(error / of_rest);
+                sources[tensor] = (error > 0.0).then(|| Source {
+                    kind,
+                    error,
+                    kld: kld.doubted(Doubt::Tensor(tensor), SHARE_DOUBT),
+                });
+            }
+        }
+    }
+
+    /// Gives the tensors with weight errors that have no source yet that of the median tensor of their
+    /// role, or of all where the role has none; and those whose KLD was lost a part of it.
+    fn fill_in(&self, sources: &mut [Option<Source>]) -> Result<(), String> {
+        let roles: Vec<String> = self
+            .names
+            .iter()
+            .map(|name| role_and_layer(name).0)
+            .collect();
+        let mut known: Vec<(f64, usize)> = Vec::new();
+        for (tensor, source) in sources.iter().enumerate() {
+            if let Some(source) = source
+                && source.kld.value > 0.0
+            {
+                known.push((source.kld.value / source.error, tensor));
+            }
+        }
+        known.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if known.is_empty() {
+            let message =
+                "the map has no tensor whose KLD is above 0: finish it with `kl sensitivity";
+            return Err(format!("{message} --resume`, or measure it on more text"));
+        }
+        let median = |role: Option<&str>| {
+            let of_role = known
+                .iter()
+                .filter(|(_, tensor)| role.is_none_or(|role| roles[*tensor] == role));
+            let of_role: Vec<_> = of_role.collect();
+            of_role.get(of_role.len() / 2).map(|(_, tensor)| *tensor)
+        };
+        let before = sources.to_vec();
+        for (tensor, source) in sources.iter_mut().enumerate() {
+            let part = match &before[tensor] {
+                Some(source) if source.kld.value > 0.0 => continue,
+                Some(_) => LOST,
+                None => 1.0,
+            };
+            let like = median(Some(&roles[tensor])).or_else(|| median(None));
+            let like = like.and_then(|tensor| before[tensor].as_ref());
+            let kinds = self.map.errors.get(self.names[tensor]);
+            let mut kinds = kinds.into_iter().flat_map(|kinds| kinds.keys());
+            let usual = self.map.header.measured_type;
+            let kind = match before[tensor].as_ref() {
+                Some(source) => Some(source.kind),
+                None if self.error(tensor, usual).is_some() => Some(usual),
+                None => kinds.next().copied(),
+            };
+            *source = like.zip(kind).and_then(|(like, kind)| {
+                let error = self.error(tensor, kind).filter(|error| *error > 0.0)?;
+                let kld = like.kld.times(part * error / like.error);
+                let kld = kld.doubted(Doubt::Tensor(tensor), ROLE_DOUBT);
+                Some(Source { kind, error, kld })
+            });
+        }
+        Ok(())
+    }
+
+    /// The single cells that follow from another one.
+    fn checks(
+        &self,
+        singles: &BTreeMap<usize, BTreeMap<GgmlType, usize>>,
+        sources: &[Option<Source>],
+    ) -> Vec<Predicted> {
+        let mut checks = Vec::new();
+        for (&tensor, cells) in singles {
+            let Some(source) = &sources[tensor] else {
+                continue;
+            };
+            for (&kind, &cell) in cells.iter().filter(|(kind, _)| **kind != source.kind) {
+                if let Some(error) = self.error(tensor, kind) {
+                    let kld = source.kld.value * error / source.error;
+                    checks.push(Predicted {
+                        tensor,
+                        kind,
+                        kld,
+                        cell,
+                    });
+                }
+            }
+        }
+        checks
+    }
+
+    /// The KLD of a tensor at each type, from the cell at it, or else from the one whose weight error
+    /// is nearest.
+    fn terms(
+        &self,
+        tensor: usize,
+        singles: &BTreeMap<GgmlType, usize>,
+        source: Option<&Source>,
+        doubt: f64,
+    ) -> BTreeMap<GgmlType, Term> {
+        let own = Term {
+            kld: Combination::default(),
+            is_measured: true,
+        };
+        let mut terms = BTreeMap::from([(self.own[tensor], own)]);
+        let cells = singles.iter().filter_map(|(&kind, &cell)| {
+            let kld = self.measured(cell)?;
+            let error = self.error(tensor, kind).unwrap_or(0.0);
+            Some(Source { kind, error, kld })
+        });
+        let cells: Vec<Source> = cells.collect();
+        let errors = self.map.errors.get(self.names[tensor]);
+        let kinds: BTreeSet<GgmlType> = errors
+            .into_iter()
+            .flat_map(|of| of.keys().copied())
+            .collect();
+        let usable = cells
+            .iter()
+            .filter(|cell| cell.error > 0.0 && cell.kld.value > 0.0);
+        let usable: Vec<&Source> = usable.chain(source).collect();
+        for kind in kinds {
+            if let Some(error) = self.error(tensor, kind)
+                && kind != self.own[tensor]
+            {
+                let distance = |source: &Source| (error / source.error).ln().abs();
+                let nearest = usable
+                    .iter()
+                    .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+                if let Some(nearest) = nearest {
+                    let kld = nearest.kld.times(error / nearest.error);
+                    let kld = match kind == nearest.kind {
+                        true => kld,
+                        false => kld.doubted(Doubt::Type(tensor, kind), doubt),
+                    };
+                    let is_measured = false;
+                    terms.insert(kind, Term { kld, is_measured });
+                }
+            }
+        }
+        for cell in cells {
+            let kld = match cell.kld.value > 0.0 {
+                true => cell.kld,
+                false => Combination::default(),
+            };
+            let is_measured = true;
+            terms.insert(cell.kind, Term { kld, is_measured });
+        }
+        terms
+    }
+}
+
+/// The standard deviation of the logarithm of a KLD that follows from another type's.
+fn type_doubt(checks: &[Predicted], means: &[Option<CellMean>]) -> f64 {
+    let squares: Vec<f64> = checks
+        .iter()
+        .filter_map(|check| {
+            let ratio = means[check.cell].as_ref()?.value / check.kld;
+            (ratio > 0.0 && ratio.is_finite()).then(|| ratio.ln().powi(2))
+        })
+        .collect();
+    let usual = CHECKS_OF_DOUBT * TYPE_DOUBT.powi(2);
+    let n = CHECKS_OF_DOUBT + squares.len() as f64;
+    ((usual + squares.iter().sum::<f64>()) / n).sqrt()
+}

@@ -1,0 +1,353 @@
+//! The multiple-choice knapsack: one item of each class, at the lowest cost within a budget of weight.
+//!
+//! The convex hulls of the classes give a lower bound and a price of weight (Sinha & Zoltners 1979,
+//! "The multiple-choice knapsack problem", Operations Research 27). An item costs more than its
+//! class's best one at that price, and a solution at most as far from the bound as the best one known
+//! uses only items whose excess is no greater: few are left. All their combinations that no other one
+//! dominates are listed, first those with the smallest excess.
+
+/// An item of a class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Item {
+    pub cost: f64,
+    pub weight: f64,
+}
+
+/// An item of each class.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// The index of each class's item.
+    pub items: Vec<usize>,
+    pub cost: f64,
+    pub weight: f64,
+    /// No solution costs less; the cost, if this one is known to be the best.
+    pub bound: f64,
+}
+
+/// A change of one class's item on the way from the lightest solution to the cheapest.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub class: usize,
+    /// The index of the item after the step.
+    pub item: usize,
+    /// The weight that it adds.
+    pub weight: f64,
+    /// The cost that it saves.
+    pub saving: f64,
+}
+
+/// The states that are listed at most, over all classes.
+const MAX_STATES: usize = 4_000_000;
+
+/// Sums that differ by less than this part of them are equal.
+const ROUNDING: f64 = 1e-12;
+
+/// Finds the solution of the lowest cost, or one whose `bound` states how far it may be from that.
+/// `None` if even the lightest items are too heavy. No class is empty; costs and weights are finite.
+pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
+    let lightest: Vec<usize> = classes.iter().map(|class| hull(class)[0]).collect();
+    let mut greedy = Solution::of(classes, lightest);
+    if greedy.weight > budget {
+        return None;
+    }
+    let mut price = 0.0;
+    let mut is_full = vec![false; classes.len()];
+    for step in steps(classes) {
+        if is_full[step.class] {
+            continue;
+        }
+        if greedy.weight + step.weight > budget {
+            is_full[step.class] = true;
+            price = f64::max(price, step.saving / step.weight);
+            continue;
+        }
+        greedy.set(classes, step.class, step.item);
+    }
+    greedy.fill(classes, budget);
+    let core = Core::of(classes, budget, price);
+    greedy.bound = core.bound;
+    let rounding = ROUNDING * (greedy.cost.abs() + core.bound.abs());
+    let gap = greedy.cost - core.bound;
+    if gap <= rounding {
+        greedy.bound = greedy.cost;
+        return Some(greedy);
+    }
+    let mut excess = gap / 256.0;
+    loop {
+        let Some(found) = core.search(excess + rounding) else {
+            return Some(greedy);
+        };
+        let best = match found.map(|items| Solution::of(classes, items)) {
+            Some(found) if found.cost < greedy.cost => found,
+            _ => greedy.clone(),
+        };
+        // All solutions up to the excess were listed.
+        if best.cost - core.bound <= excess + rounding {
+            let bound = best.cost;
+            return Some(Solution { bound, ..best });
+        }
+        greedy = Solution {
+            bound: core.bound,
+            ..best
+        };
+        excess = (4.0 * excess).min(greedy.cost - core.bound);
+    }
+}
+
+/// The steps along the classes' convex hulls, the one that saves most for its weight first.
+pub fn steps(classes: &[Vec<Item>]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (class, items) in classes.iter().enumerate() {
+        for pair in hull(items).windows(2) {
+            let (from, to) = (items[pair[0]], items[pair[1]]);
+            steps.push(Step {
+                class,
+                item: pair[1],
+                weight: to.weight - from.weight,
+                saving: from.cost - to.cost,
+            });
+        }
+    }
+    // A stable order, so that those of a class stay in order.
+    let rate = |step: &Step| step.saving / step.weight;
+    steps.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    steps
+}
+
+/// The indexes of the items on the lower convex hull of cost by weight, from the lightest to the
+/// cheapest.
+fn hull(items: &[Item]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|&a, &b| {
+        let (a, b) = (items[a], items[b]);
+        a.weight
+            .total_cmp(&b.weight)
+            .then(a.cost.total_cmp(&b.cost))
+    });
+    let mut hull: Vec<usize> = Vec::new();
+    for next in order {
+        if hull
+            .last()
+            .is_some_and(|&last| items[next].cost >= items[last].cost)
+        {
+            continue;
+        }
+        while let [.., before, last] = hull[..] {
+            let rate = |from: usize, to: usize| {
+                (items[from].cost - items[to].cost) / (items[to].weight - items[from].weight)
+            };
+            if rate(before, last) > rate(last, next) {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(next);
+    }
+    hull
+}
+
+impl Solution {
+    fn of(classes: &[Vec<Item>], items: Vec<usize>) -> Self {
+        let of = |value: fn(&Item) -> f64| {
+            let chosen = classes.iter().zip(&items);
+            chosen.map(|(class, &item)| value(&class[item])).sum()
+        };
+        Self {
+            cost: of(|item| item.cost),
+            weight: of(|item| item.weight),
+            bound: f64::NEG_INFINITY,
+            items,
+        }
+    }
+
+    fn set(&mut self, classes: &[Vec<Item>], class: usize, item: usize) {
+        let (from, to) = (classes[class][self.items[class]], classes[class][item]);
+        self.cost += to.cost - from.cost;
+        self.weight += to.weight - from.weight;
+        self.items[class] = item;
+    }
+
+    /// Gives single classes cheaper items as long as the budget allows it.
+    fn fill(&mut self, classes: &[Vec<Item>], budget: f64) {
+        loop {
+            let mut best: Option<(f64, usize, usize)> = None;
+            for (class, items) in classes.iter().enumerate() {
+                let now = items[self.items[class]];
+                let room = budget - self.weight + now.weight;
+                for (index, item) in items.iter().enumerate() {
+                    let saving = now.cost - item.cost;
+                    let is_better = best.is_none_or(|(most, ..)| saving > most);
+                    if item.weight <= room && saving > 0.0 && is_better {
+                        best = Some((saving, class, index));
+                    }
+                }
+            }
+            let Some((_, class, item)) = best else {
+                break;
+            };
+            self.set(classes, class, item);
+        }
+        *self = Self::of(classes, std::mem::take(&mut self.items));
+    }
+}
+
+/// The items by their excess at a price of weight.
+struct Core<'c> {
+    classes: &'c [Vec<Item>],
+    budget: f64,
+    price: f64,
+    /// A bound of all solutions' costs.
+    bound: f64,
+    /// The item of each class that is best at the price.
+    best: Vec<usize>,
+}
+
+/// A combination of the items of the classes so far.
+#[derive(Clone, Copy)]
+struct State {
+    weight: f64,
+    excess: f64,
+    /// The index of the state before, and the item that was added to it.
+    before: u32,
+    item: u32,
+}
+
+impl<'c> Core<'c> {
+    fn of(classes: &'c [Vec<Item>], budget: f64, price: f64) -> Self {
+        let at_price = |item: &Item| item.cost + price * item.weight;
+        let best: Vec<usize> = classes
+            .iter()
+            .map(|class| {
+                let order =
+                    |&a: &usize, &b: &usize| at_price(&class[a]).total_cmp(&at_price(&class[b]));
+                (0..class.len()).min_by(order).unwrap_or(0)
+            })
+            .collect();
+        let chosen = classes.iter().zip(&best);
+        let sum: f64 = chosen.map(|(class, &item)| at_price(&class[item])).sum();
+        Self {
+            classes,
+            budget,
+            price,
+            bound: sum - price * budget,
+            best,
+        }
+    }
+
+    /// Finds the best of all solutions within the budget that cost at most `most` more than the
+    /// bound. `Some(None)` if there is none, `None` if there are too many combinations.
+    fn search(&self, most: f64) -> Option<Option<Vec<usize>>> {
+        let mut open = Vec::new();
+        let mut fixed_weight = 0.0;
+        for (class, (items, &best)) in self.classes.iter().zip(&self.best).enumerate() {
+            let excess = |item: &Item| {
+                item.cost - items[best].cost + self.price * (item.weight - items[best].weight)
+            };
+            let options: Vec<(usize, f64, f64)> = items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| (index, item.weight, excess(item).max(0.0)))
+                .filter(|(.., excess)| *excess <= most)
+                .collect();
+            match options.len() {
+                1 => fixed_weight += items[best].weight,
+                _ => open.push((class, options)),
+            }
+        }
+        // The widest first: what the others can add is then soon known within narrow limits.
+        let extremes = |options: &[(usize, f64, f64)]| {
+            let weights = options.iter().map(|(_, weight, _)| *weight);
+            let min = weights.clone().fold(f64::INFINITY, f64::min);
+            (min, weights.fold(f64::NEG_INFINITY, f64::max))
+        };
+        open.sort_by(|(_, a), (_, b)| {
+            let width = |(min, max): (f64, f64)| max - min;
+            width(extremes(b)).total_cmp(&width(extremes(a)))
+        });
+        // The least and the most weight that the classes after each add.
+        let mut after = vec![(0.0, 0.0)];
+        for (_, options) in open.iter().rev() {
+            let (min, max) = extremes(options);
+            let (least, greatest) = after[after.len() - 1];
+            after.push((least + min, greatest + max));
+        }
+        after.pop();
+
+        let mut layers: Vec<Vec<State>> = vec![vec![State {
+            weight: fixed_weight,
+            excess: 0.0,
+            before: 0,
+            item: 0,
+        }]];
+        let mut n_states = 0;
+        for (_, options) in &open {
+            let (least, greatest) = after.pop().unwrap_or_default();
+            let last = &layers[layers.len() - 1];
+            if last.len().saturating_mul(options.len()) > 2 * MAX_STATES {
+                return None;
+            }
+            let mut next = Vec::with_capacity(last.len() * options.len());
+            for (before, state) in last.iter().enumerate() {
+                for &(item, weight, excess) in options {
+                    let (weight, excess) = (state.weight + weight, state.excess + excess);
+                    // Room that can no longer be used costs its price.
+                    let unused = (self.budget - weight - greatest).max(0.0);
+                    let is_possible =
+                        weight + least <= self.budget && excess + self.price * unused <= most;
+                    if is_possible {
+                        next.push(State {
+                            weight,
+                            excess,
+                            before: before as u32,
+                            item: item as u32,
+                        });
+                    }
+                }
+            }
+            self.drop_dominated(&mut next);
+            n_states += next.len();
+            if n_states > MAX_STATES {
+                return None;
+            }
+            layers.push(next);
+        }
+        let ends = layers[layers.len() - 1].iter().enumerate();
+        let ends = ends.filter(|(_, state)| state.weight <= self.budget);
+        let Some((mut index, _)) =
+            ends.min_by(|(_, a), (_, b)| self.cost(a).total_cmp(&self.cost(b)))
+        else {
+            return Some(None);
+        };
+        let mut items = self.best.clone();
+        for ((class, _), layer) in open.iter().zip(&layers[1..]).rev() {
+            let state = layer[index];
+            items[*class] = state.item as usize;
+            index = state.before as usize;
+        }
+        Some(Some(items))
+    }
+
+    /// The cost of a state, but for what all have in common.
+    fn cost(&self, state: &State) -> f64 {
+        state.excess - self.price * state.weight
+    }
+
+    /// Drops the states that are neither lighter nor cheaper than another.
+    fn drop_dominated(&self, states: &mut Vec<State>) {
+        states.sort_unstable_by(|a, b| {
+            let by_weight = a.weight.total_cmp(&b.weight);
+            by_weight.then(self.cost(a).total_cmp(&self.cost(b)))
+        });
+        let mut lowest = f64::INFINITY;
+        states.retain(|state| {
+            let cost = self.cost(state);
+            let is_kept = cost < lowest;
+            lowest = lowest.min(cost);
+            is_kept
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/knapsack.rs"]
+mod tests;
