@@ -1,9 +1,7 @@
-// Draws the charts, and lets you choose models and sort the table. Without it, the page still has
-// all texts and tables.
+// Draws the charts, and lets you sort tables. Without it, the page still has all texts and tables.
 "use strict";
 
 const page = JSON.parse(document.getElementById("data").textContent);
-const chosen = SLOTS.map(slot => page.shown[slot] ?? null);
 const views = [];
 
 document.documentElement.classList.add("js");
@@ -27,48 +25,14 @@ function placeLabels(spec) {
 async function draw(element) {
     const spec = {
         width: "container", autosize: {type: "fit-x", contains: "padding"},
-        config: chartConfig, data: {values: page.models},
+        config: chartConfig,
         ...charts[element.dataset.chart](page),
     };
     const {view} = await vegaEmbed(element, spec, {
         mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, patch: placeLabels,
         tooltip: {disableDefaultStyle: true}, logLevel: vega.Error,
     });
-    view.addEventListener("click", (_, item) => item?.datum?.label && choose(item.datum.label));
     views.push(view);
-}
-
-// Puts the chosen models into every chart, its key and the list of models.
-function show() {
-    for (const view of views) {
-        if (view.getState().signals.chosen) view.signal("chosen", [...chosen]).runAsync();
-    }
-    const sample = slot => `<svg viewBox="0 0 32 8" aria-hidden="true"><path class="sample slot${slot}" d="M0 4H32"/></svg>`;
-    for (const key of document.querySelectorAll("ul.key")) {
-        key.replaceChildren(...chosen.flatMap((label, slot) => {
-            if (label === null) return [];
-            const item = document.createElement("li");
-            item.innerHTML = sample(slot);
-            item.append(label);
-            return [item];
-        }));
-    }
-    const isFull = !chosen.includes(null);
-    for (const box of document.querySelectorAll(".chooser input")) {
-        const slot = chosen.indexOf(box.value);
-        box.checked = slot >= 0;
-        box.disabled = isFull && slot < 0;
-        box.nextElementSibling.innerHTML = slot < 0 ? "" : sample(slot);
-    }
-}
-
-// Chooses a model, or drops it if it is chosen.
-function choose(label) {
-    const slot = chosen.indexOf(label);
-    const free = chosen.indexOf(null);
-    if (slot >= 0) chosen[slot] = null;
-    else if (free >= 0) chosen[free] = label;
-    show();
 }
 
 function sortBy(header) {
@@ -91,13 +55,10 @@ function sortBy(header) {
 for (const button of document.querySelectorAll("th button")) {
     button.addEventListener("click", () => sortBy(button.parentElement));
 }
-for (const box of document.querySelectorAll(".chooser input")) {
-    box.addEventListener("change", () => choose(box.value));
-}
 // On paper the charts are as wide as the text, whatever the window's width.
 const PAPER_WIDTH = 680;
 addEventListener("beforeprint", () => views.forEach(view => view.signal("width", PAPER_WIDTH).run()));
 addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
 
 // A chart that fails leaves the others alone.
-Promise.all([...document.querySelectorAll(".chart")].map(chart => draw(chart).catch(console.error))).then(show);
+const drawn = Promise.all([...document.querySelectorAll(".chart")].map(chart => draw(chart).catch(console.error)));

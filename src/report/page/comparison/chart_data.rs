@@ -1,14 +1,11 @@
-//! The data of the charts, as JSON that is as small as it can be.
-
-use std::io;
+//! The data of the charts.
 
 use serde::Serialize;
-use serde_json::Serializer;
-use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::pareto::Step;
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::{SizeUnit, finite};
+use crate::report::page::data::on_log_scale;
 use crate::stats::{Bin, FEW_TOKENS, Point};
 
 /// The number of models that are in colour at once: as many as there are colours.
@@ -51,19 +48,6 @@ struct ChartModel<'c> {
     groups: &'c [Bin],
 }
 
-/// Writes numbers with five significant digits, and whole ones without a decimal point.
-struct Short;
-
-impl Formatter for Short {
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
-        match rounded.fract() == 0.0 && rounded.abs() < 1e9 {
-            true => write!(writer, "{}", rounded as i64),
-            false => CompactFormatter.write_f64(writer, rounded),
-        }
-    }
-}
-
 impl<'c> ChartData<'c> {
     /// `front`: the steps of the Pareto front.
     pub fn of(comparison: &'c Comparison, front: &[Step<'c>], unit: SizeUnit) -> Self {
@@ -76,13 +60,6 @@ impl<'c> ChartData<'c> {
             shown: shown(comparison, front),
             models: comparison.models.iter().map(model).collect(),
         }
-    }
-
-    /// The data for a script element, which ends at the first `</script`, wherever it is.
-    pub fn json(&self) -> serde_json::Result<String> {
-        let mut json = Vec::new();
-        self.serialize(&mut Serializer::with_formatter(&mut json, Short))?;
-        Ok(String::from_utf8_lossy(&json).replace('<', "\\u003c"))
     }
 
     /// Returns true if there is a quant to draw in the chart of sizes.
@@ -137,35 +114,4 @@ fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     }
     // In the order of the table.
     labels.filter(|label| chosen.contains(label)).collect()
-}
-
-/// A number, if a logarithmic scale has it.
-fn on_log_scale(end: Option<f64>) -> Option<f64> {
-    end.filter(|end| *end > 0.0).and_then(finite)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        let json = |x: f64| {
-            let mut json = Vec::new();
-            x.serialize(&mut Serializer::with_formatter(&mut json, Short))
-                .unwrap();
-            String::from_utf8(json).unwrap()
-        };
-        assert_eq!(json(0.000_473_471_92), "0.00047347");
-        assert_eq!(json(575.0), "575");
-        assert_eq!(json(0.0), "0");
-        assert_eq!(json(f64::INFINITY), "null");
-        assert_eq!(json(3.123e-9), "3.123e-9");
-    }
-
-    #[test]
-    fn what_is_not_finite_is_not_drawn() {
-        assert_eq!(on_log_scale(Some(f64::INFINITY)), None);
-        assert_eq!(on_log_scale(Some(-0.5)), None);
-    }
 }

@@ -205,10 +205,10 @@ fn the_page_loads_nothing() {
     // lets the browser load none of them.
     let own: String = {
         let mut rest = page.clone();
-        for script in &super::SCRIPTS[..3] {
+        for script in &super::super::SCRIPTS[..3] {
             rest = rest.replace(script, "");
         }
-        rest.replace(super::LICENCES, "")
+        rest.replace(super::super::LICENCES, "")
     };
     for address in [
         "http:",
@@ -233,11 +233,11 @@ fn the_generator_is_near_the_start() {
 
 #[test]
 fn the_libraries_are_whole() {
-    for script in super::SCRIPTS {
+    for script in super::super::SCRIPTS {
         assert!(!script.contains("</script"));
         assert!(!script.contains("<!--"));
     }
-    assert!(super::LICENCES.contains("Redistribution and use in source and binary forms"));
+    assert!(super::super::LICENCES.contains("Redistribution and use in source and binary forms"));
 }
 
 #[test]
@@ -435,11 +435,11 @@ fn names_are_joined_and_escaped() {
 
 #[test]
 fn tokens_stay_on_a_line() {
-    assert_eq!(super::token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
+    assert_eq!(super::super::token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
 }
 
 #[test]
 fn small_p_values_are_cut() {
-    assert_eq!(super::p_value(1e-9), "< 0.001");
-    assert_eq!(super::p_value(0.0123), "0.012");
+    assert_eq!(super::super::p_value(1e-9), "< 0.001");
+    assert_eq!(super::super::p_value(0.0123), "0.012");
 }

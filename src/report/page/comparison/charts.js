@@ -1,0 +1,230 @@
+// The charts of a comparison, as Vega-Lite specifications.
+//
+// Each has the page's models as its data. `chosen` holds the labels of the models in colour; the
+// index of a label in it, its slot, decides its colour and its dashes.
+"use strict";
+
+const SLOTS = [0, 1, 2, 3, 4, 5, 6, 7];
+const DASHES = [[1, 0], [8, 3], [2, 2], [8, 2, 2, 2], [5, 2], [12, 3], [1, 3], [8, 2, 2, 2, 2, 2]];
+const SHAPES = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left"];
+
+const label = {field: "label", type: "nominal", title: "model"};
+const chosenParam = page => ({name: "chosen", value: page.shown});
+// The noise floor is far below the rest: it is drawn only if it is chosen.
+const inSlot = [{calculate: "indexof(chosen, datum.label)", as: "slot"}, {filter: "datum.slot >= 0 || !datum.floor"}];
+const colour = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SLOTS.map(slot => `var(--c${slot})`)}};
+const dash = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: DASHES}};
+const shape = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SHAPES}};
+
+// Lines of all models: the chosen ones in colour, the others in grey, darker under the pointer.
+const lines = tooltip => [
+    {
+        transform: [{filter: "datum.slot < 0"}],
+        params: [{name: "hovered", select: {type: "point", on: "pointerover", clear: "pointerout", fields: ["label"]}}],
+        mark: {type: "line", strokeWidth: 1.2},
+        encoding: {detail: label, tooltip, stroke: {condition: {param: "hovered", empty: false, value: "var(--ink)"}, value: "var(--faint)"}},
+    },
+    {
+        transform: [{filter: "datum.slot >= 0"}],
+        mark: {type: "line", strokeWidth: 2.2},
+        encoding: {detail: label, color: colour, strokeDash: dash, tooltip},
+    },
+];
+
+// A hollow point is a mean over few tokens.
+const points = (page, tooltip) => ({
+    transform: [{filter: "datum.slot >= 0"}],
+    mark: {type: "point", filled: false, size: 50, opacity: 1},
+    encoding: {
+        detail: label, color: colour, shape, tooltip,
+        fill: {condition: {test: `datum.bin.n_tokens < ${page.few}`, value: "var(--paper)"}, ...colour},
+    },
+});
+
+const intervals = {
+    transform: [{filter: "datum.slot >= 0 && isValid(datum.lo) && isValid(datum.hi)"}],
+    mark: {type: "rule", strokeWidth: 1.5},
+    encoding: {y: {field: "lo"}, y2: {field: "hi"}, color: colour},
+};
+
+// The end of a bin's interval, if a logarithmic scale has it.
+const end = key => ({calculate: `datum.bin.kld.${key} > 0 ? datum.bin.kld.${key} : null`, as: key});
+
+// A part of the breakdown: `field` holds a bin for each part of the tokens.
+const bins = (page, field, title, more) => {
+    const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld.value"),
+        {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS},
+        {field: "bin.n_tokens", title: "tokens", format: ","}];
+    const joined = more === "joined";
+    return {
+        height: 300,
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld && datum.bin.kld.value > 0"}, end("lo"), end("hi")],
+        encoding: {
+            x: {field: "bin.label", type: "ordinal", sort: null, title, axis: {labelAngle: joined ? -35 : 0, labelLimit: 110}},
+            y: {...kldAxis, field: "bin.kld.value"},
+            ...(joined ? {} : {xOffset: {field: "slot", type: "ordinal", scale: {domain: SLOTS}}}),
+        },
+        layer: [...(joined ? lines(tooltip) : []), intervals, points(page, tooltip)],
+    };
+};
+
+// A noise floor this many times below the best quant is not drawn to scale.
+const FAR_BELOW = 30;
+const isLong = models => models.length > 40;
+
+// From the lowest end of an interval to the highest; it holds 1, and is never a single point.
+const ratioDomain = models => {
+    const ends = models.flatMap(model => [model.ratio, model.ratio_lo, model.ratio_hi]).filter(end => end !== null);
+    const [low, high] = [Math.min(1, ...ends), Math.max(1, ...ends)];
+    return [low, Math.max(high, 1.05 * low)];
+};
+
+// Where to label a logarithmic axis: the densest set of round numbers with at most `most` of them.
+// A narrow range has equal steps (1, 1.05, 1.1), a wide one the same numbers in each decade.
+const ratioTicks = ([low, high], most) => {
+    const sets = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5].map(step => {
+        const first = Math.ceil(low / step - 1e-9);
+        const n = high < 4 * low ? Math.floor(high / step + 1e-9) - first + 1 : 0;
+        return Array.from({length: Math.max(0, n)}, (_, i) => Number(((first + i) * step).toPrecision(6)));
+    });
+    for (const [every, steps] of [[1, [1, 2, 3, 5]], [1, [1, 2, 5]], [1, [1, 3]], [1, [1]], [2, [1]], [3, [1]], [6, [1]]]) {
+        const set = [];
+        for (let power = every * Math.floor(Math.log10(low) / every); 10 ** power <= high; power += every) {
+            set.push(...steps.map(step => Number((step * 10 ** power).toPrecision(6))));
+        }
+        sets.push(set.filter(tick => tick >= low && tick <= high));
+    }
+    return sets.find(set => set.length > 1 && set.length <= most) ?? [1];
+};
+
+// Where there is little room, a long name's end, where names of one family differ.
+const tail = "containerSize()[0] < 560 && length(datum.label) > 17 ? '…' + slice(datum.label, -16) : datum.label";
+
+const charts = withData(page => page.models, {
+    size: page => {
+        const quants = page.models.filter(model => !model.floor && model.size > 0 && model.kld > 0);
+        const front = quants.filter(model => model.front);
+        const withInterval = quants.filter(model => model.lo !== null && model.hi !== null);
+        // A noise floor far below all quants would press them together: it is only named.
+        const lowest = Math.min(...quants.map(model => model.kld));
+        const floors = page.models.filter(model => model.floor && model.kld > 0);
+        const drawn = floors.filter(model => model.kld > lowest / FAR_BELOW);
+        const far = floors.filter(model => model.kld <= lowest / FAR_BELOW);
+        const kinds = ["on the Pareto front", "not on it"];
+        const floorText = {type: "text", align: "right", baseline: "bottom", dx: -4, dy: -3, limit: {expr: "width - 10"}, fill: "var(--floor)"};
+        // Labels avoid what the other layers draw; a layer that draws nothing would stop them.
+        const layer = (models, rest) => (models.length > 0 ? [{data: {values: models}, ...rest}] : []);
+        return {
+            height: 420,
+            encoding: {
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: "~g", ...fewTicks}},
+                y: {...kldAxis, scale: {...kldAxis.scale, padding: 26}, field: "kld"},
+            },
+            layer: [
+                ...layer(drawn, {
+                    mark: {type: "rule", strokeDash: [6, 4], strokeWidth: 1.5, color: "var(--floor)"},
+                    encoding: {x: null},
+                }),
+                ...layer(drawn, {
+                    transform: [{calculate: "'noise floor: ' + datum.label", as: "text"}],
+                    mark: floorText,
+                    encoding: {x: {value: "width"}, text: {field: "text"}},
+                }),
+                ...layer(far, {
+                    transform: [{calculate: "'noise floor, far below: ' + format(datum.kld, '.2~g')", as: "text"}],
+                    mark: floorText,
+                    encoding: {x: {value: "width"}, y: {value: "height"}, text: {field: "text"}},
+                }),
+                ...layer(front, {
+                    mark: {type: "line", interpolate: "step-after", strokeWidth: 1.5, color: "var(--front)", opacity: 0.6},
+                    encoding: {order: {field: "size"}},
+                }),
+                ...layer(withInterval, {
+                    mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
+                    encoding: {y: {field: "lo"}, y2: {field: "hi"}},
+                }),
+                ...layer(quants, {
+                    transform: [{calculate: "datum.front ? 'on the Pareto front' : 'not on it'", as: "kind"}],
+                    mark: {type: "point", filled: true, size: isLong(page.models) ? 60 : 120, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
+                    encoding: {
+                        fill: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--other)"]}},
+                        shape: {field: "kind", scale: {domain: kinds, range: ["diamond", "circle"]}},
+                        tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
+                            {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS}],
+                    },
+                }),
+                ...layer(quants, {
+                    name: "labels",
+                    mark: {type: "text", limit: 150},
+                    encoding: {text: {field: "label"}},
+                }),
+            ],
+        };
+    },
+
+    forest: page => {
+        const kinds = ["cannot be told from the best", "worse than the best"];
+        const models = page.models.filter(model => model.ratio !== null);
+        const domain = ratioDomain(models);
+        const x = {
+            type: "quantitative", title: "times as far as the best", scale: {type: "log", nice: false, padding: 14, domain},
+            axis: {format: ",~r", values: {expr: `width < 360 ? [${ratioTicks(domain, 5)}] : [${ratioTicks(domain, 9)}]`}, grid: true, gridOpacity: 0.5},
+        };
+        return {
+            height: {step: isLong(models) ? 14 : 20},
+            data: {values: models},
+            transform: [{calculate: `datum.near ? '${kinds[0]}' : '${kinds[1]}'`, as: "kind"}],
+            encoding: {
+                y: {field: "label", type: "nominal", title: null, sort: models.map(model => model.label), axis: {labelExpr: tail, labelLimit: 260, labelFontSize: isLong(models) ? 11 : 12, grid: true}},
+                color: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--worse)"]}},
+            },
+            layer: [
+                {data: {values: [{}]}, mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 1, ...x}, y: null, color: null}},
+                {
+                    transform: [{filter: "isValid(datum.ratio_lo) && isValid(datum.ratio_hi)"}],
+                    mark: {type: "rule", strokeWidth: 2},
+                    encoding: {x: {field: "ratio_lo", ...x}, x2: {field: "ratio_hi"}},
+                },
+                {
+                    mark: {type: "point", filled: true, size: 70, opacity: 1},
+                    encoding: {
+                        x: {field: "ratio", ...x},
+                        shape: {field: "kind", scale: {domain: kinds, range: ["circle", "diamond"]}},
+                        tooltip: [label, {field: "ratio", title: "times as far", format: ".3~r"},
+                            {field: "ratio_lo", title: "interval from", format: ".3~r"}, {field: "ratio_hi", title: "to", format: ".3~r"},
+                            {field: "kind", title: "verdict"}],
+                    },
+                },
+            ],
+        };
+    },
+
+    ccdf: page => ({
+        height: 380,
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: ["ccdf"], as: ["point"]},
+            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.x > 0 && datum.y > 0"}],
+        encoding: {
+            x: {field: "x", type: "quantitative", title: "KLD of a token, nats", scale: {type: "log"}, axis: {format: "~g", tickCount: 8, labelOverlap: true, ...decades}},
+            y: {field: "y", type: "quantitative", title: "share of tokens with at least this KLD", scale: {type: "log"}, axis: {format: "~%", tickCount: 6, ...decades}},
+        },
+        layer: lines([label]),
+    }),
+
+    confidence: page => bins(page, "confidence", "probability of the original's top token", "joined"),
+    position: page => bins(page, "position", `position in the ${page.window}`, "joined"),
+    groups: page => bins(page, "groups", "group"),
+
+    windows: page => ({
+        height: 320,
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: ["windows"], as: ["point"]},
+            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.y > 0"}],
+        encoding: {
+            x: {field: "x", type: "quantitative", title: page.window, scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1, ...fewTicks}},
+            y: {...kldAxis, field: "y"},
+        },
+        layer: lines([label]),
+    }),
+});
