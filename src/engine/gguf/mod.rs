@@ -246,11 +246,11 @@ impl Gguf {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// Opens the file that holds a tensor, to read the tensor's bytes.
+    /// Opens the file that holds a tensor, to read the tensor's bytes: the first one is at 0.
     ///
     /// # Errors
     /// A file that cannot be opened.
-    pub fn open(&self, tensor: &Tensor) -> Result<impl Read + use<>> {
+    pub fn open(&self, tensor: &Tensor) -> Result<impl Read + Seek + use<>> {
         let path = self
             .files
             .get(tensor.file)

@@ -15,6 +15,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::abort::while_loading;
 use super::device::{GgmlDevice, names};
+use super::exchange::disable_graph_reuse;
 use super::fit::fit;
 use super::log::last_log_errors;
 use super::model_params::ModelParams;
@@ -45,6 +46,9 @@ impl<'b> LlamaCppModel<'b> {
             let what = "llama.cpp cannot open a path that is not valid Unicode: rename the file";
             EngineError::model(path, what)
         })?;
+        if options.is_exchangeable {
+            disable_graph_reuse();
+        }
         let mut gpus = devices(options)?;
         let mut params = ModelParams::new(options, &gpus)?;
         if let (GpuLayers::Auto, Some(room), false) =
@@ -106,6 +110,8 @@ impl<'b> LlamaCppModel<'b> {
             contexts: Mutex::default(),
             found_head: OnceLock::new(),
             head_sha256: OnceLock::new(),
+            weights: OnceLock::new(),
+            exchanged: Mutex::default(),
         })
     }
 }

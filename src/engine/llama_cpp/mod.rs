@@ -10,6 +10,9 @@
 //!
 //! `quantize` writes quantized files.
 //!
+//! Exchanged weights: `weights` finds those that can be exchanged, `quantized_rows` makes their bytes of
+//! the original's, and `exchange` keeps account of what lies in their memory.
+//!
 //! `backends` and `rpc` start what computes, `device` describes it, and `log` and `abort` receive the
 //! messages of llama.cpp and ggml.
 
@@ -31,10 +34,12 @@ mod model_params;
 mod node;
 mod probe;
 mod quantize;
+mod quantized_rows;
 mod rpc;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 pub use abort::on_abort;
 pub use decoder::LlamaCppDecoder;

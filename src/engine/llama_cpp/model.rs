@@ -11,11 +11,13 @@ use sha2::{Digest, Sha256};
 
 use super::context::{Context, Contexts, Watch};
 use super::device::GgmlDevice;
+use super::exchange::Exchanged;
 use super::head_product::HeadProduct;
 use super::log::last_log_errors;
 use super::probe::FoundHead;
 use super::rpc;
 use super::tap::Tap;
+use super::weights::Weight;
 use super::{LlamaCpp, LlamaCppDecoder};
 use crate::engine::gguf::Gguf;
 use crate::engine::{ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens};
@@ -36,6 +38,9 @@ pub struct LlamaCppModel<'b> {
     pub(super) found_head: OnceLock<FoundHead>,
     /// SHA-256 of the head's matrix, once it was needed.
     pub(super) head_sha256: OnceLock<String>,
+    /// The weights that can be exchanged, once they were looked for.
+    pub(super) weights: OnceLock<Vec<Weight>>,
+    pub(super) exchanged: Mutex<Exchanged>,
 }
 
 impl LlamaCppModel<'_> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use kl_formats::{Calls, States};
 
 use super::LlamaCppModel;
-use super::context::Batch;
+use super::context::{Batch, Watch};
 use super::device::{BufferType, GgmlDevice};
 use super::head_placement::HeadPlacement;
 use super::log::last_log_errors;
@@ -48,25 +48,32 @@ impl LlamaCppModel<'_> {
     }
 
     fn probe(&self) -> Result<FoundHead, EngineError> {
+        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
+        self.show_one_token(probe.clone(), |what| self.no_states(&what))?;
+        let mut probe = locked(&probe);
+        let head = std::mem::replace(&mut probe.found, Err(String::new()));
+        head.map_err(|what| self.no_states(&what))
+    }
+
+    /// Decodes one token, and shows the graph to `watch`.
+    pub(super) fn show_one_token<W: Watch>(
+        &self,
+        watch: Arc<Mutex<W>>,
+        failed: impl Fn(String) -> EngineError,
+    ) -> Result<(), EngineError> {
         let options = ContextOptions {
             n_ctx: PROBE_N_CTX,
             calls: PROBE_CALLS,
             threads: 1,
             ..ContextOptions::default()
         };
-        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
-        let mut context = self.context(&options, Some(probe.clone()))?;
+        let mut context = self.context(&options, Some(watch))?;
         let mut batch = Batch::default();
         batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0..1, 0);
-        {
-            let _turn = locked(self.turn());
-            context
-                .decode(&mut batch)
-                .map_err(|error| self.no_states(&format!("{error}; {}", last_log_errors())))?;
-        }
-        let mut probe = locked(&probe);
-        let head = std::mem::replace(&mut probe.found, Err(String::new()));
-        head.map_err(|what| self.no_states(&what))
+        let _turn = locked(self.turn());
+        context
+            .decode(&mut batch)
+            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))
     }
 
     /// The head's matrix in the model's file.
@@ -79,8 +86,12 @@ impl LlamaCppModel<'_> {
             .ok_or_else(|| self.no_states(&format!("{} is not in the file", head.name)))
     }
 
-    /// The model's own matrix, if it is the same as that of `states` and can be used in place.
+    /// The model's own matrix, if it is the same as that of `states` and can be used in place: not where
+    /// it may be exchanged.
     pub(super) fn shared_head(&self, states: &States) -> Option<&ModelTensor> {
+        if self.facts.options.is_exchangeable {
+            return None;
+        }
         let stored = &states.head;
         let own = self.found_head().ok()?;
         let tensor = self.head_tensor().ok()?;

@@ -31,6 +31,13 @@ impl ModelParams {
             // Any negative number; `fit` wants the default one.
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
+        if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = options.split_mode
+            && options.is_exchangeable
+        {
+            return Err(EngineError::Setup(format!(
+                "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
+            )));
+        }
         if let Some(mode) = options.split_mode
             && !gpus.is_empty()
         {
@@ -54,8 +61,11 @@ impl ModelParams {
         }
         // Never with AMX, which llama.cpp's own list would include.
         let mut cpus = GgmlDevice::of_kind(DeviceKind::Cpu);
-        raw.use_extra_bufts = cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
-        raw.load_mode = match (options.use_mmap, options.use_mlock) {
+        raw.use_extra_bufts =
+            !options.is_exchangeable && cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
+        let use_mmap = options.use_mmap.filter(|_| !options.is_exchangeable);
+        let use_mmap = use_mmap.or(options.is_exchangeable.then_some(false));
+        raw.load_mode = match (use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
             (Some(false), false) => sys::LLAMA_LOAD_MODE_NONE,

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
 
 use super::device::BufferType;
@@ -16,10 +17,11 @@ pub(super) struct Node<'g> {
 }
 
 /// A tensor of a loaded model's weights. The model keeps it, and it is valid as long as the model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ModelTensor(pub(super) NonNull<sys::ggml_tensor>);
 
-// SAFETY: a loaded model's weights never change, and llama.cpp itself reads them from any thread.
+// SAFETY: a loaded model's weights change only by `replace`, while no context decodes, and llama.cpp
+// itself reads them from any thread.
 unsafe impl Send for ModelTensor {}
 // SAFETY: as above.
 unsafe impl Sync for ModelTensor {}
@@ -30,6 +32,54 @@ impl ModelTensor {
         // SAFETY: the tensor is valid as long as the model, which this is used with.
         unsafe { BufferType::of(self.0) }
     }
+
+    /// ggml's number of its type.
+    pub(super) fn type_id(self) -> u32 {
+        // SAFETY: the tensor is valid as long as the model, which this is used with.
+        let tensor = unsafe { self.0.as_ref() };
+        i64::from(tensor.type_) as u32
+    }
+
+    /// Returns true if another type needs no more memory than this one's contents.
+    pub(super) fn has_room_for(self, kind: GgmlType, original: GgmlType) -> bool {
+        // SAFETY: the tensor is valid, and so is its buffer; the descriptions exist during the call.
+        let bytes = |kind: GgmlType| unsafe {
+            let mut description = *self.0.as_ptr();
+            set_type(&mut description, kind);
+            sys::ggml_backend_buffer_get_alloc_size(description.buffer, &raw const description)
+        };
+        bytes(kind) <= bytes(original)
+    }
+
+    /// Gives the tensor a type and contents, in its own memory.
+    ///
+    /// # Safety
+    /// No context of the model decodes, nor computes with a graph that was made before; there is room
+    /// for the type, and `bytes` are all of the tensor at that type.
+    pub(super) unsafe fn replace(self, kind: GgmlType, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: as required. The tensor is in a buffer, and nothing else refers to it now.
+        unsafe {
+            let tensor = &mut *self.0.as_ptr();
+            debug_assert!(tensor.view_src.is_null());
+            set_type(tensor, kind);
+            // Backends that read past the end of rows clear what is there.
+            let status = sys::ggml_backend_buffer_init_tensor(tensor.buffer, tensor);
+            if status != sys::GGML_STATUS_SUCCESS || sys::ggml_nbytes(tensor) != bytes.len() {
+                return Err(format!("its memory cannot be used for {kind}"));
+            }
+            sys::ggml_backend_tensor_set(tensor, bytes.as_ptr().cast(), 0, bytes.len());
+        }
+        Ok(())
+    }
+}
+
+/// Describes a tensor of the same shape that has another type: rows follow each other without gaps.
+fn set_type(tensor: &mut sys::ggml_tensor, kind: GgmlType) {
+    tensor.type_ = kind.id as sys::ggml_type;
+    tensor.nb[0] = kind.block_bytes as usize;
+    tensor.nb[1] = tensor.nb[0] * (tensor.ne[0] as usize / kind.block as usize);
+    tensor.nb[2] = tensor.nb[1] * tensor.ne[1] as usize;
+    tensor.nb[3] = tensor.nb[2] * tensor.ne[2] as usize;
 }
 
 impl<'g> Node<'g> {
@@ -77,6 +127,12 @@ impl<'g> Node<'g> {
         f32::from_ne_bytes(self.param(i).to_ne_bytes())
     }
 
+    /// Returns the operands of the operation, each with its index.
+    pub(super) fn inputs(self) -> impl Iterator<Item = (usize, Self)> {
+        let n = self.get().src.len();
+        (0..n).filter_map(move |i| Some((i, self.input(i)?)))
+    }
+
     /// Returns an operand of the operation.
     pub(super) fn input(self, i: usize) -> Option<Self> {
         // SAFETY: `new` requires the same of the inputs as of the tensor itself.
@@ -97,6 +153,11 @@ impl<'g> Node<'g> {
     pub(super) fn name(self) -> String {
         let name = self.own_name().to_string_lossy();
         original(&name).unwrap_or(&name).to_owned()
+    }
+
+    /// Returns true if it was copied for another device.
+    pub(super) fn is_copy(self) -> bool {
+        original(&self.own_name().to_string_lossy()).is_some()
     }
 
     /// The tensor, if it is one of a model's weights and not a copy of one, computed, or given to the

@@ -1,5 +1,6 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
+mod exchange;
 mod ggml_types;
 mod head;
 mod load;

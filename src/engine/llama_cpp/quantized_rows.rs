@@ -1,0 +1,282 @@
+//! Makes the bytes of exchanged weights: rows of the original's tensor, quantized as llama.cpp's
+//! quantizer does (`llama_tensor_quantize_impl` in its `llama-quant.cpp`), on all cores.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use kl_formats::GgmlType;
+use llama_cpp_sys_2 as sys;
+use rayon::prelude::*;
+
+use crate::engine::EngineError;
+use crate::engine::gguf::{Gguf, Tensor};
+
+/// Most bytes of the original that are read before they are quantized.
+const SLAB_BYTES: usize = 64 << 20;
+
+/// Fewest elements that a core quantizes at a time.
+const PIECE_ELEMENTS: usize = 32 * 512;
+
+/// Bytes that are aligned as ggml's blocks must be.
+#[derive(Default)]
+pub(super) struct Bytes {
+    words: Vec<u64>,
+    n: usize,
+}
+
+impl Bytes {
+    /// Makes this many bytes of them.
+    fn resize(&mut self, n: usize) -> Result<(), String> {
+        let n_words = n.div_ceil(size_of::<u64>());
+        let more = n_words.saturating_sub(self.words.len());
+        let reserved = self.words.try_reserve_exact(more);
+        reserved.map_err(|_| format!("not enough memory for {n} bytes"))?;
+        self.words.resize(n_words, 0);
+        self.n = n;
+        Ok(())
+    }
+
+    pub(super) fn get(&self) -> &[u8] {
+        &cast_slice(&self.words)[..self.n]
+    }
+
+    fn get_mut(&mut self) -> &mut [u8] {
+        &mut cast_slice_mut(&mut self.words)[..self.n]
+    }
+}
+
+/// A tensor of the original in its file: the rows of one expert after those of the other.
+pub(super) struct OriginalRows<'m> {
+    header: &'m Gguf,
+    tensor: &'m Tensor,
+    kind: GgmlType,
+    /// Elements of a row.
+    n_columns: usize,
+    /// Rows of an expert.
+    n_rows: usize,
+    n_experts: usize,
+    row_bytes: usize,
+}
+
+impl<'m> OriginalRows<'m> {
+    /// The rows of a tensor of this type; `None` if it has more dimensions than the quantizer reads.
+    pub(super) fn of(header: &'m Gguf, tensor: &'m Tensor, kind: GgmlType) -> Option<Self> {
+        let size = |i: usize| usize::try_from(tensor.shape.get(i).copied().unwrap_or(1)).ok();
+        let [n_columns, n_rows, n_experts, 1] = [size(0)?, size(1)?, size(2)?, size(3)?] else {
+            return None;
+        };
+        let row_bytes = usize::try_from(kind.bytes(n_columns as u64)?).ok()?;
+        (n_columns > 0 && n_rows > 0 && n_experts > 0).then_some(Self {
+            header,
+            tensor,
+            kind,
+            n_columns,
+            n_rows,
+            n_experts,
+            row_bytes,
+        })
+    }
+
+    /// The number of values that an importance matrix has for the tensor.
+    pub(super) fn n_importances(&self) -> usize {
+        self.n_columns * self.n_experts
+    }
+
+    /// Bytes of a row at a type; `None` if it is not whole blocks.
+    pub(super) fn row_bytes(&self, kind: GgmlType) -> Option<usize> {
+        let bytes = kind.bytes(self.n_columns as u64)?;
+        usize::try_from(bytes).ok()
+    }
+
+    /// Reads all bytes of the tensor.
+    ///
+    /// # Errors
+    /// A file that cannot be read any more, or too little memory.
+    pub(super) fn read(&self) -> Result<Bytes, EngineError> {
+        let mut bytes = Bytes::default();
+        let n_bytes = self.row_bytes * self.n_rows * self.n_experts;
+        bytes.resize(n_bytes).map_err(|what| self.fault(what))?;
+        let mut file = self.header.open(self.tensor)?;
+        file.read_exact(bytes.get_mut())
+            .map_err(|error| self.unreadable(&error))?;
+        Ok(bytes)
+    }
+
+    /// Quantizes the tensor; `importances` are those of one expert after the other.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), or weights that are not finite.
+    pub(super) fn quantize(
+        &self,
+        kind: GgmlType,
+        importances: Option<&[f32]>,
+    ) -> Result<Bytes, EngineError> {
+        let row_bytes = self.row_bytes(kind).unwrap_or_default();
+        let all_rows = self.n_rows * self.n_experts;
+        let (mut slab, mut quantized) = (Bytes::default(), Bytes::default());
+        let resized = quantized.resize(row_bytes * all_rows);
+        resized.map_err(|what| self.fault(what))?;
+        let rows_of_slab = (SLAB_BYTES / self.row_bytes).max(1);
+        let mut file = self.header.open(self.tensor)?;
+        let slabs = quantized.get_mut().chunks_mut(row_bytes * rows_of_slab);
+        for (i, quantized) in slabs.enumerate() {
+            let n_rows = quantized.len() / row_bytes;
+            let resized = slab.resize(n_rows * self.row_bytes);
+            resized.map_err(|what| self.fault(what))?;
+            file.read_exact(slab.get_mut())
+                .map_err(|error| self.unreadable(&error))?;
+            let originals = slab.get().par_chunks_exact(self.row_bytes);
+            let rows = quantized.par_chunks_exact_mut(row_bytes).zip(originals);
+            let quantize_row = |weights: &mut Vec<f32>, (row, (quantized, original))| {
+                to_f32(self.kind, original, weights);
+                let expert = (i * rows_of_slab + row) / self.n_rows;
+                quantize(
+                    kind,
+                    weights,
+                    self.of_expert(importances, expert),
+                    quantized,
+                )
+            };
+            let are_finite = rows
+                .enumerate()
+                .with_min_len((PIECE_ELEMENTS / self.n_columns).max(1))
+                .map_init(|| vec![0.0; self.n_columns], quantize_row)
+                .reduce(|| true, |all, this| all && this);
+            if !are_finite {
+                return Err(self.not_finite(kind));
+            }
+        }
+        Ok(quantized)
+    }
+
+    /// The relative squared errors of at most `n_rows` rows, evenly spaced, at some types.
+    ///
+    /// # Errors
+    /// Those of [`quantize`](Self::quantize).
+    pub(super) fn errors(
+        &self,
+        kinds: &[GgmlType],
+        importances: Option<&[f32]>,
+        n_rows: usize,
+    ) -> Result<Vec<f64>, EngineError> {
+        let all_rows = self.n_rows * self.n_experts;
+        let n_rows = n_rows.clamp(1, all_rows);
+        let rows: Vec<usize> = (0..n_rows)
+            .map(|i| (i as u128 * all_rows as u128 / n_rows as u128) as usize)
+            .collect();
+        let mut file = self.header.open(self.tensor)?;
+        let mut slab = Bytes::default();
+        // Of each type the squared errors, and then the squared weights.
+        let mut sums = vec![0.0; kinds.len() + 1];
+        for rows in rows.chunks((SLAB_BYTES / self.row_bytes).max(1)) {
+            let resized = slab.resize(rows.len() * self.row_bytes);
+            resized.map_err(|what| self.fault(what))?;
+            for (&row, bytes) in rows.iter().zip(slab.get_mut().chunks_mut(self.row_bytes)) {
+                file.seek(SeekFrom::Start(row as u64 * self.row_bytes as u64))
+                    .and_then(|_| file.read_exact(bytes))
+                    .map_err(|error| self.unreadable(&error))?;
+            }
+            let of_rows = rows
+                .par_iter()
+                .zip(slab.get().par_chunks_exact(self.row_bytes))
+                .map(|(row, bytes)| {
+                    let importances = self.of_expert(importances, row / self.n_rows);
+                    self.squares(bytes, kinds, importances)
+                });
+            // Added in one order, so that the same errors are the same numbers.
+            for squares in of_rows.collect::<Result<Vec<_>, _>>()? {
+                for (sum, square) in sums.iter_mut().zip(squares) {
+                    *sum += square;
+                }
+            }
+        }
+        let weights = sums.pop().unwrap_or_default();
+        let relative = |error: f64| match error {
+            0.0 => 0.0,
+            error => error / weights,
+        };
+        Ok(sums.into_iter().map(relative).collect())
+    }
+
+    /// The squared errors of a row at some types, and its squared weights.
+    fn squares(
+        &self,
+        original: &[u8],
+        kinds: &[GgmlType],
+        importances: Option<&[f32]>,
+    ) -> Result<Vec<f64>, EngineError> {
+        let mut weights = vec![0.0; self.n_columns];
+        to_f32(self.kind, original, &mut weights);
+        let sum_of = |square: &dyn Fn(usize) -> f32| -> f64 {
+            let importance = |i: usize| importances.map_or(1.0, |values| values[i]);
+            let squares = (0..self.n_columns).map(|i| {
+                let value = f64::from(square(i));
+                f64::from(importance(i)) * value * value
+            });
+            squares.sum()
+        };
+        let (mut quantized, mut back) = (Bytes::default(), vec![0.0; self.n_columns]);
+        let mut sums = Vec::with_capacity(kinds.len() + 1);
+        for &kind in kinds {
+            let resized = quantized.resize(self.row_bytes(kind).unwrap_or_default());
+            resized.map_err(|what| self.fault(what))?;
+            if !quantize(kind, &weights, importances, quantized.get_mut()) {
+                return Err(self.not_finite(kind));
+            }
+            to_f32(kind, quantized.get(), &mut back);
+            sums.push(sum_of(&|i| weights[i] - back[i]));
+        }
+        sums.push(sum_of(&|i| weights[i]));
+        Ok(sums)
+    }
+
+    fn of_expert<'i>(&self, importances: Option<&'i [f32]>, expert: usize) -> Option<&'i [f32]> {
+        let start = expert * self.n_columns;
+        importances.map(|values| &values[start..start + self.n_columns])
+    }
+
+    fn fault(&self, what: String) -> EngineError {
+        let path = self.header.files.first().map_or(Path::new(""), |path| path);
+        EngineError::model(path, format!("{}: {what}", self.tensor.name))
+    }
+
+    fn unreadable(&self, error: &std::io::Error) -> EngineError {
+        self.fault(format!("cannot be read: {error}"))
+    }
+
+    fn not_finite(&self, kind: GgmlType) -> EngineError {
+        self.fault(format!(
+            "has weights that are not finite, or not as {kind}: llama.cpp's quantizer would refuse it too"
+        ))
+    }
+}
+
+/// Converts a row to f32.
+fn to_f32(kind: GgmlType, row: &[u8], out: &mut [f32]) {
+    assert_eq!(kind.bytes(out.len() as u64), Some(row.len() as u64));
+    // SAFETY: the table has an entry for each type that `kl` knows. The row has as many bytes as that
+    // many elements of its type, and is aligned as its blocks: it lies in `Bytes`, after whole rows.
+    unsafe {
+        let traits = &*sys::ggml_get_type_traits(kind.id as sys::ggml_type);
+        match traits.to_float {
+            Some(to_float) => to_float(row.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64),
+            // f32 alone has no conversion.
+            None => out.copy_from_slice(cast_slice(row)),
+        }
+    }
+}
+
+/// Quantizes a row. Returns true if all numbers in it are finite.
+fn quantize(kind: GgmlType, row: &[f32], importances: Option<&[f32]>, out: &mut [u8]) -> bool {
+    assert_eq!(kind.bytes(row.len() as u64), Some(out.len() as u64));
+    let importances = importances.map_or(std::ptr::null(), <[f32]>::as_ptr);
+    let (kind, n_columns) = (kind.id as sys::ggml_type, row.len() as i64);
+    // SAFETY: the output has as many bytes as the row at this type, and is aligned as above. The
+    // importances are null or as many as the row's elements.
+    unsafe {
+        let bytes = out.as_mut_ptr().cast();
+        sys::ggml_quantize_chunk(kind, row.as_ptr(), bytes, 0, 1, n_columns, importances);
+        sys::ggml_validate_row_data(kind, bytes, out.len())
+    }
+}
