@@ -125,3 +125,6 @@ pub struct FrontierPoint {
     /// The predicted mean KLD, in nats.
     pub kld: f64,
 }
+
+#[cfg(test)]
+mod tests;
