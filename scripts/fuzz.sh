@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Feeds a fuzz target, or all of them in turn, until it has read BYTES bytes: see fuzz/README.md.
-#   scripts/fuzz.sh native|kl_py|llama_cpp|safetensors|npz|sidecar|gguf|reference|all [BYTES]
+#   scripts/fuzz.sh native|kl_py|llama_cpp|safetensors|npz|sidecar|map|gguf|reference|all [BYTES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -276,3 +276,47 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
         assert_eq!(printed, "2 0.375\n<|end|>\n");
     }
 }
+
+#[test]
+fn the_reader_in_map_md_reads_maps() {
+    let header = r#"{"kl_map":1,"n_ctx":4,"n_vocab":9,"windows":[{"window":1,"n_rows":3},
+        {"window":0,"n_rows":3}],"measured_type":"q8_0","types":["q8_0"],"metadata_bytes":64,
+        "alignment":32,"tensors":[
+        {"name":"a","shape":[32,2],"type":"f16","is_quantizable":true},
+        {"name":"b","shape":[32,2],"type":"f16","is_quantizable":true}]}"#;
+    let header: MapHeader = serde_json::from_str(header).unwrap();
+    let q8_0: GgmlType = "q8_0".parse().unwrap();
+    let cell = |tensors: &[&str], from, kld| Cell {
+        exchanged: tensors
+            .iter()
+            .map(|&name| (name.to_owned(), q8_0))
+            .collect(),
+        from,
+        klds: vec![kld],
+        n_tokens: vec![3],
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut writer = MapWriter::create(&file, file.path(), header).unwrap();
+    writer.write_errors("a", &[(q8_0, 1e-5)].into()).unwrap();
+    for cell in [
+        cell(&[], 0, 0.0),
+        cell(&["a"], 0, 0.75),
+        cell(&["a", "b"], 0, 6.0),
+        cell(&["a"], 1, 1.5),
+        cell(&["b"], 0, 0.375),
+    ] {
+        writer.write_cell(&cell).unwrap();
+    }
+    writer.finish().unwrap();
+    let script = reader_of(include_str!("../MAP.md"));
+    let expected = "a q8_0 0.375 6\nb q8_0 0.125 3\n";
+    if let Some(printed) = python(script, file.path()) {
+        assert_eq!(printed, expected);
+    }
+    // The end line is cut off in its middle.
+    let length = file.as_file().metadata().unwrap().len();
+    file.as_file().set_len(length - 9).unwrap();
+    if let Some(printed) = python(script, file.path()) {
+        assert_eq!(printed, "the map was cut off\n".to_owned() + expected);
+    }
+}

@@ -43,13 +43,14 @@ const BUFFERS: usize = 4 << 20;
 const LITERAL: usize = 32 << 20;
 
 /// The readers of kl-formats.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     NATIVE,
     KL_PY,
     LLAMA_CPP,
     SAFETENSORS,
     NPZ,
     SIDECAR,
+    MAP,
     REFERENCE,
 ];
 
@@ -104,6 +105,16 @@ pub const SIDECAR: Target = Target {
     read: sidecar,
     constant: BUFFERS,
     factor: 32,
+    frame: framing::none,
+};
+
+/// A sum has 2 bytes at least, and uses 8 in a list that doubles; the header is held twice, and what a
+/// cell exchanges too.
+pub const MAP: Target = Target {
+    name: "map",
+    read: map,
+    constant: BUFFERS,
+    factor: 64,
     frame: framing::none,
 };
 
@@ -240,6 +251,26 @@ fn sidecar(path: &Path) -> Result<()> {
         black_box(texts.text(&[record.ref_top, record.eval_top]));
     }
     Ok(())
+}
+
+fn map(path: &Path) -> Result<()> {
+    let whole = kl_formats::map::verify(path);
+    let read = SensitivityMap::read_cut_off(path)?;
+    let map = read.map();
+    assert_eq!(whole.is_ok(), !map.is_cut_off);
+    // What was read is written, and reads the same.
+    let header = map.header.clone();
+    let mut writer = MapWriter::create(std::io::sink(), path, header).expect("a header");
+    for (tensor, errors) in &map.errors {
+        writer.write_errors(tensor, errors).expect("errors");
+    }
+    for cell in &map.cells {
+        writer.write_cell(cell).expect("a cell");
+    }
+    assert!(writer.map().cells == map.cells && writer.map().errors == map.errors);
+    black_box(MapWriter::resume(std::io::sink(), path, read, |_, _| Ok(())).map(MapWriter::finish))
+        .ok();
+    whole.map(|_| ())
 }
 
 fn reference(path: &Path) -> Result<()> {

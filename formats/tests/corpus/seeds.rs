@@ -49,6 +49,7 @@ pub fn write(corpus: &Path) {
             ("npz", "prompts-parts", prompted_arrays(n_vocab)),
             ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
+            ("map", "map", map(n_vocab)),
             ("reference", "native", u16),
             ("reference", "hidden", hidden(n_vocab)),
             ("reference", "kl_py", kl_py(n_vocab)),
@@ -363,4 +364,55 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
     }
     let texts = [(1, &b"a"[..]), (2, b" \xc3")].into_iter().collect();
     writer.finish(&texts).unwrap()
+}
+
+fn map(n_vocab: u32) -> Vec<u8> {
+    let kind = |name: &str| name.parse::<GgmlType>().unwrap();
+    let tensor = |name: String| MapTensor {
+        name,
+        shape: vec![256, 2],
+        kind: kind("f16"),
+        is_quantizable: true,
+    };
+    let provenance = Provenance {
+        n_ctx: 4,
+        n_vocab,
+        ..Provenance::default()
+    };
+    let windows = (0..n_vocab).map(|window| MapWindow { window, n_rows: 3 });
+    let header = MapHeader {
+        kl_map: MAP_VERSION,
+        provenance,
+        reference: None,
+        windows: windows.collect(),
+        measured_type: kind("q3_K"),
+        types: vec![kind("q8_0"), kind("q4_K")],
+        imatrix: None,
+        metadata_bytes: 64,
+        alignment: 32,
+        tensors: (0..n_vocab)
+            .map(|i| tensor(format!("blk.{i}.ffn_up")))
+            .collect(),
+    };
+    let names: Vec<String> = header.tensors.iter().map(|of| of.name.clone()).collect();
+    let mut writer = MapWriter::create(Vec::new(), Path::new(""), header).unwrap();
+    for name in &names {
+        let errors = [(kind("q8_0"), 1e-5), (kind("q3_K"), 0.01)].into();
+        writer.write_errors(name, &errors).unwrap();
+    }
+    for exchanged in [&[][..], &names[..1], &names[..2], &names] {
+        for from in 0..2 {
+            let cell = Cell {
+                exchanged: exchanged
+                    .iter()
+                    .map(|name| (name.clone(), kind("q3_K")))
+                    .collect(),
+                from,
+                klds: vec![0.25],
+                n_tokens: vec![3],
+            };
+            writer.write_cell(&cell).unwrap();
+        }
+    }
+    writer.finish().unwrap().0
 }
