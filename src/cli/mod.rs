@@ -43,7 +43,7 @@ use crate::commands::settings::ResultSettings;
 use crate::commands::{self, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count, count_of, duration, percent, short_kld};
+use crate::report::number::{bytes, count_of, duration, percent, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait, verified_text};
 use args::InfoArgs;
 use results::Results;
@@ -218,17 +218,17 @@ fn say_wrote(path: &str, quiet: bool) {
     }
 }
 
-/// Prints that a reference or a sidecar was written; `of`: what its rows are of; `speed`: where its
+/// Prints that a reference, a sidecar or a map was written; `of`: what its rows are of; `speed`: where its
 /// seconds went.
 fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
     if file.was_whole {
         say!("kl: {}: is already complete", file.path);
     } else if !quiet {
         let text = format!(
-            "wrote {}: {}, {} rows{of} in {}{speed}",
+            "wrote {}: {}, {}{of} in {}{speed}",
             file.path,
             bytes(file.file_bytes),
-            count(file.n_rows),
+            count_of(file.n_rows, if file.is_map { "cell" } else { "row" }),
             duration(file.wall_s)
         );
         say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());

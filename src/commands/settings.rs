@@ -136,7 +136,7 @@ impl FromStr for Bos {
 #[derive(Debug)]
 pub struct MergeSettings {
     pub output: PathBuf,
-    /// All parts of one reference, or of one evaluation, in any order.
+    /// All parts of one reference, one evaluation or one map, in any order.
     pub parts: Vec<PathBuf>,
     /// The treatment of an existing output: to resume is to accept one that is what the parts make,
     /// and to replace a partial one.

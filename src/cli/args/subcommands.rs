@@ -79,7 +79,7 @@ pub struct MergeArgs {
     #[arg(value_name = "OUT", value_parser = file())]
     pub output: PathBuf,
 
-    /// Parts to join, in any order: sidecars (.kls), or references of kl
+    /// Parts to join, in any order: sidecars (.kls), maps, or references of kl
     #[arg(value_name = "IN", required = true, value_parser = input())]
     pub parts: Vec<PathBuf>,
 

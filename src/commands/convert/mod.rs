@@ -69,6 +69,7 @@ pub fn convert<E: Engine>(
     watch.warn_all(Warning::of_forms(written.forms));
     Ok(NewFile {
         path: settings.output.display().to_string(),
+        is_map: false,
         was_whole: false,
         file_bytes: output.commit_direct(written.output)?,
         n_rows,

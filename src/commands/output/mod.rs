@@ -19,15 +19,17 @@ use anyhow::{Result, bail};
 use crate::report::Warning;
 use crate::report::number::bytes;
 
-/// A reference or a sidecar that was written.
+/// A reference, a sidecar or a map that was written.
 #[derive(Debug, Default)]
 pub struct NewFile {
     /// The file, as given.
     pub path: String,
+    /// True for a map.
+    pub is_map: bool,
     /// True if it was there already, and is what would be made.
     pub was_whole: bool,
     pub file_bytes: u64,
-    /// Rows; of a sidecar, records.
+    /// Rows; of a sidecar, records; of a map, cells.
     pub n_rows: u64,
     pub wall_s: f64,
     pub warnings: Vec<Warning>,

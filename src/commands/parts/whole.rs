@@ -72,6 +72,7 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
         "/reference/model/file_name",
         "/text/name",
         "/reference/text/name",
+        "/imatrix/file_name",
     ];
     for name in names {
         if let Some(name) = identity.pointer_mut(name) {

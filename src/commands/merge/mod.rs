@@ -1,4 +1,7 @@
-//! Makes one file of parts that were computed one by one, byte for byte what one run writes.
+//! Makes one file of parts that were computed one by one: of references and sidecars, byte for byte what
+//! one run writes.
+
+mod maps;
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
@@ -6,14 +9,42 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{NativeReader, Reference, SidecarWriter, Writer, is_sidecar};
+use kl_formats::{Found, NativeReader, Reference, SidecarWriter, Writer};
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
 use super::parts::{Opened, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
+use maps::join_maps;
 
-/// Writes the whole of all its parts, references or sidecars. With [`Existing::Resume`], an output that is
+/// The kind of the parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartKind {
+    Reference,
+    Sidecar,
+    Map,
+}
+
+impl PartKind {
+    /// The kind of a file; one that is no other is opened as a reference, whose errors say more.
+    fn of(path: &Path) -> Self {
+        match Found::look(path) {
+            Found::Sidecar => Self::Sidecar,
+            Found::Map => Self::Map,
+            _ => Self::Reference,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "a reference",
+            Self::Sidecar => "a sidecar",
+            Self::Map => "a map",
+        }
+    }
+}
+
+/// Writes the whole of all its parts, references, sidecars or maps. With [`Existing::Resume`], an output that is
 /// already that whole is a success.
 ///
 /// # Errors
@@ -29,6 +60,7 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
     };
     Ok(NewFile {
         path: settings.output.display().to_string(),
+        is_map: PartKind::of(&settings.output) == PartKind::Map,
         was_whole,
         file_bytes,
         n_rows,
@@ -49,7 +81,8 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let may_replace = settings.existing == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
-    if !parts.iter().any(|part| is_sidecar(part)) {
+    let are_references = |part| PartKind::of(part) == PartKind::Reference;
+    if parts.iter().all(|part| are_references(part)) {
         let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
         let size = lengths.map(|about| about.len()).sum();
         check_free_space(output.path(), &settings.output, size)?;
@@ -94,8 +127,8 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     Ok((joined?, about.len()))
 }
 
-/// Writes the whole of parts that are all sidecars or all references, by their bytes, to `out`, whose
-/// `path` is only used in messages. Windows take turns. Returns how many rows there are.
+/// Writes the whole of parts that are all of one kind to `out`, whose `path` is only used in messages.
+/// Returns how many rows there are; of maps, cells.
 fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>) -> Result<u64> {
     if let Some(folder) = parts.iter().find(|path| path.is_dir()) {
         bail!(
@@ -104,15 +137,23 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
             folder.join("ref.*.gz").display()
         );
     }
-    let (sidecars, others): (Vec<_>, Vec<_>) = parts.iter().partition(|path| is_sidecar(path));
-    match (sidecars.first(), others.first()) {
-        (Some(sidecar), Some(other)) => bail!(
-            "{} is a sidecar and {} is not: merge sidecars and references one after the other",
-            sidecar.display(),
-            other.display()
-        ),
-        (Some(_), None) => join_sidecars(parts, out, path, watch),
-        (None, _) => join_references(parts, out, path, watch),
+    let Some(first) = parts.first() else {
+        bail!("no parts were given");
+    };
+    let kind = PartKind::of(first);
+    if let Some(other) = parts.iter().find(|part| PartKind::of(part) != kind) {
+        bail!(
+            "{} is {} and {} is {}: merge each kind by itself",
+            first.display(),
+            kind.name(),
+            other.display(),
+            PartKind::of(other).name()
+        );
+    }
+    match kind {
+        PartKind::Reference => join_references(parts, out, path, watch),
+        PartKind::Sidecar => join_sidecars(parts, out, path, watch),
+        PartKind::Map => join_maps(parts, out, path, watch),
     }
 }
 

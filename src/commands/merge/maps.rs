@@ -1,0 +1,87 @@
+//! Joins maps of sensitivity whose cells were measured in parts.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use kl_formats::{Cell, GgmlType, MapHeader, MapWriter, Mixture, SensitivityMap};
+
+use crate::commands::observer::Watch;
+use crate::commands::parts::{Opened, in_order, warnings};
+
+/// Writes the map of all cells of the parts. The weight errors come first, in the order of the tensors;
+/// then the cells, by the number of tensors that they exchange, and those by their order. So the same
+/// parts make the same bytes, and so do parts that were cut otherwise. Returns the number of cells.
+pub(super) fn join_maps(
+    parts: &[PathBuf],
+    out: &mut impl Write,
+    path: &Path,
+    watch: &Watch<'_>,
+) -> Result<u64> {
+    let mut maps = BTreeMap::new();
+    let mut opened = Vec::new();
+    for path in parts {
+        let map = SensitivityMap::read(path)?;
+        if map.is_cut_off {
+            bail!(
+                "{}: is not finished: finish that run with --resume, then merge",
+                path.display()
+            );
+        }
+        let (header, whole) = (map.header.clone(), map.header.of_whole());
+        opened.push(Opened::new(path, header, &whole, map.cells.len() as u64));
+        maps.insert(path.clone(), map);
+    }
+    let parts = in_order(opened)?;
+    watch.warn_all(warnings(&parts));
+    let maps: Vec<&SensitivityMap> = parts
+        .iter()
+        .filter_map(|part| maps.get(&part.path))
+        .collect();
+    let Some(first) = maps.first() else {
+        bail!("no parts were given");
+    };
+    let mut writer = MapWriter::create(out, path, first.header.of_whole())?;
+    for tensor in &first.header.tensors {
+        let errors = errors_of(&tensor.name, &maps);
+        if !errors.is_empty() {
+            writer.write_errors(&tensor.name, &errors)?;
+        }
+    }
+    for cell in cells(&first.header, &maps) {
+        writer.write_cell(cell)?;
+        watch.check()?;
+    }
+    let (_, map) = writer.finish()?;
+    Ok(map.cells.len() as u64)
+}
+
+/// The weight errors of a tensor. Of one that several parts state, the first's is used.
+fn errors_of(tensor: &str, maps: &[&SensitivityMap]) -> BTreeMap<GgmlType, f64> {
+    let all = maps.iter().rev().filter_map(|map| map.errors.get(tensor));
+    all.flatten().map(|(&kind, &error)| (kind, error)).collect()
+}
+
+/// The cells of all parts in their order. Of one that several parts hold, such as the control, the one
+/// of the most windows is used, and the first among equals.
+fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
+    let mut of_each: BTreeMap<&Mixture, &Cell> = BTreeMap::new();
+    for cell in maps.iter().flat_map(|map| &map.cells) {
+        let held = of_each.entry(&cell.exchanged).or_insert(cell);
+        if cell.klds.len() > held.klds.len() {
+            *held = cell;
+        }
+    }
+    let names = header.tensors.iter().map(|tensor| tensor.name.as_str());
+    let indices: BTreeMap<&str, usize> = names.zip(0..).collect();
+    let index = |name: &String| indices.get(name.as_str()).copied();
+    let mut cells: Vec<&Cell> = of_each.into_values().collect();
+    cells.sort_by_cached_key(|cell| {
+        let exchanged = cell.exchanged.iter();
+        let mut exchanged: Vec<_> = exchanged.map(|(name, &kind)| (index(name), kind)).collect();
+        exchanged.sort();
+        (exchanged.len(), exchanged)
+    });
+    cells
+}
