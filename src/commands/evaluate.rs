@@ -103,6 +103,7 @@ fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
         (Found::Sidecar, _) => bail!(
             "-r {path}: {found}, not a reference: kl report {path} shows it; give -r the reference that it was evaluated against"
         ),
+        (Found::Map, _) => bail!("-r {path}: {found}, not a reference: kl info {path} shows it"),
         _ => Err(error.into()),
     }
 }

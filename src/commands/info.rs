@@ -1,15 +1,16 @@
-//! Describes a reference, a sidecar or a model, and checks whether it is whole.
+//! Describes a reference, a sidecar, a map or a model, and checks whether it is whole.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Found, GgmlType, Reference, SidecarReader};
+use kl_formats::{About, Found, GgmlType, Reference, SensitivityMap, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
-use super::verify::{verify_reference, verify_sidecar};
+use super::verify::{verify_map, verify_reference, verify_sidecar};
 use crate::engine::gguf::{self, Gguf};
-use crate::report::{GgufInfo, GroupInfo, Info, PromptsInfo, TensorTypeInfo};
+use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo};
 
 /// Describes the file, and then reads it whole if `verify`. The observer gets the description first.
 ///
@@ -19,6 +20,7 @@ pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> 
     let watch = &Watch::new(observer);
     let (mut info, reference) = match Found::look(path) {
         Found::Sidecar => (of_sidecar(path)?, None),
+        Found::Map => (of_map(path)?, None),
         Found::Model if verify => bail!(
             "{}: a GGUF has no checksums that --verify could check: without it, kl info checks the header, and that no tensor is missing; compare the file's sha256sum with the publisher's",
             path.display()
@@ -34,6 +36,7 @@ pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> 
     if verify {
         info.verified = Some(match reference {
             Some(reference) => verify_reference(reference, watch)?,
+            None if info.map.is_some() => verify_map(path, &info)?,
             None => verify_sidecar(path)?,
         });
     }
@@ -58,6 +61,20 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         until: header.until,
         groups: groups.collect(),
         ..Info::of(header.provenance)
+    })
+}
+
+fn of_map(path: &Path) -> Result<Info> {
+    let map = SensitivityMap::read(path)?;
+    let windows = &map.header.windows;
+    Ok(Info {
+        kind: "map".to_owned(),
+        file_bytes: fs::metadata(path)?.len(),
+        reference: map.header.reference.clone(),
+        n_windows: Some(windows.len() as u32),
+        n_rows: Some(windows.iter().map(|window| u64::from(window.n_rows)).sum()),
+        map: Some(MapInfo::new(&map)),
+        ..Info::of(map.header.provenance)
     })
 }
 

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use anyhow::Result;
 use kl_formats::{
-    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SidecarReader, rows_per_piece,
-    sidecar,
+    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SidecarReader, map,
+    rows_per_piece, sidecar,
 };
 use rayon::prelude::*;
 
 use super::observer::Watch;
-use crate::report::Verified;
+use crate::report::{Info, Verified};
 
 /// Reads a reference whole.
 ///
@@ -59,6 +59,20 @@ pub fn verify_sidecar(path: &Path) -> Result<Verified> {
         n_windows,
         n_rows: reader.n_records(),
         file_bytes: reader.file_bytes(),
+        checks: Checks::Checksums,
+    })
+}
+
+/// Reads a map whole, which `info` describes.
+///
+/// # Errors
+/// The first fault, with its line and byte.
+pub fn verify_map(path: &Path, info: &Info) -> Result<Verified> {
+    map::verify(path)?;
+    Ok(Verified {
+        n_windows: info.n_windows.map_or(0, u64::from),
+        n_rows: info.n_rows.unwrap_or(0),
+        file_bytes: info.file_bytes,
         checks: Checks::Checksums,
     })
 }

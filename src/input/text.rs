@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{Found, TextIdentity, hex};
+use kl_formats::{Found, TextIdentity, hex, map};
 use sha2::{Digest, Sha256};
 
 use crate::report::Warning;
@@ -40,6 +40,9 @@ pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
     }
     if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
         bail!("{shown}: not a text: {}", instead(path, first));
+    }
+    if bytes.starts_with(map::MAGIC.as_bytes()) {
+        bail!("{shown}: not a text: {}", Found::Map);
     }
     let mut identity = TextIdentity::named(name);
     identity.bytes = Some(bytes.len() as u64);

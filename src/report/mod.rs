@@ -25,7 +25,9 @@ mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
 pub use doubts::{doubts_of_model, doubts_of_models};
-pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
+pub use info::{
+    GgufInfo, GroupInfo, Info, MapInfo, TensorTypeInfo, Verified, info_text, verified_text,
+};
 pub use model_line::model_line;
 pub use result::{
     DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,

@@ -29,6 +29,7 @@ mod licences;
 mod links;
 mod llama_perplexity;
 mod logit_metrics;
+mod maps;
 mod mistakes;
 mod not_finite;
 mod oracle;

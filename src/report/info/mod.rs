@@ -2,11 +2,11 @@
 
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::{
-    BackendIdentity, Checks, Groups, ModelIdentity, Provenance, ReferenceSummary, Shard, States,
-    TextIdentity, TokenizerIdentity,
+    BackendIdentity, Checks, GgmlType, Groups, ImatrixIdentity, MapHeader, ModelIdentity,
+    Provenance, ReferenceSummary, SensitivityMap, Shard, States, TextIdentity, TokenizerIdentity,
 };
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct Info {
     pub versions: Versions,
     /// The file's path, as given.
     pub path: String,
-    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, `sidecar`, or `model`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, `sidecar`, `map`, or `model`.
     pub kind: String,
     /// Of a sidecar: what the user calls the evaluation; absent without a name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,8 @@ pub struct Info {
     pub text: Option<TextIdentity>,
     /// The path of the text, as it was given.
     pub text_path: Option<String>,
-    /// Of a sidecar: what the model was evaluated against.
+    /// Of a sidecar: what the model was evaluated against; of a map: the file whose rows the tensors
+    /// were measured against, null where the model computed them.
     pub reference: Option<ReferenceSummary>,
     /// Tokens in a window, at most; rows, where the file may hold no tokens. Of a model, the
     /// context that it was trained for, 0 where its file does not record that.
@@ -57,7 +58,7 @@ pub struct Info {
     pub first_scored: Option<u32>,
     /// Windows in the file.
     pub n_windows: Option<u32>,
-    /// Scored rows; of a sidecar, records.
+    /// Scored rows; of a sidecar, records; of a map, those of its windows.
     pub n_rows: Option<u64>,
     /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
     /// was to stop; null if it was to go on to its end.
@@ -74,11 +75,14 @@ pub struct Info {
     /// True if it holds token ids; null where the kind always does.
     pub holds_tokens: Option<bool>,
     /// The part of a reference or of an evaluation that it holds, and the counts of the whole; null
-    /// for a whole one.
+    /// for a whole one. A part of a map holds some of the cells, over all windows.
     pub shard: Option<Shard>,
     /// Of a model: what else its file records; absent for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gguf: Option<GgufInfo>,
+    /// Of a map of sensitivity: what was measured; absent for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map: Option<MapInfo>,
     /// The seed of the windows' order; null: the text's order, or unknown.
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
@@ -117,6 +121,61 @@ impl Info {
             stride: provenance.stride,
             backend: provenance.backend,
             ..Self::default()
+        }
+    }
+}
+
+/// The measurements of a map of sensitivity.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MapInfo {
+    /// True if the map was finished.
+    pub is_complete: bool,
+    /// The model's tensors.
+    pub n_tensors: u64,
+    /// Tensors that llama.cpp's quantizer may change.
+    pub n_quantizable: u64,
+    /// Tensors that were measured alone, at one type at least.
+    pub n_measured: u64,
+    /// Tensors whose weight errors it holds, at one type at least.
+    pub n_with_errors: u64,
+    /// Mixtures that were measured, the original itself among them.
+    pub n_cells: u64,
+    /// The tokens that were scored for these mixtures.
+    pub n_tokens: u64,
+    /// The type at which tensors are measured, where their rows are whole blocks of it.
+    pub measured_type: GgmlType,
+    /// The types that a recipe may use.
+    pub types: Vec<GgmlType>,
+    /// The importance matrix that tensors were quantized with; null: none.
+    pub imatrix: Option<ImatrixIdentity>,
+}
+
+impl MapInfo {
+    /// Counts what a map holds.
+    pub fn new(map: &SensitivityMap) -> Self {
+        let MapHeader {
+            tensors,
+            measured_type,
+            types,
+            imatrix,
+            ..
+        } = &map.header;
+        let alone = map.cells.iter().filter(|cell| cell.exchanged.len() == 1);
+        let alone: BTreeSet<&String> = alone.flat_map(|cell| cell.exchanged.keys()).collect();
+        let n_tokens = map.cells.iter().flat_map(|cell| &cell.n_tokens);
+        let quantizable = tensors.iter().filter(|tensor| tensor.is_quantizable);
+        Self {
+            is_complete: !map.is_cut_off,
+            n_tensors: tensors.len() as u64,
+            n_quantizable: quantizable.count() as u64,
+            n_measured: alone.len() as u64,
+            n_with_errors: map.errors.len() as u64,
+            n_cells: map.cells.len() as u64,
+            n_tokens: n_tokens.copied().map(u64::from).sum(),
+            measured_type: *measured_type,
+            types: types.clone(),
+            imatrix: imatrix.clone(),
         }
     }
 }

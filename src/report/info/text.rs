@@ -5,7 +5,7 @@ use kl_formats::{
     TextIdentity, TokenizerIdentity,
 };
 
-use super::{GgufInfo, GroupInfo, Info, PromptsInfo, TensorTypeInfo, Verified};
+use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count, count_of, part, percent, printable, short_percent};
 use crate::report::set_up::setting;
@@ -52,6 +52,9 @@ pub fn info_text(info: &Info) -> String {
         if is_sidecar { "records" } else { "rows" },
         Some(rows(info)),
     );
+    if let Some(map) = &info.map {
+        put_map(&mut put, map);
+    }
     if let Some(of_file) = &info.states {
         put("states", Some(states(of_file)));
         put("  their head", Some(head(of_file)));
@@ -94,9 +97,40 @@ fn kind(kind: &str) -> &str {
         "safetensors" => "folder of safetensors files, one per window",
         "npz" => "npz: numpy arrays, one per window",
         "sidecar" => "sidecar: one record per token",
+        "map" => "map of sensitivity, which kl recipe reads",
         "model" => "model (GGUF)",
         other => other,
     }
+}
+
+/// Puts the lines about what a map measured.
+fn put_map(put: &mut dyn FnMut(&str, Option<String>), map: &MapInfo) {
+    let of_tensors = [
+        count_of(map.n_tensors, "tensor"),
+        format!("{} can be quantized", count(map.n_quantizable)),
+        format!("{} measured alone", count(map.n_measured)),
+        format!("{} with weight errors", count(map.n_with_errors)),
+    ];
+    put("tensors", Some(of_tensors.join(", ")));
+    let unfinished = if map.is_complete {
+        ""
+    } else {
+        "; not finished"
+    };
+    let (cells, tokens) = (
+        count_of(map.n_cells, "cell"),
+        count_of(map.n_tokens, "token"),
+    );
+    put(
+        "measured",
+        Some(format!("{cells}, {tokens} scored{unfinished}")),
+    );
+    put("  at", Some(format!("{} where it fits", map.measured_type)));
+    let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
+    put("  types", Some(types.join(" ")));
+    let imatrix = map.imatrix.as_ref();
+    let imatrix = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
+    put("imatrix", imatrix);
 }
 
 /// Puts the lines about a model's file besides its size and its name.
@@ -221,7 +255,7 @@ fn prompts(prompts: &PromptsInfo) -> String {
 fn windows(n: u32, info: &Info) -> String {
     let order = match info.seed {
         Some(seed) => format!(", in random order, seed {seed}"),
-        None if info.kind == "kl" => ", in the order of the text".to_owned(),
+        None if info.kind == "kl" || info.kind == "map" => ", in the order of the text".to_owned(),
         // The other kinds do not record it.
         None => String::new(),
     };

@@ -1,0 +1,218 @@
+//! Maps of sensitivity as files: `kl merge` joins parts, `kl info` describes them, other commands name
+//! them.
+
+use std::path::Path;
+
+use kl_formats::{Cell, GgmlType, MapHeader, MapWriter, SensitivityMap};
+use serde_json::json;
+
+use crate::session::Session;
+
+const TENSORS: [&str; 7] = ["v", "a", "b", "c", "d", "e", "f"];
+
+fn kind(name: &str) -> GgmlType {
+    name.parse().unwrap()
+}
+
+/// The header of a map of some tensors, or of a part of it.
+fn header(part: Option<(u32, u32)>) -> MapHeader {
+    let tensor =
+        |name| json!({"name": name, "shape": [256, 2], "type": "f16", "is_quantizable": true});
+    let mut tensors: Vec<_> = TENSORS.iter().map(tensor).collect();
+    tensors.push(json!({"name": "norm", "shape": [9], "type": "f32", "is_quantizable": false}));
+    let shard =
+        |(index, count)| json!({"index": index, "count": count, "n_windows": 2, "n_rows": 4});
+    let header = json!({
+        "kl_map": 1, "writer": "kl test", "n_ctx": 3, "n_vocab": 1024, "shard": part.map(shard),
+        "model": {"file_name": "fp16.gguf", "metadata_sha256": "aa"},
+        "windows": [{"window": 5, "n_rows": 2}, {"window": 0, "n_rows": 2}], "seed": 7,
+        "text": {"name": "wiki.txt", "sha256": "bb"}, "measured_type": "q3_K",
+        "types": ["q8_0", "q3_K"], "metadata_bytes": 64, "alignment": 32, "tensors": tensors,
+    });
+    serde_json::from_value(header).unwrap()
+}
+
+fn cell(tensors: &[&str], klds: &[f64]) -> Cell {
+    let exchanged = tensors.iter().map(|&name| (name.to_owned(), kind("q3_K")));
+    Cell {
+        exchanged: exchanged.collect(),
+        from: 0,
+        klds: klds.to_vec(),
+        n_tokens: vec![2; klds.len()],
+    }
+}
+
+/// The cell of each tensor alone, in the order of the tensors; of some, over fewer windows.
+fn singles() -> Vec<Cell> {
+    let sums = (0..TENSORS.len()).map(|i| (0.1 / (i + 1) as f64, i % 2));
+    let named = TENSORS.iter().zip(sums);
+    let cells = named.map(|(name, (sum, more))| cell(&[name], &[sum, 0.5][..1 + more]));
+    cells.collect()
+}
+
+/// Writes a map of these cells. Every part measures the control, and states weight errors of its
+/// tensors and of the first.
+fn write(session: &Session, name: &str, header: MapHeader, cells: &[Cell], is_finished: bool) {
+    let path = session.path(name);
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = MapWriter::create(file, &path, header).unwrap();
+    for (i, tensor) in TENSORS.iter().enumerate() {
+        let is_own = cells
+            .iter()
+            .any(|cell| cell.exchanged.contains_key(*tensor));
+        if i == 0 || is_own {
+            let errors = [(kind("q3_K"), 0.01 * i as f64), (kind("q8_0"), 1e-5)].into();
+            writer.write_errors(tensor, &errors).unwrap();
+        }
+    }
+    for cell in cells {
+        writer.write_cell(cell).unwrap();
+    }
+    if is_finished {
+        writer.finish().unwrap();
+    }
+}
+
+/// Writes the parts of a map, each as one run would: its share of the cells, in an order of its own.
+fn write_parts(session: &Session, count: usize) -> Vec<String> {
+    let parts = (0..count).map(|part| {
+        let mut cells: Vec<Cell> = singles().into_iter().skip(part).step_by(count).collect();
+        cells.reverse();
+        // The control of the last part is over the most windows.
+        let n_windows = if part + 1 == count { 2 } else { 1 };
+        cells.insert(cells.len() / 2, cell(&[], &[0.0; 2][..n_windows]));
+        if part == 0 {
+            cells.insert(0, cell(&TENSORS, &[3.0, 4.0]));
+        }
+        let name = format!("map.{part}.jsonl");
+        let header = header(Some((part as u32, count as u32)));
+        write(session, &name, header, &cells, true);
+        name
+    });
+    parts.collect()
+}
+
+fn read(path: &Path) -> SensitivityMap {
+    SensitivityMap::read(path).unwrap()
+}
+
+#[test]
+fn parts_of_a_map_make_the_map_of_one_run() {
+    let session = Session::new();
+    let mut cells = vec![cell(&[], &[0.0, 0.0])];
+    cells.extend(singles());
+    cells.push(cell(&TENSORS, &[3.0, 4.0]));
+    write(&session, "whole.jsonl", header(None), &cells, true);
+    for count in [1, 2, 3, 7] {
+        let mut parts = write_parts(&session, count);
+        parts.reverse();
+        let line = format!("merge --force joined.jsonl {}", parts.join(" "));
+        let run = session.ok(&line);
+        run.warns(&["wrote joined.jsonl", "9 cells"]);
+        assert_eq!(
+            read(&session.path("joined.jsonl")),
+            read(&session.path("whole.jsonl"))
+        );
+        assert!(
+            session.read("joined.jsonl") == session.read("whole.jsonl"),
+            "{count}"
+        );
+        session.ok(&line.replace("--force", "--resume"));
+    }
+}
+
+#[test]
+fn parts_that_make_no_whole_are_named() {
+    let session = Session::new();
+    write_parts(&session, 3);
+    write(
+        &session,
+        "cut.jsonl",
+        header(Some((1, 3))),
+        &singles(),
+        false,
+    );
+    write(&session, "whole.jsonl", header(None), &singles(), true);
+    let mut other = header(Some((1, 3)));
+    other.windows.swap(0, 1);
+    write(&session, "other.jsonl", other, &singles(), true);
+    session.reference("");
+    let first = "map.0.jsonl";
+    for (others, expected) in [
+        (
+            "map.1.jsonl",
+            "part 2 of 3 is missing beside map.0.jsonl and 1 more",
+        ),
+        (
+            "map.1.jsonl map.1.jsonl map.2.jsonl",
+            "both are part 1 of 3",
+        ),
+        ("cut.jsonl map.2.jsonl", "cut.jsonl: is not finished"),
+        ("whole.jsonl", "whole.jsonl: is whole, not a part"),
+        (
+            "other.jsonl map.2.jsonl",
+            "other.jsonl: is a part of another whole",
+        ),
+        ("ref.gz", "map.0.jsonl is a map and ref.gz is a reference"),
+    ] {
+        session.fails(
+            &format!("merge joined.jsonl {first} {others}"),
+            1,
+            &[expected],
+        );
+    }
+    assert!(!session.exists("joined.jsonl"));
+}
+
+#[test]
+fn a_map_is_described_and_checked() {
+    let session = Session::new();
+    write(&session, "map.jsonl", header(None), &singles(), true);
+    let info = session.info("map.jsonl --verify");
+    assert_eq!(info["kind"], "map");
+    assert_eq!(info["model"]["file_name"], "fp16.gguf");
+    assert_eq!(info["n_windows"], 2);
+    assert_eq!(info["n_rows"], 4);
+    assert_eq!(info["verified"]["checks"], "checksums");
+    let map = &info["map"];
+    assert_eq!(map["n_tensors"], 8);
+    assert_eq!(map["n_quantizable"], 7);
+    assert_eq!(map["n_measured"], 7);
+    assert_eq!(map["n_cells"], 7);
+    assert_eq!(map["n_tokens"], 20);
+    assert_eq!(map["is_complete"], true);
+    let run = session.ok("info map.jsonl");
+    run.prints(&[
+        "map of sensitivity",
+        "7 measured alone",
+        "7 cells, 20 tokens scored",
+        "q3_K",
+    ]);
+
+    write(&session, "cut.jsonl", header(None), &singles(), false);
+    let run = session.ok("info cut.jsonl");
+    run.prints(&["7 cells, 20 tokens scored; not finished"]);
+    session.fails(
+        "info cut.jsonl --verify",
+        1,
+        &["cut.jsonl: incomplete", "15 whole lines"],
+    );
+    let whole = String::from_utf8(session.read("map.jsonl")).unwrap();
+    session.write("bad.jsonl", whole.replacen("0.1]", "x]", 1));
+    session.fails("info bad.jsonl", 1, &["bad.jsonl: corrupt: line 9: "]);
+}
+
+#[test]
+fn a_map_in_the_place_of_another_file_is_named() {
+    let session = Session::new();
+    write(&session, "map.jsonl", header(None), &singles(), true);
+    let what = "map of sensitivity";
+    session.fails(
+        "-m @q8 -r map.jsonl -q",
+        1,
+        &["-r map.jsonl", what, "kl recipe"],
+    );
+    session.fails("-m map.jsonl -t @eval -w r.gz -q", 1, &["map.jsonl", what]);
+    session.fails("report map.jsonl", 1, &["map.jsonl", what]);
+    session.fails("-m @q8 -t map.jsonl -w r.gz -q", 1, &["map.jsonl", what]);
+}
