@@ -28,6 +28,7 @@ mod hints;
 mod progress;
 mod report;
 mod results;
+mod sensitivity;
 mod settings;
 mod short_flags;
 mod stop;
@@ -116,7 +117,11 @@ fn run(call: &Call) -> Result<ExitCode> {
     follow_log(call.verbose);
     on_abort(stop::abort);
     on_wait(|server| say!("kl: waiting for the server {server} to answer"));
-    stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
+    let decodes = matches!(
+        command,
+        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(..)
+    );
+    stop::listen(decodes);
     let engine = LlamaCpp::default();
     if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
@@ -148,6 +153,9 @@ fn run(call: &Call) -> Result<ExitCode> {
         }
         Command::Info(args) => show_info(args)?,
         Command::Report(args, form) => return report::show_report(args, *form, &terminal),
+        Command::Sensitivity(settings, outputs) => {
+            return sensitivity::show_sensitivity(settings, outputs, &engine, quiet);
+        }
         Command::ListDevices(servers) => {
             let devices = commands::list_devices(servers, &engine)?;
             return print(&doctor::devices_text(&devices));

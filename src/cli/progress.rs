@@ -15,6 +15,8 @@ const TICK: Duration = Duration::from_millis(500);
 /// The progress of one run over its windows and rows.
 pub struct Progress {
     label: String,
+    /// The name of what is counted as windows.
+    unit: String,
     started: Instant,
     n_windows: Option<u64>,
     n_rows: Option<u64>,
@@ -29,18 +31,19 @@ pub struct Progress {
 
 impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
-    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
+    pub fn new(label: &str, unit: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         let started = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
         Self {
             label: label.to_owned(),
+            unit: unit.to_owned(),
             started,
             n_windows,
             n_rows,
             windows: 0,
             rows: 0,
             mean_kld: None,
-            bar: is_terminal.then(|| bar(label, n_rows)),
+            bar: is_terminal.then(|| bar(label, n_rows.or(n_windows))),
             last_line: started,
         }
     }
@@ -50,7 +53,7 @@ impl Progress {
         self.rows += n as u64;
         if let Some(bar) = &self.bar {
             bar.set_message(self.message());
-            bar.set_position(self.rows);
+            bar.set_position(self.done().0);
         } else if self.last_line.elapsed() >= LINE_INTERVAL {
             say!("{}: {}{}", self.label, self.message(), self.time_left());
             self.last_line = Instant::now();
@@ -78,13 +81,24 @@ impl Progress {
         let mean = self.mean_kld.map(number::kld);
         let mean = mean.map(|mean| format!(", mean KLD {mean}"));
         let mean = mean.unwrap_or_default();
-        format!("window {}{of}, {rate:.0} tokens/s{mean}", self.windows)
+        format!(
+            "{} {}{of}, {rate:.0} tokens/s{mean}",
+            self.unit, self.windows
+        )
+    }
+
+    /// How much is done, of how much: rows, or windows where only their number is known.
+    fn done(&self) -> (u64, Option<u64>) {
+        match (self.n_rows, self.n_windows) {
+            (None, Some(n)) => (self.windows, Some(n)),
+            (n_rows, _) => (self.rows, n_rows),
+        }
     }
 
     fn time_left(&self) -> String {
-        match self.n_rows {
-            Some(n) if self.rows > 0 => {
-                let share = n.saturating_sub(self.rows) as f64 / self.rows as f64;
+        match self.done() {
+            (done, Some(n)) if done > 0 => {
+                let share = n.saturating_sub(done) as f64 / done as f64;
                 let left = self.started.elapsed().as_secs_f64() * share;
                 format!(", {} left", number::duration(left))
             }
@@ -93,8 +107,8 @@ impl Progress {
     }
 }
 
-fn bar(label: &str, n_rows: Option<u64>) -> ProgressBar {
-    let (bar, template) = match n_rows {
+fn bar(label: &str, n: Option<u64>) -> ProgressBar {
+    let (bar, template) = match n {
         Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}, {eta} left"),
         None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
     };

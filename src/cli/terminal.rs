@@ -47,11 +47,12 @@ impl Observer for Terminal<'_> {
             }
             Event::Begin {
                 label,
+                unit,
                 n_windows,
                 n_rows,
             } => {
                 stop::begin();
-                let shown = (!self.quiet).then(|| Progress::new(label, n_windows, n_rows));
+                let shown = (!self.quiet).then(|| Progress::new(label, unit, n_windows, n_rows));
                 *locked(&self.progress) = shown;
             }
             Event::Rows(n) => locked(&self.progress).iter_mut().for_each(|p| p.rows(n)),

@@ -167,6 +167,7 @@ mod tests {
             ("compare", "kl compare --help"),
             ("compare_short", "kl compare -h"),
             ("report", "kl report --help"),
+            ("sensitivity", "kl sensitivity --help"),
             ("doctor", "kl doctor --help"),
         ] {
             let help = printed(line);
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen_and_stands_for_no_arguments() {
-        assert!(printed("kl -h").lines().count() <= 34);
+        assert!(printed("kl -h").lines().count() <= 37);
         assert_eq!(printed("kl"), printed("kl -h"));
         assert_eq!(printed("kl help"), printed("kl --help"));
         assert_eq!(printed("kl help convert"), printed("kl convert --help"));

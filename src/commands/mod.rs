@@ -36,6 +36,7 @@ mod ref_model;
 mod reference;
 mod report;
 mod resume;
+mod sensitivity;
 pub mod settings;
 mod verify;
 mod write;
@@ -53,6 +54,7 @@ pub use observer::{Event, Observer, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use report::{Reported, is_listed, report};
+pub use sensitivity::{Mapped, sensitivity};
 pub use write::{Written, write};
 
 #[cfg(test)]

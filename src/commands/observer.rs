@@ -39,6 +39,8 @@ pub enum Event<'e> {
     Begin {
         /// The work, as a verb or a file's name.
         label: &'e str,
+        /// The name of what is counted as windows.
+        unit: &'e str,
         /// Windows to come, if known.
         n_windows: Option<u64>,
         /// Rows to come, if known.
@@ -193,10 +195,22 @@ impl<'o> Watch<'o> {
         }
     }
 
+    /// Begins a piece of work in so many steps, each of which counts as a window.
+    pub fn begin_steps(&self, label: &str, unit: &str, n: u64) -> Phase<'_> {
+        self.event(&Event::Begin {
+            label,
+            unit,
+            n_windows: Some(n),
+            n_rows: None,
+        });
+        Phase { watch: self }
+    }
+
     /// Begins a piece of work whose progress is shown.
     pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
         self.event(&Event::Begin {
             label,
+            unit: "window",
             n_windows,
             n_rows,
         });

@@ -4,11 +4,13 @@
 //! rules stated here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use kl_formats::Target;
+use kl_formats::{GgmlType, Target};
+use regex::Regex;
 
 use super::names::stem;
 use super::output::Existing;
@@ -141,6 +143,55 @@ pub struct MergeSettings {
     /// The treatment of an existing output: to resume is to accept one that is what the parts make,
     /// and to replace a partial one.
     pub existing: Existing,
+}
+
+/// Settings for measuring a map of sensitivity.
+#[derive(Debug)]
+pub struct SensitivitySettings {
+    /// The GGUF of the original.
+    pub model: PathBuf,
+    pub source: SensitivitySource,
+    /// The map to write.
+    pub output: PathBuf,
+    /// Most scored tokens for which a tensor is exchanged; windows come whole.
+    pub max_tokens: u64,
+    /// The types that a recipe may use; empty: the usual ones.
+    pub types: Vec<GgmlType>,
+    /// The type at which tensors are measured, where their rows are whole blocks of it; `None`: the
+    /// usual one.
+    pub measured_type: Option<GgmlType>,
+    /// The importance matrix to quantize with.
+    pub imatrix: Option<PathBuf>,
+    /// The tensors to measure: those whose names it matches anywhere; `None`: all.
+    pub tensors: Option<Regex>,
+    /// The seed by which windows and checks are drawn.
+    pub seed: u64,
+    /// The part of the cells to measure; `None`: all.
+    pub part: Option<Part>,
+    /// The treatment of an existing output.
+    pub existing: Existing,
+    pub confidence: Confidence,
+    /// The way to run the model, which must be [exchangeable](ModelOptions::is_exchangeable).
+    pub run: RunSettings,
+}
+
+/// The windows that a map is measured on, and the rows that it is measured against.
+#[derive(Debug)]
+pub enum SensitivitySource {
+    /// A text, on which the original computes its own rows.
+    Text(Source),
+    /// An exact reference of the original.
+    Reference(PathBuf),
+}
+
+/// The files.
+impl fmt::Display for SensitivitySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(source) => source.fmt(f),
+            Self::Reference(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// The uses of the numbers of an evaluation or a comparison.

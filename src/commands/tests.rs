@@ -7,6 +7,7 @@ mod read_states;
 mod recorded;
 mod ref_model;
 mod resume_states;
+mod sensitivity;
 mod together;
 mod write_states;
 
@@ -23,7 +24,7 @@ use super::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, ReferenceSource, ResultSettings,
     RunSettings, Sidecar, Vocabulary, WriteSettings,
 };
-use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
+use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
 use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
 use crate::report::Report;

@@ -36,6 +36,16 @@ impl Part {
         })
     }
 
+    /// This part of a whole with so many windows and rows, all of which it may use.
+    pub fn shard(self, n_windows: u32, n_rows: u64) -> Shard {
+        Shard {
+            index: self.index,
+            count: self.count,
+            n_windows,
+            n_rows,
+        }
+    }
+
     /// Keeps those of `windows`, all there are in their order, that belong to this part.
     pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
         let from = windows.into_iter().skip(self.index as usize);

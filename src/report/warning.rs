@@ -44,6 +44,16 @@ pub enum Warning {
         "--mlock has no effect: the system refuses to lock so much memory (ulimit -l shows and raises the limit)"
     )]
     NotLocked,
+    /// A map is measured against rows that are not the original's own to the bit.
+    #[error(
+        "{path}: the original has a mean KLD of {mean_kld:.1e} nats against it: it was written on another device or by another llama.cpp, and no tensor costs less than that here; with -t TEXT the original computes its own rows"
+    )]
+    NotOwnRows {
+        /// The reference.
+        path: String,
+        /// The mean KLD, in nats.
+        mean_kld: f64,
+    },
     /// Windows are longer than the model's training context.
     #[error(
         "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"

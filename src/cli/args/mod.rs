@@ -3,6 +3,7 @@
 mod classic;
 mod model;
 mod results;
+mod sensitivity;
 mod subcommands;
 mod values;
 
@@ -13,6 +14,7 @@ use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, 
 pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
 pub use model::{ContextArgs, DeviceArgs};
 pub use results::ResultArgs;
+pub use sensitivity::SensitivityArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -43,6 +45,7 @@ pub enum Subcommand {
     Merge(MergeArgs),
     Compare(CompareArgs),
     Report(ReportArgs),
+    Sensitivity(Box<SensitivityArgs>),
     Doctor(DoctorArgs),
 }
 
@@ -64,6 +67,7 @@ Examples:
   kl merge ref.gz ref.*.gz                           join the parts of --shard
   kl compare ref.gz other.npz                        compare without a model
   kl report *@ref.kls                                which model is better
+  kl sensitivity -m fp16.gguf -t wiki.txt -w map.jsonl   which tensors hurt
   kl doctor                                          what to send with a problem
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
@@ -166,16 +170,18 @@ mod tests {
     use super::*;
 
     /// The flags that may repeat, each of whose values counts.
-    const REPEATABLE: [&str; 8] = [
+    const REPEATABLE: [&str; 7] = [
         "--device",
         "--fail-if",
-        "--model",
         "--override-tensor",
         "--ref-device",
         "--rpc",
         "--stats",
-        "--text-path",
+        "--types",
     ];
+
+    /// Those that may repeat in the classic calls alone.
+    const REPEATABLE_IN_CLASSIC: [&str; 2] = ["--model", "--text-path"];
 
     /// Values of which every flag accepts one.
     const VALUES: [&str; 17] = [
@@ -246,7 +252,9 @@ mod tests {
             };
             let answer = answer(command.as_deref(), &words);
             let is_refused = answer.contains("cannot be used multiple times");
-            let may_repeat = !takes_value || REPEATABLE.contains(&long.as_str());
+            let may_repeat = !takes_value
+                || REPEATABLE.contains(&long.as_str())
+                || command.is_none() && REPEATABLE_IN_CLASSIC.contains(&long.as_str());
             assert_eq!(is_refused, !may_repeat, "{command:?} {long}: {answer}");
             assert!(!is_refused || answer.contains(&long), "{long}: {answer}");
         }
@@ -262,8 +270,15 @@ mod tests {
             }
             let answer = answer(command.as_deref(), &[&long, "-7"]);
             let is_named = answer.contains(&format!("invalid value '-7' for '{long} "));
-            // A name may start with a minus, and the index of a device is checked where it is used.
-            let is_name = ["--label", "--device", "--ref-device", "--main-gpu"];
+            // A name or a pattern may start with a minus, and the index of a device is checked where it
+            // is used.
+            let is_name = [
+                "--label",
+                "--device",
+                "--ref-device",
+                "--main-gpu",
+                "--tensors",
+            ];
             let is_name = is_name.contains(&long.as_str());
             assert!(is_named || is_name, "{command:?} {long}: {answer}");
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf, is_separator};
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
+use regex::Regex;
 
 use crate::commands::settings::Vocabulary;
 
@@ -167,6 +168,18 @@ pub fn near(text: &str) -> Result<f64, &'static str> {
     let ratio = text.parse().ok();
     let ratio = ratio.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
     ratio.ok_or("not a number of at least 1")
+}
+
+/// Parses a regular expression, whose error has one line.
+pub fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let error = error.to_string();
+        let last = error.lines().last().unwrap_or_default();
+        format!(
+            "not a regular expression: {}",
+            last.trim_start_matches("error: ")
+        )
+    })
 }
 
 /// Parses the address of a server.

@@ -5,6 +5,7 @@
 mod evaluate;
 mod input;
 mod paths;
+mod sensitivity;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -20,9 +21,10 @@ use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings,
-    ReferenceSource, RunSettings, WriteSettings,
+    ReferenceSource, RunSettings, SensitivitySettings, WriteSettings,
 };
 use crate::engine::ModelOptions;
+pub use sensitivity::SensitivityOutputs;
 
 /// A checked call of the program.
 #[derive(Debug)]
@@ -45,6 +47,7 @@ pub enum Command {
     Compare(CompareSettings),
     /// With the form that is printed.
     Report(ReportArgs, Form),
+    Sensitivity(Box<SensitivitySettings>, SensitivityOutputs),
     /// The servers whose devices are listed too.
     ListDevices(Vec<String>),
     /// The servers to try.
@@ -68,7 +71,7 @@ impl Call {
     /// # Errors
     /// What is wrong and what to do, in one line.
     pub fn new(cli: Cli) -> Result<Self, String> {
-        let verbose = cli.classic.verbose;
+        let mut verbose = cli.classic.verbose;
         let (quiet, command) = match cli.subcommand {
             None => (cli.classic.quiet, classic(cli.classic)?),
             Some(Subcommand::Info(args)) => (args.quiet, Command::Info(args)),
@@ -76,6 +79,10 @@ impl Call {
             Some(Subcommand::Merge(args)) => (args.quiet, merge(args)?),
             Some(Subcommand::Compare(args)) => (args.quiet, evaluate::compare(args)?),
             Some(Subcommand::Report(args)) => (args.quiet, report(args)?),
+            Some(Subcommand::Sensitivity(args)) => {
+                verbose = args.verbose;
+                (args.quiet, sensitivity::sensitivity(*args)?)
+            }
             Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
         };
         Ok(Self {

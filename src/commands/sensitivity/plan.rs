@@ -1,0 +1,324 @@
+//! What is measured, in which order, and when a tensor is known well enough: no model and no file.
+//!
+//! Every rule looks at one tensor, or at one group, beside the whole model at the measured types. So
+//! the parts of a run that is shared out measure exactly what one run would.
+
+use std::ops::Range;
+
+use kl_formats::{Cell, GgmlType, Mixture};
+
+use super::original::Tensor;
+use crate::pipeline::shuffled;
+use crate::stats::Confidence;
+use crate::stats::probability::student_two_sided;
+
+/// Up to so many tensors, each is measured alone; of more, groups are measured first.
+const MOST_SINGLES: usize = 120;
+
+/// About as many groups are made.
+const GROUPS: usize = 100;
+
+/// The windows of the first look at a tensor: with fewer nothing is known of their spread.
+const FIRST_WINDOWS: usize = 2;
+
+/// The most windows for which all tensors are exchanged together, except at the measured types.
+const WINDOWS_TOGETHER: usize = 16;
+
+/// The probability with which a tensor's share is within its doubt.
+const LEVEL: f64 = 0.8;
+
+/// The doubt of a tensor's share of the KLD, in its own share, at which it is known well enough.
+const ENOUGH: f64 = 0.2;
+
+/// The doubt of all tensors' shares together, in the whole, that makes no difference to a recipe.
+const NEGLIGIBLE: f64 = 0.05;
+
+/// The bits of the types at which all tensors are exchanged together, beside the measured ones.
+const BITS_TOGETHER: [f64; 3] = [6.5625, 4.5, 2.625];
+
+/// Predicted cells that are measured too.
+const CHECKS: usize = 6;
+
+/// Tensors that are exchanged together: one, or neighbouring ones of a role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit<'t> {
+    pub tensors: Vec<&'t Tensor>,
+}
+
+impl<'t> Unit<'t> {
+    /// One tensor.
+    pub fn single(tensor: &'t Tensor) -> Self {
+        Self {
+            tensors: vec![tensor],
+        }
+    }
+
+    /// Its tensors at their measured types.
+    pub fn mixture(&self) -> Mixture {
+        at_measured_types(self.tensors.iter().copied())
+    }
+}
+
+/// These tensors, each at its measured type.
+pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Mixture {
+    let tensors = tensors.into_iter();
+    let typed = tensors.map(|tensor| (tensor.name.clone(), tensor.measured_type));
+    typed.collect()
+}
+
+/// The units of a model: its tensors, or where those are many, groups of a role by depth.
+pub fn units(tensors: &[Tensor]) -> Vec<Unit<'_>> {
+    if tensors.len() <= MOST_SINGLES {
+        return tensors.iter().map(Unit::single).collect();
+    }
+    let mut roles: Vec<(&str, Vec<&Tensor>)> = Vec::new();
+    for tensor in tensors {
+        let role = role(&tensor.name);
+        match roles.iter_mut().find(|(known, _)| *known == role) {
+            Some((_, members)) => members.push(tensor),
+            None => roles.push((role, vec![tensor])),
+        }
+    }
+    let n_groups = (GROUPS / roles.len()).max(1);
+    let groups = roles.iter_mut().flat_map(|(_, members)| {
+        members.sort_by_key(|tensor| layer(&tensor.name));
+        let chunks = members.chunks(members.len().div_ceil(n_groups));
+        chunks.map(|members| Unit {
+            tensors: members.to_vec(),
+        })
+    });
+    groups.collect()
+}
+
+/// A tensor's name without its layer.
+fn role(name: &str) -> &str {
+    let of_layer = name
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split_once('.'));
+    of_layer.map_or(name, |(_, role)| role)
+}
+
+fn layer(name: &str) -> Option<u32> {
+    let (number, _) = name.strip_prefix("blk.")?.split_once('.')?;
+    number.parse().ok()
+}
+
+/// The windows of each round, of `n_windows`: as many again as before. A call decodes `n_together` of
+/// them, so that each round consists of whole calls.
+pub fn rounds(n_windows: usize, n_together: usize) -> impl Iterator<Item = Range<usize>> {
+    let first = FIRST_WINDOWS.next_multiple_of(n_together.max(1));
+    let ends = std::iter::successors(Some(first), |end| end.checked_mul(2));
+    let mut start = 0;
+    let rounds = ends.map(move |end| {
+        let round = start..end.min(n_windows);
+        start = round.end;
+        round
+    });
+    rounds.take_while(|round| !round.is_empty())
+}
+
+/// The windows for which all tensors are exchanged together.
+pub fn windows_together(n_windows: usize, n_together: usize) -> usize {
+    let most = WINDOWS_TOGETHER.next_multiple_of(n_together.max(1));
+    most.min(n_windows)
+}
+
+/// Returns true if a cell is measured well enough, beside the `whole` model over the same windows: its
+/// share of the whole's KLD is known to a fifth, or so well that it makes no difference, of `n_units`
+/// units.
+///
+/// Tokens that are hard for a model are so for all of its tensors, which cancels in the share.
+pub fn is_enough(cell: &Cell, whole: &Cell, n_units: usize) -> bool {
+    let Some((share, doubt)) = share(cell, whole) else {
+        return false;
+    };
+    let negligible = NEGLIGIBLE / (n_units.max(1) as f64).sqrt();
+    doubt <= (ENOUGH * share).max(negligible)
+}
+
+/// Returns true if a group's tensors are measured one by one: it has more than its share of the KLD.
+pub fn is_split(group: &Cell, whole: &Cell, n_units: usize) -> bool {
+    let share = share(group, whole);
+    share.is_some_and(|(share, _)| share * n_units as f64 > 1.0)
+}
+
+/// A cell's KLD as a share of the whole's over the same windows, and half the width of its interval;
+/// `None` of fewer than two windows, or where the whole has no KLD.
+fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
+    let pairs = || cell.klds.iter().zip(&whole.klds);
+    let n = pairs().count();
+    let (own, all) = pairs().fold((0.0, 0.0), |(own, all), (a, b)| (own + a, all + b));
+    if n < 2 || all <= 0.0 {
+        return None;
+    }
+    let share = own / all;
+    let squares: f64 = pairs().map(|(a, b)| (a - share * b).powi(2)).sum();
+    let error = (squares * n as f64 / (n - 1) as f64).sqrt() / all;
+    let level = Confidence::new(LEVEL).unwrap_or_default();
+    Some((share, error * student_two_sided(level, (n - 1) as f64)))
+}
+
+/// The types at which all tensors are exchanged together, to see how well they add up: from many bits
+/// to few.
+pub fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
+    let nearest = |bits: f64| {
+        let far = |kind: &GgmlType| (kind.bits() - bits).abs();
+        types
+            .iter()
+            .copied()
+            .min_by(|a, b| far(a).total_cmp(&far(b)))
+    };
+    let mut chosen: Vec<GgmlType> = Vec::new();
+    for kind in BITS_TOGETHER.into_iter().filter_map(nearest) {
+        if kind != measured && !chosen.contains(&kind) {
+            chosen.push(kind);
+        }
+    }
+    chosen
+}
+
+/// Cells that are predicted, to be measured too: tensors at other types than they are measured at, at
+/// random, and of each type about as many.
+pub fn checks<'t>(
+    tensors: &'t [Tensor],
+    types: &[GgmlType],
+    seed: u64,
+) -> Vec<(&'t Tensor, GgmlType)> {
+    let mut chosen: Vec<(&Tensor, GgmlType)> = Vec::new();
+    let mut order = shuffled(tensors.len(), seed);
+    let kinds = shuffled(types.len(), seed.wrapping_add(1)).into_iter();
+    let kinds: Vec<GgmlType> = kinds.filter_map(|i| types.get(i).copied()).collect();
+    for kind in kinds.iter().cycle().take(CHECKS * kinds.len()) {
+        let is_predicted =
+            |tensor: &Tensor| tensor.types.contains(kind) && tensor.measured_type != *kind;
+        let mut left = order.iter();
+        let found = left.position(|&i| tensors.get(i).is_some_and(is_predicted));
+        if chosen.len() < CHECKS
+            && let Some(found) = found
+            && let Some(tensor) = tensors.get(order.remove(found))
+        {
+            chosen.push((tensor, *kind));
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(name: &str) -> GgmlType {
+        name.parse().unwrap()
+    }
+
+    fn tensor(name: &str) -> Tensor {
+        Tensor {
+            name: name.to_owned(),
+            types: ["q8_0", "q4_K", "q3_K", "q2_K"].map(kind).to_vec(),
+            measured_type: kind("q3_K"),
+        }
+    }
+
+    fn model(n_layers: usize) -> Vec<Tensor> {
+        let layers = 0..n_layers;
+        let of_layer = layers.flat_map(|layer| {
+            let roles = ["attn_q", "attn_k", "ffn_up", "ffn_down"];
+            roles.map(|role| tensor(&format!("blk.{layer}.{role}.weight")))
+        });
+        let mut tensors = vec![tensor("token_embd.weight")];
+        tensors.extend(of_layer);
+        tensors
+    }
+
+    fn cell(klds: &[f64]) -> Cell {
+        Cell {
+            klds: klds.to_vec(),
+            n_tokens: vec![127; klds.len()],
+            ..Cell::default()
+        }
+    }
+
+    #[test]
+    fn many_tensors_are_grouped_by_role_and_depth() {
+        let few = model(29);
+        assert_eq!(units(&few).len(), few.len());
+        let many = model(100);
+        let units = units(&many);
+        assert_eq!(units.len(), 1 + 4 * 20);
+        let names = |unit: &Unit<'_>| -> Vec<String> {
+            unit.tensors
+                .iter()
+                .map(|tensor| tensor.name.clone())
+                .collect()
+        };
+        assert_eq!(names(&units[0]), ["token_embd.weight"]);
+        let expected = [95, 96, 97, 98, 99].map(|i| format!("blk.{i}.attn_q.weight"));
+        assert_eq!(names(&units[20]), expected);
+        let mut all: Vec<String> = units.iter().flat_map(names).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), many.len());
+    }
+
+    #[test]
+    fn rounds_double_and_are_whole_calls() {
+        let of = |n, together| rounds(n, together).collect::<Vec<_>>();
+        assert_eq!(of(12, 1), [0..2, 2..4, 4..8, 8..12]);
+        assert_eq!(of(40, 5), [0..5, 5..10, 10..20, 20..40]);
+        assert_eq!(of(3, 1), [0..2, 2..3]);
+        assert!(of(0, 1).is_empty());
+    }
+
+    #[test]
+    fn a_cell_is_enough_where_its_share_is_known() {
+        let whole = cell(&[10.0, 20.0, 5.0, 40.0]);
+        // The same share of each window: nothing is in doubt.
+        assert!(is_enough(&cell(&[1.0, 2.0, 0.5, 4.0]), &whole, 20));
+        assert!(is_enough(&cell(&[1.0, 2.0]), &whole, 20));
+        // Large and uneven, then uneven but tiny; one window shows nothing.
+        assert!(!is_enough(&cell(&[5.0, 1.0, 4.0, 2.0]), &whole, 20));
+        assert!(is_enough(&cell(&[0.05, 0.01, 0.04, 0.02]), &whole, 20));
+        assert!(!is_enough(&cell(&[1.0]), &whole, 20));
+        // scipy: t(0.9, 3) * sqrt(4 / 3 * sum((k - r w)^2)) / sum(w) of k = [2, 1, 1, 6].
+        let (share, doubt) = share(&cell(&[2.0, 1.0, 1.0, 6.0]), &whole).unwrap();
+        assert!((share - 2.0 / 15.0).abs() < 1e-12);
+        assert!((doubt - PINNED_DOUBT).abs() < 1e-9, "{doubt}");
+    }
+
+    /// `t.ppf(0.9, 3) * sqrt(4 / 3 * ((k - k.sum() / w.sum() * w) ** 2).sum()) / w.sum()`
+    const PINNED_DOUBT: f64 = 0.0490086138901614;
+
+    #[test]
+    fn groups_with_more_than_their_share_are_split() {
+        let whole = cell(&[10.0, 10.0]);
+        assert!(is_split(&cell(&[3.0, 3.0]), &whole, 5));
+        assert!(!is_split(&cell(&[1.0, 1.0]), &whole, 5));
+    }
+
+    #[test]
+    fn types_together_span_the_bits() {
+        let all = ["q8_0", "q6_K", "q5_0", "q4_K", "q4_0", "q3_K", "q2_K"].map(kind);
+        let of = |types: &[GgmlType]| types_together(types, kind("q3_K"));
+        assert_eq!(of(&all), ["q6_K", "q4_K", "q2_K"].map(kind));
+        assert_eq!(of(&[kind("q4_0")]), [kind("q4_0")]);
+        assert_eq!(of(&[kind("q3_K")]), []);
+    }
+
+    #[test]
+    fn checks_are_spread_over_tensors_and_types() {
+        let tensors = model(10);
+        let types = tensors[0].types.clone();
+        let chosen = checks(&tensors, &types, 5);
+        assert_eq!(chosen, checks(&tensors, &types, 5));
+        assert_ne!(chosen, checks(&tensors, &types, 6));
+        assert_eq!(chosen.len(), CHECKS);
+        for kind in ["q8_0", "q4_K", "q2_K"].map(kind) {
+            assert!(chosen.iter().filter(|(_, of)| *of == kind).count() >= 1);
+        }
+        assert!(chosen.iter().all(|(of, kind)| of.measured_type != *kind));
+        let mut names: Vec<&str> = chosen.iter().map(|(of, _)| of.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CHECKS);
+    }
+}

@@ -1,0 +1,174 @@
+//! The map's file, which grows with each cell.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use kl_formats::{
+    BackendIdentity, Cell, CutOffMap, Fault, GgmlType, MapHeader, MapWriter, Mixture,
+    SensitivityMap,
+};
+
+use crate::commands::output::{Existing, PartialFile, partial_path};
+use crate::commands::resume::{check_same_run, nothing_to_resume};
+use crate::commands::settings::SensitivitySettings;
+use crate::report::number::count_of;
+
+/// The output, before the model is loaded: a bad path fails now, not hours later.
+pub struct Output {
+    file: PartialFile,
+    path: PathBuf,
+    /// A map that is whole already, with `--resume`.
+    whole: Option<SensitivityMap>,
+    /// A map that was cut off, with `--resume`.
+    cut_off: Option<CutOffMap>,
+}
+
+/// A map that is being measured.
+pub struct Store {
+    file: PartialFile,
+    writer: MapWriter<File>,
+}
+
+impl Output {
+    /// Creates the file, or opens what an earlier run left.
+    ///
+    /// # Errors
+    /// A file that cannot be created, exists, or is no map.
+    pub fn create(settings: &SensitivitySettings) -> Result<Self> {
+        let path = settings.output.clone();
+        let is_resumed = settings.existing == Existing::Resume;
+        let whole = (is_resumed && !partial_path(&path).exists())
+            .then(|| SensitivityMap::read(&path).ok())
+            .flatten();
+        let may_replace = settings.existing == Existing::Replace || whole.is_some();
+        let file = PartialFile::create(&path, may_replace, settings.existing)?;
+        let mut cut_off = None;
+        if file.is_resumed() {
+            cut_off = match SensitivityMap::read_cut_off(file.path()) {
+                Ok(cut_off) => Some(cut_off),
+                Err(error) => match error.fault {
+                    // Not even its header is whole.
+                    Fault::Truncated { .. } => None,
+                    Fault::NotAMap(_) => bail!(nothing_to_resume(&file, &error)),
+                    _ => bail!("{error}; --resume cannot continue it, start over with --force"),
+                },
+            };
+        }
+        Ok(Self {
+            file,
+            path,
+            whole,
+            cut_off,
+        })
+    }
+
+    /// The set-up of the map that is continued, and the number of its windows: both depend on the
+    /// memory that is free, which may have changed since.
+    pub fn begun(&self) -> Option<(&BackendIdentity, usize)> {
+        let header = &self.earlier()?.header;
+        Some((header.backend.as_ref()?, header.windows.len()))
+    }
+
+    fn earlier(&self) -> Option<&SensitivityMap> {
+        let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
+        cut_off.or(self.whole.as_ref())
+    }
+
+    /// Returns the whole map if an earlier run finished it.
+    ///
+    /// # Errors
+    /// If it belongs to another run.
+    pub fn finished(&mut self, header: &MapHeader) -> Result<Option<SensitivityMap>> {
+        let Some(whole) = self.whole.take() else {
+            return Ok(None);
+        };
+        check_same_run(&self.path, &whole.header, &as_begun(header, &whole), "text")?;
+        Ok(Some(whole))
+    }
+
+    /// Begins to write, or continues.
+    ///
+    /// # Errors
+    /// If the map that is there belongs to another run, or the file cannot be written.
+    pub fn begin(self, header: MapHeader) -> Result<Store> {
+        let Self {
+            mut file, cut_off, ..
+        } = self;
+        let out = file.file()?;
+        let path = file.path().to_owned();
+        let writer = match cut_off {
+            Some(cut_off) => {
+                let header = as_begun(&header, cut_off.map());
+                check_same_run(&path, &cut_off.map().header, &header, "text")?;
+                MapWriter::resume(out, &path, cut_off, |out, n| {
+                    out.set_len(n)?;
+                    out.seek(SeekFrom::Start(n)).map(drop)
+                })?
+            }
+            None => {
+                let cannot = || format!("{}: cannot be written", path.display());
+                out.set_len(0).with_context(cannot)?;
+                MapWriter::create(out, &path, header)?
+            }
+        };
+        file.keep_if_cut_off();
+        Ok(Store { file, writer })
+    }
+}
+
+/// The header with what does not change results as the earlier run had it.
+fn as_begun(header: &MapHeader, begun: &SensitivityMap) -> MapHeader {
+    let (mut header, begun) = (header.clone(), &begun.header);
+    header.model_path.clone_from(&begun.model_path);
+    header.text_path.clone_from(&begun.text_path);
+    if let (Some(here), Some(there)) = (&mut header.backend, &begun.backend) {
+        here.threads = there.threads;
+    }
+    header
+}
+
+impl Store {
+    /// The map so far.
+    pub fn map(&self) -> &SensitivityMap {
+        self.writer.map()
+    }
+
+    /// The cell of these exchanged tensors, as far as it is measured.
+    pub fn cell(&self, exchanged: &Mixture) -> Option<&Cell> {
+        let mut cells = self.map().cells.iter();
+        cells.find(|cell| cell.exchanged == *exchanged)
+    }
+
+    /// Adds a cell, or more windows of one.
+    pub fn push_cell(&mut self, cell: &Cell) -> Result<()> {
+        Ok(self.writer.write_cell(cell)?)
+    }
+
+    /// Adds a tensor's weight errors.
+    pub fn push_errors(&mut self, tensor: &str, errors: &BTreeMap<GgmlType, f64>) -> Result<()> {
+        Ok(self.writer.write_errors(tensor, errors)?)
+    }
+
+    /// Ends the file, and gives it its name. Returns its bytes, and the map.
+    pub fn finish(self) -> Result<(u64, SensitivityMap)> {
+        let (out, map) = self.writer.finish()?;
+        let file_bytes = out.metadata().map_or(0, |metadata| metadata.len());
+        self.file.commit()?;
+        Ok((file_bytes, map))
+    }
+
+    /// Keeps what was measured, and returns the end of an error message about it; removes a file
+    /// without a cell.
+    pub fn keep(self) -> String {
+        let n = self.map().cells.len() as u64;
+        if n == 0 {
+            self.file.discard();
+            return String::new();
+        }
+        let (path, cells) = (self.file.path().display(), count_of(n, "cell"));
+        format!("; {path} keeps {cells}: --resume continues it")
+    }
+}

@@ -1,0 +1,290 @@
+//! The windows that a map is measured on, drawn from a text or from an exact reference, and the rows
+//! that the original has there.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use anyhow::{Result, bail};
+use kl_formats::{
+    About, BackendIdentity, Kind, MapWindow, Reference, ReferenceSummary, States, Values,
+    WindowSpec, longest_window,
+};
+
+use crate::commands::calls::{Decoding, check_parallel};
+use crate::commands::context::{
+    Precedent, backend_identity, check_windows, context_options, writer,
+};
+use crate::commands::input;
+use crate::commands::observer::Watch;
+use crate::commands::other_model::check_models;
+use crate::commands::reference::{
+    Entries, check_vocabulary, open_rows, read_windows, refuse_folder,
+};
+use crate::commands::settings::{SensitivitySettings, SensitivitySource, Vocabulary};
+use crate::engine::{ContextOptions, Engine, Model, memory};
+use crate::input::{RawInput, Selection};
+use crate::pipeline::{Error, FileRows, KeptRows, Sources, shuffled};
+use crate::report::number::{bytes, count, count_of};
+
+/// The share of the free memory that the rows may take.
+const MEMORY_SHARE: u64 = 2;
+
+/// The fewest windows: of one, nothing is known of the spread.
+const FEWEST_WINDOWS: usize = 2;
+
+/// The text or the reference, before the model is loaded.
+pub enum Opened<'s> {
+    Text(RawInput<'s>),
+    File(Box<Reference>),
+}
+
+/// The windows of a map.
+pub struct Windows {
+    /// In the order in which they are measured.
+    pub windows: Vec<WindowSpec>,
+    /// The model, the text and the set-up.
+    pub about: About,
+    pub options: ContextOptions,
+    /// The reference, and the windows' indices in it.
+    pub file: Option<(Reference, Vec<usize>)>,
+    /// The reference as a map records it.
+    pub summary: Option<ReferenceSummary>,
+}
+
+impl<'s> Opened<'s> {
+    /// Reads the text, or opens the reference.
+    ///
+    /// # Errors
+    /// A text that cannot be read, or a reference whose rows are not exact.
+    pub fn new(settings: &'s SensitivitySettings, watch: &Watch<'_>) -> Result<Self> {
+        match &settings.source {
+            SensitivitySource::Text(source) => Ok(Self::Text(input::read(source, watch)?)),
+            SensitivitySource::Reference(path) => {
+                refuse_folder(path)?;
+                let reference = Reference::open(path)?;
+                check_exact(reference.about())?;
+                Ok(Self::File(Box::new(reference)))
+            }
+        }
+    }
+
+    /// The tokens of a window, as far as they are known before the model is loaded.
+    pub fn n_ctx(&self, settings: &SensitivitySettings) -> Option<u32> {
+        match (self, &settings.source) {
+            (Self::File(reference), _) => Some(reference.about().n_ctx),
+            (_, SensitivitySource::Text(source)) => source.n_ctx(),
+            _ => None,
+        }
+    }
+
+    /// Draws the windows at random, as many as the tokens that are wanted of each tensor and as the
+    /// memory holds; `begun` is the map that is continued.
+    ///
+    /// # Errors
+    /// Windows that the model cannot decode, another vocabulary, or too little memory.
+    pub fn draw<E: Engine>(
+        self,
+        settings: &SensitivitySettings,
+        engine: &E,
+        model: &E::Model<'_>,
+        begun: Option<(&BackendIdentity, usize)>,
+        watch: &Watch<'_>,
+    ) -> Result<Windows> {
+        let run = &settings.run;
+        let (all, mut about, reference, prepared) = match self {
+            Self::Text(raw) => {
+                let prepared =
+                    input::prepare(raw, model, run, false, &Selection::default(), watch)?;
+                (prepared.plan.windows.clone(), None, None, Some(prepared))
+            }
+            Self::File(reference) => {
+                let about = reference.about().clone();
+                let facts = model.facts();
+                let entries = Entries {
+                    path: &facts.path,
+                    n_vocab: facts.n_vocab,
+                    tokenizer: facts.tokenizer.as_ref(),
+                    n_used: Some(facts.n_used_vocab),
+                };
+                check_vocabulary(&about, &entries, Vocabulary::Same, watch)?;
+                check_models(about.model.as_ref(), &facts.identity, watch);
+                let windows = read_windows(&reference, watch)?;
+                (windows, Some(about), Some(*reference), None)
+            }
+        };
+        let is_stream = reference.as_ref().is_some_and(|of| of.windows().is_none());
+        let mut order = match is_stream {
+            true => (0..all.len()).collect(),
+            false => shuffled(all.len(), settings.seed),
+        };
+        let mut n_rows = 0;
+        order.retain(|&i| {
+            let is_wanted = n_rows < settings.max_tokens;
+            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
+            is_wanted
+        });
+        let of_order = |order: &[usize]| -> Vec<WindowSpec> {
+            order.iter().filter_map(|&i| all.get(i).cloned()).collect()
+        };
+        let mut windows = of_order(&order);
+        let fit = match begun {
+            Some((_, n_windows)) => n_windows,
+            None => windows_that_fit(&windows, model.facts().n_vocab, watch)?,
+        };
+        windows.truncate(fit);
+        order.truncate(fit);
+        if windows.len() < FEWEST_WINDOWS {
+            bail!(
+                "{}: a map needs at least two windows: give a longer text, a shorter --n-ctx, or a larger --n-tokens",
+                settings.source
+            );
+        }
+        let longest = longest_window(&windows);
+        check_windows(longest, model, watch)?;
+        check_parallel(run, model)?;
+        let most_rows = windows.iter().map(|window| window.n_rows).max();
+        let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
+        let there = about.as_ref().and_then(|about| about.backend.as_ref());
+        let precedent = Precedent::of(there).or_begun(begun.map(|(backend, _)| backend));
+        let options = context_options(run, longest, decoding, precedent);
+        let backend = backend_identity(engine, model, &options)?;
+        if let (Some(prepared), SensitivitySource::Text(source)) = (&prepared, &settings.source) {
+            let path = &settings.model;
+            let described =
+                input::describe(Kind::Model, path, model, source, prepared, backend.clone());
+            about = Some(described);
+        }
+        let Some(mut about) = about else {
+            bail!("{}: gives no windows", settings.source);
+        };
+        let summary = reference.as_ref().map(ReferenceSummary::of).transpose()?;
+        about.writer = Some(writer());
+        about.model = Some(model.facts().identity.clone());
+        about.model_path = Some(model.facts().path.display().to_string());
+        about.backend = Some(backend);
+        about.seed = (!is_stream).then_some(settings.seed);
+        let n_rows = kl_formats::n_rows(&windows);
+        let n_windows = u32::try_from(windows.len())?;
+        about.shard = settings.part.map(|part| part.shard(n_windows, n_rows));
+        Ok(Windows {
+            windows,
+            about,
+            options,
+            file: reference.map(|reference| (reference, order)),
+            summary,
+        })
+    }
+}
+
+impl Windows {
+    /// The windows as a map lists them.
+    pub fn listed(&self) -> Vec<MapWindow> {
+        let windows = self.windows.iter();
+        let listed = windows.map(|spec| MapWindow {
+            window: spec.window,
+            n_rows: spec.n_rows,
+        });
+        listed.collect()
+    }
+
+    /// Takes the original's rows into memory: from the reference, or else `model` computes them.
+    ///
+    /// # Errors
+    /// Why there are no rows, or that the observer asks to stop.
+    pub fn keep<M: Model + Sync>(
+        &mut self,
+        settings: &SensitivitySettings,
+        model: &M,
+        watch: &Watch<'_>,
+    ) -> Result<KeptRows> {
+        let windows = self.windows.clone();
+        let n_rows = kl_formats::n_rows(&windows);
+        let phase = watch.begin("original", Some(windows.len() as u64), Some(n_rows));
+        let on_rows = |n: usize| {
+            phase.rows(n);
+            watch.check()
+        };
+        let kept = match self.file.take() {
+            None => {
+                let sources = sources(model, &self.options, settings);
+                KeptRows::keep(sources, windows, on_rows)?
+            }
+            Some((reference, order)) => {
+                let threads = settings.run.threads;
+                let head = |states: &States, section: &mut dyn Read| {
+                    model.load_head(states, section, threads)
+                };
+                let rows = open_rows(reference, head, watch)?.at(order);
+                let rows = FileRows::new(&rows, HashMap::new());
+                KeptRows::keep(Sources::ready(rows), windows, on_rows)?
+            }
+        };
+        Ok(kept.0)
+    }
+}
+
+/// Contexts of a model, used in turn.
+pub fn sources<'m, M: Model + Sync>(
+    model: &'m M,
+    options: &'m ContextOptions,
+    settings: &SensitivitySettings,
+) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync + use<'m, M>> {
+    Sources {
+        n: settings.run.n_contexts(model.facts().is_offloaded) as usize,
+        make: move || Ok(model.decoder(options)?),
+        device: None,
+        n_windows: options.n_seq as usize,
+    }
+}
+
+/// Counts the windows whose rows fit into the memory that is free, and tells if not all do.
+fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> Result<usize> {
+    let Some(free) = memory::available() else {
+        return Ok(windows.len());
+    };
+    let mut left = free / MEMORY_SHARE;
+    let sizes = windows
+        .iter()
+        .map(|window| KeptRows::bytes_of(window, n_vocab));
+    let fits = |size: &u64| {
+        let rest = left.checked_sub(*size);
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    let (n, all) = (sizes.clone().take_while(fits).count(), windows.len());
+    if n < all {
+        let (free, needed) = (bytes(free), bytes(sizes.sum()));
+        let more = "close other programs, or use a shorter --n-ctx or --n-tokens";
+        if n < FEWEST_WINDOWS {
+            bail!(
+                "the original's rows of {} take {needed}, and {free} of memory is free: {more}",
+                count_of(all as u64, "window")
+            );
+        }
+        watch.note(&format!(
+            "rows of {} of {} windows fit in memory ({needed} for all, {free} free): for more, {more}",
+            count(n as u64),
+            count(all as u64)
+        ));
+    }
+    Ok(n)
+}
+
+/// Refuses a reference whose rows are rounded: what a single tensor costs is often less than that.
+fn check_exact(about: &About) -> Result<()> {
+    let path = about.path.display();
+    if !about.is_decodable {
+        bail!(
+            "{path}: is a file of kind {}, against which no model can be run: give -t TEXT, or a reference of kl",
+            about.kind
+        );
+    }
+    let is_exact = about.values == Values::Logits && ["f32", "hidden"].contains(&about.encoding);
+    match is_exact {
+        true => Ok(()),
+        false => bail!(
+            "{path}: holds rounded rows ({}), which hide what a single tensor costs: write it with --encoding f32 or hidden, or give -t TEXT in place of -r",
+            about.encoding
+        ),
+    }
+}

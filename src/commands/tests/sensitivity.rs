@@ -1,0 +1,260 @@
+//! Maps of sensitivity on the fake engine: what is measured, resumed and refused.
+
+use kl_formats::{Cell, GgmlType, SensitivityMap};
+
+use super::*;
+use crate::commands::settings::{SensitivitySettings, SensitivitySource};
+use crate::commands::{Mapped, sensitivity};
+
+fn kind(name: &str) -> GgmlType {
+    name.parse().unwrap()
+}
+
+fn total(cell: &Cell) -> f64 {
+    cell.klds.iter().sum::<f64>() / f64::from(cell.n_tokens.iter().sum::<u32>())
+}
+
+impl Folder {
+    fn map_settings(&self, name: &str) -> SensitivitySettings {
+        let mut text = self.write_settings(name).input;
+        if let Source::Texts(text) = &mut text {
+            (text.windowing.n_ctx, text.windowing.score) = (32, ScoreFrom::Text);
+        }
+        let mut run = run();
+        run.model.is_exchangeable = true;
+        SensitivitySettings {
+            model: self.path("f16"),
+            source: SensitivitySource::Text(text),
+            output: self.path(name),
+            max_tokens: 500,
+            types: Vec::new(),
+            measured_type: None,
+            imatrix: None,
+            tensors: None,
+            seed: 1,
+            part: None,
+            existing: Existing::asked(false, Some(false)),
+            confidence: Confidence::default(),
+            run,
+        }
+    }
+
+    fn map(&self, settings: &SensitivitySettings) -> Mapped {
+        sensitivity(settings, &FakeEngine::default(), &()).unwrap()
+    }
+
+    fn refused(&self, settings: &SensitivitySettings) -> String {
+        let refused = sensitivity(settings, &FakeEngine::default(), &());
+        one_line(&refused.unwrap_err())
+    }
+
+    fn read(&self, name: &str) -> SensitivityMap {
+        SensitivityMap::read(&self.path(name)).unwrap()
+    }
+}
+
+#[test]
+fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
+    let folder = Folder::new();
+    let mapped = folder.map(&folder.map_settings("map"));
+    let map = folder.read("map");
+    assert!(!map.is_cut_off && !mapped.was_whole);
+    assert_eq!(map.header.windows.len(), 17);
+    assert_eq!(map.header.seed, Some(1));
+    let n_windows = |cell: &Cell| cell.klds.len();
+    let [control, whole, ..] = map.cells.as_slice() else {
+        panic!("two cells at least");
+    };
+    assert!(control.exchanged.is_empty() && control.klds.iter().all(|kld| *kld == 0.0));
+    assert_eq!((n_windows(control), n_windows(whole)), (17, 17));
+    let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);
+    let names: Vec<&str> = tensors.map(|of| of.name.as_str()).collect();
+    assert_eq!(names.len(), 8);
+    assert!(names.iter().all(|name| map.errors.contains_key(*name)));
+    assert_eq!(whole.exchanged.len(), names.len());
+
+    // Each alone, at the measured type or the nearest that fits: a row of 96 has blocks of 32.
+    let singles = map.cells.iter().filter(|cell| cell.exchanged.len() == 1);
+    let (measured, checks): (Vec<&Cell>, Vec<&Cell>) = singles.partition(|cell| {
+        cell.exchanged.iter().all(|(name, of)| {
+            *of == match name.as_str() {
+                "blk.1.ffn_down.weight" => kind("q4_0"),
+                _ => kind("q3_K"),
+            }
+        })
+    });
+    let alone: Vec<&str> = measured
+        .iter()
+        .map(|cell| cell.exchanged.keys().next().unwrap().as_str())
+        .collect();
+    assert_eq!(alone, names);
+    assert_eq!(checks.len(), 6);
+    let together = map
+        .cells
+        .iter()
+        .skip(2)
+        .filter(|cell| cell.exchanged.len() == 8);
+    let first = |cell: &Cell| cell.exchanged["output.weight"];
+    assert_eq!(
+        together.map(first).collect::<Vec<_>>(),
+        ["q6_K", "q4_K", "q2_K"].map(kind)
+    );
+
+    // The fake model's weights are as sensitive as it says, and add up.
+    let sum: f64 = measured.iter().map(|cell| total(cell)).sum();
+    assert!(
+        (0.7..1.4).contains(&(sum / total(whole))),
+        "{sum} {whole:?}"
+    );
+    let of = |name: &str| total(measured[names.iter().position(|of| *of == name).unwrap()]);
+    assert!(of("blk.0.attn_v.weight") > 2.0 * of("blk.0.attn_q.weight"));
+    // A tensor of doubtful share is looked at longer.
+    assert!(measured.iter().any(|cell| n_windows(cell) < 17));
+    let sensitivity = mapped.sensitivity.unwrap();
+    assert_eq!(sensitivity.tensors.len(), names.len());
+    assert_eq!(sensitivity.control, Some(0.0));
+}
+
+#[test]
+fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
+    let folder = Folder::new();
+    let short = |name: &str| SensitivitySettings {
+        max_tokens: 120,
+        ..folder.map_settings(name)
+    };
+    folder.map(&short("whole"));
+    let whole = folder.bytes("whole");
+    let lines: Vec<usize> = (1..=whole.len())
+        .filter(|&n| whole[n - 1] == b'\n')
+        .collect();
+    let mut settings = short("map");
+    settings.existing = Existing::Resume;
+    settings.run.threads = 2;
+    let partial = folder.path("map.partial");
+    // After each line, within one, and within the header.
+    let cuts = lines.iter().flat_map(|&end| [end, end.saturating_sub(7)]);
+    for cut in cuts.chain([40]) {
+        fs::write(&partial, &whole[..cut]).unwrap();
+        let _ = fs::remove_file(folder.path("map"));
+        folder.map(&settings);
+        assert!(
+            folder.bytes("map") == whole || cut < lines[0],
+            "cut at {cut}"
+        );
+    }
+    let again = folder.map(&settings);
+    assert!(again.was_whole && folder.bytes("map").len() == whole.len());
+
+    settings.seed = 2;
+    assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
+    settings.existing = Existing::asked(false, Some(false));
+    assert!(folder.refused(&settings).contains("exists already"));
+}
+
+#[test]
+fn an_interrupted_map_keeps_its_cells() {
+    let folder = Folder::new();
+    folder.map(&folder.map_settings("whole"));
+    let mut settings = folder.map_settings("map");
+    settings.existing = Existing::Resume;
+    for stop_after in [1, 3, 7] {
+        let recorder = Recorder::stopping_after(stop_after);
+        let stopped = sensitivity(&settings, &FakeEngine::default(), &recorder);
+        let why = one_line(&stopped.unwrap_err());
+        let is_kept = why.starts_with("interrupted; ") && why.ends_with("--resume continues it");
+        assert!(is_kept, "{why}");
+        let map = SensitivityMap::read(&folder.path("map.partial")).unwrap();
+        assert!(map.is_cut_off && !map.cells.is_empty());
+    }
+    folder.map(&settings);
+    assert!(folder.bytes("map") == folder.bytes("whole"));
+}
+
+#[test]
+fn parts_measure_what_one_run_measures() {
+    let folder = Folder::new();
+    folder.map(&folder.map_settings("whole"));
+    let whole = folder.read("whole");
+    let mut cells = Vec::new();
+    for index in 0..3 {
+        let name = format!("part.{index}");
+        let mut settings = folder.map_settings(&name);
+        settings.part = Some(format!("{index}/3").parse().unwrap());
+        assert!(folder.map(&settings).sensitivity.is_none());
+        let part = folder.read(&name);
+        assert_eq!(part.header.of_whole(), whole.header);
+        cells.extend(part.cells);
+    }
+    for cell in &whole.cells {
+        let found: Vec<&Cell> = cells.iter().filter(|other| *other == cell).collect();
+        // The control and the whole are measured by each.
+        let expected = [1, 3].contains(&found.len());
+        assert!(expected, "{:?}: {}", cell.exchanged, found.len());
+    }
+    assert_eq!(cells.len(), whole.cells.len() + 2 * 2);
+}
+
+#[test]
+fn an_exact_reference_gives_the_rows() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut settings = folder.map_settings("map");
+    settings.source = SensitivitySource::Reference(folder.path("ref"));
+    folder.map(&settings);
+    let map = folder.read("map");
+    assert!(map.header.reference.is_some());
+    assert_eq!(map.header.n_ctx, 64);
+    assert!(map.cells[0].klds.iter().all(|kld| *kld == 0.0));
+
+    settings.existing = Existing::Replace;
+    settings.model = folder.path("q4");
+    let refused = folder.refused(&settings);
+    assert!(refused.contains("does not hold the rows of"), "{refused}");
+    let mut rounded = folder.write_settings("rounded");
+    rounded.target = target(Kind::Kl, Some(Encoding::U16));
+    write(&rounded, &FakeEngine::default(), &()).unwrap();
+    settings.source = SensitivitySource::Reference(folder.path("rounded"));
+    let refused = folder.refused(&settings);
+    assert!(refused.contains("--encoding f32 or hidden"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_one_line() {
+    let folder = Folder::new();
+    for (change, expected) in [
+        (
+            &(|of: &mut SensitivitySettings| of.types = vec![kind("iq2_xxs")])
+                as &dyn Fn(&mut SensitivitySettings),
+            "needs an importance matrix",
+        ),
+        (&|of| of.types = vec![kind("f16")], "--types: f16"),
+        (&|of| of.measured_type = Some(kind("q8_K")), "--type: q8_K"),
+        (
+            &|of| of.tensors = Some(regex::Regex::new("none").unwrap()),
+            "--tensors 'none' matches no tensor",
+        ),
+        (&|of| of.max_tokens = 9, "at least two windows"),
+        (&|of| of.model = folder.path("missing"), "missing"),
+        (&|of| of.output = folder.path(""), "is a folder"),
+    ] {
+        let mut settings = folder.map_settings("map");
+        change(&mut settings);
+        let refused = folder.refused(&settings);
+        assert!(refused.contains(expected), "{refused}");
+        assert!(!folder.path("map").exists() && !folder.path("map.partial").exists());
+    }
+}
+
+#[test]
+fn only_tensors_that_match_are_measured() {
+    let folder = Folder::new();
+    let mut settings = folder.map_settings("map");
+    settings.tensors = Some(regex::Regex::new("attn_[qv]").unwrap());
+    settings.types = ["q4_K", "q2_K"].map(kind).to_vec();
+    folder.map(&settings);
+    let map = folder.read("map");
+    assert_eq!(map.errors.len(), 4);
+    let of_others = |cell: &Cell| cell.exchanged.keys().any(|name| !name.contains("attn"));
+    assert!(!map.cells.iter().any(of_others));
+    assert_eq!(map.cells[1].exchanged.len(), 4);
+}
