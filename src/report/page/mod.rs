@@ -7,12 +7,14 @@
 
 mod comparison;
 mod data;
+mod sensitivity;
 
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, context};
 use serde::Serialize;
 
 use super::number;
 pub use comparison::html;
+pub use sensitivity::html as sensitivity_html;
 
 const CSS: &str = include_str!("page.css");
 const LICENCES: &str = include_str!("vendor/LICENSES.txt");
@@ -67,7 +69,7 @@ impl Page {
 /// Adds the filters by which the template shows values: a dash for what is missing.
 fn add_filters(environment: &mut Environment) {
     type Show = fn(f64) -> String;
-    let numbers: [(&str, Show); 6] = [
+    let numbers: [(&str, Show); 8] = [
         ("kld", |x| number::significant(x, 4)),
         ("percent", number::percent),
         ("short_percent", |x| {
@@ -76,6 +78,8 @@ fn add_filters(environment: &mut Environment) {
         ("quantile_name", number::quantile_name),
         ("ratio", |x| number::significant(x, 3)),
         ("p_value", p_value),
+        ("relative", |x| number::significant(x, 2)),
+        ("duration", number::duration),
     ];
     for (name, shown) in numbers {
         environment.add_filter(name, move |x: Option<f64>| show_finite(x, shown));
@@ -89,6 +93,7 @@ fn add_filters(environment: &mut Environment) {
     });
     environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
     environment.add_filter("count", |x: Option<u64>| show(x, number::count));
+    environment.add_filter("short_count", |x: Option<u64>| show(x, number::short_count));
     environment.add_filter("count_of", |n: u64, thing: String| {
         number::count_of(n, &thing)
     });

@@ -2,7 +2,8 @@
 "use strict";
 
 const page = JSON.parse(document.getElementById("data").textContent);
-const views = [];
+// The charts by their names.
+const views = new Map();
 
 document.documentElement.classList.add("js");
 
@@ -32,7 +33,7 @@ async function draw(element) {
         mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, patch: placeLabels,
         tooltip: {disableDefaultStyle: true}, logLevel: vega.Error,
     });
-    views.push(view);
+    views.set(element.dataset.chart, view);
 }
 
 function sortBy(header) {

@@ -21,6 +21,7 @@ use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 pub use parts::{LayerSensitivity, Part, RoleSensitivity};
 use parts::{by_layer, by_role};
+pub(super) use text::{times_predicted, times_sum};
 
 /// What each tensor of a model costs when it is quantized, from a map.
 #[derive(Serialize, Debug, Clone)]

@@ -5,7 +5,7 @@ const chosen = SLOTS.map(slot => page.shown[slot] ?? null);
 
 // Puts the chosen models into every chart, its key and the list of models.
 function show() {
-    for (const view of views) {
+    for (const view of views.values()) {
         if (view.getState().signals.chosen) view.signal("chosen", [...chosen]).runAsync();
     }
     const sample = slot => `<svg viewBox="0 0 32 8" aria-hidden="true"><path class="sample slot${slot}" d="M0 4H32"/></svg>`;
@@ -40,7 +40,7 @@ for (const box of document.querySelectorAll(".chooser input")) {
     box.addEventListener("change", () => choose(box.value));
 }
 drawn.then(() => {
-    for (const view of views) {
+    for (const view of views.values()) {
         view.addEventListener("click", (_, item) => item?.datum?.label && choose(item.datum.label));
     }
     show();

@@ -1,0 +1,129 @@
+//! The page as text. `tests/program/page.rs` opens one in a browser.
+
+use serde_json::Value;
+
+use super::html;
+use crate::report::sensitivity::{Sensitivity, sample};
+use crate::stats::Estimate;
+
+/// The JSON in a script element of the page.
+fn embedded(page: &str) -> Value {
+    let start = r#"<script type="application/json" id="data">"#;
+    let (_, rest) = page.split_once(start).unwrap();
+    let (json, _) = rest.split_once("</script>").unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn every_tensor_is_in_the_tables_and_in_the_map() {
+    let of = sample::experts();
+    let page = html(&of).unwrap();
+    for tensor in &of.tensors {
+        let row = format!("<th scope=\"row\">{}</th>", tensor.tensor.name);
+        assert!(page.contains(&row), "{row}");
+    }
+    let data = embedded(&page);
+    let types = ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"];
+    assert_eq!(data["types"], serde_json::json!(types));
+    assert_eq!(data["shown"], 4);
+    let tensor = &data["tensors"][2];
+    assert_eq!(tensor["name"], "blk.0.attn_kv_a_mqa.weight");
+    assert_eq!(
+        (&tensor["role"], &tensor["layer"]),
+        (&"attn_kv_a_mqa".into(), &0.into())
+    );
+    let costs = &of.tensors[2].tensor.costs;
+    let saved = costs[6].bytes - costs[0].bytes;
+    let cost = &tensor["costs"][5];
+    assert!((cost[0].as_f64().unwrap() / costs[0].kld.value - 1.0).abs() < 1e-4);
+    assert_eq!((&cost[3], &cost[4]), (&0.into(), &saved.into()));
+    assert_eq!(
+        (
+            &tensor["costs"][4][3],
+            data["layers"].as_array().unwrap().len()
+        ),
+        (&1.into(), 61)
+    );
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+}
+
+/// Text that would end a script, an attribute or a comment if it were not escaped.
+const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
+
+#[test]
+fn names_cannot_break_the_page() {
+    let plain = html(&sample::small()).unwrap();
+    let mut of = sample::small();
+    for tensor in &mut of.tensors {
+        tensor.tensor.name = format!("{EVIL}{}", tensor.tensor.name);
+    }
+    for role in &mut of.by_role {
+        role.role = format!("{EVIL}{}", role.role);
+    }
+    of.checks[0].tensor = EVIL.to_owned();
+    (of.model.path, of.reference) = (EVIL.to_owned(), Some(EVIL.to_owned()));
+    of.text.as_mut().unwrap().name = Some(EVIL.to_owned());
+    let page = html(&of).unwrap();
+    assert!(!page.contains("<script>alert") && !page.contains(r#""'&<"#));
+    for part in ["<script", "</script", "<!--"] {
+        assert_eq!(
+            page.matches(part).count(),
+            plain.matches(part).count(),
+            "{part}"
+        );
+    }
+    assert_eq!(
+        embedded(&page)["roles"][0],
+        format!("{EVIL}attn_v").as_str()
+    );
+}
+
+/// Numbers that only a damaged or made-up map can give.
+fn broken() -> Sensitivity {
+    let mut of = sample::small();
+    for (i, tensor) in of.tensors.iter_mut().enumerate() {
+        let bad = [f64::NAN, f64::INFINITY, 0.0, -1e-9][i % 4];
+        tensor.at.kld = Estimate::within(bad, bad, bad);
+        (tensor.share, tensor.relative_cost) = (None, None);
+        for cost in &mut tensor.tensor.costs {
+            cost.kld = Estimate::within(bad, bad, bad);
+        }
+    }
+    (of.whole.kld, of.control) = (Estimate::point(f64::NAN), None);
+    (of.text, of.set_up) = (None, None);
+    of
+}
+
+/// A map may lack almost everything.
+#[test]
+fn what_is_missing_leaves_the_page_whole() {
+    let mut of = broken();
+    let page = html(&of).unwrap();
+    let body = &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()];
+    assert!(!body.contains("NaN") && !body.contains("inf<"), "{body}");
+    assert!(embedded(&page)["tensors"][0]["costs"][0][0].is_null());
+    of.tensors.clear();
+    of.by_role.clear();
+    of.by_layer.clear();
+    of.additivity.clear();
+    of.checks.clear();
+    let page = html(&of).unwrap();
+    assert!(page.contains("There is no tensor to draw") && !page.contains("data-chart"));
+}
+
+/// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
+#[test]
+fn pages_to_look_at() {
+    let Some(folder) = std::env::var_os("KL_PAGES") else {
+        return;
+    };
+    let folder = std::path::PathBuf::from(folder);
+    let maps = [
+        ("small", sample::small()),
+        ("experts", sample::experts()),
+        ("broken", broken()),
+    ];
+    for (name, of) in maps {
+        std::fs::write(folder.join(format!("map-{name}.html")), html(&of).unwrap()).unwrap();
+    }
+}
