@@ -67,6 +67,7 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     let names = [
         "/writer",
         "/model_path",
+        "/text_path",
         "/model/file_name",
         "/reference/file_name",
         "/reference/model/file_name",
