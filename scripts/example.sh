@@ -23,3 +23,7 @@ ln -s fixtures/eval.txt wiki.txt
 ln -s fixtures/peers/short.txt code.txt
 # A prompt of each line of prompts.txt.
 sed 's/["\\]/\\&/g; s/.*/{"prompt": "&"}/; /^{"prompt": ""}$/d' fixtures/prompts.txt >chat.jsonl
+# Two halves of wiki.txt: recipes are made on one, and measured on the other.
+half=$(($(wc -l <wiki.txt) / 2))
+head -n "$half" wiki.txt >tune.txt
+tail -n +"$((half + 1))" wiki.txt >test.txt

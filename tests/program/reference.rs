@@ -56,7 +56,15 @@ fn described(session: &Session, command: &str) -> BTreeSet<String> {
 fn the_reference_lists_every_flag() {
     let session = Session::new();
     assert_eq!(listed("kl"), described(&session, ""));
-    for command in ["info", "convert", "merge", "compare", "report", "doctor"] {
+    for command in [
+        "info",
+        "convert",
+        "merge",
+        "compare",
+        "report",
+        "sensitivity",
+        "doctor",
+    ] {
         let heading = format!("kl {command}");
         assert_eq!(listed(&heading), described(&session, command), "{command}");
     }
