@@ -26,6 +26,7 @@ mod doctor;
 mod generate;
 mod hints;
 mod progress;
+mod recipe;
 mod report;
 mod results;
 mod sensitivity;
@@ -119,7 +120,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     on_wait(|server| say!("kl: waiting for the server {server} to answer"));
     let decodes = matches!(
         command,
-        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(..)
+        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(..) | Command::Recipe(_)
     );
     stop::listen(decodes);
     let engine = LlamaCpp::default();
@@ -156,6 +157,7 @@ fn run(call: &Call) -> Result<ExitCode> {
         Command::Sensitivity(settings, outputs) => {
             return sensitivity::show_sensitivity(settings, outputs, &engine, quiet);
         }
+        Command::Recipe(settings) => return recipe::show_recipe(settings, &engine, quiet),
         Command::ListDevices(servers) => {
             let devices = commands::list_devices(servers, &engine)?;
             return print(&doctor::devices_text(&devices));

@@ -168,6 +168,8 @@ mod tests {
             ("compare_short", "kl compare -h"),
             ("report", "kl report --help"),
             ("sensitivity", "kl sensitivity --help"),
+            ("recipe", "kl recipe --help"),
+            ("recipe_short", "kl recipe -h"),
             ("doctor", "kl doctor --help"),
         ] {
             let help = printed(line);
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen_and_stands_for_no_arguments() {
-        assert!(printed("kl -h").lines().count() <= 37);
+        assert!(printed("kl -h").lines().count() <= 38);
         assert_eq!(printed("kl"), printed("kl -h"));
         assert_eq!(printed("kl help"), printed("kl --help"));
         assert_eq!(printed("kl help convert"), printed("kl convert --help"));
@@ -298,6 +300,17 @@ mod tests {
             "kl report a --fail-if ratio.upper>1",
             "kl report a --pair --fail-if ratio.uper>1",
             "kl report a --html -",
+            "kl recipe map",
+            "kl recipe map --size 4.2X",
+            "kl recipe map --bpw 0",
+            "kl recipe map --bpw 4.5 --size 4G",
+            "kl recipe map --bpw 4.5 --types q4_k,q9_K",
+            "kl recipe map --bpw 4.5 -t text",
+            "kl recipe map --bpw 4.5 -m a",
+            "kl recipe map --bpw 4.5 -m a --quantize a",
+            "kl recipe map --bpw 4.5 -m a --quantize q -w q",
+            "kl recipe map --bpw 4.5 -m a -t text -c 64 -r ref",
+            "kl recipe map --like b -w b",
             "kl report a --json a",
         ];
         let lines = calls.map(|call| format!("$ {call}\nkl: {}\n", refused(call)));

@@ -17,6 +17,7 @@ use super::output::Existing;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::Source;
 use crate::pipeline::Part;
+use crate::recipe::Goal;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -192,6 +193,50 @@ impl fmt::Display for SensitivitySource {
             Self::Reference(path) => path.display().fmt(f),
         }
     }
+}
+
+/// Settings for choosing a mixture of types by a map.
+#[derive(Debug)]
+pub struct RecipeSettings {
+    pub map: PathBuf,
+    pub goal: RecipeGoal,
+    /// The types that it may use; empty: those of the map.
+    pub types: Vec<GgmlType>,
+    /// The importance matrix of the map.
+    pub imatrix: Option<PathBuf>,
+    pub confidence: Confidence,
+    /// The file for llama-quantize to write.
+    pub output: Option<PathBuf>,
+    /// The JSON to write; `-` is stdout.
+    pub json: Option<PathBuf>,
+    /// The treatment of existing outputs, which cannot be resumed.
+    pub existing: Existing,
+    /// The model that the map was made of, to measure or to quantize.
+    pub original: Option<Box<OriginalSettings>>,
+}
+
+/// What a recipe should reach.
+#[derive(Debug)]
+pub enum RecipeGoal {
+    Reach(Goal),
+    /// At most the size of this model.
+    Like(PathBuf),
+}
+
+/// Settings for what is done with the original of a recipe.
+#[derive(Debug)]
+pub struct OriginalSettings {
+    pub path: PathBuf,
+    /// The text to measure the recipe on.
+    pub text: Option<Source>,
+    /// The rule for what counts as one observation.
+    pub clusters: ClusterRule,
+    /// The way to run it; its tensors can be exchanged.
+    pub run: RunSettings,
+    /// The quantized model to write.
+    pub quantized: Option<PathBuf>,
+    /// The evaluation of the quantized model.
+    pub evaluation: Option<EvaluateSettings>,
 }
 
 /// The uses of the numbers of an evaluation or a comparison.

@@ -6,7 +6,8 @@
 //! 2. `costs`: the KLD of each tensor at each type;
 //! 3. `additivity`: the KLD of a mixture from the sum of its tensors';
 //! 4. `knapsack`, `solve`, `frontier`: the best mixtures;
-//! 5. `file`: a recipe as llama.cpp's quantizer takes it.
+//! 5. `round`: a better one from what was measured around it;
+//! 6. `file`: a recipe as llama.cpp's quantizer takes it.
 
 mod additivity;
 mod combination;
@@ -15,12 +16,14 @@ mod file;
 mod frontier;
 mod knapsack;
 mod names;
+mod round;
 mod sensitivities;
 mod solve;
 
-pub use file::{QuantizeCommand, tensor_type_file};
+pub use file::{QuantizeCommand, quoted, tensor_type_file};
 pub use frontier::{frontier, thinned};
 pub use names::role_and_layer;
+pub use round::{Neighbour, improved};
 pub use sensitivities::Sensitivities;
 pub use solve::solve;
 

@@ -2,8 +2,8 @@
 //!
 //! Each JSON document is one struct, whose fields are its keys: [`Report`] is that of an evaluation,
 //! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report
-//! --pair`, [`sensitivity::Sensitivity`] that of `kl sensitivity`, and [`Info`] that of `kl info`. A
-//! model of the first two is a [`ModelResult`] and more.
+//! --pair`, [`sensitivity::Sensitivity`] that of `kl sensitivity`, [`recipe::RecipeReport`] that of
+//! `kl recipe`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
 //! All other outputs show the values of these structs.
 
 pub mod comparison;
@@ -15,6 +15,7 @@ mod model_line;
 mod named_numbers;
 pub mod number;
 pub mod page;
+pub mod recipe;
 mod result;
 pub mod sensitivity;
 pub mod set_up;

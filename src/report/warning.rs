@@ -192,6 +192,19 @@ pub enum Warning {
         "the reference is {}: the numbers cover only its windows; kl merge makes the whole of the parts", part(.0)
     )]
     PartOfReference(Shard),
+    /// A map of sensitivity was not finished.
+    #[error(
+        "{0}: the map is not finished: only its whole lines are used; kl sensitivity --resume continues it"
+    )]
+    MapCutOff(String),
+    /// A map says nothing of some tensors.
+    #[error(
+        "{path}: says nothing of {} that could be quantized, {first} first: they keep their type; measure them too, with kl sensitivity --resume", count_of(*.n, "tensor")
+    )]
+    UnknownTensors { path: String, n: u64, first: String },
+    /// A recipe is judged on the text that it was made on.
+    #[error("-t {0}: the map was made on this text, which so judges its own recipe: use another")]
+    TextOfMap(String),
     /// Rows computed from hidden states are far from the model's own.
     #[error(
         "{path}: the rows computed from its hidden states on {device} differ from those of the model that wrote it by a mean KLD of {}, and up to {}, more than the rounding of another backend explains: evaluate where it was written, or write it with --encoding u16", kld(*.mean_kld), kld(*.max_kld)

@@ -8,11 +8,12 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The kinds of document by the names of their schemas, each with a key that no other kind has.
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 6] = [
     ("evaluation", "complete"),
     ("report", "not_compared"),
     ("pair", "sign_test"),
     ("sensitivity", "by_role"),
+    ("recipe", "frontier"),
     ("info", "file_bytes"),
 ];
 

@@ -2,6 +2,7 @@
 
 mod classic;
 mod model;
+mod recipe;
 mod results;
 mod sensitivity;
 mod subcommands;
@@ -13,6 +14,7 @@ use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, 
 
 pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
 pub use model::{ContextArgs, DeviceArgs};
+pub use recipe::RecipeArgs;
 pub use results::ResultArgs;
 pub use sensitivity::SensitivityArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
@@ -46,6 +48,7 @@ pub enum Subcommand {
     Compare(CompareArgs),
     Report(ReportArgs),
     Sensitivity(Box<SensitivityArgs>),
+    Recipe(Box<RecipeArgs>),
     Doctor(DoctorArgs),
 }
 
@@ -68,6 +71,7 @@ Examples:
   kl compare ref.gz other.npz                        compare without a model
   kl report *@ref.kls                                which model is better
   kl sensitivity -m fp16.gguf -t wiki.txt -w map.jsonl   which tensors hurt
+  kl recipe map.jsonl --bpw 4.5 -w recipe.txt        the best mixture of that size
   kl doctor                                          what to send with a problem
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
@@ -126,9 +130,12 @@ pub fn command() -> clap::Command {
     command = command.mut_subcommands(|subcommand| {
         let is_compare = subcommand.get_name() == "compare";
         let subcommand = subcommand.mut_args(common);
-        subcommand.mut_args(|arg| match is_compare && results.contains(arg.get_id()) {
-            true => in_short_help(arg),
-            false => arg,
+        // How a model is run is the same everywhere.
+        let is_of_run = |arg: &Arg| matches!(arg.get_help_heading(), Some(MODEL | DECODING));
+        subcommand.mut_args(|arg| match arg.get_id() {
+            id if is_compare && results.contains(id) => in_short_help(arg),
+            _ if is_of_run(&arg) => in_short_help(arg),
+            _ => arg,
         })
     });
     // clap adds its own flags and its command `help` when the command is built.

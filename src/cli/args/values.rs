@@ -163,6 +163,41 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
 }
 
+/// Parses a number above 0.
+pub fn above_0(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok();
+    let number = number.filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or("not a number above 0")
+}
+
+/// Parses a size in bytes: `G` and `GiB` are powers of 1024, as `ls -h` shows them, `GB` is one of 1000.
+pub fn size(text: &str) -> Result<u64, &'static str> {
+    const WRONG: &str = "expected a size such as 4.2G, 900M, 5.5GB or a number of bytes";
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (letter, base) = match unit.strip_suffix("ib").or(unit.strip_suffix('b')) {
+        None => (&*unit, 1024.0),
+        Some(letter) if unit.ends_with("ib") => (letter, 1024.0),
+        Some(letter) => (letter, 1000.0_f64),
+    };
+    let power = match letter {
+        "" if !unit.ends_with("ib") => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return Err(WRONG),
+    };
+    let bytes = number.parse().map(|number: f64| number * base.powi(power));
+    let bytes = bytes.map_err(|_| WRONG)?.floor();
+    match bytes >= 1.0 && bytes < u64::MAX as f64 {
+        true => Ok(bytes as u64),
+        false => Err(WRONG),
+    }
+}
+
 /// Parses a ratio of at least 1.
 pub fn near(text: &str) -> Result<f64, &'static str> {
     let ratio = text.parse().ok();
@@ -203,6 +238,35 @@ pub fn device(text: &str) -> Result<String, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_as_people_write_them() {
+        for (text, bytes) in [
+            ("4509715660", 4_509_715_660),
+            ("7b", 7),
+            ("900M", 900 << 20),
+            ("4.2G", 4_509_715_660),
+            ("4.2 GiB", 4_509_715_660),
+            ("5.5GB", 5_500_000_000),
+            ("1.5kb", 1500),
+            ("2t", 2 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-7",
+            "4.2.1G",
+            "1e9",
+            "G",
+            "7ib",
+            "7X",
+            "9999999999T",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn what_is_not_on_this_machine_is_told_from_a_file_that_is_missing() {

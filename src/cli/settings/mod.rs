@@ -5,6 +5,7 @@
 mod evaluate;
 mod input;
 mod paths;
+mod recipe;
 mod sensitivity;
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use super::args::{
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RecipeSettings,
     ReferenceSource, RunSettings, SensitivitySettings, WriteSettings,
 };
 use crate::engine::ModelOptions;
@@ -48,6 +49,7 @@ pub enum Command {
     /// With the form that is printed.
     Report(ReportArgs, Form),
     Sensitivity(Box<SensitivitySettings>, SensitivityOutputs),
+    Recipe(RecipeSettings),
     /// The servers whose devices are listed too.
     ListDevices(Vec<String>),
     /// The servers to try.
@@ -83,6 +85,7 @@ impl Call {
                 verbose = args.verbose;
                 (args.quiet, sensitivity::sensitivity(*args)?)
             }
+            Some(Subcommand::Recipe(args)) => (args.quiet, recipe::recipe(*args)?),
             Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
         };
         Ok(Self {

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use super::input::one_text;
 use super::{Command, check_devices, paths, run_settings, wrong};
 use crate::cli::args::SensitivityArgs;
 use crate::commands::output::Existing;
 use crate::commands::settings::{SensitivitySettings, SensitivitySource};
-use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
 
 /// The outputs of `kl sensitivity` beside the map.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
     check_devices("--device", &args.devices.device)?;
     let source = match (args.read_path, args.text_path) {
         (Some(path), _) => SensitivitySource::Reference(path),
-        (None, Some(path)) => SensitivitySource::Text(text(path, args.n_ctx)),
+        (None, Some(path)) => SensitivitySource::Text(one_text(&path, args.n_ctx)),
         // clap has asked for one of them.
         (None, None) => return wrong("no text: give -t TEXT, or -r REF"),
     };
@@ -79,18 +79,4 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
         replace: args.force || args.resume,
     };
     Ok(Command::Sensitivity(Box::new(settings), outputs))
-}
-
-/// A text that is cut into windows of `n_ctx` tokens.
-fn text(path: PathBuf, n_ctx: u32) -> Source {
-    Source::Texts(TextSource {
-        texts: vec![NamedText { group: None, path }],
-        windowing: Windowing {
-            n_ctx,
-            stride: None,
-            score: ScoreFrom::default(),
-            max_windows: None,
-        },
-        parse_special: false,
-    })
 }

@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
 
 use crate::report::comparison::{Comparison, InDepth};
+use crate::report::recipe::RecipeReport;
 use crate::report::sensitivity::Sensitivity;
 use crate::report::{Info, Report, Warning};
 
@@ -30,7 +31,7 @@ struct Document {
     schema: Value,
 }
 
-fn documents() -> [Document; 5] {
+fn documents() -> [Document; 6] {
     [
         Document {
             file: "evaluation.json",
@@ -55,6 +56,12 @@ fn documents() -> [Document; 5] {
             title: "Sensitivity",
             calls: "`kl sensitivity … --json PATH`",
             schema: schema::<Sensitivity>("Sensitivity"),
+        },
+        Document {
+            file: "recipe.json",
+            title: "Recipe",
+            calls: "`kl recipe … --json PATH`",
+            schema: schema::<RecipeReport>("Recipe"),
         },
         Document {
             file: "info.json",

@@ -1,0 +1,141 @@
+//! The flags of `kl recipe`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, value_parser};
+use kl_formats::{GgmlType, MAX_N_CTX};
+
+use super::values::{above_0, file, input, input_or_stdin, n_tokens, size};
+use super::{ContextArgs, DeviceArgs, GENERAL, RESULTS};
+use crate::commands::settings::DEFAULT_N_CTX;
+use crate::stats::{ClusterRule, Confidence};
+
+const GOAL: &str = "Goal";
+const CHECK: &str = "Check";
+const WRITE: &str = "Quantized file";
+
+/// Choose the best type for each tensor, for a size
+///
+/// Reads the map that kl sensitivity wrote. With -m and -t the recipe is also measured, and with
+/// --quantize its file is written; without them no model is run.
+#[derive(clap::Args, Debug)]
+#[command(
+    override_usage = "kl recipe MAP --size SIZE|--bpw BITS|--like MODEL|--kld NATS [OPTIONS]"
+)]
+#[command(group = ArgGroup::new("goal").required(true).args(["size", "bpw", "like", "kld"]))]
+pub struct RecipeArgs {
+    /// Map that kl sensitivity wrote
+    #[arg(value_name = "MAP", value_parser = input())]
+    pub map: PathBuf,
+
+    /// Most bytes of the file, as in 4.2G, 900M or 5.5GB
+    ///
+    /// K, M and G, as KiB, MiB and GiB, are powers of 1024, as ls -h shows them; KB, MB and GB are
+    /// powers of 1000, as Hugging Face shows them.
+    #[arg(long, value_name = "SIZE", help_heading = GOAL, value_parser = size)]
+    pub size: Option<u64>,
+
+    /// Most bits per parameter
+    #[arg(long, value_name = "BITS", help_heading = GOAL, value_parser = above_0)]
+    pub bpw: Option<f64>,
+
+    /// Model (GGUF) whose size the file must not exceed
+    ///
+    /// With -t, it is measured on the same tokens as the recipe.
+    #[arg(long, value_name = "PATH", help_heading = GOAL, value_parser = input())]
+    pub like: Option<PathBuf>,
+
+    /// Highest predicted KLD, in nats: the smallest file that reaches it
+    #[arg(long, value_name = "NATS", help_heading = GOAL, value_parser = above_0)]
+    pub kld: Option<f64>,
+
+    /// Types to choose from, as in q4_K,q6_K [default: those of the map]
+    #[arg(long, value_name = "TYPES", help_heading = GOAL, value_delimiter = ',')]
+    pub types: Vec<GgmlType>,
+
+    /// File to write for llama-quantize --tensor-type-file
+    #[arg(
+        short, long, value_name = "PATH", help_heading = RESULTS, value_parser = file(),
+        alias = "write_path"
+    )]
+    pub write_path: Option<PathBuf>,
+
+    /// Confidence level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95", help_heading = RESULTS)]
+    pub confidence: Confidence,
+
+    /// Write the recipe as JSON; '-' writes it to stdout
+    ///
+    /// On stdout it replaces the text.
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub json: Option<PathBuf>,
+
+    /// Original that the map was made of (GGUF)
+    #[arg(short, long, value_name = "PATH", help_heading = CHECK, value_parser = input())]
+    pub model: Option<PathBuf>,
+
+    /// Text to measure the recipe on, another than the map's; '-' reads stdin
+    ///
+    /// The original's rows stay in memory, and its tensors are exchanged there: no file is written.
+    /// If prediction and measurement disagree, one more round is measured around the recipe, on
+    /// windows that are kept back for it.
+    #[arg(
+        short, long, value_name = "PATH", help_heading = CHECK, value_parser = input_or_stdin(),
+        requires = "model"
+    )]
+    pub text_path: Option<PathBuf>,
+
+    /// Tokens in a window
+    #[arg(
+        short = 'c', long, value_name = "N", help_heading = CHECK, default_value_t = DEFAULT_N_CTX,
+        value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX)),
+        aliases = ["ctx-size", "n_ctx"]
+    )]
+    pub n_ctx: u32,
+
+    /// Stop after N scored tokens, in whole windows in a seeded random order; -1: all
+    #[arg(
+        short = 'n', long, value_name = "N", help_heading = CHECK, default_value = "-1",
+        value_parser = n_tokens, alias = "n_tokens"
+    )]
+    pub n_tokens: i64,
+
+    /// What counts as one observation in the clustered intervals
+    #[arg(
+        long, value_name = "window|block|auto", help_heading = CHECK, default_value = "auto"
+    )]
+    pub cluster: ClusterRule,
+
+    /// Importance matrix that the map was made with
+    #[arg(long, value_name = "PATH", help_heading = CHECK, value_parser = input())]
+    pub imatrix: Option<PathBuf>,
+
+    /// Quantized model to write (GGUF)
+    ///
+    /// llama.cpp's own quantizer writes it.
+    #[arg(
+        long, value_name = "PATH", help_heading = WRITE, value_parser = file(), requires = "model"
+    )]
+    pub quantize: Option<PathBuf>,
+
+    /// Reference to evaluate the quantized model against; its format is detected
+    #[arg(
+        short, long, value_name = "PATH", help_heading = WRITE, value_parser = input(),
+        requires = "quantize", alias = "read_path"
+    )]
+    pub read_path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+
+    #[command(flatten)]
+    pub context: ContextArgs,
+
+    /// Overwrite existing output files
+    #[arg(long, help_heading = GENERAL)]
+    pub force: bool,
+
+    /// Print only results, warnings and errors
+    #[arg(short, long, help_heading = GENERAL)]
+    pub quiet: bool,
+}

@@ -1,0 +1,50 @@
+//! `kl recipe`: prints and writes a recipe, and has its file written and evaluated.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::results::{Results, create_text, write_text};
+use super::terminal::Terminal;
+use super::{say_wrote, show_evaluation};
+use crate::commands::output::Existing;
+use crate::commands::settings::RecipeSettings;
+use crate::commands::{self, Observer};
+use crate::engine::LlamaCpp;
+use crate::report::json_text;
+use crate::report::recipe::recipe_text;
+
+/// Chooses a mixture, prints it, and writes what was asked for.
+///
+/// # Errors
+/// If there is no recipe, or an output cannot be written.
+pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) -> Result<ExitCode> {
+    let json = settings.json.as_ref();
+    let path = json.filter(|path| path.as_os_str() != "-");
+    // Created first, so that a bad path is found before the work is done.
+    let replace = settings.existing == Existing::Replace;
+    let file = path.map(|path| create_text(path, replace)).transpose()?;
+    let is_printed = json.is_some() && path.is_none();
+    let terminal = Terminal::new(quiet, false, Results::printed(is_printed));
+    let report = commands::recipe(settings, engine, &terminal)?;
+    if let Some(path) = report.types_path.as_deref() {
+        say_wrote(path, quiet);
+    }
+    if let (Some(path), Some(file)) = (path, file) {
+        write_text(file, &json_text(&report)?)?;
+        say_wrote(&path.display().to_string(), quiet);
+    }
+    let mut results = terminal.into_results();
+    results.print_text(&recipe_text(&report));
+    results.finish(|| json_text(&report), false)?;
+    let terminal = Terminal::new(quiet, false, Results::default());
+    commands::quantize(settings, &report, engine, &terminal)?;
+    let original = settings.original.as_deref();
+    match original.and_then(|original| original.evaluation.as_ref()) {
+        Some(of) => {
+            let evaluate = |observer: &dyn Observer| commands::evaluate(of, engine, observer);
+            show_evaluation(&of.results, 1, quiet, evaluate)
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,341 @@
+//! Measures a recipe in memory: the original's rows are kept, its tensors are exchanged, and the same
+//! windows are decoded again.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
+
+use super::klds::Klds;
+use crate::commands::calls::{Decoding, Split, check_parallel};
+use crate::commands::context::{Precedent, check_windows, context_options, largest_context};
+use crate::commands::devices::{connect_devices, load};
+use crate::commands::input;
+use crate::commands::observer::{Event, Watch};
+use crate::commands::other_model::check_models;
+use crate::commands::settings::{OriginalSettings, RunSettings};
+use crate::engine::{ContextOptions, Engine, Imatrix, Model, Room, memory};
+use crate::input::{Selection, Source};
+use crate::pipeline::{self, DEFAULT_SEED, KeptRows, ReferenceRows, Sources, Step, shuffled};
+use crate::report::Warning;
+use crate::report::number::{bytes, count, count_of};
+
+/// The fewest rows that are kept back for a second round: as many as make a good map.
+const ROUND_ROWS: u64 = 512;
+
+/// At most one window in so many is kept back for a second round.
+const KEPT_BACK: usize = 4;
+
+/// The windows that show that the original came back.
+const CONTROL_WINDOWS: usize = 4;
+
+/// The original in memory, and its own rows of the text.
+pub struct Bench<'b, M> {
+    model: M,
+    rows: KeptRows,
+    /// The windows that judge a recipe come first; the others are kept back for a second round.
+    n_judging: usize,
+    options: ContextOptions,
+    run: &'b RunSettings,
+    imatrix: Option<&'b Imatrix>,
+    watch: &'b Watch<'b>,
+}
+
+impl<'b, M: Model + Sync> Bench<'b, M> {
+    /// Loads the original, and computes its rows of the text.
+    ///
+    /// # Errors
+    /// What is wrong with the text or the model, or rows that do not fit in memory.
+    pub fn new<'e, E: Engine<Model<'e> = M>>(
+        engine: &'e E,
+        original: &'b OriginalSettings,
+        source: &'b Source,
+        header: &MapHeader,
+        imatrix: Option<&'b Imatrix>,
+        watch: &'b Watch<'b>,
+    ) -> Result<Self> {
+        let OriginalSettings { path, run, .. } = original;
+        let raw = input::read(source, watch)?;
+        connect_devices(engine, run, watch)?;
+        let room = || Room {
+            context: largest_context(run, source.n_ctx(), Precedent::default()),
+            n_contexts: run.n_contexts(true),
+            second_model: None,
+        };
+        let model: M = load(engine, path, run, room, watch)?;
+        check_parallel(run, &model)?;
+        let prepared = input::prepare(raw, &model, run, false, &Selection::default(), watch)?;
+        let is_of_map = |sha256: &Option<String>| {
+            let of_map = header.text.iter().chain(&header.texts);
+            sha256.is_some() && of_map.into_iter().any(|text| text.sha256 == *sha256)
+        };
+        if is_of_map(&prepared.text.sha256) {
+            watch.warn(Warning::TextOfMap(source.to_string()));
+        }
+        check_windows(prepared.longest_window, &model, watch)?;
+        let decoding = Decoding::of(&model, prepared.plan.most_rows());
+        let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
+        let (judging, kept_back) = split(prepared.plan.windows, run.max_rows);
+        let n_judging = judging.len();
+        let windows = [judging, kept_back].concat();
+        check_memory(&windows, model.facts().n_vocab, source)?;
+        Split::announce(&options, decoding, Some(windows.len()), watch);
+        let text = format!(
+            "{source}: {} and {} judge the recipe, {} kept back for a second round",
+            count_of(
+                n_rows(windows.get(..n_judging).unwrap_or_default()),
+                "token"
+            ),
+            count_of(n_judging as u64, "window"),
+            count((windows.len() - n_judging) as u64),
+        );
+        watch.event(&Event::Plan("text", &text));
+        model.exchange(&Mixture::new(), None)?;
+        let phase = watch.begin("original", None, Some(n_rows(&windows)));
+        let kept = KeptRows::keep(sources(&model, run, &options), windows, |n| {
+            phase.rows(n);
+            watch.check()
+        });
+        let (rows, _) = kept?;
+        drop(phase);
+        Ok(Self {
+            model,
+            rows,
+            n_judging,
+            options,
+            run,
+            imatrix,
+            watch,
+        })
+    }
+
+    /// The rows of the windows that are kept back.
+    pub fn n_kept_back_rows(&self) -> u64 {
+        n_rows(
+            self.rows
+                .windows()
+                .get(self.n_judging..)
+                .unwrap_or_default(),
+        )
+    }
+
+    /// Measures a mixture on the windows that judge.
+    ///
+    /// # Errors
+    /// A tensor that cannot be exchanged, or why the model cannot decode.
+    pub fn judge(&self, mixture: &Mixture) -> Result<Klds> {
+        self.model.exchange(mixture, self.imatrix)?;
+        self.measure(0, self.n_judging, "recipe")
+    }
+
+    /// Measures a mixture on the windows that are kept back.
+    ///
+    /// # Errors
+    /// Those of [`judge`](Self::judge).
+    pub fn try_out(&self, mixture: &Mixture) -> Result<Klds> {
+        self.model.exchange(mixture, self.imatrix)?;
+        let rows = self.rows.rows(self.n_judging..self.rows.windows().len());
+        klds(&self.model, self.run, &self.options, &rows, |_| {
+            self.watch.check()
+        })
+    }
+
+    /// The mean KLD of the original, with all tensors back, from its first rows.
+    ///
+    /// # Errors
+    /// Anything but 0, and those of [`judge`](Self::judge).
+    pub fn control(&self) -> Result<f64> {
+        self.model.exchange(&Mixture::new(), None)?;
+        let klds = self.measure(0, self.n_judging.min(CONTROL_WINDOWS), "control")?;
+        let control = klds.mean().context("the control has no tokens")?;
+        if control != 0.0 {
+            bail!(
+                "{}: with its tensors back, the original differs from itself by a KLD of {control:e}: the device does not compute the same twice, or the file has changed",
+                self.model.facts().path.display()
+            );
+        }
+        Ok(control)
+    }
+
+    fn measure(&self, from: usize, to: usize, label: &str) -> Result<Klds> {
+        let rows = self.rows.rows(from..to);
+        progressing(
+            &self.model,
+            self.run,
+            &self.options,
+            &rows,
+            label,
+            self.watch,
+        )
+    }
+
+    /// Frees the original, and measures another model on the windows that judged.
+    ///
+    /// # Errors
+    /// A model that cannot be loaded or has another vocabulary, or why it cannot decode.
+    pub fn judge_other<'e, E: Engine<Model<'e> = M>>(
+        self,
+        engine: &'e E,
+        path: &Path,
+    ) -> Result<Klds> {
+        let Self {
+            model,
+            rows,
+            options,
+            run,
+            watch,
+            n_judging,
+            ..
+        } = self;
+        let original = model.facts().clone();
+        drop(model);
+        let room = || Room {
+            context: options.clone(),
+            n_contexts: run.n_contexts(true),
+            second_model: None,
+        };
+        let other: M = load(engine, path, run, room, watch)?;
+        let facts = other.facts();
+        if facts.n_vocab != original.n_vocab || facts.tokenizer != original.tokenizer {
+            bail!(
+                "--like {}: its tokenizer is not that of {}: give a quant of the same model",
+                path.display(),
+                original.path.display()
+            );
+        }
+        check_models(Some(&original.identity), &facts.identity, watch);
+        let rows = rows.rows(0..n_judging);
+        let klds = progressing(&other, run, &options, &rows, "--like", watch)?;
+        other.drop_last();
+        Ok(klds)
+    }
+}
+
+/// Contexts of a model, which are used in turn.
+fn sources<'m, M: Model + Sync>(
+    model: &'m M,
+    run: &RunSettings,
+    options: &'m ContextOptions,
+) -> Sources<impl Fn() -> Result<M::Decoder<'m>, pipeline::Error> + Sync> {
+    Sources {
+        n: run.n_contexts(model.facts().is_offloaded) as usize,
+        make: || Ok(model.decoder(options)?),
+        device: None,
+        n_windows: options.n_seq as usize,
+    }
+}
+
+/// Evaluates a model, and shows the progress.
+fn progressing<M: Model + Sync>(
+    model: &M,
+    run: &RunSettings,
+    options: &ContextOptions,
+    rows: &ReferenceRows<'_>,
+    label: &str,
+    watch: &Watch<'_>,
+) -> Result<Klds> {
+    let phase = watch.begin(label, rows.n_windows, rows.n_rows);
+    klds(model, run, options, rows, |step| {
+        match step {
+            Step::Rows(n) => phase.rows(n),
+            Step::Window(mean_kld) => phase.window(mean_kld),
+        }
+        watch.check()
+    })
+}
+
+/// Evaluates a model against kept rows.
+fn klds<M: Model + Sync>(
+    model: &M,
+    run: &RunSettings,
+    options: &ContextOptions,
+    rows: &ReferenceRows<'_>,
+    mut on_step: impl FnMut(Step<Option<f64>>) -> Result<(), pipeline::Error>,
+) -> Result<Klds> {
+    let mut klds = Klds::default();
+    pipeline::evaluate(
+        sources(model, run, options),
+        rows,
+        |_| (),
+        |step| match step {
+            Step::Rows(n) => on_step(Step::Rows(n)),
+            Step::Window(scored) => {
+                klds.add(&scored.records);
+                on_step(Step::Window(klds.mean()))
+            }
+        },
+    )?;
+    Ok(klds)
+}
+
+/// Chooses the windows that judge, in text order, and those that are kept back for a second round, which
+/// must not be made on what judges it.
+fn split(windows: Vec<WindowSpec>, max_rows: Option<u64>) -> (Vec<WindowSpec>, Vec<WindowSpec>) {
+    let mut order = shuffled(windows.len(), DEFAULT_SEED);
+    let chosen = |indices: Vec<usize>| -> Vec<WindowSpec> {
+        let windows = indices.iter().filter_map(|&i| windows.get(i));
+        windows.cloned().collect()
+    };
+    let mut kept_back = Vec::new();
+    while n_rows(&chosen(kept_back.clone())) < ROUND_ROWS
+        && (kept_back.len() + 1) * KEPT_BACK <= windows.len()
+    {
+        kept_back.extend(order.pop());
+    }
+    let mut left = max_rows.unwrap_or(u64::MAX);
+    order.retain(|&i| {
+        let is_wanted = left > 0;
+        let n_rows = windows.get(i).map_or(0, |window| window.n_rows);
+        left = left.saturating_sub(n_rows.into());
+        is_wanted
+    });
+    order.sort_unstable();
+    (chosen(order), chosen(kept_back))
+}
+
+/// Refuses rows that do not fit in the memory that is free.
+fn check_memory(windows: &[WindowSpec], n_vocab: u32, source: &Source) -> Result<()> {
+    let needed: u64 = windows
+        .iter()
+        .map(|of| KeptRows::bytes_of(of, n_vocab))
+        .sum();
+    match memory::available() {
+        Some(free) if needed > free => bail!(
+            "-t {source}: the original's rows take {} of memory, and {} is free: use fewer with -n {}",
+            bytes(needed),
+            bytes(free),
+            free / 2 / (4 * u64::from(n_vocab.max(1)))
+        ),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(n: u32, n_rows: u32) -> Vec<WindowSpec> {
+        let window = |window| WindowSpec {
+            window,
+            tokens: vec![0; n_rows as usize + 1],
+            first_scored: 0,
+            n_rows,
+        };
+        (0..n).map(window).collect()
+    }
+
+    #[test]
+    fn no_window_judges_what_was_made_on_it() {
+        for (n, n_rows, max_rows, expected) in [
+            (100, 511, None, (98, 2)),
+            (100, 511, Some(1000), (2, 2)),
+            (8, 100, None, (6, 2)),
+            (3, 511, None, (3, 0)),
+        ] {
+            let (judging, kept_back) = split(windows(n, n_rows), max_rows);
+            assert_eq!((judging.len(), kept_back.len()), expected);
+            assert!(judging.iter().all(|window| !kept_back.contains(window)));
+            assert!(judging.is_sorted_by_key(|window| window.window));
+        }
+    }
+}
