@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::results::{Results, create_text, write_text};
 use super::say_wrote;
@@ -11,15 +11,16 @@ use super::terminal::Terminal;
 use crate::commands::settings::SensitivitySettings;
 use crate::commands::{self, Mapped};
 use crate::engine::LlamaCpp;
-use crate::report::json_text;
 use crate::report::number::{bytes, count_of, duration};
 use crate::report::sensitivity::Sensitivity;
+use crate::report::{json_text, page};
 
 /// A form of the result.
 #[derive(Clone, Copy)]
 enum Form {
     Json,
     Csv,
+    Page,
     KldResults,
 }
 
@@ -36,6 +37,7 @@ pub fn show_sensitivity(
     let forms = [
         (&outputs.json, Form::Json),
         (&outputs.csv, Form::Csv),
+        (&outputs.html, Form::Page),
         (&outputs.kld_results, Form::KldResults),
     ];
     // Created first, so that a bad path is found before the work is done.
@@ -72,6 +74,7 @@ fn text(sensitivity: &Sensitivity, form: Form) -> Result<String> {
     Ok(match form {
         Form::Json => json_text(sensitivity)?,
         Form::Csv => sensitivity.csv(),
+        Form::Page => page::sensitivity_html(sensitivity).context("cannot render the page")?,
         Form::KldResults => sensitivity.kld_results(),
     })
 }

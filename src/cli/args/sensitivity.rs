@@ -110,6 +110,10 @@ pub struct SensitivityArgs {
     #[arg(long, value_name = "PATH", help_heading = RESULTS)]
     pub csv: Option<PathBuf>,
 
+    /// Write a heat map to read in a browser, in one file
+    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
+    pub html: Option<PathBuf>,
+
     /// Write a row per type as CSV, in the columns of Thireus's kld_results.csv
     #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
     pub kld_results: Option<PathBuf>,

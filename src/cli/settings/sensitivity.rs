@@ -13,6 +13,7 @@ use crate::commands::settings::{SensitivitySettings, SensitivitySource};
 pub struct SensitivityOutputs {
     pub json: Option<PathBuf>,
     pub csv: Option<PathBuf>,
+    pub html: Option<PathBuf>,
     pub kld_results: Option<PathBuf>,
     /// True to replace files that are there.
     pub replace: bool,
@@ -38,6 +39,7 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
         ("--write-path", Some(&args.write_path)),
         ("--json", args.json.as_ref()),
         ("--csv", args.csv.as_ref()),
+        ("--html", args.html.as_ref()),
         ("--kld-results", args.kld_results.as_ref()),
     ];
     let outputs = outputs.map(|(flag, path)| (flag, path.filter(|path| !is_stdout(path))));
@@ -75,6 +77,7 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
     let outputs = SensitivityOutputs {
         json: args.json,
         csv: args.csv,
+        html: args.html,
         kld_results: args.kld_results,
         replace: args.force || args.resume,
     };

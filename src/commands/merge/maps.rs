@@ -10,9 +10,8 @@ use kl_formats::{Cell, GgmlType, MapHeader, MapWriter, Mixture, SensitivityMap};
 use crate::commands::observer::Watch;
 use crate::commands::parts::{Opened, in_order, warnings};
 
-/// Writes the map of all cells of the parts. The weight errors come first, in the order of the tensors;
-/// then the cells, by the number of tensors that they exchange, and those by their order. So the same
-/// parts make the same bytes, and so do parts that were cut otherwise. Returns the number of cells.
+/// Writes the map of all cells of the parts, byte for byte what one run writes. Returns the number of
+/// cells.
 pub(super) fn join_maps(
     parts: &[PathBuf],
     out: &mut impl Write,
@@ -42,19 +41,31 @@ pub(super) fn join_maps(
     let Some(first) = maps.first() else {
         bail!("no parts were given");
     };
-    let mut writer = MapWriter::create(out, path, first.header.of_whole())?;
-    for tensor in &first.header.tensors {
-        let errors = errors_of(&tensor.name, &maps);
+    let map = write_in_order(first.header.of_whole(), &maps, out, path)?;
+    watch.check()?;
+    Ok(map.cells.len() as u64)
+}
+
+/// Writes the map of all that these hold, in an order that does not depend on how it was measured: the
+/// weight errors in the order of the tensors, then the cells, by the number of tensors that they exchange,
+/// and those by their order.
+pub fn write_in_order(
+    header: MapHeader,
+    maps: &[&SensitivityMap],
+    out: &mut impl Write,
+    path: &Path,
+) -> Result<SensitivityMap> {
+    let mut writer = MapWriter::create(out, path, header.clone())?;
+    for tensor in &header.tensors {
+        let errors = errors_of(&tensor.name, maps);
         if !errors.is_empty() {
             writer.write_errors(&tensor.name, &errors)?;
         }
     }
-    for cell in cells(&first.header, &maps) {
+    for cell in cells(&header, maps) {
         writer.write_cell(cell)?;
-        watch.check()?;
     }
-    let (_, map) = writer.finish()?;
-    Ok(map.cells.len() as u64)
+    Ok(writer.finish()?.1)
 }
 
 /// The weight errors of a tensor. Of one that several parts state, the first's is used.

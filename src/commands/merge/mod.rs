@@ -1,5 +1,4 @@
-//! Makes one file of parts that were computed one by one: of references and sidecars, byte for byte what
-//! one run writes.
+//! Makes one file of parts that were computed one by one, byte for byte what one run writes.
 
 mod maps;
 
@@ -16,6 +15,7 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_lin
 use super::parts::{Opened, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
 use maps::join_maps;
+pub use maps::write_in_order;
 
 /// The kind of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -134,6 +134,28 @@ impl PartialFile {
     /// Where the bytes go until the file is whole.
     pub fn path(&self) -> &Path {
         &self.partial
+    }
+
+    /// Replaces what was written so far by `bytes`: there are always the old ones or the new.
+    ///
+    /// # Errors
+    /// If they cannot be written; the old ones stay.
+    pub fn replace(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut name = self.partial.clone().into_os_string();
+        name.push(".new");
+        let new = PathBuf::from(name);
+        let cannot = || format!("{}: cannot be written", new.display());
+        let mut file = File::create(&new).with_context(cannot)?;
+        // Where the file system has no locks, the old file has none either.
+        let _ = file.try_lock();
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| fs::rename(&new, &self.partial));
+        if renamed.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        renamed.with_context(cannot)?;
+        self.file = file;
+        Ok(())
     }
 
     /// Finishes `file` and [commits](Self::commit) it. Returns its length in bytes.

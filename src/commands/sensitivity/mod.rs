@@ -210,8 +210,7 @@ impl<M: Model + Sync> Run<'_, M> {
                     let typed = tensors
                         .iter()
                         .map(|of| (of.name.clone(), of.nearest(*kind)));
-                    let n = plan::windows_together(n_windows, self.n_together());
-                    self.up_to(&typed.collect(), n, phase)?;
+                    self.up_to(&typed.collect(), self.windows_together(), phase)?;
                 }
                 Piece::Check(tensor, kind) => {
                     self.errors(tensor)?;
@@ -228,6 +227,11 @@ impl<M: Model + Sync> Run<'_, M> {
 
     fn n_windows(&self) -> usize {
         self.bench.rows.windows().len()
+    }
+
+    /// Windows for which all tensors are exchanged, or none.
+    fn windows_together(&self) -> usize {
+        plan::windows_together(self.n_windows(), self.n_together())
     }
 
     /// Windows of a decode call.
@@ -325,13 +329,15 @@ impl<M: Model + Sync> Run<'_, M> {
         Ok(cell)
     }
 
-    /// Checks that the original has its own rows, with nothing exchanged: the first time over all
-    /// windows, and later that all of it is restored.
+    /// Checks that the original has its own rows, with nothing exchanged: at first over more windows, and
+    /// later that all of it is restored.
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
         let control = match self.store.cell(&nothing) {
             None => {
-                let control = self.bench.measure(&nothing, 0..self.n_windows(), phase)?;
+                let control = self
+                    .bench
+                    .measure(&nothing, 0..self.windows_together(), phase)?;
                 self.check_control(&control)?;
                 self.store.push_cell(&control)?;
                 return Ok(());

@@ -201,11 +201,8 @@ fn check_quantized(flag: &str, kind: GgmlType) -> Result<()> {
 /// Refuses a model that is quantized already.
 fn check_original(path: &Path, blueprint: &Blueprint) -> Result<()> {
     let originals = named(&ORIGINAL_TYPES);
-    let mut tensors = blueprint
-        .tensors
-        .iter()
-        .filter(|facts| facts.is_quantizable);
-    match tensors.find(|facts| !originals.contains(&facts.kind)) {
+    let mut tensors = blueprint.tensors.iter();
+    match tensors.find(|facts| facts.kind.block > 1 && !originals.contains(&facts.kind)) {
         None => Ok(()),
         Some(facts) => bail!(
             "{}: is quantized already ({} is {}): give the original, in f16, bf16, f32 or q8_0",

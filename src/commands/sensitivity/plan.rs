@@ -21,7 +21,7 @@ const GROUPS: usize = 100;
 /// The windows of the first look at a tensor: with fewer nothing is known of their spread.
 const FIRST_WINDOWS: usize = 2;
 
-/// The most windows for which all tensors are exchanged together, except at the measured types.
+/// The most windows for which no tensor is exchanged, or all are, except at the measured types.
 const WINDOWS_TOGETHER: usize = 16;
 
 /// The probability with which a tensor's share is within its doubt.
@@ -117,7 +117,7 @@ pub fn rounds(n_windows: usize, n_together: usize) -> impl Iterator<Item = Range
     rounds.take_while(|round| !round.is_empty())
 }
 
-/// The windows for which all tensors are exchanged together.
+/// The windows for which no tensor is exchanged, or all are.
 pub fn windows_together(n_windows: usize, n_together: usize) -> usize {
     let most = WINDOWS_TOGETHER.next_multiple_of(n_together.max(1));
     most.min(n_windows)

@@ -11,6 +11,7 @@ use kl_formats::{
     SensitivityMap,
 };
 
+use crate::commands::merge::write_in_order;
 use crate::commands::output::{Existing, PartialFile, partial_path};
 use crate::commands::resume::{check_same_run, nothing_to_resume};
 use crate::commands::settings::SensitivitySettings;
@@ -152,12 +153,15 @@ impl Store {
         Ok(self.writer.write_errors(tensor, errors)?)
     }
 
-    /// Ends the file, and gives it its name. Returns its bytes, and the map.
-    pub fn finish(self) -> Result<(u64, SensitivityMap)> {
-        let (out, map) = self.writer.finish()?;
-        let file_bytes = out.metadata().map_or(0, |metadata| metadata.len());
+    /// Puts the lines in the order that all maps of these cells have, and gives the file its name.
+    /// Returns its bytes, and the map.
+    pub fn finish(mut self) -> Result<(u64, SensitivityMap)> {
+        let (mut bytes, measured) = (Vec::new(), self.map());
+        let header = measured.header.clone();
+        let map = write_in_order(header, &[measured], &mut bytes, self.file.path())?;
+        self.file.replace(&bytes)?;
         self.file.commit()?;
-        Ok((file_bytes, map))
+        Ok((bytes.len() as u64, map))
     }
 
     /// Keeps what was measured, and returns the end of an error message about it; removes a file

@@ -62,11 +62,15 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
     assert_eq!(map.header.windows.len(), 17);
     assert_eq!(map.header.seed, Some(1));
     let n_windows = |cell: &Cell| cell.klds.len();
-    let [control, whole, ..] = map.cells.as_slice() else {
-        panic!("two cells at least");
-    };
+    let control = &map.cells[0];
+    let wholes = map.cells.iter().filter(|cell| cell.exchanged.len() == 8);
+    let kind_of = |cell: &Cell| cell.exchanged["output.weight"];
+    let wholes: Vec<(GgmlType, &Cell)> = wholes.map(|cell| (kind_of(cell), cell)).collect();
+    let kinds: Vec<GgmlType> = wholes.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, ["q2_K", "q3_K", "q4_K", "q6_K"].map(kind));
+    let whole = wholes[1].1;
     assert!(control.exchanged.is_empty() && control.klds.iter().all(|kld| *kld == 0.0));
-    assert_eq!((n_windows(control), n_windows(whole)), (17, 17));
+    assert_eq!((n_windows(control), n_windows(whole)), (16, 17));
     let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);
     let names: Vec<&str> = tensors.map(|of| of.name.as_str()).collect();
     assert_eq!(names.len(), 8);
@@ -89,17 +93,6 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
         .collect();
     assert_eq!(alone, names);
     assert_eq!(checks.len(), 6);
-    let together = map
-        .cells
-        .iter()
-        .skip(2)
-        .filter(|cell| cell.exchanged.len() == 8);
-    let first = |cell: &Cell| cell.exchanged["output.weight"];
-    assert_eq!(
-        together.map(first).collect::<Vec<_>>(),
-        ["q6_K", "q4_K", "q2_K"].map(kind)
-    );
-
     // The fake model's weights are as sensitive as it says, and add up.
     let sum: f64 = measured.iter().map(|cell| total(cell)).sum();
     assert!(
@@ -108,8 +101,12 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
     );
     let of = |name: &str| total(measured[names.iter().position(|of| *of == name).unwrap()]);
     assert!(of("blk.0.attn_v.weight") > 2.0 * of("blk.0.attn_q.weight"));
-    // A tensor of doubtful share is looked at longer.
-    assert!(measured.iter().any(|cell| n_windows(cell) < 17));
+    // Tensors of doubtful share are looked at longer.
+    let looks: Vec<usize> = measured.iter().map(|cell| n_windows(cell)).collect();
+    assert!(
+        looks.contains(&2) && looks.iter().any(|n| *n > 2),
+        "{looks:?}"
+    );
     let sensitivity = mapped.sensitivity.unwrap();
     assert_eq!(sensitivity.tensors.len(), names.len());
     assert_eq!(sensitivity.control, Some(0.0));
@@ -256,5 +253,5 @@ fn only_tensors_that_match_are_measured() {
     assert_eq!(map.errors.len(), 4);
     let of_others = |cell: &Cell| cell.exchanged.keys().any(|name| !name.contains("attn"));
     assert!(!map.cells.iter().any(of_others));
-    assert_eq!(map.cells[1].exchanged.len(), 4);
+    assert!(map.cells.iter().any(|cell| cell.exchanged.len() == 4));
 }
