@@ -14,7 +14,10 @@ const STEP_BYTES: usize = 256;
 
 /// Opens a regular file, and returns its length too. A model is opened more than once and read at
 /// any position, neither of which a pipe allows.
-pub(super) fn open(path: &Path) -> Result<(File, u64)> {
+///
+/// # Errors
+/// A file that is not regular or cannot be opened.
+pub fn open(path: &Path) -> Result<(File, u64)> {
     let failed = |cause| ModelError::io(path, "open", &cause);
     // Before opening, which would wait for a named pipe's writer.
     let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -22,7 +25,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
         return Err(ModelError::new(path, "is a folder: give a file"));
     }
     if !metadata.is_file() {
-        let what = "is not a regular file: save the model to one first";
+        let what = "is not a regular file: save it to one first";
         return Err(ModelError::new(path, what));
     }
     let file = File::open(path).map_err(failed)?;

@@ -62,6 +62,7 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
                     ("tokenizer.ggml.token_type", U32 | I32) => {
                         gguf.n_padding = list.n_unused_at_end(&mut cursor)?;
                     }
+                    ("imatrix.datasets", STRING) => gguf.datasets = list.texts(&mut cursor)?,
                     _ => list.skip(&mut cursor, 1)?,
                 }
                 Value::Other
@@ -179,6 +180,14 @@ impl List {
                 cursor.skip(self.n.saturating_mul(bytes), |_| ())
             }
         }
+    }
+
+    fn texts(self, cursor: &mut Cursor) -> Result<Vec<String>> {
+        let texts = (0..self.n).map(|_| {
+            let bytes = cursor.string_len()?;
+            cursor.text(bytes)
+        });
+        texts.collect()
     }
 
     /// Reads the vocabulary's tokens: their number and [`TokenizerIdentity::sha256`].

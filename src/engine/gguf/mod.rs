@@ -21,9 +21,14 @@
     )
 )]
 
+#[cfg(test)]
+#[path = "../../../formats/src/testing/change.rs"]
+pub(crate) mod change;
 mod cursor;
 mod error;
 mod header;
+#[cfg(test)]
+pub(crate) mod made;
 mod samples;
 #[cfg(test)]
 mod tests;
@@ -35,6 +40,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::{ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
+pub use cursor::open;
 pub use error::ModelError;
 use error::Result;
 
@@ -57,6 +63,8 @@ pub struct Gguf {
     /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
     /// same header; of a split model, of the parts' own hashes (hex), one after the other.
     pub sample_sha256: String,
+    /// The names of the texts that an importance matrix was made of.
+    pub datasets: Vec<String>,
     /// The first file's values by their keys.
     pairs: HashMap<String, Pair>,
 }

@@ -1,72 +1,14 @@
 //! Models made byte by byte: whole, cut off, and hostile.
 
-#[path = "../../../formats/src/testing/change.rs"]
-mod change;
 mod large;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::change::any_change;
 use super::header::MAGIC;
+use super::made::*;
 use super::*;
-use change::any_change;
-
-const U8: u32 = 0;
-const U16: u32 = 2;
-const U32: u32 = 4;
-const I32: u32 = 5;
-const F32: u32 = 6;
-const BOOL: u32 = 7;
-const STRING: u32 = 8;
-const ARRAY: u32 = 9;
-const U64: u32 = 10;
-
-/// The parts of a GGUF.
-#[derive(Clone, Default)]
-struct Model {
-    pairs: Vec<Vec<u8>>,
-    infos: Vec<Vec<u8>>,
-    data_bytes: usize,
-}
-
-fn string(s: &str) -> Vec<u8> {
-    [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat()
-}
-
-fn words(values: &[u64]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-impl Model {
-    fn pair(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
-        self.pairs
-            .push([&string(key)[..], &kind.to_le_bytes(), value].concat());
-        self
-    }
-
-    fn tensor(&mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> &mut Self {
-        let n_dims = (shape.len() as u32).to_le_bytes();
-        self.infos.push(
-            [
-                &string(name)[..],
-                &n_dims,
-                &words(shape),
-                &kind.to_le_bytes(),
-                &words(&[offset]),
-            ]
-            .concat(),
-        );
-        self
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let counts = words(&[self.infos.len() as u64, self.pairs.len() as u64]);
-        let start = [&MAGIC[..], &3u32.to_le_bytes(), &counts].concat();
-        let mut bytes = [start, self.pairs.concat(), self.infos.concat()].concat();
-        bytes.resize(bytes.len().next_multiple_of(32) + self.data_bytes, 0);
-        bytes
-    }
-}
 
 fn sample() -> Model {
     let mut model = Model {

@@ -142,7 +142,7 @@ impl Types {
 }
 
 /// The regular expression (ECMAScript) that matches this name and no other.
-fn tensor_pattern(name: &str) -> String {
+pub(super) fn tensor_pattern(name: &str) -> String {
     let mut pattern = String::from("^");
     for c in name.chars() {
         if r"^$\.*+?()[]{}|".contains(c) {

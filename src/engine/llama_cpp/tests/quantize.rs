@@ -1,11 +1,14 @@
 //! The rules, sizes and files of llama.cpp's quantizer, as llama.cpp itself has them.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use kl_formats::Mixture;
 
+use super::super::quantize::tensor_pattern;
 use super::*;
-use crate::engine::gguf;
+use crate::engine::file_type;
+use crate::engine::gguf::made::{ARRAY, F32, I32, Model, STRING, U16, U32, string, words};
 use crate::engine::quantizer_rules::changes;
 
 const MODELS: [&str; 10] = [
@@ -25,34 +28,59 @@ fn kind(name: &str) -> GgmlType {
     name.parse().unwrap()
 }
 
-/// Writes a model of the architecture that holds these tensors of f16, all zero, and the keys without which
+/// A model of the architecture that holds these tensors of f16, all zero, and the keys without which
 /// llama.cpp does not read its architecture.
-fn write_model(path: &Path, architecture: &str, keys: &[(&str, u32)], tensors: &[(&str, &[u64])]) {
-    let string = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
-    let pair = |key: &str, kind: u32, value: &[u8]| {
-        [&string(key)[..], &kind.to_le_bytes(), value].concat()
-    };
-    let mut pairs = vec![pair("general.architecture", 8, &string(architecture))];
+fn made(architecture: &str, keys: &[(&str, u32)], tensors: &[(&str, &[u64])]) -> Model {
+    let mut model = Model::default();
+    model
+        .pair("general.architecture", STRING, &string(architecture))
+        .pair("tokenizer.ggml.model", STRING, &string("llama"));
+    let tokens = [&STRING.to_le_bytes()[..], &words(&[1]), &string("a\0b")];
+    model.pair("tokenizer.ggml.tokens", ARRAY, &tokens.concat());
     for (key, value) in keys {
         let key = format!("{architecture}.{key}");
-        // f32 where the key is an epsilon.
-        let is_f32 = key.ends_with("epsilon");
-        pairs.push(pair(&key, if is_f32 { 6 } else { 4 }, &value.to_le_bytes()));
+        let kind = match key.ends_with("epsilon") {
+            true => F32,
+            false => U32,
+        };
+        model.pair(&key, kind, &value.to_le_bytes());
     }
-    let mut bytes = [&b"GGUF"[..], &3u32.to_le_bytes()].concat();
-    bytes.extend((tensors.len() as u64).to_le_bytes());
-    bytes.extend((pairs.len() as u64).to_le_bytes());
-    bytes.extend(pairs.concat());
-    let mut offset = 0_u64;
     for (name, shape) in tensors {
-        bytes.extend(string(name));
-        bytes.extend((shape.len() as u32).to_le_bytes());
-        bytes.extend(shape.iter().flat_map(|n| n.to_le_bytes()));
-        bytes.extend([&1u32.to_le_bytes()[..], &offset.to_le_bytes()].concat());
-        offset += (2 * shape.iter().product::<u64>()).next_multiple_of(32);
+        model.tensor(name, shape, kind("f16").id, model.data_bytes as u64);
+        let bytes = 2 * shape.iter().product::<u64>() as usize;
+        model.data_bytes += bytes.next_multiple_of(32);
     }
-    bytes.resize(bytes.len().next_multiple_of(32) + offset as usize, 0);
-    fs::write(path, bytes).unwrap();
+    model
+}
+
+/// Numbers of layers and the like that llama.cpp accepts, with all that glm5-next needs.
+fn keys() -> [(&'static str, u32); 24] {
+    [
+        ("context_length", 128),
+        ("embedding_length", 32),
+        ("block_count", 2),
+        ("feed_forward_length", 32),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+        ("attention.layer_norm_rms_epsilon", 1e-5_f32.to_bits()),
+        ("attention.key_length_mla", 16),
+        ("attention.value_length_mla", 16),
+        ("attention.q_lora_rank", 16),
+        ("attention.kv_lora_rank", 16),
+        ("ssm.conv_kernel", 4),
+        ("kda.head_dim", 16),
+        ("expert_count", 4),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", 32),
+        ("expert_shared_count", 1),
+        ("attention.indexer.head_count", 2),
+        ("attention.indexer.key_length", 16),
+        ("attention.indexer.top_k", 4),
+        ("attention.indexer.kpool", 2),
+        ("hyper_connection.count", 4),
+        ("hyper_connection.sinkhorn_iterations", 2),
+        ("hyper_connection.epsilon", 1e-6_f32.to_bits()),
+    ]
 }
 
 /// Lets llama.cpp convert a model to bf16, which every row fits, and returns the names of the tensors that
@@ -184,37 +212,11 @@ fn every_name_that_llama_cpp_keeps_is_known() {
         ("blk.1.experts.weight", &[32, 2, 3]),
         ("blk.1.flat.weight", &[32, 1, 3]),
     ]);
-    let keys = [
-        ("context_length", 128),
-        ("embedding_length", 32),
-        ("block_count", 2),
-        ("feed_forward_length", 32),
-        ("attention.head_count", 2),
-        ("attention.head_count_kv", 2),
-        ("attention.layer_norm_rms_epsilon", 1e-5_f32.to_bits()),
-        ("attention.key_length_mla", 16),
-        ("attention.value_length_mla", 16),
-        ("attention.q_lora_rank", 16),
-        ("attention.kv_lora_rank", 16),
-        ("ssm.conv_kernel", 4),
-        ("kda.head_dim", 16),
-        ("expert_count", 4),
-        ("expert_used_count", 2),
-        ("expert_feed_forward_length", 32),
-        ("expert_shared_count", 1),
-        ("attention.indexer.head_count", 2),
-        ("attention.indexer.key_length", 16),
-        ("attention.indexer.top_k", 4),
-        ("attention.indexer.kpool", 2),
-        ("hyper_connection.count", 4),
-        ("hyper_connection.sinkhorn_iterations", 2),
-        ("hyper_connection.epsilon", 1e-6_f32.to_bits()),
-    ];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names.gguf");
     let mut counts = Vec::new();
     for architecture in ["llama", "glm5-next"] {
-        write_model(&path, architecture, &keys, &tensors);
+        fs::write(&path, made(architecture, &keys(), &tensors).bytes()).unwrap();
         let changed = changed_by_llama_cpp(&path);
         assert_eq!(changed_by_our_rules(&path), changed, "{architecture}");
         counts.push(changed.len());
@@ -222,36 +224,49 @@ fn every_name_that_llama_cpp_keeps_is_known() {
     assert!(counts[0] > counts[1] && counts[1] > 10, "{counts:?}");
 }
 
-/// All tensors that the quantizer changes, at one of these types after the other, where their rows allow it.
-fn mixture(blueprint: &Blueprint, kinds: &[&str]) -> Mixture {
+/// All tensors that the quantizer changes, at one of these types after the other, where they can have it.
+fn mixture(blueprint: &Blueprint, kinds: &[&str], imatrix: Option<&Imatrix>) -> Mixture {
     let tensors = blueprint.tensors.iter().filter(|t| t.is_quantizable);
     let kinds = kinds.iter().cycle().map(|name| kind(name));
+    let is_known = |name: &str| imatrix.is_some_and(|imatrix| imatrix.of(name).is_some());
     tensors
         .zip(kinds)
         .filter(|(tensor, kind)| tensor.shape[0].is_multiple_of(kind.block))
+        .filter(|(tensor, kind)| is_known(&tensor.name) || !needs_imatrix(&tensor.name, *kind))
         .map(|(tensor, kind)| (tensor.name.clone(), kind))
         .collect()
 }
 
-/// Quantizes, and checks that each tensor has its type and that the file has the size that the blueprint
-/// states.
-#[track_caller]
-fn check_file(input: &Path, kinds: &[&str], imatrix: Option<&Imatrix>) -> gguf::Gguf {
+fn write(
+    input: &Path,
+    output: &Path,
+    mixture: &Mixture,
+    imatrix: Option<&Imatrix>,
+) -> Result<(), EngineError> {
     hush();
+    ENGINE.quantize(&Quantization {
+        input,
+        output,
+        mixture,
+        imatrix,
+        threads: 2,
+    })
+}
+
+/// Writes a mixture of these types, and checks that each tensor has its type, and that the file has the size
+/// that the blueprint states.
+#[track_caller]
+fn check_file(
+    input: &Path,
+    output: &Path,
+    kinds: &[&str],
+    imatrix: Option<&Imatrix>,
+) -> gguf::Gguf {
     let blueprint = ENGINE.blueprint(input, imatrix).unwrap();
-    let mixture = mixture(&blueprint, kinds);
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("mixture.gguf");
-    ENGINE
-        .quantize(&Quantization {
-            input,
-            output: &output,
-            mixture: &mixture,
-            imatrix,
-            threads: 1,
-        })
-        .unwrap();
-    let written = gguf::read(&output).unwrap();
+    let mixture = mixture(&blueprint, kinds, imatrix);
+    assert!(!mixture.is_empty());
+    write(input, output, &mixture, imatrix).unwrap();
+    let written = gguf::read(output).unwrap();
     let mut bytes = blueprint.metadata_bytes;
     for tensor in &blueprint.tensors {
         let kind = *mixture.get(&tensor.name).unwrap_or(&tensor.kind);
@@ -262,14 +277,263 @@ fn check_file(input: &Path, kinds: &[&str], imatrix: Option<&Imatrix>) -> gguf::
     }
     assert_eq!(written.tensors.len(), blueprint.tensors.len());
     assert_eq!(written.file_bytes, bytes, "{}: {kinds:?}", input.display());
-    load(&output);
+    let name = file_type(&blueprint.tensors, &mixture).name;
+    assert_eq!(written.file_type().as_deref(), Some(name));
     written
+}
+
+fn output(folder: &TempDir) -> PathBuf {
+    folder.path().join("output.gguf")
 }
 
 #[test]
 fn written_files_have_the_types_and_the_size_that_were_stated() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = output(&folder);
     for model in MODELS {
-        check_file(&fixture(model), &["q4_K"], None);
-        check_file(&fixture(model), &["q8_0", "iq4_nl", "f16", "q5_1"], None);
+        for kinds in [&["q4_K", "q4_0"][..], &["q8_0", "iq4_nl", "f16", "q5_1"]] {
+            check_file(&fixture(model), &output, kinds, None);
+            load(&output);
+        }
     }
+    // Quantized already, but larger than the types of the mixture.
+    let written = check_file(&fixture("tiny-q8_0.gguf"), &output, &["q6_K"], None);
+    assert_eq!(written.file_type().as_deref(), Some("Q6_K"));
+    load(&output);
+}
+
+#[test]
+fn a_file_names_its_importance_matrix() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = output(&folder);
+    // The types that need one take long, so only a small model has them here.
+    let (quick, slow) = (["q4_K", "iq4_nl"], ["iq2_xxs", "iq3_xxs"]);
+    for (model, name, kinds, n_entries, n_chunks) in [
+        ("tiny-f16.gguf", "tiny.gguf", quick, 21, 8),
+        ("tiny-f16.gguf", "tiny.dat", quick, 21, 8),
+        ("architectures/mixtral.gguf", "mixtral.gguf", slow, 8, 2),
+    ] {
+        let path = fixture("imatrix").join(name);
+        let imatrix = Imatrix::read(&path).unwrap();
+        let written = check_file(&fixture(model), &output, &kinds, Some(&imatrix));
+        load(&output);
+        let name = path.to_str().map(|path| &path[..path.len().min(127)]);
+        assert_eq!(written.text("quantize.imatrix.file"), name);
+        let dataset = written.text("quantize.imatrix.dataset");
+        assert_eq!(dataset, Some("calibration.txt"));
+        let number = |key| written.number(key);
+        assert_eq!(number("quantize.imatrix.entries_count"), Some(n_entries));
+        assert_eq!(number("quantize.imatrix.chunks_count"), Some(n_chunks));
+        // Once more, of a file that names it already.
+        if model == "tiny-f16.gguf" {
+            let again = folder.path().join("again.gguf");
+            let kept = check_file(&fixture(model), &output, &["q8_0"], Some(&imatrix));
+            let twice = check_file(&output, &again, &["q4_0"], Some(&imatrix));
+            assert_eq!(
+                kept.pair_bytes().collect::<BTreeMap<_, _>>(),
+                twice.pair_bytes().collect()
+            );
+        }
+    }
+}
+
+/// An importance matrix changes the weights: its values reach the tensor that they belong to.
+#[test]
+fn an_importance_matrix_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, name) = (fixture("tiny-f16.gguf"), "blk.1.ffn_down.weight");
+    let imatrix = Imatrix::read(&fixture("imatrix/tiny.gguf")).unwrap();
+    let data = |imatrix| {
+        let mixture = Mixture::from([(name.to_owned(), kind("q4_K"))]);
+        write(&model, &output(&folder), &mixture, imatrix).unwrap();
+        let written = gguf::read(&output(&folder)).unwrap();
+        let mut data = Vec::new();
+        let tensor = written.tensor(name).unwrap();
+        written
+            .open(tensor)
+            .unwrap()
+            .read_to_end(&mut data)
+            .unwrap();
+        data
+    };
+    let (with, without) = (data(Some(&imatrix)), data(None));
+    assert_eq!(with.len(), without.len());
+    assert_ne!(with, without);
+}
+
+#[test]
+fn every_type_of_weights_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("architectures/mixtral.gguf");
+    let imatrix = Imatrix::read(&fixture("imatrix/mixtral.gguf")).unwrap();
+    let mut n_types = 0;
+    // ggml needs 16 s for the tables of these two.
+    let is_slow = |kind: GgmlType| kind.name.starts_with("iq1_");
+    for kind in GgmlType::all().filter(|kind| kind.is_for_weights && !is_slow(*kind)) {
+        for (name, imatrix) in [
+            ("token_embd.weight", None),
+            ("blk.0.attn_k.weight", None),
+            ("blk.0.attn_k.weight", Some(&imatrix)),
+        ] {
+            if imatrix.is_none() && ENGINE.needs_imatrix(name, kind) {
+                continue;
+            }
+            let mixture = Mixture::from([(name.to_owned(), kind)]);
+            write(&model, &output(&folder), &mixture, imatrix).unwrap();
+            let written = gguf::read(&output(&folder)).unwrap();
+            assert_eq!(written.tensor(name).unwrap().type_id, kind.id);
+        }
+        n_types += 1;
+    }
+    assert!(n_types > 25);
+}
+
+#[test]
+fn a_split_model_becomes_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |number: u16| folder.path().join(format!("m-0000{number}-of-00002.gguf"));
+    let mut first = made(
+        "llama",
+        &keys(),
+        &[("token_embd.weight", &[256, 3]), ("a.weight", &[256])],
+    );
+    let mut second = Model {
+        data_bytes: 2 << 11,
+        ..Model::default()
+    };
+    second.tensor("b.weight", &[256, 8], kind("f16").id, 0);
+    for (model, number) in [(&mut first, 0u16), (&mut second, 1)] {
+        model
+            .pair("split.no", U16, &number.to_le_bytes())
+            .pair("split.count", U16, &2u16.to_le_bytes())
+            .pair("split.tensors.count", I32, &3i32.to_le_bytes());
+        fs::write(part(number + 1), model.bytes()).unwrap();
+    }
+    let written = check_file(&part(1), &output(&folder), &["q4_0", "q3_K"], None);
+    let types = ["token_embd.weight", "a.weight", "b.weight"].map(|name| {
+        let tensor = written.tensor(name).unwrap();
+        GgmlType::of(tensor.type_id).unwrap().name
+    });
+    assert_eq!(types, ["q4_0", "f16", "q3_K"]);
+    assert!(
+        written
+            .pair_bytes()
+            .all(|(key, _)| !key.starts_with("split."))
+    );
+}
+
+#[test]
+fn what_the_quantizer_would_abort_on_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = fixture("tiny-f16.gguf");
+    let gpt2 = fixture("architectures/gpt2.gguf");
+    let imatrix = |name: &str| Imatrix::read(&fixture("imatrix").join(name)).unwrap();
+    let refused = |model: &Path, tensor: &str, name: &str, imatrix: Option<&Imatrix>| {
+        let mixture = Mixture::from([(tensor.to_owned(), kind(name))]);
+        let output = folder.path().join("never.gguf");
+        let error = write(model, &output, &mixture, imatrix).unwrap_err();
+        assert!(!output.exists(), "{error}");
+        let message = error.to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    };
+    let (of_tiny, of_mixtral) = (imatrix("tiny.gguf"), imatrix("mixtral.gguf"));
+    for (message, what) in [
+        (
+            refused(&tiny, "blk.9.x.weight", "q4_0", None),
+            "no tensor \"blk.9.x.weight\"",
+        ),
+        (
+            refused(&tiny, "output_norm.weight", "q4_0", None),
+            "another type than f32",
+        ),
+        (
+            refused(&tiny, "token_embd.weight", "q8_1", None),
+            "no type of weights",
+        ),
+        (
+            refused(&gpt2, "token_embd.weight", "q4_K", None),
+            "its rows of 32 weights are no multiple of 256",
+        ),
+        (
+            refused(&tiny, "blk.0.attn_q.weight", "iq3_xxs", None),
+            "cannot be iq3_xxs without an importance matrix (--imatrix)",
+        ),
+        (
+            refused(&tiny, "token_embd.weight", "iq2_xs", Some(&of_tiny)),
+            "tiny.gguf holds nothing for it",
+        ),
+        (
+            refused(&tiny, "token_embd.weight", "q4_0", Some(&of_mixtral)),
+            "it was made with another model",
+        ),
+        (
+            refused(
+                &fixture("tiny-q4_K_M.gguf"),
+                "blk.0.attn_q.weight",
+                "q2_K",
+                None,
+            ),
+            "another type than q4_K",
+        ),
+    ] {
+        assert!(message.contains(what), "{message}");
+    }
+    let missing = folder.path().join("no/such/folder.gguf");
+    let error = write(&tiny, &missing, &Mixture::new(), None).unwrap_err();
+    assert!(error.to_string().contains("cannot create"), "{error}");
+
+    let mut aligned = made("llama", &keys(), &[("token_embd.weight", &[256, 3])]);
+    aligned.pair("general.alignment", U32, &64u32.to_le_bytes());
+    let path = folder.path().join("aligned.gguf");
+    aligned.data_bytes += 64;
+    fs::write(&path, aligned.bytes()).unwrap();
+    let error = ENGINE.blueprint(&path, None).unwrap_err().to_string();
+    assert!(error.contains("are aligned to 64 bytes"), "{error}");
+}
+
+/// llama.cpp's own reason, of a model that only it knows to be wrong.
+#[test]
+fn a_refusal_of_the_quantizer_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("no-layers.gguf");
+    let model = made("llama", &keys()[..2], &[("token_embd.weight", &[256, 3])]);
+    fs::write(&path, model.bytes()).unwrap();
+    crate::engine::follow_log(false);
+    let output = output(&folder);
+    let quantization = Quantization {
+        input: &path,
+        output: &output,
+        mixture: &Mixture::new(),
+        imatrix: None,
+        threads: 1,
+    };
+    let message = ENGINE.quantize(&quantization).unwrap_err().to_string();
+    let what =
+        "llama.cpp's quantizer refuses it: failed to quantize: key not found in model: llama.";
+    assert!(message.contains(what), "{message}");
+    assert!(!message.contains('\n'), "{message}");
+}
+
+#[test]
+fn a_pattern_means_one_name() {
+    assert_eq!(tensor_pattern("a.b+c"), r"^a\.b\+c$");
+    // All of them in one file, of which each name would match the others without its escapes.
+    let names = [
+        "a.b.weight",
+        "a+b.weight",
+        "aab.weight",
+        "a(b).weight",
+        "xa.b.weight",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("names.gguf");
+    let tensors = names.map(|name| (name, &[256, 2][..]));
+    fs::write(&path, made("llama", &keys(), &tensors).bytes()).unwrap();
+    check_file(
+        &path,
+        &output(&folder),
+        &["q4_0", "q5_0", "q8_0", "q4_1"],
+        None,
+    );
 }
