@@ -46,6 +46,7 @@ mod releases;
 mod report;
 #[cfg(unix)]
 mod resume;
+mod sensitivity;
 mod set_up;
 mod several;
 mod shards;

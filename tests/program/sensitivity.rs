@@ -1,0 +1,172 @@
+//! `kl sensitivity` on the fixtures' model.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kl_formats::{Cell, SensitivityMap};
+use serde_json::Value;
+
+use crate::session::{Run, Session};
+
+/// A map of few tokens and few tensors.
+const FEW: &str = "sensitivity -m @f16 -t @eval -n 254 --tensors 'attn_v|ffn_down|embd' -w";
+
+fn map(session: &Session, name: &str) -> SensitivityMap {
+    SensitivityMap::read(&session.path(name)).unwrap()
+}
+
+/// What was measured, without where and when.
+fn measured(session: &Session, name: &str) -> String {
+    let map = map(session, name);
+    assert!(!map.is_cut_off);
+    format!("{:?} {:?}", map.errors, map.cells)
+}
+
+fn mean(cell: &Cell) -> f64 {
+    cell.klds.iter().sum::<f64>() / f64::from(cell.n_tokens.iter().sum::<u32>())
+}
+
+#[test]
+fn a_map_shows_which_tensors_hurt() {
+    let session = Session::new();
+    let outputs = "--json m.json --csv m.csv --html m.html --kld-results r.csv";
+    let run = session.ok(&format!(
+        "sensitivity -m @f16 -t @eval -n 508 -w map {outputs}"
+    ));
+    run.prints(&["control       0", "token_embd", "kl recipe map"]);
+    let map = map(&session, "map");
+    let of = |n: usize| {
+        map.cells
+            .iter()
+            .filter(move |cell| cell.exchanged.len() == n)
+    };
+    let control = of(0).next().unwrap();
+    assert!(control.klds.iter().all(|kld| *kld == 0.0), "{control:?}");
+    let at_measured = |cell: &&Cell| {
+        let mut types = cell.exchanged.values();
+        types.all(|kind| *kind == map.header.measured_type)
+    };
+    let singles: Vec<&Cell> = of(1).filter(at_measured).collect();
+    assert_eq!(singles.len(), 22);
+    let sum: f64 = singles.iter().map(|cell| mean(cell)).sum();
+    let whole = mean(of(22).find(at_measured).unwrap());
+    assert!((0.7..1.5).contains(&(whole / sum)), "{whole} {sum}");
+
+    let json = session.read_json("m.json");
+    let by_role: Vec<&Value> = json["by_role"].as_array().unwrap().iter().collect();
+    assert_eq!(by_role[0]["role"], "token_embd");
+    assert_eq!(json["control"], 0.0);
+    let text = |name: &str| String::from_utf8(session.read(name)).unwrap();
+    assert!(text("m.csv").lines().count() > 22 * 13);
+    assert!(text("r.csv").starts_with("QTYPE,"));
+    assert!(text("m.html").contains("<html"));
+    session.ok("info map --verify -q");
+}
+
+#[test]
+fn a_map_is_the_same_on_one_thread_and_two_in_parts_and_against_exact_rows() {
+    let session = Session::new();
+    session.ok(&format!("{FEW} one -q --threads 1"));
+    let one = measured(&session, "one");
+    session.ok(&format!("{FEW} two -q --threads 2"));
+    assert_eq!(measured(&session, "two"), one);
+
+    for index in 0..2 {
+        session.ok(&format!("{FEW} part.{index} -q --shard {index}/2"));
+    }
+    session.ok("merge whole part.0 part.1");
+    assert!(session.read("whole") == session.read("one"));
+
+    for encoding in ["hidden", "f32"] {
+        session.ok(&format!(
+            "-m @f16 -t @eval -c 128 -w ref.gz --encoding {encoding} -q --force"
+        ));
+        let line = FEW.replace("-t @eval", "-r ref.gz");
+        session.ok(&format!("{line} of_ref -q --force"));
+        assert_eq!(measured(&session, "of_ref"), one, "{encoding}");
+    }
+}
+
+/// Starts a run and sends it a signal once its map has so many lines.
+fn cut_off(session: &Session, line: &str, signal: &str, file: &str, n_lines: usize) -> Run {
+    let mut child = session.spawn(line);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let lines = || match session.exists(file) {
+        true => session.read(file).split(|byte| *byte == b'\n').count() - 1,
+        false => 0,
+    };
+    while lines() < n_lines && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "{file} does not grow");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let id = child.id().to_string();
+    let mut kill = Command::new("kill");
+    let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
+    Run::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_map_that_is_killed_again_and_again_is_the_same() {
+    let session = Session::new();
+    session.ok(&format!("{FEW} whole -q"));
+    let line = format!("{FEW} map -q --resume");
+    let mut kills = 0;
+    for n_lines in [2, 7, 13] {
+        let run = cut_off(&session, &line, "-KILL", "map.partial", n_lines);
+        kills += u32::from(run.code != 0);
+    }
+    assert!(kills >= 2, "{kills} kills");
+    let run = cut_off(&session, &line, "-TERM", "map.partial", 15);
+    if run.code != 0 {
+        let last = run.stderr.lines().last().unwrap();
+        for what in ["map.partial keeps ", "--resume continues it"] {
+            assert!(last.contains(what), "{last}");
+        }
+    }
+    session.ok(&line);
+    assert!(session.read("map") == session.read("whole"));
+    session.ok(&line).warns(&["map: is already complete"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_one_line() {
+    let session = Session::new();
+    session.write("notes", "not an importance matrix");
+    session.ok("-m @f16 -t @eval -c 128 -w u16.gz -q");
+    let line = "sensitivity -m @f16 -t @eval -w map";
+    for (line, code, what) in [
+        (
+            "sensitivity -m @q4 -t @eval -w map",
+            1,
+            "is quantized already",
+        ),
+        (
+            "sensitivity -m @f16 -r u16.gz -w map",
+            1,
+            "--encoding f32 or hidden",
+        ),
+        ("sensitivity -m @f16 -r @base -w map", 1, "rounded rows"),
+        ("sensitivity -m @f16 -w map", 2, "--text-path"),
+        (
+            &format!("{line} --types iq2_xs"),
+            1,
+            "iq2_xs needs an importance matrix",
+        ),
+        (&format!("{line} --types q4"), 2, "no type 'q4'"),
+        (&format!("{line} --type bf16"), 1, "bf16 is not a type"),
+        (&format!("{line} --tensors '('"), 2, "unclosed group"),
+        (&format!("{line} --tensors none"), 1, "matches no tensor"),
+        (&format!("{line} --imatrix notes"), 1, "notes"),
+        (&format!("{line} -c 8192"), 1, "at least two windows"),
+        (&format!("{line} -sm row"), 1, "--split-mode"),
+        (&format!("{line} --json map"), 2, "map"),
+        (
+            &format!("{line} --shard 0/2 --csv -"),
+            1,
+            "join the parts with kl merge",
+        ),
+    ] {
+        session.fails(line, code, &[what]);
+        assert_eq!(session.files(), ["notes", "u16.gz"], "{line}");
+    }
+}
