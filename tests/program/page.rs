@@ -1,4 +1,4 @@
-//! The page of `kl report`, opened in a browser as a person opens it.
+//! The pages, opened in a browser as a person opens them.
 
 use std::path::Path;
 use std::process::Command;
@@ -71,6 +71,57 @@ fn a_browser_draws_the_page() {
         let name = &chart[..chart.len().min(60)];
         assert!(chart[..end].contains("<svg"), "no drawing in {name}");
         assert!(chart[..end].contains("<path"), "nothing drawn in {name}");
+    }
+}
+
+/// A script that chooses each type and each measure of a heat map, and writes what it finds below the page.
+const CHOOSE_EACH: &str = r##"<script>
+drawn.then(async () => {
+    const found = document.createElement("pre");
+    for (const measure of ["relative", "kld"]) {
+        for (const type of [...typeBox.options].reverse()) {
+            [typeBox.value, measureBox.value] = [type.value, measure];
+            typeBox.dispatchEvent(new Event("change"));
+            await views.get("heat").runAsync();
+            const cells = views.get("heat").data("cells");
+            const steps = document.querySelectorAll("#heat-key li").length;
+            found.append(`${type.text} ${measure}: ${cells.length} cells, ${steps > 1} steps;`);
+        }
+    }
+    document.body.append(found);
+});
+</script>"##;
+
+#[test]
+fn a_browser_draws_the_heat_map() {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: none of {BROWSERS:?} is installed");
+        return;
+    };
+    let session = Session::new();
+    session.ok("sensitivity -m @f16 -t @eval -w map.jsonl -c 64 -n 500 --html map.html -q");
+    let path = session.path("map.html");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (start, end) = page.rsplit_once("</body>").unwrap();
+    std::fs::write(&path, format!("{start}{CHOOSE_EACH}</body>{end}")).unwrap();
+    let (document, console) = open(browser, &path);
+    assert_eq!(console, Vec::<String>::new());
+    for measure in ["kld", "relative"] {
+        for kind in ["q8_0", "q3_K", "q2_K"] {
+            let found = format!("{kind} {measure}: 22 cells, true steps;");
+            assert!(document.contains(&found), "no {found}");
+        }
+    }
+    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
+    assert_eq!(charts.len(), 2);
+    for (chart, n_least) in charts.iter().zip([22, 3]) {
+        let end = chart.find("</figure>").unwrap_or(chart.len());
+        let drawn = chart[..end].matches("<path aria-label=").count();
+        assert!(
+            drawn >= n_least,
+            "{drawn} marks in {}",
+            &chart[..chart.len().min(60)]
+        );
     }
 }
 

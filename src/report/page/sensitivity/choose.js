@@ -9,17 +9,12 @@ function show() {
     const {cells, cuts} = heat(page, Number(typeBox.value), measureBox.value);
     const view = views.get("heat");
     view?.change("cells", vega.changeset().remove(() => true).insert(cells)).runAsync();
-    const steps = [...cuts, null].map((edge, step) => {
-        const item = document.createElement("li");
-        const swatch = document.createElement("i");
-        swatch.className = `step step${colourOf(step, cuts.length + 1)}`;
-        const below = cuts[step - 1];
-        const words = cuts.length === 0 ? "all" : edge === null ? `${short(below)} and above`
-            : step === 0 ? `below ${short(edge)}` : `${short(below)} to ${short(edge)}`;
-        item.append(swatch, words);
-        return item;
-    });
-    document.querySelector("#heat-key").replaceChildren(...steps);
+    gridKey("heat-key", [...cuts, null].map((edge, step) => {
+        if (cuts.length === 0) return "all";
+        if (step === 0) return `below ${short(edge)}`;
+        const from = short(cuts[step - 1]);
+        return edge === null ? `${from} and above` : `${from} to ${short(edge)}`;
+    }));
 }
 
 for (const box of [typeBox, measureBox]) box?.addEventListener("change", show);

@@ -1,17 +1,17 @@
 // The cells of the heat map: a colour for each tensor, at a type.
 "use strict";
 
-// As many colours as `page.css` has, from the lowest to the highest.
-const COLOURS = [0, 1, 2, 3, 4, 5, 6, 7];
-
 // Each decade is cut at these numbers, the finest cut first.
 const CUTS = [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]];
 
 // Few values may share the lowest step, so that the others differ more.
 const MOST_IN_LOWEST = 0.15;
 
-// Round numbers that cut the values into as many steps as there are colours, or fewer: the finest cut
-// whose lowest step does not hold too many of them.
+// The most steps that can be told apart.
+const MOST_STEPS = 8;
+
+// Round numbers that cut the values into steps that can be told apart: the finest cut whose
+// lowest step does not hold too many of them.
 function edges(values) {
     if (values.length === 0) return [];
     const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -23,15 +23,12 @@ function edges(values) {
         }
         set = set.filter(edge => edge > low && edge <= high);
         const all = set.length;
-        set = set.slice(-(COLOURS.length - 1));
+        set = set.slice(1 - MOST_STEPS);
         const lowest = values.filter(value => value < set[0]).length;
         if (set.length === all || lowest <= MOST_IN_LOWEST * values.length) break;
     }
     return set;
 }
-
-// The colours of `n` steps: the last one is always the highest colour.
-const colourOf = (step, n) => COLOURS[n < 2 ? COLOURS.length - 1 : Math.round(step * (COLOURS.length - 1) / (n - 1))];
 
 // The cells at a type, and the edges of their steps. `measure` is the number that decides the colour:
 // `kld`, or `relative`, which is the KLD for each byte saved over that of all tensors.
@@ -42,7 +39,7 @@ function heat(page, type, measure) {
     const cells = at.map(({tensor, cost: [kld, lo, hi, isMeasured, saved]}) => ({
         name: tensor.name, role: tensor.role, layer: tensor.layer, kld, lo, hi, saved: saved / 2 ** 20,
         relative: saved > 0 && perByte > 0 ? kld / saved / perByte : null,
-        how: isMeasured ? "measured" : "predicted",
+        how: isMeasured ? "measured" : "predicted", isMarked: !isMeasured,
     }));
     const isDrawn = cell => cell[measure] !== null && cell[measure] > 0;
     const cuts = edges(cells.filter(isDrawn).map(cell => cell[measure]));

@@ -45,6 +45,7 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
     Page {
         template: include_str!("page.html"),
         scripts: &[
+            include_str!("../grid.js"),
             include_str!("heat.js"),
             include_str!("charts.js"),
             include_str!("../page.js"),
