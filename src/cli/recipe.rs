@@ -1,8 +1,10 @@
 //! `kl recipe`: prints and writes a recipe, and has its file written and evaluated.
 
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 
 use super::results::{Results, create_text, write_text};
 use super::terminal::Terminal;
@@ -12,6 +14,7 @@ use crate::commands::settings::RecipeSettings;
 use crate::commands::{self, Observer};
 use crate::engine::LlamaCpp;
 use crate::report::json_text;
+use crate::report::page::{self, ReportedQuant};
 use crate::report::recipe::recipe_text;
 
 /// Chooses a mixture, prints it, and writes what was asked for.
@@ -23,7 +26,10 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     let path = json.filter(|path| path.as_os_str() != "-");
     // Created first, so that a bad path is found before the work is done.
     let replace = settings.existing == Existing::Replace;
-    let file = path.map(|path| create_text(path, replace)).transpose()?;
+    let create = |path| create_text(path, replace);
+    let file = path.map(|path| create(path.as_path())).transpose()?;
+    let page = settings.html.as_deref().map(create).transpose()?;
+    let quants = settings.report.as_deref().map(quants_of).transpose()?;
     let is_printed = json.is_some() && path.is_none();
     let terminal = Terminal::new(quiet, false, Results::printed(is_printed));
     let report = commands::recipe(settings, engine, &terminal)?;
@@ -32,6 +38,11 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     }
     if let (Some(path), Some(file)) = (path, file) {
         write_text(file, &json_text(&report)?)?;
+        say_wrote(&path.display().to_string(), quiet);
+    }
+    if let (Some(path), Some(page)) = (&settings.html, page) {
+        let html = page::recipe_html(&report, &quants.unwrap_or_default());
+        write_text(page, &html.context("cannot render the page")?)?;
         say_wrote(&path.display().to_string(), quiet);
     }
     let mut results = terminal.into_results();
@@ -47,4 +58,11 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
         }
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The quants of a `kl report`.
+fn quants_of(path: &Path) -> Result<Vec<ReportedQuant>> {
+    let shown = path.display();
+    let json = fs::read_to_string(path).with_context(|| format!("{shown}: cannot be read"))?;
+    ReportedQuant::of_json(&json).map_err(|why| anyhow!("{shown} {why}"))
 }

@@ -209,6 +209,10 @@ pub struct RecipeSettings {
     pub output: Option<PathBuf>,
     /// The JSON to write; `-` is stdout.
     pub json: Option<PathBuf>,
+    /// The page to write.
+    pub html: Option<PathBuf>,
+    /// The JSON of a `kl report`, whose quants the page draws too.
+    pub report: Option<PathBuf>,
     /// The treatment of existing outputs, which cannot be resumed.
     pub existing: Existing,
     /// The model that the map was made of, to measure or to quantize.

@@ -70,6 +70,17 @@ pub struct RecipeArgs {
     #[arg(long, value_name = "PATH", help_heading = RESULTS)]
     pub json: Option<PathBuf>,
 
+    /// Write a page to read in a browser, in one file
+    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
+    pub html: Option<PathBuf>,
+
+    /// JSON of kl report, whose quants the page draws beside the recipe
+    #[arg(
+        long, value_name = "PATH", help_heading = RESULTS, value_parser = input(),
+        requires = "html"
+    )]
+    pub report: Option<PathBuf>,
+
     /// Original that the map was made of (GGUF)
     #[arg(short, long, value_name = "PATH", help_heading = CHECK, value_parser = input())]
     pub model: Option<PathBuf>,

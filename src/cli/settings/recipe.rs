@@ -28,6 +28,7 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
     paths::check_distinct(&[
         ("--write-path", args.write_path.as_ref()),
         ("--json", args.json.as_ref()),
+        ("--html", args.html.as_ref()),
         ("--quantize", args.quantize.as_ref()),
     ])?;
     let original = args.model.take().map(|path| original(&args, path));
@@ -38,13 +39,19 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
         evaluation.results.sidecar_path(evaluation.models.first()?)
     });
     let outputs = json.chain(&args.write_path).chain(&args.quantize);
+    let outputs = outputs.chain(&args.html);
     let outputs: Vec<PathBuf> = outputs.cloned().chain(sidecar).collect();
     let mut inputs = from_ref(&args.map).to_vec();
     if let RecipeGoal::Like(path) = &goal {
         inputs.push(path.clone());
     }
     inputs.extend(original.iter().map(|original| original.path.clone()));
-    let others = [&args.text_path, &args.imatrix, &args.read_path];
+    let others = [
+        &args.text_path,
+        &args.imatrix,
+        &args.read_path,
+        &args.report,
+    ];
     inputs.extend(others.into_iter().flatten().cloned());
     paths::check(&inputs, |_| false, &outputs)?;
     Ok(Command::Recipe(RecipeSettings {
@@ -55,6 +62,8 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
         confidence: args.confidence,
         output: args.write_path,
         json: args.json,
+        html: args.html,
+        report: args.report,
         existing: Existing::asked(args.force, None),
         original: original.map(Box::new),
     }))

@@ -7,6 +7,7 @@
 
 mod comparison;
 mod data;
+mod recipe;
 mod sensitivity;
 
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, context};
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use super::number;
 pub use comparison::html;
+pub use recipe::{ReportedQuant, html as recipe_html};
 pub use sensitivity::html as sensitivity_html;
 
 const CSS: &str = include_str!("page.css");

@@ -2,7 +2,7 @@
 //! JSON.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod text;
 
 use kl_formats::{GgmlType, Mixture, ModelIdentity};

@@ -7,7 +7,7 @@ use crate::report::tests::schema;
 use crate::stats::ClusterKind;
 
 /// A recipe for the tensors of a made-up map: types in turn by role.
-fn report(of: &Sensitivity) -> RecipeReport {
+pub fn report(of: &Sensitivity) -> RecipeReport {
     let types = ["q3_K", "q4_K", "q6_K"].map(sample::kind);
     let tensors = of.tensors.iter().enumerate().map(|(i, tensor)| {
         let tensor = &tensor.tensor;
@@ -59,7 +59,7 @@ fn report(of: &Sensitivity) -> RecipeReport {
 }
 
 /// The same, measured.
-fn measured() -> RecipeReport {
+pub fn measured() -> RecipeReport {
     let mut report = report(&sample::small());
     let ratio = Ratio {
         value: 0.875,

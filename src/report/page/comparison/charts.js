@@ -118,7 +118,7 @@ const charts = withData(page => page.models, {
         return {
             height: 420,
             encoding: {
-                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: "~g", ...fewTicks}},
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
                 y: {...kldAxis, scale: {...kldAxis.scale, padding: 26}, field: "kld"},
             },
             layer: [

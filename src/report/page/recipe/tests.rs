@@ -1,0 +1,168 @@
+//! The page as text. `tests/program/page.rs` opens one in a browser.
+
+use serde_json::Value;
+
+use super::{ReportedQuant, html};
+use crate::report::json_text;
+use crate::report::recipe::RecipeReport;
+use crate::report::recipe::tests::{measured, report};
+use crate::report::sensitivity::sample;
+use crate::report::tests::sample::comparison;
+use crate::stats::Estimate;
+
+/// The JSON in a script element of the page.
+fn embedded(page: &str) -> Value {
+    let start = r#"<script type="application/json" id="data">"#;
+    let (_, rest) = page.split_once(start).unwrap();
+    let (json, _) = rest.split_once("</script>").unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+/// The noise floor is no quant, and a model of unknown size has no place in the chart.
+#[test]
+fn quants_are_those_of_a_report() {
+    let quants = ReportedQuant::of_comparison(&comparison());
+    let labels: Vec<&str> = quants.iter().map(|quant| quant.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        ["tiny-q4_K_M", "tiny-iq4_xs", "tiny-q4_0", "tiny-q2_K"]
+    );
+    assert_eq!(quants[3].size_bytes, 850_000);
+    assert_eq!(Some(quants[3].kld), comparison().models[4].mean_kld());
+    let json = json_text(&comparison()).unwrap();
+    assert_eq!(ReportedQuant::of_json(&json), Ok(quants));
+    for other in ["", "{}", r#"{"models": 1}"#, "[1]"] {
+        assert!(
+            ReportedQuant::of_json(other)
+                .unwrap_err()
+                .contains("kl report --json")
+        );
+    }
+    assert_eq!(
+        ReportedQuant::of_json(r#"{"models": [{}, 1]}"#),
+        Ok(Vec::new())
+    );
+}
+
+#[test]
+fn the_page_has_the_recipe_and_the_quants() {
+    let of = measured();
+    let quants = ReportedQuant::of_comparison(&comparison());
+    let page = html(&of, &quants).unwrap();
+    for tensor in &of.tensors {
+        let row = format!("<th scope=\"row\">{}</th>", tensor.name);
+        assert!(page.contains(&row), "{row}");
+    }
+    assert!(page.contains("<code>llama-quantize --tensor-type-file "));
+    let data = embedded(&page);
+    assert_eq!(
+        data["frontier"].as_array().unwrap().len(),
+        of.frontier.len()
+    );
+    let points = data["points"].as_array().unwrap();
+    let kinds: Vec<&str> = points
+        .iter()
+        .map(|point| point["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "quant",
+            "quant",
+            "quant",
+            "quant",
+            "quant",
+            "predicted",
+            "measured"
+        ]
+    );
+    let like = of.check.as_ref().unwrap().like.as_ref().unwrap();
+    assert_eq!(points[4]["label"], like.path.as_str());
+    let kinds: Vec<&str> = data["types"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert_eq!(kinds, ["q3_K", "q4_K", "q6_K"]);
+    for (tensor, drawn) in of.tensors.iter().zip(data["tensors"].as_array().unwrap()) {
+        let kind = drawn["kind"].as_u64().unwrap() as usize;
+        assert_eq!(
+            (kinds[kind], drawn["role"].as_str()),
+            (tensor.kind.name, Some(tensor.role.as_str()))
+        );
+    }
+    let layers = data["layers"].as_array().unwrap();
+    assert_eq!(
+        (data["tensors"][0]["layer"].is_null(), layers.len()),
+        (true, 3)
+    );
+}
+
+/// A recipe from which almost all is missing, or is not finite.
+fn broken() -> RecipeReport {
+    let mut of = report(&sample::small());
+    of.kld.predicted = Estimate::within(f64::NAN, f64::NAN, f64::INFINITY);
+    for point in &mut of.frontier {
+        point.kld = 0.0;
+    }
+    for tensor in &mut of.tensors {
+        tensor.kld = f64::NAN;
+    }
+    of.model = None;
+    of
+}
+
+#[test]
+fn what_is_missing_leaves_the_page_whole() {
+    let page = html(&broken(), &[]).unwrap();
+    let body = &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()];
+    assert!(
+        !body.contains("NaN") && body.contains("There are no sizes to draw"),
+        "{body}"
+    );
+    let mut of = broken();
+    of.tensors.clear();
+    of.frontier.clear();
+    assert!(!html(&of, &[]).unwrap().contains("data-chart"));
+}
+
+#[test]
+fn names_cannot_break_the_page() {
+    const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
+    let plain = html(&measured(), &[]).unwrap();
+    let mut of = measured();
+    of.map_path = EVIL.to_owned();
+    of.command.push(EVIL.to_owned());
+    for tensor in &mut of.tensors {
+        (tensor.name, tensor.role) = (format!("{EVIL}{}", tensor.name), EVIL.to_owned());
+    }
+    let page = html(&of, &[]).unwrap();
+    assert!(!page.contains("<script>alert") && !page.contains(r#""'&<"#));
+    for part in ["<script", "</script", "<!--"] {
+        assert_eq!(
+            page.matches(part).count(),
+            plain.matches(part).count(),
+            "{part}"
+        );
+    }
+}
+
+/// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
+#[test]
+fn pages_to_look_at() {
+    let Some(folder) = std::env::var_os("KL_PAGES") else {
+        return;
+    };
+    let folder = std::path::PathBuf::from(folder);
+    let quants = ReportedQuant::of_comparison(&comparison());
+    let recipes = [
+        ("small", measured()),
+        ("experts", report(&sample::experts())),
+        ("broken", broken()),
+    ];
+    for (name, of) in recipes {
+        let page = html(&of, if name == "small" { &quants } else { &[] }).unwrap();
+        std::fs::write(folder.join(format!("recipe-{name}.html")), page).unwrap();
+    }
+}
