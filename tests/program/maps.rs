@@ -192,6 +192,42 @@ fn parts_that_make_no_whole_are_named() {
     assert!(!session.exists("joined.jsonl"));
 }
 
+/// llama-imatrix leaves out the embedding, so that it cannot have a type that needs its values.
+#[test]
+fn an_importance_matrix_opens_its_types_to_the_tensors_that_it_knows() {
+    let session = Session::new();
+    let line = "sensitivity -t @eval -n 128 --tensors 'blk.0.attn_k|token_embd' -w map.jsonl -q";
+    let types = "--types q4_K,iq2_xxs";
+    let imatrix = "--imatrix @imatrix/tiny.gguf";
+    session.ok(&format!("{line} -m @f16 {types} {imatrix}"));
+    let map = read(&session.path("map.jsonl"));
+    let of = map.header.imatrix.unwrap();
+    assert_eq!(of.file_name, "tiny.gguf");
+    let has = |tensor: &str| {
+        let errors = &map.errors[tensor];
+        ["q4_K", "iq2_xxs"].map(|name| errors.contains_key(&kind(name)))
+    };
+    assert_eq!(has("blk.0.attn_k.weight"), [true, true]);
+    assert_eq!(has("token_embd.weight"), [true, false]);
+
+    let line = format!("{line} --force");
+    session.fails(
+        &format!("{line} -m @f16 {types}"),
+        1,
+        &["token_embd.weight: iq2_xxs needs an importance matrix"],
+    );
+    session.fails(
+        &format!("{line} -m @f16 --imatrix @imatrix/mixtral.gguf"),
+        1,
+        &["imatrix/mixtral.gguf", "made with another model"],
+    );
+    session.fails(
+        &format!("{line} -m @q4 {imatrix}"),
+        1,
+        &["is quantized already"],
+    );
+}
+
 #[test]
 fn a_map_is_described_and_checked() {
     let session = Session::new();

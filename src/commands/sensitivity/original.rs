@@ -22,8 +22,9 @@ const TYPES_WITH_IMATRIX: [&str; 6] = ["iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", 
 /// they are small beside what rounding does.
 const MEASURED_TYPE: &str = "q3_K";
 
-/// Types of weights from which smaller ones can be made.
-const ORIGINAL_TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
+/// Types in blocks that an original may have: from q8_0 smaller ones can be made, and in the other two models
+/// are published, whose tensors of these types stay as they are.
+const ORIGINAL_TYPES: [&str; 3] = ["q8_0", "mxfp4", "nvfp4"];
 
 /// A model to measure, as its file describes it.
 #[derive(Debug)]
@@ -79,21 +80,23 @@ impl Original {
                 continue;
             }
             let row = facts.shape.first().copied().unwrap_or_default();
-            let fits =
+            let has_blocks =
                 |kind: &GgmlType| row.is_multiple_of(kind.block) && kind.bits() < facts.kind.bits();
-            let needs_imatrix =
-                |kind: &GgmlType| imatrix.is_none() && engine.needs_imatrix(&facts.name, *kind);
-            let of_recipe: Vec<GgmlType> = types.iter().copied().filter(fits).collect();
+            // llama-imatrix leaves out embeddings, for example.
+            let is_known = imatrix.is_some_and(|imatrix| imatrix.of(&facts.name).is_some());
+            let lacks_imatrix =
+                |kind: &GgmlType| !is_known && engine.needs_imatrix(&facts.name, *kind);
             let is_asked = !settings.types.is_empty() || settings.measured_type.is_some();
-            let mut asked = of_recipe
-                .iter()
-                .chain(Some(&measured_type).filter(|kind| fits(kind)));
-            if let Some(kind) = asked.find(|kind| is_asked && needs_imatrix(kind)) {
+            let mut asked = types.iter().chain(Some(&measured_type));
+            let refused = asked.find(|kind| has_blocks(kind) && lacks_imatrix(kind));
+            if let (Some(kind), true, None) = (refused, is_asked, imatrix) {
                 bail!(
                     "{}: {kind} needs an importance matrix: give --imatrix, or leave {kind} out",
                     facts.name
                 );
             }
+            let fits = |kind: &GgmlType| has_blocks(kind) && !lacks_imatrix(kind);
+            let of_recipe: Vec<GgmlType> = types.iter().copied().filter(fits).collect();
             let common = named(&TYPES);
             let measurable = of_recipe
                 .iter()
