@@ -7,7 +7,9 @@
 use super::combination::{Combination, Doubt};
 
 /// The standard deviation of the logarithm of a mixture's KLD, with cells of whole models around it.
-const DOUBT: f64 = 0.1;
+/// The recipes of `examples/maps` are predicted 14 % too low to 11 % too high in the median: of several
+/// tensors a recipe prefers those whose KLD was measured too low.
+const DOUBT: f64 = 0.15;
 
 /// The same without such cells.
 const DOUBT_WITHOUT: f64 = 0.2;

@@ -217,10 +217,11 @@ fn a_prediction_is_less_sure_than_a_measurement() {
         ]);
         assert_eq!(of.predict(&alone), measured);
     }
-    // The doubts of several tensors are independent.
-    let of = read([singles(), vec![cell(all_at("q3_K"))]].concat());
-    let mixture = all_at("q4_K");
-    assert!(width(of.predict(&mixture)) < 0.9 * width(predicted));
+    // A mixture that is nearly a measured one is surer than the types of its tensors.
+    let of = read([singles(), vec![cell(all_at("q4_K"))]].concat());
+    let mut nearly = all_at("q4_K");
+    nearly.insert("blk.0.attn_q.weight".to_owned(), kind("q5_0"));
+    assert!(width(of.predict(&nearly)) < 0.9 * width(predicted));
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn checks_say_how_sure_predictions_are() {
     let bad = read(cells);
     assert_eq!(bad.checks.len(), 2);
     let hi = |of: &Sensitivities| cost(of, "blk.1.attn_q.weight", "q4_K").kld.hi.unwrap();
-    assert!(hi(&bad) > 1.5 * hi(&good));
+    assert!(hi(&bad) > 1.2 * hi(&good));
     // A measured cell is its own, and its neighbours follow from the nearest.
     assert!(cost(&bad, "blk.0.attn_q.weight", "q4_K").is_measured);
     assert_near(
