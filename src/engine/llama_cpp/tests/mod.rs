@@ -5,6 +5,7 @@ mod ggml_types;
 mod head;
 mod load;
 mod quantize;
+mod quantizer_rules;
 
 use std::ffi::CString;
 use std::io::Read;
