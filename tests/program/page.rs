@@ -92,8 +92,21 @@ drawn.then(async () => {
 });
 </script>"##;
 
+/// The charts of a document: at least so many marks are drawn in each.
+#[track_caller]
+fn check_drawn(document: &str, n_least: &[usize]) {
+    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
+    assert_eq!(charts.len(), n_least.len());
+    for (chart, &n_least) in charts.iter().zip(n_least) {
+        let end = chart.find("</figure>").unwrap_or(chart.len());
+        let drawn = chart[..end].matches("<path aria-label=").count();
+        let name = &chart[..chart.len().min(60)];
+        assert!(drawn >= n_least, "{drawn} marks in {name}");
+    }
+}
+
 #[test]
-fn a_browser_draws_the_heat_map() {
+fn a_browser_draws_a_map_and_a_recipe() {
     let Some(browser) = browser() else {
         eprintln!("skipped: none of {BROWSERS:?} is installed");
         return;
@@ -112,46 +125,18 @@ fn a_browser_draws_the_heat_map() {
             assert!(document.contains(&found), "no {found}");
         }
     }
-    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
-    assert_eq!(charts.len(), 2);
-    for (chart, n_least) in charts.iter().zip([22, 3]) {
-        let end = chart.find("</figure>").unwrap_or(chart.len());
-        let drawn = chart[..end].matches("<path aria-label=").count();
-        assert!(
-            drawn >= n_least,
-            "{drawn} marks in {}",
-            &chart[..chart.len().min(60)]
-        );
-    }
-}
+    // The tensors; the layers.
+    check_drawn(&document, &[22, 3]);
 
-#[test]
-fn a_browser_draws_a_recipe() {
-    let Some(browser) = browser() else {
-        eprintln!("skipped: none of {BROWSERS:?} is installed");
-        return;
-    };
-    let session = Session::new();
     session.reference("");
     session.ok("-m @q4 -m @q2 -r ref.gz -q");
     session.ok("report . --json report.json -q");
-    session.ok("sensitivity -m @f16 -t @eval -w map.jsonl -c 64 -n 500 -q");
     session.ok("recipe map.jsonl --bpw 4.5 --html recipe.html --report report.json -q");
     let (document, console) = open(browser, &session.path("recipe.html"));
     assert_eq!(console, Vec::<String>::new());
-    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
-    assert_eq!(charts.len(), 2);
-    // The recipe, two quants, and the sizes; the tensors.
-    for (chart, n_least) in charts.iter().zip([13, 22]) {
-        let end = chart.find("</figure>").unwrap_or(chart.len());
-        let drawn = chart[..end].matches("<path aria-label=").count();
-        assert!(
-            drawn >= n_least,
-            "{drawn} marks in {}",
-            &chart[..chart.len().min(60)]
-        );
-    }
-    assert!(charts[0].contains("tiny-q4_K_M") && charts[0].contains(">recipe<"));
+    // The recipe, two quants and the sizes; the tensors.
+    check_drawn(&document, &[13, 22]);
+    assert!(document.contains(">tiny-q4_K_M<") && document.contains(">recipe<"));
     assert!(document.contains(r#"id="types-key"><li>"#));
     session.fails(
         "recipe map.jsonl --bpw 4.5 --html other.html --report map.jsonl -q",

@@ -6,6 +6,7 @@ mod kld_results;
 mod parts;
 #[cfg(test)]
 pub(super) mod sample;
+mod sentence;
 #[cfg(test)]
 mod tests;
 mod text;

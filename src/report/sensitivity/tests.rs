@@ -142,6 +142,23 @@ fn the_text_fits_whatever_a_map_holds() {
 }
 
 #[test]
+fn sentences_name_what_is_far_from_the_average() {
+    let mut of = sample::small();
+    assert_eq!(of.sentences().len(), 2);
+    for role in &mut of.by_role {
+        role.part.relative_cost = role.part.relative_cost.map(|cost| cost.min(1.25));
+    }
+    let sentences = of.sentences();
+    assert_eq!(sentences.len(), 1);
+    let start = "A byte saved costs least in attn_q (0.33 times the average), token_embd (0.47)";
+    assert!(sentences[0].starts_with(start), "{sentences:?}");
+    for role in &mut of.by_role {
+        role.part.relative_cost = role.part.relative_cost.map(|_| 1.0);
+    }
+    assert!(of.sentences().is_empty());
+}
+
+#[test]
 fn the_csv_has_a_row_for_each_tensor_and_type() {
     let mut of = sample::small();
     of.tensors[1].tensor.name = "=a,b".to_owned();

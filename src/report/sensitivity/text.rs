@@ -1,6 +1,7 @@
 //! A map as text for a terminal of 80 columns.
 
-use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorSensitivity};
+use super::sentence::relative;
+use super::{LayerSensitivity, Sensitivity, TensorSensitivity};
 use crate::recipe::{Additivity, Check};
 use crate::report::comparison::Names;
 use crate::report::layout::{columns, hanging, wrapped};
@@ -15,18 +16,11 @@ const MAX_LISTED: usize = 10;
 /// The most lines that layers are shown in: more layers share lines.
 const MAX_LAYER_LINES: usize = 16;
 
-/// The most roles that a sentence names.
-const MAX_NAMED: usize = 3;
-
 /// The width of the longest bar.
 const BAR: f64 = 24.0;
 
 /// The mark of a KLD that was not measured.
 const PREDICTED: &str = "~";
-
-/// Roles are called dear from this many times the average cost on, and cheap down to this.
-const DEAR: f64 = 1.5;
-const CHEAP: f64 = 0.5;
 
 impl Sensitivity {
     /// Everything that a terminal shows. `map` is the path of the map.
@@ -44,45 +38,6 @@ impl Sensitivity {
         text.push_str(&self.additivity_text());
         text.push_str(&self.checks_text());
         text + &next_text(map)
-    }
-
-    /// Sentences of what costs much for its size, and what costs little.
-    pub(in crate::report) fn sentences(&self) -> Vec<String> {
-        let roles = |holds: &dyn Fn(f64) -> bool| -> Vec<&RoleSensitivity> {
-            let roles = self.by_role.iter();
-            roles
-                .filter(|role| role.part.relative_cost.is_some_and(holds))
-                .collect()
-        };
-        let list = |roles: &[&RoleSensitivity], unit: &str| {
-            let named = roles.iter().take(MAX_NAMED).enumerate().map(|(i, role)| {
-                let times = or_undefined(role.part.relative_cost, relative);
-                let unit = if i == 0 { unit } else { "" };
-                format!("{} ({times}{unit})", printable(&role.role))
-            });
-            let named = Vec::from_iter(named);
-            match named.split_last() {
-                Some((last, [])) => last.clone(),
-                Some((last, first)) => format!("{} and {last}", first.join(", ")),
-                None => String::new(),
-            }
-        };
-        let dear = roles(&|cost| cost >= DEAR);
-        let mut cheap = roles(&|cost| cost <= CHEAP);
-        cheap.reverse();
-        let mut sentences = Vec::new();
-        let unit = " times the average";
-        if !dear.is_empty() {
-            let list = list(&dear, unit);
-            sentences.push(format!(
-                "A byte saved costs most in {list}: give more bits there."
-            ));
-        }
-        if !cheap.is_empty() {
-            let list = list(&cheap, if dear.is_empty() { unit } else { "" });
-            sentences.push(format!("It costs least in {list}: save there first."));
-        }
-        sentences
     }
 
     fn title(&self) -> String {
@@ -364,11 +319,6 @@ fn next_text(map: &str) -> String {
          kl recipe {} --bpw 4.5 -w recipe.txt\n",
         printable(map)
     )
-}
-
-/// A relative cost: `8.0`, `0.031`.
-pub(in crate::report) fn relative(cost: f64) -> String {
-    significant(cost, 2)
 }
 
 /// The KLD of all tensors at once over the sum of the singles.
