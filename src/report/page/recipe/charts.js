@@ -7,8 +7,8 @@ const KINDS = [
     ["quant", "other quants, measured", "var(--other)", "circle"],
 ];
 
-// Sizes this many times as large as the largest point say nothing about it.
-const FAR_ABOVE = 2;
+// The line ends at this many times the size of the largest point.
+const FAR_ABOVE = 1.25;
 
 const typeTip = [
     {field: "name", title: "tensor"}, {field: "type"}, {field: "kld", type: "quantitative", title: "KLD, predicted", format: ".4~g"},
