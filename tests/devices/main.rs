@@ -19,6 +19,7 @@ mod device;
 
 mod against_cpu;
 mod dying;
+mod exchange;
 mod placement;
 mod refused;
 mod together;
