@@ -36,6 +36,7 @@ pub struct ModelOptions {
     /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
     pub no_op_offload: bool,
     /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
+    /// A CUDA device must not compute for another model before this one is loaded.
     pub is_exchangeable: bool,
 }
 

@@ -51,6 +51,7 @@ mod set_up;
 mod several;
 mod shards;
 mod sidecars;
+mod split_model;
 mod until;
 mod vocabulary;
 mod windows;

@@ -96,7 +96,7 @@ impl LlamaCppModel<'_> {
         match values.len() == n {
             true => Ok(Some(values)),
             false => Err(EngineError::Setup(format!(
-                "{}: it has {} values for {name}, whose experts have {n} columns: it is of another model",
+                "{}: has {} values for {name} instead of {n}: it was made of another model",
                 imatrix.path.display(),
                 values.len()
             ))),
@@ -127,7 +127,8 @@ impl LlamaCppModel<'_> {
             let what = format!("{kind} is larger than the original's {original}: use another type");
             return Err(self.not_exchanged(name, &what));
         }
-        if needs_imatrix(name, kind) && self.importances(weight, imatrix)?.is_none() {
+        let importances = self.importances(weight, imatrix)?;
+        if needs_imatrix(name, kind) && importances.is_none() {
             let what = match imatrix {
                 None => "an importance matrix: give one with --imatrix".to_owned(),
                 Some(imatrix) => {

@@ -1,0 +1,123 @@
+//! Splits a model into two files.
+
+/// A GGUF, cut where its parts are.
+pub struct Gguf {
+    bytes: Vec<u8>,
+    /// Where the key-value pairs end.
+    pairs_end: usize,
+    /// Each tensor's info without its offset, and its data.
+    tensors: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Reads numbers at a position that moves on.
+struct Cursor<'b>(&'b [u8], usize);
+
+impl Cursor<'_> {
+    fn u32(&mut self) -> u32 {
+        self.1 += 4;
+        u32::from_le_bytes(self.0[self.1 - 4..self.1].try_into().unwrap())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from(self.u32()) | u64::from(self.u32()) << 32
+    }
+
+    fn skip_string(&mut self) {
+        self.1 += self.u64() as usize;
+    }
+
+    /// Skips a value (ggml's `docs/gguf.md`).
+    fn skip_value(&mut self, kind: u32) {
+        match kind {
+            0 | 1 | 7 => self.1 += 1,
+            2 | 3 => self.1 += 2,
+            4..=6 => self.1 += 4,
+            8 => self.skip_string(),
+            9 => {
+                let (kind, n) = (self.u32(), self.u64());
+                (0..n).for_each(|_| self.skip_value(kind));
+            }
+            _ => self.1 += 8,
+        }
+    }
+}
+
+/// Bytes before the key-value pairs: magic, version, counts of tensors and of pairs.
+const START: usize = 24;
+
+/// The alignment of tensors.
+const ALIGNMENT: usize = 32;
+
+impl Gguf {
+    /// Cuts a file.
+    pub fn read(bytes: Vec<u8>) -> Self {
+        let mut cursor = Cursor(&bytes, 8);
+        let (n_tensors, n_pairs) = (cursor.u64(), cursor.u64());
+        for _ in 0..n_pairs {
+            cursor.skip_string();
+            let kind = cursor.u32();
+            cursor.skip_value(kind);
+        }
+        let pairs_end = cursor.1;
+        let mut infos = Vec::new();
+        for _ in 0..n_tensors {
+            let start = cursor.1;
+            cursor.skip_string();
+            let n_dimensions = cursor.u32() as usize;
+            cursor.1 += 8 * n_dimensions + 4;
+            let info = bytes[start..cursor.1].to_vec();
+            infos.push((info, Cursor(&bytes, cursor.1).u64() as usize));
+            cursor.1 += 8;
+        }
+        let data = &bytes[cursor.1.next_multiple_of(ALIGNMENT)..];
+        let ends = infos.iter().skip(1).map(|(_, offset)| *offset);
+        let ends: Vec<usize> = ends.chain([data.len()]).collect();
+        let tensors = infos.into_iter().zip(ends);
+        let tensors = tensors.map(|((info, start), end)| (info, data[start..end].to_vec()));
+        Self {
+            tensors: tensors.collect(),
+            pairs_end,
+            bytes,
+        }
+    }
+
+    /// One of two parts, as llama-gguf-split writes it.
+    pub fn part(&self, part: u16) -> Vec<u8> {
+        let half = self.tensors.len() / 2;
+        let (tensors, pairs) = match part {
+            0 => (&self.tensors[..half], &self.bytes[START..self.pairs_end]),
+            _ => (&self.tensors[half..], &[][..]),
+        };
+        let n_pairs = if part == 0 {
+            Cursor(&self.bytes, 16).u64()
+        } else {
+            0
+        };
+        let mut file = self.bytes[..8].to_vec();
+        file.extend((tensors.len() as u64).to_le_bytes());
+        file.extend((n_pairs + 3).to_le_bytes());
+        file.extend_from_slice(pairs);
+        let mut pair = |key: &str, kind: u32, value: &[u8]| {
+            file.extend((key.len() as u64).to_le_bytes());
+            file.extend_from_slice(key.as_bytes());
+            file.extend(kind.to_le_bytes());
+            file.extend_from_slice(value);
+        };
+        let n_tensors = self.tensors.len() as i32;
+        pair("split.no", 2, &part.to_le_bytes());
+        pair("split.count", 2, &2u16.to_le_bytes());
+        pair("split.tensors.count", 5, &n_tensors.to_le_bytes());
+        let mut offset = 0u64;
+        for (info, data) in tensors {
+            file.extend_from_slice(info);
+            file.extend(offset.to_le_bytes());
+            offset += data.len().next_multiple_of(ALIGNMENT) as u64;
+        }
+        for (_, data) in tensors {
+            file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+            file.extend_from_slice(data);
+        }
+        file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+        file
+    }
+}
