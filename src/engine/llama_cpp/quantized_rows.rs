@@ -15,7 +15,7 @@ use crate::engine::gguf::{Gguf, Tensor};
 /// Most bytes of the original that are read before they are quantized.
 const SLAB_BYTES: usize = 64 << 20;
 
-/// Fewest elements that a core quantizes at a time.
+/// Elements that a core quantizes at a time, where a row has fewer: ggml takes a lock for each piece.
 const PIECE_ELEMENTS: usize = 32 * 512;
 
 /// Bytes that are aligned as ggml's blocks must be.
@@ -126,28 +126,52 @@ impl<'m> OriginalRows<'m> {
             resized.map_err(|what| self.fault(what))?;
             file.read_exact(slab.get_mut())
                 .map_err(|error| self.unreadable(&error))?;
-            let originals = slab.get().par_chunks_exact(self.row_bytes);
-            let rows = quantized.par_chunks_exact_mut(row_bytes).zip(originals);
-            let quantize_row = |weights: &mut Vec<f32>, (row, (quantized, original))| {
-                to_f32(self.kind, original, weights);
-                let expert = (i * rows_of_slab + row) / self.n_rows;
-                quantize(
-                    kind,
-                    weights,
-                    self.of_expert(importances, expert),
-                    quantized,
-                )
+            let rows_of_piece = (PIECE_ELEMENTS / self.n_columns).max(1);
+            let originals = slab.get().par_chunks(self.row_bytes * rows_of_piece);
+            let pieces = quantized
+                .par_chunks_mut(row_bytes * rows_of_piece)
+                .zip(originals);
+            let quantize_piece = |weights: &mut Vec<f32>, (piece, (quantized, original))| {
+                let first_row = i * rows_of_slab + piece * rows_of_piece;
+                self.quantize_piece(kind, importances, first_row, original, weights, quantized)
             };
-            let are_finite = rows
+            let are_finite = pieces
                 .enumerate()
-                .with_min_len((PIECE_ELEMENTS / self.n_columns).max(1))
-                .map_init(|| vec![0.0; self.n_columns], quantize_row)
+                .map_init(Vec::new, quantize_piece)
                 .reduce(|| true, |all, this| all && this);
             if !are_finite {
                 return Err(self.not_finite(kind));
             }
         }
         Ok(quantized)
+    }
+
+    /// Quantizes some rows, which may be of several experts. Returns true if all numbers are finite.
+    fn quantize_piece(
+        &self,
+        kind: GgmlType,
+        importances: Option<&[f32]>,
+        first_row: usize,
+        original: &[u8],
+        weights: &mut Vec<f32>,
+        quantized: &mut [u8],
+    ) -> bool {
+        let end = first_row + original.len() / self.row_bytes;
+        weights.resize((end - first_row) * self.n_columns, 0.0);
+        to_f32(self.kind, original, weights);
+        let row_bytes = quantized.len() / (end - first_row);
+        let (mut row, mut rest, mut weights) = (first_row, quantized, &weights[..]);
+        let mut are_finite = true;
+        while row < end {
+            let expert = row / self.n_rows;
+            let n_rows = end.min((expert + 1) * self.n_rows) - row;
+            let (of_expert, others) = weights.split_at(n_rows * self.n_columns);
+            let (quantized, left) = rest.split_at_mut(n_rows * row_bytes);
+            let importances = self.of_expert(importances, expert);
+            are_finite &= quantize(kind, self.n_columns, of_expert, importances, quantized);
+            (row, rest, weights) = (row + n_rows, left, others);
+        }
+        are_finite
     }
 
     /// The relative squared errors of at most `n_rows` rows, evenly spaced, at some types.
@@ -221,7 +245,8 @@ impl<'m> OriginalRows<'m> {
         for &kind in kinds {
             let resized = quantized.resize(self.row_bytes(kind).unwrap_or_default());
             resized.map_err(|what| self.fault(what))?;
-            if !quantize(kind, &weights, importances, quantized.get_mut()) {
+            let bytes = quantized.get_mut();
+            if !quantize(kind, self.n_columns, &weights, importances, bytes) {
                 return Err(self.not_finite(kind));
             }
             to_f32(kind, quantized.get(), &mut back);
@@ -252,31 +277,49 @@ impl<'m> OriginalRows<'m> {
     }
 }
 
-/// Converts a row to f32.
-fn to_f32(kind: GgmlType, row: &[u8], out: &mut [f32]) {
-    assert_eq!(kind.bytes(out.len() as u64), Some(row.len() as u64));
-    // SAFETY: the table has an entry for each type that `kl` knows. The row has as many bytes as that
-    // many elements of its type, and is aligned as its blocks: it lies in `Bytes`, after whole rows.
+/// Converts rows to f32.
+fn to_f32(kind: GgmlType, rows: &[u8], out: &mut [f32]) {
+    assert_eq!(kind.bytes(out.len() as u64), Some(rows.len() as u64));
+    // SAFETY: the table has an entry for each type that `kl` knows. The rows have as many bytes as that
+    // many elements of their type, and are aligned as its blocks: they lie in `Bytes`, after whole rows.
     unsafe {
         let traits = &*sys::ggml_get_type_traits(kind.id as sys::ggml_type);
         match traits.to_float {
-            Some(to_float) => to_float(row.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64),
+            Some(to_float) => to_float(rows.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64),
             // f32 alone has no conversion.
-            None => out.copy_from_slice(cast_slice(row)),
+            None => out.copy_from_slice(cast_slice(rows)),
         }
     }
 }
 
-/// Quantizes a row. Returns true if all numbers in it are finite.
-fn quantize(kind: GgmlType, row: &[f32], importances: Option<&[f32]>, out: &mut [u8]) -> bool {
-    assert_eq!(kind.bytes(row.len() as u64), Some(out.len() as u64));
+/// Quantizes rows. Returns true if all numbers in them are finite.
+fn quantize(
+    kind: GgmlType,
+    n_columns: usize,
+    rows: &[f32],
+    importances: Option<&[f32]>,
+    out: &mut [u8],
+) -> bool {
+    assert!(rows.len().is_multiple_of(n_columns));
+    assert!((n_columns as u64).is_multiple_of(kind.block));
+    assert_eq!(kind.bytes(rows.len() as u64), Some(out.len() as u64));
+    assert!(importances.is_none_or(|values| values.len() == n_columns));
     let importances = importances.map_or(std::ptr::null(), <[f32]>::as_ptr);
-    let (kind, n_columns) = (kind.id as sys::ggml_type, row.len() as i64);
-    // SAFETY: the output has as many bytes as the row at this type, and is aligned as above. The
-    // importances are null or as many as the row's elements.
+    let n_rows = (rows.len() / n_columns) as i64;
+    let (kind, n_columns) = (kind.id as sys::ggml_type, n_columns as i64);
+    // SAFETY: the output has as many bytes as whole rows at this type, and is aligned as above. The
+    // importances are null or one for each column; `needs_imatrix` knows where ggml wants some.
     unsafe {
         let bytes = out.as_mut_ptr().cast();
-        sys::ggml_quantize_chunk(kind, row.as_ptr(), bytes, 0, 1, n_columns, importances);
+        sys::ggml_quantize_chunk(
+            kind,
+            rows.as_ptr(),
+            bytes,
+            0,
+            n_rows,
+            n_columns,
+            importances,
+        );
         sys::ggml_validate_row_data(kind, bytes, out.len())
     }
 }
