@@ -4,6 +4,7 @@ mod device;
 mod finished;
 mod parts;
 mod read_states;
+mod recipe;
 mod recorded;
 mod ref_model;
 mod resume_states;

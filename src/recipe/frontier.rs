@@ -34,21 +34,21 @@ pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
     points
 }
 
-/// At most `n` of a frontier's points, evenly spaced by bits, the first and the last among them.
+/// At most `n` of a frontier's points, whose sizes grow by about the same factor, the first and the last
+/// among them.
 pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return Vec::new();
     };
-    let width = (last.bpw - first.bpw) / (n.max(2) - 1) as f64;
-    let mut next = first.bpw;
-    let mut thin = Vec::new();
-    for point in &points[..points.len() - 1] {
-        if point.bpw >= next {
-            thin.push(*point);
-            // The steps may be wider than that.
-            next = f64::max(next + width, point.bpw + 0.5 * width);
-        }
+    let growth = last.size_bytes as f64 / first.size_bytes.max(1) as f64;
+    let mut thin: Vec<FrontierPoint> = Vec::new();
+    for i in 0..n {
+        let wanted = first.size_bytes as f64 * growth.powf(i as f64 / (n.max(2) - 1) as f64);
+        let distance = |point: &FrontierPoint| (point.size_bytes as f64 - wanted).abs();
+        let nearest = points
+            .iter()
+            .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        thin.extend(nearest.filter(|point| thin.last() != Some(point)));
     }
-    thin.push(*last);
     thin
 }

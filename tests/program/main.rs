@@ -40,6 +40,7 @@ mod peers;
 mod prompts;
 mod python;
 mod read_hidden;
+mod recipe;
 mod ref_model;
 mod reference;
 mod releases;

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kl_formats::{GgmlType, MapHeader, SensitivityMap};
+use kl_formats::{GgmlType, MapHeader, MapTensor, SensitivityMap};
 
 use self::check::Bench;
 use super::observer::{Observer, Watch};
@@ -60,13 +60,7 @@ pub fn recipe<E: Engine>(
     };
     let of_map = |error| anyhow!("{shown}: {error}");
     let costs = Sensitivities::of(&map, settings.confidence).map_err(of_map)?;
-    if let Some(first) = costs.unknown.first() {
-        watch.warn(Warning::UnknownTensors {
-            path: shown.to_string(),
-            n: costs.unknown.len() as u64,
-            first: first.clone(),
-        });
-    }
+    warn_of_unknown(settings, &map.header, &costs, watch);
     let mut recipe = solve(&costs, goal, &settings.types).map_err(of_map)?;
     let text = original.and_then(|original| Some((original, original.text.as_ref()?)));
     let checked = text.map(|(original, source)| {
@@ -238,6 +232,29 @@ fn read_map(path: &Path, watch: &Watch<'_>) -> Result<SensitivityMap> {
         watch.warn(Warning::MapCutOff(shown.to_string()));
     }
     Ok(map)
+}
+
+/// Warns of tensors that could have a type of the map, and of which it says nothing.
+fn warn_of_unknown(
+    settings: &RecipeSettings,
+    header: &MapHeader,
+    costs: &Sensitivities,
+    watch: &Watch<'_>,
+) {
+    let has_choice = |tensor: &&MapTensor| {
+        let row = tensor.shape.first().copied().unwrap_or_default();
+        let fits =
+            |kind: &GgmlType| row.is_multiple_of(kind.block) && kind.bits() < tensor.kind.bits();
+        costs.unknown.contains(&tensor.name) && header.types.iter().any(fits)
+    };
+    let unknown = header.tensors.iter().filter(has_choice);
+    if let Some(first) = unknown.clone().next() {
+        watch.warn(Warning::UnknownTensors {
+            path: settings.map.display().to_string(),
+            n: unknown.count() as u64,
+            first: first.name.clone(),
+        });
+    }
 }
 
 /// Refuses types of which the map knows no weight errors.

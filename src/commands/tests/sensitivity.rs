@@ -15,7 +15,7 @@ fn total(cell: &Cell) -> f64 {
 }
 
 impl Folder {
-    fn map_settings(&self, name: &str) -> SensitivitySettings {
+    pub(super) fn map_settings(&self, name: &str) -> SensitivitySettings {
         let mut text = self.write_settings(name).input;
         if let Source::Texts(text) = &mut text {
             (text.windowing.n_ctx, text.windowing.score) = (32, ScoreFrom::Text);
@@ -39,7 +39,7 @@ impl Folder {
         }
     }
 
-    fn map(&self, settings: &SensitivitySettings) -> Mapped {
+    pub(super) fn map(&self, settings: &SensitivitySettings) -> Mapped {
         sensitivity(settings, &FakeEngine::default(), &()).unwrap()
     }
 

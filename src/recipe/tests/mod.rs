@@ -1,5 +1,7 @@
 //! Maps of a made-up model: what each of its tensors and types costs is known.
 
+mod round;
+
 use std::collections::BTreeMap;
 
 use kl_formats::{Cell, GgmlType, Mixture, SensitivityMap};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kl_formats::GgmlType;
 
 use super::{RecipeCheck, RecipeReport, RecipeTensor};
-use crate::recipe::{FrontierPoint, quoted};
+use crate::recipe::{FrontierPoint, quoted, thinned};
 use crate::report::layout::{Sheet, columns, hanging, laid_out};
 use crate::report::number::{
     bytes, count, count_of, ends, fixed, kld, percent_1, printable, ratio, short_kld,
@@ -210,7 +210,7 @@ fn sizes(report: &RecipeReport) -> String {
         bpw: report.bpw,
         kld: report.kld.predicted.value,
     };
-    let mut points = spaced(&report.frontier);
+    let mut points = thinned(&report.frontier, N_SIZES);
     points.retain(|point| point.size_bytes != own.size_bytes);
     points.push(own);
     points.sort_by_key(|point| point.size_bytes);
@@ -229,23 +229,4 @@ fn sizes(report: &RecipeReport) -> String {
     });
     let titles = ["  size", "bits", "KLD", ""].map(str::to_owned);
     columns(Vec::from(titles), rows, 1, 2)
-}
-
-/// Points whose sizes grow by about the same factor.
-fn spaced(frontier: &[FrontierPoint]) -> Vec<FrontierPoint> {
-    let (Some(first), Some(last)) = (frontier.first(), frontier.last()) else {
-        return Vec::new();
-    };
-    let factor = last.size_bytes as f64 / first.size_bytes.max(1) as f64;
-    let step = |i: usize| factor.powf(i as f64 / (N_SIZES - 1) as f64);
-    let mut points: Vec<FrontierPoint> = Vec::new();
-    for i in 0..N_SIZES {
-        let wanted = first.size_bytes as f64 * step(i);
-        let distance = |point: &FrontierPoint| (point.size_bytes as f64 - wanted).abs();
-        let nearest = frontier
-            .iter()
-            .min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        points.extend(nearest.filter(|point| points.last() != Some(point)));
-    }
-    points
 }
