@@ -27,7 +27,7 @@ use store::{Output, Store};
 use windows::{Opened, Windows};
 
 /// The rows of a tensor of which weight errors are taken.
-const ROWS_FOR_ERRORS: usize = 256;
+const ROWS_FOR_ERRORS: usize = 64;
 
 /// The mean KLD, in nats, from which a reference's rows are another model's: those that another
 /// backend has computed are nearer.
