@@ -121,12 +121,11 @@ fn parts_of_a_map_make_the_map_of_one_run() {
     }
 }
 
-/// Each part has the text at another path, as on another machine.
+/// Each part but the first has the text at another path, as on another machine.
 #[test]
 fn parts_of_a_run_make_its_map() {
     let session = Session::new();
     let line = "sensitivity -m @f16 -n 254 --tensors 'blk.0|token_embd' -q";
-    session.ok(&format!("{line} -t @eval -w whole.jsonl"));
     let text = session.read("@eval");
     for part in 0..3 {
         session.write(&format!("text.{part}"), &text);
@@ -135,18 +134,9 @@ fn parts_of_a_run_make_its_map() {
         ));
     }
     session.ok("merge joined.jsonl map.2.jsonl map.0.jsonl map.1.jsonl -q");
-    let [mut whole, joined] = ["whole.jsonl", "joined.jsonl"].map(|name| read(&session.path(name)));
-    assert_eq!(joined.errors, whole.errors);
-    assert_eq!(joined.cells.len(), whole.cells.len());
-    whole.cells.sort_by_key(|cell| {
-        joined
-            .cells
-            .iter()
-            .position(|of| of.exchanged == cell.exchanged)
-    });
-    assert_eq!(joined.cells, whole.cells);
-    assert_eq!(joined.header.windows, whole.header.windows);
-    assert!(joined.cells.len() > 8 && joined.header.shard.is_none());
+    session.ok(&format!("{line} -t text.0 -w whole.jsonl"));
+    assert!(session.read("joined.jsonl") == session.read("whole.jsonl"));
+    assert!(read(&session.path("joined.jsonl")).cells.len() > 8);
 }
 
 #[test]

@@ -63,6 +63,7 @@ fn the_reference_lists_every_flag() {
         "compare",
         "report",
         "sensitivity",
+        "recipe",
         "doctor",
     ] {
         let heading = format!("kl {command}");
