@@ -1,7 +1,9 @@
 //! The KLD of each tensor at each type, from the cells that tell most of it.
 //!
 //! A tensor that was measured alone has its own cell. Its KLD at another type is times the ratio of
-//! its weight errors, because a tensor's KLD is proportional to its relative squared weight error. A
+//! its weight errors, because a tensor's KLD is proportional to its relative squared weight error. To
+//! that comes what ggml loses by rounding the activations that the tensor is multiplied with, which is
+//! the same for all types with blocks of one size: a role that was exchanged whole shows how much. A
 //! group's KLD is shared among those of its tensors that were not measured alone, by their weight
 //! errors too. A tensor that was not measured at all is as sensitive as the median of its role.
 
@@ -22,6 +24,9 @@ const FARTHEST_CHECK: f64 = std::f64::consts::LN_2;
 
 /// The number of checks that [`TYPE_DOUBT`] counts as.
 const CHECKS_OF_DOUBT: f64 = 4.0;
+
+/// At types of fewer bits, weights cost far more than activations.
+const MANY_BITS: f64 = 6.0;
 
 /// The same of a tensor's share of its group: on the fixtures' model, layers of a role differ by 0.6 to
 /// 1.3.
@@ -77,7 +82,11 @@ struct Reader<'m> {
     means: &'m [Option<CellMean>],
     names: Vec<&'m str>,
     own: Vec<GgmlType>,
+    /// The role of each tensor.
+    roles: Vec<String>,
     index: BTreeMap<&'m str, usize>,
+    /// What rounding activations adds to the weight errors of a role, by the elements of a block.
+    rounding: BTreeMap<(String, u64), f64>,
 }
 
 impl Terms {
@@ -86,11 +95,17 @@ impl Terms {
     /// # Errors
     /// A map in which nothing was measured.
     pub fn of(map: &SensitivityMap, means: &[Option<CellMean>]) -> Result<Self, String> {
-        let reader = Reader::of(map, means);
+        let mut reader = Reader::of(map, means);
         let singles = reader.singles();
         let mut sources = reader.own_sources(&singles);
         reader.share_groups(&mut sources);
         reader.fill_in(&mut sources)?;
+        reader.rounding = reader.rounding(&sources);
+        for (tensor, source) in sources.iter_mut().enumerate() {
+            if let Some(source) = source {
+                source.error += reader.rounding_of(tensor, source.kind);
+            }
+        }
         let checks = reader.checks(&singles, &sources);
         let doubt = type_doubt(&checks, means);
         let of = (0..reader.names.len()).map(|tensor| {
@@ -114,18 +129,72 @@ impl<'m> Reader<'m> {
             map,
             means,
             index: names.iter().copied().zip(0..).collect(),
+            roles: names.iter().map(|name| role_and_layer(name).0).collect(),
+            rounding: BTreeMap::new(),
             names,
             own: tensors.map(|tensor| tensor.kind).collect(),
         }
     }
 
-    /// The weight error of a tensor at a type; `None` if the map lacks it.
+    /// The error of a tensor at a type: its weights', and what rounding activations adds, once that is
+    /// known; `None` if the map lacks it.
     fn error(&self, tensor: usize, kind: GgmlType) -> Option<f64> {
         if kind == self.own[tensor] {
             return Some(0.0);
         }
         let error = *self.map.errors.get(self.names[tensor])?.get(&kind)?;
-        (error.is_finite() && error >= 0.0).then_some(error)
+        let is_valid = error.is_finite() && error >= 0.0;
+        is_valid.then(|| error + self.rounding_of(tensor, kind))
+    }
+
+    /// What rounding activations adds to a tensor's weight error at a type.
+    fn rounding_of(&self, tensor: usize, kind: GgmlType) -> f64 {
+        let of = (self.roles[tensor].clone(), kind.block);
+        self.rounding.get(&of).copied().unwrap_or(0.0)
+    }
+
+    /// What rounding activations adds to the weight errors of each role that was exchanged whole: of
+    /// the cells with one size of blocks, that of the most bits shows it best.
+    fn rounding(&self, sources: &[Option<Source>]) -> BTreeMap<(String, u64), f64> {
+        let mut best = BTreeMap::<(String, u64), (f64, f64)>::new();
+        for (cell, of) in self.map.cells.iter().enumerate() {
+            let mut kinds = of.exchanged.values().copied();
+            let (Some(kind), Some(mean)) = (kinds.next(), &self.means[cell]) else {
+                continue;
+            };
+            let members: Option<Vec<usize>> = of
+                .exchanged
+                .keys()
+                .map(|name| self.index.get(name.as_str()).copied())
+                .collect();
+            let Some(members) = members.filter(|of| of.len() > 1) else {
+                continue;
+            };
+            let role = &self.roles[members[0]];
+            let is_of_one = members.iter().all(|&tensor| self.roles[tensor] == *role)
+                && kinds.all(|other| other == kind);
+            if !is_of_one || kind.bits() < MANY_BITS {
+                continue;
+            }
+            // The KLD for a relative squared error of 1, and what the weights' own errors cost.
+            let parts = members.iter().map(|&tensor| {
+                let source = sources[tensor].as_ref()?;
+                let slope = source.kld.value / source.error;
+                Some((slope, slope * self.error(tensor, kind)?))
+            });
+            let Some(parts) = parts.collect::<Option<Vec<(f64, f64)>>>() else {
+                continue;
+            };
+            let slope: f64 = parts.iter().map(|(slope, _)| slope).sum();
+            let of_weights: f64 = parts.iter().map(|(_, own)| own).sum();
+            let rounding = ((mean.value - of_weights) / slope).max(0.0);
+            let found = best.entry((role.clone(), kind.block)).or_default();
+            if rounding.is_finite() && kind.bits() > found.0 {
+                *found = (kind.bits(), rounding);
+            }
+        }
+        let best = best.into_iter();
+        best.map(|(of, (_, rounding))| (of, rounding)).collect()
     }
 
     /// The mean of a cell, as a number to reckon with.
@@ -220,11 +289,7 @@ impl<'m> Reader<'m> {
     /// Gives the tensors with weight errors that have no source yet that of the median tensor of their
     /// role, or of all where the role has none; and those whose KLD was lost a part of it.
     fn fill_in(&self, sources: &mut [Option<Source>]) -> Result<(), String> {
-        let roles: Vec<String> = self
-            .names
-            .iter()
-            .map(|name| role_and_layer(name).0)
-            .collect();
+        let roles = &self.roles;
         let mut known: Vec<(f64, usize)> = Vec::new();
         for (tensor, source) in sources.iter().enumerate() {
             if let Some(source) = source

@@ -171,6 +171,8 @@ enum Piece<'t> {
     Unit(Unit<'t>),
     /// All tensors at this type.
     Together(GgmlType),
+    /// A role at a type of many bits.
+    Role(Mixture),
     /// A tensor at another type than it is measured at.
     Check(&'t Tensor, GgmlType),
 }
@@ -187,9 +189,11 @@ impl<M: Model + Sync> Run<'_, M> {
         let units = plan::units(tensors);
         let n_units = units.len();
         let together = plan::types_together(types, original.measured_type);
+        let roles = plan::roles(tensors, types, original.measured_type);
         let checks = plan::checks(tensors, types, settings.seed);
         let mut pieces: Vec<Piece<'_>> = units.into_iter().map(Piece::Unit).collect();
         pieces.extend(together.into_iter().map(Piece::Together));
+        pieces.extend(roles.into_iter().map(Piece::Role));
         pieces.extend(checks.into_iter().map(|(of, kind)| Piece::Check(of, kind)));
         let pieces = match settings.part {
             Some(part) => part.keep(pieces),
@@ -211,6 +215,10 @@ impl<M: Model + Sync> Run<'_, M> {
                         .iter()
                         .map(|of| (of.name.clone(), of.nearest(*kind)));
                     self.up_to(&typed.collect(), self.windows_together(), phase)?;
+                }
+                Piece::Role(mixture) => {
+                    let n = plan::windows_of_roles(n_windows, self.n_together());
+                    self.up_to(mixture, n, phase)?;
                 }
                 Piece::Check(tensor, kind) => {
                     self.errors(tensor)?;

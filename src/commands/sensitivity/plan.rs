@@ -36,6 +36,17 @@ const NEGLIGIBLE: f64 = 0.05;
 /// The bits of the types at which all tensors are exchanged together, beside the measured ones.
 const BITS_TOGETHER: [f64; 3] = [6.5625, 4.5, 2.625];
 
+/// The bits of the types at which each role is exchanged as a whole: one of each size of blocks. From
+/// about 6 bits on, the types into which ggml rounds activations cost more than the weights' own, which
+/// weight errors do not show.
+const BITS_OF_ROLES: [f64; 2] = [8.5, 6.5625];
+
+/// The fewest bits of such a type.
+const FEWEST_BITS_OF_ROLES: f64 = 6.0;
+
+/// The windows for which a role is exchanged.
+const WINDOWS_OF_ROLES: usize = 4;
+
 /// Predicted cells that are measured too.
 const CHECKS: usize = 6;
 
@@ -161,7 +172,36 @@ fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
 /// The types at which all tensors are exchanged together, to see how well they add up: from many bits
 /// to few.
 pub fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
-    let nearest = |bits: f64| {
+    types_of_bits(&BITS_TOGETHER, types, measured)
+}
+
+/// Each role as a whole, at types of many bits.
+pub fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
+    let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
+    kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
+    let mut mixtures: Vec<((&str, GgmlType), Mixture)> = Vec::new();
+    for tensor in tensors {
+        for kind in kinds.iter().filter(|kind| tensor.types.contains(kind)) {
+            let of = (role(&tensor.name), *kind);
+            let typed = (tensor.name.clone(), *kind);
+            match mixtures.iter_mut().find(|(known, _)| *known == of) {
+                Some((_, mixture)) => _ = mixture.insert(typed.0, typed.1),
+                None => mixtures.push((of, Mixture::from([typed]))),
+            }
+        }
+    }
+    mixtures.into_iter().map(|(_, mixture)| mixture).collect()
+}
+
+/// The windows for which a role is exchanged.
+pub fn windows_of_roles(n_windows: usize, n_together: usize) -> usize {
+    let most = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
+    most.min(n_windows)
+}
+
+/// The types that are nearest to these bits, each once, without the measured one.
+fn types_of_bits(bits: &[f64], types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
+    let nearest = |bits: &f64| {
         let far = |kind: &GgmlType| (kind.bits() - bits).abs();
         types
             .iter()
@@ -169,7 +209,7 @@ pub fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
             .min_by(|a, b| far(a).total_cmp(&far(b)))
     };
     let mut chosen: Vec<GgmlType> = Vec::new();
-    for kind in BITS_TOGETHER.into_iter().filter_map(nearest) {
+    for kind in bits.iter().filter_map(nearest) {
         if kind != measured && !chosen.contains(&kind) {
             chosen.push(kind);
         }
@@ -293,6 +333,25 @@ mod tests {
         let whole = cell(&[10.0, 10.0]);
         assert!(is_split(&cell(&[3.0, 3.0]), &whole, 5));
         assert!(!is_split(&cell(&[1.0, 1.0]), &whole, 5));
+    }
+
+    #[test]
+    fn roles_are_exchanged_whole_at_many_bits() {
+        let tensors = model(2);
+        let of = |types: &[&str]| {
+            let types: Vec<GgmlType> = types.iter().map(|name| kind(name)).collect();
+            roles(&tensors, &types, kind("q3_K"))
+        };
+        let mixtures = of(&["q8_0", "q4_K", "q3_K", "q2_K"]);
+        let names: Vec<Vec<String>> = mixtures
+            .iter()
+            .map(|mixture| mixture.keys().cloned().collect())
+            .collect();
+        assert_eq!(names.len(), 5);
+        assert_eq!(names[0], ["token_embd.weight"]);
+        assert_eq!(names[1], ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]);
+        assert!(mixtures.iter().flatten().all(|(_, of)| *of == kind("q8_0")));
+        assert!(of(&["q4_K", "q2_K"]).is_empty());
     }
 
     #[test]

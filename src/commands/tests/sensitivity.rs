@@ -92,7 +92,15 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
         .map(|cell| cell.exchanged.keys().next().unwrap().as_str())
         .collect();
     assert_eq!(alone, names);
-    assert_eq!(checks.len(), 6);
+    // Six checks, and each role of one tensor at a type of many bits.
+    let at_many_bits = |cell: &&&Cell| cell.exchanged.values().all(|of| of.bits() > 6.0);
+    assert_eq!(checks.iter().filter(|cell| !at_many_bits(cell)).count(), 4);
+    let roles: Vec<&str> = checks
+        .iter()
+        .filter(at_many_bits)
+        .map(|cell| cell.exchanged.keys().next().unwrap().as_str())
+        .collect();
+    assert!(roles.contains(&"token_embd.weight") && roles.contains(&"output.weight"));
     // The fake model's weights are as sensitive as it says, and add up.
     let sum: f64 = measured.iter().map(|cell| total(cell)).sum();
     assert!(
@@ -139,8 +147,12 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
             "cut at {cut}"
         );
     }
+    // The last was made anew: its header has other threads, and so its last line another checksum.
     let again = folder.map(&settings);
-    assert!(again.was_whole && folder.bytes("map").len() == whole.len());
+    let cells = &whole[lines[0]..lines[lines.len() - 2]];
+    let bytes = folder.bytes("map");
+    let has_cells = bytes.windows(cells.len()).any(|of| of == cells);
+    assert!(again.was_whole && has_cells);
 
     settings.seed = 2;
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));

@@ -502,3 +502,28 @@ fn damaged_maps_are_refused_or_read_without_what_is_damaged() {
     let of = Sensitivities::of(&map, Confidence::default()).unwrap();
     assert_kld(&of, "token_embd.weight", "q4_K");
 }
+
+/// What rounding activations costs is added to weight errors: a role that was exchanged whole at a type
+/// of many bits shows it, for types with blocks of that size alone.
+#[test]
+fn roles_show_what_rounding_activations_costs() {
+    let roles = ["blk.0.ffn_down.weight", "blk.1.ffn_down.weight"];
+    let role = mixture(&roles.map(|name| (name, "q6_K")));
+    let slope: f64 = roles.map(sensitivity).iter().sum();
+    let rounding = 1e-3;
+    let with_role = cell_of(role, slope * (error(kind("q6_K")) + rounding));
+    let (before, after) = (read(singles()), read([singles(), vec![with_role]].concat()));
+    for name in roles {
+        let of = sensitivity(name);
+        // The tensor was measured at q3_K, to which rounding adds as much.
+        let own = error(kind("q3_K"));
+        let expected = of * own * (error(kind("q6_K")) + rounding) / (own + rounding);
+        assert_near(cost(&after, name, "q6_K").kld.value, expected);
+        assert_near(cost(&after, name, "q3_K").kld.value, of * own);
+        let of_q8_0 = of * own * error(kind("q8_0")) / (own + rounding);
+        assert_near(cost(&after, name, "q8_0").kld.value, of_q8_0);
+    }
+    let other = "blk.0.attn_q.weight";
+    let of_other = |of: &Sensitivities| cost(of, other, "q6_K").kld.value;
+    assert_near(of_other(&after), of_other(&before));
+}
