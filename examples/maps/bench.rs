@@ -31,7 +31,7 @@ pub struct Bench<'m> {
     rows: KeptRows,
     blueprint: Blueprint,
     imatrix: Option<Imatrix>,
-    /// The tensors that are exchanged.
+    /// The tensors that are exchanged: those that can have another type.
     pub tensors: Vec<TensorFacts>,
     /// The weight errors of each, at the types that it can have.
     errors: BTreeMap<String, BTreeMap<GgmlType, f64>>,
@@ -99,6 +99,9 @@ impl<'m> Bench<'m> {
             let errors = kinds.filter_map(error).collect();
             this.errors.insert(tensor.name.clone(), errors);
         }
+        let errors = &this.errors;
+        this.tensors
+            .retain(|tensor| !errors[&tensor.name].is_empty());
         Ok(this)
     }
 
@@ -164,7 +167,7 @@ impl<'m> Bench<'m> {
         Ok(&self.known[mixture])
     }
 
-    /// A mixture's mean KLD on all windows, and that of each.
+    /// A mixture's mean KLD on all windows.
     pub fn mean(&mut self, mixture: &Mixture) -> Result<f64> {
         let cell = self.measure(mixture)?;
         let n: f64 = cell.n_tokens.iter().copied().map(f64::from).sum();
