@@ -126,6 +126,14 @@ fn what_makes_no_recipe_is_named() {
             "{call}"
         );
     }
+    // Before anything is measured.
+    session.write("there.gguf", "mine");
+    let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";
+    session.fails(&format!("{quantize} there.gguf"), 1, &["exists already"]);
+    session.fails(&format!("{quantize} q.gguf -r b.txt"), 1, &["b.txt"]);
+    assert_eq!(session.read("there.gguf"), b"mine");
+    assert!(!session.exists("q.gguf") && !session.exists("q.gguf.partial"));
+
     let own = session.ok("recipe map --bpw 4 -m @f16 -t a.txt -c 128 -n 500");
     assert!(
         own.stderr.contains("the map was made on this text"),

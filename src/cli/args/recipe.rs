@@ -146,6 +146,10 @@ pub struct RecipeArgs {
     #[arg(long, help_heading = GENERAL)]
     pub force: bool,
 
+    /// Show what kl runs on, as kl doctor does, and llama.cpp's log
+    #[arg(short, long, help_heading = GENERAL)]
+    pub verbose: bool,
+
     /// Print only results, warnings and errors
     #[arg(short, long, help_heading = GENERAL)]
     pub quiet: bool,

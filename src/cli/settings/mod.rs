@@ -85,7 +85,10 @@ impl Call {
                 verbose = args.verbose;
                 (args.quiet, sensitivity::sensitivity(*args)?)
             }
-            Some(Subcommand::Recipe(args)) => (args.quiet, recipe::recipe(*args)?),
+            Some(Subcommand::Recipe(args)) => {
+                verbose = args.verbose;
+                (args.quiet, recipe::recipe(*args)?)
+            }
             Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
         };
         Ok(Self {

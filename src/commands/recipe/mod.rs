@@ -9,12 +9,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kl_formats::{GgmlType, MapHeader, MapTensor, SensitivityMap};
+use kl_formats::{GgmlType, MapHeader, MapTensor, Reference, SensitivityMap};
 
 use self::check::Bench;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
-use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings};
+use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource};
 use crate::engine::{Engine, Imatrix, TensorFacts, file_type};
 use crate::input::Source;
 use crate::recipe::{
@@ -50,6 +50,7 @@ pub fn recipe<E: Engine>(
     let original = settings.original.as_deref();
     if let Some(original) = original {
         check_original(settings, original, &map.header, engine)?;
+        check_outputs(original, replace)?;
         // An importance matrix is named in it by its path, which may be another one here.
         let blueprint = engine.blueprint(&original.path, imatrix.as_ref())?;
         map.header.metadata_bytes = blueprint.metadata_bytes;
@@ -318,6 +319,19 @@ fn check_original(
         ),
         _ => Ok(()),
     }
+}
+
+/// Finds out what stands in the way of the quantized model and its evaluation, before hours are spent on
+/// what comes before them.
+fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
+    if let Some(path) = &original.quantized {
+        drop(PartialFile::create(path, replace, Existing::Replace)?);
+    }
+    let evaluation = original.evaluation.as_ref();
+    if let Some(ReferenceSource::File { path, .. }) = evaluation.map(|of| &of.reference) {
+        drop(Reference::open(path)?);
+    }
+    Ok(())
 }
 
 /// The bytes of a model's files.
