@@ -344,6 +344,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_is_replaced_as_a_whole_and_stays_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let mut output = create(&target, NEW).unwrap();
+        output.file().unwrap().write_all(b"in some order").unwrap();
+        output.replace(b"in order").unwrap();
+        assert_eq!(fs::read(output.path()).unwrap(), b"in order");
+        let other = refused(&target, RESUMED);
+        assert!(other.contains("being written by another run"), "{other}");
+        output.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"in order");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
     fn a_file_appears_when_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");

@@ -26,7 +26,8 @@ use plan::Unit;
 use store::{Output, Store};
 use windows::{Opened, Windows};
 
-/// The rows of a tensor of which weight errors are taken.
+/// The rows of a tensor of which weight errors are taken. On the fixtures' model and on one of random
+/// weights, the ratios of their errors at two types are 1 % off those of four times as many rows.
 const ROWS_FOR_ERRORS: usize = 64;
 
 /// The mean KLD, in nats, from which a reference's rows are another model's: those that another
