@@ -192,6 +192,11 @@ pub enum Warning {
         "the reference is {}: the numbers cover only its windows; kl merge makes the whole of the parts", part(.0)
     )]
     PartOfReference(Shard),
+    /// The original of a map is quantized itself.
+    #[error(
+        "-m {0}: is quantized to q8_0, which a map takes for the truth: what that lost is not in it; give f16, bf16 or f32 where you can"
+    )]
+    QuantizedOriginal(String),
     /// A map of sensitivity was not finished.
     #[error(
         "{0}: the map is not finished: only its whole lines are used; kl sensitivity --resume continues it"

@@ -129,6 +129,13 @@ fn a_map_that_is_killed_again_and_again_is_the_same() {
 }
 
 #[test]
+fn an_original_in_q8_0_is_a_warning() {
+    let session = Session::new();
+    let line = "sensitivity -m @q8 -t @eval -n 254 --tensors attn_v -w map -q";
+    session.ok(line).warns(&["-m ", "is quantized to q8_0"]);
+}
+
+#[test]
 fn what_cannot_be_measured_is_one_line() {
     let session = Session::new();
     session.write("notes", "not an importance matrix");

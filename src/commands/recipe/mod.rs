@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kl_formats::{GgmlType, MapHeader, MapTensor, Reference, SensitivityMap};
+use kl_formats::{GgmlType, MapHeader, MapTensor, Mixture, Reference, SensitivityMap};
 
 use self::check::Bench;
 use super::observer::{Observer, Watch};
@@ -78,7 +78,7 @@ pub fn recipe<E: Engine>(
     });
     let (measured, check) = checked.transpose()?.unzip();
     if let Some(output) = output {
-        let types = tensor_type_file(&recipe.mixture);
+        let types = tensor_type_file(&named(&map.header, &recipe.mixture));
         let written = output.file()?.write_all(types.as_bytes());
         written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
         output.commit()?;
@@ -332,6 +332,15 @@ fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
         drop(Reference::open(path)?);
     }
     Ok(())
+}
+
+/// A recipe's mixture with the tensors that keep the original's blocks, as experts in mxfp4 do:
+/// llama-quantize would choose other types for them.
+fn named(header: &MapHeader, mixture: &Mixture) -> Mixture {
+    let tensors = header.tensors.iter();
+    let kept = tensors.filter(|of| of.kind.block > 1 && !mixture.contains_key(&of.name));
+    let kept = kept.map(|of| (of.name.clone(), of.kind));
+    kept.chain(mixture.clone()).collect()
 }
 
 /// The bytes of a model's files.

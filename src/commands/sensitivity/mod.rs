@@ -63,6 +63,10 @@ pub fn sensitivity<E: Engine>(
     let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let imatrix = imatrix.as_ref();
     let mut original = Original::inspect(settings, engine, imatrix)?;
+    if original.is_quantized() {
+        let path = settings.model.display().to_string();
+        watch.warn(Warning::QuantizedOriginal(path));
+    }
     let opened = Opened::new(settings, watch)?;
     let mut output = Output::create(settings)?;
     connect_devices(engine, &settings.run, watch)?;

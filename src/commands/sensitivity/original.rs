@@ -128,6 +128,12 @@ impl Original {
         })
     }
 
+    /// Returns true if some of the tensors to measure are quantized: to q8_0, or they would be refused.
+    pub fn is_quantized(&self) -> bool {
+        let mut all = self.blueprint.tensors.iter();
+        all.any(|facts| facts.is_quantizable && facts.kind.block > 1)
+    }
+
     /// Keeps the tensors that can be exchanged: those of these that decoding uses.
     ///
     /// # Errors

@@ -114,7 +114,7 @@ impl LlamaCppModel<'_> {
             let name = &tensor.name;
             let kind = kind.map_or_else(|| tensor.type_id.to_string(), |kind| kind.to_string());
             let what = format!(
-                "{name} is quantized already ({kind}): give the original, in f16, bf16 or f32"
+                "{name} is quantized already ({kind}): give the original, in f16, bf16, f32 or q8_0"
             );
             return Err(EngineError::model(&self.facts.path, what));
         };
