@@ -1,8 +1,8 @@
 //! The KLD of a mixture from the sum of its tensors' KLDs.
 //!
 //! Where most tensors were exchanged together, the whole is measured beside the sum. Between such
-//! cells, ordered by their sums, the logarithm of the whole is a straight line in that of the sum;
-//! beyond them its ratio to the sum is constant.
+//! cells, ordered by their sums, the whole is a straight line in the sum: what rounded activations add
+//! hardly depends on the types. Beyond them its ratio to the sum is constant.
 
 use super::combination::{Combination, Doubt};
 
@@ -32,30 +32,30 @@ pub struct Curve {
     knots: Vec<Knot>,
 }
 
-/// One cell, or the geometric mean of several whose sums are near each other.
+/// One cell, or the mean of several whose sums are near each other.
 #[derive(Clone, Debug)]
 struct Knot {
-    ln_together: f64,
-    ln_sum: f64,
+    together: f64,
+    sum: f64,
     /// The cells that it is the mean of.
     of: Vec<Whole>,
 }
 
 /// The straight line on which a sum lies: between two knots, or through one.
 struct Line<'k> {
-    /// The knots, with the weights of their logarithms.
+    /// The knots, with their weights.
     ends: Vec<(&'k Knot, f64)>,
     slope: f64,
-    ln_whole: f64,
+    whole: f64,
 }
 
 impl Knot {
     fn of(of: Vec<Whole>) -> Self {
         let n = of.len() as f64;
-        let mean = |ln: fn(&Whole) -> f64| of.iter().map(ln).sum::<f64>() / n;
+        let mean = |value: fn(&Whole) -> f64| of.iter().map(value).sum::<f64>() / n;
         Self {
-            ln_together: mean(|whole| whole.together.value.ln()),
-            ln_sum: mean(|whole| whole.sum.value.ln()),
+            together: mean(|whole| whole.together.value),
+            sum: mean(|whole| whole.sum.value),
             of,
         }
     }
@@ -71,7 +71,7 @@ impl Knot {
     }
 
     fn is_near(&self, next: &Self) -> bool {
-        next.ln_sum - self.ln_sum < NEAR.ln() || next.ln_together <= self.ln_together
+        next.sum < NEAR * self.sum || next.together <= self.together
     }
 }
 
@@ -81,7 +81,7 @@ impl Curve {
         let is_known = |whole: &Whole| whole.together.value > 0.0 && whole.sum.value > 0.0;
         let wholes = wholes.into_iter().filter(is_known);
         let mut all: Vec<Knot> = wholes.map(|whole| Knot::of(vec![whole])).collect();
-        all.sort_by(|a, b| a.ln_sum.total_cmp(&b.ln_sum));
+        all.sort_by(|a, b| a.sum.total_cmp(&b.sum));
         let mut knots: Vec<Knot> = Vec::new();
         for mut knot in all {
             while let Some(last) = knots.pop_if(|last| last.is_near(&knot)) {
@@ -95,27 +95,23 @@ impl Curve {
     /// The KLD of a mixture whose tensors' KLDs have this sum.
     pub fn whole(&self, sum: f64) -> f64 {
         match sum > 0.0 {
-            true => self.line(sum.ln()).ln_whole.exp(),
+            true => self.line(sum).whole,
             false => 0.0,
         }
     }
 
     /// The sum of the KLDs of a mixture's tensors, whose KLD is this.
     pub fn sum(&self, whole: f64) -> f64 {
-        let ln_whole = whole.ln();
-        let Some(first) = self.knots.first() else {
-            return whole.max(0.0);
-        };
-        let reaches = |knot: &&Knot| knot.ln_together <= ln_whole;
-        let below = self.knots.iter().take_while(reaches).last();
-        let at = below.unwrap_or(first);
-        let line = match self.knots.iter().find(|knot| !reaches(knot)) {
-            Some(above) if below.is_some() => {
-                (above.ln_sum - at.ln_sum) / (above.ln_together - at.ln_together)
+        let n_below = self.knots.partition_point(|knot| knot.together <= whole);
+        let (below, above) = self.knots.split_at(n_below);
+        match (below.last(), above.first()) {
+            (Some(below), Some(above)) => {
+                let part = (whole - below.together) / (above.together - below.together);
+                below.sum + part * (above.sum - below.sum)
             }
-            _ => 1.0,
-        };
-        (at.ln_sum + line * (ln_whole - at.ln_together)).exp()
+            (Some(knot), None) | (None, Some(knot)) => whole * knot.sum / knot.together,
+            (None, None) => whole,
+        }
     }
 
     /// The KLD of a mixture from the sum of its tensors' KLDs, with what both are made of.
@@ -123,18 +119,15 @@ impl Curve {
         if sum.value <= 0.0 {
             return Combination::default();
         }
-        let line = self.line(sum.value.ln());
-        let whole = line.ln_whole.exp();
-        let mut predicted = sum.times(whole * line.slope / sum.value);
+        let line = self.line(sum.value);
+        let mut predicted = sum.times(line.slope);
         for (knot, weight) in line.ends {
-            let factor = whole * weight / knot.of.len() as f64;
+            let factor = weight / knot.of.len() as f64;
             for of in &knot.of {
-                predicted.add(&of.together, factor / of.together.value);
-                predicted.add(&of.sum, -line.slope * factor / of.sum.value);
+                predicted.add(&of.together, factor);
+                predicted.add(&of.sum, -line.slope * factor);
             }
         }
-        // The sum above is of changes, not of values.
-        predicted.value = whole;
         let doubt = match self.knots.is_empty() {
             true => DOUBT_WITHOUT,
             false => DOUBT,
@@ -142,28 +135,29 @@ impl Curve {
         predicted.doubted(Doubt::Additivity, doubt)
     }
 
-    fn line(&self, ln_sum: f64) -> Line<'_> {
-        let n_below = self.knots.partition_point(|knot| knot.ln_sum <= ln_sum);
+    fn line(&self, sum: f64) -> Line<'_> {
+        let n_below = self.knots.partition_point(|knot| knot.sum <= sum);
         let (below, above) = self.knots.split_at(n_below);
         match (below.last(), above.first()) {
             (Some(below), Some(above)) => {
-                let part = (ln_sum - below.ln_sum) / (above.ln_sum - below.ln_sum);
-                let rise = above.ln_together - below.ln_together;
+                let part = (sum - below.sum) / (above.sum - below.sum);
+                let rise = above.together - below.together;
                 Line {
                     ends: vec![(below, 1.0 - part), (above, part)],
-                    slope: rise / (above.ln_sum - below.ln_sum),
-                    ln_whole: below.ln_together + part * rise,
+                    slope: rise / (above.sum - below.sum),
+                    whole: below.together + part * rise,
                 }
             }
+            // Through 0: the knot counts by the part of it that the sum is.
             (Some(knot), None) | (None, Some(knot)) => Line {
-                ends: vec![(knot, 1.0)],
-                slope: 1.0,
-                ln_whole: knot.ln_together + ln_sum - knot.ln_sum,
+                ends: vec![(knot, sum / knot.sum)],
+                slope: knot.together / knot.sum,
+                whole: knot.together * sum / knot.sum,
             },
             (None, None) => Line {
                 ends: Vec::new(),
                 slope: 1.0,
-                ln_whole: ln_sum,
+                whole: sum,
             },
         }
     }
