@@ -34,7 +34,7 @@ const ENOUGH: f64 = 0.2;
 const NEGLIGIBLE: f64 = 0.05;
 
 /// The bits of the types at which all tensors are exchanged together, beside the measured ones.
-const BITS_TOGETHER: [f64; 3] = [6.5625, 4.5, 2.625];
+const BITS_TOGETHER: [f64; 4] = [8.5, 6.5625, 4.5, 2.625];
 
 /// The bits of the types at which each role is exchanged as a whole: one of each size of blocks. From
 /// about 6 bits on, the types into which ggml rounds activations cost more than the weights' own, which
