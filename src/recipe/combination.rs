@@ -90,6 +90,13 @@ impl Combination {
         scaled
     }
 
+    /// The value, with each cell's mean times a factor of its own.
+    pub fn value_with(&self, means: &[CellMean], factor: impl Fn(usize) -> f64) -> f64 {
+        let cells = self.cells.iter();
+        let parts = cells.map(|(&cell, of)| of * means[cell].value * factor(cell));
+        parts.sum()
+    }
+
     /// The same value with a relative standard deviation more.
     pub fn doubted(mut self, doubt: Doubt, relative: f64) -> Self {
         *self.doubts.entry(doubt).or_default() += relative * self.value;

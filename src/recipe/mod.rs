@@ -72,7 +72,8 @@ pub struct Additivity {
     pub kind: GgmlType,
     /// The mean KLD with all tensors exchanged, in nats.
     pub together: Estimate,
-    /// The sum of the mean KLDs of each alone.
+    /// The sum of the mean KLDs of each alone, on the same windows: where a tensor was measured over
+    /// fewer of them, in proportion to how hard those are for the whole model.
     pub sum: f64,
 }
 

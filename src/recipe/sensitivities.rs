@@ -251,10 +251,13 @@ impl Sensitivities {
             let together = Combination::of_cell(index, &self.means[index]);
             let kind = one_type(&map.cells[index], &self.tensors);
             if let Some(kind) = kind {
+                // Most tensors were measured over fewer windows, which may be easier or harder.
+                let of_windows = |cell: usize| hardness(map, map.cells[cell].klds.len());
+                let here = of_windows(index);
                 self.additivity.push(Additivity {
                     kind,
                     together: together.estimate(&self.means, self.confidence),
-                    sum: sum.value,
+                    sum: sum.value_with(&self.means, |cell| here / of_windows(cell)),
                 });
             }
             wholes.push(Whole {
@@ -266,6 +269,24 @@ impl Sensitivities {
         self.additivity.sort_by(|a, b| a.sum.total_cmp(&b.sum));
         self.curve = Curve::of(wholes);
     }
+}
+
+/// How hard the first windows are: the mean KLD that they have where most tensors were exchanged over
+/// most windows; 1 where that is not known.
+fn hardness(map: &SensitivityMap, n_windows: usize) -> f64 {
+    let extent = |cell: &&Cell| (cell.exchanged.len(), cell.klds.len());
+    let whole = map.cells.iter().max_by_key(extent);
+    let whole = whole.filter(|cell| cell.exchanged.len() > 1 && cell.klds.len() >= n_windows);
+    let mean = whole.and_then(|whole| {
+        CellMean::of(&Cell {
+            klds: whole.klds[..n_windows].to_vec(),
+            n_tokens: whole.n_tokens[..n_windows].to_vec(),
+            ..Cell::default()
+        })
+    });
+    mean.map(|mean| mean.value)
+        .filter(|value| *value > 0.0)
+        .unwrap_or(1.0)
 }
 
 /// The number of a tensor's elements; those of all tensors are no more than [`check`] allows.

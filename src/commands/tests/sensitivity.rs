@@ -67,8 +67,8 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
     let kind_of = |cell: &Cell| cell.exchanged["output.weight"];
     let wholes: Vec<(GgmlType, &Cell)> = wholes.map(|cell| (kind_of(cell), cell)).collect();
     let kinds: Vec<GgmlType> = wholes.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(kinds, ["q2_K", "q3_K", "q4_K", "q6_K"].map(kind));
-    let whole = wholes[1].1;
+    assert_eq!(kinds, ["q8_0", "q2_K", "q3_K", "q4_K", "q6_K"].map(kind));
+    let whole = wholes[2].1;
     assert!(control.exchanged.is_empty() && control.klds.iter().all(|kld| *kld == 0.0));
     assert_eq!((n_windows(control), n_windows(whole)), (16, 17));
     let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);

@@ -8,7 +8,7 @@ use super::{RecipeCheck, RecipeReport, RecipeTensor};
 use crate::recipe::{FrontierPoint, quoted, thinned};
 use crate::report::layout::{Sheet, columns, hanging, laid_out};
 use crate::report::number::{
-    bytes, count, count_of, ends, fixed, kld, percent_1, printable, ratio, short_kld,
+    bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld,
 };
 use crate::stats::Ratio;
 
@@ -32,9 +32,9 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     let exact = format!("{} bytes", count(report.size_bytes));
     out.value("size", &bytes(report.size_bytes), &exact);
     out.value("bits", &fixed(report.bpw, 3), "a parameter");
-    out.estimate("predicted KLD", &report.kld.predicted, kld);
+    out.estimate("predicted KLD", &report.kld.predicted, short_kld);
     if let Some(measured) = &report.kld.measured {
-        out.estimate("measured KLD", measured, kld);
+        out.estimate("measured KLD", measured, short_kld);
     }
     out.line("", &gap(report));
     if let Some(check) = &report.check {
@@ -77,13 +77,13 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
     out.value("tokens", &count(check.n_tokens), &format!("in {windows}"));
     out.value(
         "control",
-        &kld(check.control),
+        &short_kld(check.control),
         "the original, with its tensors back",
     );
     if let Some(like) = &check.like {
         let path = printable(&like.path);
         out.value("like", &bytes(like.size_bytes), &path);
-        out.estimate("its KLD", &like.kld, kld);
+        out.estimate("its KLD", &like.kld, short_kld);
         match &like.ratio {
             Some(of) => ratio_line(out, of, "the recipe's KLD over that"),
             None => out.line("ratio", "not defined: both are 0"),
@@ -101,10 +101,10 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         };
         out.line("", &used);
         if let Some(before) = &round.before.measured {
-            out.estimate("before", before, kld);
+            out.estimate("before", before, short_kld);
         }
         if let Some(after) = &round.after.measured {
-            out.estimate("after", after, kld);
+            out.estimate("after", after, short_kld);
         }
         if let Some(of) = &round.ratio {
             ratio_line(out, of, "after over before");
