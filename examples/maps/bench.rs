@@ -22,7 +22,7 @@ use crate::{MEASURED, Result, TYPES, kind};
 const N_CTX: u32 = 128;
 
 /// The rows of a tensor of which weight errors are taken.
-const ROWS_FOR_ERRORS: usize = 256;
+const ROWS_FOR_ERRORS: usize = 64;
 
 /// A model whose tensors are exchanged, and what was measured of it.
 pub struct Bench<'m> {

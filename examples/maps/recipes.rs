@@ -1,8 +1,10 @@
 //! Recipes of maps of a few windows: how far their true KLDs are spread, and how often the predicted
 //! interval holds them.
 
+use std::collections::BTreeMap;
+
 use kl::pipeline::shuffled;
-use kl::recipe::{Goal, Sensitivities, solve};
+use kl::recipe::{Goal, Sensitivities, role_and_layer, solve};
 use kl::stats::Confidence;
 use kl_formats::{GgmlType, Mixture};
 
@@ -20,7 +22,11 @@ const WINDOWS: [usize; 3] = [2, 4, 8];
 const WINDOWS_TOGETHER: usize = 16;
 
 /// The types at which all tensors are measured together, beside the measured one.
-const TOGETHER: [&str; 3] = ["q6_K", "q4_K", "q2_K"];
+const TOGETHER: [&str; 4] = ["q8_0", "q6_K", "q4_K", "q2_K"];
+
+/// The types at which each role is measured as a whole, and the windows on which.
+const ROLES: [&str; 2] = ["q8_0", "q6_K"];
+const WINDOWS_OF_ROLES: usize = 4;
 
 /// Predicted cells that are measured too.
 const CHECKS: usize = 6;
@@ -112,21 +118,36 @@ fn recipe(
     let n_together = n.max(WINDOWS_TOGETHER);
     let mut cells: Vec<(Mixture, usize)> = singles.into_iter().map(|of| (of, n)).collect();
     cells.extend(together.into_iter().map(|of| (of, n_together)));
+    for kind in ROLES.map(kind) {
+        let mut roles = BTreeMap::<String, Mixture>::new();
+        for tensor in &tensors {
+            if bench.types(tensor).any(|of| of == kind) {
+                let role = roles.entry(role_and_layer(&tensor.name).0).or_default();
+                role.insert(tensor.name.clone(), kind);
+            }
+        }
+        let n_roles = n.max(WINDOWS_OF_ROLES);
+        cells.extend(roles.into_values().map(|of| (of, n_roles)));
+    }
     let checks = shuffled(tensors.len(), seed)
         .into_iter()
         .zip(types.iter().cycle());
     for (i, &of) in checks.take(CHECKS) {
         let tensor = &tensors[i];
-        if bench.types(tensor).any(|kind| kind == of) {
-            cells.push((bench.single(tensor, of), n));
+        let single = bench.single(tensor, of);
+        let is_new = cells.iter().all(|(known, _)| *known != single);
+        if is_new && bench.types(tensor).any(|kind| kind == of) {
+            cells.push((single, n));
         }
     }
     if n_windows.is_none() {
         for tensor in &tensors {
-            let others = bench
-                .types(tensor)
-                .filter(|of| *of != bench.measured_type(tensor));
-            cells.extend(others.map(|of| (bench.single(tensor, of), n)));
+            for of in bench.types(tensor) {
+                let single = bench.single(tensor, of);
+                if cells.iter().all(|(known, _)| *known != single) {
+                    cells.push((single, n));
+                }
+            }
         }
     }
     let map = bench.map(&cells, &windows)?;
