@@ -129,6 +129,10 @@ fn what_makes_no_recipe_is_named() {
     let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";
     session.fails(&format!("{quantize} there.gguf"), 1, &["exists already"]);
     session.fails(&format!("{quantize} q.gguf -r b.txt"), 1, &["b.txt"]);
+    session.write("q@ref.kls", "");
+    let evaluated = format!("{quantize} q.gguf -r ref.gz");
+    session.fails(&evaluated, 1, &["q@ref.kls: exists already"]);
+    session.fails(&format!("{evaluated} --json -"), 2, &["stdout", "-r"]);
     assert_eq!(session.read("there.gguf"), b"mine");
     assert!(!session.exists("q.gguf") && !session.exists("q.gguf.partial"));
 

@@ -31,6 +31,13 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
         ("--html", args.html.as_ref()),
         ("--quantize", args.quantize.as_ref()),
     ])?;
+    let is_printed = args
+        .json
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    if is_printed && args.read_path.is_some() {
+        return wrong("--json -: stdout would hold the evaluation of -r too: give --json a file");
+    }
     let original = args.model.take().map(|path| original(&args, path));
     let original = original.transpose()?;
     let json = args.json.iter().filter(|path| path.as_os_str() != "-");

@@ -26,6 +26,9 @@ const ROUND_ROWS: u64 = 512;
 /// At most one window in so many is kept back for a second round.
 const KEPT_BACK: usize = 4;
 
+/// The rows may take this share of the memory that is free: contexts and a tensor lie beside them.
+const MEMORY_SHARE: u64 = 2;
+
 /// The windows that show that the original came back.
 const CONTROL_WINDOWS: usize = 4;
 
@@ -293,18 +296,18 @@ fn split(windows: Vec<WindowSpec>, max_rows: Option<u64>) -> (Vec<WindowSpec>, V
     (chosen(order), chosen(kept_back))
 }
 
-/// Refuses rows that do not fit in the memory that is free.
+/// Refuses rows that do not fit in their share of the memory that is free.
 fn check_memory(windows: &[WindowSpec], n_vocab: u32, source: &Source) -> Result<()> {
     let needed: u64 = windows
         .iter()
         .map(|of| KeptRows::bytes_of(of, n_vocab))
         .sum();
     match memory::available() {
-        Some(free) if needed > free => bail!(
-            "-t {source}: the original's rows take {} of memory, and {} is free: use fewer with -n {}",
+        Some(free) if needed > free / MEMORY_SHARE => bail!(
+            "-t {source}: the original's rows take {} of memory, and {} is free for them: use fewer with -n {}",
             bytes(needed),
-            bytes(free),
-            free / 2 / (4 * u64::from(n_vocab.max(1)))
+            bytes(free / MEMORY_SHARE),
+            free / MEMORY_SHARE / (4 * u64::from(n_vocab.max(1)))
         ),
         _ => Ok(()),
     }

@@ -20,7 +20,7 @@ use crate::input::Source;
 use crate::recipe::{
     Goal, QuantizeCommand, Recipe, Sensitivities, frontier, solve, tensor_type_file,
 };
-use crate::report::number::part;
+use crate::report::number::{part, printable};
 use crate::report::recipe::{
     ChangedType, LikeCheck, RecipeCheck, RecipeKld, RecipeReport, RecipeTensor, SecondRound,
 };
@@ -331,7 +331,14 @@ fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
     if let Some(ReferenceSource::File { path, .. }) = evaluation.map(|of| &of.reference) {
         drop(Reference::open(path)?);
     }
-    Ok(())
+    let sidecar = evaluation.and_then(|of| of.results.sidecar_path(of.models.first()?));
+    match sidecar.filter(|path| !replace && path.exists()) {
+        Some(path) => bail!(
+            "{}: exists already: remove it, or use --force",
+            path.display()
+        ),
+        None => Ok(()),
+    }
 }
 
 /// A recipe's mixture with the tensors that keep the original's blocks, as experts in mxfp4 do:
@@ -354,13 +361,14 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
     let shown = |path: &Path| path.display().to_string();
     let original = settings.original.as_deref();
     let given = original.map(|original| shown(&original.path));
-    let input = given.or_else(|| header.model_path.clone());
+    // A map may come from anywhere.
+    let input = given.or_else(|| header.model_path.as_deref().map(printable));
     let output = original.and_then(|original| original.quantized.as_deref());
     let imatrix = settings.imatrix.as_deref().map(shown);
     let of_map = header
         .imatrix
         .as_ref()
-        .map(|of_map| of_map.file_name.clone());
+        .map(|of_map| printable(&of_map.file_name));
     let imatrix = imatrix.or(of_map);
     let types = settings.output.as_deref();
     let tensors = header.tensors.iter().map(|tensor| TensorFacts {
