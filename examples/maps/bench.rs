@@ -10,7 +10,7 @@ use kl::engine::{
     default_calls,
 };
 use kl::input::{Plan, ScoreFrom, Windowing};
-use kl::pipeline::{KeptRows, Sources, Step, evaluate};
+use kl::pipeline::{KeptRows, ReferenceRows, Sources, Step, evaluate};
 use kl::stats::is_counted;
 use kl_formats::{
     Cell, GgmlType, MAP_VERSION, MapHeader, MapTensor, MapWindow, Mixture, SensitivityMap,
@@ -180,7 +180,7 @@ impl<'m> Bench<'m> {
             exchanged: mixture.clone(),
             ..Cell::default()
         };
-        let rows = self.rows.rows(0..self.n_windows());
+        let rows = ReferenceRows::kept(&self.rows, 0..self.n_windows());
         evaluate(
             sources(self.model, &self.options),
             &rows,

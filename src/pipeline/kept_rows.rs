@@ -1,13 +1,11 @@
 //! The reference's rows in memory, where many models are evaluated against the same few windows.
 
-use std::ops::Range;
 use std::sync::Mutex;
 
 use kl_formats::{Row, WindowSpec};
 use rayon::prelude::*;
 
 use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::reference_rows::ReferenceRows;
 use super::{Error, Step, Timing, locked, rows_per_task};
 
 /// Rows of logits of some windows, in memory.
@@ -67,11 +65,6 @@ impl KeptRows {
     /// The windows whose rows are here.
     pub fn windows(&self) -> &[WindowSpec] {
         &self.windows
-    }
-
-    /// The rows of these windows, by their indices, for a model to be evaluated against.
-    pub fn rows(&self, windows: Range<usize>) -> ReferenceRows<'_> {
-        ReferenceRows::kept(self, windows)
     }
 
     pub(super) fn n_vocab(&self) -> usize {
@@ -136,7 +129,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::super::tests::{NOTHING_MORE, fake, plan, write_native};
-    use super::super::{FileRows, evaluate};
+    use super::super::{FileRows, ReferenceRows, evaluate};
     use super::*;
     use crate::engine::{Engine as _, FakeEngine};
     use crate::input::ScoreFrom;
@@ -169,10 +162,10 @@ mod tests {
         });
         let (of_model, _) = of_model.unwrap();
         assert_eq!(n, n_rows(&plan.windows));
-        let all = klds(&of_model.rows(0..plan.windows.len()), 2);
+        let all = klds(&ReferenceRows::kept(&of_model, 0..plan.windows.len()), 2);
         assert!(all.iter().flat_map(|(_, klds)| klds).any(|kld| *kld > 0.1));
-        assert_eq!(klds(&of_model.rows(1..3), 2), all[1..3]);
-        let control = klds(&of_model.rows(0..2), 1);
+        assert_eq!(klds(&ReferenceRows::kept(&of_model, 1..3), 2), all[1..3]);
+        let control = klds(&ReferenceRows::kept(&of_model, 0..2), 1);
         assert!(
             control
                 .iter()
@@ -193,7 +186,7 @@ mod tests {
         let file = Sources::ready(FileRows::new(&rows, HashMap::new()));
         let (of_file, _) = KeptRows::keep(file, windows, |_| Ok(())).unwrap();
         assert_eq!(
-            klds(&of_file.rows(0..2), 2),
+            klds(&ReferenceRows::kept(&of_file, 0..2), 2),
             [all[4].clone(), all[2].clone()]
         );
     }

@@ -76,7 +76,7 @@ impl<'h> ReferenceRows<'h> {
     }
 
     /// The rows of these windows, by their indices, of those that are in memory.
-    pub(super) fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
+    pub fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
         let chosen = rows.windows().get(windows.clone()).unwrap_or_default();
         let kept = Self {
             source: ReferenceSource::kept(rows),

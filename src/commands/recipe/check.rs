@@ -137,7 +137,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
     /// Those of [`judge`](Self::judge).
     pub fn try_out(&self, mixture: &Mixture) -> Result<Klds> {
         self.model.exchange(mixture, self.imatrix)?;
-        let rows = self.rows.rows(self.n_judging..self.rows.windows().len());
+        let rows = ReferenceRows::kept(&self.rows, self.n_judging..self.rows.windows().len());
         klds(&self.model, self.run, &self.options, &rows, |_| {
             self.watch.check()
         })
@@ -161,7 +161,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
     }
 
     fn measure(&self, from: usize, to: usize, label: &str) -> Result<Klds> {
-        let rows = self.rows.rows(from..to);
+        let rows = ReferenceRows::kept(&self.rows, from..to);
         progressing(
             &self.model,
             self.run,
@@ -207,7 +207,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
             );
         }
         check_models(Some(&original.identity), &facts.identity, watch);
-        let rows = rows.rows(0..n_judging);
+        let rows = ReferenceRows::kept(&rows, 0..n_judging);
         let klds = progressing(&other, run, &options, &rows, "--like", watch)?;
         other.drop_last();
         Ok(klds)

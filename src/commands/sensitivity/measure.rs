@@ -8,7 +8,7 @@ use super::windows::sources;
 use crate::commands::observer::{Phase, Watch};
 use crate::commands::settings::SensitivitySettings;
 use crate::engine::{ContextOptions, Imatrix, Model};
-use crate::pipeline::{Error, KeptRows, Step, evaluate};
+use crate::pipeline::{Error, KeptRows, ReferenceRows, Step, evaluate};
 use crate::stats::is_counted;
 
 /// A loaded original, and its rows.
@@ -39,7 +39,7 @@ impl<M: Model + Sync> Bench<'_, M> {
             ..Cell::default()
         };
         let sources = sources(self.model, self.options, self.settings);
-        let rows = self.rows.rows(windows);
+        let rows = ReferenceRows::kept(self.rows, windows);
         evaluate(
             sources,
             &rows,
