@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kl_formats::{
@@ -12,7 +12,7 @@ use kl_formats::{
 };
 
 use crate::commands::merge::write_in_order;
-use crate::commands::output::{Existing, PartialFile, partial_path};
+use crate::commands::output::{Existing, PartialFile, follow_links, partial_path};
 use crate::commands::resume::{check_same_run, nothing_to_resume};
 use crate::commands::settings::SensitivitySettings;
 use crate::report::number::count_of;
@@ -37,13 +37,14 @@ impl Output {
     /// Creates the file, or opens what an earlier run left.
     ///
     /// # Errors
-    /// A file that cannot be created, exists, or is no map.
+    /// A file that cannot be created, exists, is damaged, or is no map.
     pub fn create(settings: &SensitivitySettings) -> Result<Self> {
         let path = settings.output.clone();
         let is_resumed = settings.existing == Existing::Resume;
-        let whole = (is_resumed && !partial_path(&path).exists())
-            .then(|| SensitivityMap::read(&path).ok())
-            .flatten();
+        let whole = match is_resumed && path.is_file() && !partial_path(&path).exists() {
+            true => whole_or_continued(&path)?,
+            false => None,
+        };
         let may_replace = settings.existing == Existing::Replace || whole.is_some();
         let file = PartialFile::create(&path, may_replace, settings.existing)?;
         let mut cut_off = None;
@@ -86,7 +87,7 @@ impl Output {
         let Some(whole) = self.whole.take() else {
             return Ok(None);
         };
-        check_same_run(&self.path, &whole.header, &as_begun(header, &whole), "text")?;
+        check_header(&self.path, &whole, header)?;
         Ok(Some(whole))
     }
 
@@ -102,8 +103,7 @@ impl Output {
         let path = file.path().to_owned();
         let writer = match cut_off {
             Some(cut_off) => {
-                let header = as_begun(&header, cut_off.map());
-                check_same_run(&path, &cut_off.map().header, &header, "text")?;
+                check_header(&path, cut_off.map(), &header)?;
                 MapWriter::resume(out, &path, cut_off, |out, n| {
                     out.set_len(n)?;
                     out.seek(SeekFrom::Start(n)).map(drop)
@@ -118,6 +118,48 @@ impl Output {
         file.keep_if_cut_off();
         Ok(Store { file, writer })
     }
+}
+
+/// Reads a map that has its name. One that is not finished, as a copy of a file that was being written
+/// is, gets the name of such a file and is continued: then, and if it is no map, there is `None`.
+///
+/// # Errors
+/// A damaged map, or one that cannot be renamed.
+fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
+    match SensitivityMap::read(path) {
+        Ok(map) if !map.is_cut_off => Ok(Some(map)),
+        Ok(_) => {
+            let partial = partial_path(path);
+            let renamed = std::fs::rename(follow_links(path), &partial);
+            let cannot = || {
+                let (path, partial) = (path.display(), partial.display());
+                format!("{path}: is not finished, and cannot be renamed to {partial}")
+            };
+            renamed.with_context(cannot)?;
+            Ok(None)
+        }
+        Err(error) => match error.fault {
+            Fault::NotAMap(_) => Ok(None),
+            _ => bail!("{error}; --resume cannot continue it, start over with --force"),
+        },
+    }
+}
+
+/// Refuses a map that was begun with another header than this run's.
+fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
+    let mut here = as_begun(header, begun);
+    let there = &begun.header;
+    let windows = std::mem::replace(&mut here.windows, there.windows.clone());
+    check_same_run(path, there, &here, "text")?;
+    if windows == there.windows {
+        return Ok(());
+    }
+    bail!(
+        "{}: belongs to another run ({} there, {} here): use the same -n and -c, or start over with --force",
+        path.display(),
+        count_of(there.windows.len() as u64, "window"),
+        count_of(windows.len() as u64, "window")
+    )
 }
 
 /// The header with what does not change results as the earlier run had it.

@@ -154,6 +154,26 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     let has_cells = bytes.windows(cells.len()).any(|of| of == cells);
     assert!(again.was_whole && has_cells);
 
+    settings.max_tokens = 60;
+    let refused = folder.refused(&settings);
+    assert!(
+        refused.contains("(4 windows there, 2 windows here)"),
+        "{refused}"
+    );
+    settings.max_tokens = 120;
+
+    // A copy of what was being written, and a damaged map.
+    fs::write(folder.path("map"), &whole[..lines[7]]).unwrap();
+    assert!(!folder.map(&settings).was_whole);
+    assert!(folder.bytes("map") == whole && !folder.path("map.partial").exists());
+    let mut damaged = whole.clone();
+    damaged[lines[7] + 3] ^= 1;
+    fs::write(folder.path("map"), &damaged).unwrap();
+    let refused = folder.refused(&settings);
+    let is_named = refused.contains("line 9") && refused.contains("--force");
+    assert!(is_named && folder.bytes("map") == damaged, "{refused}");
+    fs::write(folder.path("map"), &whole).unwrap();
+
     settings.seed = 2;
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
     settings.existing = Existing::asked(false, Some(false));
