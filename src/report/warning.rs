@@ -1,6 +1,6 @@
 //! Warnings: what is odd but not an error, each with the advice to give.
 
-use kl_formats::{RowForms, Shard};
+use kl_formats::{GgmlType, RowForms, Shard};
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 use strum::IntoStaticStr;
@@ -204,9 +204,23 @@ pub enum Warning {
     MapCutOff(String),
     /// A map says nothing of some tensors.
     #[error(
-        "{path}: says nothing of {} that could be quantized, {first} first: they keep their type; measure them too, with kl sensitivity --resume", count_of(*.n, "tensor")
+        "{path}: says nothing of {} that could be quantized, {first} first: they keep their type; make the map again without --tensors to include them", count_of(*.n, "tensor")
     )]
     UnknownTensors { path: String, n: u64, first: String },
+    /// A cell of a map lacks tokens that others have.
+    #[error("{}: {n} of {of} tokens have no finite KLD and are left out{}: it may hurt much more than it seems to; keep kl recipe from it with --types", cell_name(tensor, *kind, *.n_tensors), as_in_more_cells(*.n_cells))]
+    LostTokens {
+        /// The first tensor of the cell, and its type there.
+        tensor: String,
+        kind: GgmlType,
+        /// Its other tensors.
+        n_tensors: u64,
+        /// Tokens without a finite KLD, of those that the cell could have.
+        n: u64,
+        of: u64,
+        /// Other cells that lack tokens.
+        n_cells: u64,
+    },
     /// A recipe is judged on the text that it was made on.
     #[error("-t {0}: the map was made on this text, which so judges its own recipe: use another")]
     TextOfMap(String),
@@ -346,6 +360,22 @@ impl Warning {
 fn have(flags: &[String]) -> String {
     let verb = if flags.len() == 1 { "has" } else { "have" };
     format!("{} {verb}", flags.join(", "))
+}
+
+/// The tensors that a cell exchanges, by the first of them.
+fn cell_name(tensor: &str, kind: GgmlType, n_more: u64) -> String {
+    match n_more {
+        0 => format!("{tensor} at {kind}"),
+        n => format!("{tensor} and {n} more at {kind}"),
+    }
+}
+
+fn as_in_more_cells(n: u64) -> String {
+    match n {
+        0 => String::new(),
+        1 => ", as in 1 more cell".to_owned(),
+        n => format!(", as in {n} more cells"),
+    }
 }
 
 /// The text that a reference model finds improbable, and a possible reason.

@@ -70,7 +70,7 @@ pub struct ConvertArgs {
     pub quiet: bool,
 }
 
-/// Join the parts that --shard has made of a reference or an evaluation
+/// Join the parts that --shard has made of a reference, an evaluation or a map
 ///
 /// The result is byte for byte what one run would have written.
 #[derive(clap::Args, Debug)]

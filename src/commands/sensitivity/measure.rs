@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kl_formats::{Cell, Mixture};
+use kl_formats::{Cell, Mixture, TokenRecord};
 
 use super::windows::sources;
 use crate::commands::observer::{Phase, Watch};
@@ -48,14 +48,39 @@ impl<M: Model + Sync> Bench<'_, M> {
                 match step {
                     Step::Rows(n) => phase.rows(n),
                     Step::Window(scored) => {
-                        let counted = || scored.records.iter().filter(|record| is_counted(record));
-                        cell.klds.push(counted().map(|record| record.kld).sum());
-                        cell.n_tokens.push(counted().count() as u32);
+                        let (kld, n_tokens) = sum(&scored.records);
+                        cell.klds.push(kld);
+                        cell.n_tokens.push(n_tokens);
                     }
                 }
                 self.watch.check()
             },
         )?;
         Ok(cell)
+    }
+}
+
+/// The sum of the KLDs of a window's tokens, and their number: of those with a finite one.
+fn sum(records: &[TokenRecord]) -> (f64, u32) {
+    let counted = records.iter().filter(|record| is_counted(record));
+    let klds = counted
+        .map(|record| record.kld)
+        .filter(|kld| kld.is_finite());
+    klds.fold((0.0, 0), |(sum, n), kld| (sum + kld, n + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_finite_klds_are_counted() {
+        let of = |kld: f64| TokenRecord {
+            kld,
+            ..TokenRecord::default()
+        };
+        let records = [0.25, f64::INFINITY, 0.5, f64::NAN].map(of);
+        assert_eq!(sum(&records), (0.75, 2));
+        assert_eq!(sum(&records[1..2]), (0.0, 0));
     }
 }

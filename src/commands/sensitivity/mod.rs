@@ -19,7 +19,7 @@ use super::settings::{SensitivitySettings, SensitivitySource};
 use crate::engine::{Engine, Exchange as _, Imatrix, Model, Room};
 use crate::recipe::Sensitivities;
 use crate::report::Warning;
-use crate::report::sensitivity::Sensitivity;
+use crate::report::sensitivity::{Sensitivity, doubts};
 use measure::Bench;
 use original::{Original, Tensor};
 use plan::Unit;
@@ -133,6 +133,9 @@ fn described(
     let of =
         Sensitivities::of(map, settings.confidence).map_err(|error| anyhow!("{path}: {error}"))?;
     let seconds = (!was_whole).then_some(wall_s);
+    for doubt in doubts(map) {
+        watch.warn(doubt);
+    }
     let warnings = watch.warnings();
     Ok(Sensitivity::new(
         map,

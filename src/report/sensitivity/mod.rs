@@ -2,6 +2,7 @@
 //! Its fields are the keys of the JSON.
 
 mod csv;
+mod doubts;
 mod kld_results;
 mod parts;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use super::result::{ModelInfo, Versions};
 use super::warning::Warning;
 use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
+pub use doubts::doubts;
 pub use parts::{LayerSensitivity, Part, RoleSensitivity};
 use parts::{by_layer, by_role};
 pub(super) use text::{times_predicted, times_sum};
@@ -74,6 +76,9 @@ pub struct Sensitivity {
     pub checks: Vec<Check>,
     /// Warnings to read before you trust the numbers.
     pub warnings: Vec<Warning>,
+    /// Bits a parameter of the smallest mixture.
+    #[serde(skip)]
+    pub fewest_bits: f64,
 }
 
 /// The work that a map took.
@@ -115,6 +120,7 @@ impl Sensitivity {
     ) -> Self {
         let header = &map.header;
         let measured = header.measured_type;
+        let fewest_bits = fewest_bits(&of);
         let mut whole = Part::default();
         let tensors = of.tensors.into_iter();
         let tensors = tensors.filter_map(|tensor| Some((compared(&tensor, measured)?, tensor)));
@@ -161,6 +167,7 @@ impl Sensitivity {
             additivity: of.additivity,
             checks: of.checks,
             warnings,
+            fewest_bits,
         }
     }
 
@@ -205,6 +212,15 @@ impl MapCost {
             seconds: None,
         }
     }
+}
+
+/// Bits a parameter with the smallest type that each tensor may have.
+fn fewest_bits(of: &Sensitivities) -> f64 {
+    let smallest = of.tensors.iter().filter_map(|tensor| {
+        let least = tensor.costs.iter().min_by_key(|cost| cost.bytes)?;
+        Some((tensor.name.clone(), least.kind))
+    });
+    of.bpw(&smallest.collect())
 }
 
 fn model(header: &MapHeader) -> ModelInfo {

@@ -1,6 +1,6 @@
 //! Maps built by hand, which are the same on every machine: for the tests of every output.
 
-use kl_formats::{Cell, GgmlType, Mixture, SensitivityMap};
+use kl_formats::{Cell, GgmlType, MapHeader, Mixture, SensitivityMap};
 use serde_json::{Value, json};
 
 use super::Sensitivity;
@@ -124,6 +124,26 @@ fn tensor(name: &str, rows: u64, columns: u64, kld: f64) -> TensorCosts {
     }
 }
 
+/// The header of a map of eight windows, without tensors.
+pub fn header(file: &str, n_params: u64) -> MapHeader {
+    let size = 2 * n_params;
+    let header = json!({
+        "kl_map": 1, "n_ctx": 128, "n_vocab": 512, "first_scored": 1, "seed": 1,
+        "model": {
+            "file_name": file, "name": "made up", "architecture": "llama", "size_bytes": size,
+            "n_params": n_params, "file_bytes": size + 4096, "metadata_sha256": "00ff",
+        },
+        "model_path": format!("models/{file}"),
+        "text": {"name": "stories.txt", "bytes": 40960, "sha256": "00ff", "n_tokens": 10000},
+        "backend": made_up::reference().backend,
+        "windows": (0..8).map(|i| json!({"window": 7 * i, "n_rows": 127})).collect::<Vec<Value>>(),
+        "measured_type": "q3_K",
+        "types": ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"],
+        "metadata_bytes": 4096, "alignment": 32, "tensors": [],
+    });
+    serde_json::from_value(header).unwrap()
+}
+
 fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
     // Too small to matter: it follows from its group.
     for tensor in tensors
@@ -139,21 +159,7 @@ fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
         }
     }
     let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
-    let size: u64 = 2 * n_params;
-    let header = json!({
-        "kl_map": 1, "n_ctx": 128, "n_vocab": 512, "first_scored": 1, "seed": 1,
-        "model": {
-            "file_name": file, "name": "made up", "architecture": "llama", "size_bytes": size,
-            "n_params": n_params, "file_bytes": size + 4096, "metadata_sha256": "00ff",
-        },
-        "model_path": format!("models/{file}"),
-        "text": {"name": "stories.txt", "bytes": 40960, "sha256": "00ff", "n_tokens": 10000},
-        "backend": made_up::reference().backend,
-        "windows": (0..8).map(|i| json!({"window": 7 * i, "n_rows": 127})).collect::<Vec<Value>>(),
-        "measured_type": "q3_K",
-        "types": ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"],
-        "metadata_bytes": 4096, "alignment": 32, "tensors": [],
-    });
+    let header = header(file, n_params);
     let cell = |exchanged: Mixture, kld: f64| Cell {
         exchanged,
         from: 0,
@@ -203,7 +209,7 @@ fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
         }
     });
     let map = SensitivityMap {
-        header: serde_json::from_value(header).unwrap(),
+        header,
         errors: Default::default(),
         cells,
         is_cut_off: false,

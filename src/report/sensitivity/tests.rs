@@ -94,6 +94,18 @@ fn text_of_a_small_model() {
     let text = sample::small().text("map.jsonl");
     check_width(&text);
     insta::assert_snapshot!(text);
+    assert!(text.contains("kl recipe map.jsonl --bpw 4.5 "));
+}
+
+#[test]
+fn the_next_command_names_a_size_that_the_map_reaches() {
+    let mut of = sample::small();
+    of.fewest_bits = 7.009;
+    let text = of.text("my map.jsonl");
+    assert!(
+        text.contains("kl recipe 'my map.jsonl' --bpw 7.5 "),
+        "{text}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::sentence::relative;
 use super::{LayerSensitivity, Sensitivity, TensorSensitivity};
-use crate::recipe::{Additivity, Check};
+use crate::recipe::{Additivity, Check, quoted};
 use crate::report::comparison::Names;
 use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
@@ -15,6 +15,9 @@ const MAX_LISTED: usize = 10;
 
 /// The most lines that layers are shown in: more layers share lines.
 const MAX_LAYER_LINES: usize = 16;
+
+/// The bits a parameter that many quants have.
+const USUAL_BITS: f64 = 4.5;
 
 /// The width of the longest bar.
 const BAR: f64 = 24.0;
@@ -37,7 +40,7 @@ impl Sensitivity {
         text.push_str(&self.tensors_text());
         text.push_str(&self.additivity_text());
         text.push_str(&self.checks_text());
-        text + &next_text(map)
+        text + &self.next_text(map)
     }
 
     fn title(&self) -> String {
@@ -76,7 +79,7 @@ impl Sensitivity {
         };
         let others = match n_others {
             0 => String::new(),
-            n => format!(" ({} at the nearest type that fits)", count_of(n, "tensor")),
+            n => format!(" ({} at the nearest type allowed)", count_of(n, "tensor")),
         };
         let at = self.measured_type;
         fact(
@@ -91,7 +94,7 @@ impl Sensitivity {
             "measured",
             &format!(
                 "{}, {} decoded{}",
-                count_of(self.cost.n_cells, "mixture"),
+                count_of(self.cost.n_cells, "cell"),
                 count_of(self.cost.n_tokens, "token"),
                 time.unwrap_or_default()
             ),
@@ -226,7 +229,7 @@ impl Sensitivity {
         });
         let n = counted(n);
         format!(
-            "\nThe {n} tensors that cost most for each byte saved, and the {n} that cost least\n{table}"
+            "\nThe {n} tensors that cost most per byte saved, and the {n} that cost least\n{table}"
         )
     }
 
@@ -307,18 +310,19 @@ impl Sensitivity {
         )
     }
 
+    /// The command that comes next, with a size that the map reaches.
+    fn next_text(&self, map: &str) -> String {
+        let bits = USUAL_BITS.max((2.0 * self.fewest_bits).ceil() / 2.0);
+        format!(
+            "\nNext, the best mixture of types for a size, which no model needs to run for:\n\n  \
+             kl recipe {} --bpw {bits} -w recipe.txt\n",
+            printable(&quoted(map))
+        )
+    }
+
     fn interval_title(&self) -> String {
         format!("{} %\ninterval", short_percent(self.confidence.level()))
     }
-}
-
-/// The commands that come next.
-fn next_text(map: &str) -> String {
-    format!(
-        "\nNext, the best mixture of types for a size, which no model needs to run for:\n\n  \
-         kl recipe {} --bpw 4.5 -w recipe.txt\n",
-        printable(map)
-    )
 }
 
 /// The KLD of all tensors at once over the sum of the singles.
