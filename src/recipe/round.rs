@@ -59,8 +59,8 @@ fn own_cost(tensor: &TensorCosts, mixture: &Mixture) -> Option<Cost> {
 }
 
 /// Finds the best mixture of the recipe's types and of its neighbours', at most as large as the recipe;
-/// in bits, where the goal is in bits. `kld`: the recipe's own; `klds`: those of the neighbours. Its
-/// predicted KLD has no interval.
+/// in bits, where the goal is in bits. `kld`: the recipe's own, as measured; `neighbours`: with those of
+/// the neighbours. Its KLD and its gap are what follows from these, without an interval.
 pub fn improved(
     of: &Sensitivities,
     recipe: &Recipe,

@@ -4,7 +4,7 @@ use super::comparison::ComparedModel;
 use super::number::printable;
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
-use crate::stats::{ClusterKind, Perplexity, Summary};
+use crate::stats::{ClusterKind, Clustering, Perplexity, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -38,7 +38,7 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
         });
     }
     if !is_part {
-        doubts.extend(few_windows(summary, of_prompts));
+        doubts.extend(few_windows_of(summary, of_prompts));
     }
     if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
         doubts.push(Warning::UnknownProbability(unknown.mean));
@@ -74,7 +74,7 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     }
     let few = models.iter().filter_map(|model| {
         let summary = &model.summary;
-        Some((summary.n_windows, few_windows(summary, of_prompts)?))
+        Some((summary.n_windows, few_windows_of(summary, of_prompts)?))
     });
     doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
     let mut known = models.iter().filter_map(|model| model.summary.perplexity);
@@ -97,15 +97,18 @@ fn left_out_tokens(summary: &Summary) -> Vec<Warning> {
     excluded.into_iter().chain(infinite).collect()
 }
 
-/// The warning about too few windows for their intervals.
-fn few_windows(summary: &Summary, of_prompts: bool) -> Option<Warning> {
-    let (clusters, n) = (&summary.clusters, summary.n_windows);
+fn few_windows_of(summary: &Summary, of_prompts: bool) -> Option<Warning> {
+    few_windows(&summary.clusters, summary.n_windows, unit(of_prompts))
+}
+
+/// The warning about too few windows for their intervals; `unit` is the word for one.
+pub fn few_windows(clusters: &Clustering, n: u64, unit: &'static str) -> Option<Warning> {
     let is_few = (1..clusters.min_windows()).contains(&n);
     is_few.then(|| Warning::FewWindows {
         n,
         n_blocks: (clusters.kind == ClusterKind::Block).then_some(clusters.n),
         needed: clusters.min_windows(),
-        unit: unit(of_prompts),
+        unit,
     })
 }
 
@@ -119,7 +122,6 @@ fn high_perplexity(of: &Perplexity, of_prompts: bool) -> Option<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Clustering;
 
     #[test]
     fn windows_are_few_below_30_and_those_in_blocks_below_100() {
@@ -134,7 +136,7 @@ mod tests {
                 clusters,
                 ..Summary::default()
             };
-            few_windows(&summary, false).map(|warning| warning.to_string())
+            few_windows_of(&summary, false).map(|warning| warning.to_string())
         };
         let by_window = |n| message(ClusterKind::Window, n, n);
         assert_eq!(

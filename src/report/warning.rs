@@ -6,7 +6,7 @@ use serde::ser::SerializeStruct;
 use strum::IntoStaticStr;
 use thiserror::Error;
 
-use super::number::{count_of, kld, left_out, part, percent};
+use super::number::{count_of, kld, left_out, part, percent, ratio, short_kld};
 use crate::pipeline::DeviceTime;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -222,8 +222,18 @@ pub enum Warning {
         n_cells: u64,
     },
     /// A recipe is judged on the text that it was made on.
-    #[error("-t {0}: the map was made on this text, which so judges its own recipe: use another")]
+    #[error("{0}: the map was made on this text, which so judges its own recipe: use another")]
     TextOfMap(String),
+    /// A recipe's measured KLD is far from the predicted one.
+    #[error(
+        "the measured KLD is {} times the predicted one: this text is of another kind than the map's, or one of the two has too few tokens", ratio(*.measured / *.predicted)
+    )]
+    PredictionOff { predicted: f64, measured: f64 },
+    /// A recipe's measured KLD is above the one that was asked for.
+    #[error(
+        "--kld {most}: the measured KLD is {} nats: ask for a lower one, or make a map on more text of this kind", short_kld(*.measured)
+    )]
+    MissedKld { most: f64, measured: f64 },
     /// Rows computed from hidden states are far from the model's own.
     #[error(
         "{path}: the rows computed from its hidden states on {device} differ from those of the model that wrote it by a mean KLD of {}, and up to {}, more than the rounding of another backend explains: evaluate where it was written, or write it with --encoding u16", kld(*.mean_kld), kld(*.max_kld)

@@ -143,6 +143,11 @@ fn what_makes_no_recipe_is_named() {
         own.stderr
     );
 
+    session.ok("-m @f16 -t a.txt -c 128 -n 127 -w own.gz -q");
+    let own = session.ok("recipe map --bpw 8 -m @f16 --quantize own.gguf -r own.gz");
+    let warning = "-r own.gz: the map was made on this text";
+    assert!(own.stderr.contains(warning), "{}", own.stderr);
+
     // Cut off in the middle of a line.
     let map = session.read("map");
     session.write("cut", &map[..map.len() * 9 / 10]);

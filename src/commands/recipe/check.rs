@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
 
+use super::is_of_map;
 use super::klds::Klds;
 use crate::commands::calls::{Decoding, Split, check_parallel};
 use crate::commands::context::{Precedent, check_windows, context_options, largest_context};
@@ -68,12 +69,8 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
         let model: M = load(engine, path, run, room, watch)?;
         check_parallel(run, &model)?;
         let prepared = input::prepare(raw, &model, run, false, &Selection::default(), watch)?;
-        let is_of_map = |sha256: &Option<String>| {
-            let of_map = header.text.iter().chain(&header.texts);
-            sha256.is_some() && of_map.into_iter().any(|text| text.sha256 == *sha256)
-        };
-        if is_of_map(&prepared.text.sha256) {
-            watch.warn(Warning::TextOfMap(source.to_string()));
+        if is_of_map(header, &prepared.text) {
+            watch.warn(Warning::TextOfMap(format!("-t {source}")));
         }
         check_windows(prepared.longest_window, &model, watch)?;
         let decoding = Decoding::of(&model, prepared.plan.most_rows());

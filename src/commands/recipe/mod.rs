@@ -9,7 +9,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kl_formats::{GgmlType, MapHeader, MapTensor, Mixture, Reference, SensitivityMap};
+use kl_formats::{
+    GgmlType, MapHeader, MapTensor, Mixture, Reference, SensitivityMap, TextIdentity,
+};
 
 use self::check::Bench;
 use super::observer::{Observer, Watch};
@@ -24,7 +26,7 @@ use crate::report::number::{part, printable};
 use crate::report::recipe::{
     ChangedType, LikeCheck, RecipeCheck, RecipeKld, RecipeReport, RecipeTensor, SecondRound,
 };
-use crate::report::{Versions, Warning};
+use crate::report::{Versions, Warning, few_windows};
 use crate::stats::Estimate;
 pub use quantize::quantize;
 
@@ -51,6 +53,7 @@ pub fn recipe<E: Engine>(
     if let Some(original) = original {
         check_original(settings, original, &map.header, engine)?;
         check_outputs(original, replace)?;
+        warn_of_reference(original, &map.header, watch)?;
         // An importance matrix is named in it by its path, which may be another one here.
         let blueprint = engine.blueprint(&original.path, imatrix.as_ref())?;
         map.header.metadata_bytes = blueprint.metadata_bytes;
@@ -102,9 +105,18 @@ pub fn recipe<E: Engine>(
             .output
             .as_ref()
             .map(|path| path.display().to_string()),
+        quantized_path: original
+            .and_then(|original| original.quantized.as_ref())
+            .map(|path| path.display().to_string()),
+        reference_path: original
+            .and_then(reference_of)
+            .map(|path| path.display().to_string()),
         warnings: watch.warnings(),
     })
 }
+
+/// A measured KLD that is so many times the predicted one, or the inverse, is far from it.
+const FAR_OFF: f64 = 2.0;
 
 /// A recipe to be measured, and what it was made of.
 struct Judge<'j> {
@@ -173,6 +185,7 @@ impl Judge<'_> {
                     measured: Some(estimate(&again)?),
                 },
                 ratio,
+                kept_back: round.kept_back,
                 is_used: is_better,
                 changed: ChangedType::of_each(&recipe.mixture, &round.recipe.mixture),
             });
@@ -184,6 +197,28 @@ impl Judge<'_> {
         let (excluded, infinite) = (klds.n_excluded, klds.n_infinite);
         watch.warn_all((excluded > 0).then_some(Warning::ExcludedTokens(excluded)));
         watch.warn_all((infinite > 0).then_some(Warning::InfiniteKld(infinite)));
+        watch.warn_all(few_windows(
+            &clusters.clustering,
+            klds.n_windows(),
+            "window",
+        ));
+        let (predicted, value) = (recipe.kld.value, measured.value);
+        let is_off = predicted > 0.0 && value > 0.0 && {
+            let off = value / predicted;
+            !(1.0 / FAR_OFF..=FAR_OFF).contains(&off)
+        };
+        watch.warn_all(is_off.then_some(Warning::PredictionOff {
+            predicted,
+            measured: value,
+        }));
+        if let Goal::Kld(most) = self.goal
+            && measured.lo.is_some_and(|lo| lo > most)
+        {
+            watch.warn(Warning::MissedKld {
+                most,
+                measured: value,
+            });
+        }
         let control = bench.control()?;
         let (n_tokens, n_windows) = (klds.n_tokens(), klds.n_windows());
         let like = match &settings.goal {
@@ -339,6 +374,42 @@ fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
         ),
         None => Ok(()),
     }
+}
+
+/// The file of the reference that the quantized model is evaluated against.
+fn reference_of(original: &OriginalSettings) -> Option<&Path> {
+    match &original.evaluation.as_ref()?.reference {
+        ReferenceSource::File { path, .. } => Some(path),
+        ReferenceSource::Model(_) => None,
+    }
+}
+
+/// Warns of a reference on the map's own text.
+fn warn_of_reference(
+    original: &OriginalSettings,
+    header: &MapHeader,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let Some(path) = reference_of(original) else {
+        return Ok(());
+    };
+    let reference = Reference::open(path)?;
+    let of = &reference.about().provenance;
+    if of
+        .text
+        .iter()
+        .chain(&of.texts)
+        .any(|text| is_of_map(header, text))
+    {
+        watch.warn(Warning::TextOfMap(format!("-r {}", path.display())));
+    }
+    Ok(())
+}
+
+/// Returns true if the map was made on this text.
+fn is_of_map(header: &MapHeader, text: &TextIdentity) -> bool {
+    let mut of_map = header.text.iter().chain(&header.texts);
+    text.sha256.is_some() && of_map.any(|of| of.sha256 == text.sha256)
 }
 
 /// A recipe's mixture with the tensors that keep the original's blocks, as experts in mxfp4 do:

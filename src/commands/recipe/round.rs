@@ -7,10 +7,13 @@ use super::check::Bench;
 use crate::commands::observer::Watch;
 use crate::engine::Model;
 use crate::recipe::{Goal, Neighbour, Recipe, Sensitivities, improved};
+use crate::report::recipe::KeptBackKld;
 
 /// What a second round found.
 pub struct Round {
+    /// As the map predicts it.
     pub recipe: Recipe,
+    pub kept_back: KeptBackKld,
     /// Mixtures that were measured.
     pub n_cells: u64,
     /// Tokens that were decoded for them.
@@ -50,8 +53,20 @@ pub fn second_round<M: Model + Sync>(
         let moved = measure(&neighbour.mixture(recipe.mixture.clone()))?;
         measured.extend(moved.map(|moved| (neighbour, moved)));
     }
+    let found = improved(costs, recipe, goal, kld, &measured);
+    let kept_back = KeptBackKld {
+        before: kld,
+        after: found.kld.value,
+    };
+    let predicted = costs.predict(&found.mixture);
     Ok(Some(Round {
-        recipe: improved(costs, recipe, goal, kld, &measured),
+        recipe: Recipe {
+            kld: predicted,
+            // By the map, no mixture is better than the first recipe by more than its own gap.
+            gap: (predicted.value - recipe.kld.value + recipe.gap).max(0.0),
+            ..found
+        },
+        kept_back,
         n_cells,
         n_tokens: n_cells * n_rows,
     }))

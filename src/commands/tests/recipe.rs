@@ -112,6 +112,30 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     assert_eq!(report.kld.measured.unwrap().value, f64::min(before, after));
     assert_eq!(round.is_used, after < before);
     assert!(report.bpw <= 3.5);
+    // Whichever is used, the prediction is the map's, of the mixture that is shown.
+    let predicted = [round.before, round.after].map(|kld| kld.predicted);
+    assert_eq!(report.kld.predicted, predicted[usize::from(round.is_used)]);
+    assert!(
+        predicted.iter().all(|kld| kld.lo.is_some()),
+        "{predicted:?}"
+    );
+    assert!(round.kept_back.before > 0.0);
+}
+
+/// This fake measures a little more than the map predicts.
+#[test]
+fn a_measurement_that_misses_the_goal_is_a_warning() {
+    let folder = Folder::with_map();
+    for (most, is_missed) in [(0.1, false), (0.001, true)] {
+        let mut settings = folder.recipe_settings(Goal::Kld(most));
+        settings.original = Some(folder.original("other"));
+        let report = folder.recipe(&settings);
+        let lo = report.kld.measured.unwrap().lo.unwrap();
+        assert_eq!(lo > most, is_missed, "{lo}");
+        let kinds: Vec<&str> = report.warnings.iter().map(|of| of.kind()).collect();
+        assert_eq!(kinds.contains(&"missed_kld"), is_missed, "{kinds:?}");
+        assert!(!kinds.contains(&"prediction_off") && !kinds.contains(&"few_windows"));
+    }
 }
 
 #[test]

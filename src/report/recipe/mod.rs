@@ -44,6 +44,10 @@ pub struct RecipeReport {
     pub check: Option<RecipeCheck>,
     /// The file for llama-quantize's --tensor-type-file; null if none was written.
     pub types_path: Option<String>,
+    /// The quantized model that the run writes after this; null for none.
+    pub quantized_path: Option<String>,
+    /// The reference that it is then evaluated against; null for none.
+    pub reference_path: Option<String>,
     /// The warnings of the run, in the order in which they came up.
     pub warnings: Vec<Warning>,
 }
@@ -92,12 +96,25 @@ pub struct SecondRound {
     pub before: RecipeKld,
     /// The recipe that the round found.
     pub after: RecipeKld,
+    /// The mean KLD on the windows that the round was measured on.
+    pub kept_back: KeptBackKld,
     /// The measured KLD after the round over that before; null where it is not defined.
     pub ratio: Option<Ratio>,
     /// True if the recipe is the one that the round found: its measured KLD is lower.
     pub is_used: bool,
     /// The tensors whose types the round changed.
     pub changed: Vec<ChangedType>,
+}
+
+/// The mean KLD on the windows that are kept back for a second round, in nats: of few tokens, and those
+/// that the recipe was chosen on.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeptBackKld {
+    /// That of the recipe before the round, measured.
+    pub before: f64,
+    /// That which follows for the recipe after it, from one tensor's change at a time.
+    pub after: f64,
 }
 
 /// A tensor whose type a second round changed.
@@ -176,5 +193,14 @@ impl RecipeTensor {
             })
         });
         tensors.collect()
+    }
+}
+
+impl RecipeReport {
+    /// Returns true if the mixture is one that a second round found.
+    pub fn is_of_second_round(&self) -> bool {
+        let check = self.check.as_ref();
+        let round = check.and_then(|check| check.second_round.as_ref());
+        round.is_some_and(|round| round.is_used)
     }
 }

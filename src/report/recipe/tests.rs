@@ -54,6 +54,8 @@ pub fn report(of: &Sensitivity) -> RecipeReport {
         command: words.split(' ').map(str::to_owned).collect(),
         check: None,
         types_path: None,
+        quantized_path: None,
+        reference_path: None,
         warnings: Vec::new(),
     }
 }
@@ -74,7 +76,7 @@ pub fn measured() -> RecipeReport {
         measured: Some(Estimate::within(0.0056, 0.005, 0.00625)),
     };
     let after = RecipeKld {
-        predicted: Estimate::point(0.005),
+        predicted: Estimate::within(0.0042, 0.00375, 0.00475),
         measured: Some(Estimate::within(0.0049, 0.00425, 0.0055)),
     };
     let at = |kind: GgmlType| Mixture::from([("blk.0.attn_q.weight".to_owned(), kind)]);
@@ -97,6 +99,10 @@ pub fn measured() -> RecipeReport {
             n_tokens: 45 * 1022,
             before,
             after,
+            kept_back: KeptBackKld {
+                before: 0.0075,
+                after: 0.00625,
+            },
             ratio: Some(ratio),
             is_used: true,
             changed: ChangedType::of_each(&at(sample::kind("q3_K")), &at(sample::kind("q4_K"))),
@@ -136,4 +142,25 @@ fn the_json_is_as_its_schema_states() {
     assert_eq!(json["kld"]["measured"]["value"], 0.0049);
     assert_eq!(json["tensors"][0]["type"], "q4_K");
     assert_eq!(json["check"]["second_round"]["changed"][0]["to"], "q4_K");
+}
+
+/// Nothing is advised that was done, and a second round that changed nothing has no ratio.
+#[test]
+fn what_did_not_happen_has_no_lines() {
+    let mut of = measured();
+    let text = recipe_text(&of);
+    assert!(text.contains("after/before") && !text.contains("the best that is predicted"));
+    let round = of.check.as_mut().unwrap().second_round.as_mut().unwrap();
+    round.changed.clear();
+    round.is_used = false;
+    of.quantized_path = Some("mine.gguf".to_owned());
+    of.reference_path = Some("ref.gz".to_owned());
+    let text = recipe_text(&of);
+    assert!(text.contains("no better one was found") && !text.contains("after/before"));
+    assert!(text.contains("the best that is predicted") && !text.contains("Next"));
+    of.reference_path = None;
+    of.types_path = None;
+    let text = recipe_text(&of);
+    assert!(text.contains("kl -m OUT.gguf -r REF") && !text.contains("--quantize OUT.gguf"));
+    assert!(text.contains("-w recipe.txt writes it"));
 }

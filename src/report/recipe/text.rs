@@ -33,10 +33,10 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     out.value("size", &bytes(report.size_bytes), &exact);
     out.value("bits", &fixed(report.bpw, 3), "a parameter");
     out.estimate("predicted KLD", &report.kld.predicted, short_kld);
+    out.line("", &gap(report));
     if let Some(measured) = &report.kld.measured {
         out.estimate("measured KLD", measured, short_kld);
     }
-    out.line("", &gap(report));
     if let Some(check) = &report.check {
         measured(&mut out, check);
     }
@@ -44,10 +44,20 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     roles(&mut out.text, &report.tensors);
     out.title("Sizes, and the lowest KLD that is predicted for each");
     out.text.push_str(&sizes(report));
-    out.title("To write the file");
+    out.title(match report.quantized_path {
+        None => "To write the file",
+        Some(_) => "To write the same file with llama-quantize",
+    });
     out.text.push_str(&command(&report.command));
-    out.title("Next");
-    for step in next_steps(report) {
+    if report.types_path.is_none() {
+        let missing = "Its file of types is not there yet: -w recipe.txt writes it.";
+        out.text.push_str(&hanging("  ", 2, missing));
+    }
+    let steps = next_steps(report);
+    if !steps.is_empty() {
+        out.title("Next");
+    }
+    for step in steps {
         out.text.push_str(&hanging("  - ", 4, &step));
     }
     out.text
@@ -85,7 +95,7 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         out.value("like", &bytes(like.size_bytes), &path);
         out.estimate("its KLD", &like.kld, short_kld);
         match &like.ratio {
-            Some(of) => ratio_line(out, of, "the recipe's KLD over that"),
+            Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),
             None => out.line("ratio", "not defined: both are 0"),
         }
     }
@@ -100,6 +110,15 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
             (false, false) => format!("and the change of {changed} dropped: it was no better here"),
         };
         out.line("", &used);
+        if round.changed.is_empty() {
+            return;
+        }
+        let kept_back = &round.kept_back;
+        let before = format!(
+            "after it, as expected there, and {} before",
+            short_kld(kept_back.before)
+        );
+        out.value("kept back", &short_kld(kept_back.after), &before);
         if let Some(before) = &round.before.measured {
             out.estimate("before", before, short_kld);
         }
@@ -107,23 +126,20 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
             out.estimate("after", after, short_kld);
         }
         if let Some(of) = &round.ratio {
-            ratio_line(out, of, "after over before");
+            ratio_line(out, "after/before", of, "");
         }
     }
 }
 
-fn ratio_line(out: &mut Sheet, of: &Ratio, what: &str) {
+fn ratio_line(out: &mut Sheet, name: &str, of: &Ratio, what: &str) {
     let ends = ends(of.lo, of.hi, ratio);
     let rest = [ends.as_str(), what].join("  ");
-    out.value("ratio", &ratio(of.value), rest.trim_start());
+    out.value(name, &ratio(of.value), rest.trim());
 }
 
 /// What is left to do.
 fn next_steps(report: &RecipeReport) -> Vec<String> {
     let mut steps = Vec::new();
-    if report.types_path.is_none() {
-        steps.push("-w recipe.txt writes the file of types that the command reads.".to_owned());
-    }
     if report.check.is_none() {
         steps.push(
             "-m ORIGINAL -t OTHER.txt measures the recipe, on a text that the map was not made on; \
@@ -131,16 +147,22 @@ fn next_steps(report: &RecipeReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    steps.push(
-        "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and -r REF evaluates it."
-            .to_owned(),
-    );
+    if report.quantized_path.is_none() {
+        steps.push(
+            "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and -r REF \
+             evaluates it."
+                .to_owned(),
+        );
+    } else if report.reference_path.is_none() {
+        steps.push("kl -m OUT.gguf -r REF evaluates the quantized file.".to_owned());
+    }
     steps
 }
 
 /// How good the mixture is among all of its size.
 fn gap(report: &RecipeReport) -> String {
     match report.gap {
+        _ if report.is_of_second_round() => "of the mixture that the second round found".to_owned(),
         gap if gap > 0.0 => format!(
             "the best that is predicted for this size, to within {}",
             short_kld(gap)

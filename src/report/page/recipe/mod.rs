@@ -35,6 +35,7 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
         quants => Value::from(Serde(quants)),
         types => Value::from(Serde(data.types())),
         grid_width => data.grid_width(),
+        is_of_second_round => of.is_of_second_round(),
         has_frontier => data.has_frontier(),
     };
     Page {
