@@ -1,6 +1,6 @@
 //! From a map of sensitivity to the best mixture of types: pure functions, no model and no file.
 //!
-//! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve`] chooses:
+//! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve()`] chooses:
 //!
 //! 1. `combination`: numbers that are made of cells' means, with intervals;
 //! 2. `costs`: the KLD of each tensor at each type;
