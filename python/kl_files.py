@@ -49,9 +49,11 @@ F64_FIELDS = ("kld", "reverse_kld", "ref_nll", "eval_nll", "ref_entropy", "ref_t
               "ref_unknown_p")
 
 
-def _record():
+def _record(version):
     """The dtype of a record, without its checksum: the record's last 4 bytes."""
     fields = [(name, "<u4") for name in U32_FIELDS] + [(name, "<f8") for name in F64_FIELDS] + [("group", "<u4")]
+    if version > 1:
+        fields += [("span", "<u4"), ("acceptance", "<f8")]
     sizes = [np.dtype(kind).itemsize for _, kind in fields]
     offsets = [sum(sizes[:i]) for i in range(len(sizes))]
     return np.dtype({"names": [name for name, _ in fields], "formats": [kind for _, kind in fields],
@@ -66,7 +68,8 @@ class Sidecar:
              are `window`, `position`, `token` (the actual next one), `flags`, `ref_top`, `eval_top`,
              `ref_top_rank`, `eval_top_rank` and `group`, all uint32; and float64: `kld`,
              `reverse_kld`, `ref_nll`, `eval_nll`, `ref_entropy` (nats), `ref_top_p`, `eval_top_p`,
-             `ref_unknown_p` (probabilities). NaN: not known.
+             `ref_unknown_p` (probabilities). Files of version 2 also have `span` (uint32) and
+             `acceptance` (float64, a probability). NaN: not known.
     texts    dict from token id to its bytes, for the ids that occur, as far as they are known.
     """
 
@@ -98,6 +101,11 @@ class Sidecar:
         records = self.scored
         return {name: records[records["group"] == i] for i, name in enumerate(self.header.get("groups") or [])}
 
+    def by_span(self):
+        """A dict from the name of each span to its scored records; empty without spans."""
+        records = self.scored
+        return {name: records[records["span"] == i] for i, name in enumerate(self.header.get("spans") or [])}
+
     def text(self, token):
         """The text of a token id, or None. Part of a character reads as U+FFFD: `texts` has the bytes."""
         piece = self.texts.get(int(token))
@@ -116,9 +124,9 @@ def read_sidecar(path):
     _check(_uint(header_crc) == zlib.crc32(data[:start]), path, "the header's checksum does not match")
     header = _json(data[14:start], path)
     version = header.get("version")
-    _check(version == 1, path, f"has sidecar version {version}; this reader knows 1")
+    _check(version in (1, 2), path, f"has sidecar version {version}; this reader knows 1 and 2")
 
-    dtype = _record()
+    dtype = _record(version)
     at, end = start + 4, len(data) - SIDECAR_TRAILER
     last = data[max(at, end):]
     _check(len(last) == SIDECAR_TRAILER and last.startswith(b"kls_end\n"), path,
@@ -162,6 +170,8 @@ def _check_values(tokens, header, path):
     possible["eval_nll"] = is_nll("eval_nll", header.get("backend"))
     possible["ref_entropy"] = within("ref_entropy", np.log(n_vocab) + 1e-6)
     possible |= {name: within(name, 1 + 1e-9) for name in ("ref_top_p", "eval_top_p", "ref_unknown_p")}
+    if "acceptance" in tokens.dtype.names:
+        possible["acceptance"] = within("acceptance", 1 + 1e-9) | np.isnan(tokens["acceptance"])
     is_scored = tokens["flags"] & NOT_FINITE == 0
     for name, holds in possible.items():
         faults = np.flatnonzero(is_scored & ~holds)

@@ -182,7 +182,7 @@ class Sidecars(Files):
         whole = Path(path("q4.kls")).read_bytes()
         records_at = whole.index(b"\n", 14) + 5
         chosen = random.Random(1)
-        places = list(range(records_at + 104)) + chosen.sample(range(len(whole)), 300) + list(range(len(whole) - 40, len(whole)))
+        places = list(range(records_at + 116)) + chosen.sample(range(len(whole)), 300) + list(range(len(whole) - 40, len(whole)))
         for at in places:
             damaged = bytearray(whole)
             damaged[at] ^= 1 << chosen.randrange(8)

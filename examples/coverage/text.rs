@@ -93,6 +93,8 @@ impl Text {
             eval_top_p: 0.5,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         }
     }
 

@@ -76,6 +76,8 @@ fn write(
             eval_top_p: 0.5,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         })?;
     }
     writer.finish(texts)?;

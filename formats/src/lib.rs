@@ -200,7 +200,8 @@ pub use provenance::{
     split_gguf_name,
 };
 pub use reference::{
-    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, Values, Windows, sniff,
+    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, Sampling, Values,
+    Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{

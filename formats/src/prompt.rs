@@ -12,8 +12,37 @@ use serde_json::value::RawValue;
 pub struct Prompt {
     /// The text, or the messages.
     pub content: PromptContent,
-    /// The number of tokens it was decoded as: with an inserted BOS, without generated tokens.
+    /// The number of tokens it was decoded as: with an inserted BOS, without those of the answer.
     pub n_tokens: u32,
+    /// True if it continues the conversation of the prompt before it: the content is what follows
+    /// that one's answer.
+    pub continues: bool,
+    /// The spans of the window's tokens, from its first on: runs of tokens of one span, each an index
+    /// into [`crate::Prompts::spans`] and a number of tokens. Empty without spans; tokens after the
+    /// last run are of span 0.
+    pub spans: Vec<(u32, u32)>,
+}
+
+impl Prompt {
+    /// A prompt that begins a conversation, without spans.
+    pub fn new(content: PromptContent, n_tokens: u32) -> Self {
+        Self {
+            content,
+            n_tokens,
+            continues: false,
+            spans: Vec::new(),
+        }
+    }
+
+    /// The span of the window's token at `index`.
+    pub fn span_of(&self, index: u32) -> u32 {
+        let mut end = 0_u32;
+        let run = self.spans.iter().find(|(_, n_tokens)| {
+            end = end.saturating_add(*n_tokens);
+            index < end
+        });
+        run.map_or(0, |(span, _)| *span)
+    }
 }
 
 /// The content of a prompt.
@@ -225,6 +254,10 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     messages: Option<Messages>,
     n_tokens: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    continues: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    spans: Vec<(u32, u32)>,
 }
 
 impl TryFrom<Fields> for Prompt {
@@ -239,6 +272,8 @@ impl TryFrom<Fields> for Prompt {
         Ok(Self {
             content,
             n_tokens: fields.n_tokens,
+            continues: fields.continues,
+            spans: fields.spans,
         })
     }
 }
@@ -253,6 +288,8 @@ impl From<Prompt> for Fields {
             prompt: text,
             messages,
             n_tokens: prompt.n_tokens,
+            continues: prompt.continues,
+            spans: prompt.spans,
         }
     }
 }
@@ -270,6 +307,7 @@ mod tests {
         for json in [
             r#"{"prompt":"a \"b\"\n","n_tokens":3}"#,
             r#"{"messages":[ {"content":1.50,  "role":"x"}, 1e400 ],"n_tokens":0}"#,
+            r#"{"prompt":"a","n_tokens":3,"continues":true,"spans":[[0,3],[2,1]]}"#,
         ] {
             let prompt: Prompt = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_string(&prompt).unwrap(), json);
@@ -282,6 +320,15 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<Prompt>(json).is_err(), "{json}");
         }
+    }
+
+    #[test]
+    fn a_token_is_of_the_run_that_it_is_in() {
+        let json = r#"{"prompt":"a","n_tokens":3,"spans":[[0,3],[2,1],[1,4294967295]]}"#;
+        let prompt: Prompt = serde_json::from_str(json).unwrap();
+        let spans = [0, 2, 3, 4, 5, u32::MAX].map(|index| prompt.span_of(index));
+        assert_eq!(spans, [0, 0, 2, 1, 1, 0]);
+        assert_eq!(Prompt::new(prompt.content, 3).span_of(2), 0);
     }
 
     #[test]

@@ -125,6 +125,8 @@ fn sidecar(disk: Disk) -> Result<Disk> {
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         })?;
     }
     writer.finish(&[(1, b"a")].into_iter().collect())

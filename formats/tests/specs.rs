@@ -266,6 +266,8 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
             group: 1,
+            span: 0,
+            acceptance: 0.9,
         };
         writer.push(&record).unwrap();
     }

@@ -118,6 +118,8 @@ pub fn describe<M: Model>(
         list,
         chat_template: input.chat_template.clone(),
         generated: input.generated,
+        sampling: input.sampling,
+        spans: input.spans.clone(),
     });
     about
 }

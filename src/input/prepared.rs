@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use anyhow::Result;
-use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec, longest_window};
+use kl_formats::{Groups, Prompt, Sampling, Shard, TextIdentity, WindowSpec, longest_window};
 
 use super::prompts::{Generation, RawPrompts};
 use super::text::{self, Text};
@@ -120,8 +120,12 @@ pub struct PreparedInput {
     pub prompts: Option<Vec<Prompt>>,
     /// SHA-256 of the chat template that was applied.
     pub chat_template: Option<String>,
-    /// The number of tokens that the model generated after each prompt.
+    /// The most tokens that the model generated after each prompt.
     pub generated: Option<u32>,
+    /// How it chose them; `None`: greedily.
+    pub sampling: Option<Sampling>,
+    /// The names of the prompts' spans; empty without spans.
+    pub spans: Vec<String>,
 }
 
 impl PreparedInput {

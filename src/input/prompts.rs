@@ -219,10 +219,7 @@ impl<'s> RawPrompts<'s> {
             first_scored,
             n_rows: scored_end.saturating_sub(first_scored),
         };
-        let prompt = Prompt {
-            content: line.content,
-            n_tokens: n_prompt,
-        };
+        let prompt = Prompt::new(line.content, n_prompt);
         Ok((window, prompt, bos.is_some()))
     }
 

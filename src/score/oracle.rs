@@ -173,5 +173,7 @@ pub(super) fn score(pair: &RowPair<'_>) -> TokenRecord {
         token: pair.next.unwrap_or(u32::MAX),
         flags: 0,
         group: 0,
+        span: 0,
+        acceptance: f64::NAN,
     }
 }

@@ -131,6 +131,8 @@ mod tests {
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::provenance::{deref_to_provenance, size_fault};
-use crate::reference::{About, Values};
+use crate::reference::{About, Sampling, Values};
 use crate::row::RowLayout;
 use crate::window::{longest_window, n_rows};
 use crate::writing::rows_per_piece;
@@ -64,9 +64,15 @@ pub struct Header {
     /// The runs of windows of one group: see [`Groups::window_groups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub window_groups: Vec<(u32, u32)>,
-    /// Tokens at each window's end that the model itself generated after its prompt.
+    /// The most tokens that the model itself generated as an answer, at each window's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
+    /// How it chose them; `None`: greedily.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
+    /// The names of the spans of prompts' windows; empty without spans.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<String>,
 }
 
 deref_to_provenance!(Header);
@@ -108,6 +114,8 @@ impl Header {
             groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
             window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
             generated: prompts.and_then(|prompts| prompts.generated),
+            sampling: prompts.and_then(|prompts| prompts.sampling),
+            spans: prompts.map_or_else(Vec::new, |prompts| prompts.spans.clone()),
         }
     }
 

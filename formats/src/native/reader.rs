@@ -233,6 +233,8 @@ impl NativeReader {
                 list,
                 chat_template: header.chat_template.clone(),
                 generated: header.generated,
+                sampling: header.sampling,
+                spans: header.spans.clone(),
             }),
             checks: Checks::Checksums,
             ..About::new(Kind::Kl, self.path(), header.n_ctx, header.n_vocab)

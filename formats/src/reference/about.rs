@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::provenance::deref_to_provenance;
 use crate::{Groups, Kind, Prompt, Provenance, States};
@@ -69,17 +69,51 @@ pub enum Values {
 
 /// Prompts and what was done with them. Window `i` is the `i`-th prompt's; there may be more
 /// prompts than windows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompts {
     /// The prompts, as they were given.
     pub list: Vec<Prompt>,
     /// SHA-256 (hex) of the chat template that was applied to them; `None` if none was.
     pub chat_template: Option<String>,
-    /// Tokens at each window's end that the model itself generated after its prompt.
+    /// The most tokens that the model itself generated as an answer, at each window's end.
     pub generated: Option<u32>,
+    /// How it chose them; `None`: greedily.
+    pub sampling: Option<Sampling>,
+    /// The names of the spans of windows: [`Prompt::spans`] has indices into them.
+    pub spans: Vec<String>,
+}
+
+/// The way to choose a token by chance, with llama.cpp's samplers in its order: `top_k`, `top_p`,
+/// `min_p`, temperature.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Sampling {
+    /// The temperature, above 0.
+    pub temp: f32,
+    /// The most tokens to choose from; 0: all.
+    pub top_k: u32,
+    /// The probability that the most probable tokens have together, of which one is chosen; 1: all.
+    pub top_p: f32,
+    /// The probability, relative to that of the top token, below which no token is chosen; 0: all.
+    pub min_p: f32,
+    /// The seed of the random numbers.
+    pub seed: u32,
 }
 
 impl Prompts {
+    /// The span of the token at `index` of window `window`; 0 without spans.
+    pub fn span_of(&self, window: u32, index: u32) -> u32 {
+        let prompt = self.list.get(window as usize);
+        prompt.map_or(0, |prompt| prompt.span_of(index))
+    }
+
+    /// Returns true if the token at `index` of window `window` is one that the model chose greedily.
+    pub fn is_greedy(&self, window: u32, index: u32) -> bool {
+        let prompt = self.list.get(window as usize);
+        let is_generated = prompt.is_some_and(|prompt| index >= prompt.n_tokens);
+        is_generated && self.generated.is_some() && self.sampling.is_none()
+    }
+
     /// A label for each prompt: its text, or that of the user's last message.
     pub fn labels(&self) -> Vec<String> {
         let labels = self.list.iter().map(|prompt| prompt.content.label());

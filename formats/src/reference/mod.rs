@@ -10,7 +10,7 @@ mod tests;
 
 use std::path::Path;
 
-pub use about::{About, Checks, Prompts, Values};
+pub use about::{About, Checks, Prompts, Sampling, Values};
 pub use kind::{Kind, sniff};
 pub use rows::{ReadBlocks, ReadStream, Rows};
 

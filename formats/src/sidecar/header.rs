@@ -9,14 +9,14 @@ use crate::provenance::{deref_to_provenance, size_fault};
 use crate::reference::{About, Reference, fingerprint};
 use crate::{BackendIdentity, ModelIdentity, Provenance, TextIdentity, WindowSpec};
 
-/// The version of the sidecar that this crate writes and reads.
-pub const SIDECAR_VERSION: u32 = 1;
+/// The version of the sidecar that this crate writes. It reads those before it too.
+pub const SIDECAR_VERSION: u32 = 2;
 
 /// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SidecarHeader {
-    /// [`SIDECAR_VERSION`].
+    /// The version of the file that it was read from; [`SIDECAR_VERSION`] is what is written.
     pub version: u32,
     /// Where the evaluated rows come from: the model that computed them, and over which windows. The
     /// text is the reference's.
@@ -31,6 +31,10 @@ pub struct SidecarHeader {
     /// without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// The names of the spans of answers: [`super::TokenRecord::span`] is an index into them. Empty
+    /// without spans.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<String>,
     /// True if the windows are prompts.
     pub prompts: bool,
     /// True if the evaluated rows were read from a file, as `kl compare` reads them, and not computed
@@ -92,6 +96,7 @@ impl SidecarHeader {
             label: None,
             reference,
             groups: Vec::new(),
+            spans: Vec::new(),
             prompts: false,
             stored: false,
             n_records,
@@ -115,7 +120,11 @@ impl SidecarHeader {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
-        let lines = to_lines(MAGIC_LINE, self, name)?;
+        let written = Self {
+            version: SIDECAR_VERSION,
+            ..self.clone()
+        };
+        let lines = to_lines(MAGIC_LINE, &written, name)?;
         match lines.len() <= MAX_HEADER_BYTES {
             true => Ok(lines),
             false => Err(name.unwritable("a header of more than 1 MiB")),
@@ -131,9 +140,9 @@ impl SidecarHeader {
         }
         let unusable = |e: serde_json::Error| name.header(format!("{e}"));
         let stated: Versioned = serde_json::from_slice(json).map_err(unusable)?;
-        if stated.version != SIDECAR_VERSION {
+        if !(1..=SIDECAR_VERSION).contains(&stated.version) {
             return Err(name.unsupported(format!(
-                "sidecar version {}, this kl reads {SIDECAR_VERSION}: \
+                "sidecar version {}, this kl reads 1 to {SIDECAR_VERSION}: \
                  use the kl that wrote it, or evaluate again",
                 stated.version
             )));
@@ -148,6 +157,11 @@ impl SidecarHeader {
     /// Returns the number of groups that records may be of: 1 without groups.
     pub(super) fn n_groups(&self) -> usize {
         self.groups.len().max(1)
+    }
+
+    /// Returns the number of spans that records may be of: 1 without spans.
+    pub(super) fn n_spans(&self) -> usize {
+        self.spans.len().max(1)
     }
 
     fn fault(&self) -> Option<String> {

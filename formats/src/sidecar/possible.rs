@@ -24,6 +24,7 @@ enum Range {
     OnlyUnknown,
     Entropy,
     Share,
+    ShareOrUnknown,
 }
 
 impl Range {
@@ -36,7 +37,8 @@ impl Range {
             Self::NatsOrUnknown => is_nats || x.is_nan(),
             Self::OnlyUnknown => x.is_nan(),
             Self::Entropy => (-ROUNDING..=n_vocab.ln() + ENTROPY_ROUNDING).contains(&x),
-            Self::Share => (-ROUNDING..=1.0 + ROUNDING).contains(&x),
+            Self::ShareOrUnknown if x.is_nan() => true,
+            Self::Share | Self::ShareOrUnknown => (-ROUNDING..=1.0 + ROUNDING).contains(&x),
         }
     }
 
@@ -50,7 +52,7 @@ impl Range {
             }
             Self::OnlyUnknown => format!("{x:?}; it can be only NaN without a next token"),
             Self::Entropy => format!("{x:?}; it can be 0 to ln {n_vocab}"),
-            Self::Share => format!("{x:?}; it can be 0 to 1"),
+            Self::Share | Self::ShareOrUnknown => format!("{x:?}; it can be 0 to 1"),
         }
     }
 }
@@ -83,6 +85,7 @@ impl TokenRecord {
             ("ref_top_p", self.ref_top_p, Range::Share),
             ("eval_top_p", self.eval_top_p, Range::Share),
             ("ref_unknown_p", self.ref_unknown_p, Range::Share),
+            ("acceptance", self.acceptance, Range::ShareOrUnknown),
         ];
         let n_vocab = header.n_vocab;
         let mut fields = fields.into_iter();

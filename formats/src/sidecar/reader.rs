@@ -5,16 +5,16 @@ use std::path::Path;
 
 use super::end::Trailer;
 use super::{
-    MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
-    TokenTexts,
+    MAGIC_LINE, MAX_HEADER_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord, TokenTexts,
+    record::record_bytes,
 };
 use crate::error::{Error, Result};
 use crate::gzip::checksum_matches;
 use crate::source::Source;
 use crate::{Fault, Found};
 
-/// Records that are read at once: 256 KiB.
-const RECORDS_AT_ONCE: u64 = (256 << 10) / RECORD_BYTES as u64;
+/// Records that are read at once, about 256 KiB.
+const RECORDS_AT_ONCE: u64 = 2048;
 
 /// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct SidecarReader {
     source: Source,
     header: SidecarHeader,
     header_crc: u32,
+    /// Bytes of a record.
+    record_bytes: usize,
     /// Where the first record starts.
     start: u64,
     /// The trailer. Of a file that was cut off, only the number of whole records is set.
@@ -66,7 +68,7 @@ impl SidecarReader {
         reader.trailer = reader.read_trailer()?;
         let (n_records, len) = (reader.n_records(), reader.source.len);
         let end = n_records
-            .checked_mul(RECORD_BYTES as u64)
+            .checked_mul(reader.record_bytes as u64)
             .and_then(|n| n.checked_add(reader.start))
             .and_then(|n| n.checked_add(reader.trailer.texts_bytes))
             .and_then(|n| n.checked_add(TRAILER_BYTES as u64));
@@ -100,7 +102,7 @@ impl SidecarReader {
 
     /// Whole records that the file has room for.
     fn n_whole(&self) -> u64 {
-        self.source.len.saturating_sub(self.start) / RECORD_BYTES as u64
+        self.source.len.saturating_sub(self.start) / self.record_bytes as u64
     }
 
     /// The error for a file that ends too early.
@@ -154,8 +156,10 @@ impl SidecarReader {
         if !checksum_matches(header_crc, u32::from_le_bytes(stated)) {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
+        let header = SidecarHeader::from_json(json, name)?;
         Ok(Self {
-            header: SidecarHeader::from_json(json, name)?,
+            record_bytes: record_bytes(header.version),
+            header,
             header_crc,
             start: n_bytes as u64 + 4,
             trailer: Trailer::default(),
@@ -201,7 +205,7 @@ impl SidecarReader {
     /// [`crate::Fault::Corrupt`], [`crate::Fault::Truncated`], [`crate::Fault::Io`].
     pub fn texts(&self) -> Result<TokenTexts> {
         // Within the file: `open` has compared its length.
-        let at = self.start + self.n_records() * RECORD_BYTES as u64;
+        let at = self.start + self.n_records() * self.record_bytes as u64;
         let mut section = vec![0; self.trailer.texts_bytes as usize];
         self.source.read_exact_at(&mut section, at)?;
         let corrupt = |what| self.source.name.corrupt(None, at, what);
@@ -213,15 +217,15 @@ impl SidecarReader {
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
-        let offset = self.start + self.i * RECORD_BYTES as u64;
+        let offset = self.start + self.i * self.record_bytes as u64;
         if self.used == self.bytes.len() {
             let n = RECORDS_AT_ONCE.min(self.n_records() - self.i) as usize;
-            self.bytes.resize(n * RECORD_BYTES, 0);
+            self.bytes.resize(n * self.record_bytes, 0);
             self.used = 0;
             self.source.read_exact_at(&mut self.bytes, offset)?;
         }
-        let bytes = self.bytes.get(self.used..).and_then(<[u8]>::first_chunk);
-        self.used += RECORD_BYTES;
+        let bytes = self.bytes.get(self.used..self.used + self.record_bytes);
+        self.used += self.record_bytes;
         let corrupt = |window, what| self.source.name.corrupt(window, offset, what);
         let record =
             bytes.and_then(|bytes| TokenRecord::from_bytes(bytes, self.i, self.header_crc));
@@ -231,6 +235,10 @@ impl SidecarReader {
         })?;
         if record.group as usize >= self.header.n_groups() {
             let what = format!("record {} is of a group without a name", self.i);
+            return Err(corrupt(None, what));
+        }
+        if record.span as usize >= self.header.n_spans() {
+            let what = format!("record {} is of a span without a name", self.i);
             return Err(corrupt(None, what));
         }
         if let Some(fault) = record.impossible(&self.header) {

@@ -7,16 +7,27 @@ use serde::{Deserialize, Serialize};
 use super::crc_of;
 use crate::gzip::checksum_matches;
 
-/// Bytes of a record: 100 of fields, 4 of checksum.
+/// Bytes of a record: its fields, and 4 of checksum.
 pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
-const FIELD_BYTES: usize = 100;
+const FIELD_BYTES: usize = 112;
 
-const _: () = assert!(size_of::<TokenRecord>() == RECORD_BYTES);
+/// Bytes of the fields of a record in version 1, which are the first of today's.
+const FIELD_BYTES_V1: usize = 100;
+
+const _: () = assert!(size_of::<TokenRecord>() == FIELD_BYTES);
+
+/// Bytes of a record in a file of this version.
+pub(super) fn record_bytes(version: u32) -> usize {
+    match version {
+        1 => FIELD_BYTES_V1 + 4,
+        _ => RECORD_BYTES,
+    }
+}
 
 /// The measures at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 ///
-/// In memory the fields are as in a record of the file, with padding in place of the checksum.
+/// In memory the fields are as in a record of the file.
 #[derive(AnyBitPattern, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct TokenRecord {
@@ -27,7 +38,7 @@ pub struct TokenRecord {
     /// The actual next token; `u32::MAX` at a window's last position, which has none.
     pub token: u32,
     /// [`TokenRecord::REF_NOT_FINITE`], [`TokenRecord::EVAL_NOT_FINITE`],
-    /// [`TokenRecord::NEXT_IS_SPECIAL`].
+    /// [`TokenRecord::NEXT_IS_SPECIAL`], [`TokenRecord::NEXT_IS_GREEDY`].
     pub flags: u32,
     /// The token with the reference's largest logit, the first of equals.
     pub ref_top: u32,
@@ -56,6 +67,10 @@ pub struct TokenRecord {
     pub ref_unknown_p: f64,
     /// The group of the window: an index into [`super::SidecarHeader::groups`]; 0 without groups.
     pub group: u32,
+    /// The span of the next token: an index into [`super::SidecarHeader::spans`]; 0 without spans.
+    pub span: u32,
+    /// The sum of min(p, q) over the vocabulary; NaN if it is not known.
+    pub acceptance: f64,
 }
 
 impl TokenRecord {
@@ -65,6 +80,8 @@ impl TokenRecord {
     pub const EVAL_NOT_FINITE: u32 = 2;
     /// The next token is a control or a user-defined token of the evaluated model's vocabulary.
     pub const NEXT_IS_SPECIAL: u32 = 4;
+    /// The next token is part of an answer that the reference's model gave greedily.
+    pub const NEXT_IS_GREEDY: u32 = 8;
 
     /// Returns true if the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
@@ -74,6 +91,11 @@ impl TokenRecord {
     /// Returns true if the next token is known to be a control or a user-defined one.
     pub fn is_special(&self) -> bool {
         self.flags & Self::NEXT_IS_SPECIAL != 0
+    }
+
+    /// Returns true if the reference's model chose the next token greedily.
+    pub fn is_greedy(&self) -> bool {
+        self.flags & Self::NEXT_IS_GREEDY != 0
     }
 
     /// The actual next token, if there is one.
@@ -90,15 +112,24 @@ impl TokenRecord {
         Some(bytes)
     }
 
-    /// The file's `i`-th record; `None` if its checksum does not match.
-    pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
+    /// The `i`-th record of a file, of as many bytes as one of its version has ([`record_bytes`]);
+    /// `None` if its checksum does not match. What version 1 does not hold is not known.
+    pub(super) fn from_bytes(bytes: &[u8], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
         let computed = crc_of(header_crc, &[&i.to_le_bytes(), fields]);
         if !checksum_matches(computed, u32::from_le_bytes(*crc)) {
             return None;
         }
         // Reports read millions: this takes a small part of bincode's time.
-        Some(bytemuck::pod_read_unaligned(bytes))
+        if fields.len() == FIELD_BYTES {
+            return Some(bytemuck::pod_read_unaligned(fields));
+        }
+        let mut all = [0; FIELD_BYTES];
+        all.get_mut(..fields.len())?.copy_from_slice(fields);
+        Some(Self {
+            acceptance: f64::NAN,
+            ..bytemuck::pod_read_unaligned(&all)
+        })
     }
 }
 

@@ -19,6 +19,7 @@ pub struct SidecarWriter<W: Write> {
     n_most: u64,
     n_records: u64,
     n_groups: usize,
+    n_spans: usize,
 }
 
 impl<W: Write> SidecarWriter<W> {
@@ -63,6 +64,7 @@ impl<W: Write> SidecarWriter<W> {
             n_most: header.n_records.unwrap_or(u64::MAX),
             n_records: 0,
             n_groups: header.n_groups(),
+            n_spans: header.n_spans(),
         };
         Ok((writer, lines))
     }
@@ -70,8 +72,8 @@ impl<W: Write> SidecarWriter<W> {
     /// Writes the next record.
     ///
     /// # Errors
-    /// [`crate::Fault::Unwritable`] past the header's count, or of a group that the header does not
-    /// name, [`crate::Fault::Io`].
+    /// [`crate::Fault::Unwritable`] past the header's count, or of a group or a span that the header does
+    /// not name, [`crate::Fault::Io`].
     pub fn push(&mut self, record: &TokenRecord) -> Result<()> {
         if self.n_records == self.n_most {
             return Err(self
@@ -80,6 +82,10 @@ impl<W: Write> SidecarWriter<W> {
         }
         if record.group as usize >= self.n_groups {
             let fault = format!("a record of group {} of {}", record.group, self.n_groups);
+            return Err(self.name.unwritable(fault));
+        }
+        if record.span as usize >= self.n_spans {
+            let fault = format!("a record of span {} of {}", record.span, self.n_spans);
             return Err(self.name.unwritable(fault));
         }
         let bytes = record

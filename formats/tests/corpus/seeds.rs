@@ -359,6 +359,8 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         };
         writer.push(&record).unwrap();
     }

@@ -66,6 +66,8 @@ pub fn header_against(
         None => Vec::new(),
     };
     header.prompts = reference.prompts.is_some();
+    let prompts = reference.prompts.as_ref();
+    header.spans = prompts.map_or_else(Vec::new, |prompts| prompts.spans.clone());
     header
 }
 
@@ -195,6 +197,7 @@ impl Evaluation<'_> {
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Outcome, Error> {
         let (measures, groups) = (self.measures, self.reference.groups.as_ref());
+        let prompts = self.reference.prompts.as_ref();
         let mut outcome = Outcome {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
             ..Outcome::default()
@@ -219,8 +222,13 @@ impl Evaluation<'_> {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
                     for record in &mut window.records {
-                        // Its rows show neither of these.
+                        // Its rows show none of these.
                         record.group = groups.map_or(0, |of| of.of_window(record.window));
+                        let next = record.position + 1;
+                        record.span = prompts.map_or(0, |of| of.span_of(record.window, next));
+                        if prompts.is_some_and(|of| of.is_greedy(record.window, next)) {
+                            record.flags |= TokenRecord::NEXT_IS_GREEDY;
+                        }
                         if record.next_token().is_some_and(is_special) {
                             record.flags |= TokenRecord::NEXT_IS_SPECIAL;
                         }

@@ -269,6 +269,8 @@ mod tests {
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
             group: 0,
+            span: 0,
+            acceptance: 0.9,
         };
         let at_the_end = TokenRecord {
             token: u32::MAX,

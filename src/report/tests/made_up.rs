@@ -48,6 +48,8 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
                 eval_top_p: 0.25,
                 ref_unknown_p: 0.0,
                 group: 0,
+                span: 0,
+                acceptance: 0.9,
             });
         }
     }

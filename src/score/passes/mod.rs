@@ -124,6 +124,7 @@ pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_
             None => 0.0,
         },
         token,
+        acceptance: f64::NAN,
         ..TokenRecord::default()
     }
 }
@@ -143,6 +144,7 @@ pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord
         ref_top_p: f64::NAN,
         eval_top_p: f64::NAN,
         ref_unknown_p: f64::NAN,
+        acceptance: f64::NAN,
         ..TokenRecord::default()
     }
 }

@@ -83,12 +83,20 @@ fn prompts_may_be_longer_than_the_rest_of_the_header() {
     let messages = serde_json::from_str(r#"[{"role": "user","content":"a"} ]"#).unwrap();
     let contents = [text(0), text(1), text(2), PromptContent::Messages(messages)];
     let prompt = |content| Prompt {
-        content,
-        n_tokens: 3,
+        spans: vec![(0, 3), (1, 2)],
+        ..Prompt::new(content, 3)
     };
     header.prompts = Some(contents.map(prompt).into());
     header.chat_template = Some("ab".into());
     header.generated = Some(2);
+    header.sampling = Some(crate::Sampling {
+        temp: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        seed: 7,
+    });
+    header.spans = vec!["prompt".into(), "answer".into()];
     let bytes = write(&header, &windows, 9);
     assert_eq!(read(Scratch::new().file(&bytes)).unwrap().0, header);
 

@@ -22,6 +22,7 @@ fn header(n_records: u64) -> SidecarHeader {
     let mut header = SidecarHeader {
         label: Some("m, q8 cache".into()),
         groups: vec!["wiki".into(), "code".into()],
+        spans: vec!["prompt".into(), "answer".into()],
         stored: true,
         ..SidecarHeader::new(reference, 8, 5, Some(n_records))
     };
@@ -50,6 +51,8 @@ fn record(i: u32) -> TokenRecord {
         eval_top_p: 0.25,
         ref_unknown_p: 0.0,
         group: 1,
+        span: 1,
+        acceptance: 0.75,
     }
 }
 
@@ -260,25 +263,29 @@ fn a_sidecar_is_recognised_by_its_bytes() {
 }
 
 fn any_record() -> impl Strategy<Value = TokenRecord> {
-    (any::<[u32; 8]>(), any::<[f64; 8]>(), 0..2u32).prop_map(|(n, x, group)| TokenRecord {
-        window: n[0],
-        position: n[1],
-        token: n[2],
-        // The values of a record that is not excluded are checked.
-        flags: n[3] | TokenRecord::REF_NOT_FINITE,
-        ref_top: n[4],
-        eval_top: n[5],
-        ref_top_rank: n[6],
-        eval_top_rank: n[7],
-        kld: x[0],
-        reverse_kld: x[1],
-        ref_nll: x[2],
-        eval_nll: x[3],
-        ref_entropy: x[4],
-        ref_top_p: x[5],
-        eval_top_p: x[6],
-        ref_unknown_p: x[7],
-        group,
+    (any::<[u32; 8]>(), any::<[f64; 9]>(), [0..2u32, 0..2u32]).prop_map(|(n, x, [group, span])| {
+        TokenRecord {
+            window: n[0],
+            position: n[1],
+            token: n[2],
+            // The values of a record that is not excluded are checked.
+            flags: n[3] | TokenRecord::REF_NOT_FINITE,
+            ref_top: n[4],
+            eval_top: n[5],
+            ref_top_rank: n[6],
+            eval_top_rank: n[7],
+            kld: x[0],
+            reverse_kld: x[1],
+            ref_nll: x[2],
+            eval_nll: x[3],
+            ref_entropy: x[4],
+            ref_top_p: x[5],
+            eval_top_p: x[6],
+            ref_unknown_p: x[7],
+            group,
+            span,
+            acceptance: x[8],
+        }
     })
 }
 
