@@ -156,7 +156,7 @@ class Sidecars(Files):
         self.assertFalse(sidecar.tokens.flags.writeable)
 
     def test_prompts_groups_shards_and_until(self):
-        run("-m", F16, "--prompts-file", FIXTURES / "prompts.txt", "-w", "prompts.gz", "--generate", "2")
+        run("-m", F16, "--prompts", FIXTURES / "prompts.txt", "-w", "prompts.gz", "--generate", "2")
         run("-m", Q4, "-r", "prompts.gz", "--sidecar", "prompts.kls")
         with open_reference(path("prompts.gz")) as reference:
             n = len(reference)

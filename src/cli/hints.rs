@@ -23,13 +23,10 @@ const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
     (&["--ppl-stride"], "it is --stride N"),
     (&["--threads-batch"], "it is --threads N"),
     (&["--perplexity"], "every report has the perplexity"),
-    (
-        &["-p", "--prompt"],
-        "prompts are read from --prompts-file FILE",
-    ),
+    (&["-p", "--prompt"], "prompts are read from --prompts FILE"),
     (
         &["--jinja", "--chat-template"],
-        "--prompts-file uses the model's template, or that of --chat-template-file",
+        "--prompts uses the model's template, or that of --chat-template-file",
     ),
     (
         &["--lora", "--lora-scaled"],

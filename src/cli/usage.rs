@@ -86,7 +86,7 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
             if !names.clone().any(|name| name == "--read-path") {
                 return None;
             }
-            let inputs = ["--text-path", "--prompts-file", "--score", "--stride"];
+            let inputs = ["--text-path", "--prompts", "--score", "--stride"];
             let input = names.find(|name| inputs.contains(name))?;
             Some(format!(
                 "a reference holds its own text and windows: omit {input}"
@@ -199,7 +199,7 @@ mod tests {
             "kl -m a -w w -r r",
             "kl -m a -t t -w w --json j --top-k 3",
             "kl -m a -r r --score half --stride 4",
-            "kl -m a -t t --prompts-file p -w w",
+            "kl -m a -t t --prompts p -w w",
             "kl -m a -t t -w w --generate 5",
             "kl -m a -m b -t t -w w",
             "kl -m a --ref-model b",

@@ -392,7 +392,7 @@ fn as_in_more_cells(n: u64) -> String {
 fn unfit(of_prompts: bool) -> &'static str {
     match of_prompts {
         true => "these prompts (are they in its own chat template?)",
-        false => "this text (an instruct model on raw text? --prompts-file runs it on chats)",
+        false => "this text (an instruct model on raw text? --prompts runs it on chats)",
     }
 }
 

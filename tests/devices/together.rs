@@ -14,7 +14,7 @@ const WINDOWS: [&str; 4] = [
     "-t short.txt -c 64",
     "-t short.txt -c 64 --score half",
     "-t short.txt -c 96 --stride 40 -n 300",
-    "--prompts-file @prompts",
+    "--prompts @prompts",
 ];
 
 #[test]

@@ -122,7 +122,7 @@ fn prompts_and_generated_tokens_are_evaluated() {
     each(|session, model| {
         session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
         for generated in ["", "--generate 6", "--generate 6 --score all -b 3"] {
-            let prompts = format!("--prompts-file prompts.txt {generated}");
+            let prompts = format!("--prompts prompts.txt {generated}");
             session.ok(&format!(
                 "-m f16.gguf {prompts} -w ref.gz --encoding f32 -q --force"
             ));
@@ -244,7 +244,7 @@ fn hidden_states_of_prompts_and_generated_tokens_give_the_bits_of_stored_rows() 
         for generated in ["", "--generate 6 --score all -b 3"] {
             for encoding in ["f32", "hidden"] {
                 session.ok(&format!(
-                    "-m f16.gguf --prompts-file prompts.txt {generated} -w {encoding}.gz \
+                    "-m f16.gguf --prompts prompts.txt {generated} -w {encoding}.gz \
                      --encoding {encoding} -q --force"
                 ));
                 session.ok(&format!(
@@ -267,7 +267,7 @@ fn a_reference_model_in_memory_gives_the_bits_of_stored_rows() {
     each(|session, model| {
         session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
         let windows = windows(model);
-        for input in [windows, "--prompts-file prompts.txt --score all -b 7 -q"] {
+        for input in [windows, "--prompts prompts.txt --score all -b 7 -q"] {
             session.ok(&format!(
                 "-m f16.gguf {input} -w ref.gz --encoding f32 --force"
             ));

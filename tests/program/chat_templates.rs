@@ -49,10 +49,10 @@ fn model_with_template(session: &Session, template: &str) {
 #[test]
 fn a_model_without_a_template_is_one_warning() {
     let session = Session::new();
-    let run = session.ok("-m @f16 --prompts-file @prompts -q -w a.gz");
+    let run = session.ok("-m @f16 --prompts @prompts -q -w a.gz");
     let n_warnings = run.stderr.matches("no chat template").count();
     assert_eq!(n_warnings, 1, "{}", run.stderr);
-    let run = session.ok("-m @f16 --prompts-file @prompts -q -w b.gz --no-chat-template");
+    let run = session.ok("-m @f16 --prompts @prompts -q -w b.gz --no-chat-template");
     assert_eq!(run.stderr, "");
     assert_eq!(session.specs("a.gz"), session.specs("b.gz"));
 }
@@ -61,7 +61,7 @@ fn a_model_without_a_template_is_one_warning() {
 fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     let session = Session::new();
     model_with_template(&session, TEMPLATE);
-    session.ok("-m chat.gguf -q --prompts-file @chats -w chat.gz");
+    session.ok("-m chat.gguf -q --prompts @chats -w chat.gz");
     let (header, tokens) = (session.header("chat.gz"), session.tokens("chat.gz"));
     assert_eq!(header.add_bos, Some(false), "the template writes it");
     let specs = session.specs("chat.gz");
@@ -74,7 +74,7 @@ fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     // The same texts, rendered by hand and used unchanged.
     let lines = RENDERED.map(|text| json!({"prompt": text}).to_string());
     session.write("rendered.jsonl", lines.join("\n"));
-    let rendered = "-m chat.gguf -q --prompts-file rendered.jsonl --no-chat-template";
+    let rendered = "-m chat.gguf -q --prompts rendered.jsonl --no-chat-template";
     session.ok(&format!("{rendered} -w raw.gz --parse-special"));
     assert_eq!(tokens, session.tokens("raw.gz"));
     assert!(tokens.iter().all(|window| window[0] == 1 && window[1] != 1));
@@ -101,7 +101,7 @@ fn a_template_from_a_file_replaces_the_models() {
     let session = Session::new();
     model_with_template(&session, "{{ raise_exception('not this one') }}");
     session.write("chat.jinja", TEMPLATE);
-    let line = "-m chat.gguf --prompts-file @chats -q";
+    let line = "-m chat.gguf --prompts @chats -q";
     session.ok(&format!("{line} -w a.gz --chat-template-file chat.jinja"));
     let lengths = session
         .tokens("a.gz")

@@ -212,7 +212,7 @@ fn a_window_whose_number_another_has_is_refused() {
     ] {
         session.write(&format!("{name}.txt"), prompts.join("\n"));
         session.ok(&format!(
-            "-m @f16 --prompts-file {name}.txt -w {name}.gz --score all -q"
+            "-m @f16 --prompts {name}.txt -w {name}.gz --score all -q"
         ));
     }
     for limit in ["", "-n 5"] {

@@ -109,7 +109,7 @@ fn prompts_have_groups_too() {
     ];
     let lines = prompts.map(|prompt| format!("{prompt}\n")).concat();
     session.write("p.jsonl", &lines);
-    session.ok("-m @f16 --prompts-file p.jsonl -w ref.gz -q");
+    session.ok("-m @f16 --prompts p.jsonl -w ref.gz -q");
     let info = session.info("ref.gz");
     let groups = json!([{"name": "stories", "n_windows": 2}, {"name": "speech", "n_windows": 1}]);
     assert_eq!(info["groups"], groups);
@@ -122,7 +122,7 @@ fn prompts_have_groups_too() {
         format!("{lines}{}", json!({"prompt": "And one more."})),
     );
     let what = &["p.jsonl", "line 4", "has no group"];
-    session.fails("-m @f16 --prompts-file p.jsonl -w other.gz -q", 1, what);
+    session.fails("-m @f16 --prompts p.jsonl -w other.gz -q", 1, what);
 }
 
 #[test]

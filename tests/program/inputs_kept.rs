@@ -123,7 +123,7 @@ const CALLS: &[(&str, &[&str], &[&str])] = &[
         &["short.txt", "prompts.txt", "models/q4.gguf"],
     ),
     (
-        "-m models/q4.gguf --prompts-file prompts.txt --chat-template-file chat.jinja",
+        "-m models/q4.gguf --prompts prompts.txt --chat-template-file chat.jinja",
         &["-w"],
         &["prompts.txt", "chat.jinja"],
     ),

@@ -95,7 +95,7 @@ fn a_signal_ends_generation() {
     }
     let session = Session::new();
     session.write("prompts.txt", "Once upon a time\n".repeat(9000));
-    let mut child = session.spawn("-m @f16 --prompts-file prompts.txt -w ref.gz --generate 400");
+    let mut child = session.spawn("-m @f16 --prompts prompts.txt -w ref.gz --generate 400");
     // The model is loaded when the warning that it lacks a template is printed.
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(stderr.any(|line| line.unwrap().contains("no chat template")));

@@ -11,7 +11,7 @@ use crate::session::{Session, fixture};
 
 /// Writes the reference `name` of some prompts with the f16 model, its rows exact.
 fn write(session: &Session, name: &str, flags: &str) {
-    let line = format!("-m @f16 -w {name} --encoding f32 -q --prompts-file {flags}");
+    let line = format!("-m @f16 -w {name} --encoding f32 -q --prompts {flags}");
     session.ok(&line);
 }
 
@@ -31,7 +31,7 @@ fn lines() -> Vec<String> {
 #[test]
 fn a_report_calls_prompts_prompts() {
     let session = Session::new();
-    session.ok("-m @f16 --prompts-file @prompts -w chat.gz -q --no-chat-template");
+    session.ok("-m @f16 --prompts @prompts -w chat.gz -q --no-chat-template");
     let evaluated = session.ok("-m @q4 -m @q2 -r chat.gz --full --top-k 2 --breakdown");
     let pair = "report tiny-q4_K_M@chat.kls tiny-q2_K@chat.kls --pair";
     for line in [
@@ -131,7 +131,7 @@ fn the_numbers_of_a_prompt_are_those_of_its_tokens() {
 fn a_prompts_columns_are_maxs() {
     let session = Session::new();
     write(&session, "ref.gz", "@prompts");
-    session.ok("-m @q2 --prompts-file @prompts -q -w eval.gz --encoding f32");
+    session.ok("-m @q2 --prompts @prompts -q -w eval.gz --encoding f32");
     let (reference, evaluated) = (session.windows("ref.gz"), session.windows("eval.gz"));
     let result = result(&session, "-m @q2 -r ref.gz --stats logits");
     let prompts = result["prompts"].as_array().unwrap().iter();
@@ -247,7 +247,7 @@ fn a_part_of_the_prompts_can_be_used() {
         assert_eq!(prompt["prompt"], lines[window]);
     }
 
-    let late = "-m @f16 -w late.gz -q --no-chat-template --score 10 --prompts-file @prompts";
+    let late = "-m @f16 -w late.gz -q --no-chat-template --score 10 --prompts @prompts";
     session.ok(late).warns(&["1 prompt,", "too short"]);
     let header = session.header("late.gz");
     assert_eq!((header.n_windows, header.first_scored), (4, Some(10)));
@@ -262,7 +262,7 @@ fn a_write_that_was_cut_off_is_resumed() {
     let whole = session.read("ref.gz");
     session.remove("ref.gz");
     session.write("ref.gz.partial", &whole[..whole.len() * 2 / 3]);
-    let other = "-m @f16 -w ref.gz --encoding f32 --prompts-file @prompts --generate 3 -q \
+    let other = "-m @f16 -w ref.gz --encoding f32 --prompts @prompts --generate 3 -q \
          --resume --score all";
     let run = session.fails(other, 1, &["another run"]);
     assert!(run.stderr.len() < 1000, "prompts are cut: {}", run.stderr);
@@ -385,7 +385,7 @@ fn every_error_is_one_line_with_the_prompts_line() {
         ),
     ];
     for (flags, what) in cases {
-        let line = format!("-m @f16 -w ref.gz -q --prompts-file {flags}");
+        let line = format!("-m @f16 -w ref.gz -q --prompts {flags}");
         session.fails(&line, 1, what);
         assert!(!session.exists("ref.gz"), "{flags}");
     }
@@ -393,7 +393,7 @@ fn every_error_is_one_line_with_the_prompts_line() {
         ("long.txt", ""),
         ("broken.jinja", "--chat-template-file broken.jinja"),
     ] {
-        let line = format!("-m @f16 --prompts-file long.txt --force -w {output} {flags}");
+        let line = format!("-m @f16 --prompts long.txt --force -w {output} {flags}");
         session.fails(&line, 2, &[output, "input"]);
     }
     // A prompt of one token is enough if tokens are generated after it.
@@ -403,6 +403,7 @@ fn every_error_is_one_line_with_the_prompts_line() {
 #[test]
 fn prompts_are_read_from_stdin() {
     let session = Session::new();
+    // The flag's name in release 0.1.0.
     let line = "-m @f16 --prompts-file - -w ref.gz -q --no-chat-template";
     let input = fs::File::open(fixture("prompts")).unwrap();
     let status = session.command(line).stdin(input).status().unwrap();

@@ -68,7 +68,7 @@ fn a_quant_gets_the_bits_that_stored_rows_give_in_batches_of_any_size() {
 fn prompts_and_their_generated_tokens_are_read() {
     let session = Session::new();
     for encoding in ["f32", "hidden"] {
-        let prompts = "--prompts-file @prompts --generate 5 --score all";
+        let prompts = "--prompts @prompts --generate 5 --score all";
         session.ok(&format!(
             "-m @f16 {prompts} -w {encoding}.gz --encoding {encoding} -q"
         ));

@@ -66,11 +66,8 @@ fn the_numbers_are_those_of_a_file_whatever_the_windows() {
         ("-t short.txt -c 100 --score half", "-b 16"),
         ("-t short.txt -c 64", "-n 200"),
         ("-t a=short.txt -t b=short.txt -c 50 --max-windows 3", ""),
-        ("--prompts-file chat.jsonl --no-chat-template", ""),
-        (
-            "--prompts-file chat.jsonl --no-chat-template --generate 5",
-            "",
-        ),
+        ("--prompts chat.jsonl --no-chat-template", ""),
+        ("--prompts chat.jsonl --no-chat-template --generate 5", ""),
     ] {
         check(&session, "@q4", input, both);
     }

@@ -111,7 +111,7 @@ fn a_window_beyond_the_learned_positions_is_refused() {
         session.fails(evaluate, 1, &["48 learned positions", "64 tokens"]);
     }
     session.write("prompt.txt", "Once upon a time there was a dog.");
-    let generate = "-m @gpt2 --prompts-file prompt.txt -w p.gz -q --generate 30";
+    let generate = "-m @gpt2 --prompts prompt.txt -w p.gz -q --generate 30";
     session.fails(generate, 1, &["48 learned positions", "62 tokens"]);
 }
 

@@ -93,10 +93,10 @@ fn parts_of_groups_make_the_bytes_of_one_run() {
 fn parts_of_prompts_make_the_bytes_of_one_run() {
     let session = Session::new();
     for (input, parts) in [
-        ("--prompts-file @prompts", 3),
-        ("--prompts-file @prompts --generate 3", 1),
-        ("--prompts-file @prompts --generate 3", 3),
-        ("--prompts-file @prompts --generate 3 --score all -n 40", 2),
+        ("--prompts @prompts", 3),
+        ("--prompts @prompts --generate 3", 1),
+        ("--prompts @prompts --generate 3", 3),
+        ("--prompts @prompts --generate 3 --score all -n 40", 2),
     ] {
         check_reference(&session, input, parts);
         check_evaluation(&session, "", parts);

@@ -48,9 +48,9 @@ fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
         "-t short.txt -c 64 --stride 20 --score new",
         "-t short.txt -c 64 -n 333",
         "-t wiki=short.txt -t code=code.txt -c 100",
-        "--prompts-file @prompts",
-        "--prompts-file @prompts --generate 4",
-        "--prompts-file @prompts --generate 3 --score all -n 50",
+        "--prompts @prompts",
+        "--prompts @prompts --generate 4",
+        "--prompts @prompts --generate 3 --score all -n 50",
     ] {
         write_both(&session, flags);
         assert_eq!(largest_difference(&session), 0.0, "{flags}");
@@ -186,7 +186,7 @@ fn parts_make_the_bytes_of_one_run() {
     for input in [
         "-t short.txt -c 64",
         "-t short.txt -c 20 -n 300",
-        "--prompts-file @prompts --generate 3",
+        "--prompts @prompts --generate 3",
     ] {
         for encoding in ["hidden", "auto"] {
             let write = format!("-m @f16 {input} --encoding {encoding} -q --force");

@@ -36,7 +36,7 @@ pub struct Args {
 
     /// Tokens in a window [default: 512]
     ///
-    /// With --prompts-file, the default is the length of the longest prompt; with -r, it is the
+    /// With --prompts, the default is the length of the longest prompt; with -r, it is the
     /// reference's window.
     #[arg(
         short = 'c', long, value_name = "N", help_heading = INPUT,
@@ -119,20 +119,20 @@ pub struct InputArgs {
     /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
     /// "group".
     #[arg(
-        long, value_name = "PATH", value_parser = input_or_stdin(),
+        long, value_name = "PATH", value_parser = input_or_stdin(), alias = "prompts-file",
         conflicts_with_all = ["text_path", "stride"]
     )]
-    pub prompts_file: Option<PathBuf>,
+    pub prompts: Option<PathBuf>,
 
-    /// With --prompts-file, tokenize prompts as they are, without a chat template
+    /// With --prompts, tokenize prompts as they are, without a chat template
     #[arg(long)]
     pub no_chat_template: bool,
 
-    /// With --prompts-file, use this chat template (Jinja) instead of the model's own
+    /// With --prompts, use this chat template (Jinja) instead of the model's own
     #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "no_chat_template")]
     pub chat_template_file: Option<PathBuf>,
 
-    /// With --prompts-file, generate N tokens after each prompt, greedily, and score those
+    /// With --prompts, generate N tokens after each prompt, greedily, and score those
     ///
     /// The reference model generates them. With --score all, the prompt's own tokens are scored too.
     #[arg(
@@ -199,7 +199,7 @@ pub struct EvaluateArgs {
 
     /// Model to evaluate against, without a file (GGUF)
     ///
-    /// Needs -t or --prompts-file. It stays in memory beside each evaluated model in turn, and
+    /// Needs -t or --prompts. It stays in memory beside each evaluated model in turn, and
     /// decodes each batch right after it. The numbers are those of -w with --encoding f32 and then
     /// -r.
     #[arg(

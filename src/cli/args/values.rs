@@ -44,7 +44,7 @@ pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
 /// Parses the path of a file, and refuses `-`, which one might expect to work.
 pub fn file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
-        true => Err("only -t, --prompts-file, --json and --csv accept '-'; name a file"),
+        true => Err("only -t, --prompts, --json and --csv accept '-'; name a file"),
         false => Ok(path),
     })
 }

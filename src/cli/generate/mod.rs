@@ -45,7 +45,7 @@ pub fn asked(args: &[OsString]) -> Option<Result<Generator, String>> {
     Some(found.map(|(_, generator)| *generator).ok_or_else(|| {
         format!(
             "--generate {name}: expected one of man, complete-bash, complete-zsh, complete-fish; or, \
-             beside --prompts-file, a number of tokens"
+             beside --prompts, a number of tokens"
         )
     }))
 }

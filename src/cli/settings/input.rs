@@ -18,13 +18,11 @@ pub fn input(
     format: Kind,
     n_ctx: Option<u32>,
 ) -> Result<Option<Source>, String> {
-    if let Some(path) = args.prompts_file.take() {
+    if let Some(path) = args.prompts.take() {
         return prompts(args, path, format, n_ctx).map(|prompts| Some(Source::Prompts(prompts)));
     }
     if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some() {
-        return wrong(
-            "--no-chat-template, --chat-template-file and --generate need --prompts-file",
-        );
+        return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
     }
     let default_score = match format {
         Kind::KlPy => ScoreFrom::All,
@@ -91,7 +89,7 @@ fn prompts(
     n_ctx: Option<u32>,
 ) -> Result<PromptSource, String> {
     if format != Kind::Kl {
-        return wrong("--prompts-file needs --format kl: no other format can hold prompts");
+        return wrong("--prompts needs --format kl: no other format can hold prompts");
     }
     let score = match (args.score.unwrap_or_default(), args.generate) {
         (ScoreFrom::Text, Some(_)) => None,
@@ -105,7 +103,7 @@ fn prompts(
         }
         (ScoreFrom::Half | ScoreFrom::New, None) => {
             return wrong(
-                "--score can only be all or a position with --prompts-file: prompts differ in length \
+                "--score can only be all or a position with --prompts: prompts differ in length \
                  and do not overlap",
             );
         }

@@ -122,13 +122,11 @@ fn classic(mut args: Args) -> Result<Command, String> {
         (Some(input), None, Some(model)) => evaluate::against_model(args, input, model),
         (Some(input), Some(output), _) => write::write(args, input, output),
         (Some(_), None, None) => wrong(
-            "nothing to do: -t and --prompts-file need -w REF to write a reference, or --ref-model \
+            "nothing to do: -t and --prompts need -w REF to write a reference, or --ref-model \
              MODEL to evaluate against it",
         ),
-        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts-file PROMPTS"),
-        (None, None, Some(_)) => {
-            wrong("no text: --ref-model needs -t TEXT or --prompts-file PROMPTS")
-        }
+        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
+        (None, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
         (None, None, None) => wrong(
             "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
              --ref-model MODEL to evaluate against one",

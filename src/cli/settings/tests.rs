@@ -95,39 +95,30 @@ fn what_is_missing_is_named() {
         ),
         ("kl -m a -m ./a -r r", "a@r.kls: would be written twice"),
         ("kl -m a -r r --tensor-split -1,1", "--tensor-split"),
-        ("kl -m a -w w", "--prompts-file"),
-        ("kl -m a --prompts-file p", "-w REF"),
-        ("kl -m a --prompts-file p -r r", "--prompts-file"),
-        ("kl -m a -t t --prompts-file p -w w", "--prompts-file"),
-        ("kl -m a -t t -w w --generate 5", "--prompts-file"),
-        ("kl -m a -t t -w w --no-chat-template", "--prompts-file"),
+        ("kl -m a -w w", "--prompts"),
+        ("kl -m a --prompts p", "-w REF"),
+        ("kl -m a --prompts p -r r", "--prompts"),
+        ("kl -m a -t t --prompts p -w w", "--prompts"),
+        ("kl -m a -t t -w w --generate 5", "--prompts"),
+        ("kl -m a -t t -w w --no-chat-template", "--prompts"),
         (
             "kl -m a -r r --chat-template-file c",
             "--chat-template-file",
         ),
         (
-            "kl -m a --prompts-file p -w w --chat-template-file -",
+            "kl -m a --prompts p -w w --chat-template-file -",
             "--chat-template-file",
         ),
-        ("kl -m a --prompts-file p -w w --score half", "--score"),
-        ("kl -m a --prompts-file p -w w --score new", "--score"),
-        ("kl -m a --prompts-file p -w w --stride 4", "--stride"),
+        ("kl -m a --prompts p -w w --score half", "--score"),
+        ("kl -m a --prompts p -w w --score new", "--score"),
+        ("kl -m a --prompts p -w w --stride 4", "--stride"),
         (
-            "kl -m a --prompts-file p -w w --generate 2 --score 3",
+            "kl -m a --prompts p -w w --generate 2 --score 3",
             "--generate",
         ),
-        (
-            "kl -m a --prompts-file p -w w --format kl.py",
-            "--format kl",
-        ),
-        (
-            "kl -m a --prompts-file p -w w --format llama.cpp",
-            "--format kl",
-        ),
-        (
-            "kl -m a --prompts-file p -w w --max-windows 0",
-            "--max-windows",
-        ),
+        ("kl -m a --prompts p -w w --format kl.py", "--format kl"),
+        ("kl -m a --prompts p -w w --format llama.cpp", "--format kl"),
+        ("kl -m a --prompts p -w w --max-windows 0", "--max-windows"),
     ] {
         let message = command(line).unwrap_err();
         assert!(message.contains(named), "{line}: {message}");
@@ -267,7 +258,7 @@ fn prompts_are_scored_from_where_the_flags_say() {
             TemplateChoice::File("c".into()),
         ),
     ] {
-        let line = format!("kl -m a --prompts-file - -w w {flags}");
+        let line = format!("kl -m a --prompts - -w w {flags}");
         let Command::Write(write) = command(line.trim()).unwrap() else {
             panic!("write")
         };
@@ -281,6 +272,6 @@ fn prompts_are_scored_from_where_the_flags_say() {
         );
         assert_eq!((prompts.score, prompts.template), (score, template));
     }
-    let range = command("kl -m a --prompts-file p -w w --generate 0").unwrap_err();
+    let range = command("kl -m a --prompts p -w w --generate 0").unwrap_err();
     assert!(range.contains("--generate"), "{range}");
 }

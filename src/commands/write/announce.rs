@@ -31,7 +31,7 @@ pub fn input<M: Model>(
         say(watch, name, &text);
     }
     if input.prompts.is_none() && model.facts().chat_template.is_some() {
-        let text = "has a template, which a text does not use; --prompts-file uses it";
+        let text = "has a template, which a text does not use; --prompts uses it";
         say(watch, "chat", text);
     }
     if let Some(shard) = input.shard {

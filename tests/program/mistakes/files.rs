@@ -78,7 +78,7 @@ fn folders_where_files_are_needed_are_named() {
             "-m empty -r ref.gz",
             "-m @f16 -t short.txt -w full",
             "-m @f16 -t full -w new.gz",
-            "-m @f16 --prompts-file full -w new.gz",
+            "-m @f16 --prompts full -w new.gz",
             "-m @q4 -r ref.gz --json full",
             "-m @q4 -r ref.gz --sidecar full",
             "convert full new.gz --format kl.py",

@@ -10,7 +10,7 @@ fn what_is_refused_says_what_to_write() {
         &session,
         &[
             "-m q4.gguf -r ref.gz -t wiki.txt",
-            "-m q4.gguf -r ref.gz --prompts-file p.jsonl",
+            "-m q4.gguf -r ref.gz --prompts p.jsonl",
             "-m q4.gguf -r",
             "-r ref.gz",
             "-m q4.gguf",

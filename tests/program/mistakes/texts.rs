@@ -25,13 +25,13 @@ fn what_is_not_a_text_is_named() {
             "-m @f16 -t wiki.parquet -w new.gz -q",
             "-m @f16 -t wiki.txt.gz -w new.gz -q",
             "-m @f16 -t wiki.zip -w new.gz -q",
-            "-m @f16 --prompts-file @q2 -w new.gz -q",
+            "-m @f16 --prompts @q2 -w new.gz -q",
             "-m @f16 -t empty.txt -w new.gz -q",
             "-m @f16 -t short.txt -w new.gz -q",
             "-m @f16 -t none.txt -w new.gz -q",
             "-m @f16 -t 8 -w new.gz -q",
             "-m @f16 -t x=utf16.txt -t y=empty.txt -w new.gz -q",
-            "-m @f16 --prompts-file utf16.txt -w new.gz -q",
+            "-m @f16 --prompts utf16.txt -w new.gz -q",
         ]
     ));
     assert!(!session.exists("new.gz"));
@@ -59,7 +59,7 @@ fn what_is_not_a_prompt_is_named_with_its_line() {
     let names = [
         "bare", "plain", "cut", "number", "key", "role", "image", "first", "list",
     ];
-    let calls = names.map(|name| format!("-m @f16 --prompts-file {name}.jsonl -w new.gz -q"));
+    let calls = names.map(|name| format!("-m @f16 --prompts {name}.jsonl -w new.gz -q"));
     insta::assert_snapshot!(told(&session, &calls.each_ref().map(|call| &call[..])));
 }
 
@@ -68,19 +68,19 @@ fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
     let session = Session::new();
     let noise = "Zq;}Xk<>~ Jv^%Wq Zx{}Qj ~~Kz|Vq\n".repeat(3);
     session.write("noise.txt", &noise);
-    session.ok("-m @f16 --prompts-file noise.txt --no-chat-template -w prompts.gz -q");
+    session.ok("-m @f16 --prompts noise.txt --no-chat-template -w prompts.gz -q");
     let run = session.ok("-m @q4 -r prompts.gz -q");
     run.warns(&["own perplexity", "these prompts", "chat template"]);
-    assert!(!run.stderr.contains("--prompts-file"), "{}", run.stderr);
+    assert!(!run.stderr.contains("--prompts"), "{}", run.stderr);
     session.ok("-m @f16 -t noise.txt -w text.gz -c 32 -q");
     let run = session.ok("-m @q4 -r text.gz -q --sidecar text.kls");
-    run.warns(&["own perplexity", "--prompts-file runs it on chats"]);
+    run.warns(&["own perplexity", "--prompts runs it on chats"]);
     session
         .ok("report text.kls")
-        .warns(&["own perplexity", "--prompts-file runs it on chats"]);
+        .warns(&["own perplexity", "--prompts runs it on chats"]);
     let run = session.ok("report tiny-q4_K_M@prompts.kls");
     run.warns(&["own perplexity", "these prompts", "chat template"]);
-    assert!(!run.stderr.contains("--prompts-file"), "{}", run.stderr);
+    assert!(!run.stderr.contains("--prompts"), "{}", run.stderr);
 }
 
 #[test]
@@ -91,15 +91,11 @@ fn a_model_with_a_chat_template_is_pointed_out() {
     let model = with_pairs(&fs::read(fixture("q2")).unwrap(), &[template]);
     session.write("chat.gguf", model);
     let run = session.ok("-m chat.gguf -t short.txt -w ref.gz -c 64");
-    run.warns(&["chat ", "--prompts-file"]);
+    run.warns(&["chat ", "--prompts"]);
     let quiet = session.ok("-m chat.gguf -t short.txt -w quiet.gz -c 64 -q");
     assert_eq!(quiet.stderr, "");
-    let prompts = session.ok("-m chat.gguf --prompts-file short.txt -w prompts.gz");
-    assert!(
-        !prompts.stderr.contains("--prompts-file"),
-        "{}",
-        prompts.stderr
-    );
+    let prompts = session.ok("-m chat.gguf --prompts short.txt -w prompts.gz");
+    assert!(!prompts.stderr.contains("--prompts"), "{}", prompts.stderr);
 }
 
 #[test]
