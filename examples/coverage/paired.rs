@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use kl::stats::{
-    Cluster, ClusterRule, Clusters, Columns, Confidence, Paired, PairedComparison, Ratio, Run,
-    Statistics, Windows, holm,
+    Cluster, ClusterRule, Clusters, Columns, Confidence, Paired, PairedComparison, PartNames,
+    Ratio, Run, Statistics, Windows, holm,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -221,7 +221,9 @@ fn damage(one_in: u64, n_windows: u32, replications: u64) {
         let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
         let pair = PairedComparison::of(&damaged, &original, &clusters, confidence, 0).unwrap();
         let quantile = |columns: &Columns| {
-            let summary = Statistics::of(columns, &[], confidence, ClusterRule::Auto).summary;
+            let summary =
+                Statistics::of(columns, PartNames::default(), confidence, ClusterRule::Auto)
+                    .summary;
             summary.kld.unwrap().quantiles.last().unwrap().estimate
         };
         let before = quantile(&columns);

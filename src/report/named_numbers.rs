@@ -14,7 +14,7 @@ use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
-    Statistics, Tokens, UntilInfo,
+    PartNames, Statistics, Tokens, UntilInfo,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -99,7 +99,7 @@ pub fn known_names_of_pair() -> Vec<String> {
     let Some(paired) = PairedComparison::of(&a, &b, &clusters, confidence, 0) else {
         return Vec::new();
     };
-    let (summary, _) = counted.summarise(&clusters, &[], confidence);
+    let (summary, _) = counted.summarise(&clusters, PartNames::default(), confidence);
     let model = InDepthModel {
         label: String::new(),
         sidecar: String::new(),
@@ -131,7 +131,7 @@ pub fn known_names() -> Vec<String> {
     let records = made_up();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let columns = Columns::of(&records);
-    let measured = Statistics::of(&columns, &[], confidence, rule);
+    let measured = Statistics::of(&columns, PartNames::default(), confidence, rule);
     let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
     let result = ModelResult {
         label: String::new(),

@@ -1,4 +1,5 @@
-//! Where a model's KLD comes from: by the reference's confidence, position, group, special tokens.
+//! Where a model's KLD comes from: by the reference's confidence, position, group, span,
+//! special tokens.
 
 use serde::Serialize;
 
@@ -7,6 +8,7 @@ use super::clustered_mean::ClusteredMean;
 use super::columns::{CONFIDENCE_EDGES, Columns};
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
+use super::spans::PartNames;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
 /// and reports mark such a bin.
@@ -22,6 +24,9 @@ pub struct Breakdown {
     pub by_position: Vec<Bin>,
     /// By group; empty without groups.
     pub by_group: Vec<Bin>,
+    /// By span, a part of the prompt or of the answer; a span without tokens is left out. Empty without
+    /// spans.
+    pub by_span: Vec<Bin>,
     /// Positions whose next token is a special one, and the others; empty if none is.
     pub special: Vec<Bin>,
 }
@@ -51,11 +56,10 @@ pub struct Bin {
 
 impl Breakdown {
     /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`.
-    /// `group_names[i]` is group `i`'s; empty without groups.
     pub(super) fn of(
         columns: &Columns,
         clusters: &[Cluster],
-        group_names: &[String],
+        names: PartNames<'_>,
         confidence: Confidence,
     ) -> Self {
         let same_top = columns.with(Columns::SAME_TOP);
@@ -77,7 +81,10 @@ impl Breakdown {
         let power = |token| (u32::BITS - u32::leading_zeros(columns.position[token])) as usize;
         let mut by_position = bins(position_names(), &power);
         by_position.retain(|bin| bin.n_tokens > 0);
-        let group_names = group_names.iter().map(|name| without_ends(name));
+        let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
+        let spans = Vec::from_iter(columns.counted_spans.iter());
+        let mut by_span = bins(of_parts(names.spans), &|token| spans[token] as usize);
+        by_span.retain(|bin| bin.n_tokens > 0);
         let is_special = columns.with(Columns::SPECIAL);
         let special_names = match is_special.contains(&true) {
             true => ["special tokens", "other tokens"].map(without_ends).into(),
@@ -91,9 +98,10 @@ impl Breakdown {
                 }),
             },
             by_position,
-            by_group: bins(group_names.collect(), &|token| {
+            by_group: bins(of_parts(names.groups), &|token| {
                 clusters[token].stratum as usize
             }),
+            by_span,
             special: bins(special_names, &|token| usize::from(!is_special[token])),
         }
     }
@@ -172,12 +180,47 @@ mod tests {
     use kl_formats::TokenRecord;
 
     use super::*;
-    use crate::stats::ClusterRule;
     use crate::stats::oracle::{records, statistics, summary};
+    use crate::stats::{ClusterRule, Statistics};
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
         statistics(records, &names, ClusterRule::Auto).breakdown
+    }
+
+    /// Spans that no token is in are left out, and so are tokens of a span without a name.
+    #[test]
+    fn spans_with_tokens_are_bins() {
+        let mut records = records();
+        for (i, record) in records.iter_mut().enumerate() {
+            (record.flags, record.span) = (0, [1, 3, 3, 4][i % 4]);
+        }
+        let names = ["prompt", "answer", "reasoning", "code"].map(str::to_owned);
+        let spans = PartNames {
+            spans: &names,
+            ..PartNames::default()
+        };
+        let columns = Columns::of(&records);
+        let rule = ClusterRule::Window;
+        let of = Statistics::of(&columns, spans, Confidence::default(), rule).breakdown;
+        let mean = |of_span: usize| {
+            let tokens = records.iter().skip(of_span).step_by(4);
+            let klds: Vec<f64> = tokens.map(|record| record.kld).collect();
+            klds.iter().sum::<f64>() / klds.len() as f64
+        };
+        let [answer, code] = of.by_span.as_slice() else {
+            panic!("{:?}", of.by_span);
+        };
+        assert_eq!(
+            (answer.label.as_str(), code.label.as_str()),
+            ("answer", "code")
+        );
+        assert_eq!(answer.n_tokens * 2, code.n_tokens);
+        let both = (mean(1) + mean(2)) / 2.0;
+        for (bin, expected) in [(answer, mean(0)), (code, both)] {
+            assert!((bin.kld.unwrap().value - expected).abs() < 1e-12);
+        }
+        assert!(breakdown(&records, &[]).by_span.is_empty());
     }
 
     /// `tests/check_report_with_numpy.py` checks the numbers of real sidecars.

@@ -6,6 +6,7 @@ use std::iter::repeat_n;
 use kl_formats::TokenRecord;
 
 use super::mean::MeanMaxSoFar;
+use super::spans::TokenSpans;
 use super::token::{ExcludedToken, ExclusionReason, TokenLocation, delta_p};
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
@@ -53,8 +54,12 @@ impl Run {
 pub struct Columns {
     /// All records, counted or not.
     pub runs: Vec<Run>,
+    /// The spans of all records.
+    pub spans: TokenSpans,
     /// The counted tokens.
     pub(super) counted: Vec<Run>,
+    /// The spans of the counted tokens.
+    pub(super) counted_spans: TokenSpans,
     /// KL(reference ‖ model) of each counted token, in nats.
     pub(super) kld: Vec<f64>,
     /// KL(model ‖ reference).
@@ -121,8 +126,10 @@ impl Columns {
         let (window, group) = (record.window, record.group);
         let index = self.kld.len() + self.not_counted.len();
         Run::add(&mut self.runs, window, group);
+        self.spans.push(record.span);
         let Some(which) = ExclusionReason::of(record) else {
             Run::add(&mut self.counted, window, group);
+            self.counted_spans.push(record.span);
             self.push_counted(record);
             return;
         };

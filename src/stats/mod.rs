@@ -3,7 +3,8 @@
 //! [`Statistics::of`] computes the statistics of one evaluation from its per-token records, in this
 //! order, and no module uses one that comes after it:
 //!
-//! 1. `token`: whether a record is counted; `columns`: the numbers of those that are;
+//! 1. `token`: whether a record is counted; `columns`: the numbers of those that are, with their
+//!    `spans`;
 //! 2. `cluster`: the sums of each window, and windows in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered_mean`, `quantile`, `proportion`: estimates that have such intervals;
@@ -46,6 +47,7 @@ mod proportion;
 mod quantile;
 mod ratio;
 mod significance;
+mod spans;
 mod spread;
 mod summary;
 mod token;
@@ -70,6 +72,7 @@ pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use ratio::Ratio;
 pub use significance::{ShareDifference, holm};
+pub use spans::{PartNames, TokenSpans};
 pub(crate) use spread::ClusteredError;
 pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Statistics, Summary, Tokens};

@@ -16,6 +16,7 @@ use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
 use super::quantile;
+use super::spans::PartNames;
 use super::token::ExcludedToken;
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
@@ -99,19 +100,19 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Measures the columns of records. `group_names[i]` is group `i`'s; empty without groups.
+    /// Measures the columns of records.
     ///
     /// The records' order decides the last bits of the sums, and which of the excluded tokens are
     /// listed.
     pub fn of(
         columns: &Columns,
-        group_names: &[String],
+        names: PartNames<'_>,
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
         let tokens = Tokens::of(columns);
         let clusters = Clusters::of(&tokens.windows, rule);
-        let (summary, breakdown) = tokens.summarise(&clusters, group_names, confidence);
+        let (summary, breakdown) = tokens.summarise(&clusters, names, confidence);
         Self {
             summary,
             breakdown,
@@ -157,12 +158,11 @@ impl<'c> Tokens<'c> {
         curves::by_window(&self.windows)
     }
 
-    /// Estimates everything with intervals by these clusters of all windows. `group_names[i]` is
-    /// group `i`'s; empty without groups.
+    /// Estimates everything with intervals by these clusters of all windows.
     pub fn summarise(
         &self,
         clusters: &Clusters,
-        group_names: &[String],
+        names: PartNames<'_>,
         confidence: Confidence,
     ) -> (Summary, Breakdown) {
         let columns = self.columns;
@@ -199,7 +199,7 @@ impl<'c> Tokens<'c> {
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };
-        let breakdown = Breakdown::of(columns, &of_tokens, group_names, confidence);
+        let breakdown = Breakdown::of(columns, &of_tokens, names, confidence);
         (summary, breakdown)
     }
 }

@@ -10,8 +10,8 @@ use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult};
 use crate::report::{WorstText, WorstToken};
 use crate::stats::{
-    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, Run, Summary, Tokens,
-    Until, Windows,
+    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Run, Summary,
+    Tokens, Until, Windows,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -78,8 +78,11 @@ impl Row {
         })?;
         let counted = Tokens::of(&columns);
         let own = Clusters::of(&counted.windows, rule);
-        let summarise =
-            |clusters: &Clusters| counted.summarise(clusters, &header.groups, confidence);
+        let names = PartNames {
+            groups: &header.groups,
+            spans: &header.spans,
+        };
+        let summarise = |clusters: &Clusters| counted.summarise(clusters, names, confidence);
         let (summary, breakdown) = summarise(&own);
         let by_others = own.others(&counted.windows).as_ref().map(summarise);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());

@@ -10,6 +10,7 @@ use crate::stats::{Bin, Breakdown, FEW_TOKENS};
 pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
 pub const BY_POSITION: &str = "by position in the window";
 pub const BY_GROUP: &str = "by group";
+pub const BY_SPAN: &str = "by span";
 pub const BY_KIND: &str = "by the kind of the next token";
 
 /// The bins of one table.

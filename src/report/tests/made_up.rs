@@ -9,8 +9,8 @@ use crate::report::{
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Statistics,
-    is_counted,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, PartNames, PromptStats,
+    Statistics, is_counted,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -128,7 +128,11 @@ pub fn result(
     let model = model(path, size_bytes);
     let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let statistics = Statistics::of(&Columns::of(records), &names, confidence, rule);
+    let names = PartNames {
+        groups: &names,
+        ..PartNames::default()
+    };
+    let statistics = Statistics::of(&Columns::of(records), names, confidence, rule);
     ModelResult {
         label: model.default_label().to_owned(),
         model,

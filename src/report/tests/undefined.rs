@@ -10,8 +10,8 @@ use crate::report::comparison::{
 };
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, Paired, PairedComparison, Run,
-    Statistics, Windows,
+    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, Paired, PairedComparison,
+    PartNames, Run, Statistics, Windows,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -72,6 +72,10 @@ fn cases() -> Vec<(&'static str, Vec<Vec<TokenRecord>>)> {
 /// have the same size.
 fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let groups = ["a".to_owned(), "b".to_owned()];
+    let names = PartNames {
+        groups: &groups,
+        ..PartNames::default()
+    };
     let mut models = Vec::new();
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
@@ -95,8 +99,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
-        let statistics =
-            Statistics::of(&Columns::of(of_model), &groups, Confidence::default(), RULE);
+        let statistics = Statistics::of(&Columns::of(of_model), names, Confidence::default(), RULE);
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
             result: ModelResult {

@@ -1,7 +1,7 @@
 //! The sections of a report, in the order in which they are printed.
 
 use crate::report::comparison::breakdown::{
-    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, legend, mark, title,
+    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
@@ -73,14 +73,21 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
     }
 }
 
-/// A table for each way to divide the tokens: that of groups always, the others if asked for.
+/// A table for each way to divide the tokens: those of groups and of spans always, the others if asked
+/// for. A single span is all of the tokens.
 pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
     let of = &report.breakdown;
     bins(out, BY_GROUP, &of.by_group);
     if let Some(mean) = &report.summary.kld_macro {
         out.estimate("mean of the groups' means", mean, short_kld);
     }
-    let mut shown: Vec<&Bin> = of.by_group.iter().collect();
+    let by_span: &[Bin] = if of.by_span.len() > 1 {
+        &of.by_span
+    } else {
+        &[]
+    };
+    bins(out, BY_SPAN, by_span);
+    let mut shown: Vec<&Bin> = of.by_group.iter().chain(by_span).collect();
     if report.shows_breakdown {
         for (by, of) in [
             (BY_CONFIDENCE, &of.by_confidence),

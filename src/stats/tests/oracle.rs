@@ -2,7 +2,7 @@
 
 use kl_formats::TokenRecord;
 
-use super::{ClusterRule, Columns, Confidence, Statistics, Summary};
+use super::{ClusterRule, Columns, Confidence, PartNames, Statistics, Summary};
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -84,7 +84,11 @@ pub fn records() -> Vec<TokenRecord> {
 
 /// The statistics of records at the default confidence.
 pub fn statistics(records: &[TokenRecord], groups: &[String], rule: ClusterRule) -> Statistics {
-    Statistics::of(&Columns::of(records), groups, Confidence::default(), rule)
+    let names = PartNames {
+        groups,
+        ..PartNames::default()
+    };
+    Statistics::of(&Columns::of(records), names, Confidence::default(), rule)
 }
 
 /// The summary of records at the default confidence.
