@@ -12,19 +12,25 @@ fn records_cannot_be_swapped() {
 }
 
 #[test]
-fn a_group_without_a_name_is_refused() {
-    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
-    let nameless = TokenRecord {
+fn a_group_or_a_span_without_a_name_is_refused() {
+    let of_group = TokenRecord {
         group: 2,
         ..record(0)
     };
-    assert!(writer.push(&nameless).is_err());
-    let json = serde_json::to_string(&header(1)).unwrap();
-    let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
-    bytes.extend(nameless.to_bytes(0, crc).unwrap());
-    bytes.extend(end(1, crc));
-    let error = read(Scratch::new().file(&bytes)).unwrap_err();
-    assert!(error.to_string().contains("group"), "{error}");
+    let of_span = TokenRecord {
+        span: 2,
+        ..record(0)
+    };
+    for (nameless, what) in [(of_group, "group"), (of_span, "span")] {
+        let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
+        assert!(writer.push(&nameless).is_err());
+        let json = serde_json::to_string(&header(1)).unwrap();
+        let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
+        bytes.extend(nameless.to_bytes(0, crc).unwrap());
+        bytes.extend(end(1, crc));
+        let error = read(Scratch::new().file(&bytes)).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+    }
 }
 
 #[test]
@@ -38,10 +44,11 @@ fn hostile_headers_are_refused() {
         ("n_ctx", 0),
         ("n_ctx", u64::MAX),
         ("version", 0),
-        ("version", 2),
+        ("version", 3),
         ("model", 5),
         ("label", 5),
         ("groups", 5),
+        ("spans", 5),
         ("shard", 5),
     ] {
         let mut json = good.clone();

@@ -122,10 +122,12 @@ fn a_record_spelled_out() {
         0, 0, 0, 0, 0, 0, 0xd0, 0x3f, // eval_top_p
         0, 0, 0, 0, 0, 0, 0, 0, // ref_unknown_p
         1, 0, 0, 0, // group
+        1, 0, 0, 0, // span
+        0, 0, 0, 0, 0, 0, 0xe8, 0x3f, // acceptance
     ];
     let end = bytes.len() - END_BYTES;
     let start = end - RECORD_BYTES;
-    assert_eq!(bytes[start..start + 100], expected);
+    assert_eq!(bytes[start..start + 112], expected);
     let header_crc = bytes[start - 4..start].to_vec();
     assert_eq!(
         header_crc,
@@ -135,7 +137,7 @@ fn a_record_spelled_out() {
     covered.extend(0u64.to_le_bytes());
     covered.extend(expected);
     let crc = crc32fast::hash(&covered).to_le_bytes();
-    assert_eq!(bytes[start + 100..end], crc);
+    assert_eq!(bytes[start + 112..end], crc);
     #[rustfmt::skip]
     let section = [
         2, 0, 0, 0, 4, 0, b' ', b't', b'w', b'o', // id, length, text
@@ -156,6 +158,30 @@ fn a_record_spelled_out() {
     let covered = [&header_crc[..], &trailer, &texts_crc].concat();
     let crc = crc32fast::hash(&covered).to_le_bytes();
     assert_eq!(bytes[end + 28..], crc);
+}
+
+#[test]
+fn a_record_of_version_1_lacks_what_came_later() {
+    let json = serde_json::to_string(&SidecarHeader {
+        version: 1,
+        ..header(2)
+    });
+    let (mut bytes, crc) = with_lines(MAGIC_LINE, &json.unwrap());
+    let mut records = [record(0), record(1)];
+    for (i, record) in (0..2_u64).zip(&records) {
+        let fields = record.to_bytes(i, crc).unwrap();
+        let fields = &fields[..100];
+        bytes.extend(fields);
+        bytes.extend(crc_of(crc, &[&i.to_le_bytes(), fields]).to_le_bytes());
+    }
+    bytes.extend(end(2, crc));
+    let (found_header, found) = read(Scratch::new().file(&bytes)).unwrap();
+    assert_eq!(found_header.version, 1);
+    for record in &mut records {
+        (record.span, record.acceptance) = (0, f64::NAN);
+    }
+    // As text: NaN is not equal to itself.
+    assert_eq!(format!("{found:?}"), format!("{records:?}"));
 }
 
 #[test]
