@@ -20,7 +20,8 @@ use crate::stats::{
 /// Numbers by name; `None` where the JSON has null.
 ///
 /// An object with a `value` also goes by its own name: `kld.mean` is `kld.mean.value`. A quantile
-/// is `q` and its percentage, as in `kld.q99.9`; the 50 % quantile is also `median`.
+/// is `q` and its percentage, as in `kld.q99.9`; the 50 % quantile is also `median`. The tokens
+/// accepted of 8 drafted are `acceptance.drafted8`.
 pub type NamedNumbers = BTreeMap<String, Option<f64>>;
 
 /// Names every number of a model's JSON object.
@@ -52,6 +53,14 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
                             let median = (p == Some(0.5)).then(|| "median".to_owned());
                             for name in names.chain(median) {
                                 collect(&join(&name), quantile, numbers);
+                            }
+                        }
+                    }
+                    ("drafted", Value::Array(drafted)) => {
+                        for drafted in drafted {
+                            let n = drafted.get("n_drafted").and_then(Value::as_u64);
+                            if let Some((n, accepted)) = n.zip(drafted.get("accepted")) {
+                                collect(&join(&format!("drafted{n}")), accepted, numbers);
                             }
                         }
                     }

@@ -64,6 +64,8 @@ pub struct Columns {
     pub(super) kld: Vec<f64>,
     /// KL(model ‖ reference).
     pub(super) reverse_kld: Vec<f64>,
+    /// The sum of min(p, q) over the vocabulary; NaN where it is not known.
+    pub(super) acceptance: Vec<f64>,
     pub(super) position: Vec<u32>,
     /// The actual next token; `u32::MAX`: none.
     token: Vec<u32>,
@@ -110,6 +112,7 @@ impl Columns {
         Self {
             kld: Vec::with_capacity(n),
             reverse_kld: Vec::with_capacity(n),
+            acceptance: Vec::with_capacity(n),
             position: Vec::with_capacity(n),
             token: Vec::with_capacity(n),
             traits: Vec::with_capacity(n),
@@ -148,6 +151,7 @@ impl Columns {
         let confidence_bin = edges.filter(|edge| **edge <= record.ref_top_p).count() as u8;
         self.kld.push(record.kld);
         self.reverse_kld.push(record.reverse_kld);
+        self.acceptance.push(record.acceptance);
         self.position.push(record.position);
         self.token.push(record.token);
         self.confidence_bin.push(confidence_bin);

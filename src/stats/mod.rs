@@ -8,7 +8,7 @@
 //! 2. `cluster`: the sums of each window, and windows in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered_mean`, `quantile`, `proportion`: estimates that have such intervals;
-//! 5. `distribution`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
+//! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
 //! 6. `summary`: all of them.
 //!
 //! Two models on the same tokens are compared by `ratio`, `paired`, `significance` and `pair`. Every
@@ -20,6 +20,7 @@
 //! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
 //! them.
 
+mod acceptance;
 mod breakdown;
 mod cluster;
 mod clustered_mean;
@@ -53,6 +54,7 @@ mod summary;
 mod token;
 mod until;
 
+pub use acceptance::{Acceptance, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
 pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters, Windows};
 pub use clustered_mean::ClusteredMean;

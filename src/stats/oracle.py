@@ -300,6 +300,17 @@ def top_share(x, one_of):
     return np.interp(len(x) / one_of, np.arange(len(x) + 1), curve)
 
 
+def drafts(window, position, acceptance, n):
+    """The accepted tokens of each draft of n along the text, and the index of its first token."""
+    accepted, first = [], []
+    for i in range(len(window) - n + 1):
+        draft = slice(i, i + n)
+        if (window[draft] == window[i]).all() and (position[draft] == position[i] + np.arange(n)).all():
+            accepted.append(sum(np.prod(acceptance[i:i + j]) for j in range(1, n + 1)))
+            first.append(i)
+    return np.array(accepted), np.array(first)
+
+
 def summary(name, windows_per_block):
     rows = records()
     window, position, token = (np.array([r[i] for r in rows]) for i in range(3))
@@ -340,6 +351,14 @@ def summary(name, windows_per_block):
                 (f"/agreement/{name_of}/hi", hi),
                 (f"/agreement/{name_of}/design_effect", clustered.design_effect),
                 (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
+    acceptance = 1 / (1 + reverse)
+    for n in [1, 2, 5, 16]:
+        accepted, first = drafts(window, position, acceptance, n)
+        mean = accepted.mean()
+        clustered = Clustered(mean, accepted - mean, cluster[first])
+        for name_of in (["/acceptance/mean"] if n == 1 else []) + [f"/acceptance/drafted/{n - 1}/accepted"]:
+            out += [(f"{name_of}/value", mean), (f"{name_of}/lo", max(clustered.lo, 0)),
+                    (f"{name_of}/hi", min(clustered.hi, n))]
     followed = token != ABSENT
     r, e, cluster = ref_nll[followed], eval_nll[followed], cluster[followed]
     n = len(r)

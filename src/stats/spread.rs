@@ -284,6 +284,14 @@ impl ClusteredInterval {
         }
     }
 
+    /// The interval of a value that is at most `most`.
+    pub fn not_above(self, most: f64) -> Self {
+        Self {
+            hi: self.hi.map(|hi| hi.min(most)),
+            ..self
+        }
+    }
+
     /// Half its width, if there are two clusters or more.
     pub fn half_width(&self) -> Option<f64> {
         let (lo, hi) = self.ends()?;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
 use super::cluster::{Cluster, ClusterRule, Clustering, Clusters, Windows};
 use super::clustered_mean::macro_mean;
@@ -52,6 +53,9 @@ pub struct Summary {
     pub reverse_kld: Option<Distribution>,
     /// The agreement of the top tokens.
     pub agreement: Option<Agreement>,
+    /// The share of tokens that one model accepts where the other drafts them; null where no token's
+    /// is known, as in sidecars of version 1.
+    pub acceptance: Option<Acceptance>,
     /// The perplexity of both models on the actual next tokens.
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
@@ -190,6 +194,7 @@ impl<'c> Tokens<'c> {
             kld_macro: macro_mean(&of_tokens, &columns.kld, confidence),
             reverse_kld: divergence(&columns.reverse_kld, &self.reverse_klds),
             agreement: Agreement::of(columns, &of_tokens, confidence),
+            acceptance: Acceptance::of(columns, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
                 n_infinite: columns.n_nll_infinite,
                 n_unknown: columns.n_nll_unknown,

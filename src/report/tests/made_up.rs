@@ -49,7 +49,7 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
                 ref_unknown_p: 0.0,
                 group: 0,
                 span: 0,
-                acceptance: 0.9,
+                acceptance: 1.0 - f64::from(i * 37 % 101) / 1024.0,
             });
         }
     }

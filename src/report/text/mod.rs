@@ -31,6 +31,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     if let Some(agreement) = &summary.agreement {
         sections::agreement(&mut out, agreement);
     }
+    if let Some(acceptance) = &summary.acceptance {
+        sections::acceptance(&mut out, acceptance);
+    }
     if let Some(perplexity) = &summary.perplexity {
         sections::perplexity(&mut out, perplexity);
     }

@@ -10,8 +10,8 @@ use crate::report::number::{
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
-    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable, Metric,
-    Perplexity, Summary,
+    Acceptance, Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable,
+    Metric, Perplexity, Summary,
 };
 
 /// The most characters of a group's name.
@@ -143,6 +143,20 @@ pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
         ("model's top in reference's top 10", &agreement.eval_top10),
     ] {
         out.estimate(name, &share.estimate, percent);
+    }
+}
+
+/// The lengths of drafts that the report shows.
+const DRAFTED: [u32; 3] = [4, 8, 16];
+
+pub fn acceptance(out: &mut Sheet, acceptance: &Acceptance) {
+    out.title("Acceptance of drafted tokens, at temperature 1");
+    out.estimate("accepted", &acceptance.mean, |share| fixed(share, 6));
+    for n_drafted in DRAFTED {
+        if let Some(accepted) = acceptance.of_drafted(n_drafted) {
+            let name = format!("of {n_drafted} drafted in a row");
+            out.estimate(&name, accepted, |n| fixed(n, 3));
+        }
     }
 }
 

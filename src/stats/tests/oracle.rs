@@ -75,7 +75,7 @@ pub fn records() -> Vec<TokenRecord> {
                 ref_unknown_p: 0.0,
                 group: 0,
                 span: 0,
-                acceptance: 0.9,
+                acceptance: 1.0 / (1.0 + reverse_kld),
             });
         }
     }

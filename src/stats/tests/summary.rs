@@ -75,7 +75,14 @@ fn no_counted_record_gives_null() {
     }
     for records in [&[][..], &broken] {
         let json = json(records);
-        for key in ["kld", "reverse_kld", "agreement", "perplexity", "delta_p"] {
+        for key in [
+            "kld",
+            "reverse_kld",
+            "agreement",
+            "acceptance",
+            "perplexity",
+            "delta_p",
+        ] {
             assert_eq!(json.get(key), Some(&Value::Null), "{key}");
         }
         assert_eq!(json["n_tokens"], 0);

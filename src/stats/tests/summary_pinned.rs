@@ -1,6 +1,6 @@
 //! Summaries of the records that all statistics are tested with, from `oracle.py`.
 
-pub const BY_WINDOW: [(&str, f64); 195] = [
+pub const BY_WINDOW: [(&str, f64); 210] = [
     ("/n_tokens", 1762.0),
     ("/clusters/n", 40.0),
     ("/clusters/windows_per_block", 1.0),
@@ -124,6 +124,21 @@ pub const BY_WINDOW: [(&str, f64); 195] = [
     ("/agreement/eval_top10/hi", 0.9356347546657602),
     ("/agreement/eval_top10/design_effect", 0.7948823674857739),
     ("/agreement/eval_top10/n_effective", 1762.0),
+    ("/acceptance/mean/value", 0.903301618634278),
+    ("/acceptance/mean/lo", 0.8925652394957218),
+    ("/acceptance/mean/hi", 0.912467145625687),
+    ("/acceptance/drafted/0/accepted/value", 0.903301618634278),
+    ("/acceptance/drafted/0/accepted/lo", 0.8925652394957218),
+    ("/acceptance/drafted/0/accepted/hi", 0.912467145625687),
+    ("/acceptance/drafted/1/accepted/value", 1.718636879010052),
+    ("/acceptance/drafted/1/accepted/lo", 1.6870869187920414),
+    ("/acceptance/drafted/1/accepted/hi", 1.745176417984074),
+    ("/acceptance/drafted/4/accepted/value", 3.729901316184737),
+    ("/acceptance/drafted/4/accepted/lo", 3.5942014442322927),
+    ("/acceptance/drafted/4/accepted/hi", 3.844014879113093),
+    ("/acceptance/drafted/15/accepted/value", 7.561901493462711),
+    ("/acceptance/drafted/15/accepted/lo", 6.9168806033639),
+    ("/acceptance/drafted/15/accepted/hi", 8.196031267646438),
     ("/perplexity/n_tokens", 1723.0),
     ("/perplexity/ref", 12.680416706393089),
     ("/perplexity/eval", 13.346249152965253),
@@ -198,7 +213,7 @@ pub const BY_WINDOW: [(&str, f64); 195] = [
     ("/delta_p/quantiles/10/mj_hi", 0.20727964029936363),
 ];
 
-pub const BY_BLOCK: [(&str, f64); 195] = [
+pub const BY_BLOCK: [(&str, f64); 210] = [
     ("/n_tokens", 1762.0),
     ("/clusters/n", 10.0),
     ("/clusters/windows_per_block", 4.0),
@@ -322,6 +337,21 @@ pub const BY_BLOCK: [(&str, f64); 195] = [
     ("/agreement/eval_top10/hi", 0.9356347546657602),
     ("/agreement/eval_top10/design_effect", 0.5118568921417119),
     ("/agreement/eval_top10/n_effective", 1762.0),
+    ("/acceptance/mean/value", 0.903301618634278),
+    ("/acceptance/mean/lo", 0.8919876933769536),
+    ("/acceptance/mean/hi", 0.9164106003378822),
+    ("/acceptance/drafted/0/accepted/value", 0.903301618634278),
+    ("/acceptance/drafted/0/accepted/lo", 0.8919876933769536),
+    ("/acceptance/drafted/0/accepted/hi", 0.9164106003378822),
+    ("/acceptance/drafted/1/accepted/value", 1.718636879010052),
+    ("/acceptance/drafted/1/accepted/lo", 1.686919044526331),
+    ("/acceptance/drafted/1/accepted/hi", 1.7547712269331075),
+    ("/acceptance/drafted/4/accepted/value", 3.729901316184737),
+    ("/acceptance/drafted/4/accepted/lo", 3.593308939197825),
+    ("/acceptance/drafted/4/accepted/hi", 3.8899404007023337),
+    ("/acceptance/drafted/15/accepted/value", 7.561901493462711),
+    ("/acceptance/drafted/15/accepted/lo", 6.607629505728637),
+    ("/acceptance/drafted/15/accepted/hi", 8.457456410860374),
     ("/perplexity/n_tokens", 1723.0),
     ("/perplexity/ref", 12.680416706393089),
     ("/perplexity/eval", 13.346249152965253),
