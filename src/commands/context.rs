@@ -8,6 +8,7 @@ use super::calls::{Decoding, Split};
 use super::observer::Watch;
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model};
+use crate::pipeline::{Error, Sources};
 use crate::report::Warning;
 
 /// The set-up that computed the reference's own rows, as far as it is recorded and affects results.
@@ -61,6 +62,20 @@ pub fn context_options(
         type_k: run.type_k,
         type_v: run.type_v,
         shows_states: false,
+    }
+}
+
+/// Contexts of a model, which are used in turn.
+pub fn context_sources<'m, M: Model + Sync>(
+    model: &'m M,
+    options: &'m ContextOptions,
+    run: &RunSettings,
+) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync + use<'m, M>> {
+    Sources {
+        n: run.n_contexts(model.facts().is_offloaded) as usize,
+        make: move || Ok(model.decoder(options)?),
+        device: None,
+        n_windows: options.n_seq as usize,
     }
 }
 

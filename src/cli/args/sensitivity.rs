@@ -78,7 +78,7 @@ pub struct SensitivityArgs {
 
     /// Type at which tensors are measured [default: q3_K]
     ///
-    /// Where a tensor's rows are no whole blocks of it, the nearest type that fits.
+    /// A tensor whose rows its blocks do not divide is measured at the nearest type that fits.
     #[arg(long = "type", value_name = "TYPE", help_heading = INPUT)]
     pub measured_type: Option<GgmlType>,
 

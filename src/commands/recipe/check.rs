@@ -9,7 +9,9 @@ use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
 use super::is_of_map;
 use super::klds::Klds;
 use crate::commands::calls::{Decoding, Split, check_parallel};
-use crate::commands::context::{Precedent, check_windows, context_options, largest_context};
+use crate::commands::context::{
+    Precedent, check_windows, context_options, context_sources, largest_context,
+};
 use crate::commands::devices::{connect_devices, load};
 use crate::commands::input;
 use crate::commands::observer::{Event, Watch};
@@ -17,7 +19,7 @@ use crate::commands::other_model::check_models;
 use crate::commands::settings::{OriginalSettings, RunSettings};
 use crate::engine::{ContextOptions, Engine, Imatrix, Model, Room, memory};
 use crate::input::{Selection, Source};
-use crate::pipeline::{self, DEFAULT_SEED, KeptRows, ReferenceRows, Sources, Step, shuffled};
+use crate::pipeline::{self, DEFAULT_SEED, KeptRows, ReferenceRows, Step, shuffled};
 use crate::report::Warning;
 use crate::report::number::{bytes, count, count_of};
 
@@ -92,7 +94,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
         watch.event(&Event::Plan("text", &text));
         model.exchange(&Mixture::new(), None)?;
         let phase = watch.begin("original", None, Some(n_rows(&windows)));
-        let kept = KeptRows::keep(sources(&model, run, &options), windows, |n| {
+        let kept = KeptRows::keep(context_sources(&model, &options, run), windows, |n| {
             phase.rows(n);
             watch.check()
         });
@@ -211,20 +213,6 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
     }
 }
 
-/// Contexts of a model, which are used in turn.
-fn sources<'m, M: Model + Sync>(
-    model: &'m M,
-    run: &RunSettings,
-    options: &'m ContextOptions,
-) -> Sources<impl Fn() -> Result<M::Decoder<'m>, pipeline::Error> + Sync> {
-    Sources {
-        n: run.n_contexts(model.facts().is_offloaded) as usize,
-        make: || Ok(model.decoder(options)?),
-        device: None,
-        n_windows: options.n_seq as usize,
-    }
-}
-
 /// Evaluates a model, and shows the progress.
 fn progressing<M: Model + Sync>(
     model: &M,
@@ -254,7 +242,7 @@ fn klds<M: Model + Sync>(
 ) -> Result<Klds> {
     let mut klds = Klds::default();
     pipeline::evaluate(
-        sources(model, run, options),
+        context_sources(model, options, run),
         rows,
         |_| (),
         |step| match step {

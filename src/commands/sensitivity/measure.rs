@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kl_formats::{Cell, Mixture, TokenRecord};
 
-use super::windows::sources;
+use crate::commands::context::context_sources;
 use crate::commands::observer::{Phase, Watch};
 use crate::commands::settings::SensitivitySettings;
 use crate::engine::{ContextOptions, Imatrix, Model};
@@ -38,7 +38,7 @@ impl<M: Model + Sync> Bench<'_, M> {
             from: windows.start,
             ..Cell::default()
         };
-        let sources = sources(self.model, self.options, self.settings);
+        let sources = context_sources(self.model, self.options, &self.settings.run);
         let rows = ReferenceRows::kept(self.rows, windows);
         evaluate(
             sources,

@@ -9,6 +9,7 @@ use kl_formats::{Cell, GgmlType, Mixture};
 
 use super::original::Tensor;
 use crate::pipeline::shuffled;
+use crate::recipe::role_and_layer;
 use crate::stats::Confidence;
 use crate::stats::probability::student_two_sided;
 
@@ -82,9 +83,9 @@ pub fn units(tensors: &[Tensor]) -> Vec<Unit<'_>> {
     if tensors.len() <= MOST_SINGLES {
         return tensors.iter().map(Unit::single).collect();
     }
-    let mut roles: Vec<(&str, Vec<&Tensor>)> = Vec::new();
+    let mut roles: Vec<(String, Vec<&Tensor>)> = Vec::new();
     for tensor in tensors {
-        let role = role(&tensor.name);
+        let (role, _) = role_and_layer(&tensor.name);
         match roles.iter_mut().find(|(known, _)| *known == role) {
             Some((_, members)) => members.push(tensor),
             None => roles.push((role, vec![tensor])),
@@ -92,26 +93,13 @@ pub fn units(tensors: &[Tensor]) -> Vec<Unit<'_>> {
     }
     let n_groups = (GROUPS / roles.len()).max(1);
     let groups = roles.iter_mut().flat_map(|(_, members)| {
-        members.sort_by_key(|tensor| layer(&tensor.name));
+        members.sort_by_key(|tensor| role_and_layer(&tensor.name).1);
         let chunks = members.chunks(members.len().div_ceil(n_groups));
         chunks.map(|members| Unit {
             tensors: members.to_vec(),
         })
     });
     groups.collect()
-}
-
-/// A tensor's name without its layer.
-fn role(name: &str) -> &str {
-    let of_layer = name
-        .strip_prefix("blk.")
-        .and_then(|rest| rest.split_once('.'));
-    of_layer.map_or(name, |(_, role)| role)
-}
-
-fn layer(name: &str) -> Option<u32> {
-    let (number, _) = name.strip_prefix("blk.")?.split_once('.')?;
-    number.parse().ok()
 }
 
 /// The windows of each round, of `n_windows`: as many again as before. A call decodes `n_together` of
@@ -179,10 +167,10 @@ pub fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
 pub fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
     let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
     kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
-    let mut mixtures: Vec<((&str, GgmlType), Mixture)> = Vec::new();
+    let mut mixtures: Vec<((String, GgmlType), Mixture)> = Vec::new();
     for tensor in tensors {
         for kind in kinds.iter().filter(|kind| tensor.types.contains(kind)) {
-            let of = (role(&tensor.name), *kind);
+            let of = (role_and_layer(&tensor.name).0, *kind);
             let typed = (tensor.name.clone(), *kind);
             match mixtures.iter_mut().find(|(known, _)| *known == of) {
                 Some((_, mixture)) => _ = mixture.insert(typed.0, typed.1),

@@ -12,7 +12,7 @@ use kl_formats::{
 
 use crate::commands::calls::{Decoding, check_parallel};
 use crate::commands::context::{
-    Precedent, backend_identity, check_windows, context_options, writer,
+    Precedent, backend_identity, check_windows, context_options, context_sources, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -23,7 +23,7 @@ use crate::commands::reference::{
 use crate::commands::settings::{SensitivitySettings, SensitivitySource, Vocabulary};
 use crate::engine::{ContextOptions, Engine, Model, memory};
 use crate::input::{RawInput, Selection};
-use crate::pipeline::{Error, FileRows, KeptRows, Sources, shuffled};
+use crate::pipeline::{FileRows, KeptRows, Sources, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
 /// The share of the free memory that the rows may take.
@@ -190,7 +190,7 @@ impl Windows {
     /// Takes the original's rows into memory: from the reference, or else `model` computes them.
     ///
     /// # Errors
-    /// Why there are no rows, or that the observer asks to stop.
+    /// Rows that cannot be computed or read, or that the observer asks to stop.
     pub fn keep<M: Model + Sync>(
         &mut self,
         settings: &SensitivitySettings,
@@ -206,7 +206,7 @@ impl Windows {
         };
         let kept = match self.file.take() {
             None => {
-                let sources = sources(model, &self.options, settings);
+                let sources = context_sources(model, &self.options, &settings.run);
                 KeptRows::keep(sources, windows, on_rows)?
             }
             Some((reference, order)) => {
@@ -220,20 +220,6 @@ impl Windows {
             }
         };
         Ok(kept.0)
-    }
-}
-
-/// Contexts of a model, used in turn.
-pub fn sources<'m, M: Model + Sync>(
-    model: &'m M,
-    options: &'m ContextOptions,
-    settings: &SensitivitySettings,
-) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync + use<'m, M>> {
-    Sources {
-        n: settings.run.n_contexts(model.facts().is_offloaded) as usize,
-        make: move || Ok(model.decoder(options)?),
-        device: None,
-        n_windows: options.n_seq as usize,
     }
 }
 

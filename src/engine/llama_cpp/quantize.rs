@@ -17,7 +17,7 @@ use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 /// Writes the file, after a check of all that the quantizer would abort on.
 ///
 /// # Errors
-/// An original that is no model, a mixture or an importance matrix that does not suit it, or a file that
+/// An original that is not a model, a mixture or an importance matrix that does not suit it, or a file that
 /// cannot be written.
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
     let Quantization { input, output, .. } = *quantization;

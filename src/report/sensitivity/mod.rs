@@ -180,8 +180,8 @@ impl Sensitivity {
         tensors
     }
 
-    /// The tensors that are compared at another type than the measured one: their rows are no whole
-    /// blocks of it.
+    /// The tensors that are compared at another type than the measured one, because its blocks do not
+    /// divide their rows.
     pub fn at_other_types(&self) -> impl Iterator<Item = &TensorSensitivity> {
         let of = self.measured_type;
         self.tensors

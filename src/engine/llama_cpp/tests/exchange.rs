@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kl_formats::{Float, Mixture};
 use tempfile::TempDir;
 
+use super::quantizer_rules::{MODELS, kind};
 use super::*;
 use crate::engine::gguf;
 use crate::engine::{Exchange, Quantization, SplitMode};
@@ -13,23 +14,6 @@ use crate::engine::{Exchange, Quantization, SplitMode};
 #[path = "../../../../tests/program/split_model.rs"]
 mod split_model;
 use split_model::Gguf;
-
-const ARCHITECTURES: [&str; 10] = [
-    "tiny-f16.gguf",
-    "architectures/command-r.gguf",
-    "architectures/falcon-h1.gguf",
-    "architectures/gemma2.gguf",
-    "architectures/gpt2.gguf",
-    "architectures/lfm2.gguf",
-    "architectures/mamba.gguf",
-    "architectures/mixtral.gguf",
-    "architectures/phi2.gguf",
-    "architectures/qwen2.gguf",
-];
-
-fn kind(name: &str) -> GgmlType {
-    name.parse().unwrap()
-}
 
 /// Loads a model on the CPU so that its weights can be exchanged, and lie as in its file.
 fn exchangeable(path: &Path) -> LlamaCppModel<'static> {
@@ -111,7 +95,7 @@ fn smaller_types() -> impl Iterator<Item = GgmlType> {
 #[test]
 fn every_type_in_every_architecture_gives_the_logits_of_the_file() {
     let mut compared = BTreeSet::new();
-    for (i, architecture) in ARCHITECTURES.into_iter().enumerate() {
+    for (i, architecture) in MODELS.into_iter().enumerate() {
         let path = fixture(architecture);
         let folder = tempfile::tempdir().unwrap();
         let model = exchangeable(&path);
