@@ -21,6 +21,10 @@ const MEMORY_SHARE: u64 = 8;
 /// Most windows of a call. llama.cpp holds 256 sequences; more than these make no call faster.
 const MAX_N_SEQ: u32 = 64;
 
+/// Tokens in the KV caches of all answers that an accelerator generates together, unless one needs
+/// more: as many as two contexts of 4096 tokens hold, for which `-ngl auto` leaves room.
+const ANSWERS_N_CTX: u32 = 8192;
+
 /// The model's properties that decide how its windows are decoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoding {
@@ -50,6 +54,20 @@ impl Decoding {
         Self {
             is_together: false,
             ..self
+        }
+    }
+
+    /// The number of answers that grow together, in windows of `n_ctx` tokens: what the user set, else
+    /// one on the CPU, and with an accelerator as many as [`ANSWERS_N_CTX`] holds. A model that decodes
+    /// its windows one by one answers one by one too.
+    pub fn n_answers(self, n_parallel: Option<u32>, n_ctx: u32) -> u32 {
+        let best = match self.is_accelerated {
+            true => ANSWERS_N_CTX / n_ctx.max(1),
+            false => 1,
+        };
+        match self.is_together {
+            true => n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ),
+            false => 1,
         }
     }
 

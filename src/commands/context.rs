@@ -57,6 +57,7 @@ pub fn context_options(
         n_ctx,
         calls,
         n_seq,
+        has_own_caches: false,
         threads: run.threads,
         flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
         type_k: run.type_k,

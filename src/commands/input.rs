@@ -9,7 +9,7 @@ use super::calls::Decoding;
 use super::context::{Precedent, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
-use crate::engine::Model;
+use crate::engine::{ContextOptions, Model};
 use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Selection, Source};
 use crate::report::Warning;
 use crate::report::number::{count, count_of};
@@ -45,8 +45,13 @@ pub fn prepare<M: Model>(
         watch.warn(Warning::NoChatTemplate);
     }
     let context = |n_ctx| {
-        let decoding = Decoding::of(model, 1).one_by_one();
-        context_options(run, n_ctx, decoding, Precedent::default())
+        let decoding = Decoding::of(model, 1);
+        let options = context_options(run, n_ctx, decoding.one_by_one(), Precedent::default());
+        ContextOptions {
+            n_seq: decoding.n_answers(run.n_parallel, n_ctx),
+            has_own_caches: true,
+            ..options
+        }
     };
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {

@@ -45,7 +45,7 @@ impl Call {
 
 /// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
 /// finite maximum.
-pub(super) fn top_token(row: &[f32]) -> Option<u32> {
+pub fn top_token(row: &[f32]) -> Option<u32> {
     if row.iter().any(|logit| logit.is_nan()) {
         return None;
     }

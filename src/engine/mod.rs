@@ -23,7 +23,8 @@ mod options;
 mod quantizer_rules;
 
 pub use blueprint::{Blueprint, TensorFacts};
-use call::{Call, top_token};
+use call::Call;
+pub use call::top_token;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 pub use exchange::{Exchange, Quantization};
@@ -31,8 +32,8 @@ pub use exchange::{Exchange, Quantization};
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
-    LlamaCpp, LlamaCppDecoder, LlamaCppModel, follow_log, mlock_has_failed, on_abort, on_wait,
-    servers,
+    LlamaCpp, LlamaCppDecoder, LlamaCppModel, Sampler, follow_log, mlock_has_failed, on_abort,
+    on_wait, servers,
 };
 pub use model_options::{
     GpuLayers, ModelOptions, Room, SecondModel, SplitMode, TensorOverride, TensorSplit,
@@ -138,6 +139,9 @@ pub trait Tokens {
 
     /// Returns true if a token is a control or a user-defined one.
     fn is_special(&self, token: u32) -> bool;
+
+    /// Returns true if a token ends what the model generates: EOS, the end of a turn.
+    fn is_end_of_generation(&self, token: u32) -> bool;
 
     /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
     /// their ids. Bytes that are not UTF-8 become U+FFFD; a character that spans several tokens
@@ -281,7 +285,7 @@ pub trait Model: Tokens + Exchange {
     }
 }
 
-/// A context of a model: decodes windows, and can continue a text.
+/// A context of a model: decodes windows, and can continue texts.
 pub trait Decoder {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
@@ -311,19 +315,29 @@ pub trait Decoder {
     /// Why the model cannot decode.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError>;
 
-    /// Appends `n` tokens to those of `window`, which holds at least one: each is the top token, the
-    /// first of equals. It does not stop at EOS. `on_token` is called after each token.
+    /// Appends tokens to sequences in one decode call, which holds no more tokens than a batch, and
+    /// returns the row after the last token of each: the row that predicts the next one. A sequence
+    /// comes at most once.
     ///
     /// # Errors
-    /// Why the model cannot decode, a row without a top token, or what `on_token` returned.
-    fn extend<E: From<EngineError>>(
-        &mut self,
-        window: &mut WindowSpec,
-        n: u32,
-        on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        Self: Sized;
+    /// Why the model cannot decode.
+    fn append(&mut self, appended: &[Appended<'_>]) -> Result<Vec<&[f32]>, EngineError>;
+
+    /// Forgets the tokens of a sequence, so that another text can take its place.
+    fn forget(&mut self, sequence: usize);
+}
+
+/// Tokens to append to a sequence of a context.
+#[derive(Debug, Clone, Copy)]
+pub struct Appended<'t> {
+    /// The sequence, below [`ContextOptions::n_seq`].
+    pub sequence: usize,
+    /// The window that the sequence is to become, for messages.
+    pub window: u32,
+    /// All tokens of the sequence, those that it has decoded and those to append.
+    pub tokens: &'t [u32],
+    /// The position of the first token to append.
+    pub start: usize,
 }
 
 /// The outputs of one decode call, for its scored positions in order.

@@ -17,6 +17,9 @@ pub struct ContextOptions {
     pub calls: Calls,
     /// Most windows that a call decodes, each as a sequence of its own; 0 means 1.
     pub n_seq: u32,
+    /// True if each sequence has a KV cache of its own, so that sequences can grow and end apart from
+    /// each other; else all share one.
+    pub has_own_caches: bool,
     /// Decode threads.
     pub threads: u32,
     /// The use of the fused kernel for attention.

@@ -17,6 +17,7 @@
 )]
 
 pub mod chat_template;
+mod generation;
 mod prepared;
 mod prompt_file;
 mod prompts;
@@ -25,8 +26,8 @@ mod text;
 mod texts;
 mod windows;
 
+pub use generation::{Generation, GenerationStep};
 pub use prepared::{PreparedInput, RawInput, Selection};
-pub use prompts::{Generation, GenerationStep};
 pub use source::{
     GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
 };

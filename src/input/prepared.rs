@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use anyhow::Result;
 use kl_formats::{Groups, Prompt, Sampling, Shard, TextIdentity, WindowSpec, longest_window};
 
-use super::prompts::{Generation, RawPrompts};
+use super::generation::Generation;
+use super::prompts::RawPrompts;
 use super::text::{self, Text};
 use super::{Plan, Source, TemplateChoice, TextSource, Windowing, texts};
 use crate::engine::Model;

@@ -1,5 +1,5 @@
 //! Prompts become windows: the chat template turns them into texts, the tokenizer into tokens, and
-//! the model may continue them.
+//! the model may answer them.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,9 +10,10 @@ use kl_formats::{
 };
 
 use super::chat_template::ChatTemplate;
+use super::generation::{Answers, Asked, Conversation, Generation, GenerationStep, answer};
 use super::prompt_file::{self, PromptLine};
 use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
-use crate::engine::{ContextOptions, Decoder as _, Model};
+use crate::engine::Model;
 use crate::report::Warning;
 
 /// Prompts that were read, and the chat template if it comes from a file.
@@ -22,32 +23,6 @@ pub struct RawPrompts<'s> {
     lines: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,
-}
-
-/// The way to run the model where prompts are to be continued.
-pub struct Generation<'g> {
-    /// Gives the options of a context for windows of this many tokens.
-    pub context: &'g dyn Fn(u32) -> ContextOptions,
-    /// Called before each prompt and after each generated token; an error ends the work.
-    pub on_step: &'g mut dyn FnMut(GenerationStep) -> Result<()>,
-}
-
-/// A step in the preparation of prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GenerationStep {
-    /// A prompt is about to be tokenized.
-    Prompt,
-    /// So many prompts are about to be continued, by so many tokens in all.
-    Begin {
-        /// The prompts.
-        n_prompts: u64,
-        /// The tokens.
-        n_tokens: u64,
-    },
-    /// A token was generated.
-    Token,
-    /// A prompt has all its tokens.
-    Done,
 }
 
 impl<'s> RawPrompts<'s> {
@@ -105,22 +80,29 @@ impl<'s> RawPrompts<'s> {
         let longest_of_all = longest_window(&plan.windows);
         let mut plan = plan.limited(selection.max_rows);
         let longest_window = longest_window(&plan.windows);
-        if source.generate.is_some() {
+        if let Some(most) = source.generate {
             let n_first = plan.first(selection.n_first_rows).len();
             if let Some(part) = selection.part {
                 // Refused before hours of work.
                 part.of(plan.windows.len(), plan.n_rows())?;
             }
             let is_wanted = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
+            let planned = plan.windows.clone();
             let windows = plan.windows.iter_mut().enumerate();
             let windows = windows.filter_map(|(i, window)| is_wanted(i).then_some(window));
-            generate(
-                windows.collect(),
+            let answers = Answers {
+                most,
+                n_ctx: longest_of_all,
+                sampling: None,
+            };
+            answer_prompts(
+                &mut windows.collect::<Vec<_>>(),
                 &prompts,
-                longest_of_all,
+                &answers,
                 model,
                 &mut generation,
             )?;
+            plan.was_planned_as(planned, n_first);
         }
         let shard = plan.keep(selection.part)?;
         Ok(PreparedInput {
@@ -262,39 +244,53 @@ fn messages(content: &PromptContent) -> Result<String> {
     })
 }
 
-/// Lets the model continue the prompts of these windows: replaces the tokens that follow each
-/// prompt. `longest` is the longest window of all, be it one of these or not, so that every part of
-/// the prompts is continued by the same context.
-fn generate<M: Model>(
-    windows: Vec<&mut WindowSpec>,
+/// A prompt that is answered once.
+struct OneTurn(Option<Vec<u32>>);
+
+impl Conversation for OneTurn {
+    fn next(&mut self, _answer: Option<&[u32]>) -> Result<Option<Vec<u32>>> {
+        Ok(self.0.take())
+    }
+}
+
+/// Lets the model answer the prompts of these windows, which are planned for the longest answers: an
+/// answer replaces the tokens that follow each prompt. `n_ctx` is the longest window of all, be it one
+/// of these or not, so that every part of the prompts is answered by the same context.
+fn answer_prompts<M: Model>(
+    windows: &mut [&mut WindowSpec],
     prompts: &[Prompt],
-    longest: u32,
+    answers: &Answers,
     model: &M,
     generation: &mut Generation<'_>,
 ) -> Result<()> {
-    // The last token is not decoded here, but will be part of a window.
-    model.facts().check_window(longest.into())?;
-    let mut decoder = model.decoder(&(generation.context)(longest))?;
-    let n_missing = |window: &WindowSpec| {
-        let n_prompt = prompts.get(window.window as usize)?.n_tokens;
-        (window.tokens.len() as u32).checked_sub(n_prompt)
-    };
-    (generation.on_step)(GenerationStep::Begin {
-        n_prompts: windows.len() as u64,
-        n_tokens: windows
-            .iter()
-            .filter_map(|window| n_missing(window))
-            .map(u64::from)
-            .sum(),
-    })?;
-    for window in windows {
-        // A window that `-n` has cut may end within its prompt.
-        if let Some(n) = n_missing(window) {
-            let n_prompt = window.tokens.len().saturating_sub(n as usize);
-            window.tokens.truncate(n_prompt);
-            decoder.extend(window, n, || (generation.on_step)(GenerationStep::Token))?;
+    // A window that `-n` has cut may end within its prompt.
+    let mut windows: Vec<(usize, &mut &mut WindowSpec)> = windows
+        .iter_mut()
+        .filter_map(|window| {
+            let n_prompt = prompts.get(window.window as usize)?.n_tokens as usize;
+            (n_prompt < window.tokens.len()).then_some((n_prompt, window))
+        })
+        .collect();
+    let asked = windows.iter().map(|(n_prompt, window)| {
+        let prompt = window.tokens.iter().take(*n_prompt);
+        Asked {
+            first_window: window.window,
+            conversation: Box::new(OneTurn(Some(prompt.copied().collect()))),
         }
-        (generation.on_step)(GenerationStep::Done)?;
+    });
+    let asked: Vec<Asked<'_>> = asked.collect();
+    (generation.on_step)(GenerationStep::Begin {
+        n_prompts: asked.len() as u64,
+        n_tokens: asked.len() as u64 * u64::from(answers.most),
+    })?;
+    let answered = answer(model, asked, answers, generation)?;
+    for ((n_prompt, window), turn) in windows.iter_mut().zip(answered.iter().flatten()) {
+        let n_planned = window.tokens.len();
+        window.tokens.truncate(*n_prompt);
+        window.tokens.extend(&turn.answer);
+        window.tokens.truncate(n_planned);
+        let scored_end = window.tokens.len().saturating_sub(1) as u32;
+        window.n_rows = scored_end.saturating_sub(window.first_scored);
     }
     Ok(())
 }

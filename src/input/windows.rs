@@ -81,8 +81,11 @@ impl Windowing {
 pub struct Plan {
     /// Windows with at least one scored position.
     pub windows: Vec<WindowSpec>,
-    /// The windows of all parts, where those above are one part.
+    /// The windows of all parts, where those above are one part, or where answers have made them
+    /// shorter than they were planned.
     whole: Option<Vec<WindowSpec>>,
+    /// The first windows of the whole with their answers, where answers were generated.
+    first: Option<Vec<WindowSpec>>,
     /// The seed of their order; `None`: text order.
     pub seed: Option<u64>,
     /// Windows left out because they end before the first scored position.
@@ -180,21 +183,29 @@ impl Plan {
         let Some(part) = part else {
             return Ok(None);
         };
-        let shard = part.of(self.windows.len(), self.n_rows())?;
-        let whole = std::mem::take(&mut self.windows);
-        self.windows = part.keep(whole.clone());
-        self.whole = Some(whole);
+        let shard = part.of(self.windows.len(), n_rows(self.whole()))?;
+        let windows = std::mem::take(&mut self.windows);
+        self.windows = part.keep(windows.clone());
+        self.whole.get_or_insert(windows);
         Ok(Some(shard))
     }
 
-    /// The windows of all parts, or of the plan where it has no parts. In those of other parts, tokens
-    /// that are to be generated are 0 after the [`first`](Self::first) ones.
+    /// Records how these windows were planned before their answers were generated. The first
+    /// `n_first` have their answers in every part.
+    pub fn was_planned_as(&mut self, planned: Vec<WindowSpec>, n_first: usize) {
+        self.first = self.windows.get(..n_first).map(<[WindowSpec]>::to_vec);
+        self.whole = Some(planned);
+    }
+
+    /// The windows of all parts, or of the plan where it has no parts. Where answers were generated,
+    /// these are the windows as they were planned, which every part knows: with the longest answers,
+    /// of tokens 0.
     pub fn whole(&self) -> &[WindowSpec] {
         self.whole.as_ref().unwrap_or(&self.windows)
     }
 
-    /// The first windows of the whole that have at least `n_rows` rows together; all of them if
-    /// they have fewer. They are the same for every part.
+    /// The first windows of the whole that were planned to have at least `n_rows` rows together; all
+    /// of them if they have fewer. They are the same for every part.
     pub fn first(&self, n_rows: u64) -> &[WindowSpec] {
         let (whole, mut left) = (self.whole(), n_rows);
         let is_wanted = |window: &&WindowSpec| {
@@ -203,7 +214,8 @@ impl Plan {
             is_wanted
         };
         let n_first = whole.iter().take_while(is_wanted).count();
-        whole.get(..n_first).unwrap_or(whole)
+        let windows = self.first.as_deref().unwrap_or(whole);
+        windows.get(..n_first).unwrap_or(windows)
     }
 
     /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
@@ -229,7 +241,8 @@ impl Plan {
         n_rows(&self.windows)
     }
 
-    /// Most scored rows of a window of the whole, of which this may be a part.
+    /// Most scored rows of a window of the whole, of which this may be a part; where answers were
+    /// generated, as it was planned.
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)

@@ -26,7 +26,7 @@ pub fn tolerance(encoding: Encoding) -> Option<f64> {
 /// The positions whose rows a file holds as the model gave them: spread evenly over the first window
 /// of all parts, its first and its last row among them.
 pub fn check_positions(plan: &Plan) -> Vec<CheckRow> {
-    let Some(window) = plan.whole().first() else {
+    let Some(window) = plan.first(1).first() else {
         return Vec::new();
     };
     let last = window.n_rows.saturating_sub(1) as usize;

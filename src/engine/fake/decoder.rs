@@ -9,7 +9,7 @@ use super::head::state_numbers;
 use super::row::mix;
 use super::weights::Perturbation;
 use super::{FakeEngine, FakeStates};
-use crate::engine::{Call, ContextOptions, Decoder, EngineError, Outputs, top_token};
+use crate::engine::{Appended, Call, ContextOptions, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
 fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
@@ -133,23 +133,20 @@ impl Decoder for FakeDecoder {
         })
     }
 
-    fn extend<E: From<EngineError>>(
-        &mut self,
-        window: &mut WindowSpec,
-        n: u32,
-        mut on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let tokens = &mut window.tokens;
-        let mut state = tokens
-            .iter()
-            .fold(self.seed, |state, &token| after(state, token));
-        for _ in 0..n {
-            let row = self.row(state);
-            let next = top_token(&row).unwrap_or_default();
-            tokens.push(next);
-            state = after(state, next);
-            on_token()?;
+    fn append(&mut self, appended: &[Appended<'_>]) -> Result<Vec<&[f32]>, EngineError> {
+        self.rows.clear();
+        for of in appended {
+            if self.fails_at == Some(of.window) {
+                return Err(self.failed(of.window, of.start, "a fake failure"));
+            }
+            let hash = of
+                .tokens
+                .iter()
+                .fold(self.seed, |state, &t| after(state, t));
+            self.rows.push(self.row(hash));
         }
-        Ok(())
+        Ok(slices(&self.rows))
     }
+
+    fn forget(&mut self, _sequence: usize) {}
 }

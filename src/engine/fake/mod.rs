@@ -42,6 +42,8 @@ pub struct FakeEngine {
     pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
+    /// The token that ends what its models generate, if there is one.
+    pub end_of_generation: Option<u32>,
     /// True if an accelerator computes all layers of its models.
     pub offloads: bool,
     /// The quality of the rows that can be computed from its models' hidden states.
@@ -56,6 +58,7 @@ impl Default for FakeEngine {
             has_attention: true,
             n_positions: None,
             fails_at: None,
+            end_of_generation: None,
             offloads: false,
             states: FakeStates::default(),
         }
@@ -197,6 +200,10 @@ impl Tokens for FakeModel {
     /// The BOS, and the line feed, so that texts hold special tokens too.
     fn is_special(&self, token: u32) -> bool {
         token == 0 || token == u32::from(b'\n')
+    }
+
+    fn is_end_of_generation(&self, token: u32) -> bool {
+        self.engine.end_of_generation == Some(token)
     }
 }
 

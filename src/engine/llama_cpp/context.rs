@@ -125,6 +125,16 @@ impl<'m> Context<'m> {
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.inner.as_ptr()), true) }
     }
 
+    /// Forgets the tokens of one sequence.
+    pub(super) fn forget(&mut self, sequence: usize) {
+        // SAFETY: the context is valid, and so is its memory. All tokens of a sequence can be
+        // removed from every kind of memory, so there is nothing to check.
+        unsafe {
+            let memory = sys::llama_get_memory(self.inner.as_ptr());
+            sys::llama_memory_seq_rm(memory, sequence as sys::llama_seq_id, -1, -1);
+        }
+    }
+
     /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.
     pub(super) fn decode(&mut self, batch: &mut Batch) -> Result<(), DecodeError> {
         if batch.tokens.is_empty() {
@@ -192,7 +202,7 @@ pub(super) fn context_params(
     params.n_seq_max = n_seq;
     // With one cache for all sequences, llama.cpp computes the tokens of a call in their order, so a
     // window's stay together. Otherwise it would take a few of each sequence in turn.
-    params.kv_unified = n_seq > 1;
+    params.kv_unified = n_seq > 1 && !options.has_own_caches;
     params.n_batch = calls.most_tokens(params.n_ctx);
     params.n_ubatch = match calls.is_equal {
         true => params.n_batch,

@@ -9,7 +9,7 @@ use super::LlamaCppModel;
 use super::context::{Batch, Context};
 use super::log::last_log_errors;
 use super::tap::Tap;
-use crate::engine::{Call, Decoder, EngineError, Outputs, top_token};
+use crate::engine::{Appended, Call, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -126,38 +126,27 @@ impl Decoder for LlamaCppDecoder<'_> {
         })
     }
 
-    fn extend<E: From<EngineError>>(
-        &mut self,
-        window: &mut WindowSpec,
-        n: u32,
-        mut on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut decoded = 0;
-        for _ in 0..n {
-            let n_tokens = window.tokens.len();
-            let last = n_tokens.saturating_sub(1);
-            let mut next = None;
-            while decoded < n_tokens {
-                let end = n_tokens.min(decoded + self.calls.n_batch.max(1) as usize);
-                let call = Call {
-                    positions: decoded..end,
-                    scored_start: last,
-                    next: None,
-                };
-                let rows = self.rows_of_call(window, &call, true)?;
-                next = rows.last().and_then(|row| top_token(row));
-                decoded = end;
-            }
-            let next = next.ok_or_else(|| {
-                let prompt = window.window;
-                let what = format!(
-                    "cannot generate a token after prompt {prompt}, position {last}: the logits are not finite: leave out the prompt, or use another model"
-                );
-                EngineError::model(&self.model.facts.path, what)
-            })?;
-            window.tokens.push(next);
-            on_token()?;
+    fn append(&mut self, appended: &[Appended<'_>]) -> Result<Vec<&[f32]>, EngineError> {
+        if let Some(tap) = &self.tap {
+            locked(tap).start(true);
         }
-        Ok(())
+        let mut batch = Batch::default();
+        for of in appended {
+            let end = of.tokens.len();
+            self.model.facts.check_window(end as u64)?;
+            let last = end.saturating_sub(1);
+            batch.push(of.sequence, of.tokens, of.start..end, last);
+        }
+        let (window, start) = appended
+            .first()
+            .map_or((0, 0), |first| (first.window, first.start));
+        self.compute(batch, window, start)
+    }
+
+    fn forget(&mut self, sequence: usize) {
+        match self.n_seq {
+            1 => self.context.clear(),
+            _ => self.context.forget(sequence),
+        }
     }
 }

@@ -14,7 +14,7 @@
 //! the original's, and `exchange` keeps account of what lies in their memory.
 //!
 //! `backends` and `rpc` start what computes, `device` describes it, and `log` and `abort` receive the
-//! messages of llama.cpp and ggml.
+//! messages of llama.cpp and ggml. `sampler` chooses tokens by chance.
 
 mod abort;
 mod backends;
@@ -36,6 +36,7 @@ mod probe;
 mod quantize;
 mod quantized_rows;
 mod rpc;
+mod sampler;
 mod tap;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use decoder::LlamaCppDecoder;
 pub use log::{follow_log, mlock_has_failed};
 pub use model::LlamaCppModel;
 pub use rpc::{on_wait, servers};
+pub use sampler::Sampler;
 
 use std::io::Read;
 use std::path::Path;

@@ -95,6 +95,10 @@ impl Tokens for LlamaCppModel<'_> {
         let attributes = || self.inner.vocab().attr(LlamaToken(token as i32));
         token < self.facts.n_vocab && attributes().intersects(special)
     }
+
+    fn is_end_of_generation(&self, token: u32) -> bool {
+        token < self.facts.n_vocab && self.inner.vocab().is_eog(LlamaToken(token as i32))
+    }
 }
 
 impl Model for LlamaCppModel<'_> {

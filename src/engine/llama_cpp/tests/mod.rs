@@ -1,6 +1,7 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
 mod exchange;
+mod generation;
 mod ggml_types;
 mod head;
 mod load;
@@ -208,11 +209,8 @@ fn a_context_that_shows_states_continues_a_text() {
                 start = decoder.decode_call(&window, at, false).unwrap().next;
             }
         }
-        let mut window = window.clone();
-        window.tokens.truncate(9);
-        let on_token = || Ok::<_, EngineError>(());
-        decoder.extend(&mut window, 12, on_token).unwrap();
-        window.tokens
+        let text = [window.tokens[..9].to_vec()];
+        generation::grow(&mut decoder, &text, 12, 7).0
     };
     assert_eq!(continued(true), continued(false));
 }

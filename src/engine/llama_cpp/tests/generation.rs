@@ -1,0 +1,81 @@
+//! Texts that grow together, each in a sequence of its own.
+
+use super::*;
+use crate::engine::{Appended, Decoder, FlashAttention, top_token};
+
+/// Appends `n` top tokens to each of these texts, all in one call, after each was decoded by itself in
+/// calls of `n_batch` tokens. Returns the texts, and the last row of each.
+pub fn grow(
+    decoder: &mut impl Decoder,
+    texts: &[Vec<u32>],
+    n: usize,
+    n_batch: usize,
+) -> (Vec<Vec<u32>>, Vec<Vec<f32>>) {
+    let mut texts = texts.to_vec();
+    let mut last = Vec::new();
+    for (sequence, text) in texts.iter().enumerate() {
+        decoder.forget(sequence);
+        let mut row = Vec::new();
+        for start in (0..text.len()).step_by(n_batch) {
+            let tokens = &text[..text.len().min(start + n_batch)];
+            let appended = Appended {
+                sequence,
+                window: sequence as u32,
+                tokens,
+                start,
+            };
+            row = decoder.append(&[appended]).unwrap()[0].to_vec();
+        }
+        last.push(row);
+    }
+    for i in 1..=n {
+        for (text, row) in texts.iter_mut().zip(&last) {
+            text.push(top_token(row).unwrap());
+        }
+        if i < n {
+            let appended = texts.iter().enumerate().map(|(sequence, tokens)| Appended {
+                sequence,
+                window: sequence as u32,
+                tokens,
+                start: tokens.len() - 1,
+            });
+            let appended: Vec<_> = appended.collect();
+            let rows = decoder.append(&appended).unwrap();
+            last = rows.iter().map(|row| row.to_vec()).collect();
+        }
+    }
+    (texts, last)
+}
+
+/// With a cache for each, a text grows as it does beside others, to the bit. One alone is left out:
+/// ggml computes the products of a single token with another kernel.
+#[test]
+fn texts_grow_together_as_they_do_beside_others() {
+    let model = load(&fixture("tiny-f16.gguf"));
+    let text = |i: u32| window(&model, 20 + 9 * i, i).tokens;
+    let texts: Vec<Vec<u32>> = (0..8).map(text).collect();
+    for flash_attn in [FlashAttention::On, FlashAttention::Off] {
+        let grown = |first: usize, n: usize| {
+            let options = ContextOptions {
+                n_ctx: 200,
+                n_seq: n as u32,
+                has_own_caches: true,
+                flash_attn,
+                shows_states: false,
+                ..options(64, 64)
+            };
+            let mut decoder = model.decoder(&options).unwrap();
+            // What a sequence held before leaves no trace.
+            grow(&mut decoder, &texts[8 - n..], 5, 64);
+            grow(&mut decoder, &texts[first..first + n], 40, 64)
+        };
+        let (all, rows) = grown(0, 8);
+        for first in [0, 2, 4, 6] {
+            let (two, two_rows) = grown(first, 2);
+            assert_eq!(two, all[first..first + 2]);
+            for (one, other) in two_rows.iter().zip(&rows[first..]) {
+                assert_eq!(bits(one), bits(other), "{flash_attn}, {first}");
+            }
+        }
+    }
+}
