@@ -11,7 +11,8 @@
 //! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
 //! 6. `summary`: all of them.
 //!
-//! Two models on the same tokens are compared by `ratio`, `paired`, `significance` and `pair`. Every
+//! Two models on the same tokens are compared by `ratio`, `paired`, `span_ratio`, `significance` and
+//! `pair`. Every
 //! result depends only on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
@@ -48,6 +49,7 @@ mod proportion;
 mod quantile;
 mod ratio;
 mod significance;
+mod span_ratio;
 mod spans;
 mod spread;
 mod summary;
@@ -74,6 +76,7 @@ pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use ratio::Ratio;
 pub use significance::{ShareDifference, holm};
+pub use span_ratio::SpanRatio;
 pub use spans::{PartNames, TokenSpans};
 pub(crate) use spread::ClusteredError;
 pub use spread::ClusteredInterval;

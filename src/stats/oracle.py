@@ -256,6 +256,31 @@ def ratios():
             ratio(rare, np.full(10, 0.01))]
 
 
+def span_ratios():
+    """The records' two divergences, as if they were two models', on the tokens of three spans."""
+    rows = records()
+    window, position, b, a = (np.array([r[i] for r in rows]) for i in (0, 1, 3, 4))
+    # The last span is in every third window.
+    span = np.where(position < 10, 1, np.where((window % 3 == 0) & (position >= 25), 3, 2))
+    out = []
+    for of in (1, 2, 3):
+        inside = span == of
+        clusters = np.unique(window[inside])
+        by_cluster = [[x[inside & (window == g)].sum() for g in clusters] for x in (a, b)]
+        value, _, lo, hi, _, p = ratio(*by_cluster)
+        # The logarithm of the ratio of ratios, with each token's influence on it, summed by window.
+        means = [x[part].sum() for part in (inside, ~inside) for x in (a, b)]
+        ln = np.log(means[0] / means[1] / (means[2] / means[3]))
+        u = np.where(inside, a / means[0] - b / means[1], b / means[3] - a / means[2])
+        u = np.array([u[window == g].sum() for g in np.unique(window)])
+        t = stats.t(min(len(clusters), len(np.unique(window[~inside]))) - 1)
+        se = np.sqrt(u.var(ddof=1) * len(u))
+        half = t.ppf(0.975) * se
+        out.append((value, lo, hi, p, np.exp(ln), np.exp(ln - half), np.exp(ln + half),
+                    2 * t.sf(abs(ln) / se)))
+    return out
+
+
 def macro_mean():
     """Of three groups of unequal size: the windows below 5, those below 20, and the others."""
     rows = records()
@@ -414,6 +439,7 @@ if __name__ == "__main__":
     table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
     table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences())
     table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
+    table("SPAN_RATIOS", "Pinned", span_ratios())
     table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
     table("SIGN_TEST", "(u64, u64, f64)", sign_test())

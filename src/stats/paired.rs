@@ -1,5 +1,6 @@
 //! Two models on the same tokens: the ratio and the difference of their mean KLDs.
 
+use std::collections::BTreeMap;
 use std::iter::repeat_n;
 
 use super::cluster::{Cluster, Clusters, by_cluster};
@@ -40,21 +41,26 @@ impl Paired {
         let counted = tokens.filter(|(_, (a, b))| !a.is_nan() && !b.is_nan());
         let (clusters, both): (Vec<Cluster>, Vec<(f64, f64)>) =
             counted.map(|(cluster, (a, b))| (cluster, (*a, *b))).unzip();
-        let of_a = by_cluster(&clusters, both.iter().map(|(a, _)| *a));
-        let of_b = by_cluster(&clusters, both.iter().map(|(_, b)| *b));
-        let sums = of_a.into_iter().zip(of_b.into_values());
-        let sums = sums.map(|((cluster, a), b)| (cluster, [a.sum, b.sum]));
         let differences: Vec<f64> = both.iter().map(|(a, b)| a - b).collect();
         let n_nearer = both.iter().filter(|(a, b)| a < b).count();
         let n_farther = both.iter().filter(|(a, b)| a > b).count();
         let n_untied = n_nearer + n_farther;
         Some(Self {
             n_tokens: both.len() as u64,
-            ratio: Ratio::of(&sums.collect(), confidence),
+            ratio: Ratio::of(&sums(&clusters, &both), confidence),
             difference: ClusteredMean::of(&clusters, &differences, confidence)?.by_cluster(),
             share_a_nearer: (n_untied > 0).then(|| n_nearer as f64 / n_untied as f64),
         })
     }
+}
+
+/// The sums of two models' KLDs in each cluster: the `i`-th token is in cluster `clusters[i]`.
+pub(super) fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, [f64; 2]> {
+    let of_a = by_cluster(clusters, klds.iter().map(|(a, _)| *a));
+    let of_b = by_cluster(clusters, klds.iter().map(|(_, b)| *b));
+    let sums = of_a.into_iter().zip(of_b.into_values());
+    sums.map(|((cluster, a), b)| (cluster, [a.sum, b.sum]))
+        .collect()
 }
 
 #[cfg(test)]

@@ -77,30 +77,66 @@ impl Ratio {
                 ..point(Some(0.0))
             });
         }
-        let strata = strata(sums);
-        let variances = strata.iter().map(|stratum| {
-            let n = stratum.len() as f64;
-            let u = stratum.iter().map(|[of_a, of_b]| of_a / a - of_b / b);
-            let mean = u.clone().collect::<Sum>().value() / n;
-            let squares: Sum = u.map(|u| (u - mean).powi(2)).collect();
-            n / (n - 1.0) * squares.value()
-        });
-        let se = variances.collect::<Sum>().value().sqrt();
-        let degrees = (sums.len() - strata.len()) as f64;
+        let influences = sums
+            .iter()
+            .map(|(cluster, [of_a, of_b])| (*cluster, of_a / a - of_b / b));
+        let se = standard_error(&influences.collect());
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
+        Some(Self::within(value, distance, se, degrees(sums), confidence))
+    }
+
+    /// Estimates how many times as large the ratio is on some tokens as on others, from both models'
+    /// sums of KLDs in each cluster that has such tokens. `None` where a sum of all clusters is 0, and
+    /// for fewer than two clusters of either.
+    ///
+    /// A cluster's influence on the logarithm is its influence on that of the ratio inside less its
+    /// influence outside. The degrees of freedom are those of the tokens that are in fewer clusters,
+    /// since what these differ by is known least.
+    pub(super) fn of_ratios(
+        inside: &BTreeMap<Cluster, [f64; 2]>,
+        outside: &BTreeMap<Cluster, [f64; 2]>,
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let mut influences = BTreeMap::<Cluster, f64>::new();
+        let mut value = 1.0;
+        for (sums, sign) in [(inside, 1.0), (outside, -1.0)] {
+            let total = |i: usize| sums.values().map(|sums| sums[i]).collect::<Sum>().value();
+            let [a, b] = [total(0), total(1)];
+            value *= (a / b).powf(sign);
+            for (cluster, [of_a, of_b]) in sums {
+                *influences.entry(*cluster).or_default() += sign * (of_a / a - of_b / b);
+            }
+        }
+        let distance = value.ln().abs();
+        let has_clusters = inside.len().min(outside.len()) > 1;
+        (has_clusters && distance.is_finite()).then(|| {
+            let degrees = degrees(inside).min(degrees(outside));
+            Self::within(
+                value,
+                distance,
+                standard_error(&influences),
+                degrees,
+                confidence,
+            )
+        })
+    }
+
+    /// A ratio whose logarithm is `distance` from 0, and has this standard error.
+    fn within(value: f64, distance: f64, se: f64, degrees: f64, confidence: Confidence) -> Self {
         let factor = (student_two_sided(confidence, degrees) * se).exp();
         let factor_above = (student_one_sided(confidence, degrees) * se).exp();
-        Some(Self {
+        Self {
+            value,
             se_ln: finite(se),
             lo: finite(value / factor),
             hi: finite(value * factor),
             upper: finite(value * factor_above),
-            ..point(match distance == 0.0 {
+            p: match distance == 0.0 {
                 true => Some(1.0),
                 false => finite(student_outside(distance / se, degrees)),
-            })
-        })
+            },
+        }
     }
 
     /// The second model over the first. Its one-sided end is not known.
@@ -113,6 +149,22 @@ impl Ratio {
             ..self
         }
     }
+}
+
+/// The standard error of a number from the clusters' influences on it.
+fn standard_error(influences: &BTreeMap<Cluster, f64>) -> f64 {
+    let variances = strata(influences).into_iter().map(|stratum| {
+        let n = stratum.len() as f64;
+        let mean = stratum.iter().copied().collect::<Sum>().value() / n;
+        let squares: Sum = stratum.iter().map(|u| (u - mean).powi(2)).collect();
+        n / (n - 1.0) * squares.value()
+    });
+    variances.collect::<Sum>().value().sqrt()
+}
+
+/// A degree of freedom for each cluster, less one for each stratum.
+fn degrees(sums: &BTreeMap<Cluster, [f64; 2]>) -> f64 {
+    (sums.len() - strata(sums).len()) as f64
 }
 
 #[cfg(test)]

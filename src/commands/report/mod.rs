@@ -20,7 +20,7 @@ use crate::report::comparison::{
     RatioToBest,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
-use crate::stats::{ClusterRule, Clusters, Confidence, Paired};
+use crate::stats::{ClusterRule, Clusters, Confidence, Paired, SpanRatio};
 use comparable::not_comparable;
 pub use files::is_listed;
 pub use row::Row;
@@ -173,6 +173,7 @@ impl Comparer {
             self.compare_pairs(&mut comparison, clusters, watch)?;
         }
         ranking::mark_indistinguishable(&mut comparison.models, self.confidence);
+        ranking::adjust_spans(&mut comparison.models);
         let not_compared = others.into_iter().filter_map(|(index, why)| {
             let sidecar = self.rows.get(&index)?.model.sidecar.clone();
             Some(NotCompared { sidecar, why })
@@ -212,20 +213,23 @@ impl Comparer {
             let paired = rows.and_then(|(a, b)| {
                 Paired::of(&a.runs, &a.klds, &b.klds, clusters, self.confidence)
             });
-            Ok((kind, a, b, paired))
+            let of_spans = rows.filter(|_| kind == PairKind::Best).map(|(a, b)| {
+                let (tokens, names) = ((a.runs.as_slice(), &a.spans), &a.header().spans);
+                SpanRatio::of_each(tokens, names, &a.klds, &b.klds, clusters, self.confidence)
+            });
+            Ok((kind, a, b, (paired, of_spans.unwrap_or_default())))
         });
-        let compared: Vec<(PairKind, usize, usize, Option<Paired>)> =
-            compared.collect::<Result<_>>()?;
+        type Compared = (PairKind, usize, usize, (Option<Paired>, Vec<SpanRatio>));
+        let compared: Vec<Compared> = compared.collect::<Result<_>>()?;
         for model in &mut comparison.models {
-            let is_its = |(kind, a, ..): &&(PairKind, usize, usize, _)| {
-                *kind == PairKind::Best && *a == model.index
-            };
+            let is_its = |(kind, a, ..): &&Compared| *kind == PairKind::Best && *a == model.index;
             model.indistinguishable_from_best = best == Some(model.index);
             let to_best = compared.iter().find(is_its);
-            if let Some(paired) = to_best.and_then(|(.., paired)| paired.as_ref()) {
+            if let Some((Some(paired), of_spans)) = to_best.map(|(.., of)| of) {
                 let p_holm = None;
                 let ratio = paired.ratio;
                 model.ratio_to_best = ratio.map(|ratio| RatioToBest { ratio, p_holm });
+                model.ratio_to_best_by_span = of_spans.clone();
                 model.difference_to_best = Some(paired.difference);
             }
         }
@@ -234,18 +238,20 @@ impl Comparer {
             let model = models.find(|model| model.index == index);
             model.map(|model| model.label.clone())
         };
-        let pairs = compared.into_iter().filter_map(|(kind, a, b, paired)| {
-            let paired = paired?;
-            Some(ComparedPair {
-                kind,
-                a: label(a)?,
-                b: label(b)?,
-                n_tokens: paired.n_tokens,
-                ratio: paired.ratio,
-                difference: paired.difference,
-                share_a_nearer: paired.share_a_nearer,
-            })
-        });
+        let pairs = compared
+            .into_iter()
+            .filter_map(|(kind, a, b, (paired, _))| {
+                let paired = paired?;
+                Some(ComparedPair {
+                    kind,
+                    a: label(a)?,
+                    b: label(b)?,
+                    n_tokens: paired.n_tokens,
+                    ratio: paired.ratio,
+                    difference: paired.difference,
+                    share_a_nearer: paired.share_a_nearer,
+                })
+            });
         comparison.pairs = pairs.collect();
         comparison.mark_as_near();
         Ok(())

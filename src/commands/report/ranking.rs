@@ -2,7 +2,7 @@
 
 use crate::report::comparison::ComparedModel;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-use crate::stats::{Confidence, holm};
+use crate::stats::{Confidence, SpanRatio, holm};
 
 /// Sorts by mean KLD, of equal ones by size. Those that leave out tokens come after the others.
 pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
@@ -71,6 +71,25 @@ pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confiden
         }
         model.indistinguishable_from_best = !p_holm.is_some_and(|p| p < confidence.outside());
     }
+}
+
+/// Adjusts the p-values by which models lose more in one span than elsewhere for the number of models
+/// and spans.
+pub fn adjust_spans(models: &mut [ComparedModel]) {
+    let mut of_each: Vec<&mut SpanRatio> = models
+        .iter_mut()
+        .flat_map(|model| &mut model.ratio_to_best_by_span)
+        .filter(|of| p_of_span(of).is_some())
+        .collect();
+    let p: Vec<f64> = of_each.iter().filter_map(|of| p_of_span(of)).collect();
+    for (of, p) in of_each.iter_mut().zip(holm(&p)) {
+        of.p_holm = Some(p);
+    }
+}
+
+/// The p-value of a model that loses as much in the span as elsewhere.
+fn p_of_span(of: &SpanRatio) -> Option<f64> {
+    of.to_others?.p
 }
 
 /// The path of a row's sidecar, or of its model where it has none.

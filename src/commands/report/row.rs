@@ -11,7 +11,7 @@ use crate::report::{ModelInfo, ModelResult};
 use crate::report::{WorstText, WorstToken};
 use crate::stats::{
     Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Run, Summary,
-    Tokens, Until, Windows,
+    TokenSpans, Tokens, Until, Windows,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -26,6 +26,8 @@ pub struct Row {
     pub tokens: TokenSet,
     /// The windows of its tokens.
     pub runs: Vec<Run>,
+    /// The spans of its tokens.
+    pub spans: TokenSpans,
     /// The sums of its windows.
     pub windows: Windows,
     /// The KLD of each token, as [`Columns::into_klds`].
@@ -107,6 +109,7 @@ impl Row {
             set_up: header.backend.clone().unwrap_or_default(),
             is_incomplete: false,
             ratio_to_best: None,
+            ratio_to_best_by_span: Vec::new(),
             difference_to_best: None,
             indistinguishable_from_best: false,
             is_as_near: false,
@@ -119,6 +122,7 @@ impl Row {
             model,
             tokens,
             runs: columns.runs.clone(),
+            spans: columns.spans.clone(),
             windows: counted.windows,
             klds: columns.into_klds(),
             stored,

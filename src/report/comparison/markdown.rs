@@ -15,6 +15,9 @@ const OF_MODELS: &str =
     "model | size | BPW | mean KLD | 99 % | same top | PPL ratio | times the best | p (Holm) | ";
 const OF_PAIRS: &str = "model | next in size | ratio | interval | p | nearer";
 
+/// The titles of the table of spans.
+const OF_SPANS: &str = "span | tokens | model | mean KLD | same top | times the best | interval | ";
+
 /// The name of a text that the reference does not record.
 const UNNAMED_TEXT: &str = "text of the reference";
 
@@ -24,6 +27,7 @@ impl Comparison {
     pub fn markdown(&self, breakdown: bool) -> String {
         let mut out = self.markdown_models();
         self.markdown_ratios(&mut out);
+        self.markdown_spans(&mut out);
         let set_up = self.set_up_table();
         if !set_up.1.is_empty() {
             out.push_str("\nSet-up, where models differ:\n\n");
@@ -86,6 +90,22 @@ impl Comparison {
         table(out, OF_PAIRS, 2, rows);
         if let Some(why) = self.why_p_differs() {
             let _ = writeln!(out, "\n{why}");
+        }
+    }
+
+    fn markdown_spans(&self, out: &mut String) {
+        let rows = self.span_rows();
+        if rows.is_empty() {
+            return;
+        }
+        out.push_str("\nBy span of the answers:\n\n");
+        let rows = rows.iter();
+        let cells = rows.map(|row| row.iter().map(|cell| escaped(cell)).collect());
+        table(out, OF_SPANS, 3, cells);
+        for legend in self.span_legends() {
+            // A plus at the start of a line would begin a list.
+            let legend = escaped(&legend).replacen('+', "\\+", 1);
+            let _ = writeln!(out, "\n{legend}");
         }
     }
 

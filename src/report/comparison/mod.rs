@@ -8,6 +8,7 @@ mod markdown;
 mod model;
 mod names;
 mod sentence;
+mod spans;
 mod text;
 
 use std::path::Path;

@@ -6,7 +6,7 @@ use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::result::{ModelResult, WorstToken};
-use crate::stats::{Estimate, Point, Ratio};
+use crate::stats::{Estimate, Point, Ratio, SpanRatio};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
@@ -31,6 +31,9 @@ pub struct ComparedModel {
     /// How many times as far as the best model it is; null for the best itself, for what is not
     /// ranked, and where both are exactly the reference's equals.
     pub ratio_to_best: Option<RatioToBest>,
+    /// How many times as far as the best model it is on the tokens of each span; empty for the best
+    /// itself, for what is not ranked, and unless several spans have tokens.
+    pub ratio_to_best_by_span: Vec<SpanRatio>,
     /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not
     /// ranked.
     pub difference_to_best: Option<Estimate>,

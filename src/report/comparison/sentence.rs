@@ -9,7 +9,7 @@ const NAMED: usize = 4;
 
 impl Comparison {
     /// Says which model is nearest to the original, which cannot be told from it, what a smaller one
-    /// costs, and which can be left out. Empty for fewer than two candidates. `name` makes a name
+    /// costs, which can be left out, and which is much worse in one span than elsewhere. Empty for fewer than two candidates. `name` makes a name
     /// of a label.
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
         let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
@@ -44,6 +44,7 @@ impl Comparison {
                 list(left_out)
             ));
         }
+        said.extend(self.much_worse_span(name));
         said
     }
 

@@ -62,6 +62,7 @@ impl Comparison {
         text.push_str(&self.models_text(&names));
         text.push_str(&self.legend());
         text.push_str(&self.ratios_text(&names));
+        text.push_str(&self.spans_text(&names));
         text.push_str(&self.set_up_text(&names));
         text + &self.not_compared_text()
     }

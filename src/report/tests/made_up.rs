@@ -19,6 +19,9 @@ pub const VERSIONS: Versions = Versions {
     json_version: 1,
 };
 
+/// The names of the spans that records number.
+pub const SPANS: [&str; 3] = ["prompt", "answer", "tool call"];
+
 /// Records of `n_windows` windows of `n_rows` rows; the last row of a window has no next token.
 pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
     let mut records = Vec::new();
@@ -130,7 +133,7 @@ pub fn result(
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let names = PartNames {
         groups: &names,
-        ..PartNames::default()
+        spans: &SPANS.map(str::to_owned),
     };
     let statistics = Statistics::of(&Columns::of(records), names, confidence, rule);
     ModelResult {

@@ -1,0 +1,177 @@
+//! Two models on the tokens of each span.
+
+use serde::Serialize;
+
+use super::cluster::{Cluster, Clusters};
+use super::columns::Run;
+use super::estimate::Confidence;
+use super::paired::sums;
+use super::ratio::Ratio;
+use super::spans::TokenSpans;
+
+/// How many times as far as another model one is on the tokens of a span.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SpanRatio {
+    /// The span's name.
+    pub label: String,
+    /// Tokens of the span that both models count.
+    pub n_tokens: u64,
+    /// The ratio of the mean KLDs on these tokens; null where both are 0.
+    pub ratio: Option<Ratio>,
+    /// That ratio over the ratio on all other tokens: above 1, the model loses more in this span than
+    /// elsewhere. Null where a mean is 0, and from fewer than two clusters.
+    pub to_others: Option<Ratio>,
+    /// The p-value of `to_others` after Holm's adjustment for the number of models and spans; null
+    /// where it was not adjusted.
+    pub p_holm: Option<f64>,
+}
+
+impl SpanRatio {
+    /// Compares the KLDs of two models, in nats, on the tokens of `runs`, NaN where a model does not
+    /// count a token: a ratio for each span that has tokens, in the order of `names`. Empty unless two
+    /// spans have some: a single one is all of the tokens.
+    pub fn of_each(
+        (runs, spans): (&[Run], &TokenSpans),
+        names: &[String],
+        a: &[f64],
+        b: &[f64],
+        clusters: &Clusters,
+        confidence: Confidence,
+    ) -> Vec<Self> {
+        let klds = a.iter().copied().zip(b.iter().copied());
+        let tokens = clusters.of_tokens(runs).into_iter().zip(spans.iter());
+        let tokens = tokens.zip(klds);
+        let counted = tokens.filter(|(_, (a, b))| !a.is_nan() && !b.is_nan());
+        let counted: Vec<((Cluster, u32), (f64, f64))> = counted.collect();
+        let of_span = |span: usize, label: &String| {
+            let (inside, outside): (Vec<_>, Vec<_>) = counted
+                .iter()
+                .map(|((cluster, of), klds)| (*of as usize == span, (*cluster, *klds)))
+                .partition(|(is_inside, _)| *is_inside);
+            let [inside, outside] = [inside, outside].map(|tokens| {
+                let (clusters, klds): (Vec<Cluster>, Vec<(f64, f64)>) =
+                    tokens.into_iter().map(|(_, token)| token).unzip();
+                (klds.len(), sums(&clusters, &klds))
+            });
+            Self {
+                label: label.clone(),
+                n_tokens: inside.0 as u64,
+                ratio: Ratio::of(&inside.1, confidence),
+                to_others: Ratio::of_ratios(&inside.1, &outside.1, confidence),
+                p_holm: None,
+            }
+        };
+        let of_each = names.iter().enumerate();
+        let mut of_each: Vec<Self> = of_each.map(|(span, name)| of_span(span, name)).collect();
+        of_each.retain(|of| of.n_tokens > 0);
+        match of_each.len() {
+            1 => Vec::new(),
+            _ => of_each,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::oracle::{assert_close, records};
+    use crate::stats::{ClusterRule, Columns, Windows};
+
+    /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
+    type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
+
+    const NAMES: [&str; 5] = ["prompt", "answer", "reasoning", "tool call", "code"];
+
+    /// The records' two divergences, as if they were two models', on the tokens of these spans.
+    fn of_each(span: impl Fn(u32, u32) -> u32) -> Vec<SpanRatio> {
+        let mut records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
+        for record in &mut records {
+            record.span = span(record.window, record.position);
+        }
+        let columns = Columns::of(&records);
+        let clusters = Clusters::of(
+            &Windows::of(&columns.runs, &columns.kld),
+            ClusterRule::Window,
+        );
+        SpanRatio::of_each(
+            (&columns.runs, &columns.spans),
+            &NAMES.map(str::to_owned),
+            &columns.reverse_kld,
+            &columns.kld,
+            &clusters,
+            Confidence::default(),
+        )
+    }
+
+    /// The cases of `oracle.py`.
+    #[test]
+    fn matches_numpy_and_scipy() {
+        let got = of_each(|window, position| match position {
+            0..10 => 1,
+            25.. if window % 3 == 0 => 3,
+            _ => 2,
+        });
+        let labels: Vec<&str> = got.iter().map(|of| of.label.as_str()).collect();
+        assert_eq!(labels, ["answer", "reasoning", "tool call"]);
+        for (got, expected) in got.iter().zip(SPAN_RATIOS) {
+            let (value, lo, hi, p, times, times_lo, times_hi, times_p) = expected;
+            let (ratio, to_others) = (got.ratio.unwrap(), got.to_others.unwrap());
+            for (got, expected) in [
+                (ratio.value, value),
+                (ratio.lo.unwrap(), lo),
+                (ratio.hi.unwrap(), hi),
+                (ratio.p.unwrap(), p),
+                (to_others.value, times),
+                (to_others.lo.unwrap(), times_lo),
+                (to_others.hi.unwrap(), times_hi),
+                (to_others.p.unwrap(), times_p),
+            ] {
+                assert_close(got, expected, 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_span_is_all_of_the_tokens() {
+        assert!(of_each(|_, _| 1).is_empty());
+        // One that is in a single window has a ratio, but no interval.
+        let got = of_each(|window, _| 1 + u32::from(window == 7));
+        assert_eq!(got.len(), 2);
+        assert!(got[1].ratio.is_some_and(|ratio| ratio.p.is_none()));
+        assert!(got.iter().all(|of| of.to_others.is_none()));
+    }
+
+    const SPAN_RATIOS: [Pinned; 3] = [
+        (
+            1.096273305830919,
+            0.8754998896478896,
+            1.3727188036092162,
+            0.41340396993245815,
+            1.0894795661721317,
+            0.877751671704025,
+            1.3522796519456328,
+            0.42730892689142624,
+        ),
+        (
+            0.9949731519460324,
+            0.9013586889339492,
+            1.0983103455343368,
+            0.9183653745783802,
+            0.9090077271068299,
+            0.7617383270192487,
+            1.0847492093161342,
+            0.28163992692227746,
+        ),
+        (
+            1.0900039271850859,
+            1.0074809244415233,
+            1.1792864087600605,
+            0.0342613852299377,
+            1.0667270524697008,
+            0.9513781476152702,
+            1.1960613214871276,
+            0.24434692189635573,
+        ),
+    ];
+}
