@@ -22,6 +22,7 @@ mod prepared;
 mod prompt_file;
 mod prompts;
 mod source;
+mod starter;
 mod text;
 mod texts;
 mod windows;
@@ -29,6 +30,7 @@ mod windows;
 pub use generation::{Generation, GenerationStep};
 pub use prepared::{PreparedInput, RawInput, Selection};
 pub use source::{
-    GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
+    GROUP_NAMES, NamedText, PromptPath, PromptSource, Source, TemplateChoice, TextSource,
+    is_group_name,
 };
 pub use windows::{Plan, ScoreFrom, Windowing};

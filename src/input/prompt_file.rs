@@ -1,15 +1,13 @@
 //! Reads a file of prompts: plain text with one per line, or JSONL.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow, bail};
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
 use kl_formats::{PromptContent, TextIdentity};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::source::{GROUP_NAMES, is_group_name};
-use super::text;
+use super::source::{GROUP_NAMES, PromptPath, is_group_name};
+use super::{starter, text};
 use crate::report::Warning;
 
 /// A prompt, and its line in the file, from 1.
@@ -24,11 +22,14 @@ pub struct PromptLine {
 /// Reads the first `max` prompts of a file, or all of them, and returns with them what identifies the
 /// file.
 pub fn read(
-    path: &Path,
+    path: &PromptPath,
     max: Option<u32>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
-    let file = text::read(path, warnings)?;
+    let file = match path {
+        PromptPath::Starter => starter::text(),
+        PromptPath::File(path) => text::read(path, warnings)?,
+    };
     let lines = parse(&file.text, max)
         .map_err(|(line, what)| anyhow!("{}: line {line}: {what}", path.display()))?;
     if lines.is_empty() {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::starter::STARTER;
 use super::{ScoreFrom, Windowing};
 
 /// Texts or a file of prompts, and how they become windows.
@@ -15,11 +16,11 @@ pub enum Source {
 }
 
 impl Source {
-    /// The files, `-` for standard input.
+    /// The files, `-` for standard input; none for the prompts that come with `kl`.
     pub fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Texts(source) => source.texts.iter().map(|text| &*text.path).collect(),
-            Self::Prompts(prompts) => vec![&prompts.path],
+            Self::Prompts(prompts) => prompts.path.file().into_iter().collect(),
         }
     }
 
@@ -96,8 +97,8 @@ pub fn is_group_name(name: &str) -> bool {
 /// The prompts to make windows of.
 #[derive(Debug)]
 pub struct PromptSource {
-    /// The file, or `-`.
-    pub path: PathBuf,
+    /// The file, or the prompts that come with `kl`.
+    pub path: PromptPath,
     /// The chat template to apply.
     pub template: TemplateChoice,
     /// True if special tokens are read as such where no template is applied.
@@ -111,6 +112,39 @@ pub struct PromptSource {
     /// The first scored position: not `Half` or `New`, since prompts differ in length and do not
     /// overlap. `None`: the prompt's last.
     pub score: Option<ScoreFrom>,
+}
+
+/// A file of prompts, or those that come with `kl`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptPath {
+    /// The prompts that come with `kl`.
+    Starter,
+    /// A file, or `-` for standard input.
+    File(PathBuf),
+}
+
+impl PromptPath {
+    /// The file, `-` for standard input.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Starter => None,
+            Self::File(path) => Some(path),
+        }
+    }
+
+    /// The name to show.
+    pub fn display(&self) -> impl fmt::Display {
+        self.file().unwrap_or(Path::new(STARTER)).display()
+    }
+}
+
+impl From<PathBuf> for PromptPath {
+    fn from(path: PathBuf) -> Self {
+        match path.as_os_str() == STARTER {
+            true => Self::Starter,
+            false => Self::File(path),
+        }
+    }
 }
 
 /// The chat template that is applied to prompts.

@@ -53,6 +53,7 @@ mod several;
 mod shards;
 mod sidecars;
 mod split_model;
+mod starter;
 mod until;
 mod vocabulary;
 mod windows;

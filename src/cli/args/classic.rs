@@ -114,10 +114,11 @@ pub struct InputArgs {
     #[arg(short, long, value_name = "PATH", value_parser = input_or_stdin())]
     pub text_path: Vec<PathBuf>,
 
-    /// Prompts to run it over, instead of a text; '-' reads stdin
+    /// Prompts to run it over, instead of a text: a file, '-' for stdin, or 'starter'
     ///
     /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
-    /// "group".
+    /// "group". 'starter' stands for 200 prompts that come with kl; a file of that name is
+    /// ./starter.
     #[arg(
         long, value_name = "PATH", value_parser = input_or_stdin(), alias = "prompts-file",
         conflicts_with_all = ["text_path", "stride"]

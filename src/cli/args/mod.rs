@@ -64,7 +64,7 @@ Examples:
   kl -m q4.gguf -r ref.gz -ngl 99                    evaluate one model
   kl -m q8.gguf -m q4.gguf -r ref.gz                 evaluate several
   kl -m q4.gguf --ref-model fp16.gguf -t wiki.txt    without a reference file
-  kl -m fp16.gguf --prompts p.jsonl -w ref.gz        prompts, not a text
+  kl -m fp16.gguf --prompts starter -w ref.gz --generate 64   chat answers
   kl info ref.gz --verify                            check a file
   kl convert ref.gz base.kld --format llama.cpp      convert a reference
   kl merge ref.gz ref.*.gz                           join the parts of --shard

@@ -114,7 +114,7 @@ fn prompts(
         (None, false) => TemplateChoice::OfModel,
     };
     Ok(PromptSource {
-        path,
+        path: path.into(),
         template,
         parse_special: args.parse_special,
         n_ctx,

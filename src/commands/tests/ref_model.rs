@@ -89,7 +89,7 @@ impl Folder {
         let lines = ["a prompt", "another, longer prompt", "the last one"];
         fs::write(self.path("prompts"), lines.join("\n")).unwrap();
         Source::Prompts(PromptSource {
-            path: self.path("prompts"),
+            path: self.path("prompts").into(),
             template: TemplateChoice::None,
             parse_special: false,
             n_ctx: None,

@@ -1,0 +1,64 @@
+//! The prompts that come with `kl`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::session::Session;
+
+/// The prompts as they stand in the repository.
+fn lines() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prompts/starter.jsonl");
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.collect()
+}
+
+#[test]
+fn a_reference_of_the_starter_prompts_names_them_and_has_their_groups() {
+    let session = Session::new();
+    let line = "-m @f16 --prompts starter --max-windows 12 --generate 8 --no-chat-template -q";
+    session.ok(&format!("{line} -w ref.gz"));
+    let info = session.info("ref.gz --verify");
+    assert_eq!(info["text"]["name"], "starter-1");
+    assert_eq!(info["prompts"]["n_prompts"], 12);
+    let lines = lines();
+    let first: BTreeSet<&str> = lines[..12]
+        .iter()
+        .map(|line| line["group"].as_str().unwrap())
+        .collect();
+    let groups = info["groups"].as_array().unwrap();
+    let groups: BTreeSet<&str> = groups
+        .iter()
+        .map(|group| group["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(groups, first);
+
+    let json = session.json("-m @q4 -r ref.gz");
+    for (prompt, line) in json["models"][0]["prompts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(&lines)
+    {
+        assert_eq!(prompt["prompt"], line["prompt"]);
+    }
+    session
+        .ok("report tiny-q4_K_M@ref.kls")
+        .prints(&["96 in 12 prompts of starter-1"]);
+}
+
+#[test]
+fn a_file_called_starter_is_read_by_its_path() {
+    let session = Session::new();
+    session.write("starter", "One prompt of my own.\n");
+    let line = "-m @f16 --no-chat-template --max-windows 1 -q --prompts";
+    session.ok(&format!("{line} starter -w built-in.gz"));
+    session.ok(&format!("{line} ./starter -w own.gz"));
+    assert_eq!(session.info("built-in.gz")["text"]["name"], "starter-1");
+    assert_eq!(session.info("own.gz")["text"]["name"], json!("starter"));
+    // The file is not an input then, and may be replaced.
+    session.ok(&format!("{line} starter -w starter --force"));
+}
