@@ -197,7 +197,7 @@ impl Random {
     }
 
     /// Standard normal, by Box and Muller's method.
-    fn normal(&mut self) -> f64 {
+    pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }

@@ -9,6 +9,7 @@
 pub mod comparison;
 mod condition;
 mod doubts;
+pub mod identical_output;
 mod info;
 pub mod layout;
 mod model_line;

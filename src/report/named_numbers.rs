@@ -87,6 +87,7 @@ fn made_up() -> Vec<TokenRecord> {
         eval_top_p: 0.25,
         ref_unknown_p: 0.25,
         kld: 1.0,
+        flags: TokenRecord::NEXT_IS_GREEDY,
         group: window,
         ..TokenRecord::default()
     };

@@ -5,6 +5,7 @@ use std::iter::repeat_n;
 
 use kl_formats::TokenRecord;
 
+use super::identical_output::Answers;
 use super::mean::MeanMaxSoFar;
 use super::spans::TokenSpans;
 use super::token::{ExcludedToken, ExclusionReason, TokenLocation, delta_p};
@@ -80,6 +81,8 @@ pub struct Columns {
     pub(super) n_nll_infinite: u64,
     pub(super) n_nll_unknown: u64,
     pub(super) unknown_p: MeanMaxSoFar,
+    /// The answers that the reference's model gave greedily.
+    pub(super) answers: Answers,
     /// The first tokens that are not counted.
     pub(super) excluded: Vec<ExcludedToken>,
     /// The indices of all records that are not counted.
@@ -130,6 +133,7 @@ impl Columns {
         let index = self.kld.len() + self.not_counted.len();
         Run::add(&mut self.runs, window, group);
         self.spans.push(record.span);
+        self.answers.push(record);
         let Some(which) = ExclusionReason::of(record) else {
             Run::add(&mut self.counted, window, group);
             self.counted_spans.push(record.span);

@@ -7,8 +7,9 @@
 //!    `spans`;
 //! 2. `cluster`: the sums of each window, and windows in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
-//! 4. `clustered_mean`, `quantile`, `proportion`: estimates that have such intervals;
-//! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
+//! 4. `clustered_mean`, `quantile`, `proportion`, `survival`: estimates that have such intervals;
+//! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `identical_output`, `breakdown`: the
+//!    parts of a report;
 //! 6. `summary`: all of them.
 //!
 //! Two models on the same tokens are compared by `ratio`, `paired`, `span_ratio`, `significance` and
@@ -33,6 +34,7 @@ mod curves;
 mod delta_p;
 mod distribution;
 mod estimate;
+mod identical_output;
 pub mod llama_perplexity;
 mod logit_metrics;
 mod mean;
@@ -53,6 +55,7 @@ mod span_ratio;
 mod spans;
 mod spread;
 mod summary;
+mod survival;
 mod token;
 mod until;
 
@@ -65,6 +68,7 @@ pub use curves::Point;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, MIN_WINDOWS_TO_PLAN};
 pub use estimate::{Confidence, Estimate};
+pub use identical_output::{IdenticalOutput, SharePoint};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitSummary, LogitsNotAvailable, Metric};
 pub use mean::MeanMax;

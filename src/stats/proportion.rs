@@ -32,7 +32,7 @@ impl Share {
         let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);
         let spread = Spread::of(clusters, residuals);
         let estimate = match spread.n_for_share(confidence) {
-            Some(n) => estimate(share, n, confidence),
+            Some(n) => jeffreys(share, n, confidence),
             None if hits.is_empty() => return None,
             None => Estimate::point(share),
         };
@@ -49,7 +49,7 @@ impl Share {
 /// It is the equal-tailed interval of the posterior Beta(k + ½, n − k + ½), `k = share · n`, from
 /// the Jeffreys prior Beta(½, ½). For `k = 0` the lower end is 0 and for `k = n` the upper end is 1
 /// (Brown, Cai & DasGupta 2001), so that the interval holds the observed share.
-fn estimate(share: f64, n: f64, confidence: Confidence) -> Estimate {
+pub(super) fn jeffreys(share: f64, n: f64, confidence: Confidence) -> Estimate {
     let tail = 0.5 * confidence.outside();
     let body = 1.0 - tail;
     let (a, b) = (share * n + 0.5, (1.0 - share) * n + 0.5);
@@ -74,7 +74,7 @@ mod tests {
     fn matches_scipy() {
         for (k, n, lo, hi) in JEFFREYS {
             let (share, n) = (k as f64 / n as f64, n as f64);
-            let got = estimate(share, n, Confidence::default());
+            let got = jeffreys(share, n, Confidence::default());
             assert_close(got.value, share, 1e-15);
             assert_close(got.lo.unwrap(), lo, 1e-13);
             assert_close(got.hi.unwrap(), hi, 1e-13);
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn none_and_all() {
         let at = |k, n| {
-            estimate(
+            jeffreys(
                 f64::from(k) / f64::from(n),
                 f64::from(n),
                 Confidence::default(),
@@ -115,7 +115,7 @@ mod tests {
             for k in [0, n / 7, n / 2] {
                 let at = |k: u64| {
                     let share = k as f64 / n as f64;
-                    estimate(share, n as f64, Confidence::default())
+                    jeffreys(share, n as f64, Confidence::default())
                 };
                 let (left, right) = (at(k), at(n - k));
                 assert_close(left.lo.unwrap(), 1.0 - right.hi.unwrap(), 1e-9);

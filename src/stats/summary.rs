@@ -13,6 +13,7 @@ use super::curves::{self, Point};
 use super::delta_p::DeltaP;
 use super::distribution::Distribution;
 use super::estimate::{Confidence, Estimate};
+use super::identical_output::IdenticalOutput;
 use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
@@ -60,6 +61,10 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
+    /// The number of tokens for which the model's greedy answers are the reference's; absent where
+    /// the reference's model has not answered greedily.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identical_output: Option<IdenticalOutput>,
     /// The most probability that the entries that a base file does not record can have; null if the
     /// reference records all.
     pub unknown_p: Option<MeanMax>,
@@ -201,6 +206,7 @@ impl<'c> Tokens<'c> {
                 ..perplexity
             }),
             delta_p: DeltaP::of(&with_next, &columns.delta_p, &self.delta_ps, confidence),
+            identical_output: IdenticalOutput::of(&columns.answers, clusters, confidence),
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };

@@ -59,6 +59,19 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
     records
 }
 
+/// Records of greedy answers of `n` tokens, one for each of `differ_at`: the token at which the model
+/// would have answered otherwise.
+pub fn greedy(n: u32, differ_at: &[u32]) -> Vec<TokenRecord> {
+    let mut records = records(differ_at.len() as u32, n + 1);
+    records.retain(|record| record.next_token().is_some());
+    for record in &mut records {
+        let differs = differ_at.get(record.window as usize) == Some(&record.position);
+        record.flags |= TokenRecord::NEXT_IS_GREEDY;
+        record.eval_top = record.token + u32::from(differs);
+    }
+    records
+}
+
 /// Makes every row at `position` one that is not finite.
 pub fn exclude(records: &mut [TokenRecord], position: u32) {
     for record in records.iter_mut().filter(|r| r.position == position) {

@@ -24,6 +24,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
     heading(&mut out, report, reference);
+    if let Some(identical) = &summary.identical_output {
+        sections::identical_output(&mut out, identical);
+    }
     if summary.n_tokens > 0 {
         sections::divergence(&mut out, summary, report.max_at_text.as_deref());
     }

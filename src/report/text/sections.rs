@@ -3,6 +3,7 @@
 use crate::report::comparison::breakdown::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
+use crate::report::identical_output::sentence;
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, rough,
@@ -10,8 +11,8 @@ use crate::report::number::{
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
-    Acceptance, Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable,
-    Metric, Perplexity, Summary,
+    Acceptance, Agreement, Bin, DeltaP, Distribution, Estimate, IdenticalOutput, LogitSummary,
+    LogitsNotAvailable, Metric, Perplexity, Summary,
 };
 
 /// The most characters of a group's name.
@@ -19,6 +20,21 @@ const LABEL_CHARS: usize = 16;
 
 /// The quantiles that kl.py prints.
 const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
+
+/// For how many tokens the model's own greedy answers are the reference's.
+pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
+    out.title(&sentence(of));
+    let tokens = |n: u32| count(n.into());
+    let ends = ends(
+        of.median_lo.map(f64::from),
+        of.median_hi.map(f64::from),
+        |n| tokens(n as u32),
+    );
+    let median = or_undefined(of.median_tokens, tokens);
+    out.value("same tokens, median", &median, &ends);
+    out.estimate("same to the end", &of.share_identical, percent);
+    out.value("greedy answers", &count(of.n_answers), "");
+}
 
 /// The KL divergence: its mean, what the mean rests on, and its tail. `max_at_text` is the text of
 /// the token after the largest divergence.

@@ -1,0 +1,175 @@
+//! Greedy answers, some of which end before anything differs: how often the intervals of their curve
+//! and of its median hold the true values.
+
+use kl::stats::{
+    ClusterRule, Columns, Confidence, IdenticalOutput, PartNames, SharePoint, Statistics,
+};
+use kl_formats::TokenRecord;
+use rayon::prelude::*;
+
+use super::text::Random;
+
+/// The most tokens of an answer.
+const MAX_TOKENS: u32 = 128;
+
+/// The tokens at which the curve is looked at.
+const TOKENS: [u32; 4] = [4, 16, 48, 96];
+
+const N_ANSWERS: [u32; 4] = [20, 50, 200, 500];
+
+/// Answers of a conversation.
+const CONVERSATION: u32 = 4;
+
+/// The chance that a token differs, on average, and the standard deviation of its logarithm between
+/// answers.
+const DIFFERS: f64 = 0.02;
+const SPREAD: f64 = 1.0;
+
+/// The share of an answer's difficulty, as a variance, that a conversation's answers have in common.
+const IN_COMMON: f64 = 0.7;
+
+/// A kind of made-up answers.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// The share of answers that end before [`MAX_TOKENS`].
+    ending: f64,
+    in_common: f64,
+    rule: ClusterRule,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "all go on to the end",
+        ending: 0.0,
+        in_common: 0.0,
+        rule: ClusterRule::Auto,
+    },
+    Kind {
+        name: "half end early",
+        ending: 0.5,
+        in_common: 0.0,
+        rule: ClusterRule::Auto,
+    },
+    Kind {
+        name: "nine of ten end early",
+        ending: 0.9,
+        in_common: 0.0,
+        rule: ClusterRule::Auto,
+    },
+    Kind {
+        name: "half end early, in conversations",
+        ending: 0.5,
+        in_common: IN_COMMON,
+        rule: ClusterRule::Auto,
+    },
+    Kind {
+        name: "the same, `--cluster window`",
+        ending: 0.5,
+        in_common: IN_COMMON,
+        rule: ClusterRule::Window,
+    },
+];
+
+/// Prints the coverage of each kind's intervals, in percent.
+pub fn table(replications: u64) {
+    let truth = TOKENS.map(share);
+    let median = (1..).find(|tokens| share(*tokens) <= 0.5);
+    let median = median.unwrap_or(0) - 1;
+    let columns = TOKENS.map(|tokens| format!(" {tokens} tokens |")).concat();
+    println!("True shares: {truth:.3?}, median {median}.\n");
+    println!("| answers | of | median |{columns} identical |");
+    println!("|---|---:|---:|{}---:|", "---:|".repeat(TOKENS.len()));
+    for kind in KINDS {
+        // The share that is the same to its end has no formula: it is that of many answers.
+        let many = identical_output(&kind, 200_000, u64::MAX);
+        let identical = many.n_identical as f64 / many.n_answers as f64;
+        for n in N_ANSWERS {
+            let seeds = (0..replications).into_par_iter();
+            let held = seeds.map(|seed| {
+                let of = identical_output(&kind, n, u64::from(n) << 32 | seed);
+                let lo_of_median = of.median_lo.unwrap_or(u32::MAX);
+                let hi_of_median = of.median_hi.unwrap_or(u32::MAX);
+                let mut held = vec![(lo_of_median..=hi_of_median).contains(&median)];
+                held.extend((0..TOKENS.len()).map(|i| holds(at(&of, TOKENS[i]), truth[i])));
+                let estimate = of.share_identical;
+                let (lo, hi) = (estimate.lo.unwrap_or(0.0), estimate.hi.unwrap_or(1.0));
+                held.push((lo..=hi).contains(&identical));
+                held
+            });
+            let held: Vec<Vec<bool>> = held.collect();
+            let cells = (0..TOKENS.len() + 2).map(|column| {
+                let n = held.iter().filter(|held| held[column]).count();
+                format!(" {:.1} |", 100.0 * n as f64 / held.len() as f64)
+            });
+            println!("| {} | {n} |{}", kind.name, cells.collect::<String>());
+        }
+    }
+}
+
+/// The true share of answers that are the same for so many tokens.
+fn share(tokens: u32) -> f64 {
+    const POINTS: i32 = 4000;
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for i in -POINTS..=POINTS {
+        let z = 8.0 * f64::from(i) / f64::from(POINTS);
+        let weight = (-0.5 * z * z).exp();
+        sum += weight * (-rate(z) * f64::from(tokens)).exp();
+        weights += weight;
+    }
+    sum / weights
+}
+
+/// The rate at which tokens differ, for an answer of this difficulty, which is standard normal.
+fn rate(difficulty: f64) -> f64 {
+    DIFFERS * (SPREAD * difficulty - 0.5 * SPREAD * SPREAD).exp()
+}
+
+/// What one made-up evaluation of so many answers gives.
+fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
+    let mut random = Random(seed);
+    let (mut records, mut common) = (Vec::new(), 0.0);
+    for window in 0..n_answers {
+        if window.is_multiple_of(CONVERSATION) {
+            common = random.normal();
+        }
+        let own = random.normal();
+        let difficulty = kind.in_common.sqrt() * common + (1.0 - kind.in_common).sqrt() * own;
+        let differs_at = (-random.uniform().ln() / rate(difficulty)) as u32;
+        let length = match random.uniform() < kind.ending {
+            true => 8 + (random.uniform() * f64::from(MAX_TOKENS - 8)) as u32,
+            false => MAX_TOKENS,
+        };
+        // What follows the first token that differs changes nothing.
+        for position in 0..length.min(differs_at.saturating_add(1)) {
+            records.push(TokenRecord {
+                window,
+                position,
+                flags: TokenRecord::NEXT_IS_GREEDY,
+                eval_top: u32::from(position == differs_at),
+                ref_top_rank: 1,
+                eval_top_rank: 1,
+                kld: rate(difficulty) * (0.5 * random.normal()).exp(),
+                ..TokenRecord::default()
+            });
+        }
+    }
+    let columns = Columns::of(&records);
+    let statistics = Statistics::of(
+        &columns,
+        PartNames::default(),
+        Confidence::default(),
+        kind.rule,
+    );
+    statistics.summary.identical_output.unwrap()
+}
+
+/// The last point up to so many tokens.
+fn at(of: &IdenticalOutput, tokens: u32) -> Option<&SharePoint> {
+    of.curve.iter().rfind(|point| point.tokens <= tokens)
+}
+
+fn holds(point: Option<&SharePoint>, share: f64) -> bool {
+    let ends = point.and_then(|point| point.lo.zip(point.hi));
+    ends.is_some_and(|(lo, hi)| (lo..=hi).contains(&share))
+}
