@@ -174,6 +174,9 @@ pub(super) fn score(pair: &RowPair<'_>) -> TokenRecord {
         flags: 0,
         group: 0,
         span: 0,
-        acceptance: f64::NAN,
+        acceptance: match nothing {
+            true => 0.0,
+            false => sum(ln_p.iter().zip(&ln_q).map(|(p, q)| p.min(*q).exp())),
+        },
     }
 }

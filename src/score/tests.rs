@@ -16,6 +16,9 @@ use super::{RowPair, oracle, passes, score};
 const RELATIVE: f64 = 1e-11;
 const ABSOLUTE: f64 = 1e-11;
 
+/// The acceptance, whose exponentials are computed in f32.
+const ACCEPTANCE: f64 = 5e-7;
+
 struct Random(u64);
 
 impl Random {
@@ -102,8 +105,17 @@ fn check_pair(pair: RowPair<'_>) -> TokenRecord {
         close("eval nll", got.eval_nll, want.eval_nll, RELATIVE);
         close("ref top's p", got.ref_top_p, want.ref_top_p, RELATIVE);
         close("eval top's p", got.eval_top_p, want.eval_top_p, RELATIVE);
+        let error = (got.acceptance - want.acceptance).abs();
+        let both_unknown = got.acceptance.is_nan() && want.acceptance.is_nan();
+        assert!(
+            error <= ACCEPTANCE || both_unknown,
+            "{kernel}: acceptance {}, not {}",
+            got.acceptance,
+            want.acceptance
+        );
         close("unknown", got.ref_unknown_p, want.ref_unknown_p, RELATIVE);
         assert!(!(got.ref_top_p > 1.0 || got.eval_top_p > 1.0), "{kernel}");
+        assert!(!(got.acceptance < 0.0 || got.acceptance > 1.0), "{kernel}");
         assert!(!(got.kld < 0.0 || got.reverse_kld < 0.0), "{kernel}");
         let whole = |s: &TokenRecord| {
             (

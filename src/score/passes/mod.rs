@@ -3,6 +3,7 @@
 //! Everything is `inline(always)`: what is inlined into a kernel's entry point is compiled with its
 //! instructions.
 
+mod acceptance;
 mod close;
 mod sums;
 mod top;
@@ -13,6 +14,7 @@ use kl_formats::TokenRecord;
 use super::exp::UNDERFLOW;
 use super::pair::RowPair;
 use super::rows::Source;
+use acceptance::acceptance;
 use close::{CLOSE, close};
 use sums::{Counted, Sums, one_pass, two_passes};
 use top::{Top, count_above, rank};
@@ -74,6 +76,11 @@ pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_
             false => close(simd, reference, eval, Counted::Every, floors, &sums),
         };
     }
+    // Exactly, and without another pass.
+    let acceptance = match are_equal && are_infinite == [false; 2] {
+        true => 1.0,
+        false => acceptance(simd, reference, eval, floors, &sums),
+    };
     let divergence = |which: usize| match are_infinite[which] {
         true => f64::INFINITY,
         false => at_least_zero(divergences[which]),
@@ -124,7 +131,7 @@ pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_
             None => 0.0,
         },
         token,
-        acceptance: f64::NAN,
+        acceptance,
         ..TokenRecord::default()
     }
 }
