@@ -194,7 +194,7 @@ pub use map::{
 };
 pub use native::{Header, NativeReader};
 pub use numbers::Float;
-pub use prompt::{Messages, Prompt, PromptContent};
+pub use prompt::{Messages, Prompt, PromptContent, Role, Variables};
 pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
     split_gguf_name,

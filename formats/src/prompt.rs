@@ -1,6 +1,10 @@
 //! A prompt as it was given: a text, or the messages of a chat.
 
-use std::borrow::Cow;
+mod messages;
+mod variables;
+
+pub use messages::{Messages, Role};
+pub use variables::Variables;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -12,6 +16,9 @@ use serde_json::value::RawValue;
 pub struct Prompt {
     /// The text, or the messages.
     pub content: PromptContent,
+    /// What the chat template got beside the messages: of a conversation with several answers, the
+    /// first one's prompt has them.
+    pub variables: Variables,
     /// The number of tokens it was decoded as: with an inserted BOS, without those of the answer.
     pub n_tokens: u32,
     /// True if it continues the conversation of the prompt before it: the content is what follows
@@ -28,6 +35,7 @@ impl Prompt {
     pub fn new(content: PromptContent, n_tokens: u32) -> Self {
         Self {
             content,
+            variables: Variables::default(),
             n_tokens,
             continues: false,
             spans: Vec::new(),
@@ -70,7 +78,8 @@ impl PromptContent {
         let unlike = |what: &str| {
             format!(r#"{what}; expected {{"prompt": "..."}} or {{"messages": [...]}}"#)
         };
-        serde_json::from_str::<IgnoredAny>(json).map_err(|error| unlike(&invalid(&error)))?;
+        serde_json::from_str::<IgnoredAny>(json)
+            .map_err(|error| unlike(&messages::invalid(&error)))?;
         // An array would do for serde.
         if !json.trim_start().starts_with('{') {
             return Err(unlike("not a JSON object"));
@@ -110,142 +119,6 @@ impl PromptContent {
     }
 }
 
-/// The form of messages, for errors.
-const MESSAGES: &str = r#"[{"role": "...", "content": "..."}]"#;
-
-/// A list of messages: JSON, kept byte for byte.
-#[derive(Serialize, Deserialize, Clone, Debug)]
-#[serde(transparent)]
-pub struct Messages(Box<RawValue>);
-
-impl PartialEq for Messages {
-    fn eq(&self, other: &Self) -> bool {
-        self.json() == other.json()
-    }
-}
-
-impl Eq for Messages {}
-
-/// Where a line stops being JSON.
-fn invalid(error: &serde_json::Error) -> String {
-    match error.is_eof() {
-        true => "not valid JSON: it ends too early".to_owned(),
-        false => format!("not valid JSON at column {}", error.column()),
-    }
-}
-
-/// The fields of a message that are read here; a template may use more.
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow)]
-    role: Option<&'a RawValue>,
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-}
-
-/// A part of a message's content.
-#[derive(Deserialize)]
-struct Part<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-}
-
-impl Messages {
-    /// The JSON itself.
-    pub fn json(&self) -> &str {
-        self.0.get()
-    }
-
-    /// Finds a fault in the list: it must have messages, each with a `role` and a `content`, which is
-    /// a string or a list of parts, all of them texts.
-    fn fault(&self) -> Option<String> {
-        let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(self.json()) else {
-            return Some(format!("messages is not a list; expected {MESSAGES}"));
-        };
-        if messages.is_empty() {
-            return Some(format!("no message in messages; expected {MESSAGES}"));
-        }
-        let mut numbered = (1..).zip(&messages);
-        numbered.find_map(|(number, message)| {
-            let fault = message_fault(message)?;
-            Some(format!("message {number}: {fault}"))
-        })
-    }
-
-    /// The text of the user's last message; all of the JSON if there is none.
-    fn label(&self) -> String {
-        let messages: Vec<Message<'_>> = serde_json::from_str(self.json()).unwrap_or_default();
-        let is_users = |role: &RawValue| serde_json::from_str(role.get()).ok() == Some("user");
-        let last = messages
-            .iter()
-            .rfind(|message| message.role.is_some_and(is_users));
-        last.and_then(|last| text_of(last.content?))
-            .unwrap_or_else(|| self.json().to_owned())
-    }
-}
-
-/// Finds a fault in a message.
-fn message_fault(message: &RawValue) -> Option<String> {
-    let unlike = |what: &str| Some(format!("{what}; expected {MESSAGES}"));
-    let fields = match serde_json::from_str::<Message<'_>>(message.get()) {
-        Ok(fields) if message.get().starts_with('{') => fields,
-        _ => return unlike("not an object with one role and one content"),
-    };
-    let is_string = |value: &RawValue| value.get().starts_with('"');
-    let (role, content) = match (fields.role, fields.content) {
-        (None, _) => return unlike("no role"),
-        (_, None) => return unlike("no content"),
-        (Some(role), Some(content)) => (role, content),
-    };
-    if !is_string(role) {
-        return unlike("role is not a string");
-    }
-    if is_string(content) {
-        return None;
-    }
-    let Ok(parts) = serde_json::from_str::<Vec<&RawValue>>(content.get()) else {
-        return unlike("content is neither a string nor a list of parts");
-    };
-    (1..).zip(parts).find_map(|(number, part)| {
-        let fault = part_fault(part)?;
-        Some(format!("part {number} of its content {fault}"))
-    })
-}
-
-/// Finds a fault in a part of a message's content: only texts can be put into a template.
-fn part_fault(part: &RawValue) -> Option<String> {
-    let unlike = |what: &str| {
-        Some(format!(
-            r#"{what}; expected {{"type": "text", "text": "..."}}"#
-        ))
-    };
-    match serde_json::from_str::<Part<'_>>(part.get()) {
-        Ok(fields) if part.get().starts_with('{') => match (fields.kind.as_deref(), fields.text) {
-            (Some("text"), Some(text)) if text.get().starts_with('"') => None,
-            (Some("text"), _) => unlike("has no text"),
-            (Some(kind), _) => Some(format!(
-                "is of type {kind:?}, but only texts can be used: leave this prompt out"
-            )),
-            (None, _) => unlike("has no type"),
-        },
-        _ => unlike("is not a part"),
-    }
-}
-
-/// The text of a message's content: a string, or a list of parts of which some have a `text`.
-fn text_of(content: &RawValue) -> Option<String> {
-    if let Ok(text) = serde_json::from_str(content.get()) {
-        return Some(text);
-    }
-    let parts: Vec<Part<'_>> = serde_json::from_str(content.get()).ok()?;
-    let texts = parts.iter().filter_map(|part| part.text);
-    texts
-        .map(|text| serde_json::from_str::<String>(text.get()).ok())
-        .collect()
-}
-
 /// A prompt in JSON.
 #[derive(Serialize, Deserialize)]
 struct Fields {
@@ -253,6 +126,8 @@ struct Fields {
     prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     messages: Option<Messages>,
+    #[serde(default, skip_serializing_if = "Variables::is_empty")]
+    variables: Variables,
     n_tokens: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     continues: bool,
@@ -271,6 +146,7 @@ impl TryFrom<Fields> for Prompt {
         };
         Ok(Self {
             content,
+            variables: fields.variables,
             n_tokens: fields.n_tokens,
             continues: fields.continues,
             spans: fields.spans,
@@ -287,6 +163,7 @@ impl From<Prompt> for Fields {
         Self {
             prompt: text,
             messages,
+            variables: prompt.variables,
             n_tokens: prompt.n_tokens,
             continues: prompt.continues,
             spans: prompt.spans,
@@ -307,6 +184,7 @@ mod tests {
         for json in [
             r#"{"prompt":"a \"b\"\n","n_tokens":3}"#,
             r#"{"messages":[ {"content":1.50,  "role":"x"}, 1e400 ],"n_tokens":0}"#,
+            r#"{"prompt":"a","variables":{"tools":[ 1.0],"think":false},"n_tokens":3}"#,
             r#"{"prompt":"a","n_tokens":3,"continues":true,"spans":[[0,3],[2,1]]}"#,
         ] {
             let prompt: Prompt = serde_json::from_str(json).unwrap();

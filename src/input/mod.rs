@@ -22,6 +22,7 @@ mod prepared;
 mod prompt_file;
 mod prompts;
 mod source;
+mod spans;
 mod starter;
 mod text;
 mod texts;
@@ -33,4 +34,5 @@ pub use source::{
     GROUP_NAMES, NamedText, PromptPath, PromptSource, Source, TemplateChoice, TextSource,
     is_group_name,
 };
+pub use spans::SpanRule;
 pub use windows::{Plan, ScoreFrom, Windowing};

@@ -171,7 +171,7 @@ impl PreparedInput {
         let prompts = self.prompts.iter().flatten();
         // Escaping can make a text longer, but seldom doubles it.
         prompts
-            .map(|prompt| 2 * prompt.content.bytes() as u64 + 64)
+            .map(|prompt| 2 * (prompt.content.bytes() + prompt.variables.bytes()) as u64 + 64)
             .sum()
     }
 }

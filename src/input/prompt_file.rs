@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
-use kl_formats::{PromptContent, TextIdentity};
+use kl_formats::{PromptContent, TextIdentity, Variables};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -15,6 +15,8 @@ use crate::report::Warning;
 pub struct PromptLine {
     pub number: usize,
     pub content: PromptContent,
+    /// The other keys of its JSON object, which a chat template may use.
+    pub variables: Variables,
     /// The name of its group; either all prompts of a file have one, or none.
     pub group: Option<String>,
 }
@@ -66,15 +68,22 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
     let prompts = lines.take(max).map(|(index, line)| {
         let number = index + 1;
         let fault = |what| (number, what);
-        let (content, group) = match is_json {
-            true => (PromptContent::from_json(line), group(line)),
-            false if is_prompt_in_json(line) => return Err(fault(MIXED.to_owned())),
-            false => (Ok(PromptContent::Text(line.to_owned())), Ok(None)),
-        };
+        if !is_json && is_prompt_in_json(line) {
+            return Err(fault(MIXED.to_owned()));
+        }
+        if !is_json {
+            return Ok(PromptLine {
+                number,
+                content: PromptContent::Text(line.to_owned()),
+                variables: Variables::default(),
+                group: None,
+            });
+        }
         Ok(PromptLine {
             number,
-            content: content.map_err(fault)?,
-            group: group.map_err(fault)?,
+            content: PromptContent::from_json(line).map_err(fault)?,
+            variables: Variables::from_json(line).map_err(fault)?,
+            group: group(line).map_err(fault)?,
         })
     });
     let prompts: Vec<PromptLine> = prompts.collect::<Result<_, _>>()?;
@@ -182,6 +191,14 @@ mod tests {
         }
         let null = r#"{"prompt": "a", "group": null}"#;
         assert_eq!(parse(null, None).unwrap()[0].group, None);
+    }
+
+    #[test]
+    fn other_keys_are_kept_for_the_template() {
+        let line = r#"{"tools": [{"name": "a"}], "prompt": "a", "group": "b", "id": 7}"#;
+        let lines = parse(line, None).unwrap();
+        let variables: Vec<_> = lines[0].variables.iter().collect();
+        assert_eq!(variables, [("tools", r#"[{"name": "a"}]"#), ("id", "7")]);
     }
 
     #[test]

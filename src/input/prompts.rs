@@ -3,15 +3,18 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::{
-    Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec, longest_window,
+    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, TextIdentity, Variables, WindowSpec,
+    longest_window,
 };
 
-use super::chat_template::ChatTemplate;
+use super::chat_template::{self, ChatTemplate, Given, TemplateError, Turn};
 use super::generation::{Answers, Asked, Conversation, Generation, GenerationStep, answer};
 use super::prompt_file::{self, PromptLine};
+use super::spans::Spans;
 use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
 use crate::engine::Model;
 use crate::report::Warning;
@@ -105,6 +108,19 @@ impl<'s> RawPrompts<'s> {
             plan.was_planned_as(planned, n_first);
         }
         let shard = plan.keep(selection.part)?;
+        let mut span_names = Vec::new();
+        if source.generate.is_some() {
+            let spans = Spans::new(
+                self.template_source(model).map(|(text, _)| text),
+                &source.spans,
+            );
+            for window in &plan.windows {
+                if let Some(prompt) = prompts.get_mut(window.window as usize) {
+                    prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
+                }
+            }
+            span_names = spans.names().to_vec();
+        }
         Ok(PreparedInput {
             shard,
             n_ctx: source.n_ctx.unwrap_or(longest_of_all),
@@ -117,19 +133,17 @@ impl<'s> RawPrompts<'s> {
             prompts: Some(prompts),
             chat_template: template.map(|template| template.sha256),
             generated: source.generate,
+            spans: span_names,
             ..PreparedInput::default()
         })
     }
 
     /// Compiles the template that is applied to each prompt, if there is one.
     fn template<M: Model>(&self, model: &M) -> Result<Option<ChatTemplate>> {
-        let facts = model.facts();
-        let (source, path) = match (&self.source.template, &self.template, &facts.chat_template) {
-            (TemplateChoice::File(path), Some(source), _) => (source, path),
-            (TemplateChoice::OfModel, _, Some(source)) => (source, &facts.path),
-            _ => return Ok(None),
+        let Some((source, path)) = self.template_source(model) else {
+            return Ok(None);
         };
-        let (bos, eos) = facts.bos_and_eos_text.clone();
+        let (bos, eos) = model.facts().bos_and_eos_text.clone();
         let template = ChatTemplate::new(source, bos, eos).map_err(|error| {
             anyhow!(
                 "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
@@ -137,6 +151,16 @@ impl<'s> RawPrompts<'s> {
             )
         })?;
         Ok(Some(template))
+    }
+
+    /// The source of the chat template, if there is one, and the file that holds it.
+    fn template_source<'a, M: Model>(&'a self, model: &'a M) -> Option<(&'a str, &'a Path)> {
+        let facts = model.facts();
+        match (&self.source.template, &self.template, &facts.chat_template) {
+            (TemplateChoice::File(path), Some(source), _) => Some((source, path)),
+            (TemplateChoice::OfModel, _, Some(source)) => Some((source, &facts.path)),
+            _ => None,
+        }
     }
 
     /// An error about one prompt, in one line with the file and its line.
@@ -156,16 +180,16 @@ impl<'s> RawPrompts<'s> {
     fn window<M: Model>(
         &self,
         number: u32,
-        line: PromptLine,
+        mut line: PromptLine,
         template: Option<&ChatTemplate>,
         model: &M,
     ) -> Result<(WindowSpec, Prompt, bool)> {
         let source = self.source;
         let mut tokens = match (template, &line.content) {
             (Some(template), content) => {
-                let text = template.apply(&messages(content)?).map_err(|error| {
-                    self.fault(&line, format!("the chat template refuses it: {error}"))
-                })?;
+                let (text, given) = rendered(template, content, &line.variables)
+                    .map_err(|error| self.fault(&line, error))?;
+                line.variables.retain(|name| given.is_used(name));
                 model.tokenize(&text, true)?
             }
             (None, PromptContent::Text(text)) => model.tokenize(text, source.parse_special)?,
@@ -201,7 +225,10 @@ impl<'s> RawPrompts<'s> {
             first_scored,
             n_rows: scored_end.saturating_sub(first_scored),
         };
-        let prompt = Prompt::new(line.content, n_prompt);
+        let mut prompt = Prompt::new(line.content, n_prompt);
+        if template.is_some() {
+            prompt.variables = line.variables;
+        }
         Ok((window, prompt, bos.is_some()))
     }
 
@@ -233,15 +260,24 @@ impl<'s> RawPrompts<'s> {
     }
 }
 
-/// Returns a prompt as messages in JSON: a text becomes a message of the user.
-fn messages(content: &PromptContent) -> Result<String> {
-    Ok(match content {
-        PromptContent::Messages(messages) => messages.json().to_owned(),
-        PromptContent::Text(text) => {
-            let text = serde_json::to_string(text)?;
-            format!(r#"[{{"role":"user","content":{text}}}]"#)
-        }
-    })
+/// Renders a prompt up to where the model answers; a text becomes a message of the user. Returns the
+/// variables too, which know what the template has used.
+fn rendered(
+    template: &ChatTemplate,
+    content: &PromptContent,
+    variables: &Variables,
+) -> Result<(String, Given), String> {
+    let messages = match content {
+        PromptContent::Messages(messages) => messages.clone(),
+        PromptContent::Text(text) => Messages::of_user(text),
+    };
+    let rendered = || {
+        let given = Given::new(variables)?;
+        let messages = chat_template::messages(messages.json())?;
+        let text = template.render(&messages, &given, Turn::ToAnswer)?;
+        Ok((text, given))
+    };
+    rendered().map_err(|error: TemplateError| format!("the chat template refuses it: {error}"))
 }
 
 /// A prompt that is answered once.

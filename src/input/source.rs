@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::starter::STARTER;
-use super::{ScoreFrom, Windowing};
+use super::{ScoreFrom, SpanRule, Windowing};
 
 /// Texts or a file of prompts, and how they become windows.
 #[derive(Debug)]
@@ -112,6 +112,8 @@ pub struct PromptSource {
     /// The first scored position: not `Half` or `New`, since prompts differ in length and do not
     /// overlap. `None`: the prompt's last.
     pub score: Option<ScoreFrom>,
+    /// The user's own spans of answers.
+    pub spans: Vec<SpanRule>,
 }
 
 /// A file of prompts, or those that come with `kl`.

@@ -10,6 +10,7 @@ mod bad_input;
 mod base_files;
 mod chat_templates;
 mod compare;
+mod conversations;
 mod convert;
 mod devices;
 #[cfg(unix)]

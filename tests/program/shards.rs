@@ -96,6 +96,7 @@ fn parts_of_prompts_make_the_bytes_of_one_run() {
         ("--prompts @prompts", 3),
         ("--prompts @prompts --generate 3", 1),
         ("--prompts @prompts --generate 3", 3),
+        ("--prompts @prompts --generate 9 --span she=e..a", 2),
         ("--prompts @prompts --generate 3 --score all -n 40", 2),
     ] {
         check_reference(&session, input, parts);

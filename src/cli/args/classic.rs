@@ -12,7 +12,7 @@ use super::values::{
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::Vocabulary;
 use crate::engine::GpuLayers;
-use crate::input::ScoreFrom;
+use crate::input::{ScoreFrom, SpanRule};
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
@@ -140,6 +140,13 @@ pub struct InputArgs {
         long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
     )]
     pub generate: Option<u32>,
+
+    /// Report this part of answers apart: 'NAME=OPEN..CLOSE'; may repeat
+    ///
+    /// It is the text from OPEN to CLOSE, both included; without CLOSE, to the answer's end. Code, and
+    /// reasoning and tool calls in the markers of well-known chat templates, are found without it.
+    #[arg(long, value_name = "NAME=OPEN..CLOSE")]
+    pub span: Vec<SpanRule>,
 
     /// Tokens from one window's start to the next's [default: no overlap]
     ///

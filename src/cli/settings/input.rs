@@ -24,6 +24,9 @@ pub fn input(
     if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some() {
         return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
     }
+    if !args.span.is_empty() {
+        return wrong("--span needs --prompts-file: it names parts of answers");
+    }
     let default_score = match format {
         Kind::KlPy => ScoreFrom::All,
         _ => ScoreFrom::default(),
@@ -108,6 +111,10 @@ fn prompts(
             );
         }
     };
+    let has_answers = args.generate.is_some();
+    if !has_answers && !args.span.is_empty() {
+        return wrong("--span names parts of answers: use it with --generate");
+    }
     let template = match (args.chat_template_file.take(), args.no_chat_template) {
         (Some(path), _) => TemplateChoice::File(path),
         (None, true) => TemplateChoice::None,
@@ -121,6 +128,7 @@ fn prompts(
         max_prompts: args.max_windows,
         generate: args.generate,
         score,
+        spans: std::mem::take(&mut args.span),
     })
 }
 

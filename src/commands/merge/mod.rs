@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{Found, NativeReader, Reference, SidecarWriter, Writer};
+use kl_formats::{Found, NativeReader, Prompt, Reference, SidecarWriter, Writer};
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
@@ -175,9 +175,12 @@ fn join_references(
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
-    let header = first.header.of_whole();
+    let mut header = first.header.of_whole();
     let readers = parts.iter().map(|part| open_part(&part.path));
     let readers = readers.collect::<Result<Vec<_>>>()?;
+    if let Some(prompts) = &mut header.prompts {
+        take_prompts(prompts, &readers);
+    }
     let mut writer = Writer::native(out, path, &header)?;
     let phase = watch.begin(
         "merging",
@@ -198,6 +201,21 @@ fn join_references(
     }
     writer.finish()?;
     Ok(header.n_rows)
+}
+
+/// Replaces each prompt by that of the part that has its window: only that part knows the answer.
+fn take_prompts(prompts: &mut [Prompt], parts: &[NativeReader]) {
+    for part in parts {
+        for window in part.windows() {
+            let index = window.window as usize;
+            let own = part.header().prompts.as_ref();
+            if let (Some(own), Some(prompt)) =
+                (own.and_then(|own| own.get(index)), prompts.get_mut(index))
+            {
+                prompt.clone_from(own);
+            }
+        }
+    }
 }
 
 /// Opens a part, which must be a file of kl's own.

@@ -96,6 +96,7 @@ impl Folder {
             max_prompts: None,
             generate,
             score: generate.map_or(Some(ScoreFrom::Text), |_| None),
+            spans: Vec::new(),
         })
     }
 }

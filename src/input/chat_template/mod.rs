@@ -7,14 +7,17 @@
 
 mod parts;
 mod python;
+mod values;
 
 use std::io;
 
 use kl_formats::hex;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Error, Value, context};
+use minijinja::{Environment, Error, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use sha2::{Digest, Sha256};
+pub use values::Given;
+use values::Values;
 
 /// The most steps that a template may take for one prompt, about a second's worth. Published
 /// templates take a few hundred per message.
@@ -80,43 +83,72 @@ impl ChatTemplate {
             bos,
             eos,
         };
-        template.takes_parts_only =
-            parts::takes_parts_only(|messages| template.render(messages).ok());
+        let nothing = Given::default();
+        template.takes_parts_only = parts::takes_parts_only(|messages| {
+            let turn = Turn::ToAnswer;
+            template.render_as_they_are(messages, &nothing, turn).ok()
+        });
         Ok(template)
     }
 
-    /// Renders `messages`, a JSON list, up to where the model's answer begins. A template
-    /// that expects strings gets the texts of parts joined, and one that expects parts gets strings
-    /// as parts.
+    /// Renders messages, each a value of its own, with the variables that are given beside them. A
+    /// template that expects strings gets the texts of parts joined, and one that expects parts gets
+    /// strings as parts.
     ///
     /// # Errors
-    /// If `messages` is not JSON, or the template refuses it, fails or exceeds its limits.
-    pub fn apply(&self, messages: &str) -> Result<String, TemplateError> {
-        // Parsed straight into the template's values, which keep the order of keys.
-        let messages: Value =
-            serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
+    /// If the template refuses the messages, fails or exceeds its limits.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        given: &Given,
+        turn: Turn,
+    ) -> Result<String, TemplateError> {
+        let messages = messages.iter().cloned().collect();
         let messages = match self.takes_parts_only {
             true => parts::with_parts(&messages),
             false => messages,
         };
-        let messages = parts::for_template(messages, |messages| self.render(messages).ok());
-        self.render(messages)
+        let render = |messages| self.render_as_they_are(messages, given, turn);
+        render(parts::for_template(messages, |messages| {
+            render(messages).ok()
+        }))
     }
 
-    fn render(&self, messages: Value) -> Result<String, TemplateError> {
+    fn render_as_they_are(
+        &self,
+        messages: Value,
+        given: &Given,
+        turn: Turn,
+    ) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME)?;
-        let values = context! {
+        let values = Values {
             messages,
-            add_generation_prompt => true,
-            bos_token => &self.bos,
-            eos_token => &self.eos,
-            tools => (),
-            documents => (),
+            add_generation_prompt: turn == Turn::ToAnswer,
+            bos_token: self.bos.clone(),
+            eos_token: self.eos.clone(),
+            given: given.clone(),
         };
         let mut text = Text(Vec::new());
-        template.render_captured_to(values, &mut text)?;
+        template.render_captured_to(Value::from_object(values), &mut text)?;
         String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
     }
+}
+
+/// The messages of a JSON list, each as a value for [`ChatTemplate::render`]. Keys keep their order.
+///
+/// # Errors
+/// If it is not a list in JSON.
+pub fn messages(json: &str) -> Result<Vec<Value>, TemplateError> {
+    serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))
+}
+
+/// The end of the text that messages are rendered as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Up to where the model's answer begins: transformers' `add_generation_prompt`.
+    ToAnswer,
+    /// After the last message.
+    Ended,
 }
 
 /// A template's output, up to [`MAX_BYTES`].

@@ -84,8 +84,11 @@ fn with_content(messages: &Value, content: impl Fn(&Value) -> Option<Value>) -> 
     Value::from_iter(changed)
 }
 
+/// Returns true if a message's content is a list of parts; what a tool returned may be another list.
 fn has_parts(message: &Value) -> bool {
-    field(message, "content").kind() == ValueKind::Seq
+    let content = field(message, "content");
+    let mut items = items(&content);
+    content.kind() == ValueKind::Seq && items.all(|item| field(&item, "type").as_str().is_some())
 }
 
 /// The texts of a message's parts as one string.

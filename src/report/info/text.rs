@@ -249,7 +249,19 @@ fn prompts(prompts: &PromptsInfo) -> String {
         Some(n) => format!(", {n} tokens generated after each"),
         None => String::new(),
     };
-    format!("{}, {template}{generated}", count(prompts.n_prompts))
+    let turns = match prompts.n_conversations {
+        n if n < prompts.n_prompts => format!(" in {}", count_of(n, "conversation")),
+        _ => String::new(),
+    };
+    let n = count(prompts.n_prompts);
+    let spans = prompts.spans.iter().map(|span| {
+        let n_tokens = count_of(span.n_tokens, "token");
+        format!("; {}: {n_tokens}", span.name)
+    });
+    format!(
+        "{n}{turns}, {template}{generated}{}",
+        spans.collect::<String>()
+    )
 }
 
 fn windows(n: u32, info: &Info) -> String {

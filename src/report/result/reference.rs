@@ -67,8 +67,22 @@ pub struct PromptsInfo {
     pub n_prompts: u64,
     /// SHA-256 of the chat template that was applied; null: none was.
     pub chat_template: Option<String>,
+    /// The number of conversations, of which one with several answers has a prompt for each.
+    pub n_conversations: u64,
     /// Tokens that the reference model generated after each prompt; null: none.
     pub generated: Option<u32>,
+    /// The spans of answers that have tokens; empty without answers.
+    pub spans: Vec<SpanInfo>,
+}
+
+/// A span of answers: their reasoning, tool calls, code, or another part of them.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SpanInfo {
+    /// Its name; `answer`: what is in no other.
+    pub name: String,
+    /// Tokens of all answers that are in it.
+    pub n_tokens: u64,
 }
 
 impl ReferenceInfo {
@@ -114,10 +128,25 @@ impl PromptsInfo {
     pub fn new(prompts: &Prompts) -> Self {
         Self {
             n_prompts: prompts.list.len() as u64,
+            n_conversations: prompts.list.iter().filter(|of| !of.continues).count() as u64,
             chat_template: prompts.chat_template.clone(),
             generated: prompts.generated,
+            spans: spans(prompts),
         }
     }
+}
+
+/// The spans of answers that have tokens: all but the first span, that of the prompts.
+fn spans(prompts: &Prompts) -> Vec<SpanInfo> {
+    let runs = || prompts.list.iter().flat_map(|prompt| &prompt.spans);
+    let spans = (0..).zip(&prompts.spans).skip(1).map(|(index, name)| {
+        let of_it = runs().filter(|(span, _)| *span == index);
+        SpanInfo {
+            name: name.clone(),
+            n_tokens: of_it.map(|(_, n)| u64::from(*n)).sum(),
+        }
+    });
+    spans.filter(|span| span.n_tokens > 0).collect()
 }
 
 /// The hidden states of a reference, and how exact the rows are that are computed from them.

@@ -304,8 +304,10 @@ pub fn reference_of_prompts() -> ReferenceInfo {
     ReferenceInfo {
         prompts: Some(PromptsInfo {
             n_prompts: 2,
+            n_conversations: 2,
             chat_template: Some("00ff".to_owned()),
             generated: Some(5),
+            spans: Vec::new(),
         }),
         stride: None,
         log_probabilities: true,

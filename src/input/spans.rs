@@ -1,0 +1,304 @@
+//! The spans of an answer: its reasoning, calls of tools, code, and what the user names.
+//!
+//! Spans are found in the answer's text by the markers around them, and are read from left to right:
+//! nothing nests, so code within a thought is part of the thought. A marker belongs to its span, and a
+//! token to the span of its first byte.
+
+use std::str::FromStr;
+
+use super::source::{GROUP_NAMES, is_group_name};
+use crate::engine::Tokens;
+
+/// The span of all tokens before the answer.
+const PROMPT: &str = "prompt";
+/// The span of an answer's tokens that are in no other.
+const ANSWER: &str = "answer";
+const REASONING: &str = "reasoning";
+const TOOL_CALL: &str = "tool call";
+/// Blocks between lines of three backticks or more.
+const CODE: &str = "code";
+
+/// The most tokens of an opening marker with which a prompt ends, and of the blanks after it.
+const MARKER_TOKENS: usize = 64;
+
+/// The index of [`ANSWER`] among the names.
+const ANSWER_INDEX: u32 = 1;
+
+/// A span that begins and ends with markers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpanRule {
+    name: String,
+    open: String,
+    /// Empty: it runs to the answer's end.
+    close: String,
+}
+
+impl FromStr for SpanRule {
+    type Err = String;
+
+    /// Parses `NAME=OPEN..CLOSE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=');
+        let parts = parts.and_then(|(name, markers)| Some((name, markers.split_once("..")?)));
+        let Some((name, (open, close))) = parts.filter(|(_, (open, _))| !open.is_empty()) else {
+            return Err("expected NAME=OPEN..CLOSE, such as 'think=<think>..</think>'".to_owned());
+        };
+        if !is_group_name(name) {
+            return Err(format!("for NAME {GROUP_NAMES}"));
+        }
+        if [PROMPT, ANSWER].contains(&name) {
+            return Err(format!(
+                "{name:?} is a span of every answer: use another NAME"
+            ));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            open: open.to_owned(),
+            close: close.to_owned(),
+        })
+    }
+}
+
+/// Markers of published chat templates: the span, its markers, and a text that a template with these
+/// markers has, if that is neither of them.
+const KNOWN: [(&str, &str, &str, &str); 28] = [
+    // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
+    (REASONING, "<think>", "</think>", ""),
+    // Magistral.
+    (REASONING, "[THINK]", "[/THINK]", ""),
+    // gpt-oss.
+    (REASONING, "<|channel|>analysis", "<|end|>", "<|channel|>"),
+    // Gemma 4.
+    (REASONING, "<|channel>thought", "<channel|>", "<|channel>"),
+    // Command A Reasoning and R7B.
+    (REASONING, "<|START_THINKING|>", "<|END_THINKING|>", ""),
+    // Seed-OSS.
+    (REASONING, "<seed:think>", "</seed:think>", ""),
+    // EXAONE Deep.
+    (REASONING, "<thought>", "</thought>", ""),
+    // Apertus.
+    (REASONING, "<|inner_prefix|>", "<|inner_suffix|>", ""),
+    // Kimi-VL.
+    (REASONING, "◁think▷", "◁/think▷", ""),
+    // Granite 3.2.
+    (
+        REASONING,
+        "Here is my thought process:",
+        "Here is my response:",
+        "",
+    ),
+    // Hermes, Qwen, GLM, Granite 4.
+    (TOOL_CALL, "<tool_call>", "</tool_call>", ""),
+    // Mistral.
+    (TOOL_CALL, "[TOOL_CALLS]", "", ""),
+    // Llama 3.1.
+    (TOOL_CALL, "<|python_tag|>", "", ""),
+    // DeepSeek V3 to V3.1, and V3.2.
+    (
+        TOOL_CALL,
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        "",
+    ),
+    (
+        TOOL_CALL,
+        "<｜DSML｜function_calls>",
+        "</｜DSML｜function_calls>",
+        "DSML",
+    ),
+    // gpt-oss, which names a tool before the channel or in it.
+    (TOOL_CALL, " to=functions.", "<|call|>", "<|channel|>"),
+    (
+        TOOL_CALL,
+        "<|channel|>commentary to=functions.",
+        "<|call|>",
+        "<|channel|>",
+    ),
+    // Gemma 4 and FunctionGemma.
+    (TOOL_CALL, "<|tool_call>", "<tool_call|>", ""),
+    (
+        TOOL_CALL,
+        "<start_function_call>",
+        "<end_function_call>",
+        "",
+    ),
+    // Phi-4-mini, and Granite 3, which has no end marker.
+    (TOOL_CALL, "<|tool_call|>", "<|/tool_call|>", ""),
+    // Command A and R7B.
+    (TOOL_CALL, "<|START_ACTION|>", "<|END_ACTION|>", ""),
+    // Kimi K2.
+    (
+        TOOL_CALL,
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "",
+    ),
+    // LFM2.
+    (TOOL_CALL, "<|tool_call_start|>", "<|tool_call_end|>", ""),
+    // MiniMax M2.
+    (TOOL_CALL, "<minimax:tool_call>", "</minimax:tool_call>", ""),
+    // Nemotron Nano 2.
+    (TOOL_CALL, "<TOOLCALL>", "</TOOLCALL>", ""),
+    // Apertus.
+    (TOOL_CALL, "<|tools_prefix|>", "<|tools_suffix|>", ""),
+    // OLMo 3.
+    (TOOL_CALL, "<function_calls>", "</function_calls>", ""),
+    // Jamba.
+    (TOOL_CALL, "<tool_calls>", "</tool_calls>", ""),
+];
+
+/// The spans that answers can have.
+#[derive(Debug)]
+pub struct Spans {
+    names: Vec<String>,
+    rules: Vec<(SpanRule, u32)>,
+    code: u32,
+}
+
+impl Spans {
+    /// The spans of answers in a chat template, given by its source, if there is one: those whose
+    /// markers it has. `given` are the user's, which come before others that begin at the same byte.
+    pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
+        let has = |text: &&str| template.is_some_and(|template| template.contains(text));
+        let known = KNOWN.iter().filter(|(_, open, close, sign)| {
+            let signs = match sign.is_empty() {
+                true => [*open, *close],
+                false => [*sign; 2],
+            };
+            signs.iter().any(|sign| !sign.is_empty() && has(&sign))
+        });
+        let rule = |&(name, open, close, _): &(&str, &str, &str, &str)| SpanRule {
+            name: name.to_owned(),
+            open: open.to_owned(),
+            close: close.to_owned(),
+        };
+        let known: Vec<SpanRule> = known.map(rule).collect();
+        let mut names: Vec<&str> = vec![PROMPT, ANSWER];
+        let is_known = |name: &&str| known.iter().any(|rule| rule.name == *name);
+        names.extend([REASONING, TOOL_CALL].iter().filter(|name| is_known(name)));
+        names.push(CODE);
+        for rule in given {
+            if !names.contains(&&*rule.name) {
+                names.push(&rule.name);
+            }
+        }
+        let index = |name: &str| {
+            let index = names.iter().position(|other| *other == name);
+            index.map_or(ANSWER_INDEX, |index| index as u32)
+        };
+        let rules = given.iter().chain(&known);
+        let rules = rules.map(|rule| (rule.clone(), index(&rule.name)));
+        Self {
+            rules: rules.collect(),
+            code: index(CODE),
+            names: names.into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// The names: that of all before an answer, that of the answer's rest, and all others that can
+    /// occur.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
+    /// tokens. The answer begins at token `n_prompt`; `texts` gives a token's bytes.
+    pub fn of_window(&self, tokens: &[u32], n_prompt: u32, texts: &impl Tokens) -> Vec<(u32, u32)> {
+        let (prompt, answer) = tokens.split_at(tokens.len().min(n_prompt as usize));
+        let bytes = |tokens: &[u32]| -> Vec<Vec<u8>> {
+            let bytes = tokens.iter().map(|&token| texts.token_bytes(token));
+            bytes.map(Option::unwrap_or_default).collect()
+        };
+        let from = prompt.len().saturating_sub(MARKER_TOKENS);
+        let before = bytes(prompt.get(from..).unwrap_or_default()).concat();
+        let pieces = bytes(answer);
+        let of_bytes = self.of_bytes(&before, &pieces.concat());
+        let mut runs = vec![(0, prompt.len() as u32)];
+        let (mut start, mut span) = (0, ANSWER_INDEX);
+        for piece in pieces {
+            // At the end, a token without bytes is of the same span as the one before it.
+            span = of_bytes.get(start).copied().unwrap_or(span);
+            match runs.last_mut() {
+                Some((last, n)) if *last == span => *n += 1,
+                _ => runs.push((span, 1)),
+            }
+            start += piece.len();
+        }
+        runs
+    }
+
+    /// The span of each byte of an answer. A prompt that ends with an opening marker, as a template
+    /// that makes the model think does, starts the answer within its span.
+    fn of_bytes(&self, prompt: &[u8], answer: &[u8]) -> Vec<u32> {
+        let mut spans = vec![ANSWER_INDEX; answer.len()];
+        let prompt = prompt.trim_ascii_end();
+        let open = self.longest(|rule| prompt.ends_with(rule.open.as_bytes()));
+        let mut found = open.map(|(rule, span)| (span, end(answer, 0, &rule.close)));
+        let mut at = 0;
+        while at < answer.len() {
+            match found.or_else(|| self.begins(answer, at)) {
+                Some((span, end)) => {
+                    let inside = spans.iter_mut().take(end).skip(at);
+                    inside.for_each(|of_byte| *of_byte = span);
+                    at = end.max(at + 1);
+                }
+                None => at += 1,
+            }
+            found = None;
+        }
+        spans
+    }
+
+    /// The span that begins at this byte of an answer, and where it ends.
+    fn begins(&self, answer: &[u8], at: usize) -> Option<(u32, usize)> {
+        let rest = answer.get(at..)?;
+        if let Some((rule, span)) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
+            return Some((span, end(answer, at + rule.open.len(), &rule.close)));
+        }
+        let begins_line = at == 0 || answer.get(at - 1) == Some(&b'\n');
+        let fence = fence(rest).filter(|_| begins_line)?;
+        Some((self.code, at + code_length(rest, fence)))
+    }
+
+    /// The rule with the longest opening marker of those that fit; the first of equals.
+    fn longest(&self, fits: impl Fn(&SpanRule) -> bool) -> Option<(&SpanRule, u32)> {
+        let fitting = self.rules.iter().rev().filter(|(rule, _)| fits(rule));
+        let longest = fitting.max_by_key(|(rule, _)| rule.open.len())?;
+        Some((&longest.0, longest.1))
+    }
+}
+
+/// The end of a span whose text starts at `from`: after its closing marker, or the answer's end.
+fn end(answer: &[u8], from: usize, close: &str) -> usize {
+    let rest = answer.get(from..).unwrap_or_default();
+    let mut places = rest.windows(close.len().max(1));
+    let found = places.position(|bytes| bytes == close.as_bytes());
+    found.map_or(answer.len(), |found| from + found + close.len())
+}
+
+/// The number of backticks that open a block of code on the first line of `text`.
+fn fence(text: &[u8]) -> Option<usize> {
+    let line = text.split(|&byte| byte == b'\n').next()?;
+    let line = line.trim_ascii_start();
+    let n = line.iter().take_while(|&&byte| byte == b'`').count();
+    let is_fence = n >= 3 && !line.iter().skip(n).any(|&byte| byte == b'`');
+    is_fence.then_some(n)
+}
+
+/// The bytes of a block of code, from its opening line to the end of the closing one: backticks
+/// alone, at least as many.
+fn code_length(text: &[u8], fence: usize) -> usize {
+    let mut length = 0;
+    for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        length += line.len();
+        let line = line.trim_ascii();
+        if number > 0 && line.len() >= fence && line.iter().all(|&byte| byte == b'`') {
+            return length;
+        }
+        length += 1;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests;
