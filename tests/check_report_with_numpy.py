@@ -18,14 +18,15 @@ from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src" / "stats"))
-from oracle import Stratified, blocks, ratio  # noqa: E402
+from oracle import Stratified, blocks, drafts, ratio  # noqa: E402
 
 FIELDS = [
     ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
     ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
     ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
     ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("crc32", "<u4"),
+    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("span", "<u4"), ("acceptance", "<f8"),
+    ("crc32", "<u4"),
 ]
 
 
@@ -155,6 +156,23 @@ def check_bins(model, of, clusters, outside):
             clusters.check_mean(name, got["kld"], of["kld"], inside, outside, 0.0)
 
 
+def check_acceptance(model, of, clusters, outside):
+    got = model["acceptance"]
+    assert got["mean"] == got["drafted"][0]["accepted"]
+    for drafted in got["drafted"]:
+        n = drafted["n_drafted"]
+        accepted, first = drafts(of["window"], of["position"], of["acceptance"], n)
+        name = f"{model['label']}, accepted of {n}"
+        if accepted.std() == 0:
+            check(name, drafted["accepted"]["value"], accepted.mean())
+            continue
+        mean = Stratified(accepted, clusters.of_token[first], clusters.strata(first))
+        lo, hi = mean.ends(outside)
+        check(name, drafted["accepted"]["value"], mean.value)
+        check(f"{name}, lo", drafted["accepted"]["lo"], max(lo, 0.0))
+        check(f"{name}, hi", drafted["accepted"]["hi"], min(hi, float(n)))
+
+
 def check_report(report):
     outside = 1 - report["confidence"]
     of = {model["label"]: records(model["sidecar"]) for model in report["models"]}
@@ -177,6 +195,7 @@ def check_report(report):
         expected = clusters.mean(kld[label], everything)
         check(f"{label}, cluster_se", mean["cluster_se"], expected.cluster_se)
         check_bins(model, of[label], clusters, outside)
+        check_acceptance(model, of[label], clusters, outside)
 
     model_of = {model["label"]: model for model in ranked}
     best, *rest = sorted(model_of, key=lambda label: kld[label].mean())

@@ -7,7 +7,7 @@
     tests/check_with_numpy.py ref.gz eval.gz out.kls
 
 The references may be native files of either encoding, or kl.py's. Exits with 1 if a KL is off by
-more than 1e-6 relative and 1e-9 absolute.
+more than 1e-6 relative and 1e-9 absolute, or an acceptance by more than 1e-6.
 """
 import ast
 import gzip
@@ -22,7 +22,8 @@ RECORD = np.dtype([
     ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
     ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
     ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("crc32", "<u4"),
+    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("span", "<u4"), ("acceptance", "<f8"),
+    ("crc32", "<u4"),
 ])
 
 
@@ -70,17 +71,19 @@ def main():
         rest = f.read()
         n_records = int.from_bytes(rest[-24:-16], "little")
         records = np.frombuffer(rest, RECORD, count=n_records)
-    worst = {"kld": 0.0, "reverse_kld": 0.0}
+    worst = {"kld": 0.0, "reverse_kld": 0.0, "acceptance": 0.0}
     n = 0
     for record, ref, evaluated in zip(records, rows(sys.argv[1]), rows(sys.argv[2])):
         ln_p, ln_q = ln_softmax(ref), ln_softmax(evaluated)
         exact = {
             "kld": (np.exp(ln_p) * (ln_p - ln_q)).sum(),
             "reverse_kld": (np.exp(ln_q) * (ln_q - ln_p)).sum(),
+            "acceptance": np.minimum(np.exp(ln_p), np.exp(ln_q)).sum(),
         }
         for name, value in exact.items():
             # In units of what is allowed.
-            error = abs(record[name] - value) / max(1e-6 * abs(value), 1e-9)
+            allowed = 1e-6 if name == "acceptance" else max(1e-6 * abs(value), 1e-9)
+            error = abs(record[name] - value) / allowed
             worst[name] = max(worst[name], error)
         n += 1
     print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {worst}")

@@ -32,6 +32,9 @@ fn check(encoding: &str) {
         close(record.reverse_kld, kld(&ln_q, &ln_p), "reverse KLD");
         let entropy = -ln_p.iter().map(|ln| ln.exp() * ln).sum::<f64>();
         close(record.ref_entropy, entropy, "entropy");
+        let both = ln_p.iter().zip(&ln_q);
+        let acceptance: f64 = both.map(|(p, q)| p.exp().min(q.exp())).sum();
+        assert!((record.acceptance - acceptance).abs() < 1e-6, "{record:?}");
         match record.next_token() {
             Some(next) => {
                 close(record.ref_nll, -ln_p[next as usize], "reference NLL");
