@@ -223,6 +223,10 @@ pub struct BackendIdentity {
     pub type_k: Option<String>,
     /// Type of the V cache.
     pub type_v: Option<String>,
+    /// Bytes of the KV cache of a context, which holds the windows of one decode call, and of the
+    /// states of recurrent layers; `None` where they are not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_bytes: Option<u64>,
 }
 
 impl BackendIdentity {

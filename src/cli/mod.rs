@@ -133,7 +133,7 @@ fn run(call: &Call) -> Result<ExitCode> {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }
         Command::Evaluate(settings) => {
-            let (results, n) = (&settings.results, settings.models.len());
+            let (results, n) = (&settings.results, settings.subjects().len());
             let evaluate =
                 |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
             return show_evaluation(results, n, quiet, evaluate);

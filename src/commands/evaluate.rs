@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -22,8 +23,10 @@ use super::ref_model::{self, RefModel};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,
 };
-use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
-use crate::engine::{Engine, Model, Room};
+use super::settings::{CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
+use super::subject::check_caches;
+use crate::engine::{ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Model, Room};
+use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
@@ -75,6 +78,8 @@ fn against_file<E: Engine>(
         ref_model: None,
     };
     let info = ReferenceInfo::new(reference.about());
+    let precedent = Precedent::of(reference.about().backend.as_ref());
+    check_caches(&settings.run, &settings.sweep, precedent.flash_attn)?;
     drop(reference);
     connect_devices(engine, &settings.run, watch)?;
     Ok(run.evaluate(info))
@@ -115,7 +120,8 @@ fn against_model<E: Engine>(
     engine: &E,
     watch: &Watch<'_>,
 ) -> Result<Report> {
-    if let [only] = &settings.models[..] {
+    check_caches(&settings.run, &settings.sweep, None)?;
+    if let [only] = &settings.subjects()[..] {
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only, None)?;
     }
@@ -144,11 +150,11 @@ fn against_model<E: Engine>(
 fn look_ahead<E: Engine>(
     settings: &EvaluateSettings,
     engine: &E,
-    path: &Path,
+    subject: &Subject,
     header: Option<&SidecarHeader>,
 ) -> Result<Option<SidecarFile>> {
-    let sidecar = SidecarFile::create(&settings.results, path)?;
-    let model = &engine.inspect(path)?;
+    let sidecar = SidecarFile::create(&settings.results, subject)?;
+    let model = &engine.inspect(&subject.path)?;
     if let Some(finished) = sidecar.as_ref().and_then(|file| file.finished.as_ref()) {
         finished.check_model(model, false)?;
         if let Some(header) = header {
@@ -223,18 +229,29 @@ struct Run<'r, 'e, E: Engine> {
 impl<'e, E: Engine> Run<'_, 'e, E> {
     fn evaluate(&self, info: ReferenceInfo) -> Report {
         let settings = self.settings;
+        let mut loaded = None;
         evaluate_each(
             self.watch,
             info,
-            &settings.models,
+            &settings.subjects(),
             &settings.results,
-            |path| look_ahead(settings, self.engine, path, Some(&self.header)).map(drop),
-            |path, is_last| self.evaluate_one(path, is_last),
+            |subject| look_ahead(settings, self.engine, subject, Some(&self.header)).map(drop),
+            |subject, is_last| {
+                let (evaluated, model) = self.evaluate_one(subject, loaded.take(), is_last)?;
+                loaded = model;
+                Ok(evaluated)
+            },
         )
     }
 
-    /// Runs a model over the reference. `is_last` states whether the process ends after this model.
-    fn evaluate_one(&self, path: &Path, is_last: bool) -> Result<Evaluated> {
+    /// Runs a model over the reference. `loaded`: the model of the cell before, which is returned if the
+    /// next may be of it too. `is_last` states whether the process ends after this evaluation.
+    fn evaluate_one(
+        &self,
+        subject: &Subject,
+        loaded: Option<E::Model<'e>>,
+        is_last: bool,
+    ) -> Result<(Evaluated, Option<E::Model<'e>>)> {
         let Self {
             settings,
             watch,
@@ -242,7 +259,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             ..
         } = self;
         let run = &settings.run;
-        let mut sidecar = look_ahead(settings, self.engine, path, Some(&self.header))?;
+        let mut sidecar = look_ahead(settings, self.engine, subject, Some(&self.header))?;
         if let Some(sidecar) = &mut sidecar {
             sidecar.read_cut_off();
         }
@@ -253,12 +270,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         };
         let started = Instant::now();
         let precedent = Precedent::of(reference.about().backend.as_ref());
-        let room = || Room {
-            context: largest_context(run, Some(reference.about().n_ctx), precedent),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
-        let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
+        let model = self.model_of(subject, loaded, reference.about().n_ctx, precedent)?;
         let facts = model.facts();
         let entries = Entries {
             path: &facts.path,
@@ -287,14 +299,33 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         header.n_vocab_compared = Some(n_compared);
         let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
         let precedent = precedent.or_begun(begun.as_ref());
-        let options = context_options(run, n_ctx, decoding, precedent);
+        let mut options = context_options(run, n_ctx, decoding, precedent);
+        if let Some(CacheTypes { k, v }) = subject.cell {
+            (options.type_k, options.type_v) = (k, v);
+        }
         let n_windows = reference.windows().map(|windows| windows.len());
         Split::announce(&options, decoding, n_windows, watch);
-        let backend = backend_identity(self.engine, &model, &options)?;
+        let mut backend = backend_identity(self.engine, &model, &options)?;
+        // What is recorded is not measured again: nothing may be left to decode.
+        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
+        let first = match backend.kv_cache_bytes {
+            Some(_) => None,
+            None => Some(model.decoder(&options)?),
+        };
+        if let Some(decoder) = &first {
+            backend.kv_cache_bytes = Some(decoder.cache_bytes());
+        }
+        let first = Mutex::new(first);
         if let Some(there) = &about.backend {
+            let mut there = there.clone();
+            if subject.cell.is_some() {
+                // Nobody who sweeps the types needs a warning that they differ.
+                there.type_k.clone_from(&backend.type_k);
+                there.type_v.clone_from(&backend.type_v);
+            }
             let run = differences::Run {
                 here: &backend,
-                there,
+                there: &there,
                 n_ctx,
                 has_attention: facts.has_attention,
             };
@@ -316,11 +347,16 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
 
         let contexts = rows.source.contexts.clone();
-        let make = || {
-            let decoder = model.decoder(&options)?;
+        let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
                 contexts.give(Box::new(reference.decoder()?));
             }
+            Ok(())
+        };
+        let make = || {
+            let first = locked(&first).take();
+            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
+            give_reference()?;
             Ok(decoder)
         };
         let sources = Sources {
@@ -330,7 +366,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             n_windows: options.n_seq as usize,
         };
         let evaluation = Evaluation {
-            path,
+            subject,
             reference: &about,
             settings: &settings.results,
             watch,
@@ -341,10 +377,38 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             started,
         };
         let evaluated = evaluation.run(sidecar, rows, sources)?;
-        drop(contexts);
+        drop((contexts, first));
         if is_last {
             model.drop_last();
+            return Ok((evaluated, None));
         }
-        Ok(evaluated)
+        // With auto, a smaller cache may leave room for more layers.
+        let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
+        Ok((evaluated, is_kept.then_some(model)))
+    }
+
+    /// Returns the model of an evaluation: the one that is `loaded` if it is the same, else a new one,
+    /// loaded after that was freed.
+    fn model_of(
+        &self,
+        subject: &Subject,
+        loaded: Option<E::Model<'e>>,
+        n_ctx: u32,
+        precedent: Precedent,
+    ) -> Result<E::Model<'e>> {
+        let run = &self.settings.run;
+        let room = || Room {
+            context: ContextOptions {
+                type_k: subject.cell.map_or(run.type_k, |cell| cell.k),
+                type_v: subject.cell.map_or(run.type_v, |cell| cell.v),
+                ..largest_context(run, Some(n_ctx), precedent)
+            },
+            n_contexts: run.n_contexts(true),
+            second_model: None,
+        };
+        match loaded.filter(|model| model.facts().path == subject.path) {
+            Some(model) => Ok(model),
+            None => Ok(load(self.engine, &subject.path, run, room, self.watch)?),
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -14,6 +14,7 @@ use regex::Regex;
 
 use super::names::stem;
 use super::output::Existing;
+pub use super::subject::{CacheTypes, Subject};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::Source;
 use crate::pipeline::Part;
@@ -54,8 +55,19 @@ pub struct EvaluateSettings {
     /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
     /// `None`: all windows are evaluated.
     pub until: Option<f64>,
+    /// The types of the KV cache with which each model is run, one pair after another, each once;
+    /// empty: those of `run`.
+    pub sweep: Vec<CacheTypes>,
     pub results: ResultSettings,
     pub run: RunSettings,
+}
+
+impl EvaluateSettings {
+    /// The evaluations of the run, in order: those of one model follow one another.
+    pub fn subjects(&self) -> Vec<Subject> {
+        let of_model = |path: &PathBuf| Subject::of_model(path, &self.sweep);
+        self.models.iter().flat_map(of_model).collect()
+    }
 }
 
 /// Where the rows come from that models are evaluated against.
@@ -247,7 +259,8 @@ pub struct OriginalSettings {
 #[derive(Debug)]
 pub struct ResultSettings {
     pub confidence: Confidence,
-    /// The user's name for the evaluation, of which there is only one then; a file can have it.
+    /// The user's name for the evaluation, or for the cells of the one model that is swept; a file
+    /// can have it.
     pub label: Option<String>,
     /// The names of evaluations whose files have the same name, by their paths.
     pub labels_of_namesakes: BTreeMap<PathBuf, String>,
@@ -285,22 +298,29 @@ impl ResultSettings {
         n > 1 && !self.full && !more
     }
 
-    /// The label of the evaluation of `model`, or of a file that is compared, if not its file's
-    /// name.
-    pub fn label_of(&self, model: &Path) -> Option<String> {
+    /// The label of an evaluation, if not its file's name. That of a cell ends with its types.
+    pub fn label_of(&self, subject: &Subject) -> Option<String> {
         let given = self.label.as_ref();
-        given
-            .or_else(|| self.labels_of_namesakes.get(model))
-            .cloned()
+        let label = given
+            .or_else(|| self.labels_of_namesakes.get(&subject.path))
+            .cloned();
+        match &subject.cell {
+            None => label,
+            Some(cell) => {
+                let model = label.unwrap_or_else(|| stem(&subject.path));
+                Some(format!("{model}-{cell}"))
+            }
+        }
     }
 
-    /// The path of the sidecar of `model`, or of the file that is compared.
-    pub fn sidecar_path(&self, model: &Path) -> Option<PathBuf> {
+    /// The path of an evaluation's sidecar.
+    pub fn sidecar_path(&self, subject: &Subject) -> Option<PathBuf> {
         match &self.sidecar {
             Sidecar::None => None,
             Sidecar::At(path) => Some(path.clone()),
             Sidecar::Against(reference) => {
-                let evaluated = self.label_of(model).unwrap_or_else(|| stem(model));
+                let label = self.label_of(subject);
+                let evaluated = label.unwrap_or_else(|| stem(&subject.path));
                 let part = self
                     .part
                     .map(|part| format!(".{part}").replace('/', "-of-"));

@@ -9,6 +9,7 @@ mod recorded;
 mod ref_model;
 mod resume_states;
 mod sensitivity;
+mod sweep;
 mod together;
 mod write_states;
 
@@ -159,6 +160,7 @@ impl Folder {
             },
             vocabulary: Vocabulary::Same,
             until: None,
+            sweep: Vec::new(),
             results: results(),
             run: run(),
         }

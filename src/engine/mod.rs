@@ -290,6 +290,10 @@ pub trait Decoder {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
+    /// Bytes in which the context keeps the tokens before: those of its KV cache, whose size does not
+    /// depend on how many it holds, and of the states of recurrent layers.
+    fn cache_bytes(&self) -> u64;
+
     /// Runs the decode call of a window that starts at position `start`: 0, which empties the context
     /// first, or [`Outputs::next`] of the call before. If rows are not wanted, a context that shows
     /// hidden states ([`ContextOptions::shows_states`]) leaves them out, where the model's graph allows

@@ -69,6 +69,13 @@ pub enum FlashAttention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheType(pub(super) u32);
 
+impl CacheType {
+    /// Returns true if it stores blocks of elements in fewer bits than 16 for each.
+    pub fn is_quantized(self) -> bool {
+        GgmlType::of(self.0).is_some_and(|kind| kind.block > 1)
+    }
+}
+
 impl ValueEnum for CacheType {
     fn value_variants<'a>() -> &'a [Self] {
         /// Those that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help.
@@ -127,5 +134,9 @@ mod tests {
         );
         assert!(CacheType::from_str("q9_0", false).is_err());
         assert_eq!(CacheType::default().to_string(), "f16");
+        let all = CacheType::value_variants().iter();
+        let plain = all.filter(|kind| !kind.is_quantized());
+        let plain: Vec<_> = plain.map(CacheType::to_string).collect();
+        assert_eq!(plain, ["f16", "f32", "bf16"]);
     }
 }

@@ -2,13 +2,16 @@
 
 use kl_formats::BackendIdentity;
 
+use super::number::bytes;
+
 /// A setting as text; `None` where it is not recorded.
 pub type SettingValue = fn(&BackendIdentity) -> Option<String>;
 
 /// The settings, each by its name.
-pub const SETTINGS: [(&str, SettingValue); 9] = [
+pub const SETTINGS: [(&str, SettingValue); 10] = [
     ("K cache", |s| s.type_k.clone()),
     ("V cache", |s| s.type_v.clone()),
+    ("KV cache size", |s| s.kv_cache_bytes.map(bytes)),
     ("devices", |s| Some(s.devices.as_ref()?.join(", "))),
     ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
     ("batch", |s| s.n_batch.map(|n| n.to_string())),
@@ -18,9 +21,12 @@ pub const SETTINGS: [(&str, SettingValue); 9] = [
     ("llama.cpp", |s| s.llama_cpp.clone()),
 ];
 
+/// The title of the column with the types of the KV cache.
+pub const KV_CACHE: &str = "KV cache";
+
 /// The columns of a table of what differs, where settings that belong together share one.
 const COLUMNS: [(&str, SettingValue); 7] = [
-    ("KV cache", kv_types),
+    (KV_CACHE, kv_types),
     ("devices", |s| setting(s, "devices")),
     ("-ngl", |s| setting(s, "GPU layers")),
     ("placement", placement),

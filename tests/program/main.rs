@@ -55,6 +55,7 @@ mod shards;
 mod sidecars;
 mod split_model;
 mod starter;
+mod sweep;
 mod until;
 mod vocabulary;
 mod windows;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
+use super::sweep::{SweptTypes, swept_types};
 use super::values::{
     device, encoding, file, input, input_or_stdin, model, n_tokens, relative_width, written_kind,
 };
@@ -244,4 +245,15 @@ pub struct EvaluateArgs {
     /// own interval is narrow enough.
     #[arg(long, value_name = "REL", value_parser = relative_width)]
     pub until: Option<f64>,
+
+    /// Run each model with each pair of these types of the KV cache (-ctk, -ctv)
+    ///
+    /// As in --sweep ctk=f16,q8_0,q4_0 ctv=f16,q8_0, which are six evaluations. Keys or values that
+    /// are left out stay f16. Each pair has its own sidecar, MODEL-k_q8_0-v_f16@REFERENCE.kls,
+    /// and a table at the end has the size of each cache.
+    #[arg(
+        long, value_name = "ctk=TYPES|ctv=TYPES", num_args = 1..=2, value_parser = swept_types,
+        conflicts_with_all = ["cache_type_k", "cache_type_v"]
+    )]
+    pub sweep: Vec<SweptTypes>,
 }

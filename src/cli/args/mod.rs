@@ -6,6 +6,7 @@ mod recipe;
 mod results;
 mod sensitivity;
 mod subcommands;
+mod sweep;
 mod values;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ pub use recipe::RecipeArgs;
 pub use results::ResultArgs;
 pub use sensitivity::SensitivityArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
+pub use sweep::cells;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -188,10 +190,11 @@ mod tests {
     ];
 
     /// Those that may repeat in the classic calls alone.
-    const REPEATABLE_IN_CLASSIC: [&str; 2] = ["--model", "--text-path"];
+    const REPEATABLE_IN_CLASSIC: [&str; 3] = ["--model", "--sweep", "--text-path"];
 
     /// Values of which every flag accepts one.
-    const VALUES: [&str; 17] = [
+    const VALUES: [&str; 18] = [
+        "ctk=f16",
         "2",
         "ratio > 1",
         "0.5",

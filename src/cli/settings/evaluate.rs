@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::input::{check_score, files};
 use super::{Command, classic_run, default_threads, max_rows, paths, wrong};
-use crate::cli::args::{Args, CompareArgs, ResultArgs};
+use crate::cli::args::{Args, CompareArgs, ResultArgs, cells};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
-    RunSettings, Sidecar, Stats,
+    CacheTypes, CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
+    RunSettings, Sidecar, Stats, Subject,
 };
 use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
@@ -56,14 +56,21 @@ pub fn evaluate(
     };
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
     inputs.extend(args.model);
+    let sweep = cells(&args.evaluate.sweep)?;
     let existing = Existing::asked(args.force, Some(args.resume));
-    let results = result_settings(args.results, &models, name, inputs, args.shard, existing)?;
+    let evaluated = Evaluated {
+        files: &models,
+        sweep: &sweep,
+        reference: name,
+    };
+    let results = result_settings(args.results, &evaluated, inputs, args.shard, existing)?;
     Ok(Command::Evaluate(EvaluateSettings {
         models,
         skipped,
         reference,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
         until: args.evaluate.until,
+        sweep,
         results,
         run,
     }))
@@ -88,8 +95,13 @@ fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, String> {
 pub fn compare(args: CompareArgs) -> Result<Command, String> {
     let (reference, others) = (args.reference, args.others);
     let (inputs, existing) = (vec![reference.clone()], Existing::asked(args.force, None));
+    let evaluated = Evaluated {
+        files: &others,
+        sweep: &[],
+        reference: &reference,
+    };
     Ok(Command::Compare(CompareSettings {
-        results: result_settings(args.results, &others, &reference, inputs, None, existing)?,
+        results: result_settings(args.results, &evaluated, inputs, None, existing)?,
         reference,
         others,
         max_rows: max_rows(args.n_tokens),
@@ -98,25 +110,39 @@ pub fn compare(args: CompareArgs) -> Result<Command, String> {
     }))
 }
 
-/// Checks the flags for the results of evaluating `evaluated`, models or files, against `reference`.
-/// `inputs`: the other files that the run reads.
+/// What is evaluated, and against what.
+struct Evaluated<'e> {
+    /// Models, or files of rows.
+    files: &'e [PathBuf],
+    /// The cells of a sweep, with each of which each model is run; empty without one.
+    sweep: &'e [CacheTypes],
+    reference: &'e Path,
+}
+
+/// Checks the flags for the results of evaluations. `inputs`: the other files that the run reads.
 fn result_settings(
     args: ResultArgs,
-    evaluated: &[PathBuf],
-    reference: &Path,
+    evaluated: &Evaluated<'_>,
     mut inputs: Vec<PathBuf>,
     part: Option<Part>,
     existing: Existing,
 ) -> Result<ResultSettings, String> {
-    let n = evaluated.len();
+    let Evaluated {
+        files,
+        sweep,
+        reference,
+    } = *evaluated;
+    let n_files = files.len();
+    let n = n_files * sweep.len().max(1);
     if args.sidecar.is_some() && n > 1 {
         return wrong(format!(
             "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
         ));
     }
-    if args.label.is_some() && n > 1 {
+    // Labels of cells differ by their types.
+    if args.label.is_some() && n_files > 1 {
         return wrong(format!(
-            "--label names one evaluation, but {n} are evaluated: omit it, or evaluate one at a time"
+            "--label names one evaluation, but {n_files} are evaluated: omit it, or evaluate one at a time"
         ));
     }
     if args.json_tokens && args.json.is_none() {
@@ -138,7 +164,7 @@ fn result_settings(
     let settings = ResultSettings {
         confidence: args.confidence,
         label: args.label,
-        labels_of_namesakes: labels_of_namesakes(evaluated),
+        labels_of_namesakes: labels_of_namesakes(files),
         stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,
@@ -156,9 +182,10 @@ fn result_settings(
         },
         existing,
     };
-    inputs.extend_from_slice(evaluated);
-    let sidecars = evaluated.iter();
-    let sidecars = sidecars.filter_map(|path| settings.sidecar_path(path));
+    inputs.extend_from_slice(files);
+    let subjects = files.iter();
+    let subjects = subjects.flat_map(|path| Subject::of_model(path, sweep));
+    let sidecars = subjects.filter_map(|subject| settings.sidecar_path(&subject));
     let json = settings.json.clone().filter(|path| path.as_os_str() != "-");
     let outputs: Vec<PathBuf> = sidecars.chain(json).collect();
     // Of folders, -m reads the models and kl compare the rows.

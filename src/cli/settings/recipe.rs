@@ -10,7 +10,7 @@ use crate::cli::args::RecipeArgs;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     EvaluateSettings, OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource,
-    ResultSettings, RunSettings, Sidecar, Vocabulary,
+    ResultSettings, RunSettings, Sidecar, Subject, Vocabulary,
 };
 use crate::recipe::Goal;
 
@@ -43,7 +43,8 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
     let json = args.json.iter().filter(|path| path.as_os_str() != "-");
     let sidecar = original.iter().filter_map(|original| {
         let evaluation = original.evaluation.as_ref()?;
-        evaluation.results.sidecar_path(evaluation.models.first()?)
+        let subject = Subject::new(evaluation.models.first()?);
+        evaluation.results.sidecar_path(&subject)
     });
     let outputs = json.chain(&args.write_path).chain(&args.quantize);
     let outputs = outputs.chain(&args.html);
@@ -119,6 +120,7 @@ fn evaluation_of(args: &RecipeArgs, model: &Path, reference: &Path) -> EvaluateS
         },
         vocabulary: Vocabulary::default(),
         until: None,
+        sweep: Vec::new(),
         results: ResultSettings {
             confidence: args.confidence,
             label: None,

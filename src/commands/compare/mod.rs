@@ -5,7 +5,6 @@ mod pairs;
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -20,7 +19,7 @@ use super::observer::{Observer, Watch};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
-use super::settings::CompareSettings;
+use super::settings::{CompareSettings, Subject};
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
@@ -44,22 +43,24 @@ pub fn compare<E: Engine + Sync>(
     let mut header = header_against(reference.about(), summary, None);
     header.stored = true;
     drop(reference);
-    let look_ahead = |path: &Path| {
-        let sidecar = SidecarFile::create(&settings.results, path)?;
-        let model = &identity(Reference::open(path)?.about());
+    let look_ahead = |subject: &Subject| {
+        let sidecar = SidecarFile::create(&settings.results, subject)?;
+        let model = &identity(Reference::open(&subject.path)?.about());
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
             finished.check_model(model, true)?;
             finished.check_reference(&header.reference)?;
         }
         Ok(())
     };
+    let others = settings.others.iter();
+    let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
     Ok(evaluate_each(
         watch,
         info,
-        &settings.others,
+        &subjects,
         &settings.results,
         look_ahead,
-        |path, _| compare_one(settings, engine, watch, path, &windows, header.clone()),
+        |subject, _| compare_one(settings, engine, watch, subject, &windows, header.clone()),
     ))
 }
 
@@ -69,12 +70,13 @@ fn compare_one<E: Engine + Sync>(
     settings: &CompareSettings,
     engine: &E,
     watch: &Watch<'_>,
-    path: &Path,
+    subject: &Subject,
     windows: &[WindowSpec],
     mut header: SidecarHeader,
 ) -> Result<Evaluated> {
     let started = Instant::now();
-    let sidecar = SidecarFile::create(&settings.results, path)?;
+    let path = &subject.path;
+    let sidecar = SidecarFile::create(&settings.results, subject)?;
     // Opened anew for each file: a stream can only be read from its start.
     let reference = open_again(&settings.reference, &header.reference)?;
     let other = Reference::open(path)?;
@@ -110,7 +112,7 @@ fn compare_one<E: Engine + Sync>(
     let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
 
     let evaluation = Evaluation {
-        path,
+        subject,
         reference: &about,
         settings: &settings.results,
         watch,

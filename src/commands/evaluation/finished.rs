@@ -112,6 +112,8 @@ impl Finished {
         held.label.clone_from(&header.label);
         if let (Some(there), Some(here)) = (&mut held.backend, &header.backend) {
             there.threads = here.threads;
+            // Earlier versions did not record it.
+            there.kv_cache_bytes = here.kv_cache_bytes;
         }
         match first_difference(&held, header) {
             None => Ok(()),

@@ -10,7 +10,6 @@ pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each};
 pub use sidecar::SidecarFile;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -20,7 +19,7 @@ use super::context::writer;
 use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::Row;
-use super::settings::{ResultSettings, Stats};
+use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Tokens;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
@@ -34,8 +33,8 @@ use token_log::{TokenLog, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
-    /// The file evaluated: a model, or stored rows.
-    pub path: &'e Path,
+    /// The model evaluated, or the file of stored rows.
+    pub subject: &'e Subject,
     /// The reference.
     pub reference: &'e About,
     pub settings: &'e ResultSettings,
@@ -95,8 +94,8 @@ impl Evaluation<'_> {
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Evaluated> {
         let loaded = self.started.elapsed();
-        self.header.model_path = Some(self.path.display().to_string());
-        self.header.label = self.settings.label_of(self.path);
+        self.header.model_path = Some(self.subject.path.display().to_string());
+        self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = rows.n_scored();
         if let Some(sidecar) = &sidecar {
             sidecar.keep_model_path(&mut self.header);
@@ -131,7 +130,7 @@ impl Evaluation<'_> {
         let wrote = sidecar.is_some() && !log.is_whole;
         let records = &log.records;
         // A sidecar that was resumed keeps the earlier run's path; the report shows this run's.
-        self.header.model_path = Some(self.path.display().to_string());
+        self.header.model_path = Some(self.subject.path.display().to_string());
         let (header, n_records) = (self.header.clone(), records.len() as u64);
         let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
@@ -210,7 +209,9 @@ impl Evaluation<'_> {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();
-        let label = model.and_then(|model| model.file_name.as_deref());
+        let file_name = model.and_then(|model| model.file_name.as_deref());
+        // The cells of a sweep have the name of one file.
+        let label = self.header.label.as_deref().or(file_name);
         let label = label.unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
         let mut klds = KldSoFar::default();

@@ -1,12 +1,10 @@
 //! Several evaluations against one reference, one after another: what is done stays done.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Error, Result};
 
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
-use crate::commands::settings::{ResultSettings, Sidecar};
+use crate::commands::settings::{ResultSettings, Sidecar, Subject};
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
@@ -24,45 +22,44 @@ pub struct Evaluated {
     pub here: Option<RowsHere>,
 }
 
-/// Evaluates the models at `paths`, or files with their rows. The observer gets the report so far
-/// after each, and at the end a comparison of several. One that cannot be evaluated does not stop
-/// the others.
+/// Evaluates models, or files with their rows. The observer gets the report so far after each, and at
+/// the end a comparison of several. One that cannot be evaluated does not stop the others.
 ///
-/// `look_ahead` checks a model before hours are spent on those before it. `evaluate` is also told
-/// whether its model is the last.
+/// `look_ahead` checks an evaluation before hours are spent on those before it. `evaluate` is also told
+/// whether it is the last.
 pub fn evaluate_each(
     watch: &Watch<'_>,
     reference: ReferenceInfo,
-    paths: &[PathBuf],
+    subjects: &[Subject],
     settings: &ResultSettings,
-    look_ahead: impl Fn(&Path) -> Result<()>,
-    mut evaluate: impl FnMut(&Path, bool) -> Result<Evaluated>,
+    look_ahead: impl Fn(&Subject) -> Result<()>,
+    mut evaluate: impl FnMut(&Subject, bool) -> Result<Evaluated>,
 ) -> Report {
     let mut report = Report {
         reference,
         ..Report::default()
     };
-    let several = paths.len() > 1;
+    let several = subjects.len() > 1;
     let mut usable = Vec::new();
     let mut evaluated_models = Vec::new();
     let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
-    for (index, path) in paths.iter().enumerate() {
+    for (index, subject) in subjects.iter().enumerate() {
         // A single model is opened at once, which finds the same faults.
-        let looked = if several { look_ahead(path) } else { Ok(()) };
+        let looked = if several { look_ahead(subject) } else { Ok(()) };
         match looked {
-            Ok(()) => usable.push((index, path)),
-            Err(error) => fail(watch, &mut report, path, &error, several),
+            Ok(()) => usable.push((index, subject)),
+            Err(error) => fail(watch, &mut report, subject, &error, several),
         }
     }
     report.complete = usable.is_empty();
     publish(watch, &mut report);
-    for (i, (index, path)) in usable.iter().copied().enumerate() {
+    for (i, (index, subject)) in usable.iter().copied().enumerate() {
         if watch.should_stop() {
             break;
         }
         let is_last = i + 1 == usable.len();
         watch.evaluates(several.then_some(index));
-        match evaluate(path, is_last) {
+        match evaluate(subject, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
                     states.here = evaluated.here;
@@ -83,11 +80,14 @@ pub fn evaluate_each(
                     model: &model,
                     reference: &report.reference,
                     index,
-                    of: paths.len(),
+                    of: subjects.len(),
                 });
                 if model.summary.n_tokens == 0 && !is_interrupted {
-                    let error = Error::msg(format!("{}: no token could be scored", path.display()));
-                    fail(watch, &mut report, path, &error, several);
+                    let error = Error::msg(format!(
+                        "{}: no token could be scored",
+                        subject.path.display()
+                    ));
+                    fail(watch, &mut report, subject, &error, several);
                 }
                 report.models.push(model);
                 if let Some(sidecar) = written {
@@ -99,7 +99,7 @@ pub fn evaluate_each(
                 }
             }
             Err(_) if watch.should_stop() => break,
-            Err(error) => fail(watch, &mut report, path, &error, several),
+            Err(error) => fail(watch, &mut report, subject, &error, several),
         }
         report.complete = is_last;
         publish(watch, &mut report);
@@ -120,13 +120,17 @@ fn publish(watch: &Watch<'_>, report: &mut Report) {
 }
 
 /// Notes that a model could not be evaluated, and reports it where others follow.
-fn fail(watch: &Watch<'_>, report: &mut Report, path: &Path, error: &Error, several: bool) {
+fn fail(watch: &Watch<'_>, report: &mut Report, subject: &Subject, error: &Error, several: bool) {
     let error = one_line(error);
+    let error = match &subject.cell {
+        Some(cell) => format!("{cell}: {error}"),
+        None => error,
+    };
     if several {
         watch.event(&Event::Failed(&error));
     }
     report.failed.push(Failure {
-        path: path.display().to_string(),
+        path: subject.path.display().to_string(),
         error,
     });
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
@@ -13,7 +13,7 @@ use kl_formats::{
 use super::finished::Finished;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
-use crate::commands::settings::ResultSettings;
+use crate::commands::settings::{ResultSettings, Subject};
 use crate::report::number::count_of;
 use crate::stats::Until;
 
@@ -44,8 +44,8 @@ pub struct Earlier {
 impl SidecarFile {
     /// Creates the file that the settings name, if they want one. A finished sidecar that has the
     /// name is there to be [checked](Self::finished); any other file is refused unless `--force`.
-    pub fn create(settings: &ResultSettings, model: &Path) -> Result<Option<Self>> {
-        let Some(path) = settings.sidecar_path(model) else {
+    pub fn create(settings: &ResultSettings, subject: &Subject) -> Result<Option<Self>> {
+        let Some(path) = settings.sidecar_path(subject) else {
             return Ok(None);
         };
         let finished = match settings.existing {

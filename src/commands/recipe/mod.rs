@@ -16,7 +16,7 @@ use kl_formats::{
 use self::check::Bench;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
-use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource};
+use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource, Subject};
 use crate::engine::{Engine, Imatrix, TensorFacts, file_type};
 use crate::input::Source;
 use crate::recipe::{
@@ -366,7 +366,10 @@ fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
     if let Some(ReferenceSource::File { path, .. }) = evaluation.map(|of| &of.reference) {
         drop(Reference::open(path)?);
     }
-    let sidecar = evaluation.and_then(|of| of.results.sidecar_path(of.models.first()?));
+    let sidecar = evaluation.and_then(|of| {
+        let subject = Subject::new(of.models.first()?);
+        of.results.sidecar_path(&subject)
+    });
     match sidecar.filter(|path| !replace && path.exists()) {
         Some(path) => bail!(
             "{}: exists already: remove it, or use --force",

@@ -305,10 +305,9 @@ mod tests;
 /// next in size.
 fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let candidates = models.iter().filter(|model| model.is_candidate());
-    let size = |model: &&ComparedModel| model.model.shown_bytes();
     let mut by_size: Vec<&ComparedModel> = candidates.clone().collect();
-    by_size.retain(|model| size(model).is_some());
-    by_size.sort_by_key(size);
+    by_size.retain(|model| model.model.shown_bytes().is_some());
+    by_size.sort_by_key(|model| (model.model.shown_bytes(), ranking::cache(model)));
     let to_best = candidates.filter_map(|model| {
         let best = best.filter(|best| *best != model.index)?;
         Some((PairKind::Best, model.index, best))

@@ -22,9 +22,15 @@ pub fn mark_incomplete(models: &mut [ComparedModel]) {
     }
 }
 
-/// The size in bytes; the largest there is where it is not known.
-fn size(model: &ComparedModel) -> u64 {
-    model.model.shown_bytes().unwrap_or(u64::MAX)
+/// The size in bytes, the largest there is where it is not known, and the KV cache's.
+fn size(model: &ComparedModel) -> [u64; 2] {
+    let size = model.model.shown_bytes();
+    [size.unwrap_or(u64::MAX), cache(model)]
+}
+
+/// The bytes of the KV cache; 0 where they are not recorded.
+pub fn cache(model: &ComparedModel) -> u64 {
+    model.set_up.kv_cache_bytes.unwrap_or(0)
 }
 
 /// The mean KLD; infinite where there is none.
@@ -32,23 +38,25 @@ fn mean(model: &ComparedModel) -> f64 {
     model.mean_kld().map_or(f64::INFINITY, |mean| mean.value)
 }
 
-/// Marks the models that no other candidate dominates: none is at most as large and at most as far
-/// from the reference, and better in one of these.
+/// Marks the models that no other candidate dominates: none is at most as large, with a KV cache that
+/// is at most as large, and at most as far from the reference, and better in one of these.
 pub fn mark_pareto_front(models: &mut [ComparedModel]) {
-    let points: Vec<Option<(u64, f64)>> = models.iter().map(point).collect();
+    let points: Vec<Option<([u64; 2], f64)>> = models.iter().map(point).collect();
     for (model, point) in models.iter_mut().zip(&points) {
         let Some((size, kld)) = point else { continue };
-        let dominates = |(other_size, other_kld): &(u64, f64)| {
-            other_size <= size && other_kld <= kld && (other_size < size || other_kld < kld)
+        let dominates = |(other_size, other_kld): &([u64; 2], f64)| {
+            let is_as_small = other_size.iter().zip(size).all(|(other, own)| other <= own);
+            let is_better = other_size != size || other_kld < kld;
+            is_as_small && other_kld <= kld && is_better
         };
         model.pareto = !points.iter().flatten().any(dominates);
     }
 }
 
-/// The size and the mean KLD of a candidate, where both are known.
-fn point(model: &ComparedModel) -> Option<(u64, f64)> {
-    let size = model.model.shown_bytes().filter(|_| model.is_candidate())?;
-    Some((size, model.mean_kld()?.value))
+/// The sizes and the mean KLD of a candidate, where the model's size and the mean are known.
+fn point(model: &ComparedModel) -> Option<([u64; 2], f64)> {
+    model.model.shown_bytes().filter(|_| model.is_candidate())?;
+    Some((size(model), model.mean_kld()?.value))
 }
 
 /// Adjusts the p-values of all ratios to the best for their number, and marks the models that cannot
@@ -160,6 +168,17 @@ mod tests {
         let mut twins = vec![models[1].clone(), models[1].clone()];
         mark_pareto_front(&mut twins);
         assert!(twins.iter().all(|twin| twin.pareto));
+        // A smaller cache of one model is on the front though it is farther, a larger one is not.
+        let (worse, better) = (models[4].clone(), models[1].clone());
+        for (bytes, is_on_front) in [(500, true), (1000, false), (2000, false)] {
+            let mut runs = vec![better.clone(), worse.clone()];
+            runs[1].model = better.model.clone();
+            runs.iter_mut().for_each(|run| run.pareto = false);
+            runs[0].set_up.kv_cache_bytes = Some(1000);
+            runs[1].set_up.kv_cache_bytes = Some(bytes);
+            mark_pareto_front(&mut runs);
+            assert_eq!([runs[0].pareto, runs[1].pareto], [true, is_on_front]);
+        }
     }
 
     #[test]

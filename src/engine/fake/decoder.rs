@@ -9,7 +9,7 @@ use super::head::state_numbers;
 use super::row::mix;
 use super::weights::Perturbation;
 use super::{FakeEngine, FakeStates};
-use crate::engine::{Appended, Call, ContextOptions, Decoder, EngineError, Outputs};
+use crate::engine::{Appended, CacheType, Call, ContextOptions, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
 fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
@@ -31,6 +31,7 @@ pub struct FakeDecoder {
     calls: Calls,
     /// Most windows of a call.
     n_seq: usize,
+    cache_bytes: u64,
     shows_states: bool,
     states: FakeStates,
     path: PathBuf,
@@ -49,6 +50,13 @@ impl FakeDecoder {
             seed,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
+            cache_bytes: {
+                let of = |kind: CacheType| match kind == CacheType::default() {
+                    true => 2,
+                    false => 1,
+                };
+                u64::from(options.n_ctx) * (of(options.type_k) + of(options.type_v))
+            },
             shows_states: options.shows_states,
             states: engine.states,
             path: path.to_owned(),
@@ -91,6 +99,11 @@ impl FakeDecoder {
 impl Decoder for FakeDecoder {
     fn n_vocab(&self) -> usize {
         self.n_vocab
+    }
+
+    /// Two bytes for each token of K and of V as f16, and one as any other type.
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
     }
 
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {

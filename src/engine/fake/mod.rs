@@ -17,6 +17,7 @@ use weights::Perturbation;
 use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, GgmlType, ModelIdentity, States, TokenizerIdentity, hex};
@@ -46,6 +47,8 @@ pub struct FakeEngine {
     pub end_of_generation: Option<u32>,
     /// True if an accelerator computes all layers of its models.
     pub offloads: bool,
+    /// Counts the models that were loaded.
+    pub n_loaded: Arc<AtomicUsize>,
     /// The quality of the rows that can be computed from its models' hidden states.
     pub states: FakeStates,
 }
@@ -60,6 +63,7 @@ impl Default for FakeEngine {
             fails_at: None,
             end_of_generation: None,
             offloads: false,
+            n_loaded: Arc::default(),
             states: FakeStates::default(),
         }
     }
@@ -92,11 +96,43 @@ impl Engine for FakeEngine {
     }
 
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
-        let model = self.load(path, &ModelOptions::default())?;
+        let model = self.model(path, &ModelOptions::default())?;
         Ok(model.facts().identity.clone())
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
+        self.n_loaded.fetch_add(1, Ordering::Relaxed);
+        self.model(path, options)
+    }
+
+    fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
+        let model = self.model(path, &ModelOptions::default())?;
+        let mixture = model.quantized.map(|file| file.mixture);
+        Ok(weights::blueprint(&mixture.unwrap_or_default(), imatrix))
+    }
+
+    fn needs_imatrix(&self, _tensor: &str, kind: GgmlType) -> bool {
+        weights::needs_imatrix(kind)
+    }
+
+    fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
+        let original = self.model(quantization.input, &ModelOptions::default())?;
+        QuantizedFile::write(original.seed, quantization)
+    }
+
+    fn load_head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        _threads: u32,
+    ) -> Result<Box<dyn Head + '_>, EngineError> {
+        FakeHead::load(self, states, section, None)
+    }
+}
+
+impl FakeEngine {
+    /// The model of a file.
+    fn model(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
         let bytes = fs::read(path).map_err(|error| EngineError::model(path, error.to_string()))?;
         let hash = Sha256::digest(&bytes);
         let n_bytes = Some(bytes.len() as u64);
@@ -145,30 +181,6 @@ impl Engine for FakeEngine {
                 is_offloaded: self.offloads,
             },
         })
-    }
-
-    fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
-        let model = self.load(path, &ModelOptions::default())?;
-        let mixture = model.quantized.map(|file| file.mixture);
-        Ok(weights::blueprint(&mixture.unwrap_or_default(), imatrix))
-    }
-
-    fn needs_imatrix(&self, _tensor: &str, kind: GgmlType) -> bool {
-        weights::needs_imatrix(kind)
-    }
-
-    fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
-        let original = self.load(quantization.input, &ModelOptions::default())?;
-        QuantizedFile::write(original.seed, quantization)
-    }
-
-    fn load_head(
-        &self,
-        states: &States,
-        section: &mut dyn Read,
-        _threads: u32,
-    ) -> Result<Box<dyn Head + '_>, EngineError> {
-        FakeHead::load(self, states, section, None)
     }
 }
 

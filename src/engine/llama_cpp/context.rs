@@ -17,6 +17,11 @@ use super::node::Node;
 use crate::engine::{ContextOptions, FlashAttention, ModelOptions};
 use crate::lock::locked;
 
+unsafe extern "C" {
+    /// Counts the memory of a context, in `memory.cpp`.
+    fn kl_cache_bytes(context: *const sys::llama_context) -> u64;
+}
+
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
     /// Returns true if [`computed`](Self::computed) should see this tensor, which costs a little time.
@@ -133,6 +138,13 @@ impl<'m> Context<'m> {
             let memory = sys::llama_get_memory(self.inner.as_ptr());
             sys::llama_memory_seq_rm(memory, sequence as sys::llama_seq_id, -1, -1);
         }
+    }
+
+    /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
+    /// recurrent layers.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        // SAFETY: the context is valid.
+        unsafe { kl_cache_bytes(self.inner.as_ptr()) }
     }
 
     /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.

@@ -74,6 +74,10 @@ impl Decoder for LlamaCppDecoder<'_> {
         self.model.facts.n_vocab as usize
     }
 
+    fn cache_bytes(&self) -> u64 {
+        self.context.cache_bytes()
+    }
+
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
         let mut n_left = u64::from(self.calls.n_batch);
         let fitting = windows.iter().take_while(|window| {

@@ -76,6 +76,8 @@ fn context_advice(reason: &str) -> &'static str {
     if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
         "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
          --cache-type-v f16"
+    } else if mentions("different K") {
+        "give --cache-type-k and --cache-type-v one type"
     } else if mentions("block size") {
         "use another --cache-type-k or --cache-type-v: f16 always works"
     } else {

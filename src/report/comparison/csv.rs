@@ -10,7 +10,7 @@ pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
 
 /// All columns, and the key of each in the JSON of a model, or the number's name. The columns' names
 /// and their order are stable; new ones are added at the end.
-const COLUMNS: [(&str, &str); 54] = [
+const COLUMNS: [(&str, &str); 55] = [
     ("label", "label"),
     ("sidecar", "sidecar"),
     ("model", "model.path"),
@@ -65,6 +65,7 @@ const COLUMNS: [(&str, &str); 54] = [
     ("ratio_upper", "ratio_to_best.upper"),
     ("ratio_p", "ratio_to_best.p"),
     ("ratio_p_holm", "ratio_to_best.p_holm"),
+    ("kv_cache_bytes", "set_up.kv_cache_bytes"),
 ];
 
 /// The one column that is not in the JSON where there is no KLD.

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::breakdown::{self, Cells, title};
+use super::caches::CachesTable;
 use super::text::{clusters, marks, p_value};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
@@ -28,6 +29,18 @@ impl Comparison {
         let mut out = self.markdown_models();
         self.markdown_ratios(&mut out);
         self.markdown_spans(&mut out);
+        for caches in self.caches() {
+            let CachesTable { titles, rows } = self.caches_table(&caches);
+            let titles = titles.join(" | ").replace('\n', " ");
+            let _ = writeln!(
+                out,
+                "\nKV caches of {}, the largest first:\n",
+                code(&caches.name)
+            );
+            let rows = rows.iter();
+            let rows = rows.map(|cells| cells.iter().map(|cell| escaped(cell.trim())).collect());
+            table(&mut out, titles.trim(), 2, rows);
+        }
         let set_up = self.set_up_table();
         if !set_up.1.is_empty() {
             out.push_str("\nSet-up, where models differ:\n\n");

@@ -2,6 +2,7 @@
 //! of `kl report` is made. Its fields are the keys of the JSON.
 
 pub(super) mod breakdown;
+mod caches;
 mod csv;
 mod in_depth;
 mod markdown;

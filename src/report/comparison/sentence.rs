@@ -107,14 +107,21 @@ impl Comparison {
         ]
     }
 
-    /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
+    /// Says what a smaller model than the nearest costs, its KV cache included where all are recorded;
+    /// `None` where sizes are not known.
     fn smaller(
         &self,
         best: &ComparedModel,
         others: &[&ComparedModel],
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Option<String> {
-        let size = |model: &ComparedModel| model.model.shown_bytes();
+        // The KV caches of models that were run with several save memory too.
+        let cache = |model: &ComparedModel| model.set_up.kv_cache_bytes;
+        let counts_caches = self.models.iter().all(|model| cache(model).is_some());
+        let size = |model: &ComparedModel| {
+            let cache = cache(model).filter(|_| counts_caches);
+            model.model.shown_bytes()?.checked_add(cache.unwrap_or(0))
+        };
         let best_size = size(best)?;
         let saved = |model: &ComparedModel| best_size.checked_sub(size(model)?).filter(|n| *n > 0);
         let smaller = others.iter().filter(|model| model.pareto);

@@ -1,6 +1,7 @@
 //! A comparison as text for a terminal of 80 columns.
 
 use super::breakdown::Cells;
+use super::caches::Caches;
 use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{columns, hanging, wrapped};
@@ -63,6 +64,7 @@ impl Comparison {
         text.push_str(&self.legend());
         text.push_str(&self.ratios_text(&names));
         text.push_str(&self.spans_text(&names));
+        text.push_str(&self.caches_text());
         text.push_str(&self.set_up_text(&names));
         text + &self.not_compared_text()
     }
@@ -246,7 +248,12 @@ impl Comparison {
     /// run alike.
     pub(super) fn set_up_table(&self) -> Cells {
         let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
-        let differing = set_up::differing(&set_ups);
+        let mut differing = set_up::differing(&set_ups);
+        let n_in_tables: usize = self.caches().iter().map(Caches::n_runs).sum();
+        if n_in_tables == self.models.len() {
+            // The tables of KV caches show the types.
+            differing.retain(|(title, _)| *title != set_up::KV_CACHE);
+        }
         let titles = differing.iter().map(|(title, _)| (*title).to_owned());
         let rows = self.models.iter().map(|model| {
             let cells = differing.iter().map(|(_, of)| of(&model.set_up));

@@ -1,5 +1,6 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
+mod caches;
 mod exchange;
 mod generation;
 mod ggml_types;

@@ -1,0 +1,197 @@
+//! Sweeps of KV-cache types.
+
+use clap::ValueEnum as _;
+
+use super::*;
+use crate::commands::settings::CacheTypes;
+use crate::engine::FlashAttention;
+
+fn cell(k: &str, v: &str) -> CacheTypes {
+    let of = |name| CacheType::from_str(name, false).unwrap();
+    CacheTypes { k: of(k), v: of(v) }
+}
+
+/// Three cells for each model.
+fn swept(folder: &Folder, models: &[&str]) -> EvaluateSettings {
+    let mut settings = folder.evaluate_settings(models);
+    settings.sweep = vec![
+        cell("f16", "f16"),
+        cell("q8_0", "f16"),
+        cell("q8_0", "q4_0"),
+    ];
+    // The names of sidecars begin with the folder, as that of the reference.
+    settings.results.sidecar = Sidecar::None;
+    settings
+}
+
+#[test]
+fn each_cell_is_an_evaluation_and_a_model_is_loaded_once() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let (engine, observer) = (FakeEngine::default(), Recorder::default());
+    let settings = swept(&folder, &["q4", "copy"]);
+    let report = evaluate(&settings, &engine, &observer).unwrap();
+    let labels: Vec<&str> = report.models.iter().map(|of| of.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        [
+            "q4-k_f16-v_f16",
+            "q4-k_q8_0-v_f16",
+            "q4-k_q8_0-v_q4_0",
+            "copy-k_f16-v_f16",
+            "copy-k_q8_0-v_f16",
+            "copy-k_q8_0-v_q4_0"
+        ]
+    );
+    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 2);
+    // The fake engine's types have 2 bytes for each token, or 1.
+    let caches = report.models.iter().map(|model| {
+        let set_up = model.set_up.as_ref().unwrap();
+        let type_of = |name: &Option<String>| name.clone().unwrap();
+        (
+            type_of(&set_up.type_k),
+            type_of(&set_up.type_v),
+            set_up.kv_cache_bytes.unwrap(),
+        )
+    });
+    let expected = [
+        ("f16", "f16", 256),
+        ("q8_0", "f16", 192),
+        ("q8_0", "q4_0", 128),
+    ];
+    let expected = expected.map(|(k, v, bytes)| (k.to_owned(), v.to_owned(), bytes));
+    assert_eq!(
+        caches.collect::<Vec<_>>(),
+        [expected.clone(), expected].concat()
+    );
+    let heard = observer.heard();
+    // That the types differ from the reference's is what the sweep is for.
+    assert!(
+        !heard.iter().any(|event| event.contains("set_up_differs")),
+        "{heard:?}"
+    );
+    assert!(heard.contains(&"evaluated 6 of 6".to_owned()), "{heard:?}");
+}
+
+#[test]
+fn models_that_are_fitted_to_the_memory_are_loaded_for_each_cell() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = FakeEngine::default();
+    let mut settings = swept(&folder, &["q4"]);
+    settings.run.model.n_gpu_layers = crate::engine::GpuLayers::Auto;
+    evaluate(&settings, &engine, &()).unwrap();
+    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn without_a_sweep_each_model_is_freed_before_the_next() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = FakeEngine::default();
+    let settings = folder.evaluate_settings(&["q4", "q4"]);
+    evaluate(&settings, &engine, &()).unwrap();
+    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_cell_that_fails_is_named_and_does_not_stop_the_others() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = FakeEngine {
+        fails_at: Some(3),
+        ..FakeEngine::default()
+    };
+    let report = evaluate(&swept(&folder, &["q4"]), &engine, &()).unwrap();
+    let errors: Vec<&str> = report.failed.iter().map(|of| of.error.as_str()).collect();
+    assert_eq!(errors.len(), 3);
+    assert!(errors[1].starts_with("k_q8_0-v_f16: "), "{errors:?}");
+    assert!(errors[1].contains("a fake failure"), "{errors:?}");
+}
+
+#[test]
+fn quantized_values_without_flash_attention_are_refused_before_anything_is_loaded() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = FakeEngine::default();
+    let refused = |change: &dyn Fn(&mut EvaluateSettings)| {
+        let mut settings = swept(&folder, &["q4"]);
+        settings.run.flash_attn = Some(FlashAttention::Off);
+        change(&mut settings);
+        let error = evaluate(&settings, &engine, &()).err();
+        assert_eq!(
+            engine.n_loaded.swap(0, Ordering::Relaxed) == 0,
+            error.is_some()
+        );
+        error.map(|error| one_line(&error)).unwrap_or_default()
+    };
+    let error = refused(&|_| {});
+    assert!(
+        error.starts_with("--sweep ctv=q4_0: ") && error.contains("--flash-attn is off"),
+        "{error}"
+    );
+    // Quantized keys are no trouble.
+    assert_eq!(refused(&|settings| settings.sweep.truncate(2)), "");
+    let error = refused(&|settings| {
+        settings.sweep.clear();
+        settings.run.type_v = cell("f16", "q8_0").v;
+    });
+    assert!(error.starts_with("--cache-type-v q8_0: "), "{error}");
+    // The reference records how it was written.
+    let mut write_settings = folder.write_settings("off");
+    write_settings.run.flash_attn = Some(FlashAttention::Off);
+    write(&write_settings, &FakeEngine::default(), &()).unwrap();
+    let error = refused(&|settings| {
+        settings.run.flash_attn = None;
+        settings.reference = ReferenceSource::File {
+            path: folder.path("off"),
+            n_ctx: None,
+        };
+    });
+    assert!(
+        error.contains("the reference was written without it"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_interrupted_sweep_is_resumed_at_its_cell() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let sweep_to = |observer: &Recorder, existing| {
+        let mut settings = swept(&folder, &["q4"]);
+        // The labels make the paths, so this is the folder that the sidecars go to.
+        settings.results.label = Some(folder.path("q4").display().to_string());
+        settings.results.sidecar = Sidecar::Against(folder.path("ref"));
+        settings.results.existing = existing;
+        evaluate(&settings, &FakeEngine::default(), observer).unwrap()
+    };
+    let names = |types: &str| format!("q4-{types}@ref.kls");
+    let cells = ["k_f16-v_f16", "k_q8_0-v_f16", "k_q8_0-v_q4_0"].map(names);
+    sweep_to(&Recorder::default(), Existing::asked(false, Some(false)));
+    let whole = cells.clone().map(|name| folder.bytes(&name));
+    for name in &cells {
+        fs::remove_file(folder.path(name)).unwrap();
+    }
+    // Stops in the second cell: each has 13 windows.
+    let stopped = sweep_to(
+        &Recorder::stopping_after(18),
+        Existing::asked(false, Some(false)),
+    );
+    assert!(!stopped.complete);
+    assert!(folder.path(&cells[0]).exists() && !folder.path(&cells[1]).exists());
+    let observer = Recorder::default();
+    let resumed = sweep_to(&observer, Existing::Resume);
+    assert!(resumed.complete && resumed.failed.is_empty());
+    // The first is done, and of the second the windows that were not.
+    let n_resumed: Vec<u64> = resumed.models.iter().map(|model| model.n_resumed).collect();
+    assert_eq!(n_resumed[0], resumed.models[0].summary.n_tokens);
+    assert!(
+        n_resumed[1] > 0 && n_resumed[1] < n_resumed[0],
+        "{n_resumed:?}"
+    );
+    assert_eq!(n_resumed[2], 0);
+    for (name, whole) in cells.iter().zip(whole) {
+        assert!(folder.bytes(name) == whole, "{name}");
+    }
+}

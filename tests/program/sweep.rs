@@ -1,0 +1,197 @@
+//! `--sweep`: a model with each pair of types of the KV cache.
+
+use serde_json::Value;
+
+use crate::session::Session;
+
+const CELLS: [(&str, &str); 4] = [
+    ("f16", "f16"),
+    ("f16", "q4_0"),
+    ("q8_0", "f16"),
+    ("q8_0", "q4_0"),
+];
+
+/// The bytes of one cell: 256 tokens, as llama.cpp pads 64, in 3 layers of 4 heads of 32 elements.
+fn bytes((k, v): (&str, &str)) -> u64 {
+    let block = |kind| match kind {
+        "f16" => 64,
+        "q8_0" => 34,
+        _ => 18,
+    };
+    256 * 3 * 4 * (block(k) + block(v))
+}
+
+fn name((k, v): (&str, &str)) -> String {
+    format!("tiny-q4_K_M-k_{k}-v_{v}@ref.kls")
+}
+
+const SWEEP: &str = "-m @q4 -r ref.gz --sweep ctk=f16,q8_0 ctv=f16,q4_0";
+
+#[test]
+fn each_cell_is_the_evaluation_of_its_types() {
+    let session = Session::new();
+    session.reference("");
+    let run = session.ok(&format!("{SWEEP} --json s.json"));
+    assert!(!run.stderr.contains("warning: the type"), "{}", run.stderr);
+    assert!(run.stderr.contains("[4/4] tiny-q4"), "{}", run.stderr);
+    for line in run.stdout.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let table = run
+        .stdout
+        .split_once("\nKV caches of tiny-q4_K_M")
+        .unwrap()
+        .1;
+    let shown = table.lines().filter(|line| line.contains(" %")).count();
+    assert!(shown >= 4, "{table}");
+    // What the run prints is what kl report prints later.
+    assert_eq!(run.stdout, session.ok("report . -q").stdout);
+    let markdown = session.ok("report . --markdown -q").stdout;
+    assert!(
+        markdown.contains("KV caches of `tiny-q4_K_M`"),
+        "{markdown}"
+    );
+    let json = session.read_json("s.json");
+    let models = json["models"].as_array().unwrap();
+    assert_eq!(models.len(), 4);
+    for (model, cell) in models.iter().zip(CELLS) {
+        let set_up = &model["set_up"];
+        assert_eq!(set_up["type_k"], cell.0);
+        assert_eq!(set_up["type_v"], cell.1);
+        assert_eq!(set_up["kv_cache_bytes"], bytes(cell));
+        assert_eq!(model["sidecar"], name(cell));
+    }
+    // Other types give other numbers.
+    let mean = |of: &Value| of["kld"]["mean"]["value"].as_f64().unwrap();
+    let mut means: Vec<f64> = models.iter().map(mean).collect();
+    means.sort_by(f64::total_cmp);
+    means.dedup();
+    assert_eq!(means.len(), 4, "{means:?}");
+    // Alone, each has the same sidecar to the byte.
+    for cell in CELLS {
+        let (file, (k, v)) = (name(cell), cell);
+        let swept = session.read(&file);
+        session.remove(&file);
+        let label = format!("tiny-q4_K_M-k_{k}-v_{v}");
+        session.ok(&format!(
+            "-m @q4 -r ref.gz -q -ctk {k} -ctv {v} --label {label}"
+        ));
+        assert!(session.read(&file) == swept, "{file}");
+    }
+}
+
+#[test]
+fn a_sweep_is_resumed_and_comes_in_parts() {
+    let session = Session::new();
+    session.reference("");
+    session.ok(&format!("{SWEEP} -q"));
+    let whole = session.ok("report . -q").stdout;
+    let removed = session.read(&name(CELLS[2]));
+    session.remove(&name(CELLS[2]));
+    let resumed = session.ok(&format!("{SWEEP} --resume"));
+    let wrote = |stderr: &str| stderr.matches("\nwrote ").count();
+    assert_eq!(wrote(&resumed.stderr), 1, "{}", resumed.stderr);
+    assert!(session.read(&name(CELLS[2])) == removed);
+    assert_eq!(resumed.stdout, whole);
+    for cell in CELLS {
+        session.remove(&name(cell));
+    }
+    for part in ["0/2", "1/2"] {
+        session.ok(&format!("{SWEEP} --shard {part} -q"));
+    }
+    assert_eq!(session.ok("report . -q").stdout, whole);
+}
+
+#[test]
+fn several_models_are_swept_and_a_reference_may_be_a_model() {
+    let session = Session::new();
+    session.reference("");
+    let sweep = "--sweep ctk=q8_0,f16 --no-sidecar -q";
+    let of_file = session.json(&format!("-m @q4 -m @f16 -r ref.gz {sweep}"));
+    let of_model = session.json(&format!(
+        "-m @q4 -m @f16 --ref-model @f16 -t short.txt -c 64 {sweep}"
+    ));
+    for json in [of_file, of_model] {
+        let models = json["models"].as_array().unwrap();
+        let labels: Vec<&str> = models
+            .iter()
+            .map(|of| of["label"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            labels,
+            [
+                "tiny-q4_K_M-k_q8_0-v_f16",
+                "tiny-q4_K_M-k_f16-v_f16",
+                "tiny-f16-k_q8_0-v_f16",
+                "tiny-f16-k_f16-v_f16"
+            ]
+        );
+        // The original with the reference's own types is the noise floor, with others it is not.
+        let floors: Vec<bool> = models
+            .iter()
+            .map(|of| of["is_noise_floor"].as_bool().unwrap())
+            .collect();
+        assert_eq!(floors, [false, false, false, true]);
+    }
+}
+
+#[test]
+fn a_cell_that_llama_cpp_refuses_is_named() {
+    let session = Session::new();
+    session.write("short.txt", crate::session::short_text());
+    session.ok("-m @gpt2 -t short.txt -w gpt2.gz -c 48 -q");
+    // A head has 16 elements, and a block of q8_0 32.
+    let run = session.kl("-m @gpt2 -r gpt2.gz --sweep ctk=q8_0,f16 -q --label g");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    run.warns(&["k_q8_0-v_f16: ", "use another --cache-type-k"]);
+    run.warns(&["1 of 2 could not be evaluated"]);
+    assert!(session.exists("g-k_f16-v_f16@gpt2.kls"));
+    assert!(!session.exists("g-k_q8_0-v_f16@gpt2.kls"));
+}
+
+#[test]
+fn wrong_sweeps_are_refused_in_one_line() {
+    let session = Session::new();
+    session.reference("");
+    for (line, what) in [
+        (
+            "-m @q4 -r ref.gz --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0",
+            "--sidecar names one file, but 2 are",
+        ),
+        (
+            "-m @q4 -m @q2 -r ref.gz --sweep ctk=f16 --label a",
+            "--label names one evaluation, but 2 are",
+        ),
+        (
+            "-m @q4 -r ref.gz --sweep ctk=f16 --sweep ctk=q8_0",
+            "--sweep: ctk is given twice",
+        ),
+        (
+            "-m @q4 -r ref.gz --sweep ctk=",
+            "expected ctk=TYPES or ctv=TYPES",
+        ),
+        (
+            "-m @q4 -r ref.gz --sweep ctk=q9_0",
+            "'q9_0' is none of the types f16, f32, bf16",
+        ),
+        ("-m @q4 -r ref.gz --sweep ctv=f16,f16", "names f16 twice"),
+        (
+            "-m @q4 -r ref.gz --sweep ctv=f16 @q2",
+            "expected ctk=TYPES or ctv=TYPES",
+        ),
+        (
+            "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -ctk q8_0",
+            "cannot be used with",
+        ),
+        (
+            "-m @f16 -t short.txt -w new.gz --sweep ctk=f16",
+            "cannot be used with",
+        ),
+    ] {
+        session.fails(line, 2, &[what]);
+    }
+    let before = session.files();
+    let line = "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -fa off";
+    session.fails(line, 1, &["--sweep ctv=q8_0: ", "--flash-attn on or auto"]);
+    assert_eq!(session.files(), before);
+}
