@@ -21,6 +21,8 @@ mkdir quants
 for model in q8 q4 q2; do ln -s "../$model.gguf" quants/; done
 ln -s fixtures/eval.txt wiki.txt
 ln -s fixtures/peers/short.txt code.txt
+# The small models have no chat template of their own.
+ln -s fixtures/templates/turns.jinja chat.jinja
 # A prompt of each line of prompts.txt.
 sed 's/["\\]/\\&/g; s/.*/{"prompt": "&"}/; /^{"prompt": ""}$/d' fixtures/prompts.txt >chat.jsonl
 # Two halves of wiki.txt: recipes are made on one, and measured on the other.

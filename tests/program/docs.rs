@@ -371,6 +371,7 @@ fn the_readme_and_the_guide_keep_all_their_files_in_one_folder() {
         "good",
         "moe-q4@moe",
         "new",
+        "q2@answers",
         "q2@fp16",
         "q4-k_f16-v_f16@kv",
         "q4-k_f16-v_q8_0@kv",
@@ -380,6 +381,7 @@ fn the_readme_and_the_guide_keep_all_their_files_in_one_folder() {
         "q4@fp16",
         "q4@mixed",
         "q4@short",
+        "q8@answers",
     ]);
     expected.sort_unstable();
     assert_eq!(sidecars, expected);

@@ -45,9 +45,9 @@ fn a_reference_of_the_starter_prompts_names_them_and_has_their_groups() {
     {
         assert_eq!(prompt["prompt"], line["prompt"]);
     }
-    session
-        .ok("report tiny-q4_K_M@ref.kls")
-        .prints(&["96 in 12 prompts of starter-1"]);
+    session.ok("-m @q2 -r ref.gz -q");
+    let run = session.ok("report tiny-q4_K_M@ref.kls tiny-q2_K@ref.kls");
+    run.prints(&["tokens of starter-1 in 12 prompts"]);
 }
 
 #[test]
