@@ -219,7 +219,8 @@ fn damage(one_in: u64, n_windows: u32, replications: u64) {
         let confidence = Confidence::default();
         let klds = columns.clone().into_klds();
         let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
-        let pair = PairedComparison::of(&damaged, &original, &clusters, confidence, 0).unwrap();
+        let pair =
+            PairedComparison::of(&damaged, &original, &[], &clusters, confidence, 0).unwrap();
         let quantile = |columns: &Columns| {
             let summary =
                 Statistics::of(columns, PartNames::default(), confidence, ClusterRule::Auto)

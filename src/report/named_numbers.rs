@@ -106,7 +106,7 @@ pub fn known_names_of_pair() -> Vec<String> {
     let columns = Columns::of(&a);
     let counted = Tokens::of(&columns);
     let clusters = Clusters::of(&counted.windows, rule);
-    let Some(paired) = PairedComparison::of(&a, &b, &clusters, confidence, 0) else {
+    let Some(paired) = PairedComparison::of(&a, &b, &[], &clusters, confidence, 0) else {
         return Vec::new();
     };
     let (summary, _) = counted.summarise(&clusters, PartNames::default(), confidence);

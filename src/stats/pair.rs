@@ -12,6 +12,8 @@ use super::paired::Paired;
 use super::proportion::Share;
 use super::ratio::Ratio;
 use super::significance::{McNemar, SignTest};
+use super::span_ratio::SpanRatio;
+use super::spans::TokenSpans;
 use super::token::{TokenLocation, is_counted};
 
 /// Into how many parts tokens are divided by the reference's entropy.
@@ -41,6 +43,8 @@ pub struct PairedComparison {
     pub agreement: McNemar,
     /// Both by decile of the reference's entropy; empty where no entropy is known.
     pub by_entropy: Vec<EntropyBin>,
+    /// The ratio on the tokens of each span; empty unless several spans have tokens.
+    pub by_span: Vec<SpanRatio>,
     /// The tokens on which the KLDs differ most, the largest difference first. The JSON has them
     /// with their texts.
     #[serde(skip)]
@@ -98,10 +102,12 @@ pub struct PairedToken {
 
 impl PairedComparison {
     /// Compares the records of two evaluations, which may be in any order; lists the `n_top` tokens
-    /// on which they differ most. `None` if they have no token in common.
+    /// on which they differ most. `spans` are the names of the records' spans. `None` if they have no
+    /// token in common.
     pub fn of(
         a: &[TokenRecord],
         b: &[TokenRecord],
+        spans: &[String],
         clusters: &Clusters,
         confidence: Confidence,
         n_top: usize,
@@ -126,6 +132,7 @@ impl PairedComparison {
             sign_test: SignTest::of(by_cluster.values().map(|cluster| cluster.sum)),
             agreement: McNemar::of(&of_tokens, &agrees_a, &agrees_b, confidence)?,
             by_entropy: pairs.by_entropy(clusters, confidence),
+            by_span: pairs.by_span(spans, clusters, confidence),
             top: pairs.top(n_top),
         })
     }
@@ -211,6 +218,21 @@ impl<'r> Pairs<'r> {
         parts.flatten().collect()
     }
 
+    fn by_span(
+        &self,
+        names: &[String],
+        clusters: &Clusters,
+        confidence: Confidence,
+    ) -> Vec<SpanRatio> {
+        let spans: TokenSpans = self.0.iter().map(|(a, _)| a.span).collect();
+        let (a, b): (Vec<f64>, Vec<f64>) = self.0.iter().map(|(a, b)| (a.kld, b.kld)).unzip();
+        let runs = self.runs();
+        let tokens = (runs.as_slice(), &spans);
+        let mut of_each = SpanRatio::of_each(tokens, names, &a, &b, clusters, confidence);
+        SpanRatio::adjust(of_each.iter_mut());
+        of_each
+    }
+
     fn top(&self, n: usize) -> Vec<PairedToken> {
         let mut falling = self.0.clone();
         let distance = |(a, b): &Pair| (a.kld - b.kld).abs();
@@ -239,7 +261,8 @@ mod tests {
         let mut windows = Windows::default();
         windows.add_empty(&Run::of_each(a.iter().map(|r| (r.window, r.group))));
         let clusters = Clusters::of(&windows, ClusterRule::Window);
-        PairedComparison::of(a, b, &clusters, Confidence::default(), 3)
+        let names = ["prompt", "answer", "code"].map(str::to_owned);
+        PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)
     }
 
     /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.
@@ -314,6 +337,37 @@ mod tests {
         let both = a.iter().zip(&b).filter(|(a, _)| a.flags == 0);
         let largest = both.map(|(a, b)| (a.kld - b.kld).abs()).fold(0.0, f64::max);
         assert_eq!(distances[0], largest);
+    }
+
+    /// Each span's ratio is that of its tokens alone.
+    #[test]
+    fn spans_divide_the_tokens() {
+        let [mut a, mut b] = models();
+        assert!(compare(&a, &b).unwrap().by_span.is_empty());
+        let in_spans = |records: &mut [TokenRecord]| {
+            for record in records {
+                record.span = 1 + u32::from(record.position % 3 == 0);
+            }
+        };
+        in_spans(&mut a);
+        in_spans(&mut b);
+        let by_span = compare(&a, &b).unwrap().by_span;
+        let labels: Vec<&str> = by_span.iter().map(|of| of.label.as_str()).collect();
+        assert_eq!(labels, ["answer", "code"]);
+        for (of, span) in by_span.iter().zip(1..) {
+            let [a, b] = [&a, &b].map(|records| {
+                let mut records = records.clone();
+                records.retain(|record| record.span == span);
+                records
+            });
+            let alone = compare(&a, &b).unwrap();
+            assert_eq!((of.n_tokens, of.ratio), (alone.n_tokens, alone.ratio));
+            // Of two spans, each is the other's rest: the p-values are the same, and doubled.
+            let (p, p_holm) = (of.to_others.unwrap().p.unwrap(), of.p_holm.unwrap());
+            assert!((p_holm - (2.0 * p).min(1.0)).abs() < 1e-9);
+        }
+        let [one, other] = [0, 1].map(|i: usize| by_span[i].to_others.unwrap().value);
+        assert!((one * other - 1.0).abs() < 1e-12);
     }
 
     #[test]

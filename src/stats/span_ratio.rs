@@ -7,6 +7,7 @@ use super::columns::Run;
 use super::estimate::Confidence;
 use super::paired::sums;
 use super::ratio::Ratio;
+use super::significance::holm;
 use super::spans::TokenSpans;
 
 /// How many times as far as another model one is on the tokens of a span.
@@ -68,6 +69,16 @@ impl SpanRatio {
         match of_each.len() {
             1 => Vec::new(),
             _ => of_each,
+        }
+    }
+
+    /// Adjusts the p-values of these for their number, by Holm's method.
+    pub fn adjust<'r>(of_each: impl Iterator<Item = &'r mut Self>) {
+        let p = |of: &Self| of.to_others?.p;
+        let mut of_each: Vec<&mut Self> = of_each.filter(|of| p(of).is_some()).collect();
+        let p: Vec<f64> = of_each.iter().filter_map(|of| p(of)).collect();
+        for (of, p_holm) in of_each.iter_mut().zip(holm(&p)) {
+            of.p_holm = Some(p_holm);
         }
     }
 }

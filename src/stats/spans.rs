@@ -22,6 +22,14 @@ impl TokenSpans {
     }
 }
 
+impl FromIterator<u32> for TokenSpans {
+    fn from_iter<I: IntoIterator<Item = u32>>(spans: I) -> Self {
+        let mut of_tokens = Self::default();
+        spans.into_iter().for_each(|span| of_tokens.push(span));
+        of_tokens
+    }
+}
+
 /// The names of parts of the tokens, by the numbers that records have for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartNames<'n> {

@@ -159,3 +159,54 @@ fn a_page_replaces_an_earlier_one_but_nothing_else() {
         &["notes.html", "exists"],
     );
 }
+
+/// A page of chat answers has their curves, their spans, and what is accepted of drafts.
+#[test]
+fn a_browser_draws_answers_and_spans() {
+    let session = Session::new();
+    session.ok(
+        "-m @f16 --prompts @prompts --generate 40 --no-chat-template --span she=She... -w ref.gz -q",
+    );
+    session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -q");
+    let report = session.ok("report . --html page.html --json report.json -q");
+    report.prints(&[
+        "greedy answers are the original's",
+        "By span, and how many times as far as tiny-q8_0, the best",
+        "Greedy answers: for how many tokens they are the original's",
+        "Tokens that the quant drafts and the original accepts",
+    ]);
+    let json = session.read_json("report.json");
+    let csv = session.ok("report . --csv - -q").stdout;
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let titles = lines.next().unwrap();
+    for (line, model) in lines.zip(json["models"].as_array().unwrap()) {
+        let cell = |title: &str| {
+            let column = titles.iter().position(|of| *of == title).unwrap();
+            line[column].parse::<f64>().ok()
+        };
+        let number = |key: &str| model.pointer(key).unwrap().as_f64();
+        for (title, key) in [
+            ("acceptance", "/acceptance/mean/value"),
+            ("acceptance_hi", "/acceptance/mean/hi"),
+            ("accepted_of_8", "/acceptance/drafted/7/accepted/value"),
+            ("identical_tokens", "/identical_output/median_tokens"),
+            ("identical_answers", "/identical_output/n_identical"),
+            ("greedy_answers", "/identical_output/n_answers"),
+        ] {
+            assert_eq!(cell(title), number(key), "{title}");
+        }
+    }
+    let Some(browser) = browser() else {
+        eprintln!("skipped: none of {BROWSERS:?} is installed");
+        return;
+    };
+    let (document, console) = open(browser, &session.path("page.html"));
+    assert_eq!(console, Vec::<String>::new());
+    for name in ["identical", "drafts", "drafted", "spans"] {
+        let start = format!(r#"data-chart="{name}""#);
+        let (_, chart) = document.split_once(&start).unwrap();
+        let end = chart.find("</figure>").unwrap_or(chart.len());
+        let drawn = chart[..end].matches("<path aria-label=").count();
+        assert!(drawn >= 3, "{drawn} marks in {name}");
+    }
+}

@@ -32,9 +32,10 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
     };
     let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
     let clusters = comparer.clusters(&rows);
-    let paired = clusters
-        .as_ref()
-        .and_then(|clusters| PairedComparison::of(&a, &b, clusters, comparer.confidence, N_TOP));
+    let spans = &first.header().spans;
+    let paired = clusters.as_ref().and_then(|clusters| {
+        PairedComparison::of(&a, &b, spans, clusters, comparer.confidence, N_TOP)
+    });
     let paired = paired.context("no token has a finite KLD under both models")?;
     let describe = |token: PairedToken| {
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));

@@ -84,20 +84,8 @@ pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confiden
 /// Adjusts the p-values by which models lose more in one span than elsewhere for the number of models
 /// and spans.
 pub fn adjust_spans(models: &mut [ComparedModel]) {
-    let mut of_each: Vec<&mut SpanRatio> = models
-        .iter_mut()
-        .flat_map(|model| &mut model.ratio_to_best_by_span)
-        .filter(|of| p_of_span(of).is_some())
-        .collect();
-    let p: Vec<f64> = of_each.iter().filter_map(|of| p_of_span(of)).collect();
-    for (of, p) in of_each.iter_mut().zip(holm(&p)) {
-        of.p_holm = Some(p);
-    }
-}
-
-/// The p-value of a model that loses as much in the span as elsewhere.
-fn p_of_span(of: &SpanRatio) -> Option<f64> {
-    of.to_others?.p
+    let of_each = models.iter_mut();
+    SpanRatio::adjust(of_each.flat_map(|model| &mut model.ratio_to_best_by_span));
 }
 
 /// The path of a row's sidecar, or of its model where it has none.

@@ -10,7 +10,7 @@ pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
 
 /// All columns, and the key of each in the JSON of a model, or the number's name. The columns' names
 /// and their order are stable; new ones are added at the end.
-const COLUMNS: [(&str, &str); 55] = [
+const COLUMNS: [(&str, &str); 66] = [
     ("label", "label"),
     ("sidecar", "sidecar"),
     ("model", "model.path"),
@@ -66,6 +66,17 @@ const COLUMNS: [(&str, &str); 55] = [
     ("ratio_p", "ratio_to_best.p"),
     ("ratio_p_holm", "ratio_to_best.p_holm"),
     ("kv_cache_bytes", "set_up.kv_cache_bytes"),
+    ("acceptance", "acceptance.mean"),
+    ("acceptance_lo", "acceptance.mean.lo"),
+    ("acceptance_hi", "acceptance.mean.hi"),
+    ("accepted_of_4", "acceptance.drafted4"),
+    ("accepted_of_8", "acceptance.drafted8"),
+    ("accepted_of_16", "acceptance.drafted16"),
+    ("identical_tokens", "identical_output.median_tokens"),
+    ("identical_tokens_lo", "identical_output.median_lo"),
+    ("identical_tokens_hi", "identical_output.median_hi"),
+    ("identical_answers", "identical_output.n_identical"),
+    ("greedy_answers", "identical_output.n_answers"),
 ];
 
 /// The one column that is not in the JSON where there is no KLD.

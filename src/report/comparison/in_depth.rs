@@ -187,6 +187,10 @@ impl InDepth {
             out.title(&format!("By the reference's entropy, nats ({level} %)"));
             out.text.push_str(&self.by_entropy());
         }
+        if !self.paired.by_span.is_empty() {
+            out.title(&format!("By span ({level} %)"));
+            out.text.push_str(&self.by_span());
+        }
         if !self.top.is_empty() {
             out.title("Tokens on which they differ most: KLD, and top token");
             for token in &self.top {
@@ -237,6 +241,33 @@ impl InDepth {
             ]
         });
         let legend = legend(self.paired.by_entropy.iter().map(|bin| bin.n_tokens));
+        let legend = legend.map(|legend| format!("  {legend}\n"));
+        columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
+    }
+
+    fn by_span(&self) -> String {
+        let of_each = &self.paired.by_span;
+        let rows = of_each.iter().map(|of| {
+            vec![
+                format!("  {}{}", printable(&of.label), mark(of.n_tokens)),
+                count(of.n_tokens),
+                or_undefined(of.ratio, |of| ratio(of.value)),
+                of.ratio
+                    .map(|of| ends(of.lo, of.hi, ratio))
+                    .unwrap_or_default(),
+                or_undefined(of.to_others, |of| ratio(of.value)),
+                of.p_holm.map(p_value).unwrap_or_default(),
+            ]
+        });
+        let titles = [
+            "  span",
+            "tokens",
+            "ratio",
+            "interval",
+            "to the others'",
+            "p",
+        ];
+        let legend = legend(of_each.iter().map(|of| of.n_tokens));
         let legend = legend.map(|legend| format!("  {legend}\n"));
         columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
     }

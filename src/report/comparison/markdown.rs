@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::breakdown::{self, Cells, title};
 use super::caches::CachesTable;
+use super::in_use::{self, AS_A_DRAFT};
 use super::text::{clusters, marks, p_value};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
@@ -41,6 +42,7 @@ impl Comparison {
             let rows = rows.map(|cells| cells.iter().map(|cell| escaped(cell.trim())).collect());
             table(&mut out, titles.trim(), 2, rows);
         }
+        self.markdown_in_use(&mut out);
         let set_up = self.set_up_table();
         if !set_up.1.is_empty() {
             out.push_str("\nSet-up, where models differ:\n\n");
@@ -122,6 +124,23 @@ impl Comparison {
         }
     }
 
+    fn markdown_in_use(&self, out: &mut String) {
+        for (title, of) in [
+            (in_use::IDENTICAL, self.identical_table(" ")),
+            (in_use::ACCEPTED, self.acceptance_table(" ")),
+        ] {
+            if of.rows.is_empty() {
+                continue;
+            }
+            let _ = writeln!(out, "\n{title}:\n");
+            let titles = of.titles.iter().map(|title| title.trim().to_owned());
+            cells_table(out, "model", 1, &(titles.collect(), of.rows));
+        }
+        if self.has_acceptance() {
+            let _ = writeln!(out, "\n{AS_A_DRAFT}");
+        }
+    }
+
     /// A model card: front matter with a `model-index`, and the table of models.
     ///
     /// The index has one entry, named after the reference's model, and a result for each model, whose
@@ -138,24 +157,33 @@ impl Comparison {
         for model in ranked {
             self.result(&mut results, model);
         }
+        let mut table = self.markdown_models();
+        self.markdown_in_use(&mut table);
         if results.is_empty() {
-            return self.markdown_models();
+            return table;
         }
         let name = quoted(self.reference.model_name().unwrap_or("model"));
         let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
-        index + &self.markdown_models()
+        index + &table
     }
 
     /// Adds the numbers that a model has.
     fn result(&self, out: &mut String, model: &ComparedModel) {
         let mean = model.mean_kld().map(|mean| mean.value);
         let quantile = "99 % quantile of the KL divergence (nats)";
+        let acceptance = model.summary.acceptance.as_ref();
+        let accepted = acceptance.map(|of| of.mean.value);
+        let same = "Tokens for which half of the greedy answers are the same";
+        let identical = model.summary.identical_output.as_ref();
+        let identical = identical.and_then(|of| of.median_tokens.map(f64::from));
         let mut metrics = String::new();
         for (kind, name, value) in [
             ("kl_divergence", "Mean KL divergence (nats)", mean),
             ("kl_divergence", quantile, model.q99()),
             ("top_token_agreement", "Same top token", model.same_top()),
             ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
+            ("acceptance", "Accepted of drafted tokens", accepted),
+            ("identical_tokens", same, identical),
         ] {
             if let Some(value) = value.filter(|value| value.is_finite()) {
                 let name = quoted(&format!("{name}, {}", model.label));

@@ -5,6 +5,7 @@ pub(super) mod breakdown;
 mod caches;
 mod csv;
 mod in_depth;
+mod in_use;
 mod markdown;
 mod model;
 mod names;
@@ -29,6 +30,7 @@ pub const NEAR: f64 = 1.1;
 pub use csv::CSV_START;
 pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
+pub(super) use in_use::AS_A_DRAFT;
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};
 

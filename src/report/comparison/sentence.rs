@@ -1,7 +1,7 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
 use super::{ComparedModel, Comparison};
-use crate::report::number::{bytes, count, ends, ratio, short_kld, short_percent};
+use crate::report::number::{bytes, count, count_of, ends, ratio, short_kld, short_percent};
 use crate::stats::ClusterKind;
 
 /// The number of models that a sentence names before it counts the others.
@@ -44,7 +44,8 @@ impl Comparison {
                 list(left_out)
             ));
         }
-        said.extend(self.much_worse_span(name));
+        said.extend(self.much_worse_span(&name));
+        said.extend(same_answers(best, &others, &name));
         said
     }
 
@@ -185,6 +186,33 @@ impl Comparison {
     }
 }
 
+/// Says for how many tokens the greedy answers of the best and of the farthest model are the original's;
+/// `None` without greedy answers.
+fn same_answers(
+    best: &ComparedModel,
+    others: &[&ComparedModel],
+    name: &impl Fn(&ComparedModel) -> String,
+) -> Option<String> {
+    let said = |model: &ComparedModel, [half, answers]: [&str; 2]| {
+        let of = model.summary.identical_output.as_ref()?;
+        let whose = name(model);
+        Some(match of.median_tokens {
+            Some(tokens) => {
+                let tokens = count_of(tokens.into(), "token");
+                format!("{half} of {whose}'s{answers} for {tokens}")
+            }
+            None => {
+                let [n, of] = [of.n_identical, of.n_answers].map(count);
+                format!("{n} of {whose}'s {of}{answers} to their end")
+            }
+        })
+    };
+    let of_best = said(best, ["Half", " greedy answers are the original's"])?;
+    let of_farthest = others.last().and_then(|model| said(model, ["half", ""]));
+    let of_farthest = of_farthest.map(|said| format!("; {said}"));
+    Some(format!("{of_best}{}.", of_farthest.unwrap_or_default()))
+}
+
 /// The most times as far as the best that a model may be.
 fn upper(model: &ComparedModel) -> Option<f64> {
     model.ratio_to_best?.ratio.upper
@@ -207,7 +235,30 @@ fn list(mut names: Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample::comparison;
+    use crate::report::tests::sample;
+
+    /// Without greedy answers.
+    fn comparison() -> Comparison {
+        let mut of = sample::comparison();
+        for model in &mut of.models {
+            model.summary.identical_output = None;
+        }
+        of
+    }
+
+    #[test]
+    fn greedy_answers_of_the_best_and_of_the_farthest() {
+        let mut of = sample::comparison();
+        let text = said(&mut of);
+        let end = " Half of tiny-q4_K_M's greedy answers are the original's for 55 tokens; half of \
+                   other.npz's for 4 tokens.";
+        assert!(text.ends_with(end), "{text}");
+        of.models[1].summary.identical_output = Some(sample::identical(1000.0));
+        of.models[5].summary.identical_output = None;
+        let text = said(&mut of);
+        let end = " 187 of tiny-q4_K_M's 200 greedy answers are the original's to their end.";
+        assert!(text.ends_with(end), "{text}");
+    }
 
     fn said(of: &mut Comparison) -> String {
         of.mark_as_near();

@@ -181,7 +181,7 @@ mod tests {
         let text = said(&of);
         let expected = "In the span \"tool call\", tiny-q4_0 is 3.60 [3.24, 4.00] times as far as \
                         tiny-q4_K_M; elsewhere, 1.80 times.";
-        assert!(text.ends_with(expected), "{text}");
+        assert!(text.contains(expected), "{text}");
         // What may be chance is not.
         for model in &mut of.models {
             for of in &mut model.ratio_to_best_by_span {

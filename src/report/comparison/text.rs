@@ -65,6 +65,7 @@ impl Comparison {
         text.push_str(&self.ratios_text(&names));
         text.push_str(&self.spans_text(&names));
         text.push_str(&self.caches_text());
+        text.push_str(&self.in_use_text(&names));
         text.push_str(&self.set_up_text(&names));
         text + &self.not_compared_text()
     }

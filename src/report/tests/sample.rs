@@ -10,7 +10,10 @@ use crate::report::comparison::{
 };
 use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
-use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, Estimate, Ratio, SpanRatio};
+use crate::stats::{
+    ClusterKind, ClusterRule, Clustering, Confidence, Estimate, IdenticalOutput, Ratio, SharePoint,
+    SpanRatio,
+};
 
 const WINDOWS: u32 = 12;
 const ROWS: u32 = 80;
@@ -167,6 +170,35 @@ pub fn comparison() -> Comparison {
     }
 }
 
+/// Greedy answers of 64 tokens, of which the share `e^(-t / life)` is the same for t tokens.
+pub fn identical(life: f64) -> IdenticalOutput {
+    const N_TOKENS: u32 = 64;
+    let share = |tokens: u32| (-f64::from(tokens) / life).exp();
+    let median = |share: f64| {
+        let tokens = (-life * share.ln()) as u32;
+        Some(tokens).filter(|tokens| *tokens < N_TOKENS)
+    };
+    let identical = share(N_TOKENS);
+    let points = (0..=N_TOKENS).map(|tokens| {
+        let share = share(tokens);
+        SharePoint {
+            tokens,
+            share,
+            lo: Some(share.powf(1.2)),
+            hi: Some(share.powf(0.8)),
+        }
+    });
+    IdenticalOutput {
+        median_tokens: median(0.5),
+        median_lo: median(0.6),
+        median_hi: median(0.4),
+        n_answers: 200,
+        n_identical: (200.0 * identical) as u64,
+        share_identical: Estimate::within(identical, 0.9 * identical, 1.1 * identical),
+        curve: points.collect(),
+    }
+}
+
 /// A ratio on the tokens of a span, which is so many times that on the others.
 fn in_span(label: &str, value: f64, times: f64, p_holm: f64) -> SpanRatio {
     SpanRatio {
@@ -216,6 +248,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     let path = format!("{label}.gguf");
     let mut result = made_up::result(&path, size_bytes, &records(scale), &[]);
     result.label = label.to_owned();
+    result.summary.identical_output = Some(identical(40.0 / scale));
     ComparedModel {
         result,
         index: 0,

@@ -193,7 +193,9 @@ fn no_output_shows_a_number_that_is_none() {
         check(case, "the JSON", &json);
         crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
-        if let Some(paired) = PairedComparison::of(a, b, &clusters(a), Confidence::default(), 10) {
+        if let Some(paired) =
+            PairedComparison::of(a, b, &[], &clusters(a), Confidence::default(), 10)
+        {
             let describe = |token| InDepthToken {
                 token,
                 text: None,

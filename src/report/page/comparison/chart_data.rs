@@ -46,6 +46,18 @@ struct ChartModel<'c> {
     confidence: &'c [Bin],
     position: &'c [Bin],
     groups: &'c [Bin],
+    #[serde(skip_serializing_if = "<[Bin]>::is_empty")]
+    spans: &'c [Bin],
+    /// The share of drafted tokens that are accepted.
+    accepted: Option<f64>,
+    accepted_lo: Option<f64>,
+    accepted_hi: Option<f64>,
+    /// The tokens accepted of drafts of 1, 2, 3 and so on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drafted: Vec<f64>,
+    /// The share of greedy answers that are the same: points of tokens, share, and its ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    identical: Vec<(u32, f64, Option<f64>, Option<f64>)>,
 }
 
 impl<'c> ChartData<'c> {
@@ -73,6 +85,11 @@ impl<'c> ChartModel<'c> {
     fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
         let (size, mean) = (model.model.shown_bytes(), model.mean_kld());
         let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
+        let acceptance = model.summary.acceptance.as_ref();
+        let accepted = acceptance.map(|of| of.mean);
+        let drafted = acceptance.iter().flat_map(|of| &of.drafted);
+        let identical = model.summary.identical_output.as_ref();
+        let identical = identical.into_iter().flat_map(|of| &of.curve);
         Self {
             label: &model.label,
             floor: model.is_noise_floor,
@@ -90,6 +107,14 @@ impl<'c> ChartModel<'c> {
             confidence: &model.breakdown.by_confidence,
             position: &model.breakdown.by_position,
             groups: &model.breakdown.by_group,
+            spans: &model.breakdown.by_span,
+            accepted: accepted.map(|of| of.value),
+            accepted_lo: accepted.and_then(|of| of.lo),
+            accepted_hi: accepted.and_then(|of| of.hi),
+            drafted: drafted.map(|of| of.accepted.value).collect(),
+            identical: identical
+                .map(|point| (point.tokens, point.share, point.lo, point.hi))
+                .collect(),
         }
     }
 }

@@ -69,6 +69,9 @@ const bins = (page, field, title, more) => {
     };
 };
 
+// The most models whose intervals are drawn as bands.
+const MAX_BANDS = 3;
+
 // A noise floor this many times below the best quant is not drawn to scale.
 const FAR_BELOW = 30;
 const isLong = models => models.length > 40;
@@ -212,9 +215,78 @@ const charts = withData(page => page.models, {
         layer: lines([label]),
     }),
 
+    identical: page => {
+        const share = {type: "quantitative", title: "share of answers that are the same", scale: {domain: [0, 1]}, axis: {format: "%", tickCount: 5}};
+        const tooltip = [label, {field: "x", title: "tokens", format: ",d"}, {field: "y", title: "share", format: ".1%"},
+            {field: "lo", title: "interval from", format: ".1%"}, {field: "hi", title: "to", format: ".1%"}];
+        const isStepped = layer => ({...layer, mark: {...layer.mark, interpolate: "step-after"}});
+        return {
+            height: 340,
+            params: [chosenParam(page)],
+            transform: [...inSlot, {filter: "isValid(datum.identical)"}, {flatten: ["identical"], as: ["point"]},
+                {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"},
+                {calculate: "datum.point[2]", as: "lo"}, {calculate: "datum.point[3]", as: "hi"}],
+            encoding: {
+                x: {field: "x", type: "quantitative", title: "tokens from the start of the answer", scale: {nice: false}, axis: {format: ",d", tickMinStep: 1, ...fewTicks}},
+                y: {...share, field: "y"},
+            },
+            layer: [
+                // More bands than these would hide each other.
+                {
+                    transform: [{filter: `datum.slot >= 0 && isValid(datum.lo) && isValid(datum.hi) && ${SLOTS.map(slot => `isValid(chosen[${slot}])`).join(" + ")} <= ${MAX_BANDS}`}],
+                    mark: {type: "area", interpolate: "step-after", opacity: 0.14, line: false},
+                    encoding: {y: {...share, field: "lo"}, y2: {field: "hi"}, detail: label, color: colour},
+                },
+                {data: {values: [{y: 0.5}]}, mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: null, y: {...share, field: "y"}}},
+                ...lines(tooltip).map(isStepped),
+            ],
+        };
+    },
+
+    drafts: page => {
+        const models = page.models.filter(model => !model.floor && model.size > 0 && model.accepted !== null);
+        const withInterval = models.filter(model => model.accepted_lo !== null && model.accepted_hi !== null);
+        return {
+            height: 340,
+            data: {values: models},
+            encoding: {
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
+                y: {field: "accepted", type: "quantitative", title: "drafted tokens that are accepted", scale: {zero: false, nice: false, padding: 20}, axis: {format: ".3~p", tickCount: 6}},
+            },
+            layer: [
+                ...(withInterval.length > 0 ? [{
+                    data: {values: withInterval},
+                    mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
+                    encoding: {y: {field: "accepted_lo"}, y2: {field: "accepted_hi"}},
+                }] : []),
+                {
+                    mark: {type: "point", filled: true, size: isLong(page.models) ? 60 : 90, opacity: 1, color: "var(--front)", stroke: "var(--paper)", strokeWidth: 1},
+                    encoding: {
+                        tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, {field: "accepted", title: "accepted", format: ".2%"},
+                            {field: "accepted_lo", title: "interval from", format: ".2%"}, {field: "accepted_hi", title: "to", format: ".2%"}],
+                    },
+                },
+                {name: "labels", mark: {type: "text", limit: 150}, encoding: {text: {field: "label"}}},
+            ],
+        };
+    },
+
+    drafted: page => ({
+        height: 340,
+        params: [chosenParam(page)],
+        transform: [...inSlot, {filter: "isValid(datum.drafted)"}, {flatten: ["drafted"], as: ["y"]}, {calculate: "1", as: "one"},
+            {window: [{op: "sum", field: "one", as: "x"}], groupby: ["label"]}],
+        encoding: {
+            x: {field: "x", type: "quantitative", title: "drafted tokens", scale: {zero: false, nice: false}, axis: {format: "d", tickMinStep: 1, ...fewTicks}},
+            y: {field: "y", type: "quantitative", title: "accepted in a row, on average", scale: {nice: true}, axis: {format: "~r", tickCount: 6}},
+        },
+        layer: lines([label, {field: "x", title: "drafted", format: "d"}, {field: "y", title: "accepted", format: ".2f"}]),
+    }),
+
     confidence: page => bins(page, "confidence", "probability of the original's top token", "joined"),
     position: page => bins(page, "position", `position in the ${page.window}`, "joined"),
     groups: page => bins(page, "groups", "group"),
+    spans: page => bins(page, "spans", "span"),
 
     windows: page => ({
         height: 320,

@@ -12,7 +12,7 @@ use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 
 use super::Page;
-use crate::report::comparison::{ComparedModel, Comparison};
+use crate::report::comparison::{AS_A_DRAFT, ComparedModel, Comparison};
 use crate::stats::{FEW_TOKENS, Ratio};
 use chart_data::ChartData;
 
@@ -34,6 +34,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         let is_one = |m: &&ComparedModel| m.ratio_to_best.is_some_and(|of| holds(&of.ratio));
         models.iter().filter(is_one).map(label).collect()
     };
+    let loses_more = models.iter().flat_map(|m| {
+        let of_each = m.ratio_to_best_by_span.iter();
+        let more = of_each.filter(|of| comparison.loses_more(of));
+        more.map(|of| [m.label.clone(), of.label.clone()])
+    });
     let values = context! {
         kl_version => comparison.versions.kl_version,
         c => Value::from(Serde(comparison)),
@@ -51,6 +56,10 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         drawn => by_ratio(is_drawn),
         infinite => by_ratio(|ratio| ratio.value == f64::INFINITY),
         no_interval => by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
+        spans => Value::from(Serde(comparison.spans())),
+        has_span_ratios => comparison.has_span_ratios(),
+        loses_more => loses_more.collect::<Vec<_>>(),
+        AS_A_DRAFT,
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),

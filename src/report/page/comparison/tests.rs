@@ -6,7 +6,7 @@ use super::html;
 use crate::report::WorstToken;
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::tests::sample;
-use crate::stats::{Bin, Estimate};
+use crate::stats::{Bin, Estimate, SpanRatio};
 
 /// A comparison of `n` models, sizes and KLDs of an 8B model's quants, whose curves have as many
 /// points as real ones.
@@ -115,6 +115,35 @@ fn many(n: usize) -> Comparison {
                 .zip([1.0, 0.4, 1.7])
                 .map(|(label, factor)| bin((*label).to_owned(), factor))
                 .collect();
+            let spans = ["answer", "reasoning", "tool call", "code"];
+            let in_spans = || spans.iter().zip([1.0, 0.7, 2.1, 0.5]);
+            model.breakdown.by_span = in_spans()
+                .map(|(label, factor)| bin((*label).to_owned(), factor))
+                .collect();
+            let of_spans = in_spans().filter(|_| is_compared);
+            model.ratio_to_best_by_span = of_spans
+                .map(|(label, factor)| SpanRatio {
+                    label: (*label).to_owned(),
+                    n_tokens: 1000,
+                    ratio: Some(sample::ratio(factor.sqrt() * mean / best, 0.01)),
+                    to_others: Some(sample::ratio(1.1 * factor, 0.01)),
+                    p_holm: Some(if factor > 2.0 && i % 3 == 1 {
+                        0.01
+                    } else {
+                        0.5
+                    }),
+                })
+                .collect();
+            model.summary.identical_output = Some(sample::identical(0.5 / mean.max(0.001)));
+            if let Some(acceptance) = &mut model.summary.acceptance {
+                let accepted = 1.0 - 0.6 * mean.sqrt();
+                acceptance.mean = Estimate::within(accepted, accepted - 0.004, accepted + 0.004);
+                for of in &mut acceptance.drafted {
+                    let n = f64::from(of.n_drafted);
+                    let sum = accepted * (1.0 - accepted.powf(n)) / (1.0 - accepted);
+                    of.accepted = Estimate::within(sum, 0.98 * sum, 1.02 * sum);
+                }
+            }
             let worst = model.top[0].clone();
             model.top = (0..10)
                 .map(|k| WorstToken {

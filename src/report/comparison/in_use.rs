@@ -1,0 +1,133 @@
+//! Numbers that a person feels: drafted tokens that are accepted, and greedy answers that stay the same.
+
+use super::names::Names;
+use super::{ComparedModel, Comparison};
+use crate::report::layout::{columns, wrapped};
+use crate::report::number::{bytes, count, ends, fixed, or_undefined, short_percent};
+use crate::stats::{Acceptance, Estimate, IdenticalOutput};
+
+/// The lengths of the drafts that are shown.
+const DRAFTED: [u32; 3] = [4, 8, 16];
+
+/// The use of the table of acceptance.
+pub(in crate::report) const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
+     time by its size, and saves as many of the original's steps as tokens are accepted.";
+
+/// A table with a row for each model that has the numbers.
+pub(super) struct UseTable {
+    /// The titles of the columns after the model's.
+    pub titles: Vec<String>,
+    /// The model's label, and the other cells.
+    pub rows: Vec<(String, Vec<String>)>,
+}
+
+impl Comparison {
+    /// Tables for a terminal, each after its title; empty where no model has the numbers.
+    pub(super) fn in_use_text(&self, names: &Names) -> String {
+        let mut text = String::new();
+        let mut add = |title: &str, of: UseTable| {
+            if of.rows.is_empty() {
+                return;
+            }
+            let table = names.fitted(|name| {
+                let titles = ["".to_owned()].into_iter().chain(of.titles.iter().cloned());
+                let rows = of.rows.iter().map(|(label, cells)| {
+                    let name = format!("  {}", name(label));
+                    [name].into_iter().chain(cells.iter().cloned()).collect()
+                });
+                columns(titles, rows, 1, 1)
+            });
+            text.push_str(&format!("\n{title}\n{table}"));
+        };
+        add(IDENTICAL, self.identical_table("\n"));
+        add(ACCEPTED, self.acceptance_table("\n"));
+        if self.has_acceptance() {
+            text.push_str(&wrapped(AS_A_DRAFT));
+        }
+        text
+    }
+
+    /// The models whose drafted tokens were counted. `joint` stands between the words of a title.
+    pub(super) fn acceptance_table(&self, joint: &str) -> UseTable {
+        let level = short_percent(self.confidence.level());
+        let mut titles = vec![
+            format!("{joint}size"),
+            format!("accepted{joint}%"),
+            format!("{level} %{joint}interval"),
+        ];
+        titles.extend(DRAFTED.map(|n| format!("of {n}{joint}drafted")));
+        let points = |share: f64| fixed(100.0 * share, 2);
+        let row = |model: &ComparedModel, of: &Acceptance| {
+            let mean = &of.mean;
+            let mut cells = vec![
+                or_undefined(model.model.shown_bytes(), bytes),
+                points(mean.value),
+                ends(mean.lo, mean.hi, points),
+            ];
+            let accepted = DRAFTED.map(|n| of.of_drafted(n));
+            let shown = |accepted: &Estimate| fixed(accepted.value, 2);
+            cells.extend(accepted.map(|accepted| or_undefined(accepted, shown)));
+            cells
+        };
+        let models = self.models.iter();
+        let rows = models.filter_map(|model| {
+            let of = model.summary.acceptance.as_ref()?;
+            Some((model.label.clone(), row(model, of)))
+        });
+        UseTable {
+            rows: rows.collect(),
+            titles,
+        }
+    }
+
+    /// The models whose greedy answers were compared.
+    pub(super) fn identical_table(&self, joint: &str) -> UseTable {
+        let level = short_percent(self.confidence.level());
+        let titles = vec![
+            format!("half of the answers{joint}are the same for"),
+            format!("{level} %{joint}interval"),
+            format!("the same{joint}to their end"),
+        ];
+        let models = self.models.iter();
+        let rows = models.filter_map(|model| {
+            let of = model.summary.identical_output.as_ref()?;
+            let cells = vec![
+                median(of),
+                ends(
+                    of.median_lo.map(f64::from),
+                    of.median_hi.map(f64::from),
+                    |n| count(n as u64),
+                ),
+                format!("{} of {}", count(of.n_identical), count(of.n_answers)),
+            ];
+            Some((model.label.clone(), cells))
+        });
+        UseTable {
+            rows: rows.collect(),
+            titles,
+        }
+    }
+
+    /// Returns true if a model's acceptance is known.
+    pub(in crate::report) fn has_acceptance(&self) -> bool {
+        self.models
+            .iter()
+            .any(|model| model.summary.acceptance.is_some())
+    }
+}
+
+/// The title of the table of greedy answers.
+pub(super) const IDENTICAL: &str = "Greedy answers: for how many tokens they are the original's";
+
+/// The title of the table of acceptance.
+pub(super) const ACCEPTED: &str =
+    "Tokens that the quant drafts and the original accepts, at temperature 1";
+
+/// The tokens for which half of the answers are the same, in words.
+pub(in crate::report) fn median(of: &IdenticalOutput) -> String {
+    match of.median_tokens {
+        Some(1) => "1 token".to_owned(),
+        Some(n) => format!("{} tokens", count(n.into())),
+        None => "their whole length".to_owned(),
+    }
+}
