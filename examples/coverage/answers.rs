@@ -9,13 +9,14 @@ use rayon::prelude::*;
 
 use super::text::Random;
 
-/// The most tokens of an answer.
+/// The most tokens of an answer, and the fewest of one that ends before.
 const MAX_TOKENS: u32 = 128;
+const SHORTEST: u32 = 8;
 
 /// The tokens at which the curve is looked at.
 const TOKENS: [u32; 4] = [4, 16, 48, 96];
 
-const N_ANSWERS: [u32; 4] = [20, 50, 200, 500];
+const N_ANSWERS: [u32; 3] = [20, 50, 200];
 
 /// Answers of a conversation.
 const CONVERSATION: u32 = 4;
@@ -81,9 +82,9 @@ pub fn table(replications: u64) {
     println!("| answers | of | median |{columns} identical |");
     println!("|---|---:|---:|{}---:|", "---:|".repeat(TOKENS.len()));
     for kind in KINDS {
-        // The share that is the same to its end has no formula: it is that of many answers.
-        let many = identical_output(&kind, 200_000, u64::MAX);
-        let identical = many.n_identical as f64 / many.n_answers as f64;
+        let shorter: f64 = (SHORTEST..MAX_TOKENS).map(share).sum();
+        let shorter = shorter / f64::from(MAX_TOKENS - SHORTEST);
+        let identical = kind.ending * shorter + (1.0 - kind.ending) * share(MAX_TOKENS);
         for n in N_ANSWERS {
             let seeds = (0..replications).into_par_iter();
             let held = seeds.map(|seed| {
@@ -125,7 +126,7 @@ fn rate(difficulty: f64) -> f64 {
     DIFFERS * (SPREAD * difficulty - 0.5 * SPREAD * SPREAD).exp()
 }
 
-/// What one made-up evaluation of so many answers gives.
+/// Measures one made-up evaluation of so many answers.
 fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
     let mut random = Random(seed);
     let (mut records, mut common) = (Vec::new(), 0.0);
@@ -137,7 +138,7 @@ fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
         let difficulty = kind.in_common.sqrt() * common + (1.0 - kind.in_common).sqrt() * own;
         let differs_at = (-random.uniform().ln() / rate(difficulty)) as u32;
         let length = match random.uniform() < kind.ending {
-            true => 8 + (random.uniform() * f64::from(MAX_TOKENS - 8)) as u32,
+            true => SHORTEST + (random.uniform() * f64::from(MAX_TOKENS - SHORTEST)) as u32,
             false => MAX_TOKENS,
         };
         // What follows the first token that differs changes nothing.

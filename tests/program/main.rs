@@ -21,6 +21,7 @@ mod folders;
 mod gate;
 mod generate;
 mod groups;
+mod identical_output;
 mod infinite;
 mod info;
 mod inputs_kept;

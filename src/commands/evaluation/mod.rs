@@ -222,17 +222,12 @@ impl Evaluation<'_> {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
-                    // An answer whose first tokens are not scored may differ in them.
-                    let first = window.records.first();
-                    let first = first.map_or((0, 0), |first| (first.window, first.position));
-                    let has_start = prompts.is_some_and(|of| !of.is_greedy(first.0, first.1));
                     for record in &mut window.records {
                         // Its rows show none of these.
                         record.group = groups.map_or(0, |of| of.of_window(record.window));
                         let next = record.position + 1;
                         record.span = prompts.map_or(0, |of| of.span_of(record.window, next));
-                        if has_start && prompts.is_some_and(|of| of.is_greedy(record.window, next))
-                        {
+                        if prompts.is_some_and(|of| of.is_greedy(record.window, next)) {
                             record.flags |= TokenRecord::NEXT_IS_GREEDY;
                         }
                         if record.next_token().is_some_and(is_special) {

@@ -30,8 +30,10 @@ pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
         of.median_hi.map(f64::from),
         |n| tokens(n as u32),
     );
-    let median = or_undefined(of.median_tokens, tokens);
-    out.value("same tokens, median", &median, &ends);
+    if of.median_tokens.is_some() || !ends.is_empty() {
+        let median = or_undefined(of.median_tokens, tokens);
+        out.value("same tokens, median", &median, &ends);
+    }
     out.estimate("same to the end", &of.share_identical, percent);
     out.value("greedy answers", &count(of.n_answers), "");
 }

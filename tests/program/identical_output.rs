@@ -1,0 +1,120 @@
+//! Identical output: the first token at which a quant's own greedy answer differs is the one that its
+//! sidecar gives.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::numbers::Window;
+use crate::session::{Session, fixture};
+
+/// The first sentences of the held-out text, one a line.
+fn sentences(n: usize) -> String {
+    let text = fs::read_to_string(fixture("eval")).unwrap();
+    let sentences = text.split(['.', '\n']).map(str::trim);
+    let mut lines: Vec<String> = Vec::new();
+    for sentence in sentences.filter(|sentence| sentence.len() > 20) {
+        let line = format!("{sentence}.\n");
+        if lines.len() < n && !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    assert_eq!(lines.len(), n);
+    lines.concat()
+}
+
+/// A session with a greedy reference of these prompts in `ref.gz`.
+fn with_reference(n_prompts: usize, flags: &str) -> Session {
+    let session = Session::new();
+    session.write("prompts.txt", sentences(n_prompts));
+    session.ok(&format!(
+        "-m @f16 --prompts prompts.txt -w ref.gz --force -q {flags}"
+    ));
+    session
+}
+
+/// The tokens of each answer.
+fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
+    let prompts = session.header(name).prompts.unwrap();
+    let windows = session.windows(name).into_iter();
+    let answer = |window: Window| {
+        let n_prompt = prompts[window.spec.window as usize].n_tokens;
+        window.spec.tokens[n_prompt as usize..].to_vec()
+    };
+    windows.map(answer).collect()
+}
+
+/// The number of tokens that two answers begin with alike; `None` if they are the same.
+fn first_difference(one: &[u32], other: &[u32]) -> Option<usize> {
+    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    (one.len() != same || other.len() != same).then_some(same)
+}
+
+/// The number of tokens before the first that differs, in each window's greedy records.
+fn of_records(session: &Session, name: &str) -> BTreeMap<u32, Option<usize>> {
+    let mut first = BTreeMap::<u32, (usize, bool)>::new();
+    for record in session.records(name) {
+        assert!(record.is_greedy());
+        let (n_same, differs) = first.entry(record.window).or_default();
+        *differs |= record.eval_top != record.token;
+        *n_same += usize::from(!*differs);
+    }
+    let first = first.into_iter();
+    first
+        .map(|(window, (n_same, differs))| (window, differs.then_some(n_same)))
+        .collect()
+}
+
+/// Each quant answers 100 prompts by itself, token by token, in calls of one token: the reference's
+/// rows and, as it says so, the evaluation's are computed in calls of the same shape.
+#[test]
+fn a_quants_own_answers_differ_where_its_sidecar_says() {
+    const N: usize = 100;
+    let generate = "--generate 48 -np 1 -b 1 -ub 1";
+    let session = with_reference(N, generate);
+    let of_reference = answers(&session, "ref.gz");
+    for quant in ["q8", "q4", "q2"] {
+        session.ok(&format!(
+            "-m @{quant} -r ref.gz --sidecar {quant}.kls --json {quant}.json -q"
+        ));
+        session.ok(&format!(
+            "-m @{quant} --prompts prompts.txt -w {quant}.gz -q {generate}"
+        ));
+        let own = answers(&session, &format!("{quant}.gz"));
+        let own = of_reference.iter().zip(&own);
+        let own: Vec<Option<usize>> = own.map(|(a, b)| first_difference(a, b)).collect();
+        let recorded = of_records(&session, &format!("{quant}.kls"));
+        assert_eq!(recorded.len(), N);
+        for (prompt, own) in own.iter().enumerate() {
+            assert_eq!(recorded[&(prompt as u32)], *own, "{quant}, prompt {prompt}");
+        }
+        let json = session.read_json(&format!("{quant}.json"));
+        let identical = &json["models"][0]["identical_output"];
+        assert_eq!(identical["n_answers"], N);
+        let n_same = own.iter().filter(|own| own.is_none()).count();
+        assert_eq!(identical["n_identical"], n_same);
+        // So many differ, or nothing is shown.
+        let least = BTreeMap::from([("q8", 1), ("q4", 10), ("q2", 50)]);
+        assert!(N - n_same >= least[quant], "{quant}: {n_same} are the same");
+    }
+}
+
+#[test]
+fn the_report_says_for_how_many_tokens_answers_are_the_same() {
+    let session = with_reference(5, "--generate 12 -b 1 -ub 1");
+    let run = session.ok("-m @f16 -r ref.gz --no-sidecar -q");
+    run.prints(&["All 5 answers are the same to their end"]);
+    session.ok("-m @q2 -r ref.gz --sidecar q2.kls -q");
+    // A run and a report print the same; so does a gate.
+    let run = session.ok("report q2.kls --json q2.json");
+    let json = session.read_json("q2.json");
+    let identical = &json["models"][0]["identical_output"];
+    let share = identical["share_identical"]["value"].as_f64().unwrap();
+    run.prints(&["greedy answers", &format!("{:.2} %", 100.0 * share)]);
+    let gate = "-m @q2 -r ref.gz --no-sidecar -q --fail-if";
+    session.ok(&format!("{gate} 'identical_output.n_answers < 5'"));
+    session.fails(
+        &format!("{gate} 'identical_output.share_identical >= 0'"),
+        3,
+        &["identical_output.share_identical"],
+    );
+}
