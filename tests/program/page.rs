@@ -170,8 +170,7 @@ fn a_browser_draws_answers_and_spans() {
     session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -q");
     let report = session.ok("report . --html page.html --json report.json -q");
     report.prints(&[
-        "greedy answers are the original's",
-        "By span, and how many times as far as tiny-q8_0, the best",
+        "By span, and how many times as far as q8_0, the best",
         "Greedy answers: for how many tokens they are the original's",
         "Tokens that the quant drafts and the original accepts",
     ]);
