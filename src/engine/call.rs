@@ -38,8 +38,9 @@ impl Call {
         let end = self.positions.end as u64;
         let n_scored =
             |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
-        let batches = calls.batches(0, window.n_decoded()).map(n_scored);
-        batches.filter(|&n| n > 0).map(|n| n as usize).collect()
+        let batches = calls.batches(start, window.n_decoded());
+        let of_call = batches.take_while(|batch| batch.start < end).map(n_scored);
+        of_call.filter(|&n| n > 0).map(|n| n as usize).collect()
     }
 }
 

@@ -43,10 +43,17 @@ pub fn default_batch(n_vocab: u32) -> u32 {
     rows.min(MAX_DEFAULT_BATCH) as u32
 }
 
+/// Most bytes for llama.cpp's mask of attention, which has two for each token of a call at each
+/// position of the window: from 131,072 positions on, calls have fewer than 512 tokens.
+const MASK_BYTES: u64 = 128 << 20;
+
 /// The default rule where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
-/// [`default_batch`] tokens.
+/// [`default_batch`] tokens, and of fewer where the window is so long that the mask of attention
+/// would outgrow [`MASK_BYTES`].
 pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
-    Calls::equal(default_batch(n_vocab), n_ctx)
+    let masked = MASK_BYTES / (2 * u64::from(n_ctx.max(1)));
+    let most = u64::from(default_batch(n_vocab)).min(masked);
+    Calls::equal(most as u32, n_ctx)
 }
 
 /// The use of the fused kernel for attention.
@@ -117,6 +124,15 @@ mod tests {
         assert_eq!(n_batch(262_144), 64);
         assert_eq!(n_batch(u32::MAX), 64);
         assert_eq!(n_batch(0), 512);
+    }
+
+    #[test]
+    fn the_default_calls_of_long_windows_keep_the_mask_bounded() {
+        let n_batch = |n_ctx| default_calls(512, n_ctx).n_batch;
+        assert_eq!([1 << 16, 1 << 17, 1 << 18].map(n_batch), [512, 512, 256]);
+        assert_eq!([1 << 20, 1 << 22].map(n_batch), [64, 64]);
+        // Memory, not attention, bounds the calls of large vocabularies.
+        assert_eq!(default_calls(128_256, 1 << 18).n_batch, 128);
     }
 
     #[test]
