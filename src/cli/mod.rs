@@ -25,6 +25,7 @@ mod args;
 mod doctor;
 mod generate;
 mod hints;
+mod pace;
 mod progress;
 mod recipe;
 mod report;

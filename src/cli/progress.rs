@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::pace::Pace;
 use crate::report::number;
 
 /// The time between two plain lines.
@@ -23,6 +24,7 @@ pub struct Progress {
     windows: u64,
     rows: u64,
     mean_kld: Option<f64>,
+    pace: Pace,
     /// The bar on a terminal.
     bar: Option<ProgressBar>,
     /// When the last plain line was printed.
@@ -43,6 +45,7 @@ impl Progress {
             windows: 0,
             rows: 0,
             mean_kld: None,
+            pace: Pace::default(),
             bar: is_terminal.then(|| bar(label, n_rows.or(n_windows))),
             last_line: started,
         }
@@ -51,8 +54,12 @@ impl Progress {
     /// Counts `n` more rows as done.
     pub fn rows(&mut self, n: usize) {
         self.rows += n as u64;
+        let rows = self.rows as f64;
+        if self.rows_per_window().is_some_and(|all| rows <= all) {
+            self.pace.push(rows, self.started.elapsed().as_secs_f64());
+        }
         if let Some(bar) = &self.bar {
-            bar.set_message(self.message());
+            bar.set_message(self.message() + &self.time_left());
             bar.set_position(self.done().0);
         } else if self.last_line.elapsed() >= LINE_INTERVAL {
             say!("{}: {}{}", self.label, self.message(), self.time_left());
@@ -95,10 +102,19 @@ impl Progress {
         }
     }
 
+    /// Rows of a window, in the mean; `None` unless all are counted.
+    fn rows_per_window(&self) -> Option<f64> {
+        let (rows, windows) = self.n_rows.zip(self.n_windows)?;
+        Some(rows as f64 / windows as f64)
+    }
+
     fn time_left(&self) -> String {
         match self.done() {
             (done, Some(n)) if done > 0 => {
-                let share = n.saturating_sub(done) as f64 / done as f64;
+                let per_window = self.rows_per_window();
+                let share = per_window.and_then(|of| self.pace.left(done as f64, n as f64, of));
+                let even = n.saturating_sub(done) as f64 / done as f64;
+                let share = share.unwrap_or(even);
                 let left = self.started.elapsed().as_secs_f64() * share;
                 format!(", {} left", number::duration(left))
             }
@@ -109,7 +125,7 @@ impl Progress {
 
 fn bar(label: &str, n: Option<u64>) -> ProgressBar {
     let (bar, template) = match n {
-        Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}, {eta} left"),
+        Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}"),
         None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
     };
     // The templates are constants; a bad one would fall back to indicatif's own style.
