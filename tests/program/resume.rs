@@ -91,6 +91,35 @@ fn a_write_that_is_killed_again_and_again_makes_the_same_file() {
     assert_eq!(session.files(), ["long.txt", "ref.gz"]);
 }
 
+/// Of a window that was cut off nothing is kept: its KV cache is gone.
+#[test]
+fn long_windows_are_resumed_after_the_last_whole_one() {
+    let (line, session) = (WRITE.replace("-c 64", "-c 2048"), session());
+    session.ok(&line);
+    session.ok(READ);
+    let (whole, evaluated) = (session.read("ref.gz"), session.read(SIDECAR));
+    let resumed = with(&line, "--resume").replace("ref.gz", "again.gz");
+    let mut kills = 0;
+    for part in 1..=3 {
+        let bytes = whole.len() as u64 * part / 4;
+        let cut = cut_off(&session, &resumed, "-KILL", "again.gz.partial", bytes);
+        kills += u32::from(cut.is_some());
+    }
+    assert!(kills >= 2, "{kills} kills");
+    session.ok(&resumed);
+    assert!(session.read("again.gz") == whole);
+    let resumed = with(READ, "--sidecar again.kls --resume");
+    let mut kills = 0;
+    for part in 1..=3 {
+        let bytes = evaluated.len() as u64 * part / 4;
+        let cut = cut_off(&session, &resumed, "-KILL", "again.kls.partial", bytes);
+        kills += u32::from(cut.is_some());
+    }
+    assert!(kills >= 1, "{kills} kills");
+    session.ok(&resumed);
+    assert!(session.read("again.kls") == evaluated);
+}
+
 #[test]
 fn an_interrupted_write_prints_how_to_resume() {
     let (session, whole) = (session(), &*WHOLE);
