@@ -9,6 +9,7 @@ The sidecars are read from the paths in the reports. They are whole, all rows in
 and a pair is of two quants. Means and differences are checked from 6 clusters on. Exits with 1 if
 a number is off by more than 1e-9, relative.
 """
+import copy
 import json
 import pathlib
 import sys
@@ -18,7 +19,7 @@ from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src" / "stats"))
-from oracle import Stratified, blocks, drafts, ratio  # noqa: E402
+from oracle import Stratified, blocks, drafts, parts, ratio  # noqa: E402
 
 FIELDS = [
     ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
@@ -72,16 +73,32 @@ class Clusters:
     """The clusters of a report, chosen by the KLDs of the models that it ranks."""
 
     def __init__(self, of, rule, ranked):
-        self.group, window = of["group"], of["window"]
+        self.of, self.group, window = of, of["group"], of["window"]
         windows, first = np.unique(window, return_index=True)
-        of_each = [autocorrelation(windows, window, self.group[first], kld) for kld in ranked]
+        part = parts(window, of["position"], self.group)
+        unit = window if part is None else part
+        units, first_of_unit = np.unique(unit, return_index=True)
+        of_each = [autocorrelation(units, unit, self.group[first_of_unit], kld) for kld in ranked]
         self.autocorrelation = np.mean(of_each)
-        are_alike = len(windows) >= 20 and self.autocorrelation * np.sqrt(len(windows)) >= 1
-        self.are_blocks = rule == "block" or rule == "auto" and are_alike
-        self.of_token = blocks(window, self.group) if self.are_blocks else window
+        are_alike = self.autocorrelation * np.sqrt(len(units)) >= 1
+        is_auto_block = part is None and len(windows) >= 20 and are_alike
+        self.are_parts = rule == "auto" and part is not None and not (len(windows) > 1 and are_alike)
+        self.are_blocks = rule == "block" or rule == "auto" and is_auto_block
+        self.of_token = blocks(window, self.group) if self.are_blocks else part if self.are_parts else window
+        self.n = len(np.unique(self.of_token))
         of_window = self.of_token[first]
-        self.n = len(np.unique(of_window))
         self.longest = np.unique(of_window, return_counts=True)[1].max()
+
+    def at_depth(self, tokens):
+        """The clusters of tokens at positions with one power of two: parts have parts of their own."""
+        if not self.are_parts:
+            return self
+        at_depth = copy.copy(self)
+        part = parts(*(self.of[key][tokens] for key in ("window", "position", "group")))
+        at_depth.of_token = self.of["window"].astype(int)
+        if part is not None:
+            at_depth.of_token[tokens] = part
+        return at_depth
 
     def strata(self, tokens):
         """The tokens' groups. One with a single cluster is joined with the one before it."""
@@ -99,7 +116,7 @@ class Clusters:
         return Stratified(x[tokens], self.of_token[tokens], self.strata(tokens))
 
     def check(self, name, got):
-        kind = "block" if self.are_blocks else "window"
+        kind = "block" if self.are_blocks else "part" if self.are_parts else "window"
         for key, expected in [("kind", kind), ("n", self.n), ("windows_per_block", self.longest)]:
             check(f"{name}, {key}", got[key], expected)
 
@@ -143,6 +160,7 @@ def check_bins(model, of, clusters, outside):
     ways = {"by_confidence": [confidence == i for i in range(5)],
             "by_position": [power == i for i in np.unique(power)],
             "by_group": [of["group"] == i for i in range(len(model["breakdown"]["by_group"]))],
+            "by_span": [of["span"] == i for i in np.unique(of["span"])],
             "special": [special == i for i in (False, True)]}
     for way, bins in model["breakdown"].items():
         for got, inside in zip(bins, ways[way]):
@@ -153,7 +171,8 @@ def check_bins(model, of, clusters, outside):
             check(f"{name}, share", got["share_of_kld"], of["kld"][inside].sum() / of["kld"].sum())
             same = of["ref_top"][inside] == of["eval_top"][inside]
             check(f"{name}, agreement", got["agreement"], same.mean())
-            clusters.check_mean(name, got["kld"], of["kld"], inside, outside, 0.0)
+            here = clusters.at_depth(inside) if way == "by_position" else clusters
+            here.check_mean(name, got["kld"], of["kld"], inside, outside, 0.0)
 
 
 def check_acceptance(model, of, clusters, outside):

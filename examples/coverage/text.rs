@@ -42,7 +42,12 @@ const ARTICLE: u32 = 8;
 impl Text {
     /// The true mean KLD.
     pub fn mean_kld(&self) -> f64 {
-        let pieces = self.klds.windows(2).map(|ends| {
+        Self::mean_kld_of(self.klds)
+    }
+
+    /// The mean of KLDs that are distributed so.
+    pub fn mean_kld_of(klds: &[(f64, f64)]) -> f64 {
+        let pieces = klds.windows(2).map(|ends| {
             let [(p, a), (q, b)] = [ends[0], ends[1]];
             (q - p) * (b - a) / (b / a).ln()
         });
@@ -176,7 +181,7 @@ pub struct Klds {
 }
 
 /// The KLD that this share of tokens stays below.
-fn kld(klds: &[(f64, f64)], share: f64) -> f64 {
+pub fn kld(klds: &[(f64, f64)], share: f64) -> f64 {
     let above = klds.partition_point(|(p, _)| *p <= share);
     let above = above.clamp(1, klds.len() - 1);
     let [(p, a), (q, b)] = [klds[above - 1], klds[above]];
@@ -203,7 +208,7 @@ impl Random {
     }
 
     /// Log-normal with a mean of 1.
-    fn difficulty(&mut self, sd: f64) -> f64 {
+    pub fn difficulty(&mut self, sd: f64) -> f64 {
         match sd > 0.0 {
             true => (sd * self.normal() - 0.5 * sd * sd).exp(),
             false => 1.0,

@@ -107,6 +107,7 @@ pub fn few_windows(clusters: &Clustering, n: u64, unit: &'static str) -> Option<
     is_few.then(|| Warning::FewWindows {
         n,
         n_blocks: (clusters.kind == ClusterKind::Block).then_some(clusters.n),
+        n_parts: (clusters.kind == ClusterKind::Part).then_some(clusters.n),
         needed: clusters.min_windows(),
         unit,
     })
@@ -156,5 +157,10 @@ mod tests {
              too narrow; use at least 100 windows"
         );
         assert_eq!(in_blocks(100), None);
+        assert_eq!(
+            message(ClusterKind::Part, 1, 10).unwrap(),
+            "the intervals rest on 10 parts of 1 window: they do not show how much other texts differ; use at \
+             least 30 windows, of different texts"
+        );
     }
 }

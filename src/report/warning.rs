@@ -289,11 +289,13 @@ pub enum Warning {
     )]
     UnusedWindows { unused: usize, of: usize },
     /// There are too few windows for their intervals.
-    #[error("{}", few_windows_message(*.n, *.n_blocks, *.needed, .unit))]
+    #[error("{}", few_windows_message(*.n, (*.n_blocks, *.n_parts), *.needed, .unit))]
     FewWindows {
         n: u64,
         /// The number of blocks that the windows were put into, if they were.
         n_blocks: Option<u64>,
+        /// The number of parts that the windows were divided into, if they were.
+        n_parts: Option<u64>,
         /// The number of windows that would be enough.
         needed: u64,
         /// The word for a window.
@@ -396,8 +398,19 @@ fn unfit(of_prompts: bool) -> &'static str {
     }
 }
 
-fn few_windows_message(n: u64, n_blocks: Option<u64>, needed: u64, unit: &str) -> String {
+fn few_windows_message(
+    n: u64,
+    (n_blocks, n_parts): (Option<u64>, Option<u64>),
+    needed: u64,
+    unit: &str,
+) -> String {
     let windows = count_of(n, unit);
+    if let Some(n_parts) = n_parts {
+        let parts = count_of(n_parts, "part");
+        return format!(
+            "the intervals rest on {parts} of {windows}: they do not show how much other texts differ; use at least {needed} {unit}s, of different texts"
+        );
+    }
     match n_blocks {
         _ if n == 1 => format!("no intervals: there is only {windows}; use at least {needed}"),
         Some(1) => {

@@ -100,8 +100,12 @@ fn stretches(columns: &Columns) -> Vec<Range<usize>> {
     let (positions, acceptances) = (&columns.position, &columns.acceptance);
     let mut stretches: Vec<Range<usize>> = Vec::new();
     let mut start = 0;
-    for run in &columns.counted {
-        let tokens = start..start + run.n;
+    for window in columns
+        .counted
+        .chunk_by(|one, next| one.window == next.window)
+    {
+        let n: usize = window.iter().map(|run| run.n).sum();
+        let tokens = start..start + n;
         start = tokens.end;
         let mut is_adjacent = false;
         for token in tokens {

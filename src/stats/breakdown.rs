@@ -55,10 +55,12 @@ pub struct Bin {
 }
 
 impl Breakdown {
-    /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`.
+    /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`, and among
+    /// the tokens of its depth in `by_depth[i]`.
     pub(super) fn of(
         columns: &Columns,
         clusters: &[Cluster],
+        by_depth: &[Cluster],
         names: PartNames<'_>,
         confidence: Confidence,
     ) -> Self {
@@ -66,7 +68,7 @@ impl Breakdown {
         let klds = columns.kld.iter().copied();
         let sum_of_all = klds.filter(|kld| kld.is_finite()).collect::<Sum>().value();
         // The tokens of each named bin; a token of a bin beyond these is in none.
-        let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| -> Vec<Bin> {
+        let bins_by = |clusters: &[Cluster], names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
             let mut bins = vec![Inside::default(); names.len()];
             for (token, &kld) in columns.kld.iter().enumerate() {
                 if let Some(inside) = bins.get_mut(bin_of(token)) {
@@ -75,11 +77,12 @@ impl Breakdown {
             }
             let bins = names.into_iter().zip(bins);
             bins.map(|(name, inside)| inside.bin(name, sum_of_all, confidence))
-                .collect()
+                .collect::<Vec<Bin>>()
         };
+        let bins = |names, bin_of: &dyn Fn(usize) -> usize| bins_by(clusters, names, bin_of);
         let without_ends = |label: &str| (label.to_owned(), None, None);
         let power = |token| (u32::BITS - u32::leading_zeros(columns.position[token])) as usize;
-        let mut by_position = bins(position_names(), &power);
+        let mut by_position = bins_by(by_depth, position_names(), &power);
         by_position.retain(|bin| bin.n_tokens > 0);
         let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
         let spans = Vec::from_iter(columns.counted_spans.iter());

@@ -1,4 +1,5 @@
-//! The tokens that count as one observation: those of a window, or of a block of windows.
+//! The tokens that count as one observation: those of a window, of a block of windows, or of a part of
+//! a window.
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
@@ -7,9 +8,12 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::columns::Run;
-use super::mean::{Powers, Sum};
+use super::mean::Powers;
+use super::parts::Parts;
+use super::windows::Windows;
 
-/// One observation: the tokens of a window or of a block of windows, in its stratum.
+/// One observation: the tokens of a window, of a block of windows, or of a part of a window, in its
+/// stratum.
 ///
 /// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
 /// not left to chance. A number makes a cluster of the only stratum.
@@ -73,7 +77,8 @@ pub enum ClusterRule {
     Window,
     /// Each block of contiguous windows.
     Block,
-    /// Blocks if neighbouring windows resemble each other and make at least 10, else windows.
+    /// Blocks if neighbouring windows resemble each other and make at least 10; parts of fewer than 6
+    /// long windows, unless those of one window resemble each other; else windows.
     #[default]
     Auto,
 }
@@ -88,6 +93,8 @@ pub enum ClusterKind {
     Window,
     /// Several contiguous windows.
     Block,
+    /// Contiguous positions of a window.
+    Part,
 }
 
 /// The clusters that the tokens of one evaluation were put into.
@@ -102,8 +109,12 @@ pub struct Clustering {
     pub n: u64,
     /// Windows in the longest block; others may have one less. 1 if each window is a cluster.
     pub windows_per_block: u64,
+    /// Positions in the longest part of a window; absent unless each part is a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub positions_per_part: Option<u64>,
     /// The correlation of the rank of a window's mean KLD with that of the next window's, of several
     /// models the mean of theirs; `None` for fewer than three windows, and where all means are equal.
+    /// Of few long windows it is that of their parts, whichever are the clusters.
     pub autocorrelation: Option<f64>,
 }
 
@@ -112,7 +123,7 @@ impl Clustering {
     /// promise.
     pub fn min_windows(&self) -> u64 {
         match self.kind {
-            ClusterKind::Window => MIN_WINDOWS,
+            ClusterKind::Window | ClusterKind::Part => MIN_WINDOWS,
             ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
         }
     }
@@ -124,6 +135,8 @@ pub struct Clusters {
     /// How the windows were put into clusters.
     pub clustering: Clustering,
     windows: BTreeMap<u32, Cluster>,
+    /// The parts of windows, if each is a cluster.
+    parts: Option<Parts>,
 }
 
 impl Clusters {
@@ -136,17 +149,23 @@ impl Clusters {
     /// same windows, the mean of theirs.
     pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
         let n_windows = windows.count();
+        let n_parts = Parts::of(windows).map(|parts| parts.n as usize);
         let is_like_its_neighbours = || {
-            let errors = autocorrelation.map(|r| r * (n_windows as f64).sqrt());
+            let n = n_parts.unwrap_or(n_windows) as f64;
+            let errors = autocorrelation.map(|r| r * n.sqrt());
             errors.is_some_and(|errors| errors >= AUTOCORRELATED)
         };
-        let kind = match rule {
-            ClusterRule::Window => ClusterKind::Window,
-            ClusterRule::Block => ClusterKind::Block,
-            ClusterRule::Auto if leaves_a_choice(n_windows) && is_like_its_neighbours() => {
+        let kind = match (rule, n_parts) {
+            (ClusterRule::Window, _) => ClusterKind::Window,
+            (ClusterRule::Block, _) => ClusterKind::Block,
+            (ClusterRule::Auto, Some(_)) if n_windows > 1 && is_like_its_neighbours() => {
+                ClusterKind::Window
+            }
+            (ClusterRule::Auto, Some(_)) => ClusterKind::Part,
+            (ClusterRule::Auto, None) if leaves_a_choice(n_windows) && is_like_its_neighbours() => {
                 ClusterKind::Block
             }
-            ClusterRule::Auto => ClusterKind::Window,
+            (ClusterRule::Auto, None) => ClusterKind::Window,
         };
         Self::of_kind(windows, rule, kind, autocorrelation)
     }
@@ -154,11 +173,14 @@ impl Clusters {
     /// The clusters of the other kind, if a comparison with other models may choose them.
     pub fn others(&self, windows: &Windows) -> Option<Self> {
         let Clustering { rule, kind, .. } = self.clustering;
-        let has_others = rule == ClusterRule::Auto && leaves_a_choice(windows.count());
+        let n_windows = windows.count();
+        let is_divided = n_windows > 1 && Parts::of(windows).is_some();
         let other = match kind {
+            ClusterKind::Window if is_divided => ClusterKind::Part,
             ClusterKind::Window => ClusterKind::Block,
-            ClusterKind::Block => ClusterKind::Window,
+            ClusterKind::Block | ClusterKind::Part => ClusterKind::Window,
         };
+        let has_others = rule == ClusterRule::Auto && (is_divided || leaves_a_choice(n_windows));
         has_others.then(|| Self::of_kind(windows, rule, other, self.clustering.autocorrelation))
     }
 
@@ -170,11 +192,17 @@ impl Clusters {
         kind: ClusterKind,
         autocorrelation: Option<f64>,
     ) -> Self {
+        let parts = match kind {
+            ClusterKind::Part => Parts::of(windows),
+            ClusterKind::Window | ClusterKind::Block => None,
+        };
         let (mut clusters, mut number, mut longest) = (BTreeMap::new(), 0, 0);
-        for (&stratum, of_group) in &windows.0 {
-            let (n, n_groups) = (of_group.len(), windows.0.len());
+        let groups = windows.groups();
+        let n_groups = groups.len();
+        for (stratum, of_group) in groups {
+            let n = of_group.len();
             let n_blocks = match kind {
-                ClusterKind::Window => n,
+                ClusterKind::Window | ClusterKind::Part => n,
                 ClusterKind::Block if n_groups == 1 => n_blocks(n),
                 // As many as its share of the windows.
                 ClusterKind::Block => {
@@ -183,12 +211,12 @@ impl Clusters {
                     (share.round() as usize).clamp(n.min(2), n)
                 }
             };
-            for (i, window) in of_group.keys().enumerate() {
+            for (i, window) in of_group.into_iter().enumerate() {
                 let cluster = Cluster {
                     stratum,
                     number: number + (i * n_blocks / n) as u32,
                 };
-                clusters.insert(*window, cluster);
+                clusters.insert(window, cluster);
             }
             number += n_blocks as u32;
             longest = longest.max(n.div_ceil(n_blocks.max(1)));
@@ -196,19 +224,23 @@ impl Clusters {
         Self {
             clustering: Clustering {
                 rule,
-                kind: match longest {
-                    0 | 1 => ClusterKind::Window,
-                    _ => kind,
+                kind: match (&parts, longest) {
+                    (Some(_), _) => ClusterKind::Part,
+                    (None, 0 | 1) => ClusterKind::Window,
+                    (None, _) => kind,
                 },
-                n: number.into(),
+                n: parts.as_ref().map_or(number, |parts| parts.n).into(),
                 windows_per_block: longest as u64,
+                positions_per_part: parts.as_ref().map(|parts| parts.longest),
                 autocorrelation,
             },
             windows: clusters,
+            parts,
         }
     }
 
-    /// The cluster of a window that was put into one.
+    /// The cluster of a window that was put into one, or the window itself where its parts are
+    /// clusters.
     pub fn of_window(&self, window: u32) -> Cluster {
         self.windows.get(&window).copied().unwrap_or_default()
     }
@@ -217,7 +249,34 @@ impl Clusters {
     pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
         let mut clusters = Vec::new();
         for run in runs {
-            clusters.extend(repeat_n(self.of_window(run.window), run.n));
+            let cluster = match &self.parts {
+                Some(parts) => parts.of_piece(run.window, run.piece),
+                None => self.of_window(run.window),
+            };
+            clusters.extend(repeat_n(cluster, run.n));
+        }
+        clusters
+    }
+
+    /// The cluster of each token among those whose positions have the same power of two.
+    ///
+    /// Where parts of windows are clusters, those positions have parts of their own; where there are
+    /// too few of them, their windows are the clusters.
+    pub fn of_tokens_by_depth(&self, runs: &[Run]) -> Vec<Cluster> {
+        let Some(parts) = &self.parts else {
+            return self.of_tokens(runs);
+        };
+        let depths = (0..u32::BITS - 1).map(|power| parts.within(&(1 << power..2 << power)));
+        let depths: Vec<Option<Parts>> = depths.collect();
+        let mut clusters = Vec::new();
+        for run in runs {
+            let power = run.piece.checked_ilog2();
+            let parts = power.and_then(|power| depths.get(power as usize)?.as_ref());
+            let cluster = match parts {
+                Some(parts) => parts.of_piece(run.window, run.piece),
+                None => self.of_window(run.window),
+            };
+            clusters.extend(repeat_n(cluster, run.n));
         }
         clusters
     }
@@ -233,101 +292,6 @@ fn n_blocks(n_windows: usize) -> usize {
     let most = (n_windows / MIN_WINDOWS_IN_A_BLOCK).max(1);
     let blocks = (n_windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
     blocks.min(most)
-}
-
-/// The sums of some tokens' finite values: of each window, by its number, in each group.
-#[derive(Clone, Debug, Default)]
-pub struct Windows(BTreeMap<u32, BTreeMap<u32, Powers>>);
-
-impl Windows {
-    /// The windows of tokens with these values.
-    pub fn of(runs: &[Run], values: &[f64]) -> Self {
-        let mut windows = Self::default();
-        windows.add(runs, values);
-        windows
-    }
-
-    /// Adds tokens with these values.
-    pub fn add(&mut self, runs: &[Run], values: &[f64]) {
-        let mut values = values.iter().copied();
-        for run in runs {
-            let group = self.0.entry(run.group).or_default();
-            let values = values.by_ref().take(run.n);
-            *group.entry(run.window).or_default() += values.filter(|x| x.is_finite()).collect();
-        }
-    }
-
-    /// Returns the number of windows.
-    pub fn count(&self) -> usize {
-        self.0.values().map(BTreeMap::len).sum()
-    }
-
-    /// The number of each window that has a finite value, and its sums.
-    pub fn sums(&self) -> impl Iterator<Item = (u32, Powers)> {
-        let windows = self.0.values().flatten();
-        let windows = windows.map(|(window, sums)| (*window, *sums));
-        windows.filter(|(_, sums)| sums.n > 0.0)
-    }
-
-    /// Adds windows without a value, where tokens of theirs are left out.
-    pub fn add_empty(&mut self, runs: &[Run]) {
-        for run in runs {
-            let group = self.0.entry(run.group).or_default();
-            group.entry(run.window).or_default();
-        }
-    }
-
-    /// The correlation of the rank of a window's mean with that of the next window of its group;
-    /// `None` for fewer than three windows, and where all means are equal.
-    ///
-    /// Ranks are of all windows, and about the mean rank of the group: that groups differ does not
-    /// make neighbours alike.
-    pub fn autocorrelation(&self) -> Option<f64> {
-        let groups = self.0.values().map(|windows| {
-            let with_mean = windows.values().filter(|sums| sums.n > 0.0);
-            with_mean.map(Powers::mean)
-        });
-        let means: Vec<f64> = groups.clone().flatten().collect();
-        let mut ranks = ranks(&means).into_iter();
-        autocorrelation(groups.map(|means| ranks.by_ref().take(means.count()).collect()))
-    }
-}
-
-/// The rank of each value among all, from 1; equal values share their mean rank.
-///
-/// A few windows with large KLDs dominate the autocorrelation of the values themselves, and would
-/// hide that the others resemble their neighbours.
-fn ranks(series: &[f64]) -> Vec<f64> {
-    let mut rising: Vec<(usize, f64)> = series.iter().copied().enumerate().collect();
-    rising.sort_unstable_by(|(_, a), (_, b)| a.total_cmp(b));
-    let mut ranks = vec![0.0; series.len()];
-    let mut before = 0;
-    for equal in rising.chunk_by(|(_, a), (_, b)| a == b) {
-        let rank = before as f64 + 0.5 * (equal.len() as f64 + 1.0);
-        for (index, _) in equal {
-            ranks[*index] = rank;
-        }
-        before += equal.len();
-    }
-    ranks
-}
-
-/// The lag-1 autocorrelation of series, `Σ (x_i − mean)(x_{i+1} − mean) / Σ (x_i − mean)²`, each
-/// about its own mean.
-///
-/// `None` for fewer than three values, and for equal ones.
-fn autocorrelation(series: impl IntoIterator<Item = Vec<f64>>) -> Option<f64> {
-    let (mut n, mut squares, mut products) = (0, Sum::default(), Sum::default());
-    for series in series {
-        let mean = series.iter().copied().collect::<Sum>().value() / series.len() as f64;
-        let from_mean: Vec<f64> = series.iter().map(|x| x - mean).collect();
-        n += series.len();
-        from_mean.iter().for_each(|x| squares.add(x * x));
-        let pairs = from_mean.windows(2);
-        pairs.for_each(|pair| products.add(pair[0] * pair[1]));
-    }
-    let r = products.value() / squares.value();
-    (n >= 3 && r.is_finite()).then_some(r)
 }
 
 #[cfg(test)]
@@ -433,31 +397,5 @@ mod tests {
         let few = in_groups((0..24).map(|window| (window, window / 4)));
         let clusters = Clusters::of(&few, ClusterRule::Block);
         assert_eq!(clusters.clustering.n, 12);
-    }
-
-    mod window_means {
-        use super::*;
-
-        /// By hand: from the mean 3, −2 −1 0 1 2; (2 + 0 + 0 + 2) / (4 + 1 + 0 + 1 + 4).
-        #[test]
-        fn autocorrelation_is_of_neighbours() {
-            let of = |series: &[f64]| autocorrelation([series.to_vec()]);
-            assert_eq!(of(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(0.4));
-            assert_eq!(of(&[1.0, 2.0]), None);
-            assert_eq!(of(&[2.0; 9]), None);
-        }
-
-        /// By hand: (−1 0 1) and (−1 1); (0 + 0 − 1) / (1 + 0 + 1 + 1 + 1).
-        #[test]
-        fn groups_that_differ_do_not_make_neighbours_alike() {
-            let apart = [vec![1.0, 2.0, 3.0], vec![101.0, 103.0]];
-            assert_eq!(autocorrelation(apart), Some(-0.25));
-        }
-
-        #[test]
-        fn equal_values_share_their_rank() {
-            assert_eq!(ranks(&[5.0, 1.0, 5.0, 0.0, 9.0]), [3.5, 2.0, 3.5, 1.0, 5.0]);
-            assert_eq!(ranks(&[]), Vec::<f64>::new());
-        }
     }
 }

@@ -16,34 +16,51 @@ pub(super) const MAX_EXCLUDED_LISTED: usize = 100;
 /// The edges of the bins by the reference's top-1 probability.
 pub(super) const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
-/// Adjacent tokens of one window.
+/// Positions in a piece of a window. The parts that a long window may be divided into are of whole
+/// pieces, so the sums of pieces are all that is kept of its tokens to choose them.
+pub(super) const PIECE: u32 = 256;
+
+/// Adjacent tokens of one piece of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     pub window: u32,
     /// The window's group; 0 without groups.
     pub group: u32,
+    /// The piece: its tokens are at positions from `piece` times [`PIECE`] on.
+    pub piece: u32,
     /// The number of tokens.
     pub n: usize,
 }
 
 impl Run {
-    /// Adds the next token to `runs`.
-    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32) {
+    /// Adds the next token to `runs`: its window, its group and its position.
+    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32, position: u32) {
+        let piece = position / PIECE;
         match runs.last_mut() {
-            Some(run) if (run.window, run.group) == (window, group) => run.n += 1,
+            Some(run) if (run.window, run.group, run.piece) == (window, group, piece) => run.n += 1,
             _ => runs.push(Self {
                 window,
                 group,
+                piece,
                 n: 1,
             }),
         }
     }
 
-    /// The runs of tokens, each with its window and its group.
+    /// The runs of records.
+    pub fn of<'r>(records: impl IntoIterator<Item = &'r TokenRecord>) -> Vec<Self> {
+        let mut runs = Vec::new();
+        for record in records {
+            Self::add(&mut runs, record.window, record.group, record.position);
+        }
+        runs
+    }
+
+    /// The runs of tokens of short windows, each with its window and its group.
     pub fn of_each(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Self> {
         let mut runs = Vec::new();
         for (window, group) in tokens {
-            Self::add(&mut runs, window, group);
+            Self::add(&mut runs, window, group, 0);
         }
         runs
     }
@@ -129,13 +146,13 @@ impl Columns {
 
     /// Adds a record.
     pub fn push(&mut self, record: &TokenRecord) {
-        let (window, group) = (record.window, record.group);
+        let (window, group, position) = (record.window, record.group, record.position);
         let index = self.kld.len() + self.not_counted.len();
-        Run::add(&mut self.runs, window, group);
+        Run::add(&mut self.runs, window, group, position);
         self.spans.push(record.span);
         self.answers.push(record);
         let Some(which) = ExclusionReason::of(record) else {
-            Run::add(&mut self.counted, window, group);
+            Run::add(&mut self.counted, window, group, position);
             self.counted_spans.push(record.span);
             self.push_counted(record);
             return;
@@ -144,7 +161,7 @@ impl Columns {
         if self.excluded.len() < MAX_EXCLUDED_LISTED {
             self.excluded.push(ExcludedToken {
                 window,
-                position: record.position,
+                position,
                 which,
             });
         }

@@ -1,7 +1,7 @@
 //! Curves of one evaluation's KLDs, as few points.
 
-use super::cluster::Windows;
 use super::mean::Sum;
+use super::windows::Windows;
 
 /// A point of a curve: `[x, y]` in the JSON.
 pub type Point = (f64, f64);

@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clusters, Windows};
+use super::cluster::{ClusterRule, Clusters};
 use super::clustered_mean::ClusteredMean;
 use super::columns::Columns;
 use super::distribution::Distribution;
 use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
 use super::token::TokenLocation;
+use super::windows::Windows;
 use crate::score::LogitMetrics;
 
 /// The median and the upper tail.

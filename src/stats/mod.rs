@@ -5,7 +5,7 @@
 //!
 //! 1. `token`: whether a record is counted; `columns`: the numbers of those that are, with their
 //!    `spans`;
-//! 2. `cluster`: the sums of each window, and windows in clusters;
+//! 2. `windows`: the sums of each window; `parts`, `cluster`: tokens in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered_mean`, `quantile`, `proportion`, `survival`: estimates that have such intervals;
 //! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `identical_output`, `breakdown`: the
@@ -44,6 +44,7 @@ mod most_divergent;
 pub mod oracle;
 mod pair;
 mod paired;
+mod parts;
 mod perplexity;
 pub mod probability;
 mod prompts;
@@ -58,10 +59,11 @@ mod summary;
 mod survival;
 mod token;
 mod until;
+mod windows;
 
 pub use acceptance::{Acceptance, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
-pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters, Windows};
+pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters};
 pub use clustered_mean::ClusteredMean;
 pub use columns::{Columns, Run};
 pub use curves::Point;
@@ -87,3 +89,4 @@ pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Statistics, Summary, Tokens};
 pub use token::{TokenLocation, is_counted};
 pub use until::{KldSoFar, Until, UntilInfo};
+pub use windows::Windows;

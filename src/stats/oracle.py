@@ -269,6 +269,35 @@ def blocks(window, group):
     return block
 
 
+def parts(window, position, group):
+    """The part of each row where windows are few and long, else None: ten in all, of pieces of 256 positions."""
+    piece = position // 256
+    windows = sorted(set(zip(group.tolist(), window.tolist())))
+    inside = [(group == g) & (window == w) for g, w in windows]
+    pieces = [np.unique(piece[rows]) for rows in inside]
+    n_all = sum(map(len, pieces))
+    n_parts = [max(1, min(-(-10 * len(p) // n_all), len(p) // 4)) for p in pieces]
+    if len(windows) >= 6 or sum(n_parts) < 8:
+        return None
+    part = np.empty(len(window), int)
+    for i, (rows, p) in enumerate(zip(inside, pieces)):
+        part[rows] = sum(n_parts[:i]) + np.searchsorted(p, piece[rows]) * n_parts[i] // len(p)
+    return part
+
+
+def long_windows():
+    """The means of windows of 16,384 and 5,120 positions, in parts: of all, and from 8,192 on."""
+    window = np.repeat([0, 1], [16383, 5119])
+    position = np.concatenate([np.arange(1, 16384), np.arange(1, 5120)])
+    x, deep = skewed(len(window)), position >= 8192
+    means = []
+    for rows in (position > 0, deep):
+        of = np.zeros(rows.sum(), int)
+        mean = Stratified(x[rows], parts(window[rows], position[rows], of), of)
+        means.append((mean.value, *mean.ends(0.05)))
+    return means
+
+
 def differences():
     """Differences of the records' two divergences, as if they were two models'."""
     rows = records()
@@ -488,6 +517,7 @@ if __name__ == "__main__":
     table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
     table("SPAN_RATIOS", "Pinned", span_ratios())
     table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
+    table("LONG", "(f64, f64, f64)", long_windows())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
     table("SIGN_TEST", "(u64, u64, f64)", sign_test())
     table("KAPLAN_MEIER", "(u32, u32, f64, f64, f64)", kaplan_meier(60))

@@ -186,7 +186,7 @@ impl<'r> Pairs<'r> {
     }
 
     fn runs(&self) -> Vec<Run> {
-        Run::of_each(self.0.iter().map(|(a, _)| (a.window, a.group)))
+        Run::of(self.0.iter().map(|(a, _)| *a))
     }
 
     fn differences(&self) -> Vec<f64> {
@@ -253,13 +253,12 @@ impl<'r> Pairs<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::ClusterRule;
-    use crate::stats::cluster::Windows;
     use crate::stats::oracle::records;
+    use crate::stats::{ClusterRule, Windows};
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
         let mut windows = Windows::default();
-        windows.add_empty(&Run::of_each(a.iter().map(|r| (r.window, r.group))));
+        windows.add_empty(&Run::of(a));
         let clusters = Clusters::of(&windows, ClusterRule::Window);
         let names = ["prompt", "answer", "code"].map(str::to_owned);
         PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)

@@ -1,7 +1,6 @@
 //! Two models on the same tokens: the ratio and the difference of their mean KLDs.
 
 use std::collections::BTreeMap;
-use std::iter::repeat_n;
 
 use super::cluster::{Cluster, Clusters, by_cluster};
 use super::clustered_mean::ClusteredMean;
@@ -33,11 +32,7 @@ impl Paired {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
-        let clusters = runs.iter().flat_map(|run| {
-            let cluster = clusters.of_window(run.window);
-            repeat_n(cluster, run.n)
-        });
-        let tokens = clusters.zip(a.iter().zip(b));
+        let tokens = clusters.of_tokens(runs).into_iter().zip(a.iter().zip(b));
         let counted = tokens.filter(|(_, (a, b))| !a.is_nan() && !b.is_nan());
         let (clusters, both): (Vec<Cluster>, Vec<(f64, f64)>) =
             counted.map(|(cluster, (a, b))| (cluster, (*a, *b))).unzip();
@@ -66,9 +61,8 @@ pub(super) fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluste
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::ClusterRule;
-    use crate::stats::cluster::Windows;
     use crate::stats::oracle::{assert_close, records};
+    use crate::stats::{ClusterRule, Windows};
 
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
         let runs = Run::of_each(windows.iter().map(|window| (*window, 0)));

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
-use super::cluster::{Cluster, ClusterRule, Clustering, Clusters, Windows};
+use super::cluster::{Cluster, ClusterRule, Clustering, Clusters};
 use super::clustered_mean::macro_mean;
 use super::columns::Columns;
 use super::curves::{self, Point};
@@ -20,6 +20,7 @@ use super::proportion::Share;
 use super::quantile;
 use super::spans::PartNames;
 use super::token::ExcludedToken;
+use super::windows::Windows;
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -210,7 +211,8 @@ impl<'c> Tokens<'c> {
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };
-        let breakdown = Breakdown::of(columns, &of_tokens, names, confidence);
+        let by_depth = clusters.of_tokens_by_depth(&columns.counted);
+        let breakdown = Breakdown::of(columns, &of_tokens, &by_depth, names, confidence);
         (summary, breakdown)
     }
 }

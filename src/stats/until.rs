@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{
-    Cluster, ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS, Windows,
-};
+use super::cluster::{Cluster, ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
 use super::clustered_mean::ClusteredMean;
 use super::columns::Run;
 use super::distribution::{MIN_WINDOWS_TO_PLAN, windows_for};
@@ -16,6 +14,7 @@ use super::mean::{Powers, Sum};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
+use super::windows::Windows;
 
 /// The end of an evaluation that was to stop where the interval of the mean KLD is narrow enough.
 #[derive(Serialize, Debug, Clone, Copy)]
@@ -97,7 +96,7 @@ impl Until {
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
         self.klds.push(window);
         let counted = || window.iter().filter(|record| is_counted(record));
-        let runs = Run::of_each(counted().map(|record| (record.window, record.group)));
+        let runs = Run::of(counted());
         let klds: Vec<f64> = counted().map(|record| record.kld).collect();
         self.windows.add(&runs, &klds);
         self.n_windows += 1;
@@ -155,7 +154,7 @@ impl Until {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
         let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
             let least = match summary.clusters.kind {
-                ClusterKind::Window => 0,
+                ClusterKind::Window | ClusterKind::Part => 0,
                 ClusterKind::Block => WINDOWS_FOR_MOST_BLOCKS,
             };
             Some(windows_for(self.target, mean, summary.n_windows)?.max(least))

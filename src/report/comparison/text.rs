@@ -6,7 +6,7 @@ use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
-    UNDEFINED, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
+    UNDEFINED, count, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
     short_percent,
 };
 use crate::report::result::{ModelReport, WorstToken};
@@ -319,6 +319,10 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
     let kind = match clusters.kind {
         ClusterKind::Window => unit.to_owned(),
         ClusterKind::Block => format!("block of up to {} {unit}s", clusters.windows_per_block),
+        ClusterKind::Part => {
+            let n = count(clusters.positions_per_part.unwrap_or_default());
+            format!("part of up to {n} positions")
+        }
     };
     format!("by {kind} ({})", count_of(clusters.n, "cluster"))
 }

@@ -20,6 +20,7 @@ fn few_windows(map: &SensitivityMap) -> Option<Warning> {
     (n < MIN_WINDOWS).then_some(Warning::FewWindows {
         n,
         n_blocks: None,
+        n_parts: None,
         needed: MIN_WINDOWS,
         unit: "window",
     })

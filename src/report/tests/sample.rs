@@ -97,6 +97,7 @@ pub fn comparison() -> Comparison {
             kind: ClusterKind::Window,
             n: WINDOWS.into(),
             windows_per_block: 1,
+            positions_per_part: None,
             autocorrelation: Some(0.125),
         }),
         models,
@@ -164,6 +165,7 @@ pub fn comparison() -> Comparison {
         warnings: vec![Warning::FewWindows {
             n: WINDOWS.into(),
             n_blocks: None,
+            n_parts: None,
             needed: 30,
             unit: "window",
         }],

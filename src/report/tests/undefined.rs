@@ -80,7 +80,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
-        let runs = Run::of_each(of_model.iter().map(|r| (r.window, r.group)));
+        let runs = Run::of(of_model);
         let (klds, clusters) = (|of| Columns::of(of).into_klds(), clusters(first));
         let confidence = Confidence::default();
         let paired = Paired::of(&runs, &klds(of_model), &klds(first), &clusters, confidence);
@@ -128,7 +128,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
 
 /// The clusters of records.
 fn clusters(records: &[TokenRecord]) -> Clusters {
-    let runs = Run::of_each(records.iter().map(|r| (r.window, r.group)));
+    let runs = Run::of(records);
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
     Clusters::of(&Windows::of(&runs, &klds), RULE)
 }

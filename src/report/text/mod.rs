@@ -224,6 +224,10 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let by = match clusters.kind {
         ClusterKind::Window => format!("by {unit}"),
         ClusterKind::Block => format!("by {} {unit}s in a row", clusters.windows_per_block),
+        ClusterKind::Part => {
+            let n = count(clusters.positions_per_part.unwrap_or_default());
+            format!("by parts of up to {n} positions")
+        }
     };
     let n = count_of(clusters.n, "cluster");
     format!("at {level} %, {by} ({n})")

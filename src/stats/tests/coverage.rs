@@ -3,8 +3,8 @@
 
 use rayon::prelude::*;
 
-use super::cluster::{Clusters, Windows};
-use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run};
+use super::cluster::Clusters;
+use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run, Windows};
 
 #[path = "../../../examples/coverage/text.rs"]
 #[expect(dead_code, reason = "the example draws more than these tests do")]

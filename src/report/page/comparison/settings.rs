@@ -74,5 +74,10 @@ fn clusters(model: &ComparedModel, unit: &str) -> String {
             count_of(clusters.n, "block"),
             count_of(clusters.windows_per_block, unit)
         ),
+        ClusterKind::Part => format!(
+            "{} of {}",
+            count_of(clusters.n, "part"),
+            count_of(clusters.positions_per_part.unwrap_or_default(), "position")
+        ),
     }
 }
