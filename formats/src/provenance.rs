@@ -255,7 +255,8 @@ pub struct Shard {
     pub count: u32,
     /// Windows of the whole that have rows.
     pub n_windows: u32,
-    /// Rows of the whole; of a sidecar, records.
+    /// Rows of the whole; of a sidecar, records. Where answers were generated, the most that the
+    /// whole can have.
     pub n_rows: u64,
 }
 

@@ -10,9 +10,11 @@ use super::context::{Precedent, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
-use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Selection, Source};
+use crate::input::{
+    AnswerFile, Generation, GenerationStep, PreparedInput, RawInput, Selection, Source,
+};
 use crate::report::Warning;
-use crate::report::number::{count, count_of};
+use crate::report::number::{count, count_of, sampled};
 
 /// Reads the input before a model is loaded, and warns of bytes that are not text.
 ///
@@ -29,12 +31,14 @@ pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
 /// Tokenizes the input, and lets the model continue prompts if it should.
 ///
 /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `run` is how the model runs.
+/// `kept`: the answers of an earlier run, to which this one's are added.
 pub fn prepare<M: Model>(
     raw: RawInput<'_>,
     model: &M,
     run: &RunSettings,
     in_chunks: bool,
     selection: &Selection,
+    kept: Option<&mut AnswerFile>,
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
     // Generating tokens can take hours, so warn before that.
@@ -44,26 +48,12 @@ pub fn prepare<M: Model>(
     if raw.lacks_chat_template(model) {
         watch.warn(Warning::NoChatTemplate);
     }
-    let context = |n_ctx| {
-        let decoding = Decoding::of(model, 1);
-        let options = context_options(run, n_ctx, decoding.one_by_one(), Precedent::default());
-        ContextOptions {
-            n_seq: decoding.n_answers(run.n_parallel, n_ctx),
-            has_own_caches: true,
-            ..options
-        }
-    };
+    let context = |n_ctx| answer_context(run, model, n_ctx);
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
         match (step, &phase) {
-            (
-                GenerationStep::Begin {
-                    n_prompts: n,
-                    n_tokens,
-                },
-                _,
-            ) => {
-                phase = Some(watch.begin("generating", Some(n), Some(n_tokens)));
+            (GenerationStep::Begin { n_prompts: n, .. }, _) => {
+                phase = Some(watch.begin("generating", Some(n), None));
             }
             (GenerationStep::Done, Some(phase)) => phase.window(None),
             (GenerationStep::Token, Some(phase)) => phase.rows(1),
@@ -74,11 +64,22 @@ pub fn prepare<M: Model>(
     let generation = Generation {
         context: &context,
         on_step: &mut on_step,
+        kept,
     };
     let input = raw.prepare(model, in_chunks, selection, generation)?;
     drop(phase);
     warn_of_input(&input, watch);
     Ok(input)
+}
+
+/// The options of a context in which `model` answers prompts, in windows of `n_ctx` tokens.
+pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> ContextOptions {
+    let decoding = Decoding::of(model, 1);
+    ContextOptions {
+        n_seq: decoding.n_answers(run.n_parallel, n_ctx),
+        has_own_caches: true,
+        ..context_options(run, n_ctx, decoding.one_by_one(), Precedent::default())
+    }
 }
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
@@ -160,7 +161,9 @@ pub fn in_words(
             };
             let longest = count(longest_window(&input.plan.windows).into());
             let generated = input.generated;
-            let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
+            let sampled = sampled(input.sampling.as_ref());
+            let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
+            let generated = generated.unwrap_or_default();
             (
                 "prompts",
                 format!(", {} {template}", count(prompts.len() as u64)),

@@ -51,7 +51,7 @@ pub fn load<'e, E: Engine>(
         max_rows: run.max_rows,
         ..Selection::default()
     };
-    let prepared = input::prepare(raw, &model, run, false, &selection, watch)?;
+    let prepared = input::prepare(raw, &model, run, false, &selection, None, watch)?;
     let longest = prepared.longest_window;
     check_windows(longest, &model, watch)?;
     // Its context has one window open at a time.

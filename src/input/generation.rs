@@ -3,6 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use kl_formats::Sampling;
 
+use super::AnswerFile;
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
 
 /// A conversation with the model, which answers one prompt after the other.
@@ -47,6 +48,8 @@ pub struct Generation<'g> {
     pub context: &'g dyn Fn(u32) -> ContextOptions,
     /// Called after each decode call, among others; an error ends the work.
     pub on_step: &'g mut dyn FnMut(GenerationStep) -> Result<()>,
+    /// The answers of an earlier run, to which new ones are added; `None`: none are kept.
+    pub kept: Option<&'g mut AnswerFile>,
 }
 
 /// A step in the preparation of prompts.
@@ -208,6 +211,9 @@ impl<M: Model> Run<'_, '_, M> {
         let answer = answered.as_ref().map(|answered| &answered.answer[..]);
         let next = of.conversation.next(answer)?;
         if let Some(answered) = answered {
+            if let Some(kept) = &mut self.generation.kept {
+                kept.keep(of.window, &answered)?;
+            }
             of.window += 1;
             let turns = self.done.get_mut(of.index);
             turns
@@ -226,6 +232,16 @@ impl<M: Model> Run<'_, '_, M> {
             );
         }
         (of.tokens, of.n_prompt) = (prompt, n_prompt);
+        let kept = self.generation.kept.as_ref();
+        let kept = kept.and_then(|kept| kept.answer(of.window, &of.tokens));
+        if let Some(answer) = kept {
+            of.tokens.extend(answer);
+            // `-n` may have cut a window that was stored.
+            if self.has_ended(&of) {
+                return Ok(Some(of));
+            }
+            of.tokens.truncate(n_prompt);
+        }
         let sampling = self.answers.sampling.as_ref();
         of.sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
         self.begin(&mut of)?;
@@ -354,6 +370,7 @@ mod tests {
                 steps.push(step);
                 Ok(())
             },
+            kept: None,
         };
         let turns = answer(&model(), asked.collect(), answers, &mut generation)?;
         Ok((turns, steps))
@@ -438,6 +455,7 @@ mod tests {
                     _ => Ok(()),
                 }
             },
+            kept: None,
         };
         let asked = Asked {
             first_window: 0,

@@ -16,6 +16,7 @@
     )
 )]
 
+mod answer_file;
 pub mod chat_template;
 mod generation;
 mod prepared;
@@ -28,6 +29,7 @@ mod text;
 mod texts;
 mod windows;
 
+pub use answer_file::AnswerFile;
 pub use generation::{Generation, GenerationStep};
 pub use prepared::{PreparedInput, RawInput, Selection};
 pub use source::{

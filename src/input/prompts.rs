@@ -96,7 +96,7 @@ impl<'s> RawPrompts<'s> {
             let answers = Answers {
                 most,
                 n_ctx: longest_of_all,
-                sampling: None,
+                sampling: source.sampling,
             };
             answer_prompts(
                 &mut windows.collect::<Vec<_>>(),
@@ -134,6 +134,7 @@ impl<'s> RawPrompts<'s> {
             chat_template: template.map(|template| template.sha256),
             generated: source.generate,
             spans: span_names,
+            sampling: source.sampling,
             ..PreparedInput::default()
         })
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use kl_formats::Sampling;
+
 use super::starter::STARTER;
 use super::{ScoreFrom, SpanRule, Windowing};
 
@@ -107,8 +109,10 @@ pub struct PromptSource {
     pub n_ctx: Option<u32>,
     /// The number of prompts to use, from the first on; `None`: all.
     pub max_prompts: Option<u32>,
-    /// The number of tokens that the model generates after each prompt.
+    /// The most tokens with which the model answers each prompt.
     pub generate: Option<u32>,
+    /// The way to choose those tokens; `None`: greedily.
+    pub sampling: Option<Sampling>,
     /// The first scored position: not `Half` or `New`, since prompts differ in length and do not
     /// overlap. `None`: the prompt's last.
     pub score: Option<ScoreFrom>,

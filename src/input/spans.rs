@@ -165,7 +165,7 @@ impl Spans {
                 true => [*open, *close],
                 false => [*sign; 2],
             };
-            signs.iter().any(|sign| !sign.is_empty() && has(&sign))
+            signs.iter().any(|sign| !sign.is_empty() && has(sign))
         });
         let rule = |&(name, open, close, _): &(&str, &str, &str, &str)| SpanRule {
             name: name.to_owned(),

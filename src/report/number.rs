@@ -1,7 +1,7 @@
 //! The formats of numbers for people, all in one place, and of text from files beside them.
 
 use indicatif::{HumanBytes, HumanCount};
-use kl_formats::Shard;
+use kl_formats::{Sampling, Shard};
 use serde::Serialize;
 
 /// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
@@ -136,6 +136,28 @@ impl SizeUnit {
 /// Names a part of a whole: `part 0 of 3`.
 pub fn part(shard: &Shard) -> String {
     format!("part {} of {} (from 0)", shard.index, shard.count)
+}
+
+/// How the tokens of answers were chosen, as a phrase after their number; greedily, if `None`.
+pub fn sampled(sampling: Option<&Sampling>) -> String {
+    let Some(sampling) = sampling else {
+        return " greedily".to_owned();
+    };
+    let Sampling {
+        temp,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+    } = sampling;
+    let cuts = [
+        (*top_k > 0, format!("top-k {top_k}, ")),
+        (*top_p < 1.0, format!("top-p {top_p}, ")),
+        (*min_p > 0.0, format!("min-p {min_p}, ")),
+    ];
+    let cuts = cuts.into_iter().filter(|(is_set, _)| *is_set);
+    let cuts: String = cuts.map(|(_, cut)| cut).collect();
+    format!(" at temperature {temp} ({cuts}seed {seed})")
 }
 
 /// A count, in groups of three digits: `1,234,567`.

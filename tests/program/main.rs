@@ -5,6 +5,7 @@ mod documents;
 mod numbers;
 mod session;
 
+mod answers;
 mod architectures;
 mod bad_input;
 mod base_files;

@@ -100,9 +100,18 @@ fn a_signal_ends_generation() {
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(stderr.any(|line| line.unwrap().contains("no chat template")));
     signal(&child, "-INT");
-    assert!(stderr.any(|line| line.unwrap() == "kl: interrupted"));
+    assert!(stderr.any(|line| line.unwrap().starts_with("kl: interrupted")));
     assert_eq!(child.wait().unwrap().signal(), Some(2));
-    assert_eq!(session.files(), ["prompts.txt"]);
+    let kept = ["prompts.txt", "ref.gz.answers.partial"];
+    assert!(
+        kept.starts_with(
+            &session
+                .files()
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+        )
+    );
 }
 
 #[cfg(target_os = "linux")]

@@ -138,7 +138,8 @@ impl Header {
         }
     }
 
-    /// The header of the whole reference that this file is a part of; of a whole file, its own.
+    /// The header of the whole reference that this file is a part of; of a whole file, its own. Where
+    /// answers were generated, its number of rows is the most that there can be.
     #[must_use]
     pub fn of_whole(&self) -> Self {
         let mut whole = self.clone();

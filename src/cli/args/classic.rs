@@ -8,7 +8,8 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::sweep::{SweptTypes, swept_types};
 use super::values::{
-    device, encoding, file, input, input_or_stdin, model, n_tokens, relative_width, written_kind,
+    device, encoding, file, input, input_or_stdin, min_p, model, n_tokens, relative_width,
+    temperature, top_p, written_kind,
 };
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::Vocabulary;
@@ -134,13 +135,36 @@ pub struct InputArgs {
     #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "no_chat_template")]
     pub chat_template_file: Option<PathBuf>,
 
-    /// With --prompts, generate N tokens after each prompt, greedily, and score those
+    /// With --prompts, let the model answer each with at most N tokens, and score those
     ///
-    /// The reference model generates them. With --score all, the prompt's own tokens are scored too.
+    /// The reference model answers, greedily, until it ends its answer. With --score all, the
+    /// prompt's own tokens are scored too.
     #[arg(
         long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
     )]
     pub generate: Option<u32>,
+
+    /// With --generate, choose tokens by chance, at this temperature [default: 0, greedily]
+    ///
+    /// With --top-k N, one of the N most probable tokens is chosen.
+    #[arg(long, value_name = "T", value_parser = temperature, alias = "temperature")]
+    pub temp: Option<f32>,
+
+    /// With --temp, choose among the most probable tokens that have probability P together
+    /// [default: 1, all]
+    #[arg(long, value_name = "P", value_parser = top_p)]
+    pub top_p: Option<f32>,
+
+    /// With --temp, leave out tokens that are less than P times as probable as the top token
+    /// [default: 0, none]
+    #[arg(long, value_name = "P", value_parser = min_p)]
+    pub min_p: Option<f32>,
+
+    /// With --temp, the seed of the random numbers [default: 123]
+    ///
+    /// The same seed gives the same answers, with any -np on the CPU.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
 
     /// Report this part of answers apart: 'NAME=OPEN..CLOSE'; may repeat
     ///

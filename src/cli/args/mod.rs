@@ -120,8 +120,8 @@ pub fn command() -> clap::Command {
     let mut evaluate = members(&command, EvaluateArgs::group_id());
     let results = members(&command, ResultArgs::group_id());
     evaluate.extend(results.iter().cloned());
-    // With -w, --confidence has always been ignored.
-    evaluate.retain(|id| id != "confidence");
+    // With -w, --confidence has always been ignored, and --top-k chooses among tokens.
+    evaluate.retain(|id| id != "confidence" && id != "top_k");
     // One by one: of two groups that exclude each other, clap's error lists every member.
     command = command.mut_args(|arg| match arg.get_id() {
         id if input.contains(id) => arg.conflicts_with("read_path"),

@@ -51,6 +51,8 @@ pub struct ResultArgs {
     pub full: bool,
 
     /// List the N tokens with the largest KLD, with their context
+    ///
+    /// With --temp it chooses among the N most probable tokens instead.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
 

@@ -163,6 +163,27 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
 }
 
+/// Parses a temperature.
+pub fn temperature(text: &str) -> Result<f32, &'static str> {
+    let number = text.parse().ok();
+    let number = number.filter(|number: &f32| number.is_finite() && *number >= 0.0);
+    number.ok_or("expected a number from 0 on, as 0.7")
+}
+
+/// Parses the probability that tokens have together.
+pub fn top_p(text: &str) -> Result<f32, &'static str> {
+    let number = text.parse().ok();
+    let number = number.filter(|number: &f32| *number > 0.0 && *number <= 1.0);
+    number.ok_or("expected a number above 0, and at most 1, as 0.95")
+}
+
+/// Parses the share of the top token's probability.
+pub fn min_p(text: &str) -> Result<f32, &'static str> {
+    let number = text.parse().ok();
+    let number = number.filter(|number: &f32| (0.0..=1.0).contains(number));
+    number.ok_or("expected a number from 0 to 1, as 0.05")
+}
+
 /// Parses a number above 0.
 pub fn above_0(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kl_formats::Kind;
+use kl_formats::{Kind, Sampling};
 
 use super::wrong;
 use crate::cli::args::InputArgs;
@@ -11,15 +11,21 @@ use crate::input::{
     GROUP_NAMES, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
     is_group_name,
 };
+use crate::pipeline::DEFAULT_SEED;
 
 /// The text or prompts to run the reference model over, if any are given.
 pub fn input(
     args: &mut InputArgs,
     format: Kind,
     n_ctx: Option<u32>,
+    sampling: Option<Sampling>,
 ) -> Result<Option<Source>, String> {
     if let Some(path) = args.prompts.take() {
-        return prompts(args, path, format, n_ctx).map(|prompts| Some(Source::Prompts(prompts)));
+        let prompts = PromptSource {
+            sampling,
+            ..prompts(args, path, format, n_ctx)?
+        };
+        return Ok(Some(Source::Prompts(prompts)));
     }
     if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some() {
         return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
@@ -62,6 +68,41 @@ pub fn input(
         windowing,
         parse_special,
     })))
+}
+
+/// The way to choose the tokens of answers; `None`: greedily. Takes `--top-k`, which otherwise lists
+/// tokens.
+///
+/// # Errors
+/// Flags of answers without `--generate`, or of random numbers without a temperature above 0.
+pub fn sampling(args: &InputArgs, top_k: &mut Option<u32>) -> Result<Option<Sampling>, String> {
+    let flags = [
+        ("--temp", args.temp.is_some()),
+        ("--top-p", args.top_p.is_some()),
+        ("--min-p", args.min_p.is_some()),
+        ("--seed", args.seed.is_some()),
+    ];
+    let Some((flag, _)) = flags.into_iter().rfind(|(_, is_given)| *is_given) else {
+        return Ok(None);
+    };
+    if args.generate.is_none() {
+        return wrong(format!(
+            "{flag} needs --generate N, whose tokens it chooses"
+        ));
+    }
+    match args.temp.filter(|&temp| temp > 0.0) {
+        None if flag == "--temp" => Ok(None),
+        None => wrong(format!(
+            "{flag} needs --temp T above 0: without it, the top token is chosen"
+        )),
+        Some(temp) => Ok(Some(Sampling {
+            temp,
+            top_k: top_k.take().unwrap_or(0),
+            top_p: args.top_p.unwrap_or(1.0),
+            min_p: args.min_p.unwrap_or(0.0),
+            seed: args.seed.unwrap_or(DEFAULT_SEED as u32),
+        })),
+    }
 }
 
 /// The path of a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has
@@ -127,6 +168,7 @@ fn prompts(
         n_ctx,
         max_prompts: args.max_windows,
         generate: args.generate,
+        sampling: None,
         score,
         spans: std::mem::take(&mut args.span),
     })

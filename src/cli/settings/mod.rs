@@ -116,7 +116,14 @@ fn classic(mut args: Args) -> Result<Command, String> {
         let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
         return evaluate::evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
     }
-    let input = input::input(&mut args.input, args.write.format, args.n_ctx)?;
+    let sampling = input::sampling(&args.input, &mut args.results.top_k)?;
+    if let (Some(_), Some(_)) = (&args.write.write_path, args.results.top_k) {
+        return wrong(
+            "--top-k with -w needs --temp, for which it chooses among tokens: leave it out, or give \
+             it when you evaluate, to list the most divergent tokens",
+        );
+    }
+    let input = input::input(&mut args.input, args.write.format, args.n_ctx, sampling)?;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     match (input, output, ref_model) {
         (Some(input), None, Some(model)) => evaluate::against_model(args, input, model),

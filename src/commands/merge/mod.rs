@@ -178,6 +178,9 @@ fn join_references(
     let mut header = first.header.of_whole();
     let readers = parts.iter().map(|part| open_part(&part.path));
     let readers = readers.collect::<Result<Vec<_>>>()?;
+    if header.generated.is_some() {
+        header.n_rows = parts.iter().map(|part| part.n_rows).sum();
+    }
     if let Some(prompts) = &mut header.prompts {
         take_prompts(prompts, &readers);
     }

@@ -86,11 +86,15 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
             *name = Value::Null;
         }
     }
-    // A part records the spans of its own answers.
+    // Where answers were generated, a part knows those of its own windows.
+    let is_generated = identity.get("generated").is_some_and(|n| !n.is_null());
+    if let Some(header) = identity.as_object_mut().filter(|_| is_generated) {
+        header.remove("n_rows");
+    }
     let prompts = identity.get_mut("prompts").and_then(Value::as_array_mut);
     for prompt in prompts.into_iter().flatten() {
         if let Some(prompt) = prompt.as_object_mut() {
-            prompt.remove("spans");
+            prompt.retain(|key, _| key != "spans" && !(is_generated && key == "n_tokens"));
         }
     }
     // Another machine may be off by other last bits.

@@ -70,7 +70,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
         };
         let model: M = load(engine, path, run, room, watch)?;
         check_parallel(run, &model)?;
-        let prepared = input::prepare(raw, &model, run, false, &Selection::default(), watch)?;
+        let prepared = input::prepare(raw, &model, run, false, &Selection::default(), None, watch)?;
         if is_of_map(header, &prepared.text) {
             watch.warn(Warning::TextOfMap(format!("-t {source}")));
         }

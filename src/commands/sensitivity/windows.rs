@@ -94,7 +94,7 @@ impl<'s> Opened<'s> {
         let (all, mut about, reference, prepared) = match self {
             Self::Text(raw) => {
                 let prepared =
-                    input::prepare(raw, model, run, false, &Selection::default(), watch)?;
+                    input::prepare(raw, model, run, false, &Selection::default(), None, watch)?;
                 (prepared.plan.windows.clone(), None, None, Some(prepared))
             }
             Self::File(reference) => {

@@ -95,6 +95,7 @@ impl Folder {
             n_ctx: None,
             max_prompts: None,
             generate,
+            sampling: None,
             score: generate.map_or(Some(ScoreFrom::Text), |_| None),
             spans: Vec::new(),
         })

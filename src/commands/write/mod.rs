@@ -2,6 +2,7 @@
 //! states that they can be computed from.
 
 mod announce;
+mod answers;
 mod choice;
 mod trial;
 
@@ -65,6 +66,7 @@ pub fn write<E: Engine>(
         true => resume::cut_off(&output)?,
         false => None,
     };
+    let answers_path = answers::path(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     let earlier = whole.as_ref().or(begun.as_ref());
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref())
@@ -86,11 +88,26 @@ pub fn write<E: Engine>(
             0
         },
     };
-    let input = input::prepare(raw, &model, &settings.run, in_chunks, &selection, watch)?;
+    check_parallel(&settings.run, &model)?;
+    let known = |path| answers::known(path, settings, engine, &model, earlier);
+    let mut answers = answers_path.map(known).transpose()?;
+    let kept = answers.as_mut();
+    let prepared = input::prepare(
+        raw,
+        &model,
+        &settings.run,
+        in_chunks,
+        &selection,
+        kept,
+        watch,
+    );
+    let input = match (prepared, &answers) {
+        (Err(error), Some(answers)) => bail!("{error:#}{}", answers::kept(answers)),
+        (prepared, _) => prepared?,
+    };
 
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
-    check_parallel(&settings.run, &model)?;
     let decoding = Decoding::of(&model, input.plan.most_rows());
     let context = |decoding| context_options(&settings.run, longest, decoding, precedent);
     let options = context(decoding);
@@ -118,6 +135,9 @@ pub fn write<E: Engine>(
         }
         None => write_missing(&choice, about, output, begun, watch)?,
     };
+    if let Some(answers) = answers {
+        answers.remove()?;
+    }
     model.drop_last();
     written.file.path = settings.output.display().to_string();
     written.file.wall_s = started.elapsed().as_secs_f64();

@@ -62,6 +62,21 @@ impl Batch {
         }
     }
 
+    /// Adds the last token again, at the next position of its sequence; its row is wanted too.
+    pub(super) fn repeat_last(&mut self) {
+        self.tokens.extend_from_within(self.tokens.len() - 1..);
+        self.sequences
+            .extend_from_within(self.sequences.len() - 1..);
+        let next = self.positions.last().map(|position| position + 1);
+        self.positions.extend(next);
+        self.outputs.push(1);
+    }
+
+    /// Tokens in the batch.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// The indices of the tokens whose rows are wanted.
     fn wanted(&self) -> impl Iterator<Item = usize> {
         let outputs = self.outputs.iter().enumerate();
@@ -130,13 +145,14 @@ impl<'m> Context<'m> {
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.inner.as_ptr()), true) }
     }
 
-    /// Forgets the tokens of one sequence.
-    pub(super) fn forget(&mut self, sequence: usize) {
-        // SAFETY: the context is valid, and so is its memory. All tokens of a sequence can be
-        // removed from every kind of memory, so there is nothing to check.
+    /// Forgets the tokens of one sequence from this position on. A recurrent memory can only forget all
+    /// of them.
+    pub(super) fn forget(&mut self, sequence: usize, from: usize) {
+        let (sequence, from) = (sequence as sys::llama_seq_id, from as sys::llama_pos);
+        // SAFETY: the context is valid, and so is its memory.
         unsafe {
             let memory = sys::llama_get_memory(self.inner.as_ptr());
-            sys::llama_memory_seq_rm(memory, sequence as sys::llama_seq_id, -1, -1);
+            sys::llama_memory_seq_rm(memory, sequence, from, -1);
         }
     }
 

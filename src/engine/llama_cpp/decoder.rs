@@ -21,6 +21,10 @@ pub struct LlamaCppDecoder<'m> {
     pub(super) n_seq: usize,
     /// Takes the hidden states, in a context that shows them.
     pub(super) tap: Option<Arc<Mutex<Tap>>>,
+    /// The token that was decoded in company of a lone one, by its sequence and its position, and is to
+    /// be forgotten. ggml multiplies one column with other kernels than several, whose sums differ in
+    /// their last bits; with company, a text grows by itself as it does beside others.
+    pub(super) company: Option<(usize, usize)>,
 }
 
 impl LlamaCppDecoder<'_> {
@@ -134,6 +138,9 @@ impl Decoder for LlamaCppDecoder<'_> {
         if let Some(tap) = &self.tap {
             locked(tap).start(true);
         }
+        if let Some((sequence, position)) = self.company.take() {
+            self.context.forget(sequence, position);
+        }
         let mut batch = Batch::default();
         for of in appended {
             let end = of.tokens.len();
@@ -141,16 +148,23 @@ impl Decoder for LlamaCppDecoder<'_> {
             let last = end.saturating_sub(1);
             batch.push(of.sequence, of.tokens, of.start..end, last);
         }
-        let (window, start) = appended
-            .first()
-            .map_or((0, 0), |first| (first.window, first.start));
-        self.compute(batch, window, start)
+        let first = appended.first();
+        let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
+        let can_have_company = self.model.facts.can_decode_together && self.calls.n_batch > 1;
+        if let Some(of) = first.filter(|_| batch.len() == 1 && can_have_company) {
+            batch.repeat_last();
+            self.company = Some((of.sequence, of.tokens.len()));
+        }
+        let mut rows = self.compute(batch, window, start)?;
+        rows.truncate(appended.len());
+        Ok(rows)
     }
 
     fn forget(&mut self, sequence: usize) {
+        self.company.take_if(|(of, _)| *of == sequence);
         match self.n_seq {
             1 => self.context.clear(),
-            _ => self.context.forget(sequence),
+            _ => self.context.forget(sequence, 0),
         }
     }
 }

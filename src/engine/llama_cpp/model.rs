@@ -139,6 +139,7 @@ impl Model for LlamaCppModel<'_> {
             n_seq: options.n_seq.max(1) as usize,
             model: self,
             tap,
+            company: None,
         })
     }
 

@@ -7,7 +7,9 @@ use kl_formats::{
 
 use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count, count_of, part, percent, printable, short_percent};
+use crate::report::number::{
+    bytes, count, count_of, part, percent, printable, sampled, short_percent,
+};
 use crate::report::set_up::setting;
 use crate::score::RowError;
 
@@ -44,7 +46,10 @@ pub fn info_text(info: &Info) -> String {
     }
     put("prompts", info.prompts.as_ref().map(prompts));
     put("groups", groups(&info.groups));
-    put("part", info.shard.as_ref().map(part_of));
+    put(
+        "part",
+        info.shard.as_ref().map(|shard| part_of(shard, info)),
+    );
     put("window", Some(window(info)));
     put("windows", info.n_windows.map(|n| windows(n, info)));
     let is_sidecar = info.kind == "sidecar";
@@ -74,11 +79,17 @@ pub fn info_text(info: &Info) -> String {
     out
 }
 
-/// Describes the part, and the whole that it is of.
-fn part_of(shard: &Shard) -> String {
+/// Describes the part, and the whole that it is of. A part does not know how long the answers of the
+/// others are.
+fn part_of(shard: &Shard, info: &Info) -> String {
     let (part, rows) = (part(shard), count(shard.n_rows));
     let windows = count_of(shard.n_windows.into(), "window");
-    format!("{part}, of {windows} and {rows} rows in all")
+    let prompts = info.prompts.as_ref();
+    let at_most = match prompts.and_then(|prompts| prompts.generated) {
+        Some(_) => "at most ",
+        None => "",
+    };
+    format!("{part}, of {windows} and {at_most}{rows} rows in all")
 }
 
 fn line(name: &str, value: &str) -> String {
@@ -246,7 +257,13 @@ fn prompts(prompts: &PromptsInfo) -> String {
         None => "as they are, without a chat template".to_owned(),
     };
     let generated = match prompts.generated {
-        Some(n) => format!(", {n} tokens generated after each"),
+        Some(n) => {
+            let sampled = sampled(prompts.sampling.as_ref());
+            format!(
+                ", at most {} generated after each{sampled}",
+                count_of(n.into(), "token")
+            )
+        }
         None => String::new(),
     };
     let turns = match prompts.n_conversations {

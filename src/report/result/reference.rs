@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kl_formats::{
-    About, BackendIdentity, HeadCheck, HeadStep, Prompts, States, TextIdentity, Values,
+    About, BackendIdentity, HeadCheck, HeadStep, Prompts, Sampling, States, TextIdentity, Values,
 };
 use serde::Serialize;
 
@@ -69,8 +69,10 @@ pub struct PromptsInfo {
     pub chat_template: Option<String>,
     /// The number of conversations, of which one with several answers has a prompt for each.
     pub n_conversations: u64,
-    /// Tokens that the reference model generated after each prompt; null: none.
+    /// Most tokens that the reference model generated after each prompt; null: none.
     pub generated: Option<u32>,
+    /// How it chose them; null: greedily.
+    pub sampling: Option<Sampling>,
     /// The spans of answers that have tokens; empty without answers.
     pub spans: Vec<SpanInfo>,
 }
@@ -132,6 +134,7 @@ impl PromptsInfo {
             chat_template: prompts.chat_template.clone(),
             generated: prompts.generated,
             spans: spans(prompts),
+            sampling: prompts.sampling,
         }
     }
 }

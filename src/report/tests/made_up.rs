@@ -308,6 +308,7 @@ pub fn reference_of_prompts() -> ReferenceInfo {
             chat_template: Some("00ff".to_owned()),
             generated: Some(5),
             spans: Vec::new(),
+            sampling: None,
         }),
         stride: None,
         log_probabilities: true,

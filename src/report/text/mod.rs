@@ -10,7 +10,7 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{
-    bytes, count, count_of, part, percent, printable, rough, short_kld, short_percent,
+    bytes, count, count_of, part, percent, printable, rough, sampled, short_kld, short_percent,
 };
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::score::RowError;
@@ -209,7 +209,8 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
         return format!("{} of {n_ctx}{stride}", count_of(n, "window"));
     };
     let generated = prompts.generated;
-    let generated = generated.map(|n| format!(", {n} of them generated"));
+    let sampled = sampled(prompts.sampling.as_ref());
+    let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
     let generated = generated.unwrap_or_default();
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }

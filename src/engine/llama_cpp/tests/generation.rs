@@ -1,7 +1,7 @@
 //! Texts that grow together, each in a sequence of its own.
 
 use super::*;
-use crate::engine::{Appended, Decoder, FlashAttention, top_token};
+use crate::engine::{Appended, Decoder, top_token};
 
 /// Appends `n` top tokens to each of these texts, all in one call, after each was decoded by itself in
 /// calls of `n_batch` tokens. Returns the texts, and the last row of each.
@@ -47,20 +47,22 @@ pub fn grow(
     (texts, last)
 }
 
-/// With a cache for each, a text grows as it does beside others, to the bit. One alone is left out:
-/// ggml computes the products of a single token with another kernel.
+/// With a cache for each, a text grows beside others as it does by itself, to the bit.
 #[test]
-fn texts_grow_together_as_they_do_beside_others() {
-    let model = load(&fixture("tiny-f16.gguf"));
-    let text = |i: u32| window(&model, 20 + 9 * i, i).tokens;
-    let texts: Vec<Vec<u32>> = (0..8).map(text).collect();
-    for flash_attn in [FlashAttention::On, FlashAttention::Off] {
+fn texts_grow_together_as_they_do_alone() {
+    for name in [
+        "tiny-f16.gguf",
+        "architectures/gemma2.gguf",
+        "architectures/mixtral.gguf",
+    ] {
+        let model = load(&fixture(name));
+        let text = |i: u32| window(&model, 20 + 9 * i, i).tokens;
+        let texts: Vec<Vec<u32>> = (0..8).map(text).collect();
         let grown = |first: usize, n: usize| {
             let options = ContextOptions {
                 n_ctx: 200,
                 n_seq: n as u32,
                 has_own_caches: true,
-                flash_attn,
                 shows_states: false,
                 ..options(64, 64)
             };
@@ -70,11 +72,11 @@ fn texts_grow_together_as_they_do_beside_others() {
             grow(&mut decoder, &texts[first..first + n], 40, 64)
         };
         let (all, rows) = grown(0, 8);
-        for first in [0, 2, 4, 6] {
-            let (two, two_rows) = grown(first, 2);
-            assert_eq!(two, all[first..first + 2]);
-            for (one, other) in two_rows.iter().zip(&rows[first..]) {
-                assert_eq!(bits(one), bits(other), "{flash_attn}, {first}");
+        for (first, n) in [(0, 1), (5, 1), (0, 2), (2, 4)] {
+            let (some, some_rows) = grown(first, n);
+            assert_eq!(some, all[first..first + n], "{name}");
+            for (one, other) in some_rows.iter().zip(&rows[first..]) {
+                assert_eq!(bits(one), bits(other), "{name}: {n} from {first}");
             }
         }
     }

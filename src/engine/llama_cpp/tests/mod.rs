@@ -8,6 +8,7 @@ mod head;
 mod load;
 mod quantize;
 mod quantizer_rules;
+mod sampler;
 
 use std::ffi::CString;
 use std::io::Read;

@@ -1,0 +1,115 @@
+//! The answers that a run has generated, kept beside its reference until that is whole.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use kl_formats::{NativeReader, ReadBlocks as _};
+use serde_json::json;
+
+use crate::commands::context::{backend_identity, writer};
+use crate::commands::input::answer_context;
+use crate::commands::output::{Existing, partial_path};
+use crate::commands::resume::check_same_run;
+use crate::commands::settings::WriteSettings;
+use crate::engine::{Engine, Model};
+use crate::input::{AnswerFile, Source};
+use crate::report::number::count;
+
+/// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
+///
+/// # Errors
+/// If an earlier run has left one, and this one neither continues it nor starts over.
+pub fn path(settings: &WriteSettings) -> Result<Option<PathBuf>> {
+    let Source::Prompts(prompts) = &settings.input else {
+        return Ok(None);
+    };
+    if prompts.generate.is_none() {
+        return Ok(None);
+    }
+    let mut name = OsString::from(&settings.output);
+    name.push(".answers");
+    let path = partial_path(name.as_ref());
+    match settings.existing {
+        Existing::Refuse(advice) if path.exists() => bail!(
+            "{}: holds answers of a run that was cut off: {advice}",
+            path.display()
+        ),
+        _ => Ok(Some(path)),
+    }
+}
+
+/// The answers that are known before any is generated: those of `path`, and of the reference that an
+/// earlier run began.
+///
+/// # Errors
+/// If the file is of another run, or cannot be read; if the reference cannot.
+pub fn known<E: Engine>(
+    path: PathBuf,
+    settings: &WriteSettings,
+    engine: &E,
+    model: &impl Model,
+    begun: Option<&NativeReader>,
+) -> Result<AnswerFile> {
+    let Source::Prompts(prompts) = &settings.input else {
+        bail!("only prompts are answered");
+    };
+    // Batches are chosen for the longest window, which is not known yet, and for the memory that is
+    // free: what the user set stands for them.
+    let mut backend = backend_identity(engine, model, &answer_context(&settings.run, model, 1))?;
+    (backend.n_batch, backend.n_ubatch) = (settings.run.n_batch, settings.run.n_ubatch);
+    (backend.n_seq, backend.equal_calls) = (settings.run.n_parallel, None);
+    let run = json!({
+        "writer": writer(),
+        "model": model.facts().identity,
+        "generated": prompts.generate,
+        "sampling": prompts.sampling,
+        "n_ctx": prompts.n_ctx,
+        "backend": backend,
+    });
+    let earlier = match settings.existing {
+        Existing::Resume => AnswerFile::read(&path)?,
+        Existing::Refuse(_) | Existing::Replace => None,
+    };
+    let mut answers = match earlier {
+        Some(earlier) => {
+            check_same_run(&path, earlier.run(), &run, "prompts")?;
+            earlier
+        }
+        None => AnswerFile::new(path, run),
+    };
+    if let Some(begun) = begun {
+        learn(&mut answers, begun)?;
+    }
+    Ok(answers)
+}
+
+/// Reads the answers that the windows of a reference hold.
+fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
+    let header = begun.header();
+    if header.generated.is_none() {
+        return Ok(());
+    }
+    for index in 0..begun.windows().len() {
+        let window = begun.window(index)?;
+        let prompts = header.prompts.as_ref();
+        let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
+        let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
+        if let Some((prompt, answer)) = window.tokens.split_at_checked(n_prompt) {
+            answers.learn(window.window, prompt, answer);
+        }
+    }
+    Ok(())
+}
+
+/// The end of an error message: what is kept of the answers.
+pub fn kept(answers: &AnswerFile) -> String {
+    match answers.n_answers() {
+        0 => String::new(),
+        n => format!(
+            "; {} keeps the answers to {} prompts: --resume continues it",
+            answers.path().display(),
+            count(n as u64)
+        ),
+    }
+}

@@ -1,0 +1,213 @@
+//! Finished answers, kept beside a reference until it is whole: to generate them can take hours.
+//!
+//! The file's first line describes the run, and each other line is an answer. A line stands for
+//! itself, so one that was cut off costs one answer.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kl_formats::hex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::generation::Answered;
+
+/// The answers that a run has finished, and the file that keeps them.
+#[derive(Debug)]
+pub struct AnswerFile {
+    path: PathBuf,
+    /// `None` before the first answer.
+    file: Option<File>,
+    run: Value,
+    /// The answers by their windows.
+    kept: HashMap<u32, Line>,
+}
+
+/// A line of the file: an answer.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
+struct Line {
+    /// The window that it belongs to.
+    window: u32,
+    /// SHA-256 (hex) of the prompt's tokens, each as 4 bytes, little-endian.
+    prompt: String,
+    /// The tokens of the answer.
+    answer: Vec<u32>,
+}
+
+impl AnswerFile {
+    /// A file that does not exist before the first answer. `run` describes what the answers depend
+    /// on, besides their prompts.
+    pub fn new(path: PathBuf, run: Value) -> Self {
+        Self {
+            path,
+            file: None,
+            run,
+            kept: HashMap::new(),
+        }
+    }
+
+    /// Reads what an earlier run has kept; `None` if there is no file, or not even its first line is
+    /// whole. Answers that this run finishes are added to the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let about = |what| format!("{}: cannot be {what}", path.display());
+        if !path.exists() {
+            return Ok(None);
+        }
+        let bytes = fs::read(path).with_context(|| about("read"))?;
+        let end = bytes.iter().rposition(|&byte| byte == b'\n');
+        let whole = bytes
+            .get(..end.map_or(0, |end| end + 1))
+            .unwrap_or_default();
+        let mut lines = whole.split(|&byte| byte == b'\n');
+        let Some(run) = lines
+            .next()
+            .and_then(|line| serde_json::from_slice(line).ok())
+        else {
+            return Ok(None);
+        };
+        let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        let kept = answers.map(|line| (line.window, line)).collect();
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.with_context(|| about("written"))?;
+        // What was cut off goes, so that the next line starts a line.
+        let cut = file.set_len(whole.len() as u64);
+        cut.with_context(|| about("written"))?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            file: Some(file),
+            run,
+            kept,
+        }))
+    }
+
+    /// The description of the run that the answers are of.
+    pub fn run(&self) -> &Value {
+        &self.run
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of answers.
+    pub fn n_answers(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The answer to this prompt in this window, if it is known.
+    pub(super) fn answer(&self, window: u32, prompt: &[u32]) -> Option<&[u32]> {
+        let line = self.kept.get(&window)?;
+        let is_same = !line.answer.is_empty() && line.prompt == sha256(prompt);
+        is_same.then_some(&line.answer)
+    }
+
+    /// Adds an answer that is stored elsewhere: in the reference that an earlier run began.
+    pub fn learn(&mut self, window: u32, prompt: &[u32], answer: &[u32]) {
+        self.kept.insert(window, line(window, prompt, answer));
+    }
+
+    /// Keeps a finished answer, unless it is known.
+    pub(super) fn keep(&mut self, window: u32, answered: &Answered) -> Result<()> {
+        let line = line(window, &answered.prompt, &answered.answer);
+        if self.kept.get(&window) != Some(&line) {
+            let written = self.write(&line);
+            written.with_context(|| format!("{}: cannot be written", self.path.display()))?;
+            self.kept.insert(window, line);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, line: &Line) -> Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let file = File::create(&self.path)?;
+                let file = self.file.insert(file);
+                file.write_all(format!("{}\n", self.run).as_bytes())?;
+                file
+            }
+        };
+        let line = serde_json::to_string(line)? + "\n";
+        Ok(file.write_all(line.as_bytes())?)
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove(self) -> Result<()> {
+        match self.file {
+            Some(_) => fs::remove_file(&self.path)
+                .with_context(|| format!("{}: cannot be removed", self.path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn line(window: u32, prompt: &[u32], answer: &[u32]) -> Line {
+    Line {
+        window,
+        prompt: sha256(prompt),
+        answer: answer.to_vec(),
+    }
+}
+
+fn sha256(tokens: &[u32]) -> String {
+    let mut hash = Sha256::new();
+    tokens
+        .iter()
+        .for_each(|token| hash.update(token.to_le_bytes()));
+    hex(&hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whole_lines_are_kept_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert!(AnswerFile::read(&path).unwrap().is_none());
+        let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
+        assert!(!path.exists());
+        let answered = |prompt: &[u32], answer: &[u32]| Answered {
+            prompt: prompt.to_vec(),
+            answer: answer.to_vec(),
+        };
+        file.keep(4, &answered(&[1, 2], &[3])).unwrap();
+        file.keep(5, &answered(&[1], &[4, 5])).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..=whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let read = AnswerFile::read(&path).unwrap();
+            let ends: Vec<usize> = (0..cut).filter(|&i| whole[i] == b'\n').collect();
+            assert_eq!(read.is_some(), !ends.is_empty());
+            let Some(mut read) = read else { continue };
+            assert_eq!(
+                (read.n_answers(), read.run()["model"].as_str()),
+                (ends.len() - 1, Some("m"))
+            );
+            let known = (read.answer(4, &[1, 2]), read.answer(5, &[1]));
+            let expected = (Some(&[3][..]), Some(&[4, 5][..]));
+            assert_eq!(known.0, expected.0.filter(|_| ends.len() > 1));
+            assert_eq!(known.1, expected.1.filter(|_| ends.len() > 2));
+            // Another prompt in the same window is not the one that was answered.
+            assert_eq!(read.answer(4, &[1, 3]), None);
+            read.keep(4, &answered(&[1, 2], &[3])).unwrap();
+            read.keep(5, &answered(&[1], &[4, 5])).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), whole, "{cut}");
+        }
+        AnswerFile::read(&path).unwrap().unwrap().remove().unwrap();
+        assert!(!path.exists());
+    }
+}

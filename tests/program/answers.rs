@@ -1,0 +1,263 @@
+//! Answers that the reference model gives: chosen by chance, ended, kept, and shared out.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::session::{Session, fixture};
+
+/// The arguments of a run that writes `name` with answers of at most 40 tokens.
+fn call(model: &str, name: &str, flags: &str) -> String {
+    format!("-m {model} -w {name} -q --prompts @prompts --generate 40 {flags}")
+}
+
+/// The answers that a reference holds, in the order of its windows.
+fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
+    let prompts = session.header(name).prompts.unwrap();
+    let specs = session.specs(name);
+    let answer = |spec: &kl_formats::WindowSpec| {
+        let n_prompt = prompts[spec.window as usize].n_tokens as usize;
+        assert_eq!(spec.first_scored as usize, n_prompt - 1);
+        assert_eq!(spec.n_rows as usize, spec.tokens.len() - n_prompt);
+        spec.tokens[n_prompt..].to_vec()
+    };
+    specs.iter().map(answer).collect()
+}
+
+/// Writes a copy of the f16 model that ends an answer with `token`, named `ending.gguf`.
+fn with_end(session: &Session, token: u32) {
+    let mut model = fs::read(fixture("f16")).unwrap();
+    let key = b"tokenizer.ggml.eos_token_id";
+    let at = model.windows(key.len()).position(|bytes| bytes == key);
+    // The key is followed by the type, 4 for u32, and the value.
+    let value = at.unwrap() + key.len() + 4;
+    model[value..value + 4].copy_from_slice(&token.to_le_bytes());
+    session.write("ending.gguf", model);
+}
+
+#[test]
+fn a_seed_gives_the_same_file_and_another_one_another() {
+    let session = Session::new();
+    let sampled = "--temp 0.9 --top-k 50 --top-p 0.95 --min-p 0.02 --seed";
+    session.ok(&call("@f16", "one.gz", &format!("{sampled} 7")));
+    session.ok(&call("@f16", "same.gz", &format!("{sampled} 7")));
+    session.ok(&call("@f16", "other.gz", &format!("{sampled} 8")));
+    assert!(session.read("one.gz") == session.read("same.gz"));
+    let one = answers(&session, "one.gz");
+    let other = answers(&session, "other.gz");
+    assert!(one.iter().zip(&other).all(|(one, other)| one != other));
+
+    let sampling = session.header("one.gz").sampling.unwrap();
+    let cuts = (sampling.top_k, sampling.top_p, sampling.min_p);
+    assert_eq!(
+        (sampling.temp, cuts, sampling.seed),
+        (0.9, (50, 0.95, 0.02), 7)
+    );
+    let info = session.ok("info one.gz");
+    info.prints(&[
+        "at most 40",
+        "(top-k 50,",
+        "top-p 0.95,",
+        "min-p 0.02,",
+        "seed 7)",
+    ]);
+    assert_eq!(session.info("one.gz")["prompts"]["sampling"]["top_k"], 50);
+    let report = session.ok("-m @q4 -r one.gz --no-sidecar");
+    report.prints(&["temperature", "(top-k 50,", "seed 7)"]);
+    // Without --temp, --top-k lists tokens.
+    let listed = session.result("-m @q4 -r one.gz --no-sidecar --top-k 3");
+    assert_eq!(listed["top"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn answers_that_grow_together_are_those_that_grow_alone() {
+    let session = Session::new();
+    for (sampled, name) in [("", "greedy"), ("--temp 1 --seed 3", "sampled")] {
+        let tokens = |np: u32| {
+            let name = format!("{name}.{np}.gz");
+            session.ok(&call("@f16", &name, &format!("{sampled} -np {np}")));
+            session.tokens(&name)
+        };
+        let alone = tokens(1);
+        for np in [2, 8] {
+            assert_eq!(tokens(np), alone, "{name} -np {np}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_ends_where_the_model_ends_it() {
+    let session = Session::new();
+    session.ok(&call("@f16", "long.gz", ""));
+    let long = answers(&session, "long.gz");
+    assert!(long.iter().all(|answer| answer.len() == 40));
+    let end = long[0][9];
+    with_end(&session, end);
+    session.ok(&call("ending.gguf", "short.gz", ""));
+    let short = answers(&session, "short.gz");
+    assert!(short[0].len() <= 10);
+    for (long, short) in long.iter().zip(&short) {
+        let n = long.iter().position(|&token| token == end);
+        assert_eq!(short[..], long[..n.map_or(40, |n| n + 1)]);
+    }
+    let n_rows = short.iter().map(|answer| answer.len() as u64).sum::<u64>();
+    assert_eq!(session.header("short.gz").n_rows, n_rows);
+    let itself = session.result("-m ending.gguf -r short.gz --no-sidecar");
+    assert_eq!(
+        (&itself["kld"]["max"], &itself["n_tokens"]),
+        (&0.0.into(), &n_rows.into())
+    );
+}
+
+/// No part knows how long the answers of the others are.
+#[test]
+fn parts_whose_answers_end_make_the_bytes_of_one_run() {
+    let session = Session::new();
+    session.ok(&call("@f16", "long.gz", ""));
+    with_end(&session, answers(&session, "long.gz")[0][9]);
+    for flags in [
+        "--temp 1 --seed 4",
+        "--encoding hidden",
+        "--score all -n 60 -np 3",
+    ] {
+        session.ok(&call(
+            "ending.gguf",
+            "whole.gz",
+            &format!("{flags} --force"),
+        ));
+        for part in 0..3 {
+            let shard = format!("{flags} --shard {part}/3 --force");
+            session.ok(&call("ending.gguf", &format!("part.{part}.gz"), &shard));
+        }
+        session.ok("info part.1.gz").prints(&["at most"]);
+        session.ok("merge part.2.gz part.0.gz part.1.gz -o merged.gz -q --force");
+        assert!(
+            session.read("merged.gz") == session.read("whole.gz"),
+            "{flags}"
+        );
+        session.fails("report part.0.gz", 1, &["part.0.gz"]);
+    }
+}
+
+/// An answer in a file of answers is used as it is, so nothing that is kept is generated again.
+#[test]
+fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
+    let session = Session::new();
+    let lines: Vec<String> = (0..40)
+        .map(|i| format!("Once there were {i} dogs."))
+        .collect();
+    session.write("many.txt", lines.join("\n"));
+    let line = "-m @f16 -w ref.gz -q --prompts many.txt --generate 90 --temp 1";
+    let mut child = session.spawn(line);
+    let kept = "ref.gz.answers.partial";
+    let n_kept = || match session.exists(kept) {
+        true => session
+            .read(kept)
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count(),
+        false => 0,
+    };
+    let started = Instant::now();
+    while n_kept() < 4 && started.elapsed() < Duration::from_secs(100) {
+        sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let n = n_kept();
+    assert!((4..40).contains(&n), "{n}");
+    session.fails(line, 1, &[kept, "--resume continues it"]);
+    session.fails(
+        &format!("{line} --seed 9 --resume"),
+        1,
+        &["another run", "seed"],
+    );
+
+    // A mark that no run would leave shows that what is kept is used.
+    let text = String::from_utf8(session.read(kept)).unwrap();
+    let mut all: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut first: serde_json::Value = serde_json::from_str(&all[1]).unwrap();
+    let true_answer = first["answer"].take();
+    first["answer"] = vec![5; 90].into();
+    all[1] = first.to_string();
+    session.write(kept, all.join("\n") + "\n{\"window\":");
+    session.ok(&format!("{line} --resume"));
+    assert!(!session.exists(kept));
+    assert_eq!(session.files(), ["many.txt", "ref.gz"]);
+    let marked = answers(&session, "ref.gz");
+    session.ok(&line.replace("ref.gz", "whole.gz"));
+    let whole = answers(&session, "whole.gz");
+    let window = first["window"].as_u64().unwrap() as usize;
+    assert_eq!(serde_json::to_value(&whole[window]).unwrap(), true_answer);
+    for (i, (marked, whole)) in marked.iter().zip(&whole).enumerate() {
+        match i == window {
+            true => assert_eq!(marked, &[5; 90]),
+            false => assert_eq!(marked, whole, "{i}"),
+        }
+    }
+
+    // What a reference holds already needs no file of answers.
+    let bytes = session.read("ref.gz");
+    session.remove("ref.gz");
+    session.write("ref.gz.partial", &bytes[..bytes.len() / 2]);
+    session.ok(&format!("{line} --resume"));
+    let resumed = answers(&session, "ref.gz");
+    assert_eq!(resumed[window] == [5; 90], window < 10);
+    assert_eq!(resumed[39], whole[39]);
+}
+
+#[test]
+fn flags_that_choose_tokens_need_answers_and_a_temperature() {
+    let session = Session::new();
+    for (flags, what) in [
+        ("--prompts @prompts --temp 1", "--temp needs --generate"),
+        (
+            "--prompts @prompts --generate 2 --top-p 0.5",
+            "--top-p needs --temp",
+        ),
+        (
+            "--prompts @prompts --generate 2 --temp 0 --seed 1",
+            "--seed needs --temp",
+        ),
+        (
+            "--prompts @prompts --generate 2 --top-k 5",
+            "--top-k with -w needs --temp",
+        ),
+        ("--prompts @prompts --generate 2 --temp -1", "--temp"),
+        (
+            "--prompts @prompts --generate 2 --temp 1 --top-p 0",
+            "--top-p",
+        ),
+        (
+            "--prompts @prompts --generate 2 --temp 1 --min-p 1.5",
+            "--min-p",
+        ),
+        (
+            "--prompts @prompts --generate 2 --temp 1 --seed -1",
+            "--seed",
+        ),
+    ] {
+        session.fails(&format!("-m @f16 -w ref.gz {flags}"), 2, &[what]);
+    }
+    session.ok(&call("@f16", "zero.gz", "--temp 0"));
+    assert_eq!(session.header("zero.gz").sampling, None);
+}
+
+#[test]
+fn recurrent_models_answer_one_prompt_at_a_time() {
+    let session = Session::new();
+    for name in ["mamba", "falcon-h1"] {
+        let model = format!(
+            "{}/fixtures/architectures/{name}.gguf",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let flags = "--temp 1 --seed 2 --no-chat-template --force";
+        session.ok(&call(&model, "ref.gz", flags));
+        assert_eq!(answers(&session, "ref.gz").len(), 5);
+        session.fails(
+            &call(&model, "ref.gz", &format!("{flags} -np 2")),
+            1,
+            &["recurrent"],
+        );
+    }
+}
