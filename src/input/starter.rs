@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
 
-    /// A reference states the version only, so the prompts of a version must never change.
+    /// References of one version are comparable only if its prompts never change.
     #[test]
     fn the_prompts_of_a_version_stay_the_same() {
         let identity = text().identity;
