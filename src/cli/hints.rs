@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::short_flags;
 
 /// Flags of llama-perplexity, and kl's words for them.
-const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
+const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 11] = [
     (
         &["--hf-repo", "--hf-file", "--hf-token", "--model-url"],
         "kl downloads nothing: get the model first (hf download REPOSITORY FILE --local-dir ., or curl -LO URL), then -m FILE",
@@ -31,10 +31,6 @@ const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
     (
         &["--lora", "--lora-scaled"],
         "merge the adapter into the model first",
-    ),
-    (
-        &["-s", "--seed", "--temp", "--top-p", "--min-p"],
-        "kl draws no tokens at random",
     ),
 ];
 

@@ -93,7 +93,7 @@ fn an_answer_ends_where_the_model_ends_it() {
     assert!(long.iter().all(|answer| answer.len() == 40));
     let end = long[0][9];
     with_end(&session, end);
-    session.ok(&call("ending.gguf", "short.gz", ""));
+    session.ok(&call("ending.gguf", "short.gz", "--encoding f32"));
     let short = answers(&session, "short.gz");
     assert!(short[0].len() <= 10);
     for (long, short) in long.iter().zip(&short) {
@@ -130,12 +130,11 @@ fn parts_whose_answers_end_make_the_bytes_of_one_run() {
             session.ok(&call("ending.gguf", &format!("part.{part}.gz"), &shard));
         }
         session.ok("info part.1.gz").prints(&["at most"]);
-        session.ok("merge part.2.gz part.0.gz part.1.gz -o merged.gz -q --force");
+        session.ok("merge merged.gz part.2.gz part.0.gz part.1.gz -q --force");
         assert!(
             session.read("merged.gz") == session.read("whole.gz"),
             "{flags}"
         );
-        session.fails("report part.0.gz", 1, &["part.0.gz"]);
     }
 }
 
