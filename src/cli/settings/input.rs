@@ -31,7 +31,7 @@ pub fn input(
         return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
     }
     if !args.span.is_empty() {
-        return wrong("--span needs --prompts-file: it names parts of answers");
+        return wrong("--span needs --prompts: it names parts of answers");
     }
     let default_score = match format {
         Kind::KlPy => ScoreFrom::All,
