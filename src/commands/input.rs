@@ -86,6 +86,9 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     if input.n_left_out > 0 {
         watch.warn(Warning::NoWholeWindow(input.n_left_out));
     }
+    if input.n_turns_left_out > 0 {
+        watch.warn(Warning::TurnsLeftOut(input.n_turns_left_out));
+    }
     match (input.plan.n_unscored, &input.prompts) {
         (0, _) => {}
         (n, None) => watch.warn(Warning::UnscoredWindows(n as u64)),
@@ -164,9 +167,18 @@ pub fn in_words(
             let sampled = sampled(input.sampling.as_ref());
             let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
             let generated = generated.unwrap_or_default();
+            let n_windows = prompts.len() as u64;
+            let n_begun = prompts.iter().filter(|prompt| !prompt.continues).count() as u64;
+            let number = match n_begun < n_windows {
+                true => {
+                    let conversations = count_of(n_begun, "conversation");
+                    format!("{} in {conversations}", count_of(n_windows, "answer"))
+                }
+                false => count(n_windows),
+            };
             (
                 "prompts",
-                format!(", {} {template}", count(prompts.len() as u64)),
+                format!(", {number} {template}"),
                 format!("of at most {longest} tokens{generated}"),
             )
         }

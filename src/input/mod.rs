@@ -17,10 +17,13 @@
 )]
 
 mod answer_file;
+mod chat;
 pub mod chat_template;
+mod dialogue;
 mod generation;
 mod prepared;
 mod prompt_file;
+mod prompt_windows;
 mod prompts;
 mod source;
 mod spans;

@@ -127,6 +127,8 @@ pub struct PreparedInput {
     pub sampling: Option<Sampling>,
     /// The names of the prompts' spans; empty without spans.
     pub spans: Vec<String>,
+    /// Answers of conversations that are left out because they do not fit in a window.
+    pub n_turns_left_out: u64,
 }
 
 impl PreparedInput {

@@ -120,6 +120,18 @@ pub struct PromptSource {
     pub spans: Vec<SpanRule>,
 }
 
+impl PromptSource {
+    /// Returns true if the answers that conversations hold are scored, and nothing else.
+    pub fn scores_given_answers(&self) -> bool {
+        self.score == Some(ScoreFrom::Answers)
+    }
+
+    /// Returns true if windows end with an answer: one that is given, or one that is generated.
+    pub fn has_answers(&self) -> bool {
+        self.generate.is_some() || self.scores_given_answers()
+    }
+}
+
 /// A file of prompts, or those that come with `kl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptPath {

@@ -268,6 +268,20 @@ impl Spans {
     }
 }
 
+/// The position of the first known opening marker of reasoning in a text.
+pub fn opening_in(text: &str) -> Option<usize> {
+    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
+    known.filter_map(|(_, open, ..)| text.find(open)).min()
+}
+
+/// The end of a text from an opening marker of reasoning on, if only blanks follow that.
+pub fn opening_at_end(text: &str) -> Option<&str> {
+    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
+    let trimmed = text.trim_end();
+    let mut found = known.filter_map(|(_, open, ..)| trimmed.strip_suffix(open));
+    text.get(found.next()?.len()..)
+}
+
 /// The end of a span whose text starts at `from`: after its closing marker, or the answer's end.
 fn end(answer: &[u8], from: usize, close: &str) -> usize {
     let rest = answer.get(from..).unwrap_or_default();

@@ -24,6 +24,8 @@ pub enum ScoreFrom {
     Half,
     /// From this position on.
     Position(u32),
+    /// Of conversations, the positions that predict what the assistant says.
+    Answers,
     /// Where windows overlap, the positions whose last token no earlier window had.
     New,
 }
@@ -33,7 +35,7 @@ impl ScoreFrom {
     pub fn first(self, n_ctx: u32, begins_with_bos: bool) -> u32 {
         match self {
             Self::Text => u32::from(begins_with_bos),
-            Self::All | Self::New => 0,
+            Self::All | Self::New | Self::Answers => 0,
             Self::Half => n_ctx / 2,
             Self::Position(first) => first,
         }
@@ -46,10 +48,11 @@ impl FromStr for ScoreFrom {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Self::All),
+            "answers" => Ok(Self::Answers),
             "half" => Ok(Self::Half),
             "new" => Ok(Self::New),
             number => number.parse().map(Self::Position).map_err(|_| {
-                "expected 'all', 'half', 'new' or the first position to score".to_owned()
+                "expected 'all', 'half', 'new', 'answers' or the first position to score".to_owned()
             }),
         }
     }

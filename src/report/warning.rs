@@ -72,6 +72,11 @@ pub enum Warning {
     /// Prompts are too short to score.
     #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
     UnscoredPrompts(u64),
+    /// Answers of conversations do not fit in a window.
+    #[error(
+        "left out: {} of conversations that grow longer than a window (--n-ctx makes windows longer)", count_of(*.0, "answer")
+    )]
+    TurnsLeftOut(u64),
     /// Prompts should be rendered by the model's chat template, but it has none.
     #[error(
         "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"

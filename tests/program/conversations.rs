@@ -104,3 +104,172 @@ fn an_answers_spans_are_found_once_and_reported_by_every_evaluation() {
         session.fails(&line, 2, &["--span", what]);
     }
 }
+
+/// Ends answers with the EOS.
+const TURNS: &str = "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content | trim }}\
+     {{ eos_token if message.role == 'assistant' }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/// The prompt's and all tokens of a text, special tokens read as such.
+fn tokens_of(session: &Session, prompt: &str, whole: &str) -> [Vec<u32>; 2] {
+    let lines = [prompt, whole].map(|text| json!({"prompt": text}).to_string());
+    session.write("rendered.jsonl", lines.join("\n"));
+    let rendered = "--prompts rendered.jsonl --no-chat-template --parse-special";
+    session.ok(&format!("-m @f16 -q {rendered} -w rendered.gz --force"));
+    session.tokens("rendered.gz").try_into().unwrap()
+}
+
+#[test]
+fn what_the_assistant_says_is_scored() {
+    let session = Session::new();
+    session.write("chat.jinja", TURNS);
+    let line = json!({"messages": [
+        {"role": "user", "content": "Who are you?"},
+        {"role": "assistant", "content": "A small cat."},
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "I do not know."},
+        {"role": "user", "content": "Thanks."},
+    ], "id": 1});
+    session.write("chat.jsonl", line.to_string());
+    let write = "-m @f16 -q --prompts chat.jsonl --chat-template-file chat.jinja -w ref.gz";
+    session.ok(&format!("{write} --score answers --span ends=know.."));
+    let (specs, header) = (session.specs("ref.gz"), session.header("ref.gz"));
+    let prompts = header.prompts.unwrap();
+    assert_eq!((specs.len(), prompts.len()), (2, 2));
+    let first = "<s>user: Who are you?\nassistant:";
+    let second = format!("{first} A small cat.</s>\nuser: Why?\nassistant:");
+    for (i, (prompt, answer)) in [(first, " A small cat."), (&*second, " I do not know.")]
+        .into_iter()
+        .enumerate()
+    {
+        let whole = format!("{prompt}{answer}</s>");
+        let [of_prompt, of_all] = tokens_of(&session, prompt, &whole);
+        let n_prompt = of_prompt.len() as u32;
+        assert_eq!(specs[i].tokens, of_all);
+        assert_eq!(prompts[i].n_tokens, n_prompt);
+        assert_eq!(specs[i].first_scored, n_prompt - 1);
+        assert_eq!(specs[i].n_rows, of_all.len() as u32 - n_prompt);
+        assert_eq!(prompts[i].continues, i == 1);
+        assert_eq!(prompts[i].spans[0], (0, n_prompt));
+    }
+    assert_eq!(prompts[0].content.label(), "Who are you?");
+    assert_eq!(prompts[1].content.label(), "Why?");
+    assert_eq!(header.generated, None);
+    assert_eq!(header.spans, ["prompt", "answer", "code", "ends"]);
+    let of_info = session.info("ref.gz")["prompts"].take();
+    assert_eq!(of_info["n_conversations"], 1);
+    session
+        .ok("info ref.gz")
+        .prints(&["2 in 1 conversation, in a chat template"]);
+    let itself = session.result("-m @f16 -r ref.gz --no-sidecar");
+    assert_eq!(itself["kld"]["max"], 0.0);
+    assert_eq!(itself["n_tokens"], specs[0].n_rows + specs[1].n_rows);
+
+    session.write(
+        "none.jsonl",
+        r#"{"messages": [{"role": "user", "content": "a"}]}"#,
+    );
+    session.write("all.jsonl", r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#);
+    let chat = "--chat-template-file chat.jinja";
+    let cases: [(String, i32, &[&str]); 5] = [
+        (
+            format!("--prompts none.jsonl {chat} --score answers"),
+            1,
+            &["none.jsonl: line 1", "no answer", "--generate"],
+        ),
+        (
+            format!("--prompts all.jsonl {chat} --generate 3"),
+            1,
+            &["all.jsonl: line 1", "--score answers"],
+        ),
+        (
+            "--prompts @prompts --no-chat-template --score answers".to_owned(),
+            1,
+            &["line 1", "no answer"],
+        ),
+        (
+            format!("--prompts all.jsonl {chat} --score answers --generate 3"),
+            2,
+            &["--score answers", "--generate"],
+        ),
+        (
+            "-t a.txt --score answers".to_owned(),
+            2,
+            &["--score answers", "--prompts"],
+        ),
+    ];
+    for (flags, code, what) in cases {
+        session.fails(&format!("-m @f16 -q {flags} -w other.gz"), code, what);
+    }
+}
+
+#[test]
+fn the_model_answers_each_message_of_the_user_in_turn() {
+    let session = Session::new();
+    session.write("chat.jinja", TURNS);
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let given = json!({"role": "assistant", "content": "It ran."});
+    let lines = [
+        json!({"messages": [user("A dog ran."), user("Where did it go?")], "group": "a"}),
+        json!({"messages": [user("A dog ran."), given, user("Why?")], "group": "b"}),
+        json!({"messages": [user("One."), user("Two."), user("Three.")], "group": "a"}),
+    ];
+    session.write("chat.jsonl", lines.map(|line| line.to_string()).join("\n"));
+    let input = "--prompts chat.jsonl --chat-template-file chat.jinja --generate 6";
+    let write = |name: &str, more: &str| {
+        session.ok(&format!(
+            "-m @f16 -q --encoding f32 {input} -w {name} {more}"
+        ))
+    };
+    write("ref.gz", "");
+    let (windows, header) = (session.windows("ref.gz"), session.header("ref.gz"));
+    let prompts = header.prompts.clone().unwrap();
+    let continues: Vec<bool> = prompts.iter().map(|prompt| prompt.continues).collect();
+    assert_eq!(continues, [false, true, false, false, true, true]);
+    let labels = prompts.iter().map(|prompt| prompt.content.label());
+    assert!(labels.eq([
+        "A dog ran.",
+        "Where did it go?",
+        "Why?",
+        "One.",
+        "Two.",
+        "Three."
+    ]));
+    assert_eq!(header.window_groups, [(0, 2), (1, 1), (0, 3)]);
+    for (i, (window, prompt)) in windows.iter().zip(&prompts).enumerate() {
+        let tokens = &window.spec.tokens;
+        let n_prompt = prompt.n_tokens as usize;
+        assert_eq!(window.spec.first_scored as usize, n_prompt - 1);
+        assert_eq!(window.rows.len(), tokens.len() - n_prompt);
+        for (row, next) in window.rows.iter().zip(&tokens[n_prompt..]) {
+            assert_eq!(crate::numbers::top(row), *next as usize, "window {i}");
+        }
+        if prompt.continues {
+            // The prompt begins as the window before it does, and holds its answer.
+            let before = &windows[i - 1].spec.tokens;
+            let n_before = prompts[i - 1].n_tokens as usize;
+            assert_eq!(tokens[..n_before], before[..n_before], "window {i}");
+            let answer = &before[n_before..];
+            let said = answer.strip_suffix(&[2]).unwrap_or(answer);
+            assert_eq!(tokens[n_before..n_before + said.len()], *said, "window {i}");
+        }
+    }
+    assert_eq!(
+        windows[0].spec.tokens[..prompts[0].n_tokens as usize],
+        windows[2].spec.tokens[..prompts[0].n_tokens as usize]
+    );
+    write("again.gz", "-np 3");
+    assert_eq!(session.tokens("again.gz"), session.tokens("ref.gz"));
+
+    // Parts generate what they need, and make the same file.
+    for part in 0..2 {
+        write(&format!("ref.{part}.gz"), &format!("--shard {part}/2"));
+    }
+    session.ok("merge joined.gz ref.0.gz ref.1.gz -q");
+    assert!(session.read("joined.gz") == session.read("ref.gz"));
+
+    // A conversation ends before it grows longer than a window.
+    let run = write("short.gz", "-c 60");
+    run.warns(&["left out", "--n-ctx"]);
+    let n = session.specs("short.gz").len();
+    assert!((3..6).contains(&n), "{n}");
+}

@@ -193,8 +193,9 @@ pub struct InputArgs {
     /// - all:  every position, that of the BOS too
     /// - half: the second half of the window, as llama-perplexity does
     /// - new:  with --stride, only what no earlier window has scored
+    /// - answers: what the assistant says in the conversations of --prompts
     /// - N:    from position N on
-    #[arg(long, value_name = "all|half|new|N", verbatim_doc_comment)]
+    #[arg(long, value_name = "all|half|new|answers|N", verbatim_doc_comment)]
     pub score: Option<ScoreFrom>,
 
     /// Parse special tokens in the text; in a chat template's output they always are

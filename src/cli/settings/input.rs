@@ -33,6 +33,9 @@ pub fn input(
     if !args.span.is_empty() {
         return wrong("--span needs --prompts: it names parts of answers");
     }
+    if args.score == Some(ScoreFrom::Answers) {
+        return wrong("--score answers needs --prompts with conversations: a text has no answers");
+    }
     let default_score = match format {
         Kind::KlPy => ScoreFrom::All,
         _ => ScoreFrom::default(),
@@ -137,8 +140,16 @@ fn prompts(
     }
     let score = match (args.score.unwrap_or_default(), args.generate) {
         (ScoreFrom::Text, Some(_)) => None,
-        (score @ (ScoreFrom::Text | ScoreFrom::Position(_)), None) => Some(score),
+        (score @ (ScoreFrom::Text | ScoreFrom::Answers | ScoreFrom::Position(_)), None) => {
+            Some(score)
+        }
         (ScoreFrom::All, _) => Some(ScoreFrom::All),
+        (ScoreFrom::Answers, Some(_)) => {
+            return wrong(
+                "--score answers is for the answers that conversations have; without it, --generate \
+                 scores what it generates",
+            );
+        }
         (_, Some(_)) => {
             return wrong(
                 "--score can only be all with --generate; without --score, only the generated tokens \
@@ -147,14 +158,14 @@ fn prompts(
         }
         (ScoreFrom::Half | ScoreFrom::New, None) => {
             return wrong(
-                "--score can only be all or a position with --prompts: prompts differ in length \
+                "--score can only be all, answers or a position with --prompts: prompts differ in length \
                  and do not overlap",
             );
         }
     };
-    let has_answers = args.generate.is_some();
+    let has_answers = args.generate.is_some() || score == Some(ScoreFrom::Answers);
     if !has_answers && !args.span.is_empty() {
-        return wrong("--span names parts of answers: use it with --generate");
+        return wrong("--span names parts of answers: use it with --generate or --score answers");
     }
     let template = match (args.chat_template_file.take(), args.no_chat_template) {
         (Some(path), _) => TemplateChoice::File(path),

@@ -33,6 +33,8 @@ pub struct ChatTemplate {
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
     takes_parts_only: bool,
+    /// True if answers are in channels, as gpt-oss gives them.
+    pub has_channels: bool,
     bos: String,
     eos: String,
 }
@@ -80,6 +82,7 @@ impl ChatTemplate {
             environment,
             sha256: hex(&Sha256::digest(source)),
             takes_parts_only: false,
+            has_channels: source.contains("<|channel|>"),
             bos,
             eos,
         };
@@ -134,12 +137,37 @@ impl ChatTemplate {
     }
 }
 
-/// The messages of a JSON list, each as a value for [`ChatTemplate::render`]. Keys keep their order.
+/// The names of a message's reasoning. transformers fills in the first two from any of them.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// The messages of a JSON list, each as a value for [`ChatTemplate::render`]. Keys keep their order, and
+/// reasoning has the names that templates use.
 ///
 /// # Errors
 /// If it is not a list in JSON.
 pub fn messages(json: &str) -> Result<Vec<Value>, TemplateError> {
-    serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))
+    let messages: Vec<Value> =
+        serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))?;
+    Ok(messages.into_iter().map(with_reasoning).collect())
+}
+
+fn with_reasoning(message: Value) -> Value {
+    let field = |name: &str| message.get_attr(name).unwrap_or_default();
+    let given = REASONING.iter().map(|name| field(name));
+    let mut given = given.filter(|value| !value.is_undefined() && !value.is_none());
+    let Some(reasoning) = given.next() else {
+        return message;
+    };
+    let keys = message.try_iter().into_iter().flatten();
+    let others = keys.filter(|key| key.as_str() != Some(REASONING[0]));
+    let others = others.map(|key| {
+        let value = message.get_item(&key).unwrap_or_default();
+        (key, value)
+    });
+    let named = |name: &str| (Value::from(name), reasoning.clone());
+    let first = Some(named(REASONING[1])).filter(|_| field(REASONING[1]).is_undefined());
+    let all = first.into_iter().chain(others);
+    Value::from_pairs(all.chain([named(REASONING[0])]))
 }
 
 /// The end of the text that messages are rendered as.

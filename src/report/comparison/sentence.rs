@@ -44,7 +44,7 @@ impl Comparison {
                 list(left_out)
             ));
         }
-        said.extend(self.much_worse_span(&name));
+        said.extend(self.much_worse_span(name));
         said.extend(same_answers(best, &others, &name));
         said
     }

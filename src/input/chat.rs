@@ -1,0 +1,185 @@
+//! A conversation in a chat template: the text before each answer, and the answers that are given.
+
+use kl_formats::{Messages, PromptContent, Role, Variables};
+use minijinja::Value;
+
+use super::chat_template::{self, ChatTemplate, Given, TemplateError, Turn};
+use super::spans::opening_in;
+
+/// The content of a message that no conversation has.
+const PROBE: &str = "kl-probe-of-answers";
+
+/// The messages of a prompt, and the template that makes a text of them. Clones share what is known of
+/// the variables that were used.
+#[derive(Clone)]
+pub struct Chat<'t> {
+    template: &'t ChatTemplate,
+    messages: Vec<Value>,
+    given: Given,
+}
+
+impl<'t> Chat<'t> {
+    /// The messages of a prompt, with the variables that come with it; a text is a message of the user.
+    ///
+    /// # Errors
+    /// A value that cannot be read.
+    pub fn new(
+        template: &'t ChatTemplate,
+        content: &PromptContent,
+        variables: &Variables,
+    ) -> Result<Self, TemplateError> {
+        let messages = match content {
+            PromptContent::Messages(messages) => chat_template::messages(messages.json()),
+            PromptContent::Text(text) => chat_template::messages(Messages::of_user(text).json()),
+        };
+        Ok(Self {
+            template,
+            messages: messages?,
+            given: Given::new(variables)?,
+        })
+    }
+
+    /// Returns true if the template has looked up this variable.
+    pub fn is_used(&self, variable: &str) -> bool {
+        self.given.is_used(variable)
+    }
+
+    /// The text of the first `n` messages, up to where the model answers them.
+    ///
+    /// # Errors
+    /// Why the template refuses them.
+    pub fn prompt(&self, n: usize) -> Result<String, TemplateError> {
+        self.render(self.messages.get(..n).unwrap_or_default(), Turn::ToAnswer)
+    }
+
+    /// The text before the message at `index`, and what the template makes of that message, up to the
+    /// end of its turn.
+    ///
+    /// The two are told apart by rendering the messages with and without that one. A prompt may end
+    /// otherwise than the text that the answer is in: with the mark that opens a thought, which a
+    /// template leaves out before an answer without one. The answer then begins where they part.
+    ///
+    /// # Errors
+    /// Why the template refuses the messages.
+    pub fn answer(&self, index: usize) -> Result<(String, String), TemplateError> {
+        let before = self.messages.get(..index).unwrap_or_default();
+        let up_to = self.messages.get(..=index).unwrap_or_default();
+        let prompt = self.render(before, Turn::ToAnswer)?;
+        let whole = self.render(up_to, Turn::Ended)?;
+        if let Some(answer) = whole.strip_prefix(&prompt) {
+            return Ok((prompt.clone(), answer.to_owned()));
+        }
+        let history = self.render(before, Turn::Ended).unwrap_or_default();
+        let mut common = common_bytes(&prompt, &whole);
+        let asks = prompt.strip_prefix(&history).unwrap_or_default();
+        if !asks.is_empty() && common >= history.len() {
+            // A mark that the answer shares by chance with its first characters is not shared.
+            if let Some(at) = opening_in(asks).map(|at| history.len() + at) {
+                common = common.min(at);
+            }
+            let (prompt, answer) = whole.split_at(common);
+            return Ok((prompt.to_owned(), answer.to_owned()));
+        }
+        // The template writes the messages before an answer in another way once they are answered.
+        let mut probed = before.to_vec();
+        probed.push(Value::from_pairs([
+            ("role", "assistant"),
+            ("content", PROBE),
+        ]));
+        let probed = self.render(&probed, Turn::Ended)?;
+        let (shared, _) = whole.split_at(common_bytes(&probed, &whole));
+        // Blanks that the prompt does not end with are the model's own.
+        let start = match prompt.ends_with(char::is_whitespace) {
+            true => shared.len(),
+            false => shared.trim_end().len(),
+        };
+        let (_, answer) = whole.split_at(start);
+        Ok((prompt, answer.to_owned()))
+    }
+
+    /// Inserts what the model has answered as the message at `index`. `opened` is the end of the
+    /// prompt that began the answer, such as `<think>`.
+    pub fn insert(&mut self, index: usize, opened: &str, answer: &str) {
+        let message = match self.template.has_channels {
+            true => of_channels(answer),
+            false => of_assistant(&format!("{opened}{answer}")),
+        };
+        let index = index.min(self.messages.len());
+        self.messages.insert(index, message);
+    }
+
+    fn render(&self, messages: &[Value], turn: Turn) -> Result<String, TemplateError> {
+        self.template.render(messages, &self.given, turn)
+    }
+}
+
+/// The numbers of messages after each of which the model is to answer: those that end with one of the
+/// user or of tools, and perhaps of the system, where no given answer follows. Without any message of
+/// the user, the end of the conversation is one, unless it is an answer.
+pub fn unanswered(roles: &[Role]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    for (index, role) in roles.iter().enumerate() {
+        let mut after = (index + 1..).zip(roles.iter().skip(index + 1));
+        let next = after.find(|(_, role)| **role != Role::System);
+        let is_asked = match (role, next) {
+            // The results of several calls are answered together.
+            (Role::System | Role::Assistant, _)
+            | (_, Some((_, Role::Assistant)))
+            | (Role::Tool, Some((_, Role::Tool))) => false,
+            _ => true,
+        };
+        if is_asked {
+            ends.push(next.map_or(roles.len(), |(next, _)| next));
+        }
+    }
+    let only_systems = roles.iter().all(|role| *role == Role::System);
+    match only_systems {
+        true => vec![roles.len()],
+        false => ends,
+    }
+}
+
+/// The indices of the assistant's messages that follow another message.
+pub fn answered(roles: &[Role]) -> Vec<usize> {
+    let given = roles.iter().enumerate().skip(1);
+    let given = given.filter(|(_, role)| **role == Role::Assistant);
+    given.map(|(index, _)| index).collect()
+}
+
+/// The number of bytes with which both texts begin, in whole characters.
+fn common_bytes(one: &str, other: &str) -> usize {
+    let pairs = one.chars().zip(other.chars());
+    let alike = pairs.take_while(|(a, b)| a == b);
+    alike.map(|(c, _)| c.len_utf8()).sum()
+}
+
+fn of_assistant(text: &str) -> Value {
+    Value::from_pairs([("role", "assistant"), ("content", text)])
+}
+
+/// The message of an answer in channels, as gpt-oss gives them: its template refuses the markers, and
+/// wants the reasoning apart from what was said last.
+fn of_channels(answer: &str) -> Value {
+    let message = |from: &str| {
+        let (_, text) = answer.split_once(from)?;
+        let (text, _) = text.split_once("<|end|>").unwrap_or((text, ""));
+        Some(text.to_owned())
+    };
+    let thinking = message("<|channel|>analysis<|message|>");
+    let last = answer.rsplit("<|message|>").next().unwrap_or(answer);
+    // An answer may have ended within its reasoning.
+    let last = if thinking.as_deref() == Some(last) {
+        ""
+    } else {
+        last
+    };
+    let pairs = [
+        ("role", "assistant".to_owned()),
+        ("content", last.to_owned()),
+    ];
+    let thinking = thinking.map(|text| ("thinking", text));
+    Value::from_pairs(pairs.into_iter().chain(thinking))
+}
+
+#[cfg(test)]
+mod tests;

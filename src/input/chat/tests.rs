@@ -1,0 +1,144 @@
+//! Turns and answers against transformers' own masks.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::input::chat_template::ChatTemplate;
+
+/// An answer that transformers finds: `fixtures/scripts/answers.py` writes it.
+#[derive(Deserialize)]
+struct Expected {
+    index: usize,
+    prompt: String,
+    answer: String,
+    rest: String,
+}
+
+fn read(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/templates/answers");
+    std::fs::read_to_string(format!("{folder}/{name}")).unwrap()
+}
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::new(source, "<s>".to_owned(), "</s>".to_owned()).unwrap()
+}
+
+fn chat<'t>(template: &'t ChatTemplate, messages: &str) -> (Chat<'t>, Vec<Role>) {
+    let messages: Messages = serde_json::from_str(messages).unwrap();
+    let roles = messages.roles();
+    let content = PromptContent::Messages(messages);
+    let chat = Chat::new(template, &content, &Variables::default()).unwrap();
+    (chat, roles)
+}
+
+#[test]
+fn the_answers_are_those_that_transformers_finds() {
+    type Outcomes = BTreeMap<String, Option<Vec<Expected>>>;
+    let expected: BTreeMap<String, Outcomes> =
+        serde_json::from_str(&read("expected.json")).unwrap();
+    let conversations: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(&read("conversations.json")).unwrap();
+    assert_eq!(expected.len(), 7);
+    let mut compared = 0;
+    for (name, outcomes) in &expected {
+        let template = template(&read(&format!("{name}.jinja")));
+        for (conversation, wanted) in outcomes {
+            let (chat, roles) = chat(&template, conversations[conversation].get());
+            let indices = answered(&roles);
+            let Some(wanted) = wanted else {
+                let mut answers = indices.iter().map(|&index| chat.answer(index));
+                assert!(answers.any(|of| of.is_err()), "{name}: {conversation}");
+                continue;
+            };
+            assert!(indices.iter().eq(wanted.iter().map(|of| &of.index)));
+            for of in wanted {
+                let what = format!("{name}: {conversation}: {}", of.index);
+                let (prompt, answer) = chat.answer(of.index).unwrap();
+                assert_eq!(answer, format!("{}{}", of.answer, of.rest), "{what}");
+                // An answer without a thought does not follow the mark that opens one.
+                let left = of.prompt.strip_prefix(&prompt).expect(&what);
+                let is_without = name == "thoughts" && left == "<think>\n";
+                assert!(left.is_empty() || is_without, "{what}: {left:?}");
+                let whole = chat.prompt(of.index).unwrap();
+                assert_eq!(whole, of.prompt, "{what}");
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 7 * 4 + 4 * 2);
+}
+
+#[test]
+fn a_mark_that_is_shared_by_chance_is_not_shared() {
+    let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+         {% if add_generation_prompt %}[assistant]<think>\n{% endif %}";
+    let template = template(source);
+    let messages = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"<b>"}]"#;
+    let (chat, _) = chat(&template, messages);
+    let (prompt, answer) = chat.answer(1).unwrap();
+    assert_eq!((&*prompt, &*answer), ("[user]a[assistant]", "<b>"));
+}
+
+#[test]
+fn the_model_answers_what_has_no_answer() {
+    let ends = |letters: &str| {
+        let roles = letters.chars().map(|letter| match letter {
+            's' => Role::System,
+            'u' => Role::User,
+            't' => Role::Tool,
+            _ => Role::Assistant,
+        });
+        unanswered(&roles.collect::<Vec<_>>())
+    };
+    for (letters, wanted) in [
+        ("u", &[1][..]),
+        ("su", &[2]),
+        ("uu", &[1, 2]),
+        ("uauu", &[3, 4]),
+        ("ua", &[]),
+        ("uau", &[3]),
+        ("utt", &[1, 3]),
+        ("uattu", &[4, 5]),
+        ("usu", &[2, 3]),
+        ("usa", &[]),
+        ("us", &[2]),
+        ("s", &[1]),
+        ("sa", &[]),
+    ] {
+        assert_eq!(ends(letters), wanted, "{letters}");
+    }
+    let roles = [
+        Role::Assistant,
+        Role::User,
+        Role::Assistant,
+        Role::Assistant,
+    ];
+    assert_eq!(answered(&roles), [2, 3]);
+}
+
+#[test]
+fn an_answer_becomes_a_message_of_the_conversation() {
+    let messages = r#"[{"role":"user","content":"a"},{"role":"user","content":"b"}]"#;
+    let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    let plain = template(source);
+    let (mut chat_of_plain, _) = chat(&plain, messages);
+    chat_of_plain.insert(1, "<think>\n", "c</think>d");
+    let text = chat_of_plain.prompt(3).unwrap();
+    assert_eq!(text, "[user]a[assistant]<think>\nc</think>d[user]b");
+    // The channels of an answer are taken apart.
+    let channels = template(&read("channels.jinja"));
+    let (mut of_channels, _) = chat(&channels, messages);
+    let answer =
+        "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>c";
+    of_channels.insert(1, "", answer);
+    let last = of_channels.answer(1).unwrap().1;
+    assert_eq!(last, format!("{answer}<|return|>"));
+    let text = of_channels.prompt(3).unwrap();
+    assert!(
+        text.contains("<|start|>assistant<|channel|>final<|message|>c<|end|><|start|>user"),
+        "{text}"
+    );
+}
