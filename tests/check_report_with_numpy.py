@@ -180,12 +180,13 @@ def check_acceptance(model, of, clusters, outside):
     assert got["mean"] == got["drafted"][0]["accepted"]
     for drafted in got["drafted"]:
         n = drafted["n_drafted"]
-        accepted, first = drafts(of["window"], of["position"], of["acceptance"], n)
+        value, residuals = drafts(of["window"], of["position"], of["acceptance"], n)
         name = f"{model['label']}, accepted of {n}"
-        if accepted.std() == 0:
-            check(name, drafted["accepted"]["value"], accepted.mean())
+        if residuals.std() == 0:
+            check(name, drafted["accepted"]["value"], value)
             continue
-        mean = Stratified(accepted, clusters.of_token[first], clusters.strata(first))
+        every = np.arange(len(residuals))
+        mean = Stratified(value + residuals, clusters.of_token[every], clusters.strata(every))
         lo, hi = mean.ends(outside)
         check(name, drafted["accepted"]["value"], mean.value)
         check(f"{name}, lo", drafted["accepted"]["lo"], max(lo, 0.0))

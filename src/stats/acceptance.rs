@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::cluster::Cluster;
 use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
-use super::mean::Powers;
+use super::mean::{Powers, Sum};
 use super::spread::Spread;
 
 /// The longest draft.
@@ -39,9 +39,9 @@ pub struct Drafted {
     pub n_drafted: u32,
     /// The mean number of tokens accepted before the first that is not, with its clustered interval.
     ///
-    /// It is the mean of `a₁ + a₁a₂ + … + a₁a₂…a_n` over every stretch of n adjacent scored positions
-    /// of a window, with `a` the acceptances there. The stretches are of the actual text, not of what
-    /// a model drafts.
+    /// It is the sum over k, from 1 to n, of the mean of `a₁a₂…a_k` over every stretch of k adjacent
+    /// scored positions of a window, with `a` the acceptances there: the k-th token counts if it and all
+    /// before it are accepted. The stretches are of the actual text, not of what a model drafts.
     pub accepted: Estimate,
 }
 
@@ -54,19 +54,35 @@ impl Acceptance {
         confidence: Confidence,
     ) -> Option<Self> {
         let stretches = stretches(columns);
-        let about = expected(columns.acceptance[stretches.first()?.start]);
-        let mut lengths = vec![Length::default(); MAX_DRAFTED];
-        for stretch in stretches {
-            let acceptances = &columns.acceptance[stretch.clone()];
-            add(&mut lengths, about, &clusters[stretch], acceptances);
+        let of_stretch = |stretch: &Range<usize>| &columns.acceptance[stretch.clone()];
+        let mut products = [(); MAX_DRAFTED].map(|()| Products::default());
+        for stretch in &stretches {
+            each_length(of_stretch(stretch), |k, of_length| {
+                of_length
+                    .iter()
+                    .for_each(|product| products[k].push(*product));
+            });
         }
-        let lengths = lengths.iter().zip(about).zip(1..);
-        let drafted: Vec<Drafted> = lengths
-            .map_while(|((length, about), n_drafted)| {
-                let accepted = length.estimate(about, f64::from(n_drafted), confidence)?;
+        let mut lengths = vec![BTreeMap::new(); MAX_DRAFTED];
+        for stretch in &stretches {
+            add(
+                &mut lengths,
+                &products,
+                &clusters[stretch.clone()],
+                of_stretch(stretch),
+            );
+        }
+        let mut value = 0.0;
+        let drafts = products.iter().zip(&lengths).zip(1..);
+        let drafted: Vec<Drafted> = drafts
+            .map_while(|((products, residuals), n_drafted)| {
+                value += products.mean()?;
+                let spread = Spread::of_clusters(residuals);
+                let interval = spread.interval(value, confidence);
+                let interval = interval.not_below_0().not_above(f64::from(n_drafted));
                 Some(Drafted {
                     n_drafted,
-                    accepted,
+                    accepted: interval.around(value),
                 })
             })
             .collect();
@@ -82,17 +98,6 @@ impl Acceptance {
         let of_length = drafted.find(|of| of.n_drafted == n_drafted)?;
         Some(&of_length.accepted)
     }
-}
-
-/// The accepted tokens of each length of draft, if each token is accepted with this probability.
-/// Sums are about these, so that they do not cancel where nearly all tokens are accepted.
-fn expected(acceptance: f64) -> [f64; MAX_DRAFTED] {
-    let (mut product, mut sum) = (1.0, 0.0);
-    [(); MAX_DRAFTED].map(|()| {
-        product *= acceptance;
-        sum += product;
-        sum
-    })
 }
 
 /// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
@@ -122,53 +127,62 @@ fn stretches(columns: &Columns) -> Vec<Range<usize>> {
     stretches
 }
 
-/// Adds every draft along `acceptances`, which are of adjacent positions. A draft is in the cluster
-/// of its first position.
-fn add(
-    lengths: &mut [Length],
-    about: [f64; MAX_DRAFTED],
-    clusters: &[Cluster],
-    acceptances: &[f64],
-) {
-    let mut products = vec![1.0; acceptances.len()];
-    let mut accepted = vec![0.0; acceptances.len()];
-    for (i, (length, about)) in lengths.iter_mut().zip(about).enumerate() {
-        // The last token of each draft.
-        let Some(last) = acceptances.get(i..) else {
-            return;
-        };
-        let drafts = products.iter_mut().zip(&mut accepted).zip(last);
-        let mut values = drafts.map(|((product, accepted), last)| {
-            *product *= last;
-            *accepted += *product;
-            *accepted - about
-        });
-        for cluster in clusters[..last.len()].chunk_by(|one, next| one == next) {
-            let values = values.by_ref().take(cluster.len());
-            *length.0.entry(cluster[0]).or_default() += values.collect();
-        }
+/// The probabilities that all tokens of drafts of one length are accepted: how many there are, and
+/// their sum.
+#[derive(Clone, Copy, Default)]
+struct Products {
+    n: u64,
+    sum: Sum,
+}
+
+impl Products {
+    fn push(&mut self, product: f64) {
+        self.n += 1;
+        self.sum.add(product);
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 }
 
-/// The accepted tokens of drafts of one length, about a number: the sums of each cluster.
-#[derive(Clone, Default)]
-struct Length(BTreeMap<Cluster, Powers>);
-
-impl Length {
-    /// The mean with its clustered interval, neither below 0 nor above `most`; `None` without drafts.
-    fn estimate(&self, about: f64, most: f64, confidence: Confidence) -> Option<Estimate> {
-        let all: Powers = self.0.values().copied().collect();
-        if all.n == 0.0 {
-            return None;
-        }
-        let residuals = self.0.iter();
-        let residuals = residuals.map(|(cluster, sums)| (*cluster, sums.about(all.mean())));
-        let spread = Spread::of_clusters(&residuals.collect());
-        let value = (about + all.mean()).clamp(0.0, most);
-        let interval = spread.interval(value, confidence);
-        let interval = interval.not_below_0().not_above(most);
-        Some(interval.around(value))
+/// Calls `of_length` for each length of draft, as an index from 0, with the products of `acceptances`,
+/// which are of adjacent positions, over every stretch of that length: none where it is too long.
+fn each_length(acceptances: &[f64], mut of_length: impl FnMut(usize, &[f64])) {
+    let mut products = vec![1.0; acceptances.len()];
+    for k in 0..MAX_DRAFTED {
+        let last = acceptances.get(k..).unwrap_or_default();
+        products.truncate(last.len());
+        let stretches = products.iter_mut().zip(last);
+        stretches.for_each(|(product, last)| *product *= last);
+        of_length(k, &products);
     }
+}
+
+/// Adds the residual of each of these adjacent positions to its cluster, for each length of draft. A sum of
+/// means over different numbers of stretches has the residuals `Σ_k (product − mean_k) n_1 / n_k`, each at
+/// the stretch's first position.
+fn add(
+    lengths: &mut [BTreeMap<Cluster, Powers>],
+    products: &[Products],
+    clusters: &[Cluster],
+    acceptances: &[f64],
+) {
+    let n = products.first().map_or(0, |of| of.n) as f64;
+    let mut residuals = vec![0.0; acceptances.len()];
+    each_length(acceptances, |k, of_length| {
+        let (Some(mean), n_k) = (products[k].mean(), products[k].n as f64) else {
+            return;
+        };
+        for (residual, product) in residuals.iter_mut().zip(of_length) {
+            *residual += (product - mean) * n / n_k;
+        }
+        let mut values = residuals.iter().copied();
+        for cluster in clusters.chunk_by(|one, next| one == next) {
+            let values = values.by_ref().take(cluster.len());
+            *lengths[k].entry(cluster[0]).or_default() += values.collect();
+        }
+    });
 }
 
 #[cfg(test)]

@@ -41,7 +41,8 @@ pub struct IdenticalOutput {
     /// The number of answers that are the same to their end.
     pub n_identical: u64,
     /// The share of answers that are the same to their end, however long they are, with its
-    /// clustered interval.
+    /// clustered interval. An answer does not count if it cannot be followed so far: a row is missing or
+    /// not finite, or the model chooses another token where the reference's own row does, at a near tie.
     pub share_identical: Estimate,
     /// The share of answers that are the same for so many tokens: points at 0 and 1, where it falls
     /// (at most 200 of them), and at the end of the answer that is the same for longest.
@@ -82,7 +83,8 @@ struct Answer {
 enum State {
     Same,
     Differs,
-    /// A row is missing or not finite: what the model would have chosen is not known.
+    /// The token that the model would have chosen is not known: a row is missing or not finite, or two
+    /// tokens are so nearly tied that the reference's own row chooses another than its answer.
     Lost,
 }
 
@@ -108,6 +110,9 @@ impl Answers {
             return;
         };
         if record.position != answer.next_position || !is_counted(record) {
+            answer.state = State::Lost;
+        } else if record.eval_top != token && record.ref_top != token {
+            // The reference's own row, computed in another batch, no longer chooses its token.
             answer.state = State::Lost;
         } else if record.eval_top != token {
             answer.state = State::Differs;
@@ -136,7 +141,11 @@ impl IdenticalOutput {
                 .map(|(of, cluster)| of.lifetime(*cluster))
                 .collect(),
         );
-        let is_identical: Vec<bool> = answers.iter().map(|of| of.state == State::Same).collect();
+        let known = answers.iter().zip(&of_answers);
+        let known = known.filter(|(of, _)| of.state != State::Lost);
+        let (is_identical, of_known): (Vec<bool>, Vec<Cluster>) = known
+            .map(|(of, cluster)| (of.state == State::Same, *cluster))
+            .unzip();
         let estimate = |step: &Step| survival.estimate(step, confidence);
         let median_end = |of: fn(&Estimate) -> Option<f64>| {
             first_half(&survival.steps, |step| of(&estimate(step)))
@@ -147,7 +156,7 @@ impl IdenticalOutput {
             median_hi: median_end(|share| share.hi),
             n_answers: answers.len() as u64,
             n_identical: is_identical.iter().filter(|is| **is).count() as u64,
-            share_identical: Share::of(&of_answers, &is_identical, confidence)?.estimate,
+            share_identical: Share::of(&of_known, &is_identical, confidence)?.estimate,
             curve: curve(&survival, answers, estimate),
         })
     }
@@ -226,6 +235,7 @@ mod tests {
             window,
             position: N_PROMPT - 1 + i,
             token: 7,
+            ref_top: 7,
             eval_top: if is_same { 7 } else { 8 },
             flags: TokenRecord::NEXT_IS_GREEDY,
             ref_top_rank: 1,
@@ -296,6 +306,18 @@ mod tests {
         assert_eq!((lost.n_answers, lost.n_identical), (2, 1));
         records.remove(2);
         assert_eq!(of(&records), lost);
+    }
+
+    /// Where the reference's own row chooses another token than its answer has, two are nearly tied.
+    #[test]
+    fn a_near_tie_is_no_difference() {
+        let mut records = answers(&[(6, 4), (6, 3)]);
+        records[2].ref_top = 8;
+        records[4].ref_top = 8;
+        let tied = of(&records);
+        assert_eq!(curve(&tied), [(0, 1.0), (1, 1.0), (4, 0.5)]);
+        assert_eq!((tied.n_answers, tied.n_identical), (2, 0));
+        assert_eq!(tied.share_identical.value, 0.0);
     }
 
     #[test]

@@ -402,14 +402,15 @@ def top_share(x, one_of):
 
 
 def drafts(window, position, acceptance, n):
-    """The accepted tokens of each draft of n along the text, and the index of its first token."""
-    accepted, first = [], []
-    for i in range(len(window) - n + 1):
-        draft = slice(i, i + n)
-        if (window[draft] == window[i]).all() and (position[draft] == position[i] + np.arange(n)).all():
-            accepted.append(sum(np.prod(acceptance[i:i + j]) for j in range(1, n + 1)))
-            first.append(i)
-    return np.array(accepted), np.array(first)
+    """The accepted tokens of drafts of n along the text, and the residual of each position."""
+    value, residuals = 0, np.zeros(len(window))
+    for k in range(1, n + 1):
+        starts = [i for i in range(len(window) - k + 1) if (window[i:i + k] == window[i]).all()
+                  and (position[i:i + k] == position[i] + np.arange(k)).all()]
+        products = np.array([np.prod(acceptance[i:i + k]) for i in starts])
+        value += products.mean()
+        residuals[starts] += (products - products.mean()) * len(window) / len(starts)
+    return value, residuals
 
 
 def summary(name, windows_per_block):
@@ -454,9 +455,8 @@ def summary(name, windows_per_block):
                 (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
     acceptance = 1 / (1 + reverse)
     for n in [1, 2, 5, 16]:
-        accepted, first = drafts(window, position, acceptance, n)
-        mean = accepted.mean()
-        clustered = Clustered(mean, accepted - mean, cluster[first])
+        mean, residuals = drafts(window, position, acceptance, n)
+        clustered = Clustered(mean, residuals, cluster)
         for name_of in (["/acceptance/mean"] if n == 1 else []) + [f"/acceptance/drafted/{n - 1}/accepted"]:
             out += [(f"{name_of}/value", mean), (f"{name_of}/lo", max(clustered.lo, 0)),
                     (f"{name_of}/hi", min(clustered.hi, n))]

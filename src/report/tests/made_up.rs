@@ -67,6 +67,7 @@ pub fn greedy(n: u32, differ_at: &[u32]) -> Vec<TokenRecord> {
     for record in &mut records {
         let differs = differ_at.get(record.window as usize) == Some(&record.position);
         record.flags |= TokenRecord::NEXT_IS_GREEDY;
+        record.ref_top = record.token;
         record.eval_top = record.token + u32::from(differs);
     }
     records
