@@ -6,6 +6,8 @@ mod variables;
 pub use messages::{Messages, Role};
 pub use variables::Variables;
 
+use std::iter::{repeat, repeat_n};
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -42,14 +44,11 @@ impl Prompt {
         }
     }
 
-    /// The span of the window's token at `index`.
-    pub fn span_of(&self, index: u32) -> u32 {
-        let mut end = 0_u32;
-        let run = self.spans.iter().find(|(_, n_tokens)| {
-            end = end.saturating_add(*n_tokens);
-            index < end
-        });
-        run.map_or(0, |(span, _)| *span)
+    /// The span of each of the window's tokens, from its first on, without end.
+    pub fn span_of_each(&self) -> impl Iterator<Item = u32> {
+        let runs = self.spans.iter();
+        let in_runs = runs.flat_map(|(span, n_tokens)| repeat_n(*span, *n_tokens as usize));
+        in_runs.chain(repeat(0))
     }
 }
 
@@ -204,9 +203,12 @@ mod tests {
     fn a_token_is_of_the_run_that_it_is_in() {
         let json = r#"{"prompt":"a","n_tokens":3,"spans":[[0,3],[2,1],[1,4294967295]]}"#;
         let prompt: Prompt = serde_json::from_str(json).unwrap();
-        let spans = [0, 2, 3, 4, 5, u32::MAX].map(|index| prompt.span_of(index));
-        assert_eq!(spans, [0, 0, 2, 1, 1, 0]);
-        assert_eq!(Prompt::new(prompt.content, 3).span_of(2), 0);
+        let spans: Vec<u32> = prompt.span_of_each().take(6).collect();
+        assert_eq!(spans, [0, 0, 0, 2, 1, 1]);
+        assert_eq!(
+            Prompt::new(prompt.content, 3).span_of_each().nth(2),
+            Some(0)
+        );
     }
 
     #[test]

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn flags_of_llama_cpp_get_a_second_dash() {
-        assert_eq!(known().len(), 14);
+        assert_eq!(known().len(), 15);
         assert_eq!(expanded(&["kl", "-ngl", "99"]), ["kl", "--ngl", "99"]);
         assert_eq!(expanded(&["-ngl=99"]), ["--ngl=99"]);
         assert_eq!(expanded(&["-ngl99", "-c4096"]), ["--ngl=99", "-c4096"]);

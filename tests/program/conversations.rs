@@ -161,7 +161,8 @@ fn what_the_assistant_says_is_scored() {
         .ok("info ref.gz")
         .prints(&["2 in 1 conversation, in a chat template"]);
     let itself = session.result("-m @f16 -r ref.gz --no-sidecar");
-    assert_eq!(itself["kld"]["max"], 0.0);
+    // The rows are stored in 16 bits.
+    assert!(itself["kld"]["max"].as_f64().unwrap() < 1e-6);
     assert_eq!(itself["n_tokens"], specs[0].n_rows + specs[1].n_rows);
 
     session.write(
@@ -250,6 +251,8 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
             assert_eq!(tokens[..n_before], before[..n_before], "window {i}");
             let answer = &before[n_before..];
             let said = answer.strip_suffix(&[2]).unwrap_or(answer);
+            // The template trims a line feed.
+            let said = said.strip_suffix(&[13]).unwrap_or(said);
             assert_eq!(tokens[n_before..n_before + said.len()], *said, "window {i}");
         }
     }

@@ -152,13 +152,13 @@ fn wrong_use_is_reported_before_any_file_is_opened() {
         let line = format!("-m none.gguf -r none.gz {flags}");
         session.fails(&line, 2, &[what]);
     }
-    for (flag, value) in [
-        ("--fail-if", "'kld.mean > 1'"),
-        ("--top-k", "3"),
-        ("--json-tokens", ""),
+    for (flag, value, what) in [
+        ("--fail-if", "'kld.mean > 1'", "cannot be used with"),
+        ("--top-k", "3", "needs --temp"),
+        ("--json-tokens", "", "cannot be used with"),
     ] {
         let line = format!("-m none.gguf -t none.txt -w ref.gz {flag} {value}");
-        session.fails(&line, 2, &[flag, "cannot be used with"]);
+        session.fails(&line, 2, &[flag, what]);
     }
 }
 

@@ -101,12 +101,6 @@ pub struct Sampling {
 }
 
 impl Prompts {
-    /// The span of the token at `index` of window `window`; 0 without spans.
-    pub fn span_of(&self, window: u32, index: u32) -> u32 {
-        let prompt = self.list.get(window as usize);
-        prompt.map_or(0, |prompt| prompt.span_of(index))
-    }
-
     /// Returns true if the token at `index` of window `window` is one that the model chose greedily.
     pub fn is_greedy(&self, window: u32, index: u32) -> bool {
         let prompt = self.list.get(window as usize);

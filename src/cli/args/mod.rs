@@ -190,11 +190,12 @@ mod tests {
     ];
 
     /// Those that may repeat in the classic calls alone.
-    const REPEATABLE_IN_CLASSIC: [&str; 3] = ["--model", "--sweep", "--text-path"];
+    const REPEATABLE_IN_CLASSIC: [&str; 4] = ["--model", "--span", "--sweep", "--text-path"];
 
     /// Values of which every flag accepts one.
-    const VALUES: [&str; 18] = [
+    const VALUES: [&str; 19] = [
         "ctk=f16",
+        "she=She..!",
         "2",
         "ratio > 1",
         "0.5",

@@ -97,14 +97,15 @@ impl Finished {
         }
     }
 
-    /// Refuses any other evaluation than its own. What the files are called does not count, nor
-    /// do the number of threads, which moves no bits, and the version of `kl`.
+    /// Refuses any other evaluation than its own. The names of the files do not count, nor do the number
+    /// of threads, which does not change a bit, and the versions of `kl` and of the sidecar.
     pub fn check(&self, header: &SidecarHeader) -> Result<()> {
         let model = header.model.clone().unwrap_or_default();
         self.check_model(&model, header.stored)?;
         self.check_reference(&header.reference)?;
         self.check_tokens(header)?;
         let mut held = self.header.clone();
+        held.version = header.version;
         held.reference.clone_from(&header.reference);
         held.model.clone_from(&header.model);
         held.model_path.clone_from(&header.model_path);

@@ -13,7 +13,7 @@ pub use sidecar::SidecarFile;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{About, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{About, Prompt, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
 
 use super::context::writer;
 use super::observer::Watch;
@@ -222,11 +222,15 @@ impl Evaluation<'_> {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
+                    let first = window.records.first().map_or(0, |record| record.window);
+                    let prompt = prompts.and_then(|of| of.list.get(first as usize));
+                    let spans = prompt.into_iter().flat_map(Prompt::span_of_each);
+                    let spans: Vec<u32> = spans.take(window.tokens.len()).collect();
                     for record in &mut window.records {
                         // Its rows show none of these.
                         record.group = groups.map_or(0, |of| of.of_window(record.window));
                         let next = record.position + 1;
-                        record.span = prompts.map_or(0, |of| of.span_of(record.window, next));
+                        record.span = spans.get(next as usize).copied().unwrap_or(0);
                         if prompts.is_some_and(|of| of.is_greedy(record.window, next)) {
                             record.flags |= TokenRecord::NEXT_IS_GREEDY;
                         }

@@ -1,6 +1,6 @@
 //! The place of a row among the others: its rank, its label, and the Pareto front.
 
-use crate::report::comparison::ComparedModel;
+use crate::report::comparison::{ComparedModel, caches_are_comparable};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
 use crate::stats::{Confidence, SpanRatio, holm};
 
@@ -39,8 +39,14 @@ fn mean(model: &ComparedModel) -> f64 {
 }
 
 /// Marks the models that no other candidate dominates: none is at most as large, with a KV cache that
-/// is at most as large, and at most as far from the reference, and better in one of these.
+/// is at most as large, and at most as far from the reference, and better in one of these. Caches that
+/// cannot be compared do not count.
 pub fn mark_pareto_front(models: &mut [ComparedModel]) {
+    let counts_caches = caches_are_comparable(models);
+    let point = |model: &ComparedModel| {
+        let ([size, cache], kld) = point(model)?;
+        Some(([size, if counts_caches { cache } else { 0 }], kld))
+    };
     let points: Vec<Option<([u64; 2], f64)>> = models.iter().map(point).collect();
     for (model, point) in models.iter_mut().zip(&points) {
         let Some((size, kld)) = point else { continue };
@@ -156,6 +162,17 @@ mod tests {
         let mut twins = vec![models[1].clone(), models[1].clone()];
         mark_pareto_front(&mut twins);
         assert!(twins.iter().all(|twin| twin.pareto));
+        // An unknown cache is not a small one, and one of several windows not a large one.
+        let mut runs = vec![models[1].clone(), models[4].clone()];
+        runs[1].model = runs[0].model.clone();
+        for (bytes, n_seq) in [(None, None), (Some(500), Some(4))] {
+            runs.iter_mut().for_each(|run| run.pareto = false);
+            runs[0].set_up.kv_cache_bytes = Some(1000);
+            runs[1].set_up.kv_cache_bytes = bytes;
+            runs[1].set_up.n_seq = n_seq;
+            mark_pareto_front(&mut runs);
+            assert_eq!([runs[0].pareto, runs[1].pareto], [true, false]);
+        }
         // A smaller cache of one model is on the front though it is farther, a larger one is not.
         let (worse, better) = (models[4].clone(), models[1].clone());
         for (bytes, is_on_front) in [(500, true), (1000, false), (2000, false)] {

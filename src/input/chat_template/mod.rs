@@ -159,15 +159,20 @@ fn with_reasoning(message: Value) -> Value {
         return message;
     };
     let keys = message.try_iter().into_iter().flatten();
-    let others = keys.filter(|key| key.as_str() != Some(REASONING[0]));
-    let others = others.map(|key| {
-        let value = message.get_item(&key).unwrap_or_default();
-        (key, value)
+    let given = keys.map(|key| match key.as_str() {
+        Some(name) if name == REASONING[0] => (key, reasoning.clone()),
+        _ => {
+            let value = message.get_item(&key).unwrap_or_default();
+            (key, value)
+        }
     });
-    let named = |name: &str| (Value::from(name), reasoning.clone());
-    let first = Some(named(REASONING[1])).filter(|_| field(REASONING[1]).is_undefined());
-    let all = first.into_iter().chain(others);
-    Value::from_pairs(all.chain([named(REASONING[0])]))
+    // A key that is there keeps its place.
+    let missing = |name: &str| {
+        let named = (Value::from(name), reasoning.clone());
+        Some(named).filter(|_| field(name).is_undefined())
+    };
+    let all = missing(REASONING[1]).into_iter().chain(given);
+    Value::from_pairs(all.chain(missing(REASONING[0])))
 }
 
 /// The end of the text that messages are rendered as.

@@ -10,6 +10,14 @@ use crate::report::set_up::setting;
 /// The type of the KV cache beside which others are shown: llama.cpp's default.
 const USUAL: &str = "f16";
 
+/// Returns true if the sizes of all models' KV caches are recorded, and each is that of as many windows.
+pub fn caches_are_comparable(models: &[ComparedModel]) -> bool {
+    let n_seq = |model: &ComparedModel| model.set_up.n_seq.unwrap_or(1);
+    let is_recorded = |model: &ComparedModel| model.set_up.kv_cache_bytes.is_some();
+    let are_alike = |pair: &[ComparedModel]| matches!(pair, [a, b] if n_seq(a) == n_seq(b));
+    models.iter().all(is_recorded) && models.windows(2).all(are_alike)
+}
+
 /// A model that was run with several types of the KV cache.
 pub(super) struct Caches<'c> {
     /// The model's name.
@@ -39,8 +47,8 @@ pub(super) struct CachesTable {
 }
 
 impl Comparison {
-    /// The models that were run with several types of the KV cache, each of them once, where the sizes
-    /// are recorded.
+    /// The models that were run with several types of the KV cache. Of runs with the same types, the first
+    /// counts; one whose size is not recorded is left out.
     pub(super) fn caches(&self) -> Vec<Caches<'_>> {
         let mut of_models: Vec<(_, Vec<&ComparedModel>)> = Vec::new();
         for model in &self.models {
@@ -56,16 +64,16 @@ impl Comparison {
             }
         }
         let caches = of_models.into_iter().filter_map(|((.., name), models)| {
-            let runs = models.into_iter().map(Run::of);
-            let mut runs = runs.collect::<Option<Vec<_>>>()?;
+            let mut runs: Vec<Run<'_>> = Vec::new();
+            for run in models.into_iter().filter_map(Run::of) {
+                if runs.iter().all(|other| other.types != run.types) {
+                    runs.push(run);
+                }
+            }
             // Of equally large ones, the nearest comes first, as they are sorted already.
             runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
-            let mut types: Vec<_> = runs.iter().map(|run| &run.types).collect();
-            types.sort();
-            types.dedup();
-            let is_grid = types.len() > 1 && types.len() == runs.len();
             let name = printable(name);
-            is_grid.then_some(Caches { name, runs })
+            (runs.len() > 1).then_some(Caches { name, runs })
         });
         caches.collect()
     }
@@ -184,13 +192,39 @@ mod tests {
     #[test]
     fn there_is_none_where_it_would_say_nothing() {
         assert_eq!(sample::comparison().caches_text(), "");
-        // The size of one is not recorded; two have the same types; one is of a model alone.
+        // No size is recorded.
         let mut of = swept();
-        of.models[0].set_up.kv_cache_bytes = None;
-        of.models[4].set_up.type_k = Some("f16".to_owned());
-        of.models[4].set_up.type_v = Some("f16".to_owned());
+        of.models
+            .iter_mut()
+            .for_each(|model| model.set_up.kv_cache_bytes = None);
         assert_eq!(of.caches_text(), "");
-        assert!(of.text().contains("Set-up, where models differ"));
+        // All runs have the same types.
+        let mut of = swept();
+        for model in &mut of.models {
+            model.set_up.type_k = Some("f16".to_owned());
+            model.set_up.type_v = Some("f16".to_owned());
+        }
+        assert_eq!(of.caches_text(), "");
+    }
+
+    /// A plain run beside those of a sweep, and one of a file that does not record the size.
+    #[test]
+    fn the_first_run_with_a_pair_of_types_counts() {
+        let whole = swept();
+        let mut of = swept();
+        let mut twice = of.models[0].clone();
+        twice.label = "again".to_owned();
+        of.models.push(twice);
+        assert_eq!(of.caches_text(), whole.caches_text());
+        let n_rows = |of: &super::Comparison| {
+            of.caches()
+                .iter()
+                .map(|caches| caches.n_runs())
+                .sum::<usize>()
+        };
+        of.models.pop();
+        of.models[0].set_up.kv_cache_bytes = None;
+        assert_eq!(n_rows(&of) + 1, n_rows(&whole));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::stats::{Clustering, Confidence};
 /// otherwise.
 pub const NEAR: f64 = 1.1;
 
+pub use caches::caches_are_comparable;
 pub use csv::CSV_START;
 pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};

@@ -1,6 +1,6 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
-use super::{ComparedModel, Comparison};
+use super::{ComparedModel, Comparison, caches_are_comparable};
 use crate::report::number::{bytes, count, count_of, ends, ratio, short_kld, short_percent};
 use crate::stats::ClusterKind;
 
@@ -9,8 +9,8 @@ const NAMED: usize = 4;
 
 impl Comparison {
     /// Says which model is nearest to the original, which cannot be told from it, what a smaller one
-    /// costs, which can be left out, and which is much worse in one span than elsewhere. Empty for fewer than two candidates. `name` makes a name
-    /// of a label.
+    /// costs, which can be left out, and which is much worse in one span than elsewhere. Empty for
+    /// fewer than two candidates. `name` makes a name of a label.
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
         let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
         let mut ranked = self.models.iter().filter(is_ranked);
@@ -118,7 +118,7 @@ impl Comparison {
     ) -> Option<String> {
         // The KV caches of models that were run with several save memory too.
         let cache = |model: &ComparedModel| model.set_up.kv_cache_bytes;
-        let counts_caches = self.models.iter().all(|model| cache(model).is_some());
+        let counts_caches = caches_are_comparable(&self.models);
         let size = |model: &ComparedModel| {
             let cache = cache(model).filter(|_| counts_caches);
             model.model.shown_bytes()?.checked_add(cache.unwrap_or(0))
