@@ -114,16 +114,16 @@ impl<'t> Chat<'t> {
 }
 
 /// The numbers of messages after each of which the model is to answer: those that end with one of the
-/// user or of tools, and perhaps of the system, where no given answer follows. Without any message of
-/// the user, the end of the conversation is one, unless it is an answer.
+/// user or of tools, and perhaps of the system or another role, where no given answer follows. If all
+/// messages are of the system, the end of the conversation is the only one.
 pub fn unanswered(roles: &[Role]) -> Vec<usize> {
     let mut ends = Vec::new();
     for (index, role) in roles.iter().enumerate() {
         let mut after = (index + 1..).zip(roles.iter().skip(index + 1));
-        let next = after.find(|(_, role)| **role != Role::System);
+        let next = after.find(|(_, role)| !matches!(role, Role::System | Role::Other));
         let is_asked = match (role, next) {
             // The results of several calls are answered together.
-            (Role::System | Role::Assistant, _)
+            (Role::System | Role::Assistant | Role::Other, _)
             | (_, Some((_, Role::Assistant)))
             | (Role::Tool, Some((_, Role::Tool))) => false,
             _ => true,

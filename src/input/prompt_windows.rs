@@ -17,8 +17,9 @@ use crate::engine::Model;
 const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
      assistant after another message; to let the model answer, use --generate";
 /// The fault of a conversation that is to be answered.
-const NOTHING_TO_ANSWER: &str = "ends with an answer, and has all others: leave it out, or score the \
-     answers that it has with --score answers instead of --generate";
+const NOTHING_TO_ANSWER: &str = "has nothing to answer: no message of role user or tool is \
+     without an answer; leave it out, or use --score answers instead of --generate to score the \
+     answers that it has";
 
 /// The way from prompts to windows.
 pub struct PromptWindows<'p, M> {

@@ -35,8 +35,10 @@ pub enum Role {
     System,
     /// `tool`, or another name for what a tool returned.
     Tool,
-    /// `user`, or any other name.
+    /// `user`: whoever the model answers.
     User,
+    /// Any other name: context, which nobody answers.
+    Other,
 }
 
 impl Role {
@@ -44,8 +46,9 @@ impl Role {
         match name {
             "assistant" => Self::Assistant,
             "system" | "developer" => Self::System,
+            "user" => Self::User,
             name if TOOL_ROLES.contains(&name) => Self::Tool,
-            _ => Self::User,
+            _ => Self::Other,
         }
     }
 }
@@ -109,7 +112,7 @@ impl Messages {
         let role = |message| serde_json::from_str::<Message<'_>>(message).ok()?.role;
         let names = each.map(|message| string(role(message)?));
         names
-            .map(|name| name.map_or(Role::User, |name| Role::of(&name)))
+            .map(|name| name.map_or(Role::Other, |name| Role::of(&name)))
             .collect()
     }
 
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(each, [r#"{"role":"system" , "content":"a"}"#, second, "7"]);
         let some = Messages::of(&each[1..]).unwrap();
         assert_eq!(some.json(), format!("[{second},7]"));
-        assert_eq!(given.roles(), [Role::System, Role::User, Role::User]);
+        assert_eq!(given.roles(), [Role::System, Role::User, Role::Other]);
         let said = Messages::of_user("a\"b");
         assert_eq!(said.json(), r#"[{"role":"user","content":"a\"b"}]"#);
     }

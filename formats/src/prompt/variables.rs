@@ -9,6 +9,12 @@ use serde_json::value::RawValue;
 /// Keys of a prompt's JSON object that are not variables.
 const NOT_VARIABLES: [&str; 3] = ["prompt", "messages", "group"];
 
+/// Variables that are lists in transformers, and the form of each, for errors.
+const LISTS: [(&str, &str); 2] = [
+    ("tools", r#"[{"type": "function", "function": {...}}]"#),
+    ("documents", r#"[{"title": "...", "text": "..."}]"#),
+];
+
 /// Variables for a chat template, such as `tools`: names with values in JSON, which are kept byte for
 /// byte.
 #[derive(Clone, Debug, Default)]
@@ -19,12 +25,18 @@ impl Variables {
     /// comes twice the last value counts, as in Python.
     ///
     /// # Errors
-    /// If `json` is not a JSON object.
+    /// If `json` is not a JSON object, or if `tools` or `documents` is neither a list nor null.
     pub fn from_json(json: &str) -> Result<Self, String> {
         let mut all: Self = serde_json::from_str(json)
             .map_err(|error| format!("not a JSON object: {}", super::messages::invalid(&error)))?;
         all.0
             .retain(|(name, _)| !NOT_VARIABLES.contains(&name.as_str()));
+        for (name, form) in LISTS {
+            let mut values = all.iter().filter(|(other, _)| *other == name);
+            if values.any(|(_, value)| !value.starts_with('[') && value != "null") {
+                return Err(format!("{name} is not a list; expected {form}"));
+            }
+        }
         Ok(all)
     }
 
@@ -110,5 +122,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<Variables>(&json).unwrap(), variables);
         assert!(Variables::from_json("[]").is_err());
         assert!(serde_json::from_str::<Variables>("7").is_err());
+    }
+
+    #[test]
+    fn tools_and_documents_are_lists() {
+        for name in ["tools", "documents"] {
+            for value in ["[]", "  [ {} ]", "null", " null "] {
+                let line = format!(r#"{{"{name}": {value}}}"#);
+                assert!(Variables::from_json(&line).is_ok(), "{line}");
+            }
+            for value in ["{}", "7", "false", r#""[]""#] {
+                let line = format!(r#"{{"{name}": {value}}}"#);
+                let fault = Variables::from_json(&line).unwrap_err();
+                assert!(fault.starts_with(&format!("{name} is not a list; expected [{{")));
+            }
+        }
     }
 }

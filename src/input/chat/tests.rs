@@ -89,6 +89,7 @@ fn the_model_answers_what_has_no_answer() {
             's' => Role::System,
             'u' => Role::User,
             't' => Role::Tool,
+            'o' => Role::Other,
             _ => Role::Assistant,
         });
         unanswered(&roles.collect::<Vec<_>>())
@@ -107,6 +108,11 @@ fn the_model_answers_what_has_no_answer() {
         ("us", &[2]),
         ("s", &[1]),
         ("sa", &[]),
+        ("uo", &[2]),
+        ("ouou", &[3, 4]),
+        ("uoa", &[]),
+        ("uao", &[]),
+        ("o", &[]),
     ] {
         assert_eq!(ends(letters), wanted, "{letters}");
     }
