@@ -23,8 +23,9 @@ use super::ref_model::{self, RefModel};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,
 };
-use super::settings::{CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
-use super::subject::check_caches;
+use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RunSettings};
+use super::subject::{CacheTypes, Subject};
+use crate::engine::FlashAttention;
 use crate::engine::{ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Model, Room};
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
@@ -411,4 +412,32 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             None => Ok(load(self.engine, &subject.path, run, room, self.watch)?),
         }
     }
+}
+
+/// Refuses quantized values in a KV cache without flash attention, which llama.cpp would refuse once the
+/// model is loaded. `precedent`: the flash attention of the reference, where it is recorded.
+///
+/// # Errors
+/// If the run, or a cell of the sweep, wants both.
+fn check_caches(
+    run: &RunSettings,
+    sweep: &[CacheTypes],
+    precedent: Option<FlashAttention>,
+) -> Result<()> {
+    if run.flash_attn.or(precedent) != Some(FlashAttention::Off) {
+        return Ok(());
+    }
+    let swept = sweep.iter().map(|cell| ("--sweep ctv=", cell.v));
+    let mut all = swept.chain([("--cache-type-v ", run.type_v)]);
+    let Some((flag, kind)) = all.find(|(_, kind)| kind.is_quantized()) else {
+        return Ok(());
+    };
+    let off = match run.flash_attn {
+        Some(_) => "and --flash-attn is off",
+        None => "and the reference was written without it",
+    };
+    bail!(
+        "{flag}{kind}: llama.cpp quantizes cached values with flash attention only, {off}: use \
+         --flash-attn on or auto, or {flag}f16"
+    )
 }

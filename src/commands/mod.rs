@@ -39,7 +39,7 @@ mod report;
 mod resume;
 mod sensitivity;
 pub mod settings;
-mod subject;
+pub mod subject;
 mod verify;
 mod write;
 

@@ -14,7 +14,7 @@ use regex::Regex;
 
 use super::names::stem;
 use super::output::Existing;
-pub use super::subject::{CacheTypes, Subject};
+use super::subject::{CacheTypes, Subject};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::Source;
 use crate::pipeline::Part;

@@ -328,7 +328,10 @@ pub trait Decoder {
     fn append(&mut self, appended: &[Appended<'_>]) -> Result<Vec<&[f32]>, EngineError>;
 
     /// Forgets the tokens of a sequence, so that another text can take its place.
-    fn forget(&mut self, sequence: usize);
+    ///
+    /// # Errors
+    /// If the engine refuses.
+    fn forget(&mut self, sequence: usize) -> Result<(), EngineError>;
 }
 
 /// Tokens to append to a sequence of a context.

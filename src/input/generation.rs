@@ -251,7 +251,7 @@ impl<M: Model> Run<'_, '_, M> {
     /// Decodes a prompt, in place of what its sequence held, and chooses the first token of the
     /// answer.
     fn begin(&mut self, of: &mut Open<'_>) -> Result<()> {
-        self.decoder.forget(of.sequence);
+        self.decoder.forget(of.sequence)?;
         let mut start = 0;
         while start < of.n_prompt {
             let end = of.n_prompt.min(start + self.n_batch);

@@ -123,7 +123,7 @@ pub struct PreparedInput {
     pub chat_template: Option<String>,
     /// The most tokens that the model generated after each prompt.
     pub generated: Option<u32>,
-    /// How it chose them; `None`: greedily.
+    /// The way it chose them; `None`: greedily.
     pub sampling: Option<Sampling>,
     /// The names of the prompts' spans; empty without spans.
     pub spans: Vec<String>,

@@ -201,7 +201,7 @@ impl Plan {
     }
 
     /// The windows of all parts, or of the plan where it has no parts. Where answers were generated,
-    /// these are the windows as they were planned, which every part knows: with the longest answers,
+    /// these are the windows as they were planned, which every part records: with the longest answers,
     /// of tokens 0.
     pub fn whole(&self) -> &[WindowSpec] {
         self.whole.as_ref().unwrap_or(&self.windows)

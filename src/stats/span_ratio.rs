@@ -10,7 +10,7 @@ use super::ratio::Ratio;
 use super::significance::holm;
 use super::spans::TokenSpans;
 
-/// How many times as far as another model one is on the tokens of a span.
+/// The ratio of two models' mean KLDs on the tokens of a span.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SpanRatio {

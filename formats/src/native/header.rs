@@ -67,7 +67,7 @@ pub struct Header {
     /// The most tokens that the model itself generated as an answer, at each window's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
-    /// How it chose them; `None`: greedily.
+    /// The way it chose them; `None`: greedily.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
     /// The names of the spans of prompts' windows; empty without spans.

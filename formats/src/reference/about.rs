@@ -77,7 +77,7 @@ pub struct Prompts {
     pub chat_template: Option<String>,
     /// The most tokens that the model itself generated as an answer, at each window's end.
     pub generated: Option<u32>,
-    /// How it chose them; `None`: greedily.
+    /// The way it chose them; `None`: greedily.
     pub sampling: Option<Sampling>,
     /// The names of the spans of windows: [`Prompt::spans`] has indices into them.
     pub spans: Vec<String>,

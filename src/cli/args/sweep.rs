@@ -2,7 +2,7 @@
 
 use clap::ValueEnum as _;
 
-use crate::commands::settings::CacheTypes;
+use crate::commands::subject::CacheTypes;
 use crate::engine::CacheType;
 
 /// One value of `--sweep`: the types of the keys, or of the values.
@@ -12,7 +12,7 @@ pub struct SweptTypes {
     types: Vec<CacheType>,
 }
 
-/// What the types are of, by the flag that sets one type.
+/// The tensors of the cache that the types are for, named by the flag that sets one type.
 #[derive(strum::Display, strum::EnumString, Debug, Clone, Copy, PartialEq, Eq)]
 enum Axis {
     #[strum(to_string = "ctk", serialize = "cache-type-k")]

@@ -7,9 +7,10 @@ use super::{Command, classic_run, default_threads, max_rows, paths, wrong};
 use crate::cli::args::{Args, CompareArgs, ResultArgs, cells};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CacheTypes, CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
-    RunSettings, Sidecar, Stats, Subject,
+    CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
+    RunSettings, Sidecar, Stats,
 };
+use crate::commands::subject::{CacheTypes, Subject};
 use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
 use crate::input::Source;
@@ -110,7 +111,7 @@ pub fn compare(args: CompareArgs) -> Result<Command, String> {
     }))
 }
 
-/// What is evaluated, and against what.
+/// The evaluated models, and the reference.
 struct Evaluated<'e> {
     /// Models, or files of rows.
     files: &'e [PathBuf],

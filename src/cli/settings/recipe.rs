@@ -10,8 +10,9 @@ use crate::cli::args::RecipeArgs;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     EvaluateSettings, OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource,
-    ResultSettings, RunSettings, Sidecar, Subject, Vocabulary,
+    ResultSettings, RunSettings, Sidecar, Vocabulary,
 };
+use crate::commands::subject::Subject;
 use crate::recipe::Goal;
 
 /// `kl recipe`.

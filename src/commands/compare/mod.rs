@@ -19,7 +19,8 @@ use super::observer::{Observer, Watch};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
-use super::settings::{CompareSettings, Subject};
+use super::settings::CompareSettings;
+use super::subject::Subject;
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};

@@ -19,7 +19,8 @@ use super::context::writer;
 use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::Row;
-use super::settings::{ResultSettings, Stats, Subject};
+use super::settings::{ResultSettings, Stats};
+use super::subject::Subject;
 use crate::engine::Tokens;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{

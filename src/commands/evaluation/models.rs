@@ -4,7 +4,8 @@ use anyhow::{Error, Result};
 
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
-use crate::commands::settings::{ResultSettings, Sidecar, Subject};
+use crate::commands::settings::{ResultSettings, Sidecar};
+use crate::commands::subject::Subject;
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report};

@@ -13,7 +13,8 @@ use kl_formats::{
 use super::finished::Finished;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
-use crate::commands::settings::{ResultSettings, Subject};
+use crate::commands::settings::ResultSettings;
+use crate::commands::subject::Subject;
 use crate::report::number::count_of;
 use crate::stats::Until;
 

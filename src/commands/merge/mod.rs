@@ -206,7 +206,7 @@ fn join_references(
     Ok(header.n_rows)
 }
 
-/// Replaces each prompt by that of the part that has its window: only that part knows the answer.
+/// Replaces each prompt by that of the part that has its window: only that part records the answer.
 fn take_prompts(prompts: &mut [Prompt], parts: &[NativeReader]) {
     for part in parts {
         for window in part.windows() {

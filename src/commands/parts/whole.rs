@@ -86,7 +86,7 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
             *name = Value::Null;
         }
     }
-    // Where answers were generated, a part knows those of its own windows.
+    // Where answers were generated, a part records those of its own windows.
     let is_generated = identity.get("generated").is_some_and(|n| !n.is_null());
     if let Some(header) = identity.as_object_mut().filter(|_| is_generated) {
         header.remove("n_rows");

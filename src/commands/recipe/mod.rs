@@ -16,7 +16,8 @@ use kl_formats::{
 use self::check::Bench;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
-use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource, Subject};
+use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource};
+use super::subject::Subject;
 use crate::engine::{Engine, Imatrix, TensorFacts, file_type};
 use crate::input::Source;
 use crate::recipe::{

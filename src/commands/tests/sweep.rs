@@ -3,7 +3,7 @@
 use clap::ValueEnum as _;
 
 use super::*;
-use crate::commands::settings::CacheTypes;
+use crate::commands::subject::CacheTypes;
 use crate::engine::FlashAttention;
 
 fn cell(k: &str, v: &str) -> CacheTypes {

@@ -161,5 +161,7 @@ impl Decoder for FakeDecoder {
         Ok(slices(&self.rows))
     }
 
-    fn forget(&mut self, _sequence: usize) {}
+    fn forget(&mut self, _sequence: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
 }

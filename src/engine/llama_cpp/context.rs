@@ -147,19 +147,22 @@ impl<'m> Context<'m> {
 
     /// Forgets the tokens of one sequence from this position on. A recurrent memory can only forget all
     /// of them.
-    pub(super) fn forget(&mut self, sequence: usize, from: usize) {
+    /// Returns false if llama.cpp refuses.
+    #[must_use]
+    pub(super) fn forget(&mut self, sequence: usize, from: usize) -> bool {
         let (sequence, from) = (sequence as sys::llama_seq_id, from as sys::llama_pos);
         // SAFETY: the context is valid, and so is its memory.
         unsafe {
             let memory = sys::llama_get_memory(self.inner.as_ptr());
-            sys::llama_memory_seq_rm(memory, sequence, from, -1);
+            sys::llama_memory_seq_rm(memory, sequence, from, -1)
         }
     }
 
     /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
     /// recurrent layers.
     pub(super) fn cache_bytes(&self) -> u64 {
-        // SAFETY: the context is valid.
+        // SAFETY: the context is valid. `memory.cpp` repeats the layout of the release that Cargo.toml
+        // pins, and is `noexcept`, so no exception passes to Rust.
         unsafe { kl_cache_bytes(self.inner.as_ptr()) }
     }
 

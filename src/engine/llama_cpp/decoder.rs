@@ -50,6 +50,19 @@ impl LlamaCppDecoder<'_> {
         self.compute(batch, window.window, start)
     }
 
+    /// Forgets the tokens of a sequence from a position on.
+    fn forget_from(&mut self, sequence: usize, position: usize) -> Result<(), EngineError> {
+        match self.context.forget(sequence, position) {
+            true => Ok(()),
+            false => {
+                let what = format!(
+                    "llama.cpp cannot forget the tokens of sequence {sequence} from position {position} on"
+                );
+                Err(EngineError::model(&self.model.facts.path, what))
+            }
+        }
+    }
+
     /// Computes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
     /// One context of a model computes at a time.
     fn compute(
@@ -139,7 +152,7 @@ impl Decoder for LlamaCppDecoder<'_> {
             locked(tap).start(true);
         }
         if let Some((sequence, position)) = self.company.take() {
-            self.context.forget(sequence, position);
+            self.forget_from(sequence, position)?;
         }
         let mut batch = Batch::default();
         for of in appended {
@@ -160,11 +173,14 @@ impl Decoder for LlamaCppDecoder<'_> {
         Ok(rows)
     }
 
-    fn forget(&mut self, sequence: usize) {
+    fn forget(&mut self, sequence: usize) -> Result<(), EngineError> {
         self.company.take_if(|(of, _)| *of == sequence);
         match self.n_seq {
-            1 => self.context.clear(),
-            _ => self.context.forget(sequence, 0),
+            1 => {
+                self.context.clear();
+                Ok(())
+            }
+            _ => self.forget_from(sequence, 0),
         }
     }
 }

@@ -1,6 +1,7 @@
 // The memory of a context, as llama.cpp itself counts it. The function that counts is C++, declared in
 // llama.cpp's src/llama-ext.h, which the bindings do not have; so what it needs is declared here again, as
 // it stands in the release that Cargo.toml pins. A test compares the result with the sizes of the tensors.
+// No exception passes to Rust: out of memory for the map, the program ends.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,7 @@ llama_get_memory_breakdown(const struct llama_context * ctx);
 
 // Returns the bytes in which a context keeps the tokens that it has decoded: its KV cache, and the states of
 // recurrent layers.
-extern "C" uint64_t kl_cache_bytes(const struct llama_context * ctx) {
+extern "C" uint64_t kl_cache_bytes(const struct llama_context * ctx) noexcept {
     uint64_t bytes = 0;
     for (const auto & of_device : llama_get_memory_breakdown(ctx)) {
         bytes += of_device.second.context;

@@ -28,10 +28,10 @@ pub struct ComparedModel {
     /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
-    /// How many times as far as the best model it is; null for the best itself, for what is not
+    /// The ratio of its mean KLD to the best model's; null for the best itself, for what is not
     /// ranked, and where both are exactly the reference's equals.
     pub ratio_to_best: Option<RatioToBest>,
-    /// How many times as far as the best model it is on the tokens of each span; empty for the best
+    /// The ratio of its mean KLD to the best model's on the tokens of each span; empty for the best
     /// itself, for what is not ranked, and unless several spans have tokens.
     pub ratio_to_best_by_span: Vec<SpanRatio>,
     /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not

@@ -16,7 +16,7 @@ const MORE_HERE: &str = "+";
 pub const MORE_HERE_LEGEND: &str =
     "+ loses more in this span than elsewhere, compared with the best, by Holm's test";
 
-/// How many times as much as elsewhere a model must lose in a span, compared with the best, for a
+/// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
 /// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
 const MUCH_MORE: f64 = 1.5;
 
@@ -129,7 +129,7 @@ impl Comparison {
         rows.collect()
     }
 
-    /// What explains the marks that occur.
+    /// The explanations of the marks that occur.
     pub(super) fn span_legends(&self) -> Vec<String> {
         let mut of_each = self.models.iter().flat_map(|of| &of.ratio_to_best_by_span);
         let more = of_each.any(|of| self.loses_more(of));

@@ -71,7 +71,7 @@ pub struct PromptsInfo {
     pub n_conversations: u64,
     /// Most tokens that the reference model generated after each prompt; null: none.
     pub generated: Option<u32>,
-    /// How it chose them; null: greedily.
+    /// The way it chose them; null: greedily.
     pub sampling: Option<Sampling>,
     /// The spans of answers that have tokens; empty without answers.
     pub spans: Vec<SpanInfo>,

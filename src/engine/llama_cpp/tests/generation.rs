@@ -14,7 +14,7 @@ pub fn grow(
     let mut texts = texts.to_vec();
     let mut last = Vec::new();
     for (sequence, text) in texts.iter().enumerate() {
-        decoder.forget(sequence);
+        decoder.forget(sequence).unwrap();
         let mut row = Vec::new();
         for start in (0..text.len()).step_by(n_batch) {
             let tokens = &text[..text.len().min(start + n_batch)];
