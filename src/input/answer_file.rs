@@ -108,9 +108,11 @@ impl AnswerFile {
         is_same.then_some(&line.answer)
     }
 
-    /// Adds an answer that is stored elsewhere: in the reference that an earlier run began.
+    /// Adds an answer that is stored elsewhere, in the reference that an earlier run began, unless it is
+    /// known: `-n` may have cut that one.
     pub fn learn(&mut self, window: u32, prompt: &[u32], answer: &[u32]) {
-        self.kept.insert(window, line(window, prompt, answer));
+        let known = self.kept.entry(window);
+        known.or_insert_with(|| line(window, prompt, answer));
     }
 
     /// Keeps a finished answer, unless it is known.

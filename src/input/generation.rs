@@ -208,12 +208,13 @@ impl<M: Model> Run<'_, '_, M> {
     /// there is none.
     fn next<'c>(&mut self, mut of: Open<'c>) -> Result<Option<Open<'c>>> {
         let answered = of.answered();
+        // Before the next prompt, which may fail.
+        if let (Some(answered), Some(kept)) = (&answered, &mut self.generation.kept) {
+            kept.keep(of.window, answered)?;
+        }
         let answer = answered.as_ref().map(|answered| &answered.answer[..]);
         let next = of.conversation.next(answer)?;
         if let Some(answered) = answered {
-            if let Some(kept) = &mut self.generation.kept {
-                kept.keep(of.window, &answered)?;
-            }
             of.window += 1;
             let turns = self.done.get_mut(of.index);
             turns

@@ -255,8 +255,11 @@ impl Spans {
         if let Some((rule, span)) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
             return Some((span, end(answer, at + rule.open.len(), &rule.close)));
         }
-        let begins_line = at == 0 || answer.get(at - 1) == Some(&b'\n');
-        let fence = fence(rest).filter(|_| begins_line)?;
+        // A fence is looked for to the end of the line, so not at every byte.
+        if at > 0 && answer.get(at - 1) != Some(&b'\n') {
+            return None;
+        }
+        let fence = fence(rest)?;
         Some((self.code, at + code_length(rest, fence)))
     }
 

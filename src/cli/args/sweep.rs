@@ -33,7 +33,7 @@ pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
         let kind = CacheType::from_str(name, false).map_err(|_| {
             let known = CacheType::value_variants().iter();
             let known: Vec<String> = known.map(CacheType::to_string).collect();
-            format!("'{name}' is none of the types {}", known.join(", "))
+            format!("'{name}' is not one of the types {}", known.join(", "))
         })?;
         if all.contains(&kind) {
             return Err(format!("names {kind} twice: name each type once"));
@@ -101,8 +101,11 @@ mod tests {
             (&["ctk="], "expected ctk=TYPES"),
             (&["ctk"], "expected ctk=TYPES"),
             (&["ngl=1,2"], "expected ctk=TYPES"),
-            (&["ctk=f16,q9_0"], "'q9_0' is none of the types f16, f32,"),
-            (&["ctk=f16,"], "'' is none of the types"),
+            (
+                &["ctk=f16,q9_0"],
+                "'q9_0' is not one of the types f16, f32,",
+            ),
+            (&["ctk=f16,"], "'' is not one of the types"),
             (&["ctk=q8_0,f16,q8_0"], "names q8_0 twice"),
             (&["ctk=f16", "ctk=q8_0"], "ctk is given twice"),
         ] {

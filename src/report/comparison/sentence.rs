@@ -197,6 +197,7 @@ fn same_answers(
         let of = model.summary.identical_output.as_ref()?;
         let whose = name(model);
         Some(match of.median_tokens {
+            Some(0) => format!("{half} of {whose}'s{answers} for not even one token"),
             Some(tokens) => {
                 let tokens = count_of(tokens.into(), "token");
                 format!("{half} of {whose}'s{answers} for {tokens}")
