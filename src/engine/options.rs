@@ -49,7 +49,7 @@ const MASK_BYTES: u64 = 128 << 20;
 
 /// The default rule where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
 /// [`default_batch`] tokens, and of fewer where the window is so long that the mask of attention
-/// would outgrow [`MASK_BYTES`].
+/// would outgrow its bound.
 pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
     let masked = MASK_BYTES / (2 * u64::from(n_ctx.max(1)));
     let most = u64::from(default_batch(n_vocab)).min(masked);

@@ -26,7 +26,7 @@ pub struct Run {
     pub window: u32,
     /// The window's group; 0 without groups.
     pub group: u32,
-    /// The piece: its tokens are at positions from `piece` times [`PIECE`] on.
+    /// The piece: its tokens are at positions from `piece` times 256 on.
     pub piece: u32,
     /// The number of tokens.
     pub n: usize,
