@@ -172,7 +172,7 @@ fn wrong_sweeps_are_refused_in_one_line() {
         ),
         (
             "-m @q4 -r ref.gz --sweep ctk=q9_0",
-            "'q9_0' is none of the types f16, f32, bf16",
+            "'q9_0' is not one of the types f16, f32, bf16",
         ),
         ("-m @q4 -r ref.gz --sweep ctv=f16,f16", "names f16 twice"),
         (
