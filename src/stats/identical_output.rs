@@ -4,14 +4,14 @@
 //! have chosen the same token. Both have seen the same text up to there, so the first token that
 //! differs is the first at which the evaluated model's own greedy answer does.
 
-use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, Clusters};
+use super::answers::{Answer, Answers, State};
+use super::cluster::Cluster;
+use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
 use super::proportion::Share;
 use super::survival::{Lifetime, Step, Survival};
-use super::token::is_counted;
 
 /// The most points of the curve at which it falls: more would not show in a plot.
 const CURVE_POINTS: usize = 200;
@@ -64,65 +64,6 @@ pub struct SharePoint {
     pub hi: Option<f64>,
 }
 
-/// The greedy answers of an evaluation, one for each window that has one.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Answers(Vec<Answer>);
-
-/// A greedy answer, as far as it is the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Answer {
-    window: u32,
-    /// The position of the next record, if it is the answer's.
-    next_position: u32,
-    n_same: u32,
-    state: State,
-}
-
-/// The state of an answer after some of its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Same,
-    Differs,
-    /// The token that the model would have chosen is not known: a row is missing or not finite, or two
-    /// tokens are so nearly tied that the reference's own row chooses another than its answer.
-    Lost,
-}
-
-impl Answers {
-    /// Adds a record. Those of a window come in the order of its positions.
-    pub fn push(&mut self, record: &TokenRecord) {
-        let Some(token) = record.next_token().filter(|_| record.is_greedy()) else {
-            return;
-        };
-        if self
-            .0
-            .last()
-            .is_none_or(|last| last.window != record.window)
-        {
-            self.0.push(Answer {
-                window: record.window,
-                next_position: record.position,
-                n_same: 0,
-                state: State::Same,
-            });
-        }
-        let Some(answer) = self.0.last_mut().filter(|of| of.state == State::Same) else {
-            return;
-        };
-        if record.position != answer.next_position || !is_counted(record) {
-            answer.state = State::Lost;
-        } else if record.eval_top != token && record.ref_top != token {
-            // The reference's own row, computed in another batch, no longer chooses its token.
-            answer.state = State::Lost;
-        } else if record.eval_top != token {
-            answer.state = State::Differs;
-        } else {
-            answer.n_same += 1;
-            answer.next_position = record.position.saturating_add(1);
-        }
-    }
-}
-
 impl IdenticalOutput {
     /// Estimates it from the greedy answers, by the clusters of their windows; `None` without any.
     pub(super) fn of(
@@ -138,7 +79,7 @@ impl IdenticalOutput {
         let lifetimes = answers.iter().zip(&of_answers);
         let survival = Survival::of(
             lifetimes
-                .map(|(of, cluster)| of.lifetime(*cluster))
+                .map(|(of, cluster)| lifetime(of, *cluster))
                 .collect(),
         );
         let known = answers.iter().zip(&of_answers);
@@ -162,15 +103,14 @@ impl IdenticalOutput {
     }
 }
 
-impl Answer {
-    /// The number of the token that differs, or that of tokens which are known to be the same.
-    fn lifetime(&self, cluster: Cluster) -> Lifetime {
-        let is_event = self.state == State::Differs;
-        Lifetime {
-            cluster,
-            end: self.n_same + u32::from(is_event),
-            is_event,
-        }
+/// The lifetime of an answer: the number of the token that differs, or that of tokens which are known to
+/// be the same.
+fn lifetime(answer: &Answer, cluster: Cluster) -> Lifetime {
+    let is_event = answer.state == State::Differs;
+    Lifetime {
+        cluster,
+        end: answer.n_same + u32::from(is_event),
+        is_event,
     }
 }
 
@@ -223,6 +163,8 @@ fn curve(
 
 #[cfg(test)]
 mod tests {
+    use kl_formats::TokenRecord;
+
     use super::*;
     use crate::stats::oracle::summary;
     use crate::stats::{ClusterRule, Statistics};

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clusters};
 use super::clustered_mean::ClusteredMean;
+use super::clusters::{ClusterRule, Clusters};
 use super::columns::Columns;
 use super::distribution::Distribution;
 use super::estimate::Confidence;

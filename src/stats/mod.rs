@@ -4,8 +4,8 @@
 //! order, and no module uses one that comes after it:
 //!
 //! 1. `token`: whether a record is counted; `columns`: the numbers of those that are, with their
-//!    `spans`;
-//! 2. `windows`: the sums of each window; `parts`, `cluster`: tokens in clusters;
+//!    `runs`, `spans` and greedy `answers`;
+//! 2. `windows`: the sums of each window; `parts`, `neighbours`, `clusters`: tokens in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered_mean`, `quantile`, `proportion`, `survival`: estimates that have such intervals;
 //! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `identical_output`, `breakdown`: the
@@ -13,8 +13,7 @@
 //! 6. `summary`: all of them.
 //!
 //! Two models on the same tokens are compared by `ratio`, `paired`, `span_ratio`, `significance` and
-//! `pair`. Every
-//! result depends only on the samples and their order, never on threads or the clock.
+//! `pair`. Every result depends only on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
 //! from one sample, a clustered interval from one cluster.
@@ -23,9 +22,11 @@
 //! them.
 
 mod acceptance;
+mod answers;
 mod breakdown;
 mod cluster;
 mod clustered_mean;
+mod clusters;
 mod columns;
 #[cfg(test)]
 #[path = "tests/coverage.rs"]
@@ -39,6 +40,7 @@ pub mod llama_perplexity;
 mod logit_metrics;
 mod mean;
 mod most_divergent;
+mod neighbours;
 #[cfg(test)]
 #[path = "tests/oracle.rs"]
 pub mod oracle;
@@ -51,6 +53,7 @@ mod prompts;
 mod proportion;
 mod quantile;
 mod ratio;
+mod runs;
 mod significance;
 mod span_ratio;
 mod spans;
@@ -63,9 +66,10 @@ mod windows;
 
 pub use acceptance::{Acceptance, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
-pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters};
+pub use cluster::Cluster;
 pub use clustered_mean::ClusteredMean;
-pub use columns::{Columns, Run};
+pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters};
+pub use columns::Columns;
 pub use curves::Point;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, MIN_WINDOWS_TO_PLAN};
@@ -81,6 +85,7 @@ pub use perplexity::Perplexity;
 pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use ratio::Ratio;
+pub use runs::Run;
 pub use significance::{ShareDifference, holm};
 pub use span_ratio::SpanRatio;
 pub use spans::{PartNames, TokenSpans};

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, Clusters, by_cluster};
-use super::columns::Run;
+use super::cluster::{Cluster, by_cluster};
+use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
 use super::paired::Paired;
 use super::proportion::Share;
 use super::ratio::Ratio;
+use super::runs::Run;
 use super::significance::{McNemar, SignTest};
 use super::span_ratio::SpanRatio;
 use super::spans::TokenSpans;

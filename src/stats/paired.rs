@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::cluster::{Cluster, Clusters, by_cluster};
+use super::cluster::{Cluster, by_cluster};
 use super::clustered_mean::ClusteredMean;
-use super::columns::Run;
+use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
 use super::ratio::Ratio;
+use super::runs::Run;
 
 /// The comparison of two models over the tokens that both count.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::cluster::Cluster;
-use super::columns::PIECE;
+use super::runs::PIECE;
 use super::windows::Windows;
 
 /// From this many windows on, each is an observation: their intervals hold the true value more often

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, Clusters};
-use super::columns::Run;
+use super::cluster::Cluster;
+use super::clusters::Clusters;
 use super::estimate::Confidence;
 use super::paired::sums;
 use super::ratio::Ratio;
+use super::runs::Run;
 use super::significance::holm;
 use super::spans::TokenSpans;
 

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
-use super::cluster::{Cluster, ClusterRule, Clustering, Clusters};
+use super::cluster::Cluster;
 use super::clustered_mean::macro_mean;
+use super::clusters::{ClusterRule, Clustering, Clusters};
 use super::columns::Columns;
 use super::curves::{self, Point};
 use super::delta_p::DeltaP;

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
+use super::cluster::Cluster;
 use super::clustered_mean::ClusteredMean;
-use super::columns::Run;
+use super::clusters::{ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
 use super::distribution::{MIN_WINDOWS_TO_PLAN, windows_for};
 use super::estimate::{Confidence, finite};
 use super::mean::{Powers, Sum};
+use super::runs::Run;
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;

@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::cluster::Clusters;
+use super::clusters::Clusters;
 use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run, Windows};
 
 #[path = "../../../examples/coverage/text.rs"]
