@@ -25,8 +25,7 @@ use super::reference::{
 };
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RunSettings};
 use super::subject::{CacheTypes, Subject};
-use crate::engine::FlashAttention;
-use crate::engine::{ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Model, Room};
+use crate::engine::{Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, Room};
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -300,10 +299,8 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         header.n_vocab_compared = Some(n_compared);
         let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
         let precedent = precedent.or_begun(begun.as_ref());
-        let mut options = context_options(run, n_ctx, decoding, precedent);
-        if let Some(CacheTypes { k, v }) = subject.cell {
-            (options.type_k, options.type_v) = (k, v);
-        }
+        let options = context_options(run, n_ctx, decoding, precedent);
+        let options = subject.with_cache_types(options);
         let n_windows = reference.windows().map(|windows| windows.len());
         Split::announce(&options, decoding, n_windows, watch);
         let mut backend = backend_identity(self.engine, &model, &options)?;
@@ -399,11 +396,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
     ) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
         let room = || Room {
-            context: ContextOptions {
-                type_k: subject.cell.map_or(run.type_k, |cell| cell.k),
-                type_v: subject.cell.map_or(run.type_v, |cell| cell.v),
-                ..largest_context(run, Some(n_ctx), precedent)
-            },
+            context: subject.with_cache_types(largest_context(run, Some(n_ctx), precedent)),
             n_contexts: run.n_contexts(true),
             second_model: None,
         };

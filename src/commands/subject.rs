@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::engine::CacheType;
+use crate::engine::{CacheType, ContextOptions};
 
 /// One evaluation of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,18 @@ impl Subject {
         match sweep {
             [] => vec![Self::new(path)],
             _ => cells.collect(),
+        }
+    }
+
+    /// The options with the types of the cell, if there is one.
+    pub fn with_cache_types(&self, options: ContextOptions) -> ContextOptions {
+        match self.cell {
+            Some(CacheTypes { k, v }) => ContextOptions {
+                type_k: k,
+                type_v: v,
+                ..options
+            },
+            None => options,
         }
     }
 }

@@ -10,8 +10,8 @@ use super::mean::Sum;
 use super::probability::{student_one_sided, student_outside, student_two_sided};
 use super::spread::strata;
 
-/// How many times as far as another model one is from the reference: the ratio of their mean KLDs on
-/// the same tokens.
+/// The ratio of two models' mean KLDs on the same tokens: one is so many times as far from the reference
+/// as the other.
 ///
 /// What makes a text hard multiplies every model's KLD, so in the ratio it cancels, however far the
 /// models are apart. Its interval is the exponential of that of its logarithm.

@@ -41,6 +41,9 @@ impl SpanRatio {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Vec<Self> {
+        if names.len() < 2 {
+            return Vec::new();
+        }
         let klds = a.iter().copied().zip(b.iter().copied());
         let tokens = clusters.of_tokens(runs).into_iter().zip(spans.iter());
         let tokens = tokens.zip(klds);

@@ -81,7 +81,7 @@ impl Survival {
     /// The share at a time without an event: that of the step before it.
     pub fn at(&self, time: u32) -> Step {
         let n = self.lifetimes.iter().filter(|one| one.end >= time).count() as f64;
-        let before = self.steps.iter().rfind(|step| step.time <= time);
+        let before = step_at(&self.steps, time);
         Step {
             time,
             share: before.map_or(1.0, |step| step.share),
@@ -144,10 +144,16 @@ impl Survival {
     }
 }
 
+/// The last step up to a time.
+fn step_at(steps: &[Step], time: u32) -> Option<&Step> {
+    let n = steps.partition_point(|step| step.time <= time);
+    steps.get(n.checked_sub(1)?)
+}
+
 /// The influence of a lifetime on the logarithm of the share at its end and later: `Σ d/(r (r − d))`
 /// up to there, for having reached these times, less `1/(r − d)` for its event.
 fn influence(steps: &[Step], lifetime: &Lifetime) -> f64 {
-    let last = steps.iter().rfind(|step| step.time <= lifetime.end);
+    let last = step_at(steps, lifetime.end);
     last.map_or(0.0, |last| match lifetime.is_event {
         true => last.greenwood - 1.0 / last.n_left,
         false => last.greenwood,

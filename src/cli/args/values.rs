@@ -1,6 +1,7 @@
 //! Parsers for values of flags that clap cannot parse by itself.
 
 use std::path::{Path, PathBuf, is_separator};
+use std::str::FromStr;
 
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -163,32 +164,33 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
 }
 
+/// Parses a number, if it is right.
+fn number<N: FromStr>(text: &str, is_right: impl FnOnce(&N) -> bool) -> Option<N> {
+    text.parse().ok().filter(is_right)
+}
+
 /// Parses a temperature.
 pub fn temperature(text: &str) -> Result<f32, &'static str> {
-    let number = text.parse().ok();
-    let number = number.filter(|number: &f32| number.is_finite() && *number >= 0.0);
-    number.ok_or("expected a number from 0 on, as 0.7")
+    let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
+    number(text, is_right).ok_or("expected a number from 0 on, such as 0.7")
 }
 
 /// Parses the probability that tokens have together.
 pub fn top_p(text: &str) -> Result<f32, &'static str> {
-    let number = text.parse().ok();
-    let number = number.filter(|number: &f32| *number > 0.0 && *number <= 1.0);
-    number.ok_or("expected a number above 0, and at most 1, as 0.95")
+    let is_right = |number: &f32| *number > 0.0 && *number <= 1.0;
+    number(text, is_right).ok_or("expected a number above 0, and at most 1, such as 0.95")
 }
 
 /// Parses the share of the top token's probability.
 pub fn min_p(text: &str) -> Result<f32, &'static str> {
-    let number = text.parse().ok();
-    let number = number.filter(|number: &f32| (0.0..=1.0).contains(number));
-    number.ok_or("expected a number from 0 to 1, as 0.05")
+    let is_right = |number: &f32| (0.0..=1.0).contains(number);
+    number(text, is_right).ok_or("expected a number from 0 to 1, such as 0.05")
 }
 
 /// Parses a number above 0.
 pub fn above_0(text: &str) -> Result<f64, &'static str> {
-    let number = text.parse().ok();
-    let number = number.filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or("not a number above 0")
+    let is_right = |number: &f64| number.is_finite() && *number > 0.0;
+    number(text, is_right).ok_or("not a number above 0")
 }
 
 /// Parses a size in bytes: `G` and `GiB` are powers of 1024, as `ls -h` shows them, `GB` is one of 1000.
@@ -221,9 +223,8 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
 
 /// Parses a ratio of at least 1.
 pub fn near(text: &str) -> Result<f64, &'static str> {
-    let ratio = text.parse().ok();
-    let ratio = ratio.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
-    ratio.ok_or("not a number of at least 1")
+    let is_right = |ratio: &f64| ratio.is_finite() && *ratio >= 1.0;
+    number(text, is_right).ok_or("not a number of at least 1")
 }
 
 /// Parses a regular expression, whose error has one line.

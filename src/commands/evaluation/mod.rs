@@ -196,8 +196,7 @@ impl Evaluation<'_> {
         log: &mut TokenLog,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Outcome, Error> {
-        let (measures, groups) = (self.measures, self.reference.groups.as_ref());
-        let prompts = self.reference.prompts.as_ref();
+        let measures = self.measures;
         let mut outcome = Outcome {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
             ..Outcome::default()
@@ -218,27 +217,13 @@ impl Evaluation<'_> {
         let mut klds = KldSoFar::default();
         klds.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
-        let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
         let timing = pipeline::evaluate(sources, rows, of_rows, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
-                    let first = window.records.first().map_or(0, |record| record.window);
-                    let prompt = prompts.and_then(|of| of.list.get(first as usize));
-                    let spans = prompt.into_iter().flat_map(Prompt::span_of_each);
-                    let spans: Vec<u32> = spans.take(window.tokens.len()).collect();
-                    for record in &mut window.records {
-                        // Its rows show none of these.
-                        record.group = groups.map_or(0, |of| of.of_window(record.window));
-                        let next = record.position + 1;
-                        record.span = spans.get(next as usize).copied().unwrap_or(0);
-                        if prompts.is_some_and(|of| of.is_greedy(record.window, next)) {
-                            record.flags |= TokenRecord::NEXT_IS_GREEDY;
-                        }
-                        if record.next_token().is_some_and(is_special) {
-                            record.flags |= TokenRecord::NEXT_IS_SPECIAL;
-                        }
-                        if let Some(most_divergent) = &mut outcome.most_divergent {
+                    self.mark(&mut window.records, window.tokens.len());
+                    if let Some(most_divergent) = &mut outcome.most_divergent {
+                        for record in &window.records {
                             let (tokens, position) = (&window.tokens, record.position);
                             let context = || DivergentToken::context_of(tokens, position);
                             most_divergent.push(record, context);
@@ -266,6 +251,32 @@ impl Evaluation<'_> {
             Err(error) => return Err(error),
         }
         Ok(outcome)
+    }
+
+    /// Marks the records of a window of `n_tokens` with what its rows do not show: its group, and the
+    /// span of each next token, and if that is special or was chosen greedily.
+    fn mark(&self, records: &mut [TokenRecord], n_tokens: usize) {
+        let Some(window) = records.first().map(|record| record.window) else {
+            return;
+        };
+        let groups = self.reference.groups.as_ref();
+        let group = groups.map_or(0, |of| of.of_window(window));
+        let prompts = self.reference.prompts.as_ref();
+        let prompt = prompts.and_then(|of| of.list.get(window as usize));
+        let spans = prompt.into_iter().flat_map(Prompt::span_of_each);
+        let spans: Vec<u32> = spans.take(n_tokens).collect();
+        let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
+        for record in records {
+            let next = record.position + 1;
+            record.group = group;
+            record.span = spans.get(next as usize).copied().unwrap_or(0);
+            if prompts.is_some_and(|of| of.is_greedy(window, next)) {
+                record.flags |= TokenRecord::NEXT_IS_GREEDY;
+            }
+            if record.next_token().is_some_and(is_special) {
+                record.flags |= TokenRecord::NEXT_IS_SPECIAL;
+            }
+        }
     }
 
     /// Makes the report of a result. `n_windows`: how many windows were to be evaluated, if known.

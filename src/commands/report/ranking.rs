@@ -42,12 +42,9 @@ fn mean(model: &ComparedModel) -> f64 {
 /// is at most as large, and at most as far from the reference, and better in one of these. Caches that
 /// cannot be compared do not count.
 pub fn mark_pareto_front(models: &mut [ComparedModel]) {
-    let counts_caches = caches_are_comparable(models);
-    let point = |model: &ComparedModel| {
-        let ([size, cache], kld) = point(model)?;
-        Some(([size, if counts_caches { cache } else { 0 }], kld))
-    };
-    let points: Vec<Option<([u64; 2], f64)>> = models.iter().map(point).collect();
+    let cache_counts = caches_are_comparable(models);
+    let points = models.iter().map(|model| point(model, cache_counts));
+    let points: Vec<Option<([u64; 2], f64)>> = points.collect();
     for (model, point) in models.iter_mut().zip(&points) {
         let Some((size, kld)) = point else { continue };
         let dominates = |(other_size, other_kld): &([u64; 2], f64)| {
@@ -59,10 +56,13 @@ pub fn mark_pareto_front(models: &mut [ComparedModel]) {
     }
 }
 
-/// The sizes and the mean KLD of a candidate, where the model's size and the mean are known.
-fn point(model: &ComparedModel) -> Option<([u64; 2], f64)> {
+/// The sizes and the mean KLD of a candidate, where the model's size and the mean are known. The KV
+/// cache is 0 unless `cache_counts`.
+fn point(model: &ComparedModel, cache_counts: bool) -> Option<([u64; 2], f64)> {
     model.model.shown_bytes().filter(|_| model.is_candidate())?;
-    Some((size(model), model.mean_kld()?.value))
+    let [size, cache] = size(model);
+    let cache = if cache_counts { cache } else { 0 };
+    Some(([size, cache], model.mean_kld()?.value))
 }
 
 /// Adjusts the p-values of all ratios to the best for their number, and marks the models that cannot

@@ -130,7 +130,7 @@ fn quantized_values_without_flash_attention_are_refused_before_anything_is_loade
         error.starts_with("--sweep ctv=q4_0: ") && error.contains("--flash-attn is off"),
         "{error}"
     );
-    // Quantized keys are no trouble.
+    // Keys may be quantized without it.
     assert_eq!(refused(&|settings| settings.sweep.truncate(2)), "");
     let error = refused(&|settings| {
         settings.sweep.clear();
