@@ -251,7 +251,7 @@ const charts = withData(page => page.models, {
             data: {values: models},
             encoding: {
                 x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
-                y: {field: "accepted", type: "quantitative", title: "drafted tokens that are accepted", scale: {zero: false, nice: false, padding: 20}, axis: {format: ".3~p", tickCount: 6}},
+                y: {field: "accepted", type: "quantitative", title: "drafted tokens that are accepted", scale: {zero: false, nice: false, padding: 20}, axis: {format: ".5~p", tickCount: 6}},
             },
             layer: [
                 ...(withInterval.length > 0 ? [{
