@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the numbers of reports against numpy and scipy, from the sidecars.
+"""Checks the numbers of evaluations and reports against numpy and scipy, from the sidecars.
 
+    kl -m A.gguf -r ref.gz --json A.json
     kl report *.kls --json report.json
     kl report A.kls B.kls --pair --json pair.json
-    tests/check_report_with_numpy.py report.json pair.json
+    tests/check_report_with_numpy.py A.json report.json pair.json
 
 The sidecars are read from the paths in the reports. They are whole, all rows in them are finite,
-and a pair is of two quants. Means and differences are checked from 6 clusters on. Exits with 1 if
-a number is off by more than 1e-9, relative.
+and a pair is of two quants. Intervals of means and differences are checked from 6 clusters on, and
+what only an evaluation's whole report shows (quantiles, perplexity and the like) at 95 % and without
+groups. Exits with 1 if a number is off by more than 1e-9, relative.
 """
 import copy
 import json
@@ -19,7 +21,7 @@ from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src" / "stats"))
-from oracle import Stratified, blocks, drafts, parts, ratio  # noqa: E402
+from oracle import Stratified, blocks, described, drafts, parts, ratio  # noqa: E402
 
 FIELDS = [
     ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
@@ -119,10 +121,15 @@ class Clusters:
         kind = "block" if self.are_blocks else "part" if self.are_parts else "window"
         for key, expected in [("kind", kind), ("n", self.n), ("windows_per_block", self.longest)]:
             check(f"{name}, {key}", got[key], expected)
+        if self.are_parts:
+            pieces = self.of["position"] // 256
+            longest = max(len(np.unique(pieces[self.of_token == part])) for part in np.unique(self.of_token))
+            check(f"{name}, positions_per_part", got["positions_per_part"], 256 * longest)
 
     def check_mean(self, name, got, x, tokens, outside, at_least=-np.inf, ends=("lo", "hi")):
         """Checks the mean of x over some tokens, with its interval."""
         if len(np.unique(self.of_token[tokens])) < 6:
+            check(f"{name}, value", got["value"], x[tokens].mean())
             return
         mean = self.mean(x, tokens)
         are_equal = np.isclose(mean.se, mean.cluster_se, rtol=1e-12, atol=0)
@@ -191,6 +198,37 @@ def check_acceptance(model, of, clusters, outside):
         check(name, drafted["accepted"]["value"], mean.value)
         check(f"{name}, lo", drafted["accepted"]["lo"], max(lo, 0.0))
         check(f"{name}, hi", drafted["accepted"]["hi"], min(hi, float(n)))
+
+
+def check_described(model, of, clusters):
+    """Checks the numbers of a whole report: moments, quantiles, agreement, perplexity, and so on."""
+    if clusters.n < 6 or model["confidence"] != 0.95 or len(np.unique(of["group"])) > 1:
+        return
+    columns = (of[key] for key in ("window", "position", "token", "kld", "reverse_kld", "ref_nll", "eval_nll",
+                                   "ref_top_rank", "eval_top_rank", "acceptance"))
+    for pointer, expected in described(columns, clusters.of_token):
+        got = model
+        for key in pointer[1:].split("/"):
+            got = got[int(key) if isinstance(got, list) else key]
+        is_index = pointer.endswith(("/window", "/position", "/token", "/n_tokens"))
+        expected = (int if is_index else float)(expected)
+        name = f"{model['label']}, {pointer}"
+        check(name, got, expected if np.isfinite(expected) else None)
+
+
+def check_evaluation(evaluation):
+    """Checks the models of one run, each by itself."""
+    for model in evaluation["models"]:
+        of, outside = records(model["sidecar"]), 1 - model["confidence"]
+        clusters = Clusters(of, model["clusters"]["rule"], [of["kld"]])
+        clusters.check(model["label"], model["clusters"])
+        check(f"{model['label']}, n_tokens", model["n_tokens"], len(of))
+        check(f"{model['label']}, n_windows", model["n_windows"], len(np.unique(of["window"])))
+        check("autocorrelation", model["clusters"]["autocorrelation"], clusters.autocorrelation)
+        check_described(model, of, clusters)
+        check_bins(model, of, clusters, outside)
+        check_acceptance(model, of, clusters, outside)
+    return f"{len(evaluation['models'])} models"
 
 
 def check_report(report):
@@ -281,6 +319,7 @@ def check_in_depth(pair):
 for path in sys.argv[1:]:
     with open(path, encoding="utf-8") as f:
         report = json.load(f)
-    print(f"{path}: {check_report(report) if 'models' in report else check_in_depth(report)}")
+    of_kind = check_report if "pairs" in report else check_evaluation if "models" in report else check_in_depth
+    print(f"{path}: {of_kind(report)}")
 print(f"{n_checked} numbers, {n_wrong} wrong; largest relative error {worst:.1e}")
 sys.exit(int(n_wrong > 0 or n_checked == 0))

@@ -6,8 +6,9 @@
     kl -m q4.gguf  -r ref.gz --sidecar out.kls
     tests/check_with_numpy.py ref.gz eval.gz out.kls
 
-The references may be native files of either encoding, or kl.py's. Exits with 1 if a KL is off by
-more than 1e-6 relative and 1e-9 absolute, or an acceptance by more than 1e-6.
+The references may be native files of either encoding, or kl.py's. Every number of each record is checked.
+Exits with 1 if one is off by more than 1e-6 relative and 1e-9 absolute, an acceptance by more than 1e-6, or
+a top token or a rank at all.
 """
 import ast
 import gzip
@@ -63,6 +64,31 @@ def ln_softmax(row):
     return row - np.log(np.exp(row).sum())
 
 
+def expected(record, ref, evaluated):
+    """A record's numbers, computed from the two rows."""
+    ln_p, ln_q = ln_softmax(ref), ln_softmax(evaluated)
+    p, q = np.exp(ln_p), np.exp(ln_q)
+    # Lower indices come first among equals.
+    tops = ref.argmax(), evaluated.argmax()
+    rank = lambda row, of: 1 + (row > row[of]).sum() + (row[:of] == row[of]).sum()
+    token = record["token"]
+    has_next = token != 2**32 - 1
+    return {
+        "kld": (p * (ln_p - ln_q)).sum(),
+        "reverse_kld": (q * (ln_q - ln_p)).sum(),
+        "acceptance": np.minimum(p, q).sum(),
+        "ref_nll": -ln_p[token] if has_next else np.nan,
+        "eval_nll": -ln_q[token] if has_next else np.nan,
+        "ref_entropy": -(p * ln_p).sum(),
+        "ref_top_p": p[tops[0]],
+        "eval_top_p": q[tops[1]],
+        "ref_top": tops[0],
+        "eval_top": tops[1],
+        "ref_top_rank": rank(evaluated, tops[0]),
+        "eval_top_rank": rank(ref, tops[1]),
+    }
+
+
 def main():
     with open(sys.argv[3], "rb") as f:
         assert f.readline() == b"kl_sidecar_v1\n"
@@ -71,22 +97,20 @@ def main():
         rest = f.read()
         n_records = int.from_bytes(rest[-24:-16], "little")
         records = np.frombuffer(rest, RECORD, count=n_records)
-    worst = {"kld": 0.0, "reverse_kld": 0.0, "acceptance": 0.0}
+    worst = {}
     n = 0
     for record, ref, evaluated in zip(records, rows(sys.argv[1]), rows(sys.argv[2])):
-        ln_p, ln_q = ln_softmax(ref), ln_softmax(evaluated)
-        exact = {
-            "kld": (np.exp(ln_p) * (ln_p - ln_q)).sum(),
-            "reverse_kld": (np.exp(ln_q) * (ln_q - ln_p)).sum(),
-            "acceptance": np.minimum(np.exp(ln_p), np.exp(ln_q)).sum(),
-        }
-        for name, value in exact.items():
+        for name, value in expected(record, ref, evaluated).items():
             # In units of what is allowed.
-            allowed = 1e-6 if name == "acceptance" else max(1e-6 * abs(value), 1e-9)
-            error = abs(record[name] - value) / allowed
-            worst[name] = max(worst[name], error)
+            is_index = isinstance(value, np.integer)
+            allowed = 0.5 if is_index else 1e-6 if name == "acceptance" else max(1e-6 * abs(value), 1e-9)
+            are_nan = np.isnan(value) and np.isnan(record[name])
+            error = 0.0 if are_nan else abs(float(record[name]) - float(value)) / allowed
+            # NaN beside a number is wrong too.
+            worst[name] = max(worst.get(name, 0.0), error if error == error else np.inf)
         n += 1
-    print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {worst}")
+    errors = ", ".join(f"{name} {error:.1g}" for name, error in worst.items())
+    print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {errors}")
     sys.exit(int(n != len(records) or max(worst.values()) > 1))
 
 

@@ -377,7 +377,7 @@ def sign_test():
             for a, b in [(1, 0), (3, 3), (2, 9), (40, 20), (150, 151), (9000, 9500), (0, 300)]]
 
 
-def quantiles(name, x, cluster, ps, pinned):
+def quantiles(name, x, cluster, ps):
     ends, ordered = [], np.sort(x)
     for p in ps:
         below = x <= np.quantile(x, p)
@@ -388,10 +388,9 @@ def quantiles(name, x, cluster, ps, pinned):
     mj = mstats.mquantiles_cimj(x, ps, alpha=0.05)
     out = []
     for i, p in enumerate(ps):
-        if p in pinned:
-            each = [("p", p), ("value", np.quantile(x, p)), ("lo", los[i]), ("hi", his[i]),
-                    ("mj_lo", mj[0][i]), ("mj_hi", mj[1][i])]
-            out += [(f"{name}/quantiles/{i}/{k}", v) for k, v in each if np.isfinite(v)]
+        each = [("p", p), ("value", np.quantile(x, p)), ("lo", los[i]), ("hi", his[i]),
+                ("mj_lo", mj[0][i]), ("mj_hi", mj[1][i])]
+        out += [(f"{name}/quantiles/{i}/{k}", v) for k, v in each]
     return out
 
 
@@ -403,26 +402,24 @@ def top_share(x, one_of):
 
 def drafts(window, position, acceptance, n):
     """The accepted tokens of drafts of n along the text, and the residual of each position."""
+    follows = (window[1:] == window[:-1]) & (position[1:] == position[:-1] + 1)
+    starts, products = np.arange(len(window)), np.ones(len(window))
     value, residuals = 0, np.zeros(len(window))
-    for k in range(1, n + 1):
-        starts = [i for i in range(len(window) - k + 1) if (window[i:i + k] == window[i]).all()
-                  and (position[i:i + k] == position[i] + np.arange(k)).all()]
-        products = np.array([np.prod(acceptance[i:i + k]) for i in starts])
+    for k in range(n):
+        if k > 0:
+            goes_on = starts + k < len(window)
+            goes_on[goes_on] = follows[starts[goes_on] + k - 1]
+            starts, products = starts[goes_on], products[goes_on]
+        products = products * acceptance[starts + k]
         value += products.mean()
         residuals[starts] += (products - products.mean()) * len(window) / len(starts)
     return value, residuals
 
 
-def summary(name, windows_per_block):
-    rows = records()
-    window, position, token = (np.array([r[i] for r in rows]) for i in range(3))
-    kld, reverse, ref_nll, eval_nll = (np.array([r[i] for r in rows]) for i in range(3, 7))
-    cluster = window // windows_per_block
-    means = stats.rankdata([kld[window == w].mean() for w in np.unique(window)])
-    means -= means.mean()
-    out = [("/n_tokens", len(rows)), ("/clusters/n", len(np.unique(cluster))),
-           ("/clusters/windows_per_block", windows_per_block),
-           ("/clusters/autocorrelation", (means[1:] * means[:-1]).sum() / (means**2).sum())]
+def described(columns, cluster):
+    """The numbers of an evaluation at 95 %, each with its place in the JSON; infinite where that has null."""
+    window, position, token, kld, reverse, ref_nll, eval_nll, ref_rank, eval_rank, acceptance = columns
+    out = []
     for name_of, x in [("/kld", kld), ("/reverse_kld", reverse)]:
         n = len(x)
         mean = stats.bayes_mvs(x, 0.95)[0]
@@ -436,13 +433,11 @@ def summary(name, windows_per_block):
         at = x.argmax()
         out += [(f"{name_of}/max_at/{k}", v[at]) for k, v in
                 [("window", window), ("position", position), ("token", token)]]
-        ps = [0.5, 0.9, 0.95, 0.99, 0.999]
-        out += quantiles(name_of, x, cluster, ps, ps)
+        out += quantiles(name_of, x, cluster, [0.5, 0.9, 0.95, 0.99, 0.999])
         out += [(f"{name_of}/tail/top_0_1_percent", top_share(x, 1000)),
                 (f"{name_of}/tail/top_1_percent", top_share(x, 100)),
                 (f"{name_of}/tail/mean_without_max", np.delete(x, at).mean())]
-    same, ref_rank, eval_rank = (np.array([r[i] for r in rows]) for i in range(7, 10))
-    for name_of, hits in [("ref_top1", same), ("ref_top5", ref_rank <= 5),
+    for name_of, hits in [("ref_top1", ref_rank == 1), ("ref_top5", ref_rank <= 5),
                           ("ref_top10", ref_rank <= 10), ("eval_top5", eval_rank <= 5),
                           ("eval_top10", eval_rank <= 10)]:
         share = hits.mean()
@@ -453,7 +448,6 @@ def summary(name, windows_per_block):
                 (f"/agreement/{name_of}/hi", hi),
                 (f"/agreement/{name_of}/design_effect", clustered.design_effect),
                 (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
-    acceptance = 1 / (1 + reverse)
     for n in [1, 2, 5, 16]:
         mean, residuals = drafts(window, position, acceptance, n)
         clustered = Clustered(mean, residuals, cluster)
@@ -491,13 +485,31 @@ def summary(name, windows_per_block):
     rms = np.sqrt(square.mean())
     out += [("/delta_p/mean/value", mean.statistic), ("/delta_p/mean/lo", mean.minmax[0]),
             ("/delta_p/mean/hi", mean.minmax[1])]
+    out += [("/delta_p/mean/se", dp.std(ddof=1) / np.sqrt(n))]
     out += Clustered(dp.mean(), dp - dp.mean(), cluster).named("/delta_p/mean")
     out += [("/delta_p/rms/value", rms), ("/delta_p/rms/se", 0.5 / rms * square.std(ddof=1) / np.sqrt(n))]
     out += Clustered(square.mean(), square - square.mean(), cluster).named(
         "/delta_p/rms", np.sqrt, 0.5 / rms)
     out += [("/delta_p/min", dp.min()), ("/delta_p/max", dp.max())]
     out += quantiles("/delta_p", dp, cluster, [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95,
-                                               0.99, 0.999], [0.001, 0.01, 0.99, 0.999])
+                                               0.99, 0.999])
+    return out
+
+
+def summary(name, windows_per_block):
+    rows = records()
+    window, position, token, kld, reverse, ref_nll, eval_nll, _, *ranks = map(np.array, zip(*rows))
+    columns = (window, position, token, kld, reverse, ref_nll, eval_nll, *ranks, 1 / (1 + reverse))
+    cluster = window // windows_per_block
+    means = stats.rankdata([kld[window == w].mean() for w in np.unique(window)])
+    means -= means.mean()
+    out = [("/n_tokens", len(rows)), ("/clusters/n", len(np.unique(cluster))),
+           ("/clusters/windows_per_block", windows_per_block),
+           ("/clusters/autocorrelation", (means[1:] * means[:-1]).sum() / (means**2).sum())]
+    # Of the quantiles of a change in probability, only the two at each end are pinned.
+    left_out = ("/delta_p/mean/se", *(f"/delta_p/quantiles/{i}/" for i in range(2, 9)))
+    out += [(pointer, value) for pointer, value in described(columns, cluster)
+            if np.isfinite(value) and not pointer.startswith(left_out)]
     print(f"pub const {name}: [(&str, f64); {len(out)}] = [")
     for pointer, value in out:
         print(f'    ("{pointer}", {literal(float(value))}),')
