@@ -71,7 +71,9 @@ impl ChatTemplate {
         environment.add_filter("string", python::to_string);
         environment.add_filter("length", python::length);
         environment.add_filter("count", python::length);
+        environment.add_filter("indent", python::indent);
         environment.add_test("sequence", python::is_sequence);
+        environment.add_test("iterable", python::is_iterable);
         let refuse = |message: String| Err::<Value, _>(python::invalid(message));
         environment.add_function("raise_exception", refuse);
         environment.add_function("strftime_now", python::strftime_now);

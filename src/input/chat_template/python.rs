@@ -71,6 +71,7 @@ pub(super) fn to_string(value: &Value) -> Result<String, Error> {
         None => {
             let layout = Layout {
                 is_json: false,
+                is_ascii: false,
                 indent: None,
                 sort_keys: false,
                 separators: [", ", ": "].map(str::to_owned),
@@ -98,6 +99,54 @@ pub(super) fn is_sequence(value: &Value) -> bool {
         value.kind(),
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
     )
+}
+
+/// Returns true if a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
+/// there are tools.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// `indent`: jinja2's, which keeps an empty last line.
+pub(super) fn indent(
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => Some(width),
+        None => kwargs.get("width")?,
+    };
+    let flag = |given: Option<bool>, name: &str| -> Result<bool, Error> {
+        let given = match given {
+            None => kwargs.get(name)?,
+            given => given,
+        };
+        Ok(given.unwrap_or(false))
+    };
+    let (first, blank) = (flag(first, "first")?, flag(blank, "blank")?);
+    kwargs.assert_all_used()?;
+    let margin = match &width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::from(u8::try_from(width.clone())?)),
+        },
+    };
+    let mut out = String::new();
+    for (i, line) in text.split('\n').enumerate() {
+        let is_indented = if i == 0 {
+            first
+        } else {
+            blank || !line.is_empty()
+        };
+        out.push_str(if i > 0 { "\n" } else { "" });
+        out.push_str(if is_indented { &margin } else { "" });
+        out.push_str(line);
+    }
+    Ok(out)
 }
 
 fn quoted(text: &str) -> String {
@@ -150,14 +199,12 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?;
     let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
     kwargs.assert_all_used()?;
-    if ensure_ascii == Some(true) {
-        return Err(invalid("tojson(ensure_ascii=True) is not supported"));
-    }
     let comma = if indent.is_some() { "," } else { ", " };
     let separators = separators.unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()]);
     let separators = separators.try_into();
     let json = Layout {
         is_json: true,
+        is_ascii: ensure_ascii == Some(true),
         indent,
         sort_keys: sort_keys == Some(true),
         separators: separators.map_err(|_| invalid("tojson: separators must be two strings"))?,
@@ -171,6 +218,8 @@ struct Layout {
     /// False for `repr`, in which characters that only Python's tables list as unprintable are not
     /// escaped.
     is_json: bool,
+    /// True if JSON escapes all but ASCII.
+    is_ascii: bool,
     /// Spaces per level; `None` for one line.
     indent: Option<u8>,
     sort_keys: bool,
@@ -201,7 +250,7 @@ impl Layout {
             ValueKind::String => {
                 let text = value.as_str().unwrap_or_default();
                 out.push_str(&if self.is_json {
-                    escaped(text)?
+                    self.escaped(text)?
                 } else {
                     quoted(text)
                 });
@@ -240,7 +289,7 @@ impl Layout {
             if is_dict {
                 if self.is_json && item.as_str().is_none() {
                     // A key that is not a string becomes the string of its JSON.
-                    let key = escaped(&out.split_off(start))?;
+                    let key = self.escaped(&out.split_off(start))?;
                     out.push_str(&key);
                 }
                 out.push_str(colon);
@@ -260,10 +309,25 @@ impl Layout {
             out.extend(std::iter::repeat_n(' ', usize::from(indent) * depth));
         }
     }
-}
 
-/// A string in JSON. serde escapes what Python escapes, and nothing else.
-fn escaped(text: &str) -> Result<String, Error> {
-    serde_json::to_string(text)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    /// A string in JSON. serde escapes what Python escapes unless it is to write ASCII.
+    fn escaped(&self, text: &str) -> Result<String, Error> {
+        let json = serde_json::to_string(text)
+            .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+        if !self.is_ascii {
+            return Ok(json);
+        }
+        let mut ascii = String::new();
+        for c in json.chars() {
+            match c {
+                ' '..='~' => ascii.push(c),
+                _ => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(ascii, "\\u{unit:04x}");
+                    }
+                }
+            }
+        }
+        Ok(ascii)
+    }
 }

@@ -103,7 +103,7 @@ fn errors_are_one_line_with_the_cause_and_its_line() {
         ("{{ messages.x.y }}", "undefined value"),
         ("{{ 'a' + 1 }}", "string and number"),
         ("{{ missing | tojson }}", "undefined has no JSON form"),
-        ("{{ 'é' | tojson(ensure_ascii=True) }}", "ensure_ascii"),
+        ("{{ 'a' | indent(1000000000) }}", "chat template:1"),
         ("{{ 1 | tojson(indent=1000000000) }}", "chat template:1"),
         ("{{ strftime_now('%Q') }}", "'%Q'"),
         ("{% include 'other' %}", "other"),
