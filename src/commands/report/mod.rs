@@ -17,7 +17,7 @@ use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NotCompared, PairKind,
-    RatioToBest,
+    RatioToBest, Sizes,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Clusters, Confidence, Paired, SpanRatio};
@@ -279,7 +279,7 @@ impl Comparer {
         });
         let mut models: Vec<ComparedModel> = models.collect();
         ranking::mark_incomplete(&mut models);
-        models.sort_by(ranking::by_mean_kld);
+        ranking::sort(&mut models);
         ranking::make_distinct(&mut models);
         ranking::mark_pareto_front(&mut models);
         let reference = rows.first().map(|row| ComparedReference::of(row.header()));
@@ -306,8 +306,9 @@ mod tests;
 fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let candidates = models.iter().filter(|model| model.is_candidate());
     let mut by_size: Vec<&ComparedModel> = candidates.clone().collect();
-    by_size.retain(|model| model.model.shown_bytes().is_some());
-    by_size.sort_by_key(|model| (model.model.shown_bytes(), ranking::cache(model)));
+    let sizes = Sizes::of(models);
+    by_size.retain(|model| sizes.bytes(model).is_some());
+    by_size.sort_by_key(|model| sizes.bytes(model));
     let to_best = candidates.filter_map(|model| {
         let best = best.filter(|best| *best != model.index)?;
         Some((PairKind::Best, model.index, best))

@@ -1,16 +1,19 @@
 //! The place of a row among the others: its rank, its label, and the Pareto front.
 
-use crate::report::comparison::{ComparedModel, caches_are_comparable};
+use crate::report::comparison::{ComparedModel, Sizes};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
 use crate::stats::{Confidence, SpanRatio, holm};
 
 /// Sorts by mean KLD, of equal ones by size. Those that leave out tokens come after the others.
-pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
-    let incomplete = |model: &ComparedModel| model.is_incomplete;
-    incomplete(a)
-        .cmp(&incomplete(b))
-        .then_with(|| mean(a).total_cmp(&mean(b)))
-        .then_with(|| size(a).cmp(&size(b)))
+pub fn sort(models: &mut [ComparedModel]) {
+    let sizes = Sizes::of(models);
+    let size = |model: &ComparedModel| sizes.bytes(model).unwrap_or(u64::MAX);
+    models.sort_by(|a, b| {
+        a.is_incomplete
+            .cmp(&b.is_incomplete)
+            .then_with(|| mean(a).total_cmp(&mean(b)))
+            .then_with(|| size(a).cmp(&size(b)))
+    });
 }
 
 /// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
@@ -22,47 +25,30 @@ pub fn mark_incomplete(models: &mut [ComparedModel]) {
     }
 }
 
-/// The size in bytes, the largest there is where it is not known, and the KV cache's.
-fn size(model: &ComparedModel) -> [u64; 2] {
-    let size = model.model.shown_bytes();
-    [size.unwrap_or(u64::MAX), cache(model)]
-}
-
-/// The bytes of the KV cache; 0 where they are not recorded.
-pub fn cache(model: &ComparedModel) -> u64 {
-    model.set_up.kv_cache_bytes.unwrap_or(0)
-}
-
 /// The mean KLD; infinite where there is none.
 fn mean(model: &ComparedModel) -> f64 {
     model.mean_kld().map_or(f64::INFINITY, |mean| mean.value)
 }
 
-/// Marks the models that no other candidate dominates: none is at most as large, with a KV cache that
-/// is at most as large, and at most as far from the reference, and better in one of these. Caches that
-/// cannot be compared do not count.
+/// Marks the models that no other candidate dominates: none is at most as large and at most as far from
+/// the reference, and better in one of the two.
 pub fn mark_pareto_front(models: &mut [ComparedModel]) {
-    let cache_counts = caches_are_comparable(models);
-    let points = models.iter().map(|model| point(model, cache_counts));
-    let points: Vec<Option<([u64; 2], f64)>> = points.collect();
+    let sizes = Sizes::of(models);
+    let points: Vec<Option<(u64, f64)>> = models.iter().map(|model| point(model, sizes)).collect();
     for (model, point) in models.iter_mut().zip(&points) {
         let Some((size, kld)) = point else { continue };
-        let dominates = |(other_size, other_kld): &([u64; 2], f64)| {
-            let is_as_small = other_size.iter().zip(size).all(|(other, own)| other <= own);
-            let is_better = other_size != size || other_kld < kld;
-            is_as_small && other_kld <= kld && is_better
+        let dominates = |(other_size, other_kld): &(u64, f64)| {
+            let is_better = other_size < size || other_kld < kld;
+            other_size <= size && other_kld <= kld && is_better
         };
         model.pareto = !points.iter().flatten().any(dominates);
     }
 }
 
-/// The sizes and the mean KLD of a candidate, where the model's size and the mean are known. The KV
-/// cache is 0 unless `cache_counts`.
-fn point(model: &ComparedModel, cache_counts: bool) -> Option<([u64; 2], f64)> {
-    model.model.shown_bytes().filter(|_| model.is_candidate())?;
-    let [size, cache] = size(model);
-    let cache = if cache_counts { cache } else { 0 };
-    Some(([size, cache], model.mean_kld()?.value))
+/// The size and the mean KLD of a candidate, where both are known.
+fn point(model: &ComparedModel, sizes: Sizes) -> Option<(u64, f64)> {
+    let size = sizes.bytes(model).filter(|_| model.is_candidate())?;
+    Some((size, model.mean_kld()?.value))
 }
 
 /// Adjusts the p-values of all ratios to the best for their number, and marks the models that cannot
@@ -225,7 +211,7 @@ mod tests {
             .map(|model| model.label.as_str())
             .collect();
         assert_eq!(incomplete, [label.as_str()]);
-        models.sort_by(by_mean_kld);
+        sort(&mut models);
         assert_eq!(models.last().unwrap().label, label);
         models.iter_mut().for_each(|model| model.pareto = false);
         mark_pareto_front(&mut models);

@@ -10,14 +10,6 @@ use crate::report::set_up::setting;
 /// The type of the KV cache beside which others are shown: llama.cpp's default.
 const USUAL: &str = "f16";
 
-/// Returns true if the sizes of all models' KV caches are recorded, and each is that of as many windows.
-pub fn caches_are_comparable(models: &[ComparedModel]) -> bool {
-    let n_seq = |model: &ComparedModel| model.set_up.n_seq.unwrap_or(1);
-    let is_recorded = |model: &ComparedModel| model.set_up.kv_cache_bytes.is_some();
-    let are_alike = |pair: &[ComparedModel]| matches!(pair, [a, b] if n_seq(a) == n_seq(b));
-    models.iter().all(is_recorded) && models.windows(2).all(are_alike)
-}
-
 /// A model that was run with several types of the KV cache.
 pub(super) struct Caches<'c> {
     /// The model's name.

@@ -10,6 +10,7 @@ mod markdown;
 mod model;
 mod names;
 mod sentence;
+mod sizes;
 mod spans;
 mod text;
 
@@ -27,13 +28,13 @@ use crate::stats::{Clustering, Confidence};
 /// otherwise.
 pub const NEAR: f64 = 1.1;
 
-pub use caches::caches_are_comparable;
 pub use csv::CSV_START;
 pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
 pub(super) use in_use::AS_A_DRAFT;
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};
+pub use sizes::Sizes;
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
@@ -115,10 +116,15 @@ impl Comparison {
             .find(|model| model.is_candidate() && model.mean_kld().is_some())
     }
 
+    /// The sizes by which the models are compared.
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes::of(&self.models)
+    }
+
     /// The unit that suits the models' sizes.
     pub(super) fn size_unit(&self) -> SizeUnit {
-        let sizes = self.models.iter();
-        let sizes = sizes.filter_map(|model| model.model.shown_bytes());
+        let models = self.models.iter();
+        let sizes = models.filter_map(|model| self.sizes().bytes(model));
         SizeUnit::for_sizes(sizes.max().unwrap_or(0))
     }
 

@@ -44,8 +44,8 @@ pub struct ComparedModel {
     /// best is below the bound `near`, or both are exactly the reference's equals. True for the best
     /// itself, false for what is not ranked.
     pub is_as_near: bool,
-    /// True if no other model is at most as large, in its file and its KV cache, and at most as far
-    /// from the reference. False for what is not ranked, and where the size is not known.
+    /// True if no other model is at most as large and at most as far from the reference. KV caches count
+    /// as part of the size where they differ and the size of each is recorded. False for what is not ranked, and where the size is not known.
     pub pareto: bool,
     /// The share of tokens with at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
@@ -107,8 +107,7 @@ impl ComparedModel {
 pub enum PairKind {
     /// The second is the best model.
     Best,
-    /// The second is the next model by size, which may be as large; of one size, by the size of its
-    /// KV cache.
+    /// The second is the next model by size, which may be as large.
     Size,
 }
 

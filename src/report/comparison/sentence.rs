@@ -1,6 +1,6 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
-use super::{ComparedModel, Comparison, caches_are_comparable};
+use super::{ComparedModel, Comparison};
 use crate::report::number::{bytes, count, count_of, ends, ratio, short_kld, short_percent};
 use crate::stats::ClusterKind;
 
@@ -108,21 +108,14 @@ impl Comparison {
         ]
     }
 
-    /// Says what a smaller model than the nearest costs, its KV cache included where all are recorded;
-    /// `None` where sizes are not known.
+    /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
     fn smaller(
         &self,
         best: &ComparedModel,
         others: &[&ComparedModel],
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Option<String> {
-        // The KV caches of models that were run with several save memory too.
-        let cache = |model: &ComparedModel| model.set_up.kv_cache_bytes;
-        let counts_caches = caches_are_comparable(&self.models);
-        let size = |model: &ComparedModel| {
-            let cache = cache(model).filter(|_| counts_caches);
-            model.model.shown_bytes()?.checked_add(cache.unwrap_or(0))
-        };
+        let size = |model: &ComparedModel| self.sizes().bytes(model);
         let best_size = size(best)?;
         let saved = |model: &ComparedModel| best_size.checked_sub(size(model)?).filter(|n| *n > 0);
         let smaller = others.iter().filter(|model| model.pareto);

@@ -106,10 +106,14 @@ impl Comparison {
 
     /// A row for each model.
     fn models_text(&self, names: &Names) -> String {
-        let unit = self.size_unit();
+        let (unit, sizes) = (self.size_unit(), self.sizes());
         let size = format!("size\n{}", unit.symbol);
         let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
-        let titles = [
+        // The runs of one model need the space for their names.
+        let bpw = |model: &ComparedModel| model.model.bpw;
+        let first = self.models.first().and_then(bpw);
+        let shows_bpw = !sizes.has_caches || self.models.iter().any(|model| bpw(model) != first);
+        let mut titles = vec![
             "",
             "",
             "\nmodel",
@@ -121,6 +125,10 @@ impl Comparison {
             "same\ntop %",
             "PPL\nratio",
         ];
+        let at_bpw = 4;
+        if !shows_bpw {
+            titles.remove(at_bpw);
+        }
         names.fitted(|name| {
             let mut candidates = 0;
             let rows = self.models.iter().map(|model| {
@@ -132,22 +140,25 @@ impl Comparison {
                 };
                 let mean = model.mean_kld();
                 let interval = mean.map(|of| ends(of.lo, of.hi, short_kld));
-                let size = model.model.shown_bytes();
-                let size = size.map(|size| size as f64 / unit.bytes);
-                vec![
+                let size = sizes.bytes(model).map(|size| size as f64 / unit.bytes);
+                let mut cells = vec![
                     rank,
                     marks(model),
                     name(&model.label),
                     or_undefined(size, |size| format!("{size:.2}")),
-                    or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
+                    or_undefined(bpw(model), |bpw| format!("{bpw:.2}")),
                     or_undefined(mean, |mean| short_kld(mean.value)),
                     interval.unwrap_or_default(),
                     or_undefined(model.q99(), short_kld),
                     or_undefined(model.same_top(), |share| format!("{:.2}", 100.0 * share)),
                     or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
-                ]
+                ];
+                if !shows_bpw {
+                    cells.remove(at_bpw);
+                }
+                cells
             });
-            columns(titles, rows, 3, 1)
+            columns(titles.clone(), rows, 3, 1)
         })
     }
 
@@ -165,6 +176,9 @@ impl Comparison {
         }
         if self.models.iter().any(|model| model.is_noise_floor) {
             line(NOISE, "the noise floor: the reference's own model");
+        }
+        if self.sizes().has_caches {
+            line("size:", "that of the file and of the KV cache");
         }
         for model in self.models.iter().filter(|model| model.is_incomplete) {
             let n = count_of(model.n_left_out(), "token");

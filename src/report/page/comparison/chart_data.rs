@@ -63,7 +63,8 @@ struct ChartModel<'c> {
 impl<'c> ChartData<'c> {
     /// `front`: the steps of the Pareto front.
     pub fn of(comparison: &'c Comparison, front: &[Step<'c>], unit: SizeUnit) -> Self {
-        let model = |model| ChartModel::of(model, unit.bytes);
+        let sizes = comparison.sizes();
+        let model = |model| ChartModel::of(model, sizes.bytes(model), unit.bytes);
         Self {
             unit: unit.symbol,
             window: comparison.reference.unit(),
@@ -82,8 +83,8 @@ impl<'c> ChartData<'c> {
 }
 
 impl<'c> ChartModel<'c> {
-    fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
-        let (size, mean) = (model.model.shown_bytes(), model.mean_kld());
+    fn of(model: &'c ComparedModel, size: Option<u64>, unit_bytes: f64) -> Self {
+        let mean = model.mean_kld();
         let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
         let acceptance = model.summary.acceptance.as_ref();
         let accepted = acceptance.map(|of| of.mean);

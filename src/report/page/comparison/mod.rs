@@ -27,7 +27,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let models = &comparison.models;
     let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
-    let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
+    let size = |m: &ComparedModel| comparison.sizes().bytes(m);
+    let unsized_models = models.iter().filter(|m| size(m).is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
     let by_ratio = |holds: fn(&Ratio) -> bool| -> Vec<String> {
@@ -44,12 +45,13 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         c => Value::from(Serde(comparison)),
         best => comparison.best().map(|model| Value::from(Serde(model))),
         has_sizes => data.has_sizes(),
+        has_caches => comparison.sizes().has_caches,
         window => reference.unit(),
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
         // Labels are unique.
         left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
-        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
+        sizes => models.iter().map(|m| (label(m), size(m))).collect::<BTreeMap<_, _>>(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
         few => FEW_TOKENS,

@@ -9,7 +9,7 @@ use crate::report::number::{SizeUnit, finite};
 #[derive(Serialize, Debug)]
 pub(super) struct Step<'c> {
     pub label: &'c str,
-    /// Bytes of its file.
+    /// Its size in bytes.
     pub size: u64,
     /// The mean KLD in nats.
     pub kld: f64,
@@ -37,7 +37,7 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     let front = front.filter_map(|m| {
         Some(Step {
             label: &m.label,
-            size: m.model.shown_bytes()?,
+            size: comparison.sizes().bytes(m)?,
             kld: m.mean_kld()?.value,
             gain: None,
         })

@@ -1,0 +1,63 @@
+//! The sizes by which models are compared.
+
+use super::ComparedModel;
+
+/// The sizes of a comparison's models: those of their files, and of their KV caches too where these
+/// differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    pub has_caches: bool,
+}
+
+impl Sizes {
+    /// Chooses the sizes by which these models are compared. KV caches count only if the size of each is
+    /// recorded, and is that of as many windows.
+    pub fn of(models: &[ComparedModel]) -> Self {
+        let all = |is_alike: fn(&ComparedModel, &ComparedModel) -> bool| {
+            let pairs = models.windows(2);
+            pairs
+                .filter_map(|pair| pair.first().zip(pair.last()))
+                .all(|(a, b)| is_alike(a, b))
+        };
+        let is_recorded = |model: &ComparedModel| model.set_up.kv_cache_bytes.is_some();
+        let of_as_many = all(|a, b| a.set_up.n_seq.unwrap_or(1) == b.set_up.n_seq.unwrap_or(1));
+        let are_equal = all(|a, b| a.set_up.kv_cache_bytes == b.set_up.kv_cache_bytes);
+        Self {
+            has_caches: models.iter().all(is_recorded) && of_as_many && !are_equal,
+        }
+    }
+
+    /// The bytes of a model; `None` where its file's size is not known.
+    pub fn bytes(self, model: &ComparedModel) -> Option<u64> {
+        let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
+        let file = model.model.shown_bytes()?;
+        Some(file.saturating_add(cache.unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    #[test]
+    fn caches_count_where_they_can_be_compared_and_differ() {
+        let mut models = sample::comparison().models;
+        models.truncate(2);
+        models[1].model = models[0].model.clone();
+        let file = models[0].model.shown_bytes().unwrap();
+        let mut more = |caches: [Option<u64>; 2], n_seq: Option<u32>| {
+            for (model, bytes) in models.iter_mut().zip(caches) {
+                model.set_up.kv_cache_bytes = bytes;
+            }
+            models[1].set_up.n_seq = n_seq;
+            let sizes = Sizes::of(&models);
+            [0, 1].map(|i| sizes.bytes(&models[i]).unwrap() - file)
+        };
+        assert_eq!(more([Some(5), Some(7)], None), [5, 7]);
+        assert_eq!(more([Some(5), Some(7)], Some(1)), [5, 7]);
+        assert_eq!(more([Some(5), Some(7)], Some(4)), [0, 0]);
+        assert_eq!(more([Some(5), Some(5)], None), [0, 0]);
+        assert_eq!(more([Some(5), None], None), [0, 0]);
+    }
+}
