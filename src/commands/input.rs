@@ -89,6 +89,12 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     if input.n_turns_left_out > 0 {
         watch.warn(Warning::TurnsLeftOut(input.n_turns_left_out));
     }
+    if let Some(unanswered) = &input.unanswered {
+        watch.warn(Warning::Unanswered {
+            n: unanswered.n_windows,
+            why: unanswered.why.clone(),
+        });
+    }
     match (input.plan.n_unscored, &input.prompts) {
         (0, _) => {}
         (n, None) => watch.warn(Warning::UnscoredWindows(n as u64)),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use kl_formats::{Prompt, WindowSpec};
 
 use super::chat::Chat;
 use super::generation::{
-    Answered, Answers, Asked, Conversation, Generation, GenerationStep, answer,
+    Answered, Answers, Asked, Conversation, Generation, GenerationStep, Next, answer,
 };
 use super::spans::opening_at_end;
 use crate::engine::Model;
@@ -19,6 +19,14 @@ pub struct Dialogue<'t> {
     /// The line of the file, for messages.
     pub line: String,
     pub turns: Turns<'t>,
+}
+
+/// Windows that have no answer and so no rows, because their conversations ended before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unanswered {
+    pub n_windows: u64,
+    /// The reason, of the first of those conversations, with its file and line.
+    pub why: String,
 }
 
 /// The prompts of a conversation.
@@ -50,10 +58,11 @@ pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
 /// Lets the model answer the prompts of these windows, which are planned for the longest answers, and
 /// all prompts that come before one of them in its conversation. Each window gets its prompt and its
 /// answer, and no more rows than it was planned for; `first_scored` gives the first scored position
-/// of a window's tokens, of which so many are its prompt.
+/// of a window's tokens, of which so many are its prompt. A window whose conversation has ended before
+/// it loses its tokens and its rows: it stays in the plan, since parts share that.
 ///
 /// # Errors
-/// Those of [`answer`], or a template that refuses an answer.
+/// Those of [`answer`].
 pub fn answer_prompts<M: Model>(
     windows: &mut [&mut WindowSpec],
     prompts: &mut [Prompt],
@@ -62,7 +71,7 @@ pub fn answer_prompts<M: Model>(
     answers: &Answers,
     model: &M,
     generation: &mut Generation<'_>,
-) -> Result<()> {
+) -> Result<Option<Unanswered>> {
     // A window that `-n` has cut may end within its prompt.
     let is_cut = |window: &WindowSpec, prompts: &[Prompt]| {
         let prompt = prompts.get(window.window as usize);
@@ -75,8 +84,9 @@ pub fn answer_prompts<M: Model>(
     let mut firsts = Vec::new();
     let mut n_answers = 0;
     for dialogue in dialogues {
-        let first = dialogue.first_window;
-        let end = wanted.partition_point(|window| *window < first + dialogue.n_turns());
+        let (first, n_turns) = (dialogue.first_window, dialogue.n_turns());
+        let line = dialogue.line;
+        let end = wanted.partition_point(|window| *window < first + n_turns);
         let last = end
             .checked_sub(1)
             .and_then(|last| wanted.get(last).copied());
@@ -91,7 +101,6 @@ pub fn answer_prompts<M: Model>(
                 ends.truncate(n as usize);
                 Box::new(OpenChat {
                     chat,
-                    line: dialogue.line,
                     ends: ends.into_iter(),
                     end: 0,
                     n_inserted: 0,
@@ -102,6 +111,7 @@ pub fn answer_prompts<M: Model>(
         };
         asked.push(Asked {
             first_window: first,
+            line,
             conversation,
         });
     }
@@ -109,18 +119,26 @@ pub fn answer_prompts<M: Model>(
         n_prompts: n_answers,
         n_tokens: n_answers * u64::from(answers.most),
     })?;
-    let answered = answer(model, asked, answers, generation)?;
+    let mut answered = answer(model, asked, answers, generation)?;
+    let why = answered.iter_mut().find_map(|turns| turns.cut_off.take());
     let of_dialogues = firsts.into_iter().zip(answered);
-    let of_windows = of_dialogues.flat_map(|(first, turns)| (first..).zip(turns));
+    let of_windows = of_dialogues.flat_map(|(first, turns)| (first..).zip(turns.answered));
     let mut of_windows: BTreeMap<u32, Answered> = of_windows.collect();
+    let mut n_unanswered = 0;
     for window in windows {
-        let Some(turn) = of_windows.remove(&window.window) else {
+        let turn = of_windows.remove(&window.window);
+        if turn.is_none() && wanted.binary_search(&window.window).is_err() {
             continue;
-        };
-        let n_prompt = turn.prompt.len() as u32;
+        }
+        let n_prompt = turn.as_ref().map_or(0, |turn| turn.prompt.len() as u32);
         if let Some(prompt) = prompts.get_mut(window.window as usize) {
             prompt.n_tokens = n_prompt;
         }
+        let Some(turn) = turn else {
+            n_unanswered += 1;
+            (window.tokens, window.first_scored, window.n_rows) = (Vec::new(), 0, 0);
+            continue;
+        };
         window.tokens = [turn.prompt, turn.answer].concat();
         window.first_scored = first_scored(&window.tokens, n_prompt);
         let scored_end = window.tokens.len().saturating_sub(1) as u32;
@@ -132,22 +150,25 @@ pub fn answer_prompts<M: Model>(
         }
         window.n_rows = window.n_rows.min(n_rows);
     }
-    Ok(())
+    let why = why.filter(|_| n_unanswered > 0);
+    Ok(why.map(|why| Unanswered {
+        n_windows: n_unanswered,
+        why,
+    }))
 }
 
 /// A prompt that is answered once.
 struct OneTurn(Option<Vec<u32>>);
 
 impl Conversation for OneTurn {
-    fn next(&mut self, _answer: Option<&[u32]>) -> Result<Option<Vec<u32>>> {
-        Ok(self.0.take())
+    fn next(&mut self, _answer: Option<&[u32]>) -> Result<Next> {
+        Ok(self.0.take().map_or(Next::End, Next::Prompt))
     }
 }
 
 /// A conversation under way.
 struct OpenChat<'t, 'm, M> {
     chat: Chat<'t>,
-    line: String,
     /// The numbers of given messages after which the model answers.
     ends: std::vec::IntoIter<usize>,
     /// The last of them, for which a prompt was made.
@@ -160,9 +181,9 @@ struct OpenChat<'t, 'm, M> {
 }
 
 impl<M: Model> Conversation for OpenChat<'_, '_, M> {
-    fn next(&mut self, answer: Option<&[u32]>) -> Result<Option<Vec<u32>>> {
+    fn next(&mut self, answer: Option<&[u32]>) -> Result<Next> {
         let Some(end) = self.ends.next() else {
-            return Ok(None);
+            return Ok(Next::End);
         };
         if let Some(answer) = answer {
             let ended = answer.split_last();
@@ -173,16 +194,17 @@ impl<M: Model> Conversation for OpenChat<'_, '_, M> {
             self.n_inserted += 1;
         }
         self.end = end;
-        let text = self.chat.prompt(end + self.n_inserted).map_err(|error| {
-            anyhow!(
-                "{}: the chat template refuses the conversation with the model's answers: {error}",
-                self.line
-            )
-        })?;
+        let text = match self.chat.prompt(end + self.n_inserted) {
+            Ok(text) => text,
+            Err(error) => {
+                let what = "the chat template refuses the conversation with the model's answers";
+                return Ok(Next::CutOff(format!("{what}: {error}")));
+            }
+        };
         opening_at_end(&text)
             .unwrap_or_default()
             .clone_into(&mut self.opened);
         let tokens = self.model.tokenize(&text, true)?;
-        Ok(Some(with_bos(self.model, tokens).0))
+        Ok(Next::Prompt(with_bos(self.model, tokens).0))
     }
 }

@@ -8,18 +8,29 @@ use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_
 
 /// A conversation with the model, which answers one prompt after the other.
 pub trait Conversation {
-    /// The tokens of the next prompt, after the answer to the last one: all that the model sees before
-    /// it answers. `None`: the conversation has ended. The first call has no answer.
+    /// The next prompt, after the answer to the last one. The first call has no answer.
     ///
     /// # Errors
-    /// Why the prompt cannot be made.
-    fn next(&mut self, answer: Option<&[u32]>) -> Result<Option<Vec<u32>>>;
+    /// A prompt that cannot be made whatever the answer was.
+    fn next(&mut self, answer: Option<&[u32]>) -> Result<Next>;
+}
+
+/// The next step of a conversation.
+pub enum Next {
+    /// The tokens of a prompt: all that the model sees before it answers.
+    Prompt(Vec<u32>),
+    /// Nothing is left to answer.
+    End,
+    /// What is left cannot follow the last answer, for this reason.
+    CutOff(String),
 }
 
 /// A conversation, and the number of the window that its first prompt becomes; later ones become
 /// the windows after that.
 pub struct Asked<'c> {
     pub first_window: u32,
+    /// The file and the line that it comes from, for messages.
+    pub line: String,
     pub conversation: Box<dyn Conversation + 'c>,
 }
 
@@ -29,6 +40,14 @@ pub struct Answered {
     pub prompt: Vec<u32>,
     /// At least one token. The last one ends the generation, unless there is no room for more.
     pub answer: Vec<u32>,
+}
+
+/// The turns of a conversation that the model has answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Turns {
+    pub answered: Vec<Answered>,
+    /// The reason why later turns have no answer, with the file and the line.
+    pub cut_off: Option<String>,
 }
 
 /// The way to choose the tokens of an answer, and how many.
@@ -74,17 +93,18 @@ pub enum GenerationStep {
 
 /// Lets `model` answer these conversations, and returns the turns of each. As many are open at a time
 /// as the context has sequences. Each prompt is decoded by itself, in calls of a batch; then the open
-/// answers grow together, by one token each in a call.
+/// answers grow together, by one token each in a call. A conversation ends before a prompt that leaves
+/// no room for an answer.
 ///
 /// # Errors
-/// Those of the conversations, of the model and of `generation`, a prompt that leaves no room for an
-/// answer, and a row without a top token.
+/// Those of the conversations, of the model and of `generation`, a first prompt that leaves no room for
+/// an answer, and a row without a top token.
 pub fn answer<M: Model>(
     model: &M,
     asked: Vec<Asked<'_>>,
     answers: &Answers,
     generation: &mut Generation<'_>,
-) -> Result<Vec<Vec<Answered>>> {
+) -> Result<Vec<Turns>> {
     // The last token is not decoded here, but will be part of a window.
     model.facts().check_window(answers.n_ctx.into())?;
     let mut options = (generation.context)(answers.n_ctx);
@@ -96,7 +116,7 @@ pub fn answer<M: Model>(
         n_batch: options.calls.n_batch.max(1) as usize,
         answers,
         generation,
-        done: asked.iter().map(|_| Vec::new()).collect(),
+        done: asked.iter().map(|_| Turns::default()).collect(),
     };
     let mut waiting = asked.into_iter().enumerate();
     let mut open: Vec<Option<Open<'_>>> = (0..options.n_seq).map(|_| None).collect();
@@ -123,6 +143,8 @@ pub fn answer<M: Model>(
 struct Open<'c> {
     /// Its index among all conversations.
     index: usize,
+    line: String,
+    turns: Turns,
     conversation: Box<dyn Conversation + 'c>,
     sequence: usize,
     /// The window that its prompt becomes.
@@ -139,6 +161,8 @@ impl<'c> Open<'c> {
     fn new((index, asked): (usize, Asked<'c>), sequence: usize) -> Self {
         Self {
             index,
+            line: asked.line,
+            turns: Turns::default(),
             conversation: asked.conversation,
             sequence,
             window: asked.first_window,
@@ -163,11 +187,11 @@ impl<'c> Open<'c> {
             Some(sampler) => sampler.choose(row),
             None => top_token(row),
         };
-        let (prompt, last) = (self.window, self.tokens.len().saturating_sub(1));
+        let (line, last) = (&self.line, self.tokens.len().saturating_sub(1));
         let token = token.ok_or_else(|| {
             let path = model.facts().path.display();
             anyhow!(
-                "{path}: cannot generate a token after prompt {prompt}, position {last}: the logits are not finite: leave out the prompt, or use another model"
+                "{path}: {line}: cannot generate a token after position {last}: the logits are not finite: leave out the prompt, or use another model"
             )
         })?;
         self.tokens.push(token);
@@ -183,8 +207,8 @@ struct Run<'r, 'g, M: Model> {
     n_batch: usize,
     answers: &'r Answers,
     generation: &'r mut Generation<'g>,
-    /// The turns of each conversation so far.
-    done: Vec<Vec<Answered>>,
+    /// The turns of each conversation that has ended.
+    done: Vec<Turns>,
 }
 
 impl<M: Model> Run<'_, '_, M> {
@@ -205,7 +229,7 @@ impl<M: Model> Run<'_, '_, M> {
     }
 
     /// Takes a conversation, whose answer has ended, to the first token of the next answer; `None`:
-    /// there is none.
+    /// the conversation ends.
     fn next<'c>(&mut self, mut of: Open<'c>) -> Result<Option<Open<'c>>> {
         let answered = of.answered();
         // Before the next prompt, which may fail.
@@ -214,24 +238,38 @@ impl<M: Model> Run<'_, '_, M> {
         }
         let answer = answered.as_ref().map(|answered| &answered.answer[..]);
         let next = of.conversation.next(answer)?;
+        let is_first = answered.is_none();
         if let Some(answered) = answered {
             of.window += 1;
-            let turns = self.done.get_mut(of.index);
-            turns
-                .into_iter()
-                .for_each(|turns| turns.push(answered.clone()));
+            of.turns.answered.push(answered);
             self.step(GenerationStep::Done)?;
         }
-        let Some(prompt) = next else {
-            return Ok(None);
+        let n_ctx = self.answers.n_ctx;
+        let cut_off = match next {
+            Next::Prompt(prompt) if (1..n_ctx as usize).contains(&prompt.len()) => {
+                return self.ask(of, prompt).map(Some);
+            }
+            Next::Prompt(prompt) => Some(format!(
+                "a prompt of {} tokens and an answer do not fit in a window of {n_ctx}: use a larger --n-ctx",
+                prompt.len()
+            )),
+            Next::CutOff(why) => Some(why),
+            Next::End => None,
         };
-        let (n_prompt, n_ctx) = (prompt.len(), self.answers.n_ctx);
-        if n_prompt == 0 || n_prompt >= n_ctx as usize {
-            bail!(
-                "prompt {}: {n_prompt} tokens and an answer do not fit in a window of {n_ctx}: raise --n-ctx, or shorten it",
-                of.window
-            );
+        let cut_off = cut_off.map(|why| format!("{}: {why}", of.line));
+        if let (Some(why), true) = (&cut_off, is_first) {
+            bail!("{why}");
         }
+        of.turns.cut_off = cut_off;
+        if let Some(done) = self.done.get_mut(of.index) {
+            *done = of.turns;
+        }
+        Ok(None)
+    }
+
+    /// Begins the answer to a prompt; one that is known is whole.
+    fn ask<'c>(&mut self, mut of: Open<'c>, prompt: Vec<u32>) -> Result<Open<'c>> {
+        let n_prompt = prompt.len();
         (of.tokens, of.n_prompt) = (prompt, n_prompt);
         let kept = self.generation.kept.as_ref();
         let kept = kept.and_then(|kept| kept.answer(of.window, &of.tokens));
@@ -239,14 +277,14 @@ impl<M: Model> Run<'_, '_, M> {
             of.tokens.extend(answer);
             // `-n` may have cut a window that was stored.
             if self.has_ended(&of) {
-                return Ok(Some(of));
+                return Ok(of);
             }
             of.tokens.truncate(n_prompt);
         }
         let sampling = self.answers.sampling.as_ref();
         of.sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
         self.begin(&mut of)?;
-        Ok(Some(of))
+        Ok(of)
     }
 
     /// Decodes a prompt, in place of what its sequence held, and chooses the first token of the
@@ -326,14 +364,14 @@ mod tests {
     }
 
     impl Conversation for Asks {
-        fn next(&mut self, answer: Option<&[u32]>) -> Result<Option<Vec<u32>>> {
+        fn next(&mut self, answer: Option<&[u32]>) -> Result<Next> {
             let Some(n_left) = self.n_left.checked_sub(1) else {
-                return Ok(None);
+                return Ok(Next::End);
             };
             self.n_left = n_left;
             let start = [self.start % 6, self.start / 6, n_left];
             let prompt = [&start[..], answer.unwrap_or_default()];
-            Ok(Some(prompt.concat()))
+            Ok(Next::Prompt(prompt.concat()))
         }
     }
 
@@ -344,11 +382,12 @@ mod tests {
         answers: &Answers,
         n_seq: u32,
         n_batch: u32,
-    ) -> Result<(Vec<Vec<Answered>>, Vec<GenerationStep>)> {
+    ) -> Result<(Vec<Turns>, Vec<GenerationStep>)> {
         let mut first_window = 0;
         let asked = n_turns.iter().zip(1..).map(|(&n_left, start)| {
             let asked = Asked {
                 first_window,
+                line: format!("line {start}"),
                 conversation: Box::new(Asks { start, n_left }),
             };
             first_window += n_left;
@@ -399,7 +438,10 @@ mod tests {
             let answers = answers(20, 500, seed);
             let (alone, _) = turns(&n_turns, &answers, 1, 512).unwrap();
             assert_eq!(
-                alone.iter().map(Vec::len).collect::<Vec<_>>(),
+                alone
+                    .iter()
+                    .map(|turns| turns.answered.len())
+                    .collect::<Vec<_>>(),
                 n_turns.map(|n| n as usize)
             );
             for (n_seq, n_batch) in [(2, 512), (3, 2), (8, 4), (20, 1)] {
@@ -411,7 +453,10 @@ mod tests {
         assert_ne!(sampled(Some(1)), sampled(Some(2)));
         assert_ne!(sampled(Some(1)), sampled(None));
         // The same prompt in another window is answered with other random numbers.
-        let same = |turns: Vec<Vec<Answered>>| turns[0][0].answer == turns[1][0].answer;
+        let same = |turns: Vec<Turns>| {
+            let [one, other] = [0, 1].map(|i: usize| &turns[i].answered[0].answer);
+            one == other
+        };
         assert!(!same(sampled(Some(1))));
     }
 
@@ -419,25 +464,55 @@ mod tests {
     fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
         let (all, steps) = turns(&[1; 40], &answers(6, 500, None), 4, 512).unwrap();
         let mut n_ended = 0;
-        for turn in all.iter().flatten() {
+        let all: Vec<&Answered> = all.iter().flat_map(|turns| &turns.answered).collect();
+        for turn in &all {
             let ends = turn.answer.iter().position(|&token| token == END);
             assert_eq!(turn.answer.len(), ends.map_or(6, |end| end + 1));
             n_ended += usize::from(ends.is_some());
         }
         assert!((5..36).contains(&n_ended), "{n_ended}");
-        let n_tokens: usize = all.iter().flatten().map(|turn| turn.answer.len()).sum();
+        let n_tokens: usize = all.iter().map(|turn| turn.answer.len()).sum();
         let count = |of| steps.iter().filter(|&&step| step == of).count();
         assert_eq!(count(GenerationStep::Token), n_tokens);
         assert_eq!(count(GenerationStep::Done), 40);
         // Each prompt holds the answer before it, so the second one leaves less room.
         let (turns_of, _) = turns(&[2], &answers(12, 16, Some(5)), 1, 512).unwrap();
-        for turn in turns_of.iter().flatten() {
+        for turn in turns_of.iter().flat_map(|turns| &turns.answered) {
             assert!(turn.prompt.len() + turn.answer.len() <= 16);
         }
         let full = turns(&[1], &answers(12, 3, None), 1, 512)
             .unwrap_err()
             .to_string();
-        assert!(full.contains("3 tokens and an answer do not fit"), "{full}");
+        let what = "line 1: a prompt of 3 tokens and an answer do not fit in a window of 3";
+        assert!(full.contains(what), "{full}");
+    }
+
+    #[test]
+    fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
+        // A later prompt has 3 tokens and those of the answer before it.
+        let n_turns = [3, 1, 3, 2, 3, 3];
+        let n_cut = [10, 15, 500].map(|n_ctx| {
+            let answers = answers(12, n_ctx, Some(5));
+            let (all, _) = turns(&n_turns, &answers, 2, 512).unwrap();
+            let mut n_cut = 0;
+            for ((of, n), line) in all.iter().zip(n_turns).zip(1..) {
+                let Some(why) = &of.cut_off else {
+                    assert_eq!(of.answered.len(), n as usize);
+                    continue;
+                };
+                let n_next = 3 + of.answered.last().unwrap().answer.len();
+                assert!(n_next >= n_ctx as usize && of.answered.len() < n as usize);
+                let what =
+                    format!("line {line}: a prompt of {n_next} tokens and an answer do not fit");
+                assert!(why.starts_with(&what), "{why}");
+                n_cut += 1;
+            }
+            n_cut
+        });
+        assert!(
+            n_cut[0] > 0 && n_cut[0] >= n_cut[1] && n_cut[2] == 0,
+            "{n_cut:?}"
+        );
     }
 
     #[test]
@@ -460,6 +535,7 @@ mod tests {
         };
         let asked = Asked {
             first_window: 0,
+            line: "line 1".to_owned(),
             conversation: Box::new(Asks {
                 start: 1,
                 n_left: 100,

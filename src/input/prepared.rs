@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use anyhow::Result;
 use kl_formats::{Groups, Prompt, Sampling, Shard, TextIdentity, WindowSpec, longest_window};
 
+use super::dialogue::Unanswered;
 use super::generation::Generation;
 use super::prompts::RawPrompts;
 use super::text::{self, Text};
@@ -127,8 +128,11 @@ pub struct PreparedInput {
     pub sampling: Option<Sampling>,
     /// The names of the prompts' spans; empty without spans.
     pub spans: Vec<String>,
-    /// Answers of conversations that are left out because they do not fit in a window.
+    /// Answers of conversations that are left out because they do not fit in a window, as was known
+    /// before any was generated.
     pub n_turns_left_out: u64,
+    /// The windows without an answer, because their conversations could not be continued.
+    pub unanswered: Option<Unanswered>,
 }
 
 impl PreparedInput {

@@ -61,14 +61,14 @@ impl<'s> RawPrompts<'s> {
             model,
         };
         let (mut windows, mut prompts, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut n_tokens, mut add_bos, mut n_left_out) = (0, true, 0);
+        let (mut n_tokens, mut add_bos, mut n_turns_left_out) = (0, true, 0);
         let mut dialogues = Vec::new();
         for line in lines {
             (generation.on_step)(GenerationStep::Prompt)?;
             let group = line.group.clone();
             let planned = maker.of(windows.len() as u32, line)?;
             n_tokens += planned.n_tokens;
-            n_left_out += planned.n_left_out;
+            n_turns_left_out += planned.n_left_out;
             add_bos &= planned.has_inserted_bos;
             for (window, prompt) in planned.windows {
                 windows.push(window);
@@ -90,7 +90,11 @@ impl<'s> RawPrompts<'s> {
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
         let longest_of_all = longest_window(&plan.windows);
         let mut plan = plan.limited(selection.max_rows);
-        let longest_window = longest_window(&plan.windows);
+        // Answers can make later prompts longer than they were planned.
+        let may_grow = source.generate.is_some() && prompts.iter().any(|prompt| prompt.continues);
+        let n_ctx = source.n_ctx.filter(|_| may_grow);
+        let longest_window = n_ctx.unwrap_or_else(|| longest_window(&plan.windows));
+        let mut unanswered = None;
         if let Some(most) = source.generate {
             let n_first = plan.first(selection.n_first_rows).len();
             if let Some(part) = selection.part {
@@ -103,10 +107,10 @@ impl<'s> RawPrompts<'s> {
             let windows = windows.filter_map(|(i, window)| is_wanted(i).then_some(window));
             let answers = Answers {
                 most,
-                n_ctx: longest_of_all,
+                n_ctx: n_ctx.unwrap_or(longest_of_all),
                 sampling: source.sampling,
             };
-            answer_prompts(
+            unanswered = answer_prompts(
                 &mut windows.collect::<Vec<_>>(),
                 &mut prompts,
                 dialogues,
@@ -145,7 +149,8 @@ impl<'s> RawPrompts<'s> {
             generated: source.generate,
             spans: span_names,
             sampling: source.sampling,
-            n_turns_left_out: n_left_out,
+            n_turns_left_out,
+            unanswered,
             ..PreparedInput::default()
         })
     }

@@ -11,7 +11,7 @@ use kl_formats::{Reference, Shard, States, TokenRecord, WindowSpec, n_rows};
 use super::computed::Computed;
 use super::kept_rows::KeptRows;
 use super::open_window::{OpenWindow, StoredRows, WindowRows};
-use super::selection::{Part, choose_windows, count, rows_per_window, sample, windows_to_share};
+use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::source::{Origin, ReferenceSource, RowsHere};
 use super::{Error, Timing, locked};
 use crate::engine::{EngineError, Head};
@@ -104,7 +104,7 @@ impl<'h> ReferenceRows<'h> {
         let most = max_rows.unwrap_or(u64::MAX);
         let (order, max_rows) = match shard {
             Some(shard) => {
-                let all = windows_to_share(rows, self.is_shuffled, max_rows);
+                let all = choose_windows(rows, self.is_shuffled, most);
                 let excess = count(rows, &all).saturating_sub(shard.n_rows);
                 let last = all.last().copied();
                 let order = Part::from(shard).keep(all);

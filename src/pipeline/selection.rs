@@ -112,21 +112,9 @@ pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
 /// there are to share out; `None` for a stream, which has no list of them.
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     let rows = rows_per_window(reference)?;
-    let order = windows_to_share(&rows, reference.is_shuffled(), max_rows);
+    let order = choose_windows(&rows, reference.is_shuffled(), max_rows.unwrap_or(u64::MAX));
     let n_rows = count(&rows, &order);
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
-}
-
-/// The windows that [`super::ReferenceRows::choose`] reads, without those that have no rows.
-pub(super) fn windows_to_share(
-    rows: &[u32],
-    is_shuffled: bool,
-    max_rows: Option<u64>,
-) -> Vec<usize> {
-    let max_rows = max_rows.unwrap_or(u64::MAX);
-    let mut order = choose_windows(rows, is_shuffled, max_rows);
-    order.retain(|&i| rows[i] > 0);
-    order
 }
 
 /// Counts the rows of the windows of `order`.
@@ -140,10 +128,11 @@ pub(super) fn rows_per_window(reference: &Reference) -> Option<Vec<u32>> {
     Some(n_rows.collect())
 }
 
-/// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.
+/// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has. One without rows is
+/// never read.
 pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
     if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
-        return (0..rows.len()).collect();
+        return (0..rows.len()).filter(|&i| rows[i] > 0).collect();
     }
     sample(rows, is_shuffled, max_rows)
 }
@@ -159,7 +148,7 @@ pub(super) fn sample(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usiz
     order.retain(|&i| {
         let wanted = n_rows < max_rows;
         n_rows += u64::from(rows[i]);
-        wanted
+        wanted && rows[i] > 0
     });
     order
 }

@@ -77,6 +77,12 @@ pub enum Warning {
         "left out: {} of conversations that grow longer than a window (--n-ctx makes windows longer)", count_of(*.0, "answer")
     )]
     TurnsLeftOut(u64),
+    /// Conversations could not be continued after an answer.
+    #[error(
+        "left out: {} of conversations that could not be continued, the first one: {why}", count_of(*.n, "answer")
+    )]
+    #[strum(serialize = "turns_left_out")]
+    Unanswered { n: u64, why: String },
     /// Prompts should be rendered by the model's chat template, but it has none.
     #[error(
         "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"

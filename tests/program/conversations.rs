@@ -283,3 +283,116 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
     let n = session.specs("short.gz").len();
     assert!((3..6).contains(&n), "{n}");
 }
+
+/// Three conversations, in the first and the last of which the user says "Stop."
+fn stopping_conversations(session: &Session) {
+    let lines = [
+        ["A dog ran.", "Stop.", "Why?"].as_slice(),
+        &["One.", "Two."],
+        &["Stop.", "Two.", "Three."],
+    ];
+    let lines = lines.map(|texts| {
+        let messages = texts
+            .iter()
+            .map(|text| json!({"role": "user", "content": text}));
+        json!({"messages": messages.collect::<Vec<_>>()}).to_string()
+    });
+    session.write("chat.jsonl", lines.join("\n"));
+}
+
+#[test]
+fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
+    let session = Session::new();
+    stopping_conversations(&session);
+    session.write("free.jinja", TURNS);
+    // An empty answer, with which turns are planned, is not refused.
+    let refusal = "{% if message.role == 'assistant' and message.content and \
+         messages[loop.index0 - 1].content == 'Stop.' %}{{ raise_exception('it was told to stop') }}{% endif %}";
+    let refusing = TURNS.replacen(" %}", &format!(" %}}{refusal}"), 1);
+    session.write("chat.jinja", refusing);
+    let write = |template: &str, more: &str| {
+        let input = format!("--prompts chat.jsonl --chat-template-file {template} --generate 6");
+        session.ok(&format!("-m @f16 -q --encoding f32 {input} {more}"))
+    };
+    write("free.jinja", "-w free.gz");
+    let run = write("chat.jinja", "-w ref.gz");
+    run.warns(&[
+        "left out: 3 answers",
+        "chat.jsonl: line 1",
+        "refuses",
+        "it was told to stop",
+    ]);
+    let (free, specs) = (session.specs("free.gz"), session.specs("ref.gz"));
+    assert_eq!(specs.len(), 8);
+    let prompts = session.header("ref.gz").prompts.unwrap();
+    for ((spec, free), prompt) in specs.iter().zip(free).zip(prompts) {
+        match spec.window {
+            2 | 6 | 7 => assert_eq!(
+                (spec.n_rows, prompt.n_tokens, &*spec.tokens),
+                (0, 0, &[][..])
+            ),
+            _ => assert_eq!(*spec, free),
+        }
+    }
+
+    // Parts, and runs that are cut off, make the same files.
+    let (whole, n_rows) = (session.read("ref.gz"), session.header("ref.gz").n_rows);
+    for part in 0..3 {
+        write("chat.jinja", &format!("-w ref.{part}.gz --shard {part}/3"));
+    }
+    session.ok("merge joined.gz ref.0.gz ref.1.gz ref.2.gz -q");
+    assert!(session.read("joined.gz") == whole);
+    session.ok("-m @q4 -r ref.gz -q --sidecar whole.kls");
+    let sidecar = session.read("whole.kls");
+    assert_eq!(
+        session.json("report whole.kls")["models"][0]["n_tokens"],
+        n_rows
+    );
+    for tenths in [4, 6, 8] {
+        let start = |whole: &[u8]| whole[..whole.len() * tenths / 10].to_vec();
+        session.write("again.gz.partial", start(&whole));
+        write("chat.jinja", "-w again.gz --resume");
+        assert!(session.read("again.gz") == whole, "{tenths}");
+        session.remove("again.gz");
+        session.write("again.kls.partial", start(&sidecar));
+        session.ok("-m @q4 -r ref.gz -q --sidecar again.kls --resume");
+        assert!(session.read("again.kls") == sidecar, "{tenths}");
+        session.remove("again.kls");
+    }
+    let result = session.result("compare ref.gz free.gz --no-sidecar");
+    assert_eq!(
+        (&result["n_tokens"], &result["kld"]["max"]),
+        (&json!(n_rows), &json!(0.0))
+    );
+}
+
+#[test]
+fn a_turn_that_outgrows_its_plan_is_left_out_unless_n_ctx_has_room() {
+    let session = Session::new();
+    stopping_conversations(&session);
+    // Answers are planned with the tokens that they were generated with, and not 12 times as many.
+    let twelve = TURNS.replace(
+        "message.content | trim",
+        "(message.content | trim) * (12 if message.role == 'assistant' else 1)",
+    );
+    session.write("chat.jinja", twelve);
+    let input = "--prompts chat.jsonl --chat-template-file chat.jinja --generate 12";
+    let n_answers = |name: &str, more: &str| {
+        let run = session.ok(&format!("-m @f16 {input} -w {name} {more}"));
+        let n = session
+            .specs(name)
+            .iter()
+            .filter(|spec| spec.n_rows > 0)
+            .count();
+        (n, run)
+    };
+    let (n, run) = n_answers("short.gz", "");
+    assert!((3..8).contains(&n), "{n}");
+    run.warns(&[
+        "left out: ",
+        "chat.jsonl: line 1: a prompt of ",
+        "use a larger --n-ctx",
+    ]);
+    let (n, run) = n_answers("long.gz", "-c 600");
+    assert_eq!(n, 8, "{}", run.stderr);
+}

@@ -69,7 +69,9 @@ pub fn pair(
     let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
     let mut finder = Finder::new(reference, other, by_tokens);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
-    for (index, window) in reference.windows.iter().enumerate() {
+    let has_rows = |window: &WindowSpec| window.n_rows > 0;
+    let windows = reference.windows.iter().enumerate();
+    for (index, window) in windows.filter(|(_, window)| has_rows(window)) {
         match finder.find(index, window) {
             Ok(Some((other_index, theirs))) => {
                 let (window, other) = match by_tokens {
@@ -111,9 +113,9 @@ pub fn pair(
         }
         watch.warn(Warning::MissingWindows { n, of });
     }
-    let unused = other.windows.len() - pairs.len();
+    let of = other.windows.iter().filter(|of| has_rows(of)).count();
+    let unused = of.saturating_sub(pairs.len());
     if unused > 0 {
-        let of = other.windows.len();
         watch.warn(Warning::UnusedWindows { unused, of });
     }
     if other.is_stream() && !reference.is_stream() {
@@ -158,7 +160,7 @@ impl<'f> Finder<'f> {
         for (index, window) in other.windows.iter().enumerate() {
             let number = finder.number(index, window);
             finder.by_number.insert(number, index);
-            if by_tokens && !finder.is_side_by_side {
+            if by_tokens && window.n_rows > 0 && !finder.is_side_by_side {
                 finder.by_tokens.insert((finder.tokens(window), index));
             }
         }
