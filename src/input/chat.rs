@@ -57,7 +57,9 @@ impl<'t> Chat<'t> {
     ///
     /// The two are told apart by rendering the messages with and without that one. A prompt may end
     /// otherwise than the text that the answer is in: with the mark that opens a thought, which a
-    /// template leaves out before an answer without one. The answer then begins where they part.
+    /// template leaves out before an answer without one. The answer then begins where they part. Or the
+    /// template writes the messages before an answer in another way once they are answered: the answer
+    /// then begins after the same header as in the prompt.
     ///
     /// # Errors
     /// Why the template refuses the messages.
@@ -70,30 +72,48 @@ impl<'t> Chat<'t> {
             return Ok((prompt.clone(), answer.to_owned()));
         }
         let history = self.render(before, Turn::Ended).unwrap_or_default();
-        let mut common = common_bytes(&prompt, &whole);
+        // The part of the prompt that asks for the answer, and that part without an opened thought.
         let asks = prompt.strip_prefix(&history).unwrap_or_default();
-        if !asks.is_empty() && common >= history.len() {
+        let header = opening_in(asks).and_then(|at| asks.get(..at));
+        let header = header.unwrap_or(asks);
+        let mut probed = before.to_vec();
+        probed.push(of_assistant(PROBE));
+        let probed = self.render(&probed, Turn::Ended);
+        let probed = probed.unwrap_or_else(|_| whole.clone());
+
+        let shared = common_bytes(&prompt, &whole).min(common_bytes(&prompt, &probed));
+        let start = match shared.checked_sub(history.len()) {
             // A mark that the answer shares by chance with its first characters is not shared.
-            if let Some(at) = opening_in(asks).map(|at| history.len() + at) {
-                common = common.min(at);
+            Some(n) if !asks.is_empty() => {
+                Some(history.len() + without_part_of_mark(asks, n).min(header.len()))
             }
-            let (prompt, answer) = whole.split_at(common);
+            // A template that always asks may open a thought, too.
+            _ => Some(without_part_of_mark(&prompt, shared)).filter(|&start| {
+                let (_, rest) = prompt.split_at(start);
+                opening_in(rest) == Some(0) && !has_content_of(rest, before.last())
+            }),
+        };
+        if let Some(start) = start {
+            let (prompt, answer) = whole.split_at(start);
             return Ok((prompt.to_owned(), answer.to_owned()));
         }
-        // The template writes the messages before an answer in another way once they are answered.
-        let mut probed = before.to_vec();
-        probed.push(Value::from_pairs([
-            ("role", "assistant"),
-            ("content", PROBE),
-        ]));
-        let probed = self.render(&probed, Turn::Ended)?;
         let (shared, _) = whole.split_at(common_bytes(&probed, &whole));
+        if let Some((_, begun)) = shared.rsplit_once(header).filter(|_| !header.is_empty())
+            && !has_content_of(begun, before.last())
+        {
+            let (_, answer) = whole.split_at(shared.len() - begun.len());
+            let opened = asks.get(header.len()..).unwrap_or_default();
+            return Ok(match answer.strip_prefix(opened) {
+                Some(answer) => (prompt.clone(), answer.to_owned()),
+                None => (format!("{history}{header}"), answer.to_owned()),
+            });
+        }
         // Blanks that the prompt does not end with are the model's own.
         let start = match prompt.ends_with(char::is_whitespace) {
             true => shared.len(),
             false => shared.trim_end().len(),
         };
-        let (_, answer) = whole.split_at(start);
+        let (_, answer) = whole.split_at(without_part_of_mark(&whole, start));
         Ok((prompt, answer.to_owned()))
     }
 
@@ -151,6 +171,21 @@ fn common_bytes(one: &str, other: &str) -> usize {
     let pairs = one.chars().zip(other.chars());
     let alike = pairs.take_while(|(a, b)| a == b);
     alike.map(|(c, _)| c.len_utf8()).sum()
+}
+
+/// The position `at` of a text, or that of the mark that it is inside of, such as `<think>` or `[INST]`.
+fn without_part_of_mark(text: &str, at: usize) -> usize {
+    let (before, _) = text.split_at(at);
+    let open = before.rfind(['<', '[']);
+    let is_mark = |begun: &str| !begun.contains(|c: char| "]>".contains(c) || c.is_whitespace());
+    open.filter(|&open| before.get(open..).is_some_and(is_mark))
+        .unwrap_or(at)
+}
+
+/// Returns true if a text may have the content of this message in it.
+fn has_content_of(text: &str, message: Option<&Value>) -> bool {
+    let content = message.and_then(|message| message.get_attr("content").ok());
+    content.is_none_or(|content| text.contains(content.as_str().unwrap_or_default().trim()))
 }
 
 fn of_assistant(text: &str) -> Value {

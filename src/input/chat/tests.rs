@@ -72,14 +72,62 @@ fn the_answers_are_those_that_transformers_finds() {
 }
 
 #[test]
-fn a_mark_that_is_shared_by_chance_is_not_shared() {
-    let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
-         {% if add_generation_prompt %}[assistant]<think>\n{% endif %}";
-    let template = template(source);
-    let messages = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"<b>"}]"#;
-    let (chat, _) = chat(&template, messages);
-    let (prompt, answer) = chat.answer(1).unwrap();
-    assert_eq!((&*prompt, &*answer), ("[user]a[assistant]", "<b>"));
+fn a_mark_or_a_word_that_is_shared_by_chance_is_not_shared() {
+    let ask = "{% if add_generation_prompt %}[assistant]";
+    let of_thinking = "{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }}";
+    for (asks, message, of_assistant, prompt, answer) in [
+        (
+            format!("{ask}<think>\n{{% endif %}}"),
+            r#""content":"<b>""#,
+            "[assistant]{{ m.content }}",
+            "[assistant]",
+            "<b>",
+        ),
+        // As Solar's, whose prompt may have an empty thought.
+        (
+            format!("{ask}<|think|><|end|>{{% endif %}}"),
+            r#""content":"b""#,
+            "[assistant]<|content|>{{ m.content }}",
+            "[assistant]",
+            "<|content|>b",
+        ),
+        // As Apriel's, whose prompt begins with words.
+        (
+            format!("{ask}\nHere are my steps:\n{{% endif %}}"),
+            r#""content":"b","thinking":"Here we go.""#,
+            &format!("[assistant]\n{of_thinking}"),
+            "[assistant]\n",
+            "Here we go.[FINAL]b",
+        ),
+        // As Command R7B's, which always asks, and opens and ends a thought.
+        (
+            "[assistant]<|START_THINKING|><|END_THINKING|>".to_owned(),
+            r#""content":"b""#,
+            "[assistant]<|START_RESPONSE|>{{ m.content }}",
+            "[assistant]",
+            "<|START_RESPONSE|>b[assistant]<|START_THINKING|><|END_THINKING|>",
+        ),
+        // The user's text ends with what could be a mark.
+        (
+            format!("{ask}{{% endif %}}"),
+            r#""content":"b""#,
+            ": {{ m.content }}",
+            "",
+            ": b",
+        ),
+    ] {
+        let source = format!(
+            "{{% for m in messages %}}{{% if m.role == 'user' %}}{{{{ m.content }}}}\
+             {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"
+        );
+        let template = template(&source);
+        let user = r#"{"role":"user","content":"1 <2"}"#;
+        let messages = format!(r#"[{user},{{"role":"assistant",{message}}}]"#);
+        let (chat, _) = chat(&template, &messages);
+        let got = chat.answer(1).unwrap();
+        let wanted = (format!("1 <2{prompt}"), answer.to_owned());
+        assert_eq!(got, wanted, "{source}");
+    }
 }
 
 #[test]
