@@ -80,14 +80,26 @@ pub fn context_sources<'m, M: Model + Sync>(
     }
 }
 
+/// The advice where the windows are those of a reference.
+pub const SHORTER_REFERENCE: &str = "write the reference with shorter windows";
+
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
-/// are longer than the context that it was trained for.
-pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Result<()> {
+/// are longer than the context that it was trained for; `advice` states how to make them shorter.
+pub fn check_windows(
+    n_ctx: u32,
+    model: &impl Model,
+    advice: &'static str,
+    watch: &Watch<'_>,
+) -> Result<()> {
     model.facts().check_window(n_ctx.into())?;
     if let Some(n_ctx_train) = model.facts().n_ctx_train
         && n_ctx > n_ctx_train
     {
-        watch.warn(Warning::LongWindow { n_ctx, n_ctx_train });
+        watch.warn(Warning::LongWindow {
+            n_ctx,
+            n_ctx_train,
+            advice,
+        });
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
-    Precedent, backend_identity, check_windows, context_options, largest_context,
+    Precedent, SHORTER_REFERENCE, backend_identity, check_windows, context_options, largest_context,
 };
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
@@ -23,9 +23,11 @@ use super::ref_model::{self, RefModel};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,
 };
-use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RunSettings};
-use super::subject::{CacheTypes, Subject};
-use crate::engine::{Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, Room};
+use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
+use super::subject::Subject;
+use crate::engine::{
+    Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, RECURRENT, Room,
+};
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -79,7 +81,7 @@ fn against_file<E: Engine>(
     };
     let info = ReferenceInfo::new(reference.about());
     let precedent = Precedent::of(reference.about().backend.as_ref());
-    check_caches(&settings.run, &settings.sweep, precedent.flash_attn)?;
+    check_caches(settings, precedent.flash_attn, engine)?;
     drop(reference);
     connect_devices(engine, &settings.run, watch)?;
     Ok(run.evaluate(info))
@@ -120,7 +122,7 @@ fn against_model<E: Engine>(
     engine: &E,
     watch: &Watch<'_>,
 ) -> Result<Report> {
-    check_caches(&settings.run, &settings.sweep, None)?;
+    check_caches(settings, None, engine)?;
     if let [only] = &settings.subjects()[..] {
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only, None)?;
@@ -281,7 +283,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let n_compared = check_vocabulary(reference.about(), &entries, settings.vocabulary, watch)?;
         let longest = reference.longest_window();
         if let Some(longest) = longest {
-            check_windows(longest, &model, watch)?;
+            check_windows(longest, &model, SHORTER_REFERENCE, watch)?;
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
@@ -407,16 +409,32 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
     }
 }
 
-/// Refuses quantized values in a KV cache without flash attention, which llama.cpp would refuse once the
-/// model is loaded. `precedent`: the flash attention of the reference, where it is recorded.
+/// Refuses a sweep of a model that has no KV cache, and quantized values in a KV cache without flash
+/// attention, which llama.cpp would refuse once the model is loaded. `precedent`: the flash attention of
+/// the reference, where it is recorded.
 ///
 /// # Errors
-/// If the run, or a cell of the sweep, wants both.
+/// If the run, or a cell of the sweep, wants it.
 fn check_caches(
-    run: &RunSettings,
-    sweep: &[CacheTypes],
+    settings: &EvaluateSettings,
     precedent: Option<FlashAttention>,
+    engine: &impl Engine,
 ) -> Result<()> {
+    let EvaluateSettings { run, sweep, .. } = settings;
+    let swept = settings.models.iter().filter(|_| !sweep.is_empty());
+    for path in swept {
+        // What is wrong with a file is reported when its turn comes.
+        let architecture = engine
+            .inspect(path)
+            .ok()
+            .and_then(|model| model.architecture);
+        if let Some(name) = architecture.filter(|name| RECURRENT.contains(&name.as_str())) {
+            bail!(
+                "--sweep: {} has no KV cache, as its architecture is {name}: leave it out, or evaluate it without --sweep",
+                path.display()
+            );
+        }
+    }
     if run.flash_attn.or(precedent) != Some(FlashAttention::Off) {
         return Ok(());
     }

@@ -53,7 +53,7 @@ pub fn load<'e, E: Engine>(
     };
     let prepared = input::prepare(raw, &model, run, false, &selection, None, watch)?;
     let longest = prepared.longest_window;
-    check_windows(longest, &model, watch)?;
+    check_windows(longest, &model, input.to_shorten(), watch)?;
     // Its context has one window open at a time.
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, longest, decoding, Precedent::default());

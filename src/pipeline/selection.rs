@@ -25,7 +25,7 @@ impl Part {
         let Self { index, count } = self;
         if n_windows < count as usize {
             bail!(
-                "--shard {self}: there are only {n_windows} windows: use at most {n_windows} parts"
+                "--shard {self}: more parts than there are windows ({n_windows}): use at most {n_windows}"
             );
         }
         Ok(Shard {
@@ -83,7 +83,7 @@ impl FromStr for Part {
             .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
         match numbers {
             Some((index, count)) if index < count => Ok(Self { index, count }),
-            _ => Err("expected I/N, as 0/3 for the first of three parts: I from 0 to N-1"),
+            _ => Err("expected I/N, such as 0/3 for the first of three parts: I from 0 to N-1"),
         }
     }
 }
@@ -187,6 +187,9 @@ mod tests {
         let part: Part = "0/6".parse().unwrap();
         assert_eq!(part.of(6, 60).unwrap().n_own_windows(), 1);
         let refused = part.of(5, 50).unwrap_err().to_string();
-        assert!(refused.contains("at most 5 parts"), "{refused}");
+        assert!(
+            refused.contains("more parts than there are windows (5): use at most 5"),
+            "{refused}"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Identical output in one sentence.
+//! Identical output in words.
 
-use super::number::{count, count_of};
+use super::number::{count, count_of, ends};
 use crate::stats::IdenticalOutput;
 
 /// Says for how many tokens the greedy answers are the same.
@@ -25,6 +25,21 @@ pub fn sentence(of: &IdenticalOutput) -> String {
     }
 }
 
+/// The tokens for which half of the answers are the same.
+pub fn median(of: &IdenticalOutput) -> String {
+    match of.median_tokens {
+        Some(0) => "no token".to_owned(),
+        Some(n) => tokens_of(n),
+        None => "their whole length".to_owned(),
+    }
+}
+
+/// The interval of the median. An end of 0 tokens is left out: every number of tokens is above it.
+pub fn median_ends(of: &IdenticalOutput) -> String {
+    let end = |end: Option<u32>| end.filter(|n| *n > 0).map(f64::from);
+    ends(end(of.median_lo), end(of.median_hi), |n| count(n as u64))
+}
+
 fn tokens_of(n: u32) -> String {
     count_of(n.into(), "token")
 }
@@ -32,13 +47,31 @@ fn tokens_of(n: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::made_up;
+    use crate::report::tests::{made_up, sample};
 
     /// The sentence about answers of 9 tokens, one of each differing at these (9: none).
     fn said(differ_at: &[u32]) -> String {
         let records = made_up::greedy(9, differ_at);
         let result = made_up::result("q4.gguf", 1, &records, &[]);
         sentence(&result.summary.identical_output.unwrap())
+    }
+
+    #[test]
+    fn a_median_of_no_token_has_words() {
+        let mut of = sample::identical(4.0);
+        let mut said = |lo, median_tokens, hi| {
+            (of.median_lo, of.median_tokens, of.median_hi) = (lo, median_tokens, hi);
+            (median(&of), median_ends(&of))
+        };
+        let words = |median: &str, ends: &str| (median.to_owned(), ends.to_owned());
+        assert_eq!(said(Some(0), Some(0), Some(0)), words("no token", ""));
+        assert_eq!(said(Some(0), Some(0), Some(3)), words("no token", "≤ 3"));
+        assert_eq!(said(Some(0), Some(2), None), words("2 tokens", ""));
+        assert_eq!(said(Some(1), Some(1), Some(3)), words("1 token", "[1, 3]"));
+        assert_eq!(
+            said(Some(9), None, None),
+            words("their whole length", "≥ 9")
+        );
     }
 
     #[test]

@@ -56,11 +56,16 @@ pub enum Warning {
     },
     /// Windows are longer than the model's training context.
     #[error(
-        "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"
+        "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; {advice}"
     )]
-    LongWindow { n_ctx: u32, n_ctx_train: u32 },
+    LongWindow {
+        n_ctx: u32,
+        n_ctx_train: u32,
+        /// The way to shorter windows.
+        advice: &'static str,
+    },
     /// The text is not all UTF-8.
-    #[error("{name}: {n} bytes are not UTF-8, the first at byte {first}: they are read as U+FFFD")]
+    #[error("{name}: {}, the first at byte {first}: read as U+FFFD", not_utf8(*.n))]
     NotUtf8 {
         name: String,
         n: usize,
@@ -292,11 +297,11 @@ pub enum Warning {
         wait: &'static str,
     },
     /// Windows of the reference are missing in the other file.
-    #[error("{n} of {of} windows of the reference are not in the other file: they are left out")]
+    #[error("left out: {n} of the reference's {}, not in the other file", count_of(*.of as u64, "window"))]
     MissingWindows { n: usize, of: usize },
     /// The other file has more windows than the reference.
     #[error(
-        "{unused} of {of} windows of the other file are not in the reference: they are left out"
+        "left out: {unused} of the other file's {}, not in the reference", count_of(*.of as u64, "window")
     )]
     UnusedWindows { unused: usize, of: usize },
     /// There are too few windows for their intervals.
@@ -399,6 +404,12 @@ fn as_in_more_cells(n: u64) -> String {
         1 => ", as in 1 more cell".to_owned(),
         n => format!(", as in {n} more cells"),
     }
+}
+
+/// A number of bytes, with its verb.
+fn not_utf8(n: usize) -> String {
+    let verb = if n == 1 { "is" } else { "are" };
+    format!("{} {verb} not UTF-8", count_of(n as u64, "byte"))
 }
 
 /// The text that a reference model finds improbable, and a possible reason.

@@ -55,6 +55,25 @@ fn each(check: impl Fn(&Session, &str)) {
     }
 }
 
+#[test]
+fn only_a_model_with_a_kv_cache_is_swept() {
+    for model in ["mamba", "falcon-h1"] {
+        let session = Session::new();
+        session.write("text.txt", &short_text()[..300]);
+        let path = fixture(&format!("architectures/{model}.gguf"));
+        fs::copy(&path, session.path("f16.gguf")).unwrap();
+        session.ok("-m f16.gguf -w ref.gz -t text.txt -c 96 -q");
+        let sweep = "-m f16.gguf -r ref.gz -q --sweep ctk=f16,q8_0 ctv=f16";
+        if model == "mamba" {
+            let why = "--sweep: f16.gguf has no KV cache, as its architecture is mamba";
+            let run = session.fails(sweep, 1, &[why]);
+            assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        } else {
+            session.ok(sweep);
+        }
+    }
+}
+
 /// The largest KLD of the f16 model against a reference.
 #[track_caller]
 fn largest(session: &Session, reference: &str, flags: &str) -> f64 {

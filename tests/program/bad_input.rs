@@ -83,7 +83,7 @@ fn a_text_that_is_not_utf8_is_read_with_a_warning() {
     let text = b"Once upon a time there was a caf\xe9 and a cat.";
     session.write("latin1.txt", text);
     let run = session.ok("-m @f16 -t latin1.txt -w r.gz -c 64 -q");
-    run.warns(&["latin1.txt: 1 byte", "UTF-8", "byte 32"]);
+    run.warns(&["latin1.txt: 1 byte is not", "UTF-8", "byte 32"]);
 }
 
 #[test]

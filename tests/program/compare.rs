@@ -45,6 +45,21 @@ fn every_kind_gives_numpys_numbers() {
     }
 }
 
+/// Each model answers in its own words, so two of their references are not of the same tokens.
+#[test]
+fn references_with_answers_of_two_models_are_refused_with_the_reason() {
+    let session = Session::new();
+    for (model, name) in [("@f16", "f16.gz"), ("@q2", "q2.gz")] {
+        session.ok(&format!(
+            "-m {model} -w {name} -q --prompts @prompts --generate 40"
+        ));
+    }
+    let why = "answers that a model generated are its own; evaluate the other model against this \
+               reference, with kl -m MODEL -r";
+    let run = session.fails("compare f16.gz q2.gz", 1, &["q2.gz: window", why]);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
 /// All columns of the tokens except their texts.
 fn columns(result: &Value) -> Value {
     let mut tokens = result["tokens"].clone();

@@ -44,6 +44,7 @@ fn each_cell_is_the_evaluation_of_its_types() {
         .1;
     let shown = table.lines().filter(|line| line.contains(" %")).count();
     assert!(shown >= 4, "{table}");
+    assert!(!run.stdout.contains("drafts"), "{}", run.stdout);
     // What the run prints is what kl report prints later.
     assert_eq!(run.stdout, session.ok("report . -q").stdout);
     let markdown = session.ok("report . --markdown -q").stdout;

@@ -161,7 +161,7 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
         None => number(text),
     };
     let in_range = share.filter(|share| (0.001..=0.5).contains(share));
-    in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
+    in_range.ok_or("expected a share of the mean from 0.1% to 50%, such as 5% or 0.05")
 }
 
 /// Parses a number, if it is right.

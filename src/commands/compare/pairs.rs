@@ -27,6 +27,12 @@ impl<'s> Side<'s> {
         self.windows.iter().any(|window| !window.tokens.is_empty())
     }
 
+    /// Returns true if a model generated the answers in its windows.
+    fn is_answered(&self) -> bool {
+        let prompts = self.file.about().prompts.as_ref();
+        prompts.is_some_and(|prompts| prompts.generated.is_some())
+    }
+
     /// Returns true if rows come in the order of the file only.
     fn is_stream(&self) -> bool {
         matches!(self.file.rows(), Rows::Stream(_))
@@ -210,8 +216,14 @@ impl<'f> Finder<'f> {
         let (position, (here, there)) = both
             .skip(self.skipped)
             .find(|(_, (here, there))| here != there)?;
+        let why = match self.reference.is_answered() || self.other.is_answered() {
+            true => {
+                "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
+            }
+            false => "the files differ in text or tokenizer; use files of the same text and model",
+        };
         Some(anyhow!(
-            "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: the files differ in text or tokenizer; use files of the same text and model",
+            "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: {why}",
             self.other.shown_path(),
             theirs.window,
             window.window,

@@ -74,7 +74,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
         if is_of_map(header, &prepared.text) {
             watch.warn(Warning::TextOfMap(format!("-t {source}")));
         }
-        check_windows(prepared.longest_window, &model, watch)?;
+        check_windows(prepared.longest_window, &model, source.to_shorten(), watch)?;
         let decoding = Decoding::of(&model, prepared.plan.most_rows());
         let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
         let (judging, kept_back) = split(prepared.plan.windows, run.max_rows);

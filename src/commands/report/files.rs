@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use kl_formats::SidecarReader;
 
 use crate::report::comparison::NotCompared;
-use crate::report::number::count;
+use crate::report::number::{count, count_of};
 
 /// The ending of a sidecar's name.
 const ENDING: &str = "kls";
@@ -83,7 +83,10 @@ fn not_done(path: &Path) -> NotCompared {
             let n = count(sidecar.records.len() as u64);
             match sidecar.header.n_records {
                 Some(of) => format!(": {n} of {} tokens", count(of)),
-                None => format!(": {n} tokens so far"),
+                None => format!(
+                    ": {} so far",
+                    count_of(sidecar.records.len() as u64, "token")
+                ),
             }
         }
         Err(_) => String::new(),

@@ -12,7 +12,8 @@ use kl_formats::{
 
 use crate::commands::calls::{Decoding, check_parallel};
 use crate::commands::context::{
-    Precedent, backend_identity, check_windows, context_options, context_sources, writer,
+    Precedent, SHORTER_REFERENCE, backend_identity, check_windows, context_options,
+    context_sources, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -140,7 +141,11 @@ impl<'s> Opened<'s> {
             );
         }
         let longest = longest_window(&windows);
-        check_windows(longest, model, watch)?;
+        let advice = match &settings.source {
+            SensitivitySource::Text(source) => source.to_shorten(),
+            SensitivitySource::Reference(_) => SHORTER_REFERENCE,
+        };
+        check_windows(longest, model, advice, watch)?;
         check_parallel(run, model)?;
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));

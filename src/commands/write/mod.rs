@@ -107,7 +107,7 @@ pub fn write<E: Engine>(
     };
 
     let longest = input.longest_window;
-    check_windows(longest, &model, watch)?;
+    check_windows(longest, &model, settings.input.to_shorten(), watch)?;
     let decoding = Decoding::of(&model, input.plan.most_rows());
     let context = |decoding| context_options(&settings.run, longest, decoding, precedent);
     let options = context(decoding);

@@ -10,6 +10,9 @@ use crate::report::set_up::setting;
 /// The type of the KV cache beside which others are shown: llama.cpp's default.
 const USUAL: &str = "f16";
 
+/// The index of the column with shares of that cache, which is only there if it was run.
+const SHARE: usize = 3;
+
 /// A model that was run with several types of the KV cache.
 pub(super) struct Caches<'c> {
     /// The model's name.
@@ -42,20 +45,18 @@ impl Comparison {
     /// The models that were run with several types of the KV cache. Of runs with the same types, the first
     /// counts; one whose size is not recorded is left out.
     pub(super) fn caches(&self) -> Vec<Caches<'_>> {
-        let mut of_models: Vec<(_, Vec<&ComparedModel>)> = Vec::new();
+        let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
         for model in &self.models {
-            let info = &model.model;
-            let file = (
-                &info.metadata_sha256,
-                &info.sample_sha256,
-                info.default_label(),
-            );
-            match of_models.iter_mut().find(|(other, _)| *other == file) {
-                Some((_, runs)) => runs.push(model),
-                None => of_models.push((file, vec![model])),
+            let is_its = |runs: &&mut Vec<&ComparedModel>| {
+                runs.first().is_some_and(|run| run.is_of_same_file(model))
+            };
+            match of_models.iter_mut().find(is_its) {
+                Some(runs) => runs.push(model),
+                None => of_models.push(vec![model]),
             }
         }
-        let caches = of_models.into_iter().filter_map(|((.., name), models)| {
+        let caches = of_models.into_iter().filter_map(|models| {
+            let name = printable(models.first()?.model.default_label());
             let mut runs: Vec<Run<'_>> = Vec::new();
             for run in models.into_iter().filter_map(Run::of) {
                 if runs.iter().all(|other| other.types != run.types) {
@@ -64,7 +65,6 @@ impl Comparison {
             }
             // Of equally large ones, the nearest comes first, as they are sorted already.
             runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
-            let name = printable(name);
             (runs.len() > 1).then_some(Caches { name, runs })
         });
         caches.collect()
@@ -89,35 +89,39 @@ impl Comparison {
         let runs = &caches.runs;
         let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes));
         let usual = runs.iter().find(|run| run.types == [USUAL; 2]);
-        let titles = [
+        let mut titles = vec![
             "  K".to_owned(),
             "V".to_owned(),
             format!("cache\n{}", unit.symbol),
-            format!("share of\n{USUAL}"),
             "mean\nKLD".to_owned(),
             "times\nthe best".to_owned(),
             format!("{} %\ninterval", short_percent(self.confidence.level())),
             "same\ntop %".to_owned(),
         ];
+        if usual.is_some() {
+            titles.insert(SHARE, format!("share of\n{USUAL}"));
+        }
         let row = |run: &Run<'_>| {
-            let share = usual.map(|usual| run.bytes as f64 / usual.bytes as f64);
             let to_best = run.model.ratio_to_best.map(|to_best| to_best.ratio);
             let [k, v] = &run.types;
-            vec![
+            let mut cells = vec![
                 format!("  {k}"),
                 v.clone(),
                 format!("{:.2}", run.bytes as f64 / unit.bytes),
-                or_undefined(share, percent_1),
                 or_undefined(run.model.mean_kld(), |mean| short_kld(mean.value)),
                 to_best.map_or_else(|| self.without_ratio(run.model), |of| ratio(of.value)),
                 to_best.map_or_else(String::new, |of| ends(of.lo, of.hi, ratio)),
                 or_undefined(run.model.same_top(), |share| {
                     format!("{:.2}", 100.0 * share)
                 }),
-            ]
+            ];
+            if let Some(usual) = usual {
+                cells.insert(SHARE, percent_1(run.bytes as f64 / usual.bytes as f64));
+            }
+            cells
         };
         CachesTable {
-            titles: titles.to_vec(),
+            titles,
             rows: runs.iter().map(row).collect(),
         }
     }
@@ -224,11 +228,10 @@ mod tests {
         let mut of = swept();
         of.models.remove(0);
         let text = of.caches_text();
-        let shares: Vec<bool> = text.lines().map(|line| line.contains(" %")).collect();
         assert!(text.contains("KV caches of q4"), "{text}");
         // Below the two lines of titles.
         let (q4, q2) = text.split_once("KV caches of q2").unwrap();
-        assert_eq!(q4.matches("0 %").count(), 0, "{shares:?} {q4}");
-        assert!(q2.contains("100.0 %"), "{q2}");
+        assert!(!q4.contains("share of") && !q4.contains("0 %"), "{q4}");
+        assert!(q2.contains("share of") && q2.contains("100.0 %"), "{q2}");
     }
 }

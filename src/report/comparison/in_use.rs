@@ -2,9 +2,10 @@
 
 use super::names::Names;
 use super::{ComparedModel, Comparison};
+use crate::report::identical_output::{median, median_ends};
 use crate::report::layout::{columns, wrapped};
 use crate::report::number::{bytes, count, ends, fixed, or_undefined, short_percent};
-use crate::stats::{Acceptance, Estimate, IdenticalOutput};
+use crate::stats::{Acceptance, Estimate};
 
 /// The lengths of the drafts that are shown.
 const DRAFTED: [u32; 3] = [4, 8, 16];
@@ -41,7 +42,7 @@ impl Comparison {
         };
         add(IDENTICAL, self.identical_table("\n"));
         add(ACCEPTED, self.acceptance_table("\n"));
-        if self.has_acceptance() {
+        if self.has_sizes_to_draft() {
             text.push_str(&wrapped(AS_A_DRAFT));
         }
         text
@@ -69,8 +70,7 @@ impl Comparison {
             cells.extend(accepted.map(|accepted| or_undefined(accepted, shown)));
             cells
         };
-        let models = self.models.iter();
-        let rows = models.filter_map(|model| {
+        let rows = self.drafts().into_iter().filter_map(|model| {
             let of = model.summary.acceptance.as_ref()?;
             Some((model.label.clone(), row(model, of)))
         });
@@ -93,11 +93,7 @@ impl Comparison {
             let of = model.summary.identical_output.as_ref()?;
             let cells = vec![
                 median(of),
-                ends(
-                    of.median_lo.map(f64::from),
-                    of.median_hi.map(f64::from),
-                    |n| count(n as u64),
-                ),
+                median_ends(of),
                 format!("{} of {}", count(of.n_identical), count(of.n_answers)),
             ];
             Some((model.label.clone(), cells))
@@ -108,11 +104,34 @@ impl Comparison {
         }
     }
 
-    /// Returns true if a model's acceptance is known.
-    pub(in crate::report) fn has_acceptance(&self) -> bool {
-        self.models
-            .iter()
-            .any(|model| model.summary.acceptance.is_some())
+    /// The models that could draft for the original, of which each file counts once, whatever its KV
+    /// cache; none where the models are runs of a single file.
+    pub(in crate::report) fn drafts(&self) -> Vec<&ComparedModel> {
+        let mut drafts: Vec<&ComparedModel> = Vec::new();
+        let models = self.models.iter();
+        for model in models.filter(|model| !model.is_reference_model) {
+            let is_known = drafts.iter().any(|other| other.is_of_same_file(model));
+            if model.summary.acceptance.is_some() && !is_known {
+                drafts.push(model);
+            }
+        }
+        let of_one_file = |models: &[ComparedModel]| match models {
+            [first, others @ ..] => others.iter().all(|other| first.is_of_same_file(other)),
+            [] => true,
+        };
+        match of_one_file(&self.models) {
+            true => Vec::new(),
+            false => drafts,
+        }
+    }
+
+    /// Returns true if there are drafts of several sizes to choose from.
+    pub(in crate::report) fn has_sizes_to_draft(&self) -> bool {
+        let drafts = self.drafts().into_iter();
+        let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());
+        sizes
+            .next()
+            .is_some_and(|first| sizes.any(|size| size != first))
     }
 }
 
@@ -123,11 +142,34 @@ pub(super) const IDENTICAL: &str = "Greedy answers: for how many tokens they are
 pub(super) const ACCEPTED: &str =
     "Tokens that the quant drafts and the original accepts, at temperature 1";
 
-/// The tokens for which half of the answers are the same, in words.
-pub(in crate::report) fn median(of: &IdenticalOutput) -> String {
-    match of.median_tokens {
-        Some(1) => "1 token".to_owned(),
-        Some(n) => format!("{} tokens", count(n.into())),
-        None => "their whole length".to_owned(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample::comparison;
+
+    fn labels(of: &Comparison) -> Vec<&str> {
+        let drafts = of.drafts().into_iter();
+        drafts.map(|model| model.label.as_str()).collect()
+    }
+
+    #[test]
+    fn neither_the_original_nor_runs_of_one_file_are_drafts_to_choose_from() {
+        let mut of = comparison();
+        of.models.truncate(3);
+        assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
+        assert!(of.has_sizes_to_draft() && of.text().contains(ACCEPTED));
+        // Another file of the same size.
+        of.models[2].model.file_bytes = of.models[1].model.file_bytes;
+        of.models[2].model.size_bytes = of.models[1].model.size_bytes;
+        assert!(!of.has_sizes_to_draft() && of.text().contains(ACCEPTED));
+        // Two runs of one.
+        of.models[2].model = of.models[1].model.clone();
+        assert_eq!(labels(&of), ["tiny-q4_K_M"]);
+        of.models.remove(0);
+        for shown in [of.text(), of.markdown(false)] {
+            assert!(!shown.contains(ACCEPTED), "{shown}");
+        }
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(!page.contains("Drafted tokens that are accepted"));
     }
 }

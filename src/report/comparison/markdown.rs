@@ -38,9 +38,9 @@ impl Comparison {
                 "\nKV caches of {}, the largest first:\n",
                 code(&caches.name)
             );
-            let rows = rows.iter();
-            let rows = rows.map(|cells| cells.iter().map(|cell| escaped(cell.trim())).collect());
-            table(&mut out, titles.trim(), 2, rows);
+            let trimmed =
+                |cells: Vec<String>| cells.iter().map(|cell| cell.trim().to_owned()).collect();
+            table(&mut out, titles.trim(), 2, rows.into_iter().map(trimmed));
         }
         self.markdown_in_use(&mut out);
         let set_up = self.set_up_table();
@@ -98,8 +98,7 @@ impl Comparison {
         let rows = to_next.map(|pair| {
             let [ratio, interval, p] = self.ratio_cells(pair);
             let nearer = pair.share_a_nearer.map(percent).unwrap_or_default();
-            let (a, b) = (escaped(&pair.a), escaped(&pair.b));
-            vec![a, b, ratio, interval, p, nearer]
+            vec![pair.a.clone(), pair.b.clone(), ratio, interval, p, nearer]
         });
         out.push_str("\nHow many times as far as the next in size, on the same tokens:\n\n");
         table(out, OF_PAIRS, 2, rows);
@@ -114,9 +113,7 @@ impl Comparison {
             return;
         }
         out.push_str("\nBy span of the answers:\n\n");
-        let rows = rows.iter();
-        let cells = rows.map(|row| row.iter().map(|cell| escaped(cell)).collect());
-        table(out, OF_SPANS, 3, cells);
+        table(out, OF_SPANS, 3, rows.into_iter().map(Vec::from));
         for legend in self.span_legends() {
             // A plus at the start of a line would begin a list.
             let legend = escaped(&legend).replacen('+', "\\+", 1);
@@ -136,7 +133,7 @@ impl Comparison {
             let titles = of.titles.iter().map(|title| title.trim().to_owned());
             cells_table(out, "model", 1, &(titles.collect(), of.rows));
         }
-        if self.has_acceptance() {
+        if self.has_sizes_to_draft() {
             let _ = writeln!(out, "\n{AS_A_DRAFT}");
         }
     }
@@ -220,7 +217,7 @@ fn row(model: &ComparedModel) -> Vec<String> {
     };
     let to_best = model.ratio_to_best;
     vec![
-        escaped(&model.label),
+        model.label.clone(),
         or_undefined(model.model.shown_bytes(), bytes),
         or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
         or_undefined(model.mean_kld(), |mean| {
@@ -238,25 +235,25 @@ fn row(model: &ComparedModel) -> Vec<String> {
     ]
 }
 
-/// A table of cells that may come from a file.
+/// A table of named rows.
 fn cells_table(out: &mut String, first: &str, right: usize, (titles, rows): &Cells) {
     let titles: Vec<String> = titles.iter().map(|title| escaped(title)).collect();
     let titles = format!("{first} | {}", titles.join(" | "));
-    let rows = rows.iter().map(|(name, cells)| {
-        let cells = [name].into_iter().chain(cells);
-        cells.map(|cell| escaped(cell)).collect()
-    });
+    let rows = rows.iter();
+    let rows = rows.map(|(name, cells)| [name].into_iter().chain(cells).cloned().collect());
     table(out, &titles, right, rows);
 }
 
-/// A table whose columns from `right` on are aligned to the right.
+/// A table whose columns from `right` on are aligned to the right. All cells are escaped, as names may
+/// come from a file.
 fn table(out: &mut String, titles: &str, right: usize, rows: impl Iterator<Item = Vec<String>>) {
     let columns = titles.split(" | ").enumerate();
     let rules = columns.map(|(i, _)| if i < right { "---" } else { "---:" });
     let rules = Vec::from_iter(rules).join(" | ");
     let _ = writeln!(out, "| {titles} |\n| {rules} |");
     for row in rows {
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+        let cells: Vec<String> = row.iter().map(|cell| escaped(cell)).collect();
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
 }
 

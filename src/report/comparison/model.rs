@@ -88,6 +88,16 @@ impl ComparedModel {
         !self.is_noise_floor && !self.is_incomplete
     }
 
+    /// Returns true if both are runs of one file, as far as it is recorded.
+    pub(super) fn is_of_same_file(&self, other: &Self) -> bool {
+        let file = |of: &Self| {
+            let model = &of.model;
+            let hashes = [&model.metadata_sha256, &model.sample_sha256].map(Option::clone);
+            (hashes, model.default_label().to_owned())
+        };
+        file(self) == file(other)
+    }
+
     /// Returns true if it was compared with the best, and cannot be told from it.
     pub fn is_near_best(&self) -> bool {
         self.indistinguishable_from_best && self.difference_to_best.is_some()

@@ -186,23 +186,27 @@ fn same_answers(
     others: &[&ComparedModel],
     name: &impl Fn(&ComparedModel) -> String,
 ) -> Option<String> {
-    let said = |model: &ComparedModel, [half, answers]: [&str; 2]| {
+    let said = |model: &ComparedModel, half: &str, answers: &str, are: &str| {
         let of = model.summary.identical_output.as_ref()?;
         let whose = name(model);
         Some(match of.median_tokens {
-            Some(0) => format!("{half} of {whose}'s{answers} for not even one token"),
+            Some(0) => format!("{half} of {whose}'s{answers} differ at their first token"),
             Some(tokens) => {
                 let tokens = count_of(tokens.into(), "token");
-                format!("{half} of {whose}'s{answers} for {tokens}")
+                format!("{half} of {whose}'s{answers}{are} for {tokens}")
             }
             None => {
                 let [n, of] = [of.n_identical, of.n_answers].map(count);
-                format!("{n} of {whose}'s {of}{answers} to their end")
+                format!("{n} of {whose}'s {of}{answers}{are} to their end")
             }
         })
     };
-    let of_best = said(best, ["Half", " greedy answers are the original's"])?;
-    let of_farthest = others.last().and_then(|model| said(model, ["half", ""]));
+    let are = " are the original's";
+    let of_best = said(best, "Half", " greedy answers", are)?;
+    // Said once, unless the best's differ.
+    let best_is_same = !of_best.ends_with("first token");
+    let are = if best_is_same { "" } else { are };
+    let of_farthest = others.last().and_then(|model| said(model, "half", "", are));
     let of_farthest = of_farthest.map(|said| format!("; {said}"));
     Some(format!("{of_best}{}.", of_farthest.unwrap_or_default()))
 }
@@ -246,6 +250,19 @@ mod tests {
         let text = said(&mut of);
         let end = " Half of tiny-q4_K_M's greedy answers are the original's for 55 tokens; half of \
                    other.npz's for 4 tokens.";
+        assert!(text.ends_with(end), "{text}");
+        let identical = of.models[5].summary.identical_output.as_mut().unwrap();
+        identical.median_tokens = Some(0);
+        let text = said(&mut of);
+        let end = "; half of other.npz's differ at their first token.";
+        assert!(text.ends_with(end), "{text}");
+        let best = of.models[1].summary.identical_output.as_mut().unwrap();
+        best.median_tokens = Some(0);
+        let farthest = of.models[5].summary.identical_output.as_mut().unwrap();
+        farthest.median_tokens = Some(1);
+        let text = said(&mut of);
+        let end = " Half of tiny-q4_K_M's greedy answers differ at their first token; half of \
+                   other.npz's are the original's for 1 token.";
         assert!(text.ends_with(end), "{text}");
         of.models[1].summary.identical_output = Some(sample::identical(1000.0));
         of.models[5].summary.identical_output = None;

@@ -260,7 +260,7 @@ fn prompts(prompts: &PromptsInfo) -> String {
         Some(n) => {
             let sampled = sampled(prompts.sampling.as_ref());
             format!(
-                ", at most {} generated after each{sampled}",
+                "; an answer of at most {} to each, generated{sampled}",
                 count_of(n.into(), "token")
             )
         }
@@ -360,7 +360,7 @@ fn backend(backend: &BackendIdentity) -> String {
     let mut parts: Vec<String> = backend.llama_cpp.iter().cloned().collect();
     parts.extend(backend.devices.as_ref().map(|devices| devices.join(", ")));
     let layers = backend.n_gpu_layers;
-    parts.extend(layers.map(|n| format!("{n} layers offloaded")));
+    parts.extend(layers.map(|n| format!("{} offloaded", count_of(n.into(), "layer"))));
     parts.extend(backend.placement.iter().flatten().cloned());
     parts.extend(backend.threads.map(|n| count_of(n.into(), "thread")));
     or_unknown(Some(parts.join(", ")).filter(|parts| !parts.is_empty()))
@@ -399,7 +399,10 @@ pub fn verified_text(verified: &Verified) -> String {
             "every byte was read, and length, tokens and sums are right; the format has no checksums"
         }
     };
-    let (windows, rows) = (count(verified.n_windows), count(verified.n_rows));
-    let text = format!("whole: {what} ({windows} windows, {rows} rows)");
+    let windows = count_of(verified.n_windows, "window");
+    let text = format!(
+        "whole: {what} ({windows}, {})",
+        count_of(verified.n_rows, "row")
+    );
     line("verified", &text)
 }

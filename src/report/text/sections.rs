@@ -3,7 +3,7 @@
 use crate::report::comparison::breakdown::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
-use crate::report::identical_output::sentence;
+use crate::report::identical_output::{median_ends, sentence};
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, rough,
@@ -24,14 +24,12 @@ const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 /// For how many tokens the model's own greedy answers are the reference's.
 pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
     out.title(&sentence(of));
-    let tokens = |n: u32| count(n.into());
-    let ends = ends(
-        of.median_lo.map(f64::from),
-        of.median_hi.map(f64::from),
-        |n| tokens(n as u32),
-    );
+    let ends = median_ends(of);
     if of.median_tokens.is_some() || !ends.is_empty() {
-        let median = or_undefined(of.median_tokens, tokens);
+        let median = match of.median_tokens {
+            Some(0) => "none".to_owned(),
+            median => or_undefined(median, |n| count(n.into())),
+        };
         out.value("same tokens, median", &median, &ends);
     }
     out.estimate("same to the end", &of.share_identical, percent);

@@ -87,6 +87,8 @@ impl<'c> ChartModel<'c> {
         let mean = model.mean_kld();
         let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
         let acceptance = model.summary.acceptance.as_ref();
+        // The original does not draft for itself.
+        let acceptance = acceptance.filter(|_| !model.is_reference_model);
         let accepted = acceptance.map(|of| of.mean);
         let drafted = acceptance.iter().flat_map(|of| &of.drafted);
         let identical = model.summary.identical_output.as_ref();

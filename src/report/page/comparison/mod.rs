@@ -61,6 +61,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more.collect::<Vec<_>>(),
+        drafts => comparison.drafts().into_iter().map(label).collect::<Vec<_>>(),
+        has_sizes_to_draft => comparison.has_sizes_to_draft(),
         AS_A_DRAFT,
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
