@@ -61,7 +61,7 @@ impl FromStr for SpanRule {
 
 /// Markers of published chat templates: the span, its markers, and a text that a template with these
 /// markers has, if that is neither of them.
-const KNOWN: [(&str, &str, &str, &str); 28] = [
+const KNOWN: [(&str, &str, &str, &str); 44] = [
     // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
     (REASONING, "<think>", "</think>", ""),
     // Magistral.
@@ -87,6 +87,33 @@ const KNOWN: [(&str, &str, &str, &str); 28] = [
         "Here is my response:",
         "",
     ),
+    // Apriel 1.6.
+    (
+        REASONING,
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+        "",
+    ),
+    // MiniMax M3.
+    (REASONING, "<mm:think>", "</mm:think>", ""),
+    // Kimi K3.
+    (
+        REASONING,
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        "<|close|>",
+    ),
+    // Hunyuan 3.
+    (
+        REASONING,
+        "<think:opensource>",
+        "</think:opensource>",
+        ":opensource",
+    ),
+    // Solar Open.
+    (REASONING, "<|think|>", "<|end|>", "<|think|>"),
+    // Muse Glimmer.
+    (REASONING, " to=self<|message|>", "<|eom|>", "to=self"),
     // Hermes, Qwen, GLM, Granite 4.
     (TOOL_CALL, "<tool_call>", "</tool_call>", ""),
     // Mistral.
@@ -104,6 +131,13 @@ const KNOWN: [(&str, &str, &str, &str); 28] = [
         TOOL_CALL,
         "<｜DSML｜function_calls>",
         "</｜DSML｜function_calls>",
+        "DSML",
+    ),
+    // DeepSeek V4.
+    (
+        TOOL_CALL,
+        "<｜DSML｜tool_calls>",
+        "</｜DSML｜tool_calls>",
         "DSML",
     ),
     // gpt-oss, which names a tool before the channel or in it.
@@ -145,6 +179,48 @@ const KNOWN: [(&str, &str, &str, &str); 28] = [
     (TOOL_CALL, "<function_calls>", "</function_calls>", ""),
     // Jamba.
     (TOOL_CALL, "<tool_calls>", "</tool_calls>", ""),
+    // Functionary 3.1, and others that are shown this form.
+    (TOOL_CALL, "<function=", "</function>", ""),
+    // MiniCPM5.
+    (TOOL_CALL, "<function name=", "</function>", ""),
+    // Seed-OSS.
+    (TOOL_CALL, "<seed:tool_call>", "</seed:tool_call>", ""),
+    // GigaChat 3 and 3.1.
+    (
+        TOOL_CALL,
+        "function call<|role_sep|>",
+        "<|message_sep|>",
+        "<|role_sep|>",
+    ),
+    (
+        TOOL_CALL,
+        "<|function_call|>",
+        "<|message_sep|>",
+        "<|function_call|>",
+    ),
+    // Solar Open.
+    (TOOL_CALL, "<|tool_calls|>", "<|calls|>", ""),
+    // Kimi K3.
+    (
+        TOOL_CALL,
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+        "<|close|>",
+    ),
+    // Hunyuan 3.
+    (
+        TOOL_CALL,
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        ":opensource",
+    ),
+    // Muse Glimmer.
+    (
+        TOOL_CALL,
+        "<atem:function_calls>",
+        "</atem:function_calls>",
+        "",
+    ),
 ];
 
 /// The spans that answers can have.

@@ -66,6 +66,56 @@ fn check(template: &str, rules: &[&str], prompt: &str, pieces: &[(&str, &str)]) 
 }
 
 #[test]
+fn markers_that_a_template_puts_together() {
+    // DeepSeek V4.
+    check(
+        "{%- set dsml_token = '｜DSML｜' -%}",
+        &[],
+        "<｜Assistant｜></think>",
+        &[
+            ("answer", "\n\n"),
+            (
+                "tool call",
+                "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            ),
+            ("answer", "<｜end▁of▁sentence｜>"),
+        ],
+    );
+    // Kimi K3, whose prompt opens the thought.
+    check(
+        "{%- macro close_tag(tag) -%}{{- '<|close|>' + tag + '<|sep|>' -}}{%- endmacro -%}",
+        &[],
+        "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
+        &[
+            ("reasoning", "Hm.<|close|>think<|sep|>"),
+            (
+                "answer",
+                "<|open|>response<|sep|>Yes.<|close|>response<|sep|>",
+            ),
+            (
+                "tool call",
+                "<|open|>tools<|sep|><|open|>call tool=\"look\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+            ),
+            ("answer", "<|close|>message<|sep|>"),
+        ],
+    );
+    // Hunyuan 3.
+    check(
+        "{%- set HYTK = ':opensource' %}{%- set think = '<think{}>'.format(HYTK) %}",
+        &[],
+        "<|assistant|>",
+        &[
+            ("reasoning", "<think:opensource>Hm.</think:opensource>"),
+            ("answer", "Yes."),
+            (
+                "tool call",
+                "<tool_calls:opensource>\nlook\n</tool_calls:opensource>",
+            ),
+        ],
+    );
+}
+
+#[test]
 fn the_answers_of_eight_families() {
     // Qwen and Hermes.
     check(
