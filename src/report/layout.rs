@@ -105,16 +105,48 @@ impl Sheet {
         self.text.push('\n');
     }
 
-    /// A line of words.
+    /// A line of words, continued below where it is too long.
     pub fn line(&mut self, name: &str, text: &str) {
-        let width = self.name_width;
-        let _ = writeln!(self.text, "  {name:<width$} {text}");
+        let (width, start) = (self.name_width, self.start(name));
+        match start.chars().count() + text.chars().count() <= WIDTH {
+            true => self.text.push_str(&format!("{start}{text}\n")),
+            false => self.text.push_str(&hanging(&start, width + 3, text)),
+        }
+    }
+
+    /// A line of several things, continued below, after one of them, where it is too long.
+    pub fn list<'i>(&mut self, name: &str, items: impl Iterator<Item = &'i str>) {
+        let (start, indent) = (self.start(name), self.name_width + 3);
+        self.text.push_str(&laid_out(&start, indent, ", ", items));
+    }
+
+    /// A value, and what follows it in `pieces`, of which those that do not fit the line go below.
+    pub fn pieces(&mut self, name: &str, value: &str, joint: &str, pieces: &[&str]) {
+        /// The width of a value and the gap after it.
+        const VALUE_WIDTH: usize = 14;
+        /// The indentation of pieces that begin below the value.
+        const BELOW: usize = 6;
+        let mut start = format!("{}{value:>12}  ", self.start(name));
+        let mut indent = self.name_width + 3 + VALUE_WIDTH;
+        let first = pieces.first().map_or(0, |piece| piece.chars().count());
+        if start.chars().count() + first > WIDTH {
+            self.text.push_str(&format!("{}\n", start.trim_end()));
+            indent = BELOW;
+            start = " ".repeat(indent);
+        }
+        let lines = laid_out(&start, indent, joint, pieces.iter().copied());
+        self.text.push_str(&lines);
+    }
+
+    fn start(&self, name: &str) -> String {
+        format!("  {name:<width$} ", width = self.name_width)
     }
 
     /// A line with a value, in the column of values, and what follows it.
     pub fn value(&mut self, name: &str, value: &str, rest: &str) {
         let gap = if rest.is_empty() { "" } else { "  " };
-        self.line(name, &format!("{value:>12}{gap}{rest}"));
+        let start = self.start(name);
+        let _ = writeln!(self.text, "{start}{value:>12}{gap}{rest}");
     }
 
     /// A value and its interval, or the one end that it has.
@@ -135,9 +167,11 @@ impl Sheet {
 
     /// The maximum of a divergence and where it is; `next` is the text of the token that follows.
     pub fn maximum(&mut self, max: f64, at: &TokenLocation, next: Option<&str>) {
-        let before = next.map(|text| format!(", before {text:?}"));
-        let at = self.position(at.window, at.position) + &before.unwrap_or_default();
-        self.value("maximum", &kld(max), &at);
+        let at = self.position(at.window, at.position);
+        let before = next.map(|text| format!("before {text:?}"));
+        let pieces = [Some(at.as_str()), before.as_deref()];
+        let pieces = Vec::from_iter(pieces.into_iter().flatten());
+        self.pieces("maximum", &kld(max), ", ", &pieces);
     }
 
     /// A position in a window, in words.

@@ -414,8 +414,8 @@ mod tests {
         let text = finite[0].text.as_mut().unwrap();
         text.next = Some(" finite".to_owned());
         let report = of.only_report(false).unwrap();
-        let line = report.lines().find(|line| line.contains("maximum"));
-        assert!(line.unwrap().contains("\" finite\""), "{report}");
+        let (_, maximum) = report.split_once("\n  maximum").unwrap();
+        assert!(maximum.contains("before \" finite\"\n"), "{report}");
         of.models[0].top.truncate(1);
         let report = of.only_report(false).unwrap();
         assert!(!report.contains("\" there\""), "{report}");

@@ -152,9 +152,9 @@ fn lines_about_until() {
     report.result.summary.n_windows = 60;
     let line = |report: &ModelReport| {
         let text = text_report(report, &reference());
-        let mut lines = text.lines().map(str::trim);
-        let line = lines.find_map(|line| line.strip_prefix("until "));
-        line.map(|line| line.trim().to_owned()).unwrap()
+        let (_, line) = text.split_once("\n  until ").unwrap();
+        let (line, _) = line.split_once("\n  intervals").unwrap();
+        Vec::from_iter(line.split_whitespace()).join(" ")
     };
     assert_eq!(
         line(&report),

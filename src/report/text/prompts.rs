@@ -1,16 +1,16 @@
 //! The table of prompts: all of a few, the worst of many.
 
-use comfy_table::{CellAlignment, Table, presets};
-
-use crate::report::number::{count, kld, or_undefined, percent};
+use crate::report::layout::{WIDTH, columns, wrapped};
+use crate::report::number::{count, or_undefined, percent, printable, short_kld};
 use crate::report::result::PromptReport;
 use crate::stats::MeanMax;
 
 /// The number of prompts that are printed; the JSON has all.
 const MAX_PRINTED: usize = 40;
 
-/// The number of characters of a prompt that are printed.
-const LABEL_CHARS: usize = 45;
+/// The most columns of a prompt that are printed, and the fewest.
+const LABEL_WIDTH: usize = 45;
+const MIN_LABEL_WIDTH: usize = 8;
 
 /// A table with a row per prompt, in the order of their file.
 ///
@@ -28,40 +28,55 @@ pub fn prompt_table(prompts: &[PromptReport]) -> String {
         rows.truncate(MAX_PRINTED);
     }
     let has_logits = rows.iter().any(|row| row.stats.logits.is_some());
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    let mut header = vec!["prompt", "tokens", "mean KLD", "max KLD", "same top"];
+    let mut titles = vec![
+        "\n  no.",
+        "\nprompt",
+        "\ntokens",
+        "mean\nKLD",
+        "max\nKLD",
+        "same\ntop",
+    ];
     if has_logits {
-        header.extend(["abs diff", "cos dist", "mean KLD'", "max KLD'"]);
+        titles.extend(["abs\ndiff", "cos\ndist", "mean\nKLD'", "max\nKLD'"]);
     }
-    table.set_header(header);
-    for row in &rows {
-        table.add_row(cells(row));
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let more = match prompts.len() - rows.len() {
-        0 => String::new(),
-        n => format!(
-            "\nThe {MAX_PRINTED} prompts with the largest mean KLD; {} more are in the JSON (--json).",
-            count(n as u64)
-        ),
+    let drawn = |width: usize| {
+        let rows = rows.iter().map(|row| cells(row, width));
+        columns(titles.iter().copied(), rows, 2, 1)
     };
-    let smoothed = match has_logits {
-        true => "\nabs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10.",
-        false => "",
+    let mut width = LABEL_WIDTH;
+    // The titles are as wide as the rows, and each of their characters takes one column.
+    let is_too_wide = |table: &str| {
+        let titles = table.lines().nth(1);
+        titles.is_some_and(|titles| titles.chars().count() > WIDTH)
     };
-    format!("{table}{smoothed}{more}\n")
+    let mut text = drawn(width);
+    while is_too_wide(&text) && width > MIN_LABEL_WIDTH {
+        width -= 1;
+        text = drawn(width);
+    }
+    text.push_str("no.: the prompt's number, from 0\n");
+    if has_logits {
+        let what = "abs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10";
+        text.push_str(&wrapped(what));
+    }
+    let more = prompts.len() - rows.len();
+    if more > 0 {
+        text.push_str(&wrapped(&format!(
+            "The {MAX_PRINTED} prompts with the largest mean KLD; {} more in the JSON (--json).",
+            count(more as u64)
+        )));
+    }
+    text
 }
 
-fn cells(row: &PromptReport) -> Vec<String> {
+fn cells(row: &PromptReport, width: usize) -> Vec<String> {
     let stats = &row.stats;
-    let show = |value| or_undefined(value, kld);
+    let show = |value| or_undefined(value, short_kld);
     let mean_and_max =
         |value: Option<MeanMax>| [show(value.map(|v| v.mean)), show(value.map(|v| v.max))];
     let same_top = or_undefined(stats.ref_top1, percent);
-    let mut cells = vec![label(&row.prompt), count(stats.n_tokens)];
+    let number = format!("  {}", stats.window);
+    let mut cells = vec![number, label(&row.prompt, width), count(stats.n_tokens)];
     cells.extend(mean_and_max(stats.kld));
     cells.push(same_top);
     if let Some(logits) = &stats.logits {
@@ -72,12 +87,28 @@ fn cells(row: &PromptReport) -> Vec<String> {
     cells
 }
 
-/// The beginning of a prompt, quoted and escaped, so that it is one line whatever it holds.
-fn label(prompt: &str) -> String {
-    match prompt.char_indices().nth(LABEL_CHARS) {
-        Some((end, _)) => format!("{:?}...", prompt.get(..end).unwrap_or_default()),
-        None => format!("{prompt:?}"),
+/// The beginning of a prompt in quotes, as one line of at most so many columns, whatever it holds.
+fn label(prompt: &str, width: usize) -> String {
+    /// Some characters from here on take two columns.
+    const FIRST_WIDE: char = '\u{1100}';
+    let columns = |c: char| if c < FIRST_WIDE { 1 } else { 2 };
+    // Longer starts would be cut anyway.
+    let start: String = prompt.chars().take(width).collect();
+    let is_whole = start.len() == prompt.len();
+    let mut line = printable(&start.replace('\n', "\\n").replace('\t', "\\t"));
+    let (quotes, ellipsis) = (2, 1);
+    let total: usize = line.chars().map(columns).sum();
+    if is_whole && total + quotes <= width {
+        return format!("\"{line}\"");
     }
+    let mut left = width.saturating_sub(quotes + ellipsis);
+    let fits = |c: &char| {
+        let is_room = columns(*c) <= left;
+        left = left.saturating_sub(columns(*c));
+        is_room
+    };
+    line = line.chars().take_while(fits).collect();
+    format!("\"{line}…\"")
 }
 
 #[cfg(test)]
@@ -114,22 +145,39 @@ mod tests {
             }),
         };
         let prompts = [report(0, 0.25, None), report(1, 0.5, None)];
-        assert_eq!(
-            prompt_table(&prompts),
-            "\
-| prompt    | tokens | mean KLD |  max KLD | same top |
-|-----------|--------|----------|----------|----------|
-| \"no. 0\\n\" |  1,234 | 0.250000 | 0.500000 |  50.00 % |
-| \"no. 1\\n\" |  1,234 | 0.500000 |  1.00000 |  50.00 % |
-"
-        );
         let with_logits = prompt_table(&[report(0, 0.25, Some(logits))]);
-        let row = "| \"no. 0\\n\" |  1,234 | 0.250000 | 0.500000 |  50.00 % | 0.125000 |        - |  0.250000 | 0.500000 |";
-        assert!(with_logits.contains(row), "{with_logits}");
-        assert!(
-            with_logits.ends_with("smoothed with 1e-10.\n"),
-            "{with_logits}"
-        );
+        insta::assert_snapshot!(prompt_table(&prompts) + &with_logits);
+    }
+
+    #[test]
+    fn wide_prompts_and_columns_fit_the_terminal() {
+        let logits = PromptLogits {
+            mean_abs_diff: Some(0.662119),
+            cosine_distance: Some(0.00978994),
+            smoothed_kld: Some(MeanMax {
+                mean: 0.0000123456,
+                max: 4.39055,
+            }),
+        };
+        for prompt in [
+            "我想给房东写一条消息".repeat(9),
+            "a ".repeat(90),
+            "e\u{301}".repeat(40),
+        ] {
+            let mut row = report(199, 0.0000987654, Some(logits.clone()));
+            row.prompt = prompt;
+            let table = prompt_table(&[row]);
+            // Of those above, Chinese ones take two columns, and the accent none.
+            let columns = |c: char| match c {
+                '\u{301}' => 0,
+                '\u{4e00}'..'\u{9fff}' => 2,
+                _ => 1,
+            };
+            for line in table.lines() {
+                assert!(line.chars().map(columns).sum::<usize>() <= WIDTH, "{line}");
+            }
+            assert!(table.contains(" 199 \""), "{table}");
+        }
     }
 
     #[test]
@@ -138,20 +186,24 @@ mod tests {
             .map(|i| report(i, f64::from(i * 37 % 100), None))
             .collect();
         let table = prompt_table(&prompts);
-        let rows: Vec<&str> = table.lines().filter(|line| line.contains("no.")).collect();
+        let rows: Vec<&str> = table
+            .lines()
+            .filter(|line| line.contains("\"no. "))
+            .collect();
         assert_eq!(rows.len(), MAX_PRINTED);
         // 27 * 37 = 999: the largest mean.
         assert!(rows[0].contains("no. 27"), "{}", rows[0]);
-        assert!(
-            table.ends_with("; 60 more are in the JSON (--json).\n"),
-            "{table}"
-        );
+        let more = "The 40 prompts with the largest mean KLD; 60 more in the JSON (--json).\n";
+        assert!(table.ends_with(more), "{table}");
     }
 
     #[test]
     fn a_label_is_one_short_line() {
-        assert_eq!(label("a\n\u{1b}[1m\"é"), r#""a\n\u{1b}[1m\"é""#);
-        assert_eq!(label(&"é".repeat(45)), format!("{:?}", "é".repeat(45)));
-        assert_eq!(label(&"é".repeat(46)), format!("{:?}...", "é".repeat(45)));
+        assert_eq!(label("a\n\u{1b}[1m\"é", 45), r#""a\n�[1m"é""#);
+        let e = |n| "é".repeat(n);
+        assert_eq!(label(&e(43), 45), format!("\"{}\"", e(43)));
+        assert_eq!(label(&e(44), 45), format!("\"{}…\"", e(42)));
+        assert_eq!(label("消息消息", 9), "\"消息消…\"");
+        assert_eq!(label("消息消息", 10), "\"消息消息\"");
     }
 }

@@ -209,8 +209,8 @@ pub fn delta_p(out: &mut Sheet, delta_p: &DeltaP) {
 
 pub fn time(out: &mut Sheet, timing: &TimingInfo) {
     out.title("Time");
+    let load = format!("load {}", duration(timing.load_s));
     let parts = [
-        ("load", timing.load_s),
         ("decode", timing.decode_s),
         ("score", timing.score_s),
         ("read", timing.read_s),
@@ -218,7 +218,8 @@ pub fn time(out: &mut Sheet, timing: &TimingInfo) {
     ];
     let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
     let wall = duration(timing.wall_s);
-    out.line("wall", &format!("{wall}: {}", parts.join(", ")));
+    let parts = [&[format!("{wall}: {load}")], parts.as_slice()].concat();
+    out.list("wall", parts.iter().map(String::as_str));
     if let Some(device) = &timing.device {
         let busy = percent(device.busy_share);
         let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
@@ -275,10 +276,17 @@ pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
             None => format!("at the {}'s end", out.unit),
         };
         let at = out.position(token.window, token.position);
-        out.value(&at, &divergence, &format!("{:?} {next}", token.context));
         let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
         let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
-        out.value("", "", &format!("reference {reference}, model {model}"));
+        let tops = [format!("reference {reference}"), format!("model {model}")];
+        let [reference, model] = tops.each_ref().map(String::as_str);
+        out.pieces(
+            &at,
+            &divergence,
+            " ",
+            &[&format!("{:?}", token.context), &next],
+        );
+        out.pieces("", "", ", ", &[reference, model]);
     }
 }
 
