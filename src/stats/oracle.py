@@ -444,6 +444,8 @@ def described(columns, cluster):
         clustered = Clustered(share, hits - share, cluster)
         n = clustered.n_for_share
         lo, hi = stats.beta.ppf([0.025, 0.975], share * n + 0.5, (1 - share) * n + 0.5)
+        # The interval holds the share: Brown, Cai & DasGupta 2001.
+        lo, hi = 0 if share == 0 else lo, 1 if share == 1 else hi
         out += [(f"/agreement/{name_of}/value", share), (f"/agreement/{name_of}/lo", lo),
                 (f"/agreement/{name_of}/hi", hi),
                 (f"/agreement/{name_of}/design_effect", clustered.design_effect),
