@@ -6,7 +6,7 @@ use anyhow::Result;
 use kl_formats::{About, BackendIdentity, Kind, Prompts, longest_window};
 
 use super::calls::Decoding;
-use super::context::{Precedent, context_options, writer};
+use super::context::{Precedent, check_windows, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
@@ -28,26 +28,36 @@ pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     Ok(raw)
 }
 
+/// The answers of an earlier run, and what is checked before this one adds its own.
+pub struct Answering<'a> {
+    pub kept: &'a mut AnswerFile,
+    /// Gets the windows of all parts as they are planned; its error ends the run.
+    pub check: &'a dyn Fn(&PreparedInput) -> Result<()>,
+}
+
 /// Tokenizes the input, and lets the model continue prompts if it should.
 ///
 /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `run` is how the model runs.
-/// `kept`: the answers of an earlier run, to which this one's are added.
+///
+/// # Errors
+/// Those of [`RawInput::prepare`], and windows that are too long for the model.
 pub fn prepare<M: Model>(
     raw: RawInput<'_>,
     model: &M,
     run: &RunSettings,
     in_chunks: bool,
     selection: &Selection,
-    kept: Option<&mut AnswerFile>,
+    answering: Option<Answering<'_>>,
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
-    // Generating tokens can take hours, so warn before that.
     if model.facts().lacks_pre_tokenizer {
         watch.warn(Warning::NoPreTokenizer);
     }
-    if raw.lacks_chat_template(model) {
-        watch.warn(Warning::NoChatTemplate);
-    }
+    let (lacks_chat_template, advice) = (raw.lacks_chat_template(model), raw.to_shorten());
+    let (kept, check) = match answering {
+        Some(Answering { kept, check }) => (Some(kept), Some(check)),
+        None => (None, None),
+    };
     let context = |n_ctx| answer_context(run, model, n_ctx);
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
@@ -61,14 +71,29 @@ pub fn prepare<M: Model>(
         }
         Ok(watch.check()?)
     };
+    // Generating tokens can take hours, so warn before that.
+    let mut on_plan = |planned: &PreparedInput| {
+        if lacks_chat_template {
+            watch.warn(Warning::NoChatTemplate);
+        }
+        warn_of_input(planned, watch);
+        check_windows(planned.longest_window, model, advice, watch)?;
+        check.map_or(Ok(()), |check| check(planned))
+    };
     let generation = Generation {
         context: &context,
+        on_plan: &mut on_plan,
         on_step: &mut on_step,
         kept,
     };
     let input = raw.prepare(model, in_chunks, selection, generation)?;
     drop(phase);
-    warn_of_input(&input, watch);
+    if let Some(unanswered) = &input.unanswered {
+        watch.warn(Warning::Unanswered {
+            n: unanswered.n_windows,
+            why: unanswered.why.clone(),
+        });
+    }
     Ok(input)
 }
 
@@ -88,12 +113,6 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     }
     if input.n_turns_left_out > 0 {
         watch.warn(Warning::TurnsLeftOut(input.n_turns_left_out));
-    }
-    if let Some(unanswered) = &input.unanswered {
-        watch.warn(Warning::Unanswered {
-            n: unanswered.n_windows,
-            why: unanswered.why.clone(),
-        });
     }
     match (input.plan.n_unscored, &input.prompts) {
         (0, _) => {}

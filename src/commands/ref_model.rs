@@ -6,9 +6,7 @@ use anyhow::Result;
 use kl_formats::{About, Kind, Reference, ReferenceSummary, Rows, WindowSpec};
 
 use super::calls::Decoding;
-use super::context::{
-    Precedent, backend_identity, check_windows, context_options, largest_context,
-};
+use super::context::{Precedent, backend_identity, context_options, largest_context};
 use super::devices;
 use super::input;
 use super::observer::{Event, Watch};
@@ -53,7 +51,6 @@ pub fn load<'e, E: Engine>(
     };
     let prepared = input::prepare(raw, &model, run, false, &selection, None, watch)?;
     let longest = prepared.longest_window;
-    check_windows(longest, &model, input.to_shorten(), watch)?;
     // Its context has one window open at a time.
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, longest, decoding, Precedent::default());

@@ -123,9 +123,18 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     let mut found = Vec::new();
     differences("", &there, &here, &mut found);
     found.into_iter().min_by_key(|found| {
-        let given = ["model", "text", "reference", "n_ctx", "encoding"];
-        let is_given = given.iter().any(|key| found.starts_with(key));
-        (!is_version(found), !is_given, found.starts_with("n_"))
+        let given = [
+            "model",
+            "text",
+            "reference",
+            "generated",
+            "sampling",
+            "n_ctx",
+            "encoding",
+        ];
+        let rank = given.iter().position(|key| found.starts_with(key));
+        let rank = rank.unwrap_or(given.len());
+        (!is_version(found), rank, found.starts_with("n_"))
     })
 }
 
@@ -138,6 +147,10 @@ fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) 
     let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
         if there != here {
             let (there, here) = (short(there), short(here));
+            let key = match key {
+                "backend.n_seq" => "-np",
+                key => key,
+            };
             found.push(format!("{key}: {there} there, {here} here"));
         }
         return;
@@ -156,6 +169,9 @@ fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) 
 /// Shows a value as JSON, cut short: prompts are long.
 fn short(value: &Value) -> String {
     const MAX_CHARS: usize = 80;
+    if value.is_null() {
+        return "none".to_owned();
+    }
     let mut text = value.to_string();
     if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
         text.truncate(end);
@@ -198,7 +214,7 @@ mod tests {
         let more = json!({"n_ctx": 64, "text": header["text"], "seed": null, "stride": 3});
         assert_eq!(
             first_difference(&header, &more).unwrap(),
-            "stride: null there, 3 here"
+            "stride: none there, 3 here"
         );
     }
 }

@@ -28,7 +28,9 @@ use super::settings::{
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
-use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
+use crate::input::{
+    NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
+};
 use crate::report::Report;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -304,6 +306,59 @@ fn a_write_that_is_stopped_resumes_to_the_same_bytes() {
         let again = write(&settings, &engine, &()).unwrap();
         assert!(again.file.was_whole, "nothing is left to do");
     }
+}
+
+/// An observer that asks to stop after a warning of this kind, and keeps what it hears.
+struct StopsAt(&'static str, Recorder);
+
+impl Observer for StopsAt {
+    fn on_event(&self, event: &Event<'_>) {
+        self.1.on_event(event);
+    }
+
+    fn should_stop(&self) -> bool {
+        self.1.heard().contains(&format!("warning {}", self.0))
+    }
+}
+
+#[test]
+fn a_reference_that_may_not_fit_is_told_before_the_first_answer() {
+    let folder = Folder::new();
+    fs::write(folder.path("prompts"), "one\ntwo\nthree\nfour").unwrap();
+    let mut settings = folder.write_settings("ref");
+    settings.input = Source::Prompts(PromptSource {
+        path: folder.path("prompts").into(),
+        template: TemplateChoice::None,
+        parse_special: false,
+        n_ctx: None,
+        max_prompts: None,
+        generate: Some(200_000),
+        sampling: None,
+        score: None,
+        spans: Vec::new(),
+    });
+    // 13 TB, of which a fourth is the part's.
+    let engine = FakeEngine {
+        n_vocab: 1 << 22,
+        ..FakeEngine::default()
+    };
+    for part in [None, Some("1/4".parse().unwrap())] {
+        settings.part = part;
+        let observer = StopsAt("may_not_fit", Recorder::default());
+        let stopped = write(&settings, &engine, &observer).unwrap_err();
+        assert!(stopped.to_string().contains("interrupted"), "{stopped}");
+        let expected = ["warning may_not_fit", "begin generating", "end"];
+        assert_eq!(observer.1.heard(), expected);
+    }
+    // What fits is not warned of.
+    let observer = Recorder::default();
+    settings.part = None;
+    let Source::Prompts(prompts) = &mut settings.input else {
+        panic!("prompts")
+    };
+    prompts.generate = Some(3);
+    write(&settings, &FakeEngine::default(), &observer).unwrap();
+    assert_eq!(observer.heard()[0], "begin generating");
 }
 
 #[test]

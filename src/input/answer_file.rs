@@ -8,10 +8,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kl_formats::hex;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::generation::Answered;
@@ -25,6 +25,8 @@ pub struct AnswerFile {
     run: Value,
     /// The answers by their windows.
     kept: HashMap<u32, Line>,
+    /// The lines of the file that hold an answer.
+    n_lines: usize,
 }
 
 /// A line of the file: an answer.
@@ -47,6 +49,7 @@ impl AnswerFile {
             file: None,
             run,
             kept: HashMap::new(),
+            n_lines: 0,
         }
     }
 
@@ -54,7 +57,7 @@ impl AnswerFile {
     /// whole. Answers that this run finishes are added to the file.
     ///
     /// # Errors
-    /// If the file cannot be read or written.
+    /// If the file cannot be read or written, or is not of this kind.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let about = |what| format!("{}: cannot be {what}", path.display());
         if !path.exists() {
@@ -66,14 +69,18 @@ impl AnswerFile {
             .get(..end.map_or(0, |end| end + 1))
             .unwrap_or_default();
         let mut lines = whole.split(|&byte| byte == b'\n');
-        let Some(run) = lines
-            .next()
-            .and_then(|line| serde_json::from_slice(line).ok())
-        else {
+        let Some(run) = lines.next().filter(|_| !whole.is_empty()) else {
             return Ok(None);
         };
+        // Never overwritten: it may be a file of the user's.
+        let run: Map<String, Value> = serde_json::from_slice(run).map_err(|_| {
+            anyhow!(
+                "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
+                path.display()
+            )
+        })?;
         let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-        let kept = answers.map(|line| (line.window, line)).collect();
+        let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
         let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(|| about("written"))?;
         // What was cut off goes, so that the next line starts a line.
@@ -82,7 +89,8 @@ impl AnswerFile {
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
-            run,
+            run: run.into(),
+            n_lines: kept.len(),
             kept,
         }))
     }
@@ -96,9 +104,9 @@ impl AnswerFile {
         &self.path
     }
 
-    /// The number of answers.
+    /// The number of answers in the file.
     pub fn n_answers(&self) -> usize {
-        self.kept.len()
+        self.n_lines
     }
 
     /// The answer to this prompt in this window, if it is known.
@@ -122,6 +130,7 @@ impl AnswerFile {
             let written = self.write(&line);
             written.with_context(|| format!("{}: cannot be written", self.path.display()))?;
             self.kept.insert(window, line);
+            self.n_lines += 1;
         }
         Ok(())
     }
@@ -211,5 +220,11 @@ mod tests {
         }
         AnswerFile::read(&path).unwrap().unwrap().remove().unwrap();
         assert!(!path.exists());
+        for other in ["my notes\n", "3\nmore", "\n"] {
+            fs::write(&path, other).unwrap();
+            let refused = AnswerFile::read(&path).unwrap_err().to_string();
+            assert!(refused.contains("no list of answers"), "{refused}");
+            assert_eq!(fs::read(&path).unwrap(), other.as_bytes());
+        }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use kl_formats::Sampling;
 
-use super::AnswerFile;
+use super::{AnswerFile, PreparedInput};
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
 
 /// A conversation with the model, which answers one prompt after the other.
@@ -65,6 +65,9 @@ pub struct Answers {
 pub struct Generation<'g> {
     /// Gives the options of a context for windows of this many tokens.
     pub context: &'g dyn Fn(u32) -> ContextOptions,
+    /// Called once, with the windows of all parts as they are planned, before the first answer; an
+    /// error ends the work.
+    pub on_plan: &'g mut dyn FnMut(&PreparedInput) -> Result<()>,
     /// Called after each decode call, among others; an error ends the work.
     pub on_step: &'g mut dyn FnMut(GenerationStep) -> Result<()>,
     /// The answers of an earlier run, to which new ones are added; `None`: none are kept.
@@ -406,6 +409,7 @@ mod tests {
         };
         let mut generation = Generation {
             context: &context,
+            on_plan: &mut |_| Ok(()),
             on_step: &mut |step| {
                 steps.push(step);
                 Ok(())
@@ -524,6 +528,7 @@ mod tests {
         let mut n_left = 5;
         let mut generation = Generation {
             context: &context,
+            on_plan: &mut |_| Ok(()),
             on_step: &mut |_| {
                 n_left -= 1;
                 match n_left {

@@ -63,6 +63,17 @@ impl<'s> RawInput<'s> {
         }
     }
 
+    /// Advice on how to make the windows shorter.
+    pub fn to_shorten(&self) -> &'static str {
+        match self {
+            Self::Texts(..) => "lower --n-ctx",
+            Self::Prompts(raw) if raw.source.generate.is_some() => {
+                "lower --generate, or leave out the longest prompts"
+            }
+            Self::Prompts(_) => "leave out the longest prompts",
+        }
+    }
+
     /// Tokenizes the input, cuts it into windows, and keeps those that are selected.
     ///
     /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `generation` runs the
@@ -85,6 +96,7 @@ impl<'s> RawInput<'s> {
                 texts::in_windows(source, texts, model, selection.max_rows)?
             }
         };
+        (generation.on_plan)(&input)?;
         input.shard = input.plan.keep(selection.part)?;
         Ok(input)
     }

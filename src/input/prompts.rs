@@ -89,19 +89,41 @@ impl<'s> RawPrompts<'s> {
         }
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
         let longest_of_all = longest_window(&plan.windows);
-        let mut plan = plan.limited(selection.max_rows);
+        let plan = plan.limited(selection.max_rows);
         // Answers can make later prompts longer than they were planned.
         let may_grow = source.generate.is_some() && prompts.iter().any(|prompt| prompt.continues);
         let n_ctx = source.n_ctx.filter(|_| may_grow);
-        let longest_window = n_ctx.unwrap_or_else(|| longest_window(&plan.windows));
-        let mut unanswered = None;
+        let spans = source.has_answers().then(|| {
+            let template = self.template_source(model).map(|(text, _)| text);
+            Spans::new(template, &source.spans)
+        });
+        // Refused before hours of work.
+        let part = selection.part;
+        let shard = part.map(|part| part.of(plan.windows.len(), plan.n_rows()));
+        let mut input = PreparedInput {
+            shard: shard.transpose()?,
+            n_ctx: source.n_ctx.unwrap_or(longest_of_all),
+            longest_window: n_ctx.unwrap_or_else(|| longest_window(&plan.windows)),
+            first_scored: first_scored.unwrap_or(0),
+            add_bos,
+            text: self.text.clone(),
+            groups,
+            plan,
+            chat_template: template.as_ref().map(|template| template.sha256.clone()),
+            generated: source.generate,
+            spans: spans
+                .as_ref()
+                .map_or_else(Vec::new, |spans| spans.names().to_vec()),
+            sampling: source.sampling,
+            n_turns_left_out,
+            prompts: Some(prompts),
+            ..PreparedInput::default()
+        };
+        (generation.on_plan)(&input)?;
+        let (plan, prompts) = (&mut input.plan, input.prompts.get_or_insert_default());
         if let Some(most) = source.generate {
             let n_first = plan.first(selection.n_first_rows).len();
-            if let Some(part) = selection.part {
-                // Refused before hours of work.
-                part.of(plan.windows.len(), plan.n_rows())?;
-            }
-            let is_wanted = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
+            let is_wanted = |i| i < n_first || part.is_none_or(|part| part.has(i));
             let planned = plan.windows.clone();
             let windows = plan.windows.iter_mut().enumerate();
             let windows = windows.filter_map(|(i, window)| is_wanted(i).then_some(window));
@@ -110,9 +132,9 @@ impl<'s> RawPrompts<'s> {
                 n_ctx: n_ctx.unwrap_or(longest_of_all),
                 sampling: source.sampling,
             };
-            unanswered = answer_prompts(
+            input.unanswered = answer_prompts(
                 &mut windows.collect::<Vec<_>>(),
-                &mut prompts,
+                prompts,
                 dialogues,
                 |tokens, n_prompt| maker.first_scored(tokens, n_prompt),
                 &answers,
@@ -121,38 +143,15 @@ impl<'s> RawPrompts<'s> {
             )?;
             plan.was_planned_as(planned, n_first);
         }
-        let shard = plan.keep(selection.part)?;
-        let mut span_names = Vec::new();
-        if source.has_answers() {
-            let spans = Spans::new(
-                self.template_source(model).map(|(text, _)| text),
-                &source.spans,
-            );
+        plan.keep(part)?;
+        if let Some(spans) = spans {
             for window in &plan.windows {
                 if let Some(prompt) = prompts.get_mut(window.window as usize) {
                     prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
                 }
             }
-            span_names = spans.names().to_vec();
         }
-        Ok(PreparedInput {
-            shard,
-            n_ctx: source.n_ctx.unwrap_or(longest_of_all),
-            longest_window,
-            first_scored: first_scored.unwrap_or(0),
-            add_bos,
-            text: self.text,
-            groups,
-            plan,
-            prompts: Some(prompts),
-            chat_template: template.map(|template| template.sha256),
-            generated: source.generate,
-            spans: span_names,
-            sampling: source.sampling,
-            n_turns_left_out,
-            unanswered,
-            ..PreparedInput::default()
-        })
+        Ok(input)
     }
 
     /// Compiles the template that is applied to each prompt, if there is one.

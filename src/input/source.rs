@@ -34,17 +34,6 @@ impl Source {
         }
     }
 
-    /// Advice on how to make the windows shorter.
-    pub fn to_shorten(&self) -> &'static str {
-        match self {
-            Self::Texts(_) => "lower --n-ctx",
-            Self::Prompts(prompts) if prompts.generate.is_some() => {
-                "lower --generate, or leave out the longest prompts"
-            }
-            Self::Prompts(_) => "leave out the longest prompts",
-        }
-    }
-
     /// The most tokens in a window; `None`: as many as the longest prompt has.
     pub fn n_ctx(&self) -> Option<u32> {
         match self {

@@ -6,7 +6,7 @@ use serde::ser::SerializeStruct;
 use strum::IntoStaticStr;
 use thiserror::Error;
 
-use super::number::{count_of, kld, left_out, part, percent, ratio, short_kld};
+use super::number::{bytes, count_of, kld, left_out, part, percent, ratio, short_kld};
 use crate::pipeline::DeviceTime;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -88,6 +88,11 @@ pub enum Warning {
     )]
     #[strum(serialize = "turns_left_out")]
     Unanswered { n: u64, why: String },
+    /// With the longest answers, a reference does not fit on its disk.
+    #[error(
+        "{path}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then", bytes(*.size), bytes(*.free)
+    )]
+    MayNotFit { path: String, size: u64, free: u64 },
     /// Prompts should be rendered by the model's chat template, but it has none.
     #[error(
         "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"

@@ -162,11 +162,21 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     let n = n_kept();
     assert!((4..40).contains(&n), "{n}");
     session.fails(line, 1, &[kept, "--resume continues it"]);
-    session.fails(
-        &format!("{line} --seed 9 --resume"),
-        1,
-        &["another run", "seed"],
-    );
+    for (flag, what) in [
+        ("--seed 9", "seed: "),
+        ("-np 3", "(-np: none there, 3 here)"),
+    ] {
+        session.fails(
+            &format!("{line} {flag} --resume"),
+            1,
+            &["another run", what],
+        );
+    }
+    let answers_there = session.read(kept);
+    session.write(kept, "my own notes\n");
+    session.fails(&format!("{line} --resume"), 1, &[kept, "--force"]);
+    assert_eq!(session.read(kept), b"my own notes\n");
+    session.write(kept, answers_there);
 
     // A mark that no run would leave shows that what is kept is used.
     let text = String::from_utf8(session.read(kept)).unwrap();
@@ -195,6 +205,24 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     let bytes = session.read("ref.gz");
     session.remove("ref.gz");
     session.write("ref.gz.partial", &bytes[..bytes.len() / 2]);
+    // Another run is refused before its first answer, which would be in a file of answers.
+    let refused = |line: &str, what: &str| {
+        let run = session.fails(&format!("{line} --resume"), 1, &["another run", what]);
+        assert!(
+            !run.stderr.contains("--resume continues it"),
+            "{}",
+            run.stderr
+        );
+        let left = ["many.txt", "other.txt", "ref.gz.partial", "whole.gz"];
+        assert_eq!(session.files(), left);
+    };
+    session.write("other.txt", lines.join("\n").replace("39 dogs", "93 dogs"));
+    refused(&format!("{line} --seed 9"), "seed");
+    refused(&line.replace("many.txt", "other.txt"), "text.");
+    refused(&line.replace("--generate 90", "--generate 80"), "generated");
+    refused(&line.replace("@f16", "@q8"), "model");
+    refused(&format!("{line} --encoding f32"), "encoding");
+    refused(&format!("{line} --shard 0/2"), "shard");
     session.ok(&format!("{line} --resume"));
     let resumed = answers(&session, "ref.gz");
     assert_eq!(resumed[window] == [5; 90], window < 10);

@@ -412,3 +412,15 @@ fn prompts_are_read_from_stdin() {
     assert_eq!(text.name.as_deref(), Some("-"));
     assert_eq!(session.specs("ref.gz").len(), 5);
 }
+
+#[test]
+fn messages_without_a_template_are_refused_and_not_said_to_be_used_as_they_are() {
+    let session = Session::new();
+    session.write(
+        "chat.jsonl",
+        r#"{"messages": [{"role": "user", "content": "Hello."}]}"#,
+    );
+    let what = ["chat.jsonl: line 1", "messages need a chat template"];
+    let run = session.fails("-m @f16 --prompts chat.jsonl -w ref.gz", 1, &what);
+    assert!(!run.stderr.contains("as they are"), "{}", run.stderr);
+}

@@ -35,16 +35,18 @@ pub struct NewFile {
     pub warnings: Vec<Warning>,
 }
 
+/// The free bytes of the disk that a file is to be on, if the file system reports them.
+pub fn free_space(file: &Path) -> Option<u64> {
+    fs4::available_space(folder_of(file)).ok()
+}
+
 /// Refuses a file that cannot fit on its disk.
 ///
 /// # Errors
 /// If the disk has less than `size` bytes free.
 pub fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
     // Where the file system does not report its free space, writing finds out.
-    let Ok(free) = fs4::available_space(folder_of(partial)) else {
-        return Ok(());
-    };
-    if size > free {
+    if let Some(free) = free_space(partial).filter(|&free| size > free) {
         bail!(
             "{}: the reference may take {}, but the disk has {} free: choose another disk, or use less of the text",
             target.display(),

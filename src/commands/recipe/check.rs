@@ -9,9 +9,7 @@ use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
 use super::is_of_map;
 use super::klds::Klds;
 use crate::commands::calls::{Decoding, Split, check_parallel};
-use crate::commands::context::{
-    Precedent, check_windows, context_options, context_sources, largest_context,
-};
+use crate::commands::context::{Precedent, context_options, context_sources, largest_context};
 use crate::commands::devices::{connect_devices, load};
 use crate::commands::input;
 use crate::commands::observer::{Event, Watch};
@@ -74,7 +72,6 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
         if is_of_map(header, &prepared.text) {
             watch.warn(Warning::TextOfMap(format!("-t {source}")));
         }
-        check_windows(prepared.longest_window, &model, source.to_shorten(), watch)?;
         let decoding = Decoding::of(&model, prepared.plan.most_rows());
         let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
         let (judging, kept_back) = split(prepared.plan.windows, run.max_rows);

@@ -141,11 +141,9 @@ impl<'s> Opened<'s> {
             );
         }
         let longest = longest_window(&windows);
-        let advice = match &settings.source {
-            SensitivitySource::Text(source) => source.to_shorten(),
-            SensitivitySource::Reference(_) => SHORTER_REFERENCE,
-        };
-        check_windows(longest, model, advice, watch)?;
+        if let SensitivitySource::Reference(_) = &settings.source {
+            check_windows(longest, model, SHORTER_REFERENCE, watch)?;
+        }
         check_parallel(run, model)?;
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));

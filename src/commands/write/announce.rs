@@ -4,7 +4,7 @@ use kl_formats::{Encoding, States, Target};
 
 use crate::commands::input::in_words;
 use crate::commands::observer::{Event, Watch};
-use crate::commands::output::{PartialFile, folder_of};
+use crate::commands::output::{PartialFile, free_space};
 use crate::commands::settings::WriteSettings;
 use crate::engine::Model;
 use crate::input::PreparedInput;
@@ -77,8 +77,7 @@ pub fn file(
     n_whole: usize,
     watch: &Watch<'_>,
 ) {
-    let free =
-        fs4::available_space(folder_of(output.path())).map_or_else(|_| "unknown".to_owned(), bytes);
+    let free = free_space(output.path()).map_or_else(|| "unknown".to_owned(), bytes);
     let path = settings.output.display();
     let size = bytes(size);
     say(

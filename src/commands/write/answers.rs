@@ -13,75 +13,88 @@ use crate::commands::output::{Existing, partial_path};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{Engine, Model};
-use crate::input::{AnswerFile, Source};
+use crate::input::{AnswerFile, PromptSource, Source};
 use crate::report::number::count;
 
-/// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
-///
-/// # Errors
-/// If an earlier run has left one, and this one neither continues it nor starts over.
-pub fn path(settings: &WriteSettings) -> Result<Option<PathBuf>> {
-    let Source::Prompts(prompts) = &settings.input else {
-        return Ok(None);
-    };
-    if prompts.generate.is_none() {
-        return Ok(None);
-    }
-    let mut name = OsString::from(&settings.output);
-    name.push(".answers");
-    let path = partial_path(name.as_ref());
-    match settings.existing {
-        Existing::Refuse(advice) if path.exists() => bail!(
-            "{}: holds answers of a run that was cut off: {advice}",
-            path.display()
-        ),
-        _ => Ok(Some(path)),
-    }
+/// The file that keeps the answers, `<reference>.answers.partial`, and the prompts.
+pub struct Kept<'s> {
+    path: PathBuf,
+    settings: &'s WriteSettings,
+    prompts: &'s PromptSource,
 }
 
-/// The answers that are known before any is generated: those of `path`, and of the reference that an
-/// earlier run began.
-///
-/// # Errors
-/// If the file is of another run, or cannot be read; if the reference cannot.
-pub fn known<E: Engine>(
-    path: PathBuf,
-    settings: &WriteSettings,
-    engine: &E,
-    model: &impl Model,
-    begun: Option<&NativeReader>,
-) -> Result<AnswerFile> {
-    let Source::Prompts(prompts) = &settings.input else {
-        bail!("only prompts are answered");
-    };
-    // Batches are chosen for the longest window, which is not known yet, and for the memory that is
-    // free: what the user set stands for them.
-    let mut backend = backend_identity(engine, model, &answer_context(&settings.run, model, 1))?;
-    (backend.n_batch, backend.n_ubatch) = (settings.run.n_batch, settings.run.n_ubatch);
-    (backend.n_seq, backend.equal_calls) = (settings.run.n_parallel, None);
-    let run = json!({
-        "writer": writer(),
-        "model": model.facts().identity,
-        "generated": prompts.generate,
-        "sampling": prompts.sampling,
-        "n_ctx": prompts.n_ctx,
-        "backend": backend,
-    });
-    let earlier = match settings.existing {
-        Existing::Resume => AnswerFile::read(&path)?,
-        Existing::Refuse(_) | Existing::Replace => None,
-    };
-    let mut answers = match earlier {
-        Some(earlier) => {
-            check_same_run(&path, earlier.run(), &run, "prompts")?;
-            earlier
+impl<'s> Kept<'s> {
+    /// `None` where no answers are generated.
+    ///
+    /// # Errors
+    /// If an earlier run has left a file, and this one neither continues it nor starts over.
+    pub fn of(settings: &'s WriteSettings) -> Result<Option<Self>> {
+        let prompts = match &settings.input {
+            Source::Prompts(prompts) if prompts.generate.is_some() => prompts,
+            _ => return Ok(None),
+        };
+        let mut name = OsString::from(&settings.output);
+        name.push(".answers");
+        let path = partial_path(name.as_ref());
+        match settings.existing {
+            Existing::Refuse(advice) if path.exists() => bail!(
+                "{}: holds answers of a run that was cut off: {advice}",
+                path.display()
+            ),
+            _ => Ok(Some(Self {
+                path,
+                settings,
+                prompts,
+            })),
         }
-        None => AnswerFile::new(path, run),
-    };
-    if let Some(begun) = begun {
-        learn(&mut answers, begun)?;
     }
-    Ok(answers)
+
+    /// The answers that are known before any is generated: those of the file, and of the reference
+    /// that an earlier run began.
+    ///
+    /// # Errors
+    /// If the file is of another run, or cannot be read; if the reference cannot.
+    pub fn read<E: Engine>(
+        self,
+        engine: &E,
+        model: &impl Model,
+        begun: Option<&NativeReader>,
+    ) -> Result<AnswerFile> {
+        let Self {
+            path,
+            settings,
+            prompts,
+        } = self;
+        // Batches are chosen for the longest window, which is not known yet, and for the memory that is
+        // free: what the user set stands for them.
+        let mut backend =
+            backend_identity(engine, model, &answer_context(&settings.run, model, 1))?;
+        (backend.n_batch, backend.n_ubatch) = (settings.run.n_batch, settings.run.n_ubatch);
+        (backend.n_seq, backend.equal_calls) = (settings.run.n_parallel, None);
+        let run = json!({
+            "writer": writer(),
+            "model": model.facts().identity,
+            "generated": prompts.generate,
+            "sampling": prompts.sampling,
+            "n_ctx": prompts.n_ctx,
+            "backend": backend,
+        });
+        let earlier = match settings.existing {
+            Existing::Resume => AnswerFile::read(&path)?,
+            Existing::Refuse(_) | Existing::Replace => None,
+        };
+        let mut answers = match earlier {
+            Some(earlier) => {
+                check_same_run(&path, earlier.run(), &run, "prompts")?;
+                earlier
+            }
+            None => AnswerFile::new(path, run),
+        };
+        if let Some(begun) = begun {
+            learn(&mut answers, begun)?;
+        }
+        Ok(answers)
+    }
 }
 
 /// Reads the answers that the windows of a reference hold.
@@ -95,7 +108,9 @@ fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
         let prompts = header.prompts.as_ref();
         let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
         let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
-        if let Some((prompt, answer)) = window.tokens.split_at_checked(n_prompt) {
+        let parts = window.tokens.split_at_checked(n_prompt);
+        // A conversation may have ended before this window.
+        if let Some((prompt, answer)) = parts.filter(|(_, answer)| !answer.is_empty()) {
             answers.learn(window.window, prompt, answer);
         }
     }

@@ -10,11 +10,12 @@ use kl_formats::{
 
 use super::trial::{self, N_TRIAL_ROWS};
 use crate::commands::calls::Decoding;
-use crate::commands::context::record_calls;
+use crate::commands::context::{Precedent, backend_identity, context_options, record_calls};
+use crate::commands::input::describe;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
-use crate::engine::{ContextOptions, EngineError, Model};
+use crate::engine::{ContextOptions, Engine, EngineError, Model};
 use crate::input::PreparedInput;
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Error, Sources, StateSource};
@@ -32,7 +33,43 @@ pub struct Choice<'m, 'a, M> {
     pub decoding: Decoding,
 }
 
-impl<'m, M: Model + Sync> Choice<'m, '_, M> {
+impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
+    /// `precedent` is how an earlier run of the file has decoded.
+    pub fn new(
+        model: &'m M,
+        settings: &'a WriteSettings,
+        input: &'a PreparedInput,
+        precedent: Precedent,
+    ) -> Self {
+        let decoding = Decoding::of(model, input.plan.most_rows());
+        let context =
+            |decoding| context_options(&settings.run, input.longest_window, decoding, precedent);
+        Self {
+            model,
+            settings,
+            input,
+            options: context(decoding),
+            state_options: ContextOptions {
+                shows_states: true,
+                // Which states were multiplied together is known of each window by itself.
+                ..context(decoding.one_by_one())
+            },
+            decoding,
+        }
+    }
+
+    /// Describes the reference in full, but for how its rows are stored.
+    ///
+    /// # Errors
+    /// If the engine cannot be started.
+    pub fn describe(&self, engine: &impl Engine) -> Result<About> {
+        let (settings, model) = (self.settings, self.model);
+        let backend = backend_identity(engine, model, &self.options)?;
+        let (kind, path) = (settings.target.kind(), &settings.output);
+        let (source, input) = (&settings.input, self.input);
+        Ok(describe(kind, path, model, source, input, backend))
+    }
+
     /// The encodings of this kind of file, and most bytes that the file can have in each; nothing for
     /// a kind that cannot hold hidden states.
     pub fn sizes(&self, about: &mut About) -> Vec<(Encoding, u64)> {
@@ -53,6 +90,21 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             (encoding, self.size(about, windows, encoding, states))
         };
         encodings.into_iter().map(size).collect()
+    }
+
+    /// Most bytes of this part's file as it is planned, in the smallest of the encodings that may be
+    /// used.
+    pub fn planned_bytes(&self, about: &mut About) -> u64 {
+        let (target, windows) = (self.settings.target, &self.input.plan.windows);
+        let sizes = self.sizes(about).into_iter();
+        let may_be_used = |encoding| {
+            encoding == target.encoding() || (self.settings.auto && encoding == Encoding::Hidden)
+        };
+        let usable = sizes.filter(|(encoding, _)| may_be_used(*encoding));
+        let least = usable.map(|(_, size)| size).min();
+        let of_all = least.unwrap_or_else(|| target.projected_bytes(about, windows));
+        let n_parts = self.input.shard.map_or(1, |shard| shard.count.max(1));
+        of_all / u64::from(n_parts)
     }
 
     /// Most bytes of a file of these windows.
@@ -100,11 +152,36 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
     }
 
-    /// As an earlier run began or finished the file. What its trial has found is taken from there.
+    /// As an earlier run began or finished the file.
     ///
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
     pub fn as_begun(&self, begun: &NativeReader, about: &mut About) -> Result<Target> {
+        let (target, own) = self.own_header(begun, about)?;
+        check_same_run(begun.path(), begun.header(), &own, "text")?;
+        Ok(target)
+    }
+
+    /// The same before any answer is generated, which can take hours: it compares all that does not
+    /// depend on the answers.
+    ///
+    /// # Errors
+    /// Those of [`Self::as_begun`].
+    pub fn check_planned(&self, begun: &NativeReader, about: &mut About) -> Result<()> {
+        let header = begun.header();
+        let (_, mut own) = self.own_header(begun, about)?;
+        own.n_rows = header.n_rows;
+        own.prompts.clone_from(&header.prompts);
+        if own.shard.is_some() {
+            // The plan is that of all parts.
+            own.n_windows = header.n_windows;
+        }
+        check_same_run(begun.path(), header, &own, "prompts")
+    }
+
+    /// The header that this run would write, and how it stores rows. What the trial of the earlier
+    /// run has found is taken from there.
+    fn own_header(&self, begun: &NativeReader, about: &mut About) -> Result<(Target, Header)> {
         let header = begun.header();
         let asked = self.settings.target;
         let target = match (self.settings.auto, header.encoding) {
@@ -122,8 +199,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
         self.record(states, about);
         let own = Header::new(about, target.encoding(), &self.input.plan.windows);
-        check_same_run(begun.path(), header, &own, "text")?;
-        Ok(target)
+        Ok((target, own))
     }
 
     /// As the settings ask for it, or as a trial finds best; with it the source of hidden states,

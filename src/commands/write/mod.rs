@@ -6,26 +6,26 @@ mod answers;
 mod choice;
 mod trial;
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
 
-use super::calls::{Decoding, Split, check_parallel};
-use super::context::{
-    Precedent, backend_identity, check_windows, context_options, largest_context,
-};
+use super::calls::{Split, check_parallel};
+use super::context::{Precedent, largest_context};
 use super::devices::{self, connect_devices};
-use super::input;
+use super::input::{self, Answering};
 use super::observer::{Observer, Watch};
-use super::output::{Existing, NewFile, PartialFile, check_free_space, partial_path};
+use super::output::{Existing, NewFile, PartialFile, check_free_space, free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
-use crate::engine::{ContextOptions, Engine, Model, Room};
-use crate::input::Selection;
+use crate::engine::{Engine, Model, Room};
+use crate::input::{PreparedInput, Selection};
 use crate::pipeline::{self, Error, Sources, Timing, write_reference};
 use crate::report::Warning;
 use crate::score::RowError;
+use answers::Kept;
 use choice::{Choice, advice};
 
 /// A reference that was written.
@@ -66,7 +66,7 @@ pub fn write<E: Engine>(
         true => resume::cut_off(&output)?,
         false => None,
     };
-    let answers_path = answers::path(settings)?;
+    let kept_answers = Kept::of(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     let earlier = whole.as_ref().or(begun.as_ref());
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref())
@@ -89,43 +89,47 @@ pub fn write<E: Engine>(
         },
     };
     check_parallel(&settings.run, &model)?;
-    let known = |path| answers::known(path, settings, engine, &model, earlier);
-    let mut answers = answers_path.map(known).transpose()?;
-    let kept = answers.as_mut();
+    let read = |kept: Kept<'_>| kept.read(engine, &model, earlier);
+    let mut answers = kept_answers.map(read).transpose()?;
+    let is_checked = Cell::new(false);
+    let check = |planned: &PreparedInput| {
+        let choice = Choice::new(&model, settings, planned, precedent);
+        let mut about = choice.describe(engine)?;
+        if let Some(earlier) = earlier {
+            choice.check_planned(earlier, &mut about)?;
+        }
+        let there = earlier.map_or(0, NativeReader::windows_end);
+        let size = choice.planned_bytes(&mut about).saturating_sub(there);
+        let free = free_space(output.path()).filter(|&free| size > free);
+        if let (Some(free), None) = (free, &whole) {
+            let path = settings.output.display().to_string();
+            watch.warn(Warning::MayNotFit { path, size, free });
+        }
+        is_checked.set(true);
+        Ok(())
+    };
+    let answering = answers.as_mut().map(|kept| Answering {
+        kept,
+        check: &check,
+    });
     let prepared = input::prepare(
         raw,
         &model,
         &settings.run,
         in_chunks,
         &selection,
-        kept,
+        answering,
         watch,
     );
     let input = match (prepared, &answers) {
-        (Err(error), Some(answers)) => bail!("{error:#}{}", answers::kept(answers)),
+        (Err(error), Some(answers)) if is_checked.get() => {
+            bail!("{error:#}{}", answers::kept(answers))
+        }
         (prepared, _) => prepared?,
     };
 
-    let longest = input.longest_window;
-    check_windows(longest, &model, settings.input.to_shorten(), watch)?;
-    let decoding = Decoding::of(&model, input.plan.most_rows());
-    let context = |decoding| context_options(&settings.run, longest, decoding, precedent);
-    let options = context(decoding);
-    let backend = backend_identity(engine, &model, &options)?;
-    let (kind, path) = (settings.target.kind(), &settings.output);
-    let mut about = input::describe(kind, path, &model, &settings.input, &input, backend);
-    let choice = Choice {
-        model: &model,
-        settings,
-        input: &input,
-        options,
-        state_options: ContextOptions {
-            shows_states: true,
-            // Which states were multiplied together is known of each window by itself.
-            ..context(decoding.one_by_one())
-        },
-        decoding,
-    };
+    let choice = Choice::new(&model, settings, &input, precedent);
+    let mut about = choice.describe(engine)?;
     let mut written = match whole {
         Some(whole) => {
             choice.as_begun(&whole, &mut about)?;
