@@ -4,7 +4,7 @@ use kl_formats::{Messages, PromptContent, Role, Variables};
 use minijinja::Value;
 
 use super::chat_template::{self, ChatTemplate, Given, TemplateError, Turn};
-use super::spans::opening_in;
+use super::spans::{opening_in, reasoning_of};
 
 /// The content of a message that no conversation has.
 const PROBE: &str = "kl-probe-of-answers";
@@ -120,12 +120,46 @@ impl<'t> Chat<'t> {
     /// Inserts what the model has answered as the message at `index`. `opened` is the end of the
     /// prompt that began the answer, such as `<think>`.
     pub fn insert(&mut self, index: usize, opened: &str, answer: &str) {
+        let index = index.min(self.messages.len());
+        let text = format!("{opened}{answer}");
         let message = match self.template.has_channels {
             true => of_channels(answer),
-            false => of_assistant(&format!("{opened}{answer}")),
+            false => {
+                let reasoning = reasoning_of(&text);
+                let mut reasonings = [reasoning, reasoning.map(str::trim), None].into_iter();
+                let found = reasonings.find_map(|of| self.message_of(index, answer, of));
+                found.unwrap_or_else(|| of_assistant(&text))
+            }
         };
-        let index = index.min(self.messages.len());
         self.messages.insert(index, message);
+    }
+
+    /// The message at `index` of which the template makes this answer again, if there is one. A
+    /// template may write a content between marks of its own, such as `<|START_RESPONSE|>`, and want
+    /// reasoning apart.
+    fn message_of(&self, index: usize, answer: &str, reasoning: Option<&str>) -> Option<Value> {
+        let message = |content: &str| {
+            let fields = [("role", "assistant"), ("content", content)].into_iter();
+            let reasoning = reasoning.map(|text| ("reasoning_content", text));
+            chat_template::with_reasoning(Value::from_pairs(fields.chain(reasoning)))
+        };
+        let rendered = |message: Value| {
+            let mut chat = self.clone();
+            chat.messages.truncate(index);
+            chat.messages.push(message);
+            chat.answer(index).ok()
+        };
+        let (prompt, probed) = rendered(message(PROBE))?;
+        let (before, after) = probed.split_once(PROBE)?;
+        // A thought that the prompt opened is a part of the answer, unless the template drops it.
+        let opened = self.prompt(index).ok()?;
+        let text = format!("{}{answer}", opened.strip_prefix(&prompt)?);
+        let texts = [&*text, answer].into_iter();
+        let mut texts = texts.take(if before.trim().is_empty() { 1 } else { 2 });
+        let (text, content) = texts.find_map(|text| Some((text, text.strip_prefix(before)?)))?;
+        let content = without_begun(content, after);
+        let (_, again) = rendered(message(content))?;
+        again.starts_with(text.trim_end()).then(|| message(content))
     }
 
     fn render(&self, messages: &[Value], turn: Turn) -> Result<String, TemplateError> {
@@ -180,6 +214,16 @@ fn without_part_of_mark(text: &str, at: usize) -> usize {
     let is_mark = |begun: &str| !begun.contains(|c: char| "]>".contains(c) || c.is_whitespace());
     open.filter(|&open| before.get(open..).is_some_and(is_mark))
         .unwrap_or(at)
+}
+
+/// A text without the marks at its end with which `after` begins.
+fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
+    let ends = (0..=after.len())
+        .filter(|&n| after.is_char_boundary(n) && without_part_of_mark(after, n) == n);
+    let mut found = ends
+        .rev()
+        .filter_map(|n| text.strip_suffix(after.get(..n)?));
+    found.next().unwrap_or(text)
 }
 
 /// Returns true if a text may have the content of this message in it.

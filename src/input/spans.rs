@@ -353,6 +353,16 @@ pub fn opening_in(text: &str) -> Option<usize> {
     known.filter_map(|(_, open, ..)| text.find(open)).min()
 }
 
+/// The reasoning with which a text begins, without its markers; `None` if it is not closed.
+pub fn reasoning_of(text: &str) -> Option<&str> {
+    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
+    let mut found = known.filter_map(|(_, open, close, _)| {
+        let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
+        Some(reasoning)
+    });
+    found.next()
+}
+
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);

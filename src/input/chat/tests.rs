@@ -196,3 +196,70 @@ fn an_answer_becomes_a_message_of_the_conversation() {
         "{text}"
     );
 }
+
+#[test]
+fn an_answer_becomes_the_message_that_the_template_makes_it_of() {
+    let ask = "{% if add_generation_prompt %}[assistant]";
+    let thought = "{% if loop.last and m.reasoning_content %}<think>\n{{ m.reasoning_content | trim }}\n</think>\n\n{% endif %}";
+    for (of_assistant, asks, opened, answer, kept) in [
+        // As Mistral's first: the content begins with a blank.
+        (
+            " {{ m.content }}</s>",
+            format!("{ask}{{% endif %}}"),
+            "",
+            " b",
+            " b</s>",
+        ),
+        // As Command R7B's: marks around the content, and a prompt that may open a thought.
+        (
+            "<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s>",
+            format!("{ask}<|START_THINKING|><|END_THINKING|>{{% endif %}}"),
+            "",
+            "<|START_RESPONSE|>b<|END_RESPONSE|>",
+            "<|START_RESPONSE|>b<|END_RESPONSE|></s>",
+        ),
+        // An answer that was cut off has no closing mark.
+        (
+            "<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s>",
+            format!("{ask}{{% endif %}}"),
+            "",
+            "<|START_RESPONSE|>b",
+            "<|START_RESPONSE|>b<|END_RESPONSE|></s>",
+        ),
+        // Reasoning is dropped from the history, but not a thought that has no end.
+        (
+            &*format!("{thought}{{{{ m.content }}}}</s>"),
+            format!("{ask}<think>\n{{% endif %}}"),
+            "<think>\n",
+            "why\n</think>\n\nb",
+            "b</s>",
+        ),
+        (
+            &*format!("{thought}{{{{ m.content }}}}</s>"),
+            format!("{ask}{{% endif %}}"),
+            "",
+            "<think>\nwhy",
+            "<think>\nwhy</s>",
+        ),
+        // A template that always drops it gets it with the content.
+        (
+            "{{ m.content.split('</think>')[-1] }}</s>",
+            format!("{ask}<think>\n{{% endif %}}"),
+            "<think>\n",
+            "why</think>b",
+            "b</s>",
+        ),
+    ] {
+        let source = format!(
+            "{{% for m in messages %}}[{{{{ m.role }}}}]{{% if m.role == 'user' %}}{{{{ m.content }}}}\
+             {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"
+        );
+        let template = template(&source);
+        let messages = r#"[{"role":"user","content":"a"},{"role":"user","content":"c"}]"#;
+        let (mut chat, _) = chat(&template, messages);
+        chat.insert(1, opened, answer);
+        let text = chat.prompt(3).unwrap();
+        let wanted = format!("[user]a[assistant]{kept}[user]c[assistant]");
+        assert!(text.starts_with(&wanted), "{source}: {text}");
+    }
+}

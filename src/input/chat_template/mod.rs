@@ -153,7 +153,8 @@ pub fn messages(json: &str) -> Result<Vec<Value>, TemplateError> {
     Ok(messages.into_iter().map(with_reasoning).collect())
 }
 
-fn with_reasoning(message: Value) -> Value {
+/// A message whose reasoning has all names that templates use.
+pub fn with_reasoning(message: Value) -> Value {
     let field = |name: &str| message.get_attr(name).unwrap_or_default();
     let given = REASONING.iter().map(|name| field(name));
     let mut given = given.filter(|value| !value.is_undefined() && !value.is_none());

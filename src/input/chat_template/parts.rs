@@ -17,7 +17,7 @@ const PROBE: &str = "kl-probe-of-parts";
 /// The messages as a template needs them. `render` applies it; `None` where it refuses.
 ///
 /// A template may treat the messages of one role in another way than those of the next, so each
-/// role is tried by itself.
+/// role is tried by itself; or it may refuse strings of the others, so they are tried as they are, too.
 pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<String>) -> Value {
     let with_parts = items(&messages).filter(has_parts);
     let roles: BTreeSet<Value> = with_parts.map(|message| field(&message, "role")).collect();
@@ -25,12 +25,15 @@ pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<Str
         return messages;
     }
     let takes_parts = |of: &Value| {
-        let probed = with_content(&messages, |message| match field(message, "role") == *of {
-            _ if !has_parts(message) => None,
-            true => Some(as_part(&Value::from(PROBE))),
-            false => Some(joined(message)),
-        });
-        is_printed(render(probed))
+        let probed = |others: fn(&Value) -> Option<Value>| {
+            with_content(&messages, |message| match field(message, "role") == *of {
+                _ if !has_parts(message) => None,
+                true => Some(as_part(&Value::from(PROBE))),
+                false => others(message),
+            })
+        };
+        is_printed(render(probed(|other| Some(joined(other)))))
+            || is_printed(render(probed(|_| None)))
     };
     let others: BTreeSet<&Value> = roles.iter().filter(|role| !takes_parts(role)).collect();
     with_content(&messages, |message| {

@@ -56,7 +56,7 @@ fn templates_render_as_in_jinja2() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 10 * 8 - 2);
+    assert_eq!(compared, 11 * 8 - 2);
 }
 
 #[test]
