@@ -211,6 +211,7 @@ mod tests {
             "kl -m a -t t --ref-model b --json t",
             "kl -m a -t t --ref-model b -c 64 --score 64",
             "kl -m a -t t --ref-model b --shard 0/2 --until 5%",
+            "kl -m a --prompts p --generate 5 --ref-model b --shard 0/2",
             "kl -m a -r r --ref-ngl 9",
             "kl -m a -r r --ref-device CUDA0",
             "kl -m a -t x=t -t y -w w",

@@ -49,6 +49,11 @@ pub fn load<'e, E: Engine>(
         max_rows: run.max_rows,
         ..Selection::default()
     };
+    if input.is_answered() {
+        let text =
+            "not kept: --resume generates them again; a reference written with -w keeps them";
+        watch.event(&Event::Plan("answers", text));
+    }
     let prepared = input::prepare(raw, &model, run, false, &selection, None, watch)?;
     let longest = prepared.longest_window;
     // Its context has one window open at a time.

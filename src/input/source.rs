@@ -34,6 +34,11 @@ impl Source {
         }
     }
 
+    /// Returns true if a model is to answer the prompts.
+    pub fn is_answered(&self) -> bool {
+        matches!(self, Self::Prompts(prompts) if prompts.generate.is_some())
+    }
+
     /// The most tokens in a window; `None`: as many as the longest prompt has.
     pub fn n_ctx(&self) -> Option<u32> {
         match self {

@@ -218,11 +218,14 @@ impl Run {
         documents::parse(self.stdout.as_bytes())
     }
 
-    /// Checks that stdout contains all of `what`.
+    /// Checks that stdout contains all of `what`, be it over the end of a line.
     #[track_caller]
     pub fn prints(&self, what: &[&str]) {
+        let words: Vec<&str> = self.stdout.split_whitespace().collect();
+        let unwrapped = words.join(" ");
         for what in what {
-            assert!(self.stdout.contains(what), "no '{what}': {}", self.stdout);
+            let is_there = self.stdout.contains(what) || unwrapped.contains(what);
+            assert!(is_there, "no '{what}': {}", self.stdout);
         }
     }
 

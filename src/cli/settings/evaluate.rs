@@ -24,6 +24,13 @@ pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command
             path.display()
         ));
     }
+    if let (Some(part), true) = (args.shard, input.is_answered()) {
+        return wrong(format!(
+            "--shard {part}: with --ref-model and --generate, each part would generate the answers of all: \
+             write a reference first (-m {} -w REF), and share the evaluation out with -r REF",
+            path.display()
+        ));
+    }
     check_score(&input)?;
     let (inputs, run) = (files(&input, &path), of_reference(&args));
     let model = Box::new(ReferenceModel { path, input, run });
