@@ -77,7 +77,9 @@ pub fn prepare<M: Model>(
             watch.warn(Warning::NoChatTemplate);
         }
         warn_of_input(planned, watch);
-        check_windows(planned.longest_window, model, advice, watch)?;
+        // With -c, conversations may grow longer than they were planned, but seldom do.
+        let longest = longest_window(&planned.plan.windows);
+        check_windows(longest, model, advice, watch)?;
         check.map_or(Ok(()), |check| check(planned))
     };
     let generation = Generation {
@@ -192,7 +194,8 @@ pub fn in_words(
             let sampled = sampled(input.sampling.as_ref());
             let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
             let generated = generated.unwrap_or_default();
-            let n_windows = prompts.len() as u64;
+            // Without those that their conversations did not reach.
+            let n_windows = prompts.iter().filter(|prompt| prompt.n_tokens > 0).count() as u64;
             let n_begun = prompts.iter().filter(|prompt| !prompt.continues).count() as u64;
             let number = match n_begun < n_windows {
                 true => {

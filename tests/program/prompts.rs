@@ -277,7 +277,10 @@ fn info_and_the_report_describe_the_prompts() {
     let chats = "@chats --chat-template-file chat.jinja --generate 2";
     write(&session, "ref.gz", chats);
     let run = session.ok("info ref.gz");
-    run.prints(&["4, in a chat template, sha256", "2 tokens generated"]);
+    run.prints(&[
+        "4, in a chat template, sha256",
+        "at most 2 tokens to each, generated greedily",
+    ]);
     let prompts = session.info("ref.gz")["prompts"].take();
     assert_eq!(prompts["n_prompts"], 4);
     assert_eq!(prompts["generated"], 2);
@@ -286,7 +289,7 @@ fn info_and_the_report_describe_the_prompts() {
 
     session.ok("-m @q2 -r ref.gz -q").prints(&[
         "8 in 4 prompts of",
-        "| \"She had a green ring.\\nShe loved her ring beca\"... ",
+        "3   \"She had a green ring.\\nShe loved her ring…\" ",
     ]);
     session.reference("--force");
     let info = session.info("ref.gz");
