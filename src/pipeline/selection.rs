@@ -24,9 +24,7 @@ impl Part {
     pub fn of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
         let Self { index, count } = self;
         if n_windows < count as usize {
-            bail!(
-                "--shard {self}: more parts than there are windows ({n_windows}): use at most {n_windows}"
-            );
+            bail!("--shard {self}: more parts than windows: use at most {n_windows}");
         }
         Ok(Shard {
             index,
@@ -188,7 +186,7 @@ mod tests {
         assert_eq!(part.of(6, 60).unwrap().n_own_windows(), 1);
         let refused = part.of(5, 50).unwrap_err().to_string();
         assert!(
-            refused.contains("more parts than there are windows (5): use at most 5"),
+            refused.contains("more parts than windows: use at most 5"),
             "{refused}"
         );
     }

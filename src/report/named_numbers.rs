@@ -115,6 +115,8 @@ pub fn known_names_of_pair() -> Vec<String> {
         sidecar: String::new(),
         model: ModelInfo::default(),
         mean_kld: Some(1.0),
+        acceptance: summary.acceptance.clone(),
+        identical_output: summary.identical_output.clone(),
     };
     let pair = InDepth {
         versions: Versions::default(),

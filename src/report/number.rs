@@ -160,6 +160,11 @@ pub fn sampled(sampling: Option<&Sampling>) -> String {
     format!(" at temperature {temp} ({cuts}seed {seed})")
 }
 
+/// Says how answers were sampled, and that none is greedy.
+pub fn sampled_answers(sampling: &Sampling) -> String {
+    format!("sampled{}: no identical output", sampled(Some(sampling)))
+}
+
 /// A count, in groups of three digits: `1,234,567`.
 pub fn count(value: u64) -> String {
     HumanCount(value).to_string()

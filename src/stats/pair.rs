@@ -42,6 +42,9 @@ pub struct PairedComparison {
     pub sign_test: SignTest,
     /// The tokens on which each model has the reference's top token.
     pub agreement: McNemar,
+    /// The difference of the mean acceptances of drafted tokens, with its interval by cluster, on the tokens
+    /// of which both are known; `None` without any.
+    pub acceptance_difference: Option<Estimate>,
     /// Both by decile of the reference's entropy; empty where no entropy is known.
     pub by_entropy: Vec<EntropyBin>,
     /// The ratio on the tokens of each span; empty unless several spans have tokens.
@@ -132,6 +135,7 @@ impl PairedComparison {
             nearer: Nearer::of(&of_tokens, &differences, confidence),
             sign_test: SignTest::of(by_cluster.values().map(|cluster| cluster.sum)),
             agreement: McNemar::of(&of_tokens, &agrees_a, &agrees_b, confidence)?,
+            acceptance_difference: pairs.acceptance_difference(clusters, confidence),
             by_entropy: pairs.by_entropy(clusters, confidence),
             by_span: pairs.by_span(spans, clusters, confidence),
             top: pairs.top(n_top),
@@ -184,6 +188,17 @@ impl<'r> Pairs<'r> {
     fn compare(&self, clusters: &Clusters, confidence: Confidence) -> Option<Paired> {
         let (a, b): (Vec<f64>, Vec<f64>) = self.0.iter().map(|(a, b)| (a.kld, b.kld)).unzip();
         Paired::of(&self.runs(), &a, &b, clusters, confidence)
+    }
+
+    /// An acceptance that is not known is NaN, which leaves its token out.
+    fn acceptance_difference(
+        &self,
+        clusters: &Clusters,
+        confidence: Confidence,
+    ) -> Option<Estimate> {
+        let both = self.0.iter().map(|(a, b)| (a.acceptance, b.acceptance));
+        let (a, b): (Vec<f64>, Vec<f64>) = both.unzip();
+        Some(Paired::of(&self.runs(), &a, &b, clusters, confidence)?.difference)
     }
 
     fn runs(&self) -> Vec<Run> {
@@ -314,6 +329,25 @@ mod tests {
         assert_eq!(got.by_entropy.len(), ENTROPY_PARTS);
         let edges = got.by_entropy.windows(2);
         edges.for_each(|pair| assert!(pair[0].to < pair[1].from));
+    }
+
+    /// Acceptances are compared as KLDs are: with the same numbers, the result is the same.
+    #[test]
+    fn acceptances_are_compared_where_both_are_known() {
+        let [mut a, mut b] = models();
+        for record in a.iter_mut().chain(&mut b) {
+            record.acceptance = record.kld;
+        }
+        let same = compare(&a, &b).unwrap();
+        assert_eq!(same.acceptance_difference, Some(same.difference));
+        let counted = a.iter().position(|record| record.flags == 0).unwrap();
+        a[counted].acceptance = f64::NAN;
+        let without = compare(&a, &b).unwrap();
+        a.remove(counted);
+        let alone = compare(&a, &b).unwrap().difference;
+        assert_eq!(without.acceptance_difference, Some(alone));
+        a.iter_mut().for_each(|record| record.acceptance = f64::NAN);
+        assert_eq!(compare(&a, &b).unwrap().acceptance_difference, None);
     }
 
     #[test]

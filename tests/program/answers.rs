@@ -53,17 +53,32 @@ fn a_seed_gives_the_same_file_and_another_one_another() {
         (sampling.temp, cuts, sampling.seed),
         (0.9, (50, 0.95, 0.02), 7)
     );
-    let info = session.ok("info one.gz");
-    info.prints(&[
-        "at most 40",
-        "(top-k 50,",
-        "top-p 0.95,",
-        "min-p 0.02,",
-        "seed 7)",
-    ]);
     assert_eq!(session.info("one.gz")["prompts"]["sampling"]["top_k"], 50);
-    let report = session.ok("-m @q4 -r one.gz --no-sidecar");
-    report.prints(&["temperature", "(top-k 50,", "seed 7)"]);
+    // Whoever misses identical output is told why.
+    let how = "at temperature 0.9 (top-k 50, top-p 0.95, min-p 0.02, seed 7)";
+    let words = |line: &str| {
+        let printed = session.ok(line).stdout;
+        Vec::from_iter(printed.split_whitespace()).join(" ")
+    };
+    let info = words("info one.gz");
+    let answers = format!("an answer of at most 40 tokens to each, generated {how}");
+    assert!(info.contains(&answers), "{info}");
+    let sampled = format!("sampled {how}: no identical output");
+    let says = |line: &str| {
+        let words = words(line);
+        assert!(words.contains(&sampled), "{line}: {words}");
+    };
+    says("-m @q4 -r one.gz");
+    says("-m @q2 -r one.gz");
+    says("report tiny-q4_K_M@one.kls");
+    says("info tiny-q4_K_M@one.kls");
+    says("report .");
+    says("report . --markdown");
+    session.ok("report . --html page.html -q");
+    let page = String::from_utf8(session.read("page.html")).unwrap();
+    assert!(page.contains(&format!("The answers were {sampled}")));
+    let json = session.json("report .");
+    assert_eq!(json["reference"]["sampling"]["seed"], 7);
     // Without --temp, --top-k lists tokens.
     let listed = session.result("-m @q4 -r one.gz --no-sidecar --top-k 3");
     assert_eq!(listed["top"].as_array().unwrap().len(), 3);

@@ -182,6 +182,10 @@ fn two_models_are_compared_in_depth() {
         "ratio",
     );
     assert_eq!(json["top"].as_array().unwrap().len(), 10);
+    let accepted = |side: &str| number(&json[side]["acceptance"]["mean"]["value"]);
+    let difference = number(&json["acceptance_difference"]["value"]);
+    assert!((difference - (accepted("a") - accepted("b"))).abs() < 1e-12);
+    assert!(text.contains("\nTokens that the quant drafts"), "{text}");
     session.fails(
         "report . --pair",
         1,

@@ -266,7 +266,7 @@ fn parts_that_cannot_be_made_are_refused() {
     let session = session();
     session.reference("");
     let n_windows = session.info("ref.gz")["n_windows"].as_u64().unwrap();
-    let at_most = format!("at most {n_windows} parts");
+    let at_most = format!("more parts than windows: use at most {n_windows}");
     session.fails("-m @q4 -r ref.gz --shard 0/99 -q", 1, &["99", &at_most]);
     let write = "-m @f16 -t short.txt -c 64 -w o.gz -q";
     session.fails(&format!("{write} --shard 0/99"), 1, &["99", &at_most]);

@@ -7,7 +7,7 @@ use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::provenance::{deref_to_provenance, size_fault};
 use crate::reference::{About, Reference, fingerprint};
-use crate::{BackendIdentity, ModelIdentity, Provenance, TextIdentity, WindowSpec};
+use crate::{BackendIdentity, ModelIdentity, Provenance, Sampling, TextIdentity, WindowSpec};
 
 /// The version of the sidecar that this crate writes. It reads those before it too.
 pub const SIDECAR_VERSION: u32 = 2;
@@ -55,7 +55,7 @@ pub struct SidecarHeader {
 deref_to_provenance!(SidecarHeader);
 
 /// The description of the reference in a sidecar.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ReferenceSummary {
@@ -74,6 +74,9 @@ pub struct ReferenceSummary {
     /// The set-up that computed its rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendIdentity>,
+    /// The way its model chose the tokens of answers by chance; absent if it did not, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
 }
 
 impl SidecarHeader {
@@ -194,6 +197,7 @@ impl ReferenceSummary {
             text: about.text.clone(),
             fingerprint,
             backend: about.backend.clone(),
+            sampling: about.prompts.as_ref().and_then(|prompts| prompts.sampling),
         }
     }
 }

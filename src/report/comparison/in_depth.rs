@@ -3,17 +3,22 @@
 use serde::Serialize;
 
 use super::breakdown::{legend, mark};
+use super::in_use::{ACCEPTED, IDENTICAL};
 use super::names::Names;
 use super::text::{clusters as clusters_text, p_value, signed};
 use super::{ComparedModel, ComparedReference};
 use crate::report::condition::Verdict;
+use crate::report::identical_output::{median, median_ends};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
     count, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
-use crate::stats::{Clustering, Confidence, Estimate, PairedComparison, PairedToken, Summary};
+use crate::stats::{
+    Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
+    Summary,
+};
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
 /// differences a's less b's.
@@ -59,6 +64,11 @@ pub struct InDepthModel {
     pub model: ModelInfo,
     /// Its mean KLD in nats, over all tokens that it counts; null without any.
     pub mean_kld: Option<f64>,
+    /// The acceptance of tokens that it drafts, over all tokens that it counts; null where it is not
+    /// known.
+    pub acceptance: Option<Acceptance>,
+    /// The number of tokens for which its greedy answers are the reference's; null without greedy answers.
+    pub identical_output: Option<IdenticalOutput>,
 }
 
 /// A quantile of both models' KLDs, each over all tokens that the model counts.
@@ -128,6 +138,8 @@ impl InDepthModel {
             sidecar: model.sidecar.clone(),
             model: model.model.clone(),
             mean_kld: model.mean_kld().map(|mean| mean.value),
+            acceptance: model.summary.acceptance.clone(),
+            identical_output: model.summary.identical_output.clone(),
         }
     }
 }
@@ -183,6 +195,7 @@ impl InDepth {
             out.text.push_str(&columns(titles, rows, 1, 1));
         }
         self.tokens_won(&mut out, &a, &b);
+        self.in_use(&mut out, &a, &b);
         if !self.paired.by_entropy.is_empty() {
             out.title(&format!("By the reference's entropy, nats ({level} %)"));
             out.text.push_str(&self.by_entropy());
@@ -226,6 +239,37 @@ impl InDepth {
         let of = &agreement.difference;
         let shown = estimate(&of.estimate, points) + &with_p(of.p);
         out.line("difference", &shown);
+    }
+
+    /// Shows how long each model's greedy answers stay the same, and how many of its tokens are accepted.
+    fn in_use(&self, out: &mut Sheet, a: &str, b: &str) {
+        let models = [(a, &self.a), (b, &self.b)];
+        let with = |has: fn(&InDepthModel) -> bool| models.iter().any(|(_, model)| has(model));
+        if with(|model| model.identical_output.is_some()) {
+            out.title(IDENTICAL);
+        }
+        for (name, model) in models {
+            if let Some(of) = &model.identical_output {
+                let [same, all] = [of.n_identical, of.n_answers].map(count);
+                let half = format!("half for {} {}", median(of), median_ends(of));
+                out.line(
+                    name,
+                    &format!("{}; {same} of {all} to their end", half.trim_end()),
+                );
+            }
+        }
+        if with(|model| model.acceptance.is_some()) {
+            out.title(ACCEPTED);
+        }
+        for (name, model) in models {
+            if let Some(of) = &model.acceptance {
+                out.line(name, &estimate(&of.mean, percent));
+            }
+        }
+        if let Some(of) = &self.paired.acceptance_difference {
+            let points = |share: f64| format!("{:+.2} %", 100.0 * share);
+            out.line("difference", &estimate(of, points));
+        }
     }
 
     fn by_entropy(&self) -> String {

@@ -1,10 +1,11 @@
 //! Numbers that a person feels: drafted tokens that are accepted, and greedy answers that stay the same.
 
 use super::names::Names;
+use super::sentence::list;
 use super::{ComparedModel, Comparison};
 use crate::report::identical_output::{median, median_ends};
 use crate::report::layout::{columns, wrapped};
-use crate::report::number::{bytes, count, ends, fixed, or_undefined, short_percent};
+use crate::report::number::{bytes, count, ends, fixed, or_undefined, printable, short_percent};
 use crate::stats::{Acceptance, Estimate};
 
 /// The lengths of the drafts that are shown.
@@ -44,6 +45,9 @@ impl Comparison {
         add(ACCEPTED, self.acceptance_table("\n"));
         if self.has_sizes_to_draft() {
             text.push_str(&wrapped(AS_A_DRAFT));
+        }
+        if let Some(why) = self.without_acceptance() {
+            text.push_str(&wrapped(&why));
         }
         text
     }
@@ -125,6 +129,22 @@ impl Comparison {
         }
     }
 
+    /// Names the models that have no acceptance beside drafts that have; `None` without any.
+    pub(in crate::report) fn without_acceptance(&self) -> Option<String> {
+        let is_old = |model: &&ComparedModel| {
+            model.summary.acceptance.is_none() && model.mean_kld().is_some()
+        };
+        let old = self.models.iter().filter(is_old);
+        let old: Vec<String> = old.map(|model| printable(&model.label)).collect();
+        (!old.is_empty() && !self.drafts().is_empty()).then(|| {
+            let verb = if old.len() == 1 { "was" } else { "were" };
+            let old = list(old);
+            format!(
+                "{old} {verb} evaluated before acceptance was recorded: evaluate again to see it."
+            )
+        })
+    }
+
     /// Returns true if there are drafts of several sizes to choose from.
     pub(in crate::report) fn has_sizes_to_draft(&self) -> bool {
         let drafts = self.drafts().into_iter();
@@ -162,6 +182,12 @@ mod tests {
         of.models[2].model.file_bytes = of.models[1].model.file_bytes;
         of.models[2].model.size_bytes = of.models[1].model.size_bytes;
         assert!(!of.has_sizes_to_draft() && of.text().contains(ACCEPTED));
+        // A sidecar of kl 0.1.0.
+        of.models[0].is_reference_model = false;
+        of.models[0].summary.acceptance = None;
+        let why = "tiny-f16 was evaluated before acceptance was recorded";
+        assert!(of.text().contains(why), "{}", of.text());
+        assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
         // Two runs of one.
         of.models[2].model = of.models[1].model.clone();
         assert_eq!(labels(&of), ["tiny-q4_K_M"]);

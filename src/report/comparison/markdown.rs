@@ -77,6 +77,9 @@ impl Comparison {
             let clusters = clusters(&first.summary.clusters, self.reference.unit());
             let _ = write!(out, ", {clusters}");
         }
+        if let Some(sampled) = self.reference.sampled_answers() {
+            let _ = write!(out, "; answers {sampled}");
+        }
         out.push_str("\n\n");
         let sentences = self.sentences(printable);
         if !sentences.is_empty() {
@@ -135,6 +138,9 @@ impl Comparison {
         }
         if self.has_sizes_to_draft() {
             let _ = writeln!(out, "\n{AS_A_DRAFT}");
+        }
+        if let Some(why) = self.without_acceptance() {
+            let _ = writeln!(out, "\n{}", escaped(&why));
         }
     }
 

@@ -16,10 +16,10 @@ mod text;
 
 use std::path::Path;
 
-use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
+use kl_formats::{BackendIdentity, Sampling, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
-use super::number::SizeUnit;
+use super::number::{SizeUnit, sampled_answers};
 use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
 use super::warning::Warning;
 use crate::stats::{Clustering, Confidence};
@@ -90,6 +90,9 @@ pub struct ComparedReference {
     pub groups: Vec<String>,
     /// True if the windows are prompts; false where the sidecars do not record it.
     pub prompts: bool,
+    /// The way its model chose the tokens of answers by chance; absent if it did not, or unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
 }
 
 /// A file that is not among the models.
@@ -193,7 +196,10 @@ impl ComparedReference {
             text: self.text.clone(),
             backend: self.backend.clone(),
             groups: Some(self.groups.clone()),
-            prompts: self.prompts.then(PromptsInfo::default),
+            prompts: self.prompts.then(|| PromptsInfo {
+                sampling: self.sampling,
+                ..PromptsInfo::default()
+            }),
             ..ReferenceInfo::default()
         }
     }
@@ -213,12 +219,18 @@ impl ComparedReference {
             first_scored: header.first_scored.unwrap_or(0),
             groups: header.groups.clone(),
             prompts: header.prompts,
+            sampling: reference.sampling,
         }
     }
 
     /// Its file's name, or words for a reference of unknown name.
     fn shown_name(&self) -> &str {
         self.file_name.as_deref().unwrap_or("one reference")
+    }
+
+    /// Says how the answers were sampled, and what is missing for that; `None` unless they were.
+    pub(super) fn sampled_answers(&self) -> Option<String> {
+        Some(sampled_answers(self.sampling.as_ref()?))
     }
 
     /// The word for a window.

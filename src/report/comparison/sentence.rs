@@ -217,7 +217,7 @@ fn upper(model: &ComparedModel) -> Option<f64> {
 }
 
 /// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
-fn list(mut names: Vec<String>) -> String {
+pub(super) fn list(mut names: Vec<String>) -> String {
     if names.len() > NAMED {
         let n_others = names.len() - (NAMED - 1);
         names.truncate(NAMED - 1);

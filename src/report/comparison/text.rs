@@ -94,6 +94,9 @@ impl Comparison {
                 reference.n_ctx
             );
             fact("tokens", &tokens);
+            if let Some(sampled) = reference.sampled_answers() {
+                fact("answers", &sampled);
+            }
             let level = short_percent(self.confidence.level());
             let clusters = clusters(&summary.clusters, reference.unit());
             fact("intervals", &format!("at {level} %, {clusters}"));

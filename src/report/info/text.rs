@@ -8,7 +8,7 @@ use kl_formats::{
 use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 use crate::report::layout::laid_out;
 use crate::report::number::{
-    bytes, count, count_of, part, percent, printable, sampled, short_percent,
+    bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_percent,
 };
 use crate::report::set_up::setting;
 use crate::score::RowError;
@@ -217,10 +217,13 @@ fn text_identity(text: &TextIdentity) -> String {
 
 fn summary(reference: &ReferenceSummary) -> String {
     let name = or_unknown(reference.file_name.as_ref());
-    match &reference.kind {
+    let name = match &reference.kind {
         Some(kind) => format!("{name} ({kind})"),
         None => name,
-    }
+    };
+    let answers = reference.sampling.as_ref().map(sampled_answers);
+    let answers = answers.map(|answers| format!(", answers {answers}"));
+    name + &answers.unwrap_or_default()
 }
 
 fn groups(groups: &[GroupInfo]) -> Option<String> {

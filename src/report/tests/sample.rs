@@ -242,6 +242,7 @@ fn reference() -> ComparedReference {
         first_scored: 0,
         groups: Vec::new(),
         prompts: false,
+        sampling: None,
     }
 }
 

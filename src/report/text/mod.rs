@@ -10,7 +10,8 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{
-    bytes, count, count_of, part, percent, printable, rough, sampled, short_kld, short_percent,
+    bytes, count, count_of, part, percent, printable, rough, sampled_answers, short_kld,
+    short_percent,
 };
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::score::RowError;
@@ -112,6 +113,10 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         tokens += &format!("; {} left out: not finite", count(summary.n_excluded));
     }
     out.line("tokens", &tokens);
+    let sampling = reference.prompts.as_ref().and_then(|of| of.sampling);
+    if let Some(sampling) = sampling {
+        out.line("answers", &sampled_answers(&sampling));
+    }
     if let Some(until) = &report.until {
         out.line("until", &until_line(until, report, reference.unit()));
     }
@@ -209,8 +214,12 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
         return format!("{} of {n_ctx}{stride}", count_of(n, "window"));
     };
     let generated = prompts.generated;
-    let sampled = sampled(prompts.sampling.as_ref());
-    let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
+    // How they were sampled is in a line of its own.
+    let how = match prompts.sampling {
+        Some(_) => "",
+        None => " greedily",
+    };
+    let generated = generated.map(|n| format!(", at most {n} of them generated{how}"));
     let generated = generated.unwrap_or_default();
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }

@@ -13,6 +13,7 @@ use minijinja::{Error, Value, context};
 
 use super::Page;
 use crate::report::comparison::{AS_A_DRAFT, ComparedModel, Comparison};
+use crate::report::number::sampled_answers;
 use crate::stats::{FEW_TOKENS, Ratio};
 use chart_data::ChartData;
 
@@ -64,6 +65,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         drafts => comparison.drafts().into_iter().map(label).collect::<Vec<_>>(),
         has_sizes_to_draft => comparison.has_sizes_to_draft(),
         AS_A_DRAFT,
+        without_acceptance => comparison.without_acceptance(),
+        sampled_answers => reference.sampling.as_ref().map(sampled_answers),
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
