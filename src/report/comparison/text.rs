@@ -91,7 +91,7 @@ impl Comparison {
                 count_of(summary.n_tokens + summary.n_excluded, "token"),
                 of.unwrap_or_default(),
                 count_of(summary.n_windows, reference.unit()),
-                reference.n_ctx
+                count(reference.n_ctx.into())
             );
             fact("tokens", &tokens);
             if let Some(sampled) = reference.sampled_answers() {

@@ -207,7 +207,7 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
 
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
-    let n_ctx = reference.n_ctx;
+    let n_ctx = count(reference.n_ctx.into());
     let Some(prompts) = &reference.prompts else {
         let stride = reference.stride.map(|n| format!(", one every {n}"));
         let stride = stride.unwrap_or_default();

@@ -167,7 +167,7 @@ const DRAFTED: [u32; 3] = [4, 8, 16];
 
 pub fn acceptance(out: &mut Sheet, acceptance: &Acceptance) {
     out.title("Acceptance of drafted tokens, at temperature 1");
-    out.estimate("accepted", &acceptance.mean, |share| fixed(share, 6));
+    out.estimate("accepted", &acceptance.mean, percent);
     for n_drafted in DRAFTED {
         if let Some(accepted) = acceptance.of_drafted(n_drafted) {
             let name = format!("of {n_drafted} drafted in a row");
