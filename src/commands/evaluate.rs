@@ -25,9 +25,7 @@ use super::reference::{
 };
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use super::subject::Subject;
-use crate::engine::{
-    Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, RECURRENT, Room,
-};
+use crate::engine::{Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, Room};
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -81,7 +79,7 @@ fn against_file<E: Engine>(
     };
     let info = ReferenceInfo::new(reference.about());
     let precedent = Precedent::of(reference.about().backend.as_ref());
-    check_caches(settings, precedent.flash_attn, engine)?;
+    check_caches(settings, precedent.flash_attn)?;
     drop(reference);
     connect_devices(engine, &settings.run, watch)?;
     Ok(run.evaluate(info))
@@ -122,7 +120,7 @@ fn against_model<E: Engine>(
     engine: &E,
     watch: &Watch<'_>,
 ) -> Result<Report> {
-    check_caches(settings, None, engine)?;
+    check_caches(settings, None)?;
     if let [only] = &settings.subjects()[..] {
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only, None)?;
@@ -274,6 +272,12 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let precedent = Precedent::of(reference.about().backend.as_ref());
         let model = self.model_of(subject, loaded, reference.about().n_ctx, precedent)?;
         let facts = model.facts();
+        if subject.cell.is_some() && !facts.has_attention {
+            bail!(
+                "{}: has no KV cache to sweep: evaluate it without --sweep",
+                facts.path.display()
+            );
+        }
         let entries = Entries {
             path: &facts.path,
             n_vocab: facts.n_vocab,
@@ -409,32 +413,13 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
     }
 }
 
-/// Refuses a sweep of a model that has no KV cache, and quantized values in a KV cache without flash
-/// attention, which llama.cpp would refuse once the model is loaded. `precedent`: the flash attention of
-/// the reference, where it is recorded.
+/// Refuses quantized values in a KV cache without flash attention, which llama.cpp would refuse once the
+/// model is loaded. `precedent`: the flash attention of the reference, where it is recorded.
 ///
 /// # Errors
 /// If the run, or a cell of the sweep, wants it.
-fn check_caches(
-    settings: &EvaluateSettings,
-    precedent: Option<FlashAttention>,
-    engine: &impl Engine,
-) -> Result<()> {
+fn check_caches(settings: &EvaluateSettings, precedent: Option<FlashAttention>) -> Result<()> {
     let EvaluateSettings { run, sweep, .. } = settings;
-    let swept = settings.models.iter().filter(|_| !sweep.is_empty());
-    for path in swept {
-        // What is wrong with a file is reported when its turn comes.
-        let architecture = engine
-            .inspect(path)
-            .ok()
-            .and_then(|model| model.architecture);
-        if let Some(name) = architecture.filter(|name| RECURRENT.contains(&name.as_str())) {
-            bail!(
-                "--sweep: {} has no KV cache, as its architecture is {name}: leave it out, or evaluate it without --sweep",
-                path.display()
-            );
-        }
-    }
     if run.flash_attn.or(precedent) != Some(FlashAttention::Off) {
         return Ok(());
     }

@@ -51,10 +51,6 @@ use kl_formats::{
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 
-/// The architectures without attention, and so without a KV cache: `llm_arch_is_recurrent` of
-/// `src/llama-arch.cpp` in llama.cpp.
-pub const RECURRENT: [&str; 6] = ["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
-
 /// Something that loads model files.
 pub trait Engine {
     /// A loaded model.
