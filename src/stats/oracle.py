@@ -461,8 +461,6 @@ def described(columns, cluster):
     n = len(r)
     covariance = np.cov(r, e) / n
     ppl = np.exp([r.mean(), e.mean()])
-    ratio_se = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
-    gradient = np.array([-ppl[0], ppl[1]])
     out += [("/perplexity/n_tokens", n), ("/perplexity/ref", ppl[0]), ("/perplexity/eval", ppl[1]),
             ("/perplexity/ref_se", ppl[0] * np.sqrt(covariance[0, 0])),
             ("/perplexity/eval_se", ppl[1] * np.sqrt(covariance[1, 1]))]
@@ -472,13 +470,15 @@ def described(columns, cluster):
     d = e - r
     ratio = Clustered(d.mean(), d - d.mean(), cluster)
     linear = ppl[1] * (e - e.mean()) - ppl[0] * (r - r.mean())
+    # Not from the covariances: nearly equal likelihoods would cancel.
+    ratio_se, difference_se = (x.std(ddof=1) / np.sqrt(n) for x in (d, linear))
     out += [("/perplexity/ln_ratio/value", d.mean()), ("/perplexity/ln_ratio/se", ratio_se)]
     out += ratio.named("/perplexity/ln_ratio")
     out += [("/perplexity/ratio/value", ppl[1] / ppl[0]),
             ("/perplexity/ratio/se", ppl[1] / ppl[0] * ratio_se)]
     out += ratio.named("/perplexity/ratio", np.exp, ppl[1] / ppl[0])
     out += [("/perplexity/difference/value", ppl[1] - ppl[0]),
-            ("/perplexity/difference/se", np.sqrt(gradient @ covariance @ gradient))]
+            ("/perplexity/difference/se", difference_se)]
     out += Clustered(ppl[1] - ppl[0], linear, cluster).named("/perplexity/difference")
     out += [("/perplexity/correlation", np.corrcoef(r, e)[0, 1])]
     dp = np.exp(-e) - np.exp(-r)
