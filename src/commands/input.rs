@@ -181,7 +181,7 @@ pub fn in_words(
             (
                 "text",
                 String::new(),
-                format!("of {} tokens{stride}", input.n_ctx),
+                format!("of {} tokens{stride}", count(input.n_ctx.into())),
             )
         }
         Some(prompts) => {

@@ -101,8 +101,7 @@ impl Sheet {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
-        self.text.push_str(title);
-        self.text.push('\n');
+        self.text.push_str(&wrapped(title));
     }
 
     /// A line of words, continued below where it is too long.
@@ -120,21 +119,11 @@ impl Sheet {
         self.text.push_str(&laid_out(&start, indent, ", ", items));
     }
 
-    /// A value, and what follows it in `pieces`, of which those that do not fit the line go below.
-    pub fn pieces(&mut self, name: &str, value: &str, joint: &str, pieces: &[&str]) {
-        /// The width of a value and the gap after it.
-        const VALUE_WIDTH: usize = 14;
-        /// The indentation of pieces that begin below the value.
-        const BELOW: usize = 6;
-        let mut start = format!("{}{value:>12}  ", self.start(name));
-        let mut indent = self.name_width + 3 + VALUE_WIDTH;
-        let first = pieces.first().map_or(0, |piece| piece.chars().count());
-        if start.chars().count() + first > WIDTH {
-            self.text.push_str(&format!("{}\n", start.trim_end()));
-            indent = BELOW;
-            start = " ".repeat(indent);
-        }
-        let lines = laid_out(&start, indent, joint, pieces.iter().copied());
+    /// Pieces that belong to the line above; those that do not fit the line go below.
+    pub fn below(&mut self, joint: &str, pieces: &[&str]) {
+        const INDENT: usize = 6;
+        let start = " ".repeat(INDENT);
+        let lines = laid_out(&start, INDENT, joint, pieces.iter().copied());
         self.text.push_str(&lines);
     }
 
@@ -169,9 +158,10 @@ impl Sheet {
     pub fn maximum(&mut self, max: f64, at: &TokenLocation, next: Option<&str>) {
         let at = self.position(at.window, at.position);
         let before = next.map(|text| format!("before {text:?}"));
-        let pieces = [Some(at.as_str()), before.as_deref()];
-        let pieces = Vec::from_iter(pieces.into_iter().flatten());
-        self.pieces("maximum", &kld(max), ", ", &pieces);
+        let start = format!("{}{:>12}  ", self.start("maximum"), kld(max));
+        let pieces = [Some(at.as_str()), before.as_deref()].into_iter().flatten();
+        let lines = laid_out(&start, start.chars().count(), ", ", pieces);
+        self.text.push_str(&lines);
     }
 
     /// A position in a window, in words.

@@ -213,12 +213,12 @@ fn the_worst_tokens_are_shown_in_context() {
     let run = session.ok("-m @q4 -r ref.gz -q --top-k 5 --json out.json");
     let (_, shown) = run.stdout.split_once("Largest KL divergences").unwrap();
     let lines: Vec<&str> = shown.lines().skip(1).collect();
-    assert_eq!(lines.len(), 10, "two lines each: {shown}");
+    assert_eq!(lines.len(), 15, "three lines each: {shown}");
 
     let text = short_text();
     let json = session.read_json("out.json");
     let listed = json["models"][0]["top"].as_array().unwrap();
-    for (token, lines) in listed.iter().zip(lines.chunks(2)) {
+    for (token, lines) in listed.iter().zip(lines.chunks(3)) {
         let position = format!("window {}, position {}", token["window"], token["position"]);
         assert!(lines[0].contains(&position), "{lines:#?}");
         let context = token["context"].as_str().unwrap();
@@ -231,7 +231,7 @@ fn the_worst_tokens_are_shown_in_context() {
         }
         for top in ["ref_top", "eval_top"] {
             let p = format!("{:.2} %", 100.0 * number(&token[top]["p"]));
-            assert!(lines[1].contains(&p), "{lines:#?}");
+            assert!(lines[2].contains(&p), "{lines:#?}");
         }
     }
     // Without the flags there are none of these keys.

@@ -262,7 +262,7 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
     }
 }
 
-/// The tokens with the largest KLD, two lines each. Texts are quoted and escaped, so that they fit
+/// The tokens with the largest KLD, three lines each. Texts are quoted and escaped, so that they fit
 /// whatever they hold.
 pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
@@ -278,15 +278,10 @@ pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
         let at = out.position(token.window, token.position);
         let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
         let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
+        out.value(&at, &divergence, "");
+        out.below(" ", &[&format!("{:?}", token.context), &next]);
         let tops = [format!("reference {reference}"), format!("model {model}")];
-        let [reference, model] = tops.each_ref().map(String::as_str);
-        out.pieces(
-            &at,
-            &divergence,
-            " ",
-            &[&format!("{:?}", token.context), &next],
-        );
-        out.pieces("", "", ", ", &[reference, model]);
+        out.below(", ", &tops.each_ref().map(String::as_str));
     }
 }
 
