@@ -324,6 +324,7 @@ fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
     ]);
     let (free, specs) = (session.specs("free.gz"), session.specs("ref.gz"));
     assert_eq!(specs.len(), 8);
+    session.ok("info ref.gz").prints(&["5 in 3 conversations"]);
     let prompts = session.header("ref.gz").prompts.unwrap();
     for ((spec, free), prompt) in specs.iter().zip(free).zip(prompts) {
         match spec.window {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use kl_formats::{
-    About, BackendIdentity, HeadCheck, HeadStep, Prompts, Sampling, States, TextIdentity, Values,
+    About, BackendIdentity, HeadCheck, HeadStep, Prompt, Prompts, Sampling, States, TextIdentity,
+    Values,
 };
 use serde::Serialize;
 
@@ -128,8 +129,10 @@ pub fn unit(is_prompt: bool) -> &'static str {
 impl PromptsInfo {
     /// Collects how many prompts there are, and what was done with them.
     pub fn new(prompts: &Prompts) -> Self {
+        // A conversation may have ended before its last prompts.
+        let was_asked = |prompt: &&Prompt| prompt.n_tokens > 0;
         Self {
-            n_prompts: prompts.list.len() as u64,
+            n_prompts: prompts.list.iter().filter(was_asked).count() as u64,
             n_conversations: prompts.list.iter().filter(|of| !of.continues).count() as u64,
             chat_template: prompts.chat_template.clone(),
             generated: prompts.generated,
