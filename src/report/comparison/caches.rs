@@ -10,9 +10,6 @@ use crate::report::set_up::setting;
 /// The type of the KV cache beside which others are shown: llama.cpp's default.
 const USUAL: &str = "f16";
 
-/// The index of the column with shares of that cache, which is only there if it was run.
-const SHARE: usize = 3;
-
 /// A model that was run with several types of the KV cache.
 pub(super) struct Caches<'c> {
     /// The model's name.
@@ -93,14 +90,14 @@ impl Comparison {
             "  K".to_owned(),
             "V".to_owned(),
             format!("cache\n{}", unit.symbol),
+        ];
+        titles.extend(usual.map(|_| format!("share of\n{USUAL}")));
+        titles.extend([
             "mean\nKLD".to_owned(),
             "times\nthe best".to_owned(),
             format!("{} %\ninterval", short_percent(self.confidence.level())),
             "same\ntop %".to_owned(),
-        ];
-        if usual.is_some() {
-            titles.insert(SHARE, format!("share of\n{USUAL}"));
-        }
+        ]);
         let row = |run: &Run<'_>| {
             let to_best = run.model.ratio_to_best.map(|to_best| to_best.ratio);
             let [k, v] = &run.types;
@@ -108,16 +105,16 @@ impl Comparison {
                 format!("  {k}"),
                 v.clone(),
                 format!("{:.2}", run.bytes as f64 / unit.bytes),
+            ];
+            cells.extend(usual.map(|usual| percent_1(run.bytes as f64 / usual.bytes as f64)));
+            cells.extend([
                 or_undefined(run.model.mean_kld(), |mean| short_kld(mean.value)),
                 to_best.map_or_else(|| self.without_ratio(run.model), |of| ratio(of.value)),
                 to_best.map_or_else(String::new, |of| ends(of.lo, of.hi, ratio)),
                 or_undefined(run.model.same_top(), |share| {
                     format!("{:.2}", 100.0 * share)
                 }),
-            ];
-            if let Some(usual) = usual {
-                cells.insert(SHARE, percent_1(run.bytes as f64 / usual.bytes as f64));
-            }
+            ]);
             cells
         };
         CachesTable {

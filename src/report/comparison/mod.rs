@@ -126,9 +126,9 @@ impl Comparison {
 
     /// The unit that suits the models' sizes.
     pub(super) fn size_unit(&self) -> SizeUnit {
-        let models = self.models.iter();
-        let sizes = models.filter_map(|model| self.sizes().bytes(model));
-        SizeUnit::for_sizes(sizes.max().unwrap_or(0))
+        let sizes = self.sizes();
+        let of_each = self.models.iter().filter_map(|model| sizes.bytes(model));
+        SizeUnit::for_sizes(of_each.max().unwrap_or(0))
     }
 
     /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so

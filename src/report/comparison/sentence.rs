@@ -115,7 +115,8 @@ impl Comparison {
         others: &[&ComparedModel],
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Option<String> {
-        let size = |model: &ComparedModel| self.sizes().bytes(model);
+        let sizes = self.sizes();
+        let size = |model: &ComparedModel| sizes.bytes(model);
         let best_size = size(best)?;
         let saved = |model: &ComparedModel| best_size.checked_sub(size(model)?).filter(|n| *n > 0);
         let smaller = others.iter().filter(|model| model.pareto);

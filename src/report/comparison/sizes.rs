@@ -1,5 +1,7 @@
 //! The sizes by which models are compared.
 
+use std::collections::BTreeSet;
+
 use super::ComparedModel;
 
 /// The sizes of a comparison's models: those of their files, and of their KV caches too where these
@@ -13,17 +15,11 @@ impl Sizes {
     /// Chooses the sizes by which these models are compared. KV caches count only if the size of each is
     /// recorded, and is that of as many windows.
     pub fn of(models: &[ComparedModel]) -> Self {
-        let all = |is_alike: fn(&ComparedModel, &ComparedModel) -> bool| {
-            let pairs = models.windows(2);
-            pairs
-                .filter_map(|pair| pair.first().zip(pair.last()))
-                .all(|(a, b)| is_alike(a, b))
-        };
-        let is_recorded = |model: &ComparedModel| model.set_up.kv_cache_bytes.is_some();
-        let of_as_many = all(|a, b| a.set_up.n_seq.unwrap_or(1) == b.set_up.n_seq.unwrap_or(1));
-        let are_equal = all(|a, b| a.set_up.kv_cache_bytes == b.set_up.kv_cache_bytes);
+        let set_ups = models.iter().map(|model| &model.set_up);
+        let caches: BTreeSet<_> = set_ups.clone().map(|of| of.kv_cache_bytes).collect();
+        let n_seqs: BTreeSet<_> = set_ups.map(|of| of.n_seq.unwrap_or(1)).collect();
         Self {
-            has_caches: models.iter().all(is_recorded) && of_as_many && !are_equal,
+            has_caches: caches.len() > 1 && !caches.contains(&None) && n_seqs.len() == 1,
         }
     }
 

@@ -116,22 +116,15 @@ impl Comparison {
         let bpw = |model: &ComparedModel| model.model.bpw;
         let first = self.models.first().and_then(bpw);
         let shows_bpw = !sizes.has_caches || self.models.iter().any(|model| bpw(model) != first);
-        let mut titles = vec![
-            "",
-            "",
-            "\nmodel",
-            &size,
-            "\nBPW",
+        let mut titles = vec!["", "", "\nmodel", &size];
+        titles.extend(shows_bpw.then_some("\nBPW"));
+        titles.extend([
             "mean\nKLD",
             &interval,
             "99 %\nKLD",
             "same\ntop %",
             "PPL\nratio",
-        ];
-        let at_bpw = 4;
-        if !shows_bpw {
-            titles.remove(at_bpw);
-        }
+        ]);
         names.fitted(|name| {
             let mut candidates = 0;
             let rows = self.models.iter().map(|model| {
@@ -149,16 +142,16 @@ impl Comparison {
                     marks(model),
                     name(&model.label),
                     or_undefined(size, |size| format!("{size:.2}")),
-                    or_undefined(bpw(model), |bpw| format!("{bpw:.2}")),
+                ];
+                let bpw = || or_undefined(bpw(model), |bpw| format!("{bpw:.2}"));
+                cells.extend(shows_bpw.then(bpw));
+                cells.extend([
                     or_undefined(mean, |mean| short_kld(mean.value)),
                     interval.unwrap_or_default(),
                     or_undefined(model.q99(), short_kld),
                     or_undefined(model.same_top(), |share| format!("{:.2}", 100.0 * share)),
                     or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
-                ];
-                if !shows_bpw {
-                    cells.remove(at_bpw);
-                }
+                ]);
                 cells
             });
             columns(titles.clone(), rows, 3, 1)

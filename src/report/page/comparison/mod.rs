@@ -28,7 +28,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let models = &comparison.models;
     let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
-    let size = |m: &ComparedModel| comparison.sizes().bytes(m);
+    let sizes = comparison.sizes();
+    let size = |m: &ComparedModel| sizes.bytes(m);
     let unsized_models = models.iter().filter(|m| size(m).is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
@@ -46,7 +47,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         c => Value::from(Serde(comparison)),
         best => comparison.best().map(|model| Value::from(Serde(model))),
         has_sizes => data.has_sizes(),
-        has_caches => comparison.sizes().has_caches,
+        has_caches => sizes.has_caches,
         window => reference.unit(),
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),

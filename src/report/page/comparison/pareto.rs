@@ -33,11 +33,12 @@ pub(super) struct Gain {
 
 /// The Pareto front, from the smallest model to the largest.
 pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
+    let sizes = comparison.sizes();
     let front = comparison.models.iter().filter(|m| m.pareto);
     let front = front.filter_map(|m| {
         Some(Step {
             label: &m.label,
-            size: comparison.sizes().bytes(m)?,
+            size: sizes.bytes(m)?,
             kld: m.mean_kld()?.value,
             gain: None,
         })
