@@ -68,8 +68,9 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
             doubts.push(Warning::IdenticalRows { path: label });
         }
     }
-    // The tokens that all leave out: any complete model has only these.
-    if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
+    // The tokens that all leave out: a ranked model has only these.
+    let ranked = models.iter().find(|model| model.is_candidate());
+    if let Some(model) = ranked.or(models.first()) {
         doubts.extend(left_out_tokens(&model.summary));
     }
     let few = models.iter().filter_map(|model| {

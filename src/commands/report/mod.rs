@@ -185,7 +185,7 @@ impl Comparer {
     /// The clusters of rows over the same tokens: chosen once, by the mean autocorrelation of the
     /// ranked ones. `None` without rows.
     fn clusters(&self, rows: &[&Row]) -> Option<Clusters> {
-        let fewest = rows.iter().map(|row| row.model.n_left_out()).min()?;
+        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.model))?;
         let is_ranked = |row: &Row| !row.model.is_noise_floor && row.model.n_left_out() == fewest;
         let has_ranked = rows.iter().any(|row| is_ranked(row));
         let ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);

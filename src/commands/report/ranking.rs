@@ -16,10 +16,18 @@ pub fn sort(models: &mut [ComparedModel]) {
     });
 }
 
+/// Returns the fewest tokens that one of some models leaves out. The noise floor does not count unless
+/// there is nothing else: an infinite KLD that every quant has, the original has not.
+pub fn fewest_left_out<'m>(models: impl Iterator<Item = &'m ComparedModel>) -> Option<u64> {
+    let (floors, others): (Vec<_>, Vec<_>) = models.partition(|model| model.is_noise_floor);
+    let counted = if others.is_empty() { floors } else { others };
+    counted.into_iter().map(ComparedModel::n_left_out).min()
+}
+
 /// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
 /// their worst tokens, and cannot be ranked.
 pub fn mark_incomplete(models: &mut [ComparedModel]) {
-    let fewest = models.iter().map(ComparedModel::n_left_out).min();
+    let fewest = fewest_left_out(models.iter());
     for model in models {
         model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
     }

@@ -17,14 +17,8 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
         .iter()
         .map(|n| n.parse().unwrap())
         .collect();
-    let mut comparer = Comparer::new(Confidence::default(), rule, near);
     let wanted = lines.filter(|line| names.is_empty() || names.contains(&line[0]));
-    for (index, line) in wanted.enumerate() {
-        let mut header = SidecarHeader::new(ReferenceSummary::default(), 128, 1024, None);
-        let mut model = ModelIdentity::named(format!("{}.gguf", line[0]));
-        model.file_bytes = Some(line[1].parse().unwrap());
-        header.model = Some(model);
-        header.label = Some(line[0].to_owned());
+    let sidecars = wanted.map(|line| {
         // All of a window's KLD is in its first token: its sum and its mean are the real ones.
         let windows = (0..).zip(&n_tokens).zip(&line[2..]);
         let records = windows.flat_map(|((window, &n), sum)| {
@@ -36,7 +30,33 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
                 ..TokenRecord::default()
             })
         });
-        let records: Vec<TokenRecord> = records.collect();
+        (header(line[0], line[1].parse().unwrap()), records.collect())
+    });
+    compare_sidecars(sidecars, rule, near)
+}
+
+/// The header of a quant's sidecar.
+fn header(label: &str, bytes: u64) -> SidecarHeader {
+    let mut reference = ReferenceSummary::default();
+    let mut original = ModelIdentity::named("f16.gguf");
+    original.metadata_sha256 = Some("f16".to_owned());
+    reference.model = Some(original);
+    let mut header = SidecarHeader::new(reference, 128, 1024, None);
+    let mut model = ModelIdentity::named(format!("{label}.gguf"));
+    model.file_bytes = Some(bytes);
+    model.metadata_sha256 = Some(label.to_owned());
+    header.model = Some(model);
+    header.label = Some(label.to_owned());
+    header
+}
+
+fn compare_sidecars(
+    sidecars: impl IntoIterator<Item = (SidecarHeader, Vec<TokenRecord>)>,
+    rule: ClusterRule,
+    near: f64,
+) -> Comparison {
+    let mut comparer = Comparer::new(Confidence::default(), rule, near);
+    for (index, (header, records)) in sidecars.into_iter().enumerate() {
         let stored = StoredEvaluation::whole(header, None, records.len() as u64);
         let row = Row::measure(stored, Confidence::default(), rule, |_, each| {
             each(&records)?;
@@ -122,4 +142,79 @@ fn the_sentences_of_real_quants() {
     insta::assert_snapshot!(said(&compare(&two, ClusterRule::Auto, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
     insta::assert_snapshot!(said(&compare(&dominated, ClusterRule::Auto, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger and no farther.");
+}
+
+/// A made-up sidecar of 40 windows. Its KLDs are about `mean`, up to `own` of that to either side of what
+/// is hard for every model.
+fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> (SidecarHeader, Vec<TokenRecord>) {
+    let seed: u32 = label.bytes().map(u32::from).sum();
+    let records = (0..40).flat_map(|window| (0..10).map(move |position| (window, position)));
+    let records = records.map(|(window, position)| {
+        let i = window * 10 + position;
+        let hard = 0.5 + f64::from(window * 7 % 11) / 10.0;
+        let noise = f64::from((i + seed).wrapping_mul(2_654_435_761) >> 16) / 32_768.0 - 1.0;
+        TokenRecord {
+            window,
+            position,
+            kld: mean * hard * (1.0 + own * noise),
+            ..TokenRecord::default()
+        }
+    });
+    (header(label, bytes), records.collect())
+}
+
+/// Makes some tokens of a sidecar ones without a finite row, or with an infinite KLD.
+fn spoil(of: &mut (SidecarHeader, Vec<TokenRecord>), tokens: &[usize], kld: f64) {
+    for &i in tokens {
+        of.1[i].kld = kld;
+        if kld.is_nan() {
+            of.1[i].flags = TokenRecord::EVAL_NOT_FINITE;
+        }
+    }
+}
+
+fn reported(sidecars: &[(SidecarHeader, Vec<TokenRecord>)]) -> Comparison {
+    compare_sidecars(sidecars.iter().cloned(), ClusterRule::Auto, NEAR)
+}
+
+fn three() -> [(SidecarHeader, Vec<TokenRecord>); 3] {
+    [
+        made_up("q8", 8_000_000, 0.001, 0.1),
+        made_up("q6", 6_000_000, 0.002, 0.1),
+        made_up("q4", 4_000_000, 0.004, 0.1),
+    ]
+}
+
+#[test]
+fn a_model_that_cannot_be_ranked_is_named_first() {
+    let mut of = three();
+    spoil(&mut of[0], &[7], f64::NAN);
+    let mut all = vec![said(&reported(&of)), said(&reported(&of[..2]))];
+    spoil(&mut of[1], &[8, 9], f64::NAN);
+    all.push(said(&reported(&of)));
+    // An infinite KLD is a result, which no other evaluation changes.
+    let mut of = three();
+    spoil(&mut of[0], &[7, 70], f64::INFINITY);
+    all.push(said(&reported(&of)));
+    insta::assert_snapshot!(all.join("\n"));
+}
+
+/// The original has no infinite KLD, and every quant may have some.
+#[test]
+fn the_original_among_them_changes_no_rank() {
+    let original = made_up("f16", 16_000_000, 1e-8, 0.1);
+    for (kld, tokens) in [(1e-8, 0..0), (f64::NAN, 3..5), (f64::INFINITY, 3..5)] {
+        let mut of = three();
+        let tokens = Vec::from_iter(tokens);
+        of.iter_mut().for_each(|of| spoil(of, &tokens, kld));
+        let without = reported(&of);
+        let with = reported(&[&of[..], &[original.clone()]].concat());
+        assert_eq!(said(&with), said(&without));
+        assert_eq!(with.clusters, without.clusters);
+        assert_eq!(with.pairs, without.pairs);
+        let quants = with.models.iter().filter(|model| !model.is_noise_floor);
+        assert!(quants.clone().count() == 3 && quants.clone().all(ComparedModel::is_candidate));
+        let warned = |of: &Comparison| serde_json::to_value(&of.warnings).unwrap();
+        assert_eq!(warned(&with), warned(&without));
+    }
 }

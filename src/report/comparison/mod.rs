@@ -13,6 +13,7 @@ mod sentence;
 mod sizes;
 mod spans;
 mod text;
+mod unranked;
 
 use std::path::Path;
 

@@ -8,20 +8,39 @@ use crate::stats::ClusterKind;
 const NAMED: usize = 4;
 
 impl Comparison {
-    /// Says which model is nearest to the original, which cannot be told from it, what a smaller one
-    /// costs, which can be left out, and which is much worse in one span than elsewhere. Empty for
-    /// fewer than two candidates. `name` makes a name of a label.
+    /// Says which models cannot be ranked, which of the others is nearest to the original, which cannot
+    /// be told from it, what a smaller one costs, which can be left out, and which is much worse in one
+    /// span than elsewhere. Empty for a single model. `name` makes a name of a label.
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
-        let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
-        let mut ranked = self.models.iter().filter(is_ranked);
-        let Some(best) = ranked.next() else {
-            return Vec::new();
-        };
-        let others = Vec::from_iter(ranked);
-        if others.is_empty() {
-            return Vec::new();
-        }
         let name = |model: &ComparedModel| name(&model.label);
+        let mut said = self.unranked(&name);
+        let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
+        let ranked = Vec::from_iter(self.models.iter().filter(is_ranked));
+        match ranked.as_slice() {
+            [] => {}
+            [only] if said.is_empty() => {}
+            [only] => said.push(format!(
+                "That leaves nothing to compare {} with.",
+                name(only)
+            )),
+            [best, others @ ..] => {
+                let mut of_ranked = self.of_ranked(best, others, &name);
+                if let Some(first) = of_ranked.first_mut().filter(|_| !said.is_empty()) {
+                    first.insert_str(0, "Of the others, ");
+                }
+                said.extend(of_ranked);
+            }
+        }
+        said
+    }
+
+    /// Compares the best with the other models that are ranked.
+    fn of_ranked(
+        &self,
+        best: &ComparedModel,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Vec<String> {
         if others
             .iter()
             .all(|model| model.difference_to_best.is_none())
@@ -33,8 +52,8 @@ impl Comparison {
                 why.to_owned(),
             ];
         }
-        let mut said = self.nearest(best, &others, &name);
-        said.extend(self.smaller(best, &others, &name));
+        let mut said = self.nearest(best, others, name);
+        said.extend(self.smaller(best, others, name));
         let has_size = |model: &&&ComparedModel| model.model.shown_bytes().is_some();
         let left_out = others.iter().filter(has_size).filter(|model| !model.pareto);
         let left_out: Vec<String> = left_out.map(|model| name(model)).collect();
@@ -45,7 +64,7 @@ impl Comparison {
             ));
         }
         said.extend(self.much_worse_span(name));
-        said.extend(same_answers(best, &others, &name));
+        said.extend(same_answers(best, others, name));
         said
     }
 
