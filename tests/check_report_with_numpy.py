@@ -288,22 +288,8 @@ def check_in_depth(pair):
     check("autocorrelation", pair["clusters"]["autocorrelation"], clusters.autocorrelation)
     clusters.check_pair("all", pair, a["kld"], b["kld"], everything, outside)
 
-    # Ten parts by the reference's entropy. Equal entropies are in one part.
-    starts = np.unique(np.sort(a["ref_entropy"])[np.arange(10) * len(a) // 10])
-    part = np.searchsorted(starts, a["ref_entropy"], side="right")
-    check("parts by entropy", len(pair["by_entropy"]), len(starts))
-    for got, i in zip(pair["by_entropy"], np.unique(part)):
-        check(f"part {i}, n", got["n_tokens"], int((part == i).sum()))
-        check(f"part {i}, from", got["from"], a["ref_entropy"][part == i].min())
-        clusters.check_pair(f"part {i}", got, a["kld"], b["kld"], part == i, outside)
-
     counts = [int((difference < 0).sum()), int((difference > 0).sum())]
     check("nearer", [pair["nearer"]["n_a"], pair["nearer"]["n_b"]], counts)
-    _, index = np.unique(clusters.of_token, return_inverse=True)
-    by_cluster = np.bincount(index, weights=difference)
-    counts = [int((by_cluster < 0).sum()), int((by_cluster > 0).sum())]
-    check("sign test", [pair["sign_test"]["n_a"], pair["sign_test"]["n_b"]], counts)
-    check("sign test, p", pair["sign_test"]["p"], stats.binomtest(counts[0], sum(counts)).pvalue)
 
     agrees = [(x["ref_top"] == x["eval_top"]).astype(float) for x in (a, b)]
     mean, got = clusters.mean(agrees[0] - agrees[1], everything), pair["agreement"]["difference"]

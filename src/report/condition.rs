@@ -307,7 +307,7 @@ mod tests {
             "agreement.difference.lo",
             "nearer.share_a",
             "nearer.share_a.lo",
-            "sign_test.p",
+            "agreement.difference.p",
             "median.ratio",
             "q99.9.ratio",
             "q99.9.a",

@@ -1,13 +1,12 @@
-//! The mean of samples that are correlated within their cluster, and the mean of groups' means.
+//! The mean of samples that are correlated within their cluster.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, by_cluster};
+use super::cluster::Cluster;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
-use super::mean::{Moments, Powers, Sum};
+use super::mean::Moments;
 use super::spread::{ClusteredInterval, Spread};
 
 /// A mean with two intervals: one that treats tokens as independent, one that treats clusters so.
@@ -102,48 +101,6 @@ pub(super) fn finite_of<'v>(
     (clusters.into(), values.into())
 }
 
-/// The clusters that every group needs for an interval of the mean of the groups' means.
-const MIN_CLUSTERS_OF_GROUP: usize = 5;
-
-/// The mean of the groups' mean KLDs with its clustered interval, over the tokens whose KLD is
-/// finite. A group that has none of these is not counted.
-///
-/// The clustered variances of the groups' means add up, over the square of the number of groups. The
-/// variance of a group is hardly known from fewer than [`MIN_CLUSTERS_OF_GROUP`], so there is no
-/// interval then. `None` for fewer than two groups.
-pub(super) fn macro_mean(
-    clusters: &[Cluster],
-    klds: &[f64],
-    confidence: Confidence,
-) -> Option<Estimate> {
-    let (clusters, klds) = finite_of(clusters, klds);
-    let first = clusters.first()?.stratum;
-    if clusters.iter().all(|cluster| cluster.stratum == first) {
-        return None;
-    }
-    // The sums of each group, and the number of its clusters.
-    let mut groups = BTreeMap::<u32, (Powers, usize)>::new();
-    for (cluster, sums) in by_cluster(&clusters, klds.iter().copied()) {
-        let (group, n_clusters) = groups.entry(cluster.stratum).or_default();
-        *group += sums;
-        *n_clusters += 1;
-    }
-    let n_groups = groups.len() as f64;
-    let means: Sum = groups.values().map(|(group, _)| group.mean()).collect();
-    let value = means.value() / n_groups;
-    let residuals = klds.iter().zip(&*clusters).map(|(kld, cluster)| {
-        let (group, _) = groups[&cluster.stratum];
-        // Over all n tokens, a group weighs one of n_groups.
-        klds.len() as f64 / group.n / n_groups * (kld - group.mean())
-    });
-    let interval = Spread::of(&clusters, residuals).interval(value, confidence);
-    let mut n_clusters = groups.values().map(|(_, n_clusters)| *n_clusters);
-    Some(match n_clusters.all(|n| n >= MIN_CLUSTERS_OF_GROUP) {
-        true => interval.not_below_0().around(value),
-        false => Estimate::point(value),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,61 +165,37 @@ mod tests {
         assert!(share(naive) < 0.7, "{}", share(naive));
     }
 
-    mod macro_mean {
-        use kl_formats::TokenRecord;
+    mod groups {
 
         use super::*;
+        use crate::stats::ClusterRule;
         use crate::stats::oracle::{self, assert_close, records};
-        use crate::stats::{ClusterRule, Summary};
 
-        /// The records, in groups.
-        fn grouped(group: fn(u32) -> u32) -> Vec<TokenRecord> {
+        /// The mean of the records, in groups.
+        fn mean(group: fn(u32) -> u32) -> ClusteredMean {
             let mut records = records();
             for record in &mut records {
                 record.group = group(record.window);
             }
-            records
-        }
-
-        fn summary(records: &[TokenRecord]) -> Summary {
-            oracle::summary(records, ClusterRule::Window)
+            let summary = oracle::summary(&records, ClusterRule::Window);
+            summary.kld.unwrap().mean
         }
 
         #[test]
-        fn matches_numpy_and_scipy() {
-            let records = grouped(|window| u32::from(window >= 5) + u32::from(window >= 20));
-            let summary = summary(&records);
-            let micro = summary.kld.unwrap().mean;
-            let micro = Estimate {
-                value: micro.estimate.value,
-                lo: micro.clustered.lo,
-                hi: micro.clustered.hi,
-            };
-            let both = [summary.kld_macro.unwrap(), micro];
-            for (got, (value, lo, hi)) in both.into_iter().zip(MACRO_AND_MICRO) {
-                assert_close(got.value, value, 1e-12);
-                assert_close(got.lo.unwrap(), lo, 1e-11);
-                assert_close(got.hi.unwrap(), hi, 1e-11);
-            }
+        fn strata_match_numpy_and_scipy() {
+            let mean = mean(|window| u32::from(window >= 5) + u32::from(window >= 20));
+            let (value, lo, hi) = STRATIFIED;
+            assert_close(mean.estimate.value, value, 1e-12);
+            assert_close(mean.clustered.lo.unwrap(), lo, 1e-11);
+            assert_close(mean.clustered.hi.unwrap(), hi, 1e-11);
         }
 
-        const MACRO_AND_MICRO: [(f64, f64, f64); 2] = [
-            (0.4195048566190991, 0.3113204797657645, 0.589174457915319),
-            (0.4403726113181395, 0.3220654025528765, 0.6435430321392138),
-        ];
+        const STRATIFIED: (f64, f64, f64) =
+            (0.4403726113181395, 0.3220654025528765, 0.6435430321392138);
 
         #[test]
-        fn a_group_with_few_clusters_leaves_no_interval() {
-            let of_five = summary(&grouped(|window| u32::from(window >= 35)));
-            assert!(of_five.kld_macro.unwrap().lo.is_some());
-            let of_four = summary(&grouped(|window| u32::from(window >= 36)));
-            let mean = of_four.kld_macro.unwrap();
-            assert!(mean.value > 0.0 && mean.lo.is_none() && mean.hi.is_none());
-            let of_one = summary(&grouped(|window| u32::from(window == 39)));
-            // Joined with the others, it has its share in the mean of all.
-            let all = summary(&grouped(|_| 0));
-            assert_eq!(of_one.kld, all.kld);
-            assert_eq!(all.kld_macro, None);
+        fn a_group_of_one_cluster_is_joined_with_the_others() {
+            assert_eq!(mean(|window| u32::from(window == 39)), mean(|_| 0));
         }
     }
 }

@@ -214,22 +214,20 @@ class Clustered:
     def named(self, name, f=lambda x: x, derivative=1):
         return [(f"{name}/cluster_se", self.cluster_se * derivative),
                 (f"{name}/cluster_lo", f(self.lo)), (f"{name}/cluster_hi", f(self.hi)),
-                (f"{name}/design_effect", self.design_effect),
                 (f"{name}/n_effective", self.n_effective)]
 
 
 class Stratified:
-    """A sum of the strata's means, each times its weight, at any confidence."""
+    """A mean of which each stratum has its fixed share, at any confidence."""
 
-    def __init__(self, x, cluster, stratum, weights=None):
+    def __init__(self, x, cluster, stratum):
         n = len(x)
         parts = [(x[stratum == h], cluster[stratum == h]) for h in np.unique(stratum)]
-        weights = weights or [len(part) / n for part, _ in parts]
-        self.value = sum(w * part.mean() for w, (part, _) in zip(weights, parts))
+        self.value = x.mean()
         total, square, cube = [], 0, 0
         g_all = len(np.unique(cluster))
-        for w, (part, clusters) in zip(weights, parts):
-            r = (part - part.mean()) * w * n / len(part)
+        for part, clusters in parts:
+            r = part - part.mean()
             g = len(np.unique(clusters))
             sums = np.array([r[clusters == c].sum() for c in np.unique(clusters)])
             # What the formula of one stratum multiplies with, instead of g / (g - 1).
@@ -357,24 +355,17 @@ def span_ratios():
     return out
 
 
-def macro_mean():
-    """Of three groups of unequal size: the windows below 5, those below 20, and the others."""
+def stratified():
+    """The mean of three groups of unequal size: the windows below 5, those below 20, and the others."""
     rows = records()
     window, x = (np.array([r[i] for r in rows]) for i in (0, 3))
-    group = (window >= 5).astype(int) + (window >= 20)
-    mean = Stratified(x, window, group, [1 / 3] * 3)
-    micro = Stratified(x, window, group)
-    return [(m.value, *m.ends(0.05)) for m in [mean, micro]]
+    mean = Stratified(x, window, (window >= 5).astype(int) + (window >= 20))
+    return tuple(map(float, (mean.value, *mean.ends(0.05))))
 
 
 def student_outside():
     return [(t, float(d), 2 * stats.t.sf(t, d)) for t in [0.0, 1e-9, 0.5, 2.0, 7.0, 40.0]
             for d in [1, 2.5, 29, 1e4]]
-
-
-def sign_test():
-    return [(a, b, min(1.0, stats.binomtest(a, a + b).pvalue))
-            for a, b in [(1, 0), (3, 3), (2, 9), (40, 20), (150, 151), (9000, 9500), (0, 300)]]
 
 
 def quantiles(name, x, cluster, ps):
@@ -448,7 +439,6 @@ def described(columns, cluster):
         lo, hi = 0 if share == 0 else lo, 1 if share == 1 else hi
         out += [(f"/agreement/{name_of}/value", share), (f"/agreement/{name_of}/lo", lo),
                 (f"/agreement/{name_of}/hi", hi),
-                (f"/agreement/{name_of}/design_effect", clustered.design_effect),
                 (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
     for n in [1, 2, 5, 16]:
         mean, residuals = drafts(window, position, acceptance, n)
@@ -530,10 +520,9 @@ if __name__ == "__main__":
     table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences())
     table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
     table("SPAN_RATIOS", "Pinned", span_ratios())
-    table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
+    print(f"const STRATIFIED: (f64, f64, f64) = {stratified()};\n")
     table("LONG", "(f64, f64, f64)", long_windows())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
-    table("SIGN_TEST", "(u64, u64, f64)", sign_test())
     table("KAPLAN_MEIER", "(u32, u32, f64, f64, f64)", kaplan_meier(60))
     summary("BY_WINDOW", 1)
     summary("BY_BLOCK", 4)

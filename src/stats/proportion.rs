@@ -14,10 +14,8 @@ pub struct Share {
     /// The share, and its interval at the effective number of tokens.
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// The variance as a multiple of that with tokens as independent; `None` for one cluster, and
-    /// for no or all tokens.
-    pub design_effect: Option<f64>,
-    /// The number of independent tokens that would tell as much: `n / max(1, design_effect)`.
+    /// The number of independent tokens that would tell as much: their number over the design effect, the
+    /// variance as a multiple of that with tokens as independent, where that is above 1.
     pub n_effective: f64,
 }
 
@@ -38,7 +36,6 @@ impl Share {
         };
         Some(Self {
             estimate,
-            design_effect: spread.design_effect(),
             n_effective: spread.n_effective(),
         })
     }

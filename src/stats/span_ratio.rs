@@ -24,8 +24,8 @@ pub struct SpanRatio {
     /// That ratio over the ratio on all other tokens: above 1, the model loses more in this span than
     /// elsewhere. Null where a mean is 0, and from fewer than two clusters.
     pub to_others: Option<Ratio>,
-    /// The p-value of `to_others` after Holm's adjustment for the number of models and spans; null
-    /// where it was not adjusted.
+    /// The p-value of `to_others` after Holm's adjustment for the number of models and spans, of which two
+    /// are one test; null where it was not adjusted.
     pub p_holm: Option<f64>,
 }
 
@@ -76,13 +76,19 @@ impl SpanRatio {
         }
     }
 
-    /// Adjusts the p-values of these for their number, by Holm's method.
-    pub fn adjust<'r>(of_each: impl Iterator<Item = &'r mut Self>) {
-        let p = |of: &Self| of.to_others?.p;
-        let mut of_each: Vec<&mut Self> = of_each.filter(|of| p(of).is_some()).collect();
-        let p: Vec<f64> = of_each.iter().filter_map(|of| p(of)).collect();
-        for (of, p_holm) in of_each.iter_mut().zip(holm(&p)) {
-            of.p_holm = Some(p_holm);
+    /// Adjusts the p-values of `to_others` for the number of models and spans, by Holm's method: `models` are
+    /// the spans of each. Exactly two spans are one test, as the one's ratio to the other is the inverse of
+    /// the other's.
+    pub fn adjust<'r>(models: impl Iterator<Item = &'r mut Vec<Self>>) {
+        let tests = models.flat_map(|spans| {
+            let spans_of_a_test = if spans.len() == 2 { 2 } else { 1 };
+            spans.chunks_mut(spans_of_a_test)
+        });
+        let p = |test: &[Self]| test.first()?.to_others?.p;
+        let tests: Vec<&mut [Self]> = tests.filter(|test| p(test).is_some()).collect();
+        let each_p: Vec<f64> = tests.iter().filter_map(|test| p(test)).collect();
+        for (test, p_holm) in tests.into_iter().zip(holm(&each_p)) {
+            test.iter_mut().for_each(|of| of.p_holm = Some(p_holm));
         }
     }
 }

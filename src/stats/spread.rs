@@ -63,10 +63,8 @@ pub struct ClusteredInterval {
     /// The upper end of the clustered interval.
     #[serde(rename = "cluster_hi")]
     pub hi: Option<f64>,
-    /// The variance as a multiple of that with samples as independent; `None` also without
-    /// variance.
-    pub design_effect: Option<f64>,
-    /// The number of independent samples that would tell as much: `n / max(1, design_effect)`.
+    /// The number of independent samples that would tell as much: their number over the design effect, the
+    /// variance as a multiple of that with samples as independent, where that is above 1.
     pub n_effective: Option<f64>,
 }
 
@@ -125,7 +123,7 @@ impl Spread {
         finite((self.clustered?.se / self.se?).powi(2))
     }
 
-    /// `n / max(1, design_effect)`; n if the design effect is unknown.
+    /// n over the design effect where that is above 1; n if it is unknown.
     pub fn n_effective(&self) -> f64 {
         self.n / self.design_effect().unwrap_or(1.0).max(1.0)
     }
@@ -156,7 +154,6 @@ impl Spread {
             se: self.clustered.and_then(|clustered| finite(clustered.se)),
             lo: ends.map(|(lo, _)| lo),
             hi: ends.map(|(_, hi)| hi),
-            design_effect: self.design_effect(),
             n_effective: self.clustered.map(|_| self.n_effective()),
         }
     }

@@ -7,13 +7,12 @@ use serde::Serialize;
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
 use super::cluster::Cluster;
-use super::clustered_mean::macro_mean;
 use super::clusters::{ClusterRule, Clustering, Clusters};
 use super::columns::Columns;
 use super::curves::{self, Point};
 use super::delta_p::DeltaP;
 use super::distribution::Distribution;
-use super::estimate::{Confidence, Estimate};
+use super::estimate::Confidence;
 use super::identical_output::IdenticalOutput;
 use super::mean::MeanMax;
 use super::perplexity::Perplexity;
@@ -47,11 +46,6 @@ pub struct Summary {
     pub clusters: Clustering,
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
-    /// The mean of the groups' mean KLDs, with its clustered interval: each group counts the same,
-    /// however many tokens it has. Absent with fewer than two groups; without ends where a group has
-    /// fewer than five clusters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
     pub reverse_kld: Option<Distribution>,
     /// The agreement of the top tokens.
@@ -198,7 +192,6 @@ impl<'c> Tokens<'c> {
             confidence,
             clusters: clusters.clustering,
             kld: divergence(&columns.kld, &self.klds),
-            kld_macro: macro_mean(&of_tokens, &columns.kld, confidence),
             reverse_kld: divergence(&columns.reverse_kld, &self.reverse_klds),
             agreement: Agreement::of(columns, &of_tokens, confidence),
             acceptance: Acceptance::of(columns, &of_tokens, confidence),

@@ -11,11 +11,14 @@ use serde_json::Value;
 const KINDS: [(&str, &str); 6] = [
     ("evaluation", "complete"),
     ("report", "not_compared"),
-    ("pair", "sign_test"),
+    ("pair", "nearer"),
     ("sensitivity", "by_role"),
     ("recipe", "frontier"),
     ("info", "file_bytes"),
 ];
+
+/// The keys of version 1 that later documents lack.
+const REMOVED: [&str; 4] = ["design_effect", "kld_macro", "sign_test", "by_entropy"];
 
 /// Which release wrote a document.
 #[derive(Clone, Copy, PartialEq)]
@@ -31,18 +34,31 @@ static EARLIER: LazyLock<Vec<Validator>> = LazyLock::new(|| validators(Release::
 /// Parses a document, which has to be as its schema states.
 #[track_caller]
 pub fn parse(json: &[u8]) -> Value {
-    checked(json, &THIS)
+    checked(serde_json::from_slice(json).unwrap(), &THIS)
 }
 
-/// Parses a document of an earlier release: each of its keys has to be in the schema still.
+/// Parses a document of an earlier release: each of its keys that was not removed has to be in the schema
+/// still.
 #[track_caller]
 pub fn parse_earlier(json: &[u8]) -> Value {
-    checked(json, &EARLIER)
+    let mut document = serde_json::from_slice(json).unwrap();
+    remove_keys(&mut document);
+    checked(document, &EARLIER)
+}
+
+fn remove_keys(document: &mut Value) {
+    match document {
+        Value::Object(fields) => {
+            fields.retain(|key, _| !REMOVED.contains(&key.as_str()));
+            fields.values_mut().for_each(remove_keys);
+        }
+        Value::Array(values) => values.iter_mut().for_each(remove_keys),
+        _ => {}
+    }
 }
 
 #[track_caller]
-fn checked(json: &[u8], validators: &[Validator]) -> Value {
-    let document: Value = serde_json::from_slice(json).unwrap();
+fn checked(document: Value, validators: &[Validator]) -> Value {
     let faults = faults(&document, validators);
     assert!(faults.is_empty(), "docs/schema: {faults:#?}");
     document

@@ -65,7 +65,7 @@ fn the_json_has_the_keys_that_people_script_against() {
     session.reference("");
     let json = session.json("-m @q4 -r ref.gz");
     assert_eq!(json["kl_version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(json["json_version"], 1);
+    assert_eq!(json["json_version"], 2);
     let model = &json["models"][0];
     for pointer in [
         "/model/path",

@@ -139,7 +139,12 @@ fn documents_have_the_keys_of_this_release() {
         let then = fs::read_to_string(&path).unwrap();
         let sidecars = path.with_file_name("groups.kls");
         let now = session.ok(&format!("report {} --csv - -q", shown(&sidecars)));
-        let columns = |csv: &str| csv.lines().next().unwrap().to_owned();
-        assert!(columns(&now.stdout).starts_with(&columns(&then)));
+        let columns = |csv: &str| -> Vec<String> {
+            let first = csv.lines().next().unwrap();
+            first.split(',').map(str::to_owned).collect()
+        };
+        let mut then = columns(&then);
+        then.retain(|column| !column.starts_with("kld_macro"));
+        assert!(columns(&now.stdout).starts_with(&then));
     }
 }

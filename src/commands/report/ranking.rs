@@ -84,8 +84,11 @@ pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confiden
 /// Adjusts the p-values by which models lose more in one span than elsewhere for the number of models
 /// and spans.
 pub fn adjust_spans(models: &mut [ComparedModel]) {
-    let of_each = models.iter_mut();
-    SpanRatio::adjust(of_each.flat_map(|model| &mut model.ratio_to_best_by_span));
+    SpanRatio::adjust(
+        models
+            .iter_mut()
+            .map(|model| &mut model.ratio_to_best_by_span),
+    );
 }
 
 /// The path of a row's sidecar, or of its model where it has none.

@@ -24,8 +24,8 @@ const TABLES: [(&str, Bins); 4] = [
     (BY_KIND, |of| &of.special),
 ];
 
-/// The row of the mean of the groups' means.
-const MEAN_OF_GROUPS: &str = "mean of the groups";
+/// The most characters of a bin's name, which only a group's can exceed.
+const BIN_CHARS: usize = 18;
 
 /// Marks the name of a bin of few tokens.
 const FEW: &str = " *";
@@ -64,16 +64,9 @@ pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
             let cells = [percent_1(share)].into_iter().chain(cells).collect();
             (format!("{}{}", bin.label, mark(bin.n_tokens)), cells)
         });
-        let mut rows: Vec<(String, Vec<String>)> = rows.collect();
-        let means = models.iter().map(|model| model.summary.kld_macro);
-        if *by == BY_GROUP && means.clone().any(|mean| mean.is_some()) {
-            let cells = means.map(|mean| or_undefined(mean, |mean| short_kld(mean.value)));
-            let cells = [String::new()].into_iter().chain(cells).collect();
-            rows.push((MEAN_OF_GROUPS.to_owned(), cells));
-        }
         let labels = models.iter().map(|model| model.label.clone());
         let titles = ["share".to_owned()].into_iter().chain(labels).collect();
-        Some((*by, (titles, rows)))
+        Some((*by, (titles, rows.collect())))
     });
     tables.collect()
 }
@@ -106,9 +99,8 @@ impl Comparison {
                 let labels = titles.iter().skip(1).map(|label| name(label));
                 let titles = ["  tokens", "share"].map(str::to_owned);
                 let titles: Vec<String> = titles.into_iter().chain(labels).collect();
-                // As short as the longest that is not a group's.
                 let rows = rows.iter().map(|(bin, cells)| {
-                    let bin = format!("  {}", bin_names.short(bin, MEAN_OF_GROUPS.len()));
+                    let bin = format!("  {}", bin_names.short(bin, BIN_CHARS));
                     [bin].into_iter().chain(cells.iter().cloned()).collect()
                 });
                 columns(titles, rows, 1, 1)
@@ -122,7 +114,6 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use crate::report::tests::sample::comparison;
-    use crate::stats::Estimate;
 
     #[test]
     fn breakdown_of_the_comparison() {
@@ -135,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_their_mean_and_safe_names() {
+    fn groups_have_safe_names() {
         let mut of = comparison();
         for model in &mut of.models {
             model.breakdown.by_confidence.clear();
@@ -144,14 +135,7 @@ mod tests {
             bins[0].label = "wiki\u{202e}\u{1b}".to_owned();
             bins[1].label = "a name that is far too long for a terminal".to_owned();
             model.breakdown.by_group = std::mem::take(bins);
-            model.summary.kld_macro = Some(Estimate::within(0.25, 0.125, 0.5));
         }
-        of.models[1].summary.kld_macro = None;
-        let text = of.breakdown_text();
-        insta::assert_snapshot!(text);
-        assert!(
-            of.markdown(true)
-                .contains("| mean of the groups |  | 0.250 | - | 0.250 |")
-        );
+        insta::assert_snapshot!(of.breakdown_text());
     }
 }

@@ -10,7 +10,7 @@ pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
 
 /// All columns, and the key of each in the JSON of a model, or the number's name. The columns' names
 /// and their order are stable; new ones are added at the end.
-const COLUMNS: [(&str, &str); 66] = [
+const COLUMNS: [(&str, &str); 63] = [
     ("label", "label"),
     ("sidecar", "sidecar"),
     ("model", "model.path"),
@@ -54,9 +54,6 @@ const COLUMNS: [(&str, &str); 66] = [
     ("flash_attn", "set_up.flash_attn"),
     ("threads", "set_up.threads"),
     ("llama_cpp", "set_up.llama_cpp"),
-    ("kld_macro", "kld_macro"),
-    ("kld_macro_lo", "kld_macro.lo"),
-    ("kld_macro_hi", "kld_macro.hi"),
     ("is_incomplete", "is_incomplete"),
     ("file_bytes", "model.file_bytes"),
     ("ratio_to_best", "ratio_to_best"),

@@ -196,10 +196,6 @@ impl InDepth {
         }
         self.tokens_won(&mut out, &a, &b);
         self.in_use(&mut out, &a, &b);
-        if !self.paired.by_entropy.is_empty() {
-            out.title(&format!("By the reference's entropy, nats ({level} %)"));
-            out.text.push_str(&self.by_entropy());
-        }
         if !self.paired.by_span.is_empty() {
             out.title(&format!("By span ({level} %)"));
             out.text.push_str(&self.by_span());
@@ -215,7 +211,7 @@ impl InDepth {
 
     /// Shows how often each of the two is nearer to the reference, and has its top token.
     fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str) {
-        let (nearer, test) = (&self.paired.nearer, &self.paired.sign_test);
+        let nearer = &self.paired.nearer;
         out.title("Tokens on which a model is nearer to the reference");
         out.line(a, &count(nearer.n_a));
         out.line(b, &count(nearer.n_b));
@@ -226,9 +222,6 @@ impl InDepth {
             let (value, ends) = (percent(share.value), ends(share.lo, share.hi, percent));
             out.line(&format!("share of {a}"), &format!("{value} {ends}"));
         }
-        // Without the p-value of the JSON: it would stand beside an interval that may say otherwise.
-        let won = format!("{} to {}", count(test.n_a), count(test.n_b));
-        out.line("clusters won", &won);
         let agreement = &self.paired.agreement;
         let points = |share: f64| format!("{:+.2} %", 100.0 * share);
         out.title("Same top token as the reference");
@@ -270,23 +263,6 @@ impl InDepth {
             let points = |share: f64| format!("{:+.2} %", 100.0 * share);
             out.line("difference", &estimate(of, points));
         }
-    }
-
-    fn by_entropy(&self) -> String {
-        let titles = ["  entropy", "tokens", "difference", "ratio", "interval"];
-        let rows = self.paired.by_entropy.iter().map(|bin| {
-            let (of, [from, to]) = (bin.ratio, [bin.from, bin.to].map(short_kld));
-            vec![
-                format!("  {from} to {to}{}", mark(bin.n_tokens)),
-                count(bin.n_tokens),
-                signed(bin.difference.value),
-                or_undefined(of, |of| ratio(of.value)),
-                of.map(|of| ends(of.lo, of.hi, ratio)).unwrap_or_default(),
-            ]
-        });
-        let legend = legend(self.paired.by_entropy.iter().map(|bin| bin.n_tokens));
-        let legend = legend.map(|legend| format!("  {legend}\n"));
-        columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
     }
 
     fn by_span(&self) -> String {

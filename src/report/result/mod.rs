@@ -17,7 +17,7 @@ pub use tokens::{
 };
 
 /// The version of the keys of every JSON document: see docs/PROMISES.md for what raises it.
-const JSON_VERSION: u32 = 1;
+const JSON_VERSION: u32 = 2;
 
 /// The first keys of every JSON document.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]

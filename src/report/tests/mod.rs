@@ -265,7 +265,7 @@ fn json_is_indented_unless_it_holds_every_token() {
     };
     let indented = report.json().unwrap();
     assert!(
-        indented.starts_with("{\n  \"kl_version\": \"0\",\n  \"json_version\": 1,\n"),
+        indented.starts_with("{\n  \"kl_version\": \"0\",\n  \"json_version\": 2,\n"),
         "{indented}"
     );
     assert!(indented.ends_with("}\n"));

@@ -48,7 +48,6 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>)
         }
         out.quantiles(&of.quantiles);
         out.maximum(of.max, &of.max_at, max_at_text);
-        out.value("minimum", &kld(of.min), "");
     }
     infinite(out, "infinite", summary.n_infinite());
     if let Some(reverse) = &summary.reverse_kld {
@@ -60,9 +59,8 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>)
 /// How far to trust the mean.
 fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
     let mean = &distribution.mean;
-    if let (Some(n), Some(deff)) = (mean.clustered.n_effective, mean.clustered.design_effect) {
-        let effect = format!("design effect {}", significant(deff, 3));
-        out.value("  effective tokens", &count(n as u64), &effect);
+    if let Some(n) = mean.clustered.n_effective {
+        out.value("  effective tokens", &count(n as u64), "");
     }
     let needed = distribution.windows_for_5_percent;
     if let Some((needed, here)) = needed.zip(mean.relative_half_width()) {
@@ -94,9 +92,6 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
     let of = &report.breakdown;
     bins(out, BY_GROUP, &of.by_group);
-    if let Some(mean) = &report.summary.kld_macro {
-        out.estimate("mean of the groups' means", mean, short_kld);
-    }
     let by_span: &[Bin] = if of.by_span.len() > 1 {
         &of.by_span
     } else {
@@ -151,15 +146,7 @@ fn label(label: &str) -> String {
 
 pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
     out.title("Agreement of top tokens");
-    for (name, share) in [
-        ("same top token", &agreement.ref_top1),
-        ("reference's top in model's top 5", &agreement.ref_top5),
-        ("reference's top in model's top 10", &agreement.ref_top10),
-        ("model's top in reference's top 5", &agreement.eval_top5),
-        ("model's top in reference's top 10", &agreement.eval_top10),
-    ] {
-        out.estimate(name, &share.estimate, percent);
-    }
+    out.estimate("same top token", &agreement.ref_top1.estimate, percent);
 }
 
 /// The lengths of drafts that the report shows.
@@ -178,16 +165,14 @@ pub fn acceptance(out: &mut Sheet, acceptance: &Acceptance) {
 
 pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
     let six_digits = |x| significant(x, 6);
-    let six_decimals = |x| fixed(x, 6);
     out.title("Perplexity");
     let estimate = |value, lo, hi| Estimate { value, lo, hi };
     let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
     let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
     out.estimate("model", &evaluated, six_digits);
     out.estimate("reference", &reference, six_digits);
-    for (name, of) in [("ratio", &of.ratio), ("ln ratio", &of.ln_ratio)] {
-        out.estimate(name, &of.clustered.around(of.value), six_decimals);
-    }
+    let ratio = of.ratio.clustered.around(of.ratio.value);
+    out.estimate("ratio", &ratio, |x| fixed(x, 6));
     let unknown = "tokens, whose probability is not in the base file";
     let impossible = "tokens that a model finds impossible";
     for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
