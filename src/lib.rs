@@ -1,7 +1,7 @@
 //! Measures how far a quantized GGUF has moved from its full-precision original.
 //!
 //! Data flows one way: [`cli`] -> [`commands`] -> [`input`] -> [`engine`] -> [`pipeline`] ->
-//! [`score`] -> [`stats`] -> [`report`]. [`kl_formats`] reads and writes the files.
+//! [`score`] -> [`stats`] -> [`recipe`] -> [`report`]. [`kl_formats`] reads and writes the files.
 
 pub mod cli;
 pub mod commands;

@@ -2,11 +2,11 @@
 
 use std::env;
 
-use super::{printable, settings::default_threads};
+use super::settings::default_threads;
 use crate::commands::Doctor;
 use crate::engine::{Device, DeviceKind};
 use crate::report::layout::hanging;
-use crate::report::number::{bytes, count_of};
+use crate::report::number::{bytes, count_of, printable};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 13;

@@ -12,11 +12,12 @@
     )
 )]
 
-/// Prints a line to stderr. If stderr is closed, the work continues.
+/// Prints one line to stderr, whatever the names of files in it hold. If stderr is closed, the work
+/// continues.
 macro_rules! say {
     ($($message:tt)*) => {{
         use std::io::Write as _;
-        let line = $crate::cli::printable(&format!($($message)*));
+        let line = $crate::report::number::printable(&format!($($message)*));
         let _ = writeln!(std::io::stderr(), "{line}");
     }};
 }
@@ -46,19 +47,12 @@ use crate::commands::settings::ResultSettings;
 use crate::commands::{self, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count_of, duration, percent, short_kld};
-use crate::report::{ModelReport, Report, json_text, notable_core_wait, verified_text};
+use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
+use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::InfoArgs;
 use results::Results;
 use settings::{Call, Command};
 use terminal::Terminal;
-
-/// A text without control characters, which a file's name may hold and a terminal would obey.
-fn printable(text: &str) -> String {
-    let is_harmless = |c: char| !c.is_control() || c == '\n';
-    let kept = text.chars().map(|c| if is_harmless(c) { c } else { '?' });
-    kept.collect()
-}
 
 /// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
@@ -126,7 +120,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     stop::listen(decodes);
     let engine = LlamaCpp::default();
     if call.verbose {
-        say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
+        say_lines(&doctor::doctor_text(&commands::doctor(&[], &engine)));
     }
     let terminal = Terminal::new(quiet, false, Results::default());
     match command {
@@ -222,6 +216,11 @@ fn show_outcome(report: &Report) {
     }
 }
 
+/// Prints a text that `kl` has laid out in lines, whose own parts are printable.
+fn say_lines(text: &str) {
+    text.lines().for_each(|line| say!("{line}"));
+}
+
 /// Prints that a file was written.
 fn say_wrote(path: &str, quiet: bool) {
     if !quiet {
@@ -242,7 +241,7 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
             count_of(file.n_rows, if file.is_map { "cell" } else { "row" }),
             duration(file.wall_s)
         );
-        say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
+        say_lines(&laid_out("", 2, " ", printable(&text).split(' ')));
     }
 }
 
@@ -287,12 +286,25 @@ fn show_written(written: &Written, quiet: bool) {
     }
 }
 
+/// Describes files. One that cannot be described does not stop the others.
 fn show_info(args: &InfoArgs) -> Result<()> {
     let terminal = Terminal::new(args.quiet, false, Results::printed(args.json));
-    let info = commands::info(&args.file, args.verify, &terminal)?;
-    let mut results = terminal.into_results();
-    if let Some(verified) = &info.verified {
-        results.print_text(&verified_text(verified));
+    let mut infos = Vec::new();
+    for file in &args.files {
+        match commands::info(file, args.verify, &terminal) {
+            Ok(info) => infos.push(info),
+            Err(error) if args.files.len() == 1 => return Err(error),
+            Err(error) => say!("kl: {}", one_line(&error)),
+        }
     }
-    results.finish(|| json_text(&info), false)
+    let n_failed = args.files.len() - infos.len();
+    let json = || match &infos[..] {
+        [only] if args.files.len() == 1 => json_text(only),
+        all => json_text(&all),
+    };
+    terminal.into_results().finish(json, false)?;
+    if n_failed > 0 {
+        bail!("{n_failed} of {} files could not be read", args.files.len());
+    }
+    Ok(())
 }

@@ -37,7 +37,7 @@ impl Progress {
         let started = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
         Self {
-            label: label.to_owned(),
+            label: number::printable(label),
             unit: unit.to_owned(),
             started,
             n_windows,
@@ -46,7 +46,7 @@ impl Progress {
             rows: 0,
             mean_kld: None,
             pace: Pace::default(),
-            bar: is_terminal.then(|| bar(label, n_rows.or(n_windows))),
+            bar: is_terminal.then(|| bar(&number::printable(label), n_rows.or(n_windows))),
             last_line: started,
         }
     }

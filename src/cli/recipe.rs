@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::results::{Results, create_text, write_text};
+use super::results::{Remade, Results, write_text};
 use super::terminal::Terminal;
 use super::{say_wrote, show_evaluation};
 use crate::commands::output::Existing;
@@ -17,6 +17,9 @@ use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
 use crate::report::recipe::recipe_text;
 
+/// How the JSON of a recipe starts after its versions.
+const FIRST_KEY: &str = r#""map_path":"#;
+
 /// Chooses a mixture, prints it, and writes what was asked for.
 ///
 /// # Errors
@@ -25,10 +28,11 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     let json = settings.json.as_ref();
     let path = json.filter(|path| path.as_os_str() != "-");
     // Created first, so that a bad path is found before the work is done.
-    let replace = settings.existing == Existing::Replace;
-    let create = |path| create_text(path, replace);
-    let file = path.map(|path| create(path.as_path())).transpose()?;
-    let page = settings.html.as_deref().map(create).transpose()?;
+    let force = settings.existing == Existing::Replace;
+    let file = path.map(|path| Remade::Json(FIRST_KEY).create(path, force));
+    let page = settings.html.as_deref();
+    let page = page.map(|path| Remade::Page.create(path, force));
+    let (file, page) = (file.transpose()?, page.transpose()?);
     let quants = settings.report.as_deref().map(quants_of).transpose()?;
     let is_printed = json.is_some() && path.is_none();
     let terminal = Terminal::new(quiet, false, Results::printed(is_printed));

@@ -5,30 +5,32 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use super::args::ReportArgs;
-use super::results::{Results, create_text, start_of, write_text};
+use super::results::{Remade, Results, write_text};
 use super::settings::Form;
 use super::terminal::{Terminal, show_conditions};
 use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
-use crate::report::{json_text, judge_pair, page};
+use crate::report::{Verdict, json_text, judge, judge_pair, page};
+
+/// How the JSON of a report starts after its versions: not like that of an evaluation, which took a model
+/// to make.
+const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 
 /// Compares the evaluations that the flags name, prints the comparison in a form, and writes others.
 ///
 /// # Errors
 /// If nothing can be compared, or an output cannot be written.
 pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) -> Result<ExitCode> {
-    // Created first, so that a bad path is found before the work is done. A report is made again and
-    // again, so an earlier one is replaced; any other file is refused without --force.
+    // Created first, so that a bad path is found before the work is done.
     let mut files = Vec::new();
-    for (path, form) in [
-        (&args.json, Form::Json),
-        (&args.csv, Form::Csv),
-        (&args.html, Form::Page),
+    for (path, form, remade) in [
+        (&args.json, Form::Json, Remade::Json(FIRST_KEY)),
+        (&args.csv, Form::Csv, Remade::Csv(CSV_START)),
+        (&args.html, Form::Page, Remade::Page),
     ] {
         if let Some(path) = path {
-            let replace = args.force || is_report(&start_of(path), form);
-            files.push((path, create_text(path, replace)?, form));
+            files.push((path, remade.create(path, args.force)?, form));
         }
     }
     let (paths, confidence, clusters) = (&args.paths, args.confidence, args.cluster);
@@ -38,11 +40,22 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
         say!("kl: warning: {warning}");
     }
     let mut code = ExitCode::SUCCESS;
-    if let Reported::Pair(pair) = &mut reported {
-        pair.conditions = judge_pair(&args.fail_if, pair, args.allow_excluded);
-        show_conditions(&pair.a.sidecar, &pair.conditions, args.quiet);
-        if pair.conditions.iter().any(|one| one.failed) {
+    let mut show = |sidecar: &str, conditions: &[Verdict]| {
+        show_conditions(sidecar, conditions, args.quiet);
+        if conditions.iter().any(|one| one.failed) {
             code = ExitCode::from(EXIT_CONDITION);
+        }
+    };
+    match &mut reported {
+        Reported::Pair(pair) => {
+            pair.conditions = judge_pair(&args.fail_if, pair, args.allow_excluded);
+            show(&pair.a.sidecar, &pair.conditions);
+        }
+        Reported::Comparison(comparison) => {
+            for model in &mut comparison.models {
+                model.conditions = judge(&args.fail_if, model, args.allow_excluded);
+                show(&model.sidecar, &model.conditions);
+            }
         }
     }
     let mut results = Results::default();
@@ -74,18 +87,4 @@ fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
             page::html(comparison).context("cannot render the page")?
         }
     })
-}
-
-/// True if a file starts like a report in this form; its JSON not like that of an evaluation, which
-/// took a model to make.
-fn is_report(start: &str, form: Form) -> bool {
-    const GENERATOR_OF_PAGE: &str = "content=\"kl ";
-    match form {
-        Form::Json => {
-            let start: String = start.split_whitespace().collect();
-            start.starts_with(r#"{"kl_version":"#) && start.contains(r#""reference":{"file_name":"#)
-        }
-        Form::Csv => start.starts_with(CSV_START),
-        _ => start.contains(GENERATOR_OF_PAGE),
-    }
 }

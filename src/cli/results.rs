@@ -153,8 +153,45 @@ fn is_result(path: &Path) -> bool {
     start.trim_start().starts_with("\"kl_version\"")
 }
 
+/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
+/// one is replaced without `--force`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remade {
+    /// JSON that starts with this key, after the versions.
+    Json(&'static str),
+    /// CSV with these first columns.
+    Csv(&'static str),
+    /// A page.
+    Page,
+}
+
+impl Remade {
+    /// Creates the file for a text in this form. An existing file that is none is refused without
+    /// `force`.
+    pub fn create(self, path: &Path, force: bool) -> Result<PartialFile> {
+        create_text(path, force || self.is_form_of(path))
+    }
+
+    /// True if a file starts like a text in this form.
+    fn is_form_of(self, path: &Path) -> bool {
+        const GENERATOR_OF_PAGE: &str = "content=\"kl ";
+        let start = start_of(path);
+        match self {
+            Self::Json(key) => {
+                let start: String = start.split_whitespace().collect();
+                let rest = start.strip_prefix(r#"{"kl_version":"#);
+                let keys = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
+                let keys = keys.and_then(|(_, rest)| rest.split_once(','));
+                keys.is_some_and(|(_, rest)| rest.starts_with(key))
+            }
+            Self::Csv(columns) => start.starts_with(columns),
+            Self::Page => start.contains(GENERATOR_OF_PAGE),
+        }
+    }
+}
+
 /// The start of a file, as far as it is text; empty if it cannot be read.
-pub fn start_of(path: &Path) -> String {
+fn start_of(path: &Path) -> String {
     const START_BYTES: u64 = 1024;
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
@@ -163,7 +200,7 @@ pub fn start_of(path: &Path) -> String {
 }
 
 /// Creates the file for a text. `replace`: set if an existing one may be replaced.
-pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
+fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
     PartialFile::create(path, replace, Existing::Replace)
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::results::{Results, create_text, write_text};
+use super::results::{Remade, Results, write_text};
 use super::say_wrote;
 use super::settings::SensitivityOutputs;
 use super::terminal::Terminal;
@@ -35,17 +35,21 @@ pub fn show_sensitivity(
     quiet: bool,
 ) -> Result<ExitCode> {
     let forms = [
-        (&outputs.json, Form::Json),
-        (&outputs.csv, Form::Csv),
-        (&outputs.html, Form::Page),
-        (&outputs.kld_results, Form::KldResults),
+        (&outputs.json, Form::Json, Remade::Json(r#""model":{"#)),
+        (&outputs.csv, Form::Csv, Remade::Csv("tensor,role,")),
+        (&outputs.html, Form::Page, Remade::Page),
+        (
+            &outputs.kld_results,
+            Form::KldResults,
+            Remade::Csv("QTYPE,"),
+        ),
     ];
     // Created first, so that a bad path is found before the work is done.
     let (mut files, mut printed) = (Vec::new(), None);
-    for (path, form) in forms {
+    for (path, form, remade) in forms {
         match path {
             Some(path) if path.as_os_str() == "-" => printed = Some(form),
-            Some(path) => files.push((path, create_text(path, outputs.replace)?, form)),
+            Some(path) => files.push((path, remade.create(path, outputs.force)?, form)),
             None => {}
         }
     }

@@ -7,7 +7,7 @@ use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
 use crate::lock::locked;
-use crate::report::{Verdict, info_text, model_line, text_report};
+use crate::report::{Verdict, info_text, model_line, text_report, verified_text};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -67,7 +67,10 @@ impl Observer for Terminal<'_> {
                     progress.finish();
                 }
             }
-            Event::Described(info) => locked(&self.results).print_text(&info_text(info)),
+            Event::Described(info) => locked(&self.results).show(&info_text(info)),
+            Event::Verified(verified) => {
+                locked(&self.results).print_text(&verified_text(verified));
+            }
             Event::Evaluated {
                 model,
                 reference,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::ValueEnum as _;
-use kl_formats::BackendIdentity;
+use kl_formats::{About, BackendIdentity};
 
 use super::calls::{Decoding, Split};
 use super::observer::Watch;
@@ -81,7 +81,15 @@ pub fn context_sources<'m, M: Model + Sync>(
 }
 
 /// The advice where the windows are those of a reference.
-pub const SHORTER_REFERENCE: &str = "write the reference with shorter windows";
+pub fn shorter_reference(about: &About) -> &'static str {
+    match about.prompts.as_ref().map(|prompts| prompts.generated) {
+        None => "write the reference with shorter windows (--n-ctx)",
+        Some(None) => "write the reference without the longest prompts",
+        Some(Some(_)) => {
+            "write the reference with a lower --generate, or without the longest prompts"
+        }
+    }
+}
 
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
 /// are longer than the context that it was trained for; `advice` states how to make them shorter.
@@ -133,8 +141,7 @@ pub fn backend_identity(
     options: &ContextOptions,
 ) -> Result<BackendIdentity> {
     let loaded = &model.facts().options;
-    let mut identity = BackendIdentity::default();
-    identity.llama_cpp = Some(engine.version());
+    let mut identity = settled_identity(engine, options);
     let mut devices = engine.devices()?;
     if !loaded.devices.is_empty() {
         devices.retain(|device| match device.kind {
@@ -150,10 +157,17 @@ pub fn backend_identity(
     identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
     record_calls(&mut identity, options);
     identity.threads = Some(options.threads);
+    Ok(identity)
+}
+
+/// What is settled of a set-up before a model is loaded: the rest depends on the model and the devices.
+pub fn settled_identity(engine: &impl Engine, options: &ContextOptions) -> BackendIdentity {
+    let mut identity = BackendIdentity::default();
+    identity.llama_cpp = Some(engine.version());
     identity.flash_attn = Some(options.flash_attn.to_string());
     identity.type_k = Some(options.type_k.to_string());
     identity.type_v = Some(options.type_v.to_string());
-    Ok(identity)
+    identity
 }
 
 /// Records how windows are split into calls, and how many a call decodes.

@@ -4,7 +4,7 @@ use clap::ValueEnum as _;
 use kl_formats::{BackendIdentity, Calls};
 
 use super::observer::Watch;
-use crate::engine::FlashAttention;
+use crate::engine::{CacheType, FlashAttention};
 use crate::report::Warning;
 use crate::report::set_up::setting;
 
@@ -49,14 +49,21 @@ impl Run<'_> {
     /// Warns of each setting that differs and changes results.
     pub fn warn(self, watch: &Watch<'_>) {
         for different in self.differences() {
+            let Difference {
+                what,
+                here,
+                there,
+                flags,
+            } = different;
             watch.warn(Warning::SetUpDiffers {
-                advice: match different.flags.as_str() {
+                loses: is_quantized_cache(&here) || is_quantized_cache(&there),
+                advice: match flags.as_str() {
                     "" => String::new(),
                     flags => format!(" (pass {flags} to match)"),
                 },
-                what: different.what,
-                here: different.here,
-                there: different.there,
+                what,
+                here,
+                there,
             });
         }
     }
@@ -182,6 +189,11 @@ impl Run<'_> {
             flags: format!("--parallel {there}{batch}"),
         })
     }
+}
+
+/// Returns true if a setting is a quantized type of the KV cache.
+fn is_quantized_cache(value: &str) -> bool {
+    CacheType::from_str(value, false).is_ok_and(CacheType::is_quantized)
 }
 
 /// Returns true if it matters which device has how many layers: only where devices differ, or a

@@ -1,5 +1,6 @@
 //! Evaluates models against a reference.
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -10,13 +11,15 @@ use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
-    Precedent, SHORTER_REFERENCE, backend_identity, check_windows, context_options, largest_context,
+    Precedent, backend_identity, check_windows, context_options, largest_context, settled_identity,
+    shorter_reference,
 };
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{
-    Evaluated, Evaluation, Measures, SidecarFile, evaluate_each, header_against,
+    Evaluated, Evaluation, Measures, Queue, SidecarFile, Turn, evaluate_each, header_against,
 };
+use super::input;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
@@ -64,10 +67,8 @@ fn against_file<E: Engine>(
 ) -> Result<Report> {
     let reference = open(path, settings)?;
     check_reference(reference.about(), n_ctx)?;
-    warn_of_overlap(&reference, watch);
-    if let Some(shard) = reference.about().shard {
-        watch.warn(Warning::PartOfReference(shard));
-    }
+    let precedent = Precedent::of(reference.about().backend.as_ref());
+    check_caches(settings, precedent.flash_attn)?;
     let summary = ReferenceSummary::of(&reference)?;
     let run = Run {
         settings,
@@ -77,12 +78,17 @@ fn against_file<E: Engine>(
         path,
         ref_model: None,
     };
-    let info = ReferenceInfo::new(reference.about());
-    let precedent = Precedent::of(reference.about().backend.as_ref());
-    check_caches(settings, precedent.flash_attn)?;
+    let about = reference.about().clone();
+    let subjects = settings.subjects();
+    let mut queue = Queue::new(watch, &subjects);
+    queue.look_ahead(|subject| look_ahead(settings, engine, subject, &about, Some(&run.header)));
+    if !queue.is_empty() {
+        warn_of_overlap(&reference, watch);
+        watch.warn_all(about.shard.map(Warning::PartOfReference));
+        connect_devices(engine, &settings.run, watch)?;
+    }
     drop(reference);
-    connect_devices(engine, &settings.run, watch)?;
-    Ok(run.evaluate(info))
+    Ok(run.evaluate(ReferenceInfo::new(&about), queue))
 }
 
 /// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.
@@ -121,16 +127,37 @@ fn against_model<E: Engine>(
     watch: &Watch<'_>,
 ) -> Result<Report> {
     check_caches(settings, None)?;
-    if let [only] = &settings.subjects()[..] {
-        // Several are looked at together; one must not wait for the reference model either.
-        look_ahead(settings, engine, only, None)?;
-    }
-    connect_devices(engine, &settings.run, watch)?;
-    if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
-        check_reference_offload(engine, &model.run, watch)?;
-    }
-    let ref_model = ref_model::load(model, settings, engine, watch)?;
+    let raw = input::read(&model.input, watch)?;
+    let expected = ref_model::expected(model, &raw, engine)?;
+    let subjects = settings.subjects();
+    let queue = RefCell::new(Queue::new(watch, &subjects));
+    let check = |about: &About| {
+        let mut queue = queue.borrow_mut();
+        queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, None));
+        match queue.is_empty() {
+            true => bail!("no model can be evaluated"),
+            false => Ok(()),
+        }
+    };
+    let loaded = check(&expected).and_then(|()| {
+        connect_devices(engine, &settings.run, watch)?;
+        if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
+            check_reference_offload(engine, &model.run, watch)?;
+        }
+        ref_model::load(model, raw, settings, engine, watch, &check)
+    });
+    let mut queue = queue.into_inner();
+    let ref_model = match loaded {
+        // Each model has its own reason, which is the result.
+        Err(_) if queue.is_empty() => {
+            let unused = |_: &Subject, _| bail!("the queue is empty");
+            let info = ReferenceInfo::new(&expected);
+            return Ok(evaluate_each(info, queue, &settings.results, unused));
+        }
+        loaded => loaded?,
+    };
     let reference = ref_model.windows();
+    let about = reference.about();
     warn_of_overlap(&reference, watch);
     let run = Run {
         settings,
@@ -140,29 +167,52 @@ fn against_model<E: Engine>(
         path: &model.path,
         ref_model: Some(&ref_model),
     };
-    let report = run.evaluate(ReferenceInfo::new(reference.about()));
+    queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, Some(&run.header)));
+    let report = run.evaluate(ReferenceInfo::new(about), queue);
     ref_model.model.drop_last();
     Ok(report)
 }
 
 /// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `header` is what its sidecar will record of the reference, if that is known. Returns the sidecar.
+/// it. `about` is what is known of the reference; `header` what the sidecar will record of it, once all
+/// of it is known.
 fn look_ahead<E: Engine>(
     settings: &EvaluateSettings,
     engine: &E,
     subject: &Subject,
+    about: &About,
     header: Option<&SidecarHeader>,
-) -> Result<Option<SidecarFile>> {
+) -> Result<()> {
     let sidecar = SidecarFile::create(&settings.results, subject)?;
-    let model = &engine.inspect(&subject.path)?;
-    if let Some(finished) = sidecar.as_ref().and_then(|file| file.finished.as_ref()) {
-        finished.check_model(model, false)?;
-        if let Some(header) = header {
-            finished.check_reference(&header.reference)?;
-            finished.check_tokens(header)?;
+    let model = engine.inspect(&subject.path)?;
+    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
+        let entries = Entries {
+            path: &subject.path,
+            n_vocab: tokenizer.n_tokens,
+            tokenizer: Some(tokenizer),
+            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
+        };
+        // What it warns of is said when the model is evaluated.
+        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
+    }
+    let Some(held) = sidecar.as_ref().and_then(SidecarFile::held) else {
+        return Ok(());
+    };
+    held.check_model(&model.identity, false)?;
+    match header {
+        Some(header) => {
+            held.check_reference(&header.reference)?;
+            held.check_tokens(header)?;
+        }
+        None => {
+            held.check_expected_reference(about)?;
+            held.check_goal(settings.results.part, settings.until)?;
         }
     }
-    Ok(sidecar)
+    let run = &settings.run;
+    let precedent = Precedent::of(about.backend.as_ref());
+    let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
+    held.check_settled(&settled_identity(engine, &options))
 }
 
 /// The sidecars' record of the reference, and of which of its tokens are evaluated.
@@ -227,30 +277,23 @@ struct Run<'r, 'e, E: Engine> {
 }
 
 impl<'e, E: Engine> Run<'_, 'e, E> {
-    fn evaluate(&self, info: ReferenceInfo) -> Report {
-        let settings = self.settings;
+    fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
         let mut loaded = None;
-        evaluate_each(
-            self.watch,
-            info,
-            &settings.subjects(),
-            &settings.results,
-            |subject| look_ahead(settings, self.engine, subject, Some(&self.header)).map(drop),
-            |subject, is_last| {
-                let (evaluated, model) = self.evaluate_one(subject, loaded.take(), is_last)?;
-                loaded = model;
-                Ok(evaluated)
-            },
-        )
+        let results = &self.settings.results;
+        evaluate_each(info, queue, results, |subject, turn| {
+            let (evaluated, model) = self.evaluate_one(subject, loaded.take(), turn)?;
+            loaded = model;
+            Ok(evaluated)
+        })
     }
 
     /// Runs a model over the reference. `loaded`: the model of the cell before, which is returned if the
-    /// next may be of it too. `is_last` states whether the process ends after this evaluation.
+    /// next may be of it too.
     fn evaluate_one(
         &self,
         subject: &Subject,
         loaded: Option<E::Model<'e>>,
-        is_last: bool,
+        turn: Turn,
     ) -> Result<(Evaluated, Option<E::Model<'e>>)> {
         let Self {
             settings,
@@ -259,7 +302,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             ..
         } = self;
         let run = &settings.run;
-        let mut sidecar = look_ahead(settings, self.engine, subject, Some(&self.header))?;
+        let mut sidecar = SidecarFile::create(&settings.results, subject)?;
         if let Some(sidecar) = &mut sidecar {
             sidecar.read_cut_off();
         }
@@ -287,7 +330,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let n_compared = check_vocabulary(reference.about(), &entries, settings.vocabulary, watch)?;
         let longest = reference.longest_window();
         if let Some(longest) = longest {
-            check_windows(longest, &model, SHORTER_REFERENCE, watch)?;
+            check_windows(longest, &model, shorter_reference(reference.about()), watch)?;
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
@@ -379,10 +422,11 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             tokens: Some(&model),
             not_available: Vec::new(),
             started,
+            is_only: turn.is_only,
         };
         let evaluated = evaluation.run(sidecar, rows, sources)?;
         drop((contexts, first));
-        if is_last {
+        if turn.is_last {
             model.drop_last();
             return Ok((evaluated, None));
         }

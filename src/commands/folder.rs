@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kl_formats::split_gguf_name;
 
+use super::output::folder_of;
 use crate::engine::gguf;
 
 /// The models that `-m FOLDER` stands for.
@@ -55,6 +57,25 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
         bail!("{shown}: holds no GGUF: {advice}");
     }
     Ok(found)
+}
+
+/// A file, and if it is a part of a split model by its name, the other parts.
+pub fn parts_of(file: &Path) -> Vec<PathBuf> {
+    let part = |path: &Path| {
+        let (name, _, count) = split_gguf_name(path.file_stem()?.to_str()?)?;
+        Some((name.to_owned(), count))
+    };
+    let mut files = vec![file.to_owned()];
+    if let Some(of) = part(file) {
+        files.extend(entries(folder_of(file)).filter(|path| part(path).as_ref() == Some(&of)));
+    }
+    files
+}
+
+/// The entries of a folder. One that cannot be read is reported where it is opened.
+pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path())
 }
 
 /// Returns true if a file's name is that of a GGUF.

@@ -34,11 +34,13 @@ pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> 
     info.path = path.display().to_string();
     watch.event(&Event::Described(&info));
     if verify {
-        info.verified = Some(match reference {
+        let verified = match reference {
             Some(reference) => verify_reference(reference, watch)?,
             None if info.map.is_some() => verify_map(path, &info)?,
             None => verify_sidecar(path)?,
-        });
+        };
+        watch.event(&Event::Verified(&verified));
+        info.verified = Some(verified);
     }
     info.warnings = watch.warnings();
     Ok(info)

@@ -1,5 +1,6 @@
 //! The text or the prompts that a reference model runs over: read, made into windows, and described.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
@@ -13,8 +14,8 @@ use crate::engine::{ContextOptions, Model};
 use crate::input::{
     AnswerFile, Generation, GenerationStep, PreparedInput, RawInput, Selection, Source,
 };
-use crate::report::Warning;
 use crate::report::number::{count, count_of, sampled};
+use crate::report::{Warning, empty_groups};
 
 /// Reads the input before a model is loaded, and warns of bytes that are not text.
 ///
@@ -28,9 +29,10 @@ pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     Ok(raw)
 }
 
-/// The answers of an earlier run, and what is checked before this one adds its own.
+/// Where answers are kept, and what is checked before the first of them is generated.
 pub struct Answering<'a> {
-    pub kept: &'a mut AnswerFile,
+    /// The answers of an earlier run, to which this one adds its own; `None`: none are kept.
+    pub kept: Option<&'a mut AnswerFile>,
     /// Gets the windows of all parts as they are planned; its error ends the run.
     pub check: &'a dyn Fn(&PreparedInput) -> Result<()>,
 }
@@ -55,7 +57,7 @@ pub fn prepare<M: Model>(
     }
     let (lacks_chat_template, advice) = (raw.lacks_chat_template(model), raw.to_shorten());
     let (kept, check) = match answering {
-        Some(Answering { kept, check }) => (Some(kept), Some(check)),
+        Some(Answering { kept, check }) => (kept, Some(check)),
         None => (None, None),
     };
     let context = |n_ctx| answer_context(run, model, n_ctx);
@@ -115,6 +117,16 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     }
     if input.n_turns_left_out > 0 {
         watch.warn(Warning::TurnsLeftOut(input.n_turns_left_out));
+    }
+    let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
+    if let Some(groups) = &input.groups {
+        let scored: BTreeSet<u32> = windows
+            .map(|window| groups.of_window(window.window))
+            .collect();
+        let empty = (0..)
+            .zip(groups.names())
+            .filter(|(group, _)| !scored.contains(group));
+        watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
     match (input.plan.n_unscored, &input.prompts) {
         (0, _) => {}

@@ -23,7 +23,7 @@ mod differences;
 mod doctor;
 mod evaluate;
 mod evaluation;
-mod folder;
+pub mod folder;
 mod info;
 mod input;
 mod merge;

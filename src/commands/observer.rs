@@ -1,13 +1,16 @@
 //! The observer, to which a command reports its progress, and which can stop it.
 
+use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard};
 
 use anyhow::Error;
+use kl_formats::Fault;
 
+use super::output::partial_path;
 use crate::lock::locked;
 use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
-use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
+use crate::report::{Info, ModelReport, ReferenceInfo, Report, Verified, Warning};
 
 /// Receives what a command reports. A command prints nothing itself: it calls this.
 pub trait Observer: Sync {
@@ -57,6 +60,8 @@ pub enum Event<'e> {
     End,
     /// A file was described, and may now be read whole.
     Described(&'e Info),
+    /// The file that was described last was read, and found whole.
+    Verified(&'e Verified),
     /// A model was evaluated.
     Evaluated {
         model: &'e ModelReport,
@@ -257,9 +262,32 @@ impl Drop for Phase<'_> {
     }
 }
 
-/// An error and its causes, in one line.
+/// An error and its causes, in one line. Of a file that an interrupted run has not finished, it says how
+/// to finish it.
 pub fn one_line(error: &Error) -> String {
-    format!("{error:#}").replace('\n', " ")
+    let line = format!("{error:#}").replace('\n', " ");
+    match error.downcast_ref().and_then(how_to_finish) {
+        Some(advice) => format!(
+            "{}; {advice}",
+            line.trim_end_matches("; copy or write it again")
+        ),
+        None => line,
+    }
+}
+
+/// Advice about a file that an interrupted run has not finished.
+fn how_to_finish(error: &kl_formats::Error) -> Option<String> {
+    const ADVICE: &str =
+        "if no kl is writing it, the command that began it finishes it with --resume";
+    let (path, partial) = (&error.path, partial_path(&error.path));
+    let is_partial = path.extension().is_some_and(|ending| ending == "partial");
+    match &error.fault {
+        Fault::Truncated { .. } | Fault::Corrupt { .. } if is_partial => Some(ADVICE.to_owned()),
+        Fault::Io { cause, .. } if cause.kind() == ErrorKind::NotFound && partial.exists() => {
+            Some(format!("{} is not finished: {ADVICE}", partial.display()))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kl_formats::{About, Kind, Reference, ReferenceSummary, Rows, WindowSpec};
+use kl_formats::{
+    About, BackendIdentity, Kind, Prompts, Reference, ReferenceSummary, Rows, WindowSpec,
+};
 
 use super::calls::Decoding;
 use super::context::{Precedent, backend_identity, context_options, largest_context};
 use super::devices;
-use super::input;
+use super::input::{self, Answering};
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
-use crate::engine::{ContextOptions, Engine, EngineError, GpuLayers, Model, Room, SecondModel};
-use crate::input::Selection;
+use crate::engine::{
+    ContextOptions, Engine, EngineError, GpuLayers, Inspected, Model, Room, SecondModel,
+};
+use crate::input::{PreparedInput, RawInput, Selection, Source};
 use crate::report::number::{bytes, count};
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
@@ -25,18 +29,49 @@ pub struct RefModel<M> {
     windows: Vec<WindowSpec>,
 }
 
-/// Reads the input, loads the model, and cuts the windows. `evaluation`: what it is for.
+/// Describes the reference that a model will compute, as far as its file and the input that was read
+/// show it: windows of 0 tokens are of unknown length.
 ///
 /// # Errors
-/// What is wrong with the input or the model.
+/// What is wrong with the model's file.
+pub fn expected(
+    settings: &ReferenceModel,
+    raw: &RawInput<'_>,
+    engine: &impl Engine,
+) -> Result<About> {
+    let ReferenceModel { path, input, .. } = settings;
+    let Inspected {
+        identity,
+        tokenizer,
+        ..
+    } = engine.inspect(path)?;
+    let n_vocab = tokenizer.as_ref().map_or(0, |of| of.n_tokens);
+    let mut about = About::new(Kind::Model, path, input.n_ctx().unwrap_or(0), n_vocab);
+    (about.model, about.tokenizer) = (Some(identity), tokenizer);
+    about.text = Some(raw.text());
+    if let Source::Prompts(source) = input {
+        about.prompts = Some(Prompts {
+            sampling: source.sampling,
+            ..Prompts::default()
+        });
+    }
+    Ok(about)
+}
+
+/// Loads the model, and cuts the windows. `evaluation`: what it is for. `check` gets what is known of
+/// the reference once its windows are planned, before any answer is generated.
+///
+/// # Errors
+/// What is wrong with the input or the model; those of `check`.
 pub fn load<'e, E: Engine>(
     settings: &ReferenceModel,
+    raw: RawInput<'_>,
     evaluation: &EvaluateSettings,
     engine: &'e E,
     watch: &Watch<'_>,
+    check: &dyn Fn(&About) -> Result<()>,
 ) -> Result<RefModel<E::Model<'e>>> {
     let ReferenceModel { path, input, run } = settings;
-    let raw = input::read(input, watch)?;
     announce_memory(path, &evaluation.models, engine, watch)?;
     let model = devices::load(
         engine,
@@ -54,7 +89,22 @@ pub fn load<'e, E: Engine>(
             "not kept: --resume generates them again; a reference written with -w keeps them";
         watch.event(&Event::Plan("answers", text));
     }
-    let prepared = input::prepare(raw, &model, run, false, &selection, None, watch)?;
+    let check = |planned: &PreparedInput| {
+        let backend = BackendIdentity::default();
+        check(&input::describe(
+            Kind::Model,
+            path,
+            &model,
+            input,
+            planned,
+            backend,
+        ))
+    };
+    let answering = Answering {
+        kept: None,
+        check: &check,
+    };
+    let prepared = input::prepare(raw, &model, run, false, &selection, Some(answering), watch)?;
     let longest = prepared.longest_window;
     // Its context has one window open at a time.
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
@@ -123,7 +173,7 @@ fn announce_memory(
 
 /// The bytes of a model's files.
 fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64, EngineError> {
-    Ok(engine.inspect(path)?.file_bytes.unwrap_or(0))
+    Ok(engine.inspect(path)?.identity.file_bytes.unwrap_or(0))
 }
 
 impl<M: Model> RefModel<M> {

@@ -138,6 +138,19 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     })
 }
 
+/// What people call some keys of headers.
+const NAMES: [(&str, &str); 9] = [
+    ("backend.devices", "the devices"),
+    ("backend.flash_attn", "flash attention"),
+    ("backend.llama_cpp", "llama.cpp"),
+    ("backend.n_batch", "the batch"),
+    ("backend.n_gpu_layers", "the number of offloaded layers"),
+    ("backend.n_seq", "-np"),
+    ("backend.n_ubatch", "the physical batch"),
+    ("backend.type_k", "the type of cached keys"),
+    ("backend.type_v", "the type of cached values"),
+];
+
 /// Returns true if a difference is in the version of the program.
 fn is_version(difference: &str) -> bool {
     difference.starts_with("writer:")
@@ -147,10 +160,8 @@ fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) 
     let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
         if there != here {
             let (there, here) = (short(there), short(here));
-            let key = match key {
-                "backend.n_seq" => "-np",
-                key => key,
-            };
+            let known = NAMES.iter().find(|(known, _)| *known == key);
+            let key = known.map_or(key, |(_, name)| name);
             found.push(format!("{key}: {there} there, {here} here"));
         }
         return;
@@ -166,13 +177,14 @@ fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) 
     }
 }
 
-/// Shows a value as JSON, cut short: prompts are long.
+/// Shows a value, cut short: prompts are long.
 fn short(value: &Value) -> String {
     const MAX_CHARS: usize = 80;
-    if value.is_null() {
-        return "none".to_owned();
-    }
-    let mut text = value.to_string();
+    let mut text = match value {
+        Value::Null => return "none".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
     if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
         text.truncate(end);
         text.push_str("...");
@@ -194,7 +206,7 @@ mod tests {
         other["text"]["sha256"] = json!("bb");
         assert_eq!(
             first_difference(&header, &other).unwrap(),
-            "text.sha256: \"aa\" there, \"bb\" here"
+            "text.sha256: aa there, bb here"
         );
         other["n_ctx"] = json!(65);
         assert!(
@@ -206,7 +218,7 @@ mod tests {
         let difference = first_difference(&header, &other).unwrap();
         assert!(is_version(&difference), "{difference}");
         let (long, longer) = (json!({"a": "é".repeat(90)}), json!({"a": "é".repeat(91)}));
-        let begins = format!("\"{}...", "é".repeat(79));
+        let begins = format!("{}...", "é".repeat(80));
         assert_eq!(
             first_difference(&long, &longer).unwrap(),
             format!("a: {begins} there, {begins} here")

@@ -259,11 +259,9 @@ pub struct OriginalSettings {
 #[derive(Debug)]
 pub struct ResultSettings {
     pub confidence: Confidence,
-    /// The user's name for the evaluation, or for the cells of the one model that is swept; a file
-    /// can have it.
-    pub label: Option<String>,
-    /// The names of evaluations whose files have the same name, by their paths.
-    pub labels_of_namesakes: BTreeMap<PathBuf, String>,
+    /// The names of evaluations by the paths of their files, if not the files' own: those that the user
+    /// gives, else those of files that have the same name. A file can have each of them.
+    pub labels: BTreeMap<PathBuf, String>,
     /// Statistics in addition to kl's own.
     pub stats: Vec<Stats>,
     /// The JSON to write; `-` is stdout.
@@ -300,10 +298,7 @@ impl ResultSettings {
 
     /// The label of an evaluation, if not its file's name. That of a cell ends with its types.
     pub fn label_of(&self, subject: &Subject) -> Option<String> {
-        let given = self.label.as_ref();
-        let label = given
-            .or_else(|| self.labels_of_namesakes.get(&subject.path))
-            .cloned();
+        let label = self.labels.get(&subject.path).cloned();
         match &subject.cell {
             None => label,
             Some(cell) => {

@@ -69,6 +69,7 @@ impl Observer for Recorder {
             }
             Event::End => "end".to_owned(),
             Event::Described(_) => "described".to_owned(),
+            Event::Verified(_) => "verified".to_owned(),
             Event::Evaluated { index, of, .. } => format!("evaluated {} of {of}", index + 1),
             Event::Wrote(_) => "wrote".to_owned(),
             Event::WarningOf(warning, labels) => {
@@ -197,8 +198,7 @@ pub(super) fn run() -> RunSettings {
 fn results() -> ResultSettings {
     ResultSettings {
         confidence: Confidence::default(),
-        label: None,
-        labels_of_namesakes: std::collections::BTreeMap::new(),
+        labels: std::collections::BTreeMap::new(),
         stats: Vec::new(),
         json: None,
         json_tokens: false,
@@ -550,7 +550,10 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
     );
     assert_eq!((info.model, info.add_bos), (None, None), "unknown is null");
     assert_eq!(info.verified.unwrap().n_rows, converted.n_rows);
-    assert_eq!(observer.heard(), ["described", "begin verifying", "end"]);
+    assert_eq!(
+        observer.heard(),
+        ["described", "begin verifying", "end", "verified"]
+    );
 }
 
 #[test]

@@ -93,7 +93,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// What is wrong with the file.
-    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError>;
+    fn inspect(&self, path: &Path) -> Result<Inspected, EngineError>;
 
     /// Loads a model.
     ///
@@ -130,6 +130,17 @@ pub trait Engine {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
+}
+
+/// What a model's file shows without being loaded.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    /// The name, the size of the file and the hashes: tensors and parameters are not counted.
+    pub identity: ModelIdentity,
+    /// The tokenizer; `None` if the file does not list its tokens.
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// Entries at the vocabulary's end that are marked unused.
+    pub n_padding: u32,
 }
 
 /// A vocabulary: the text of each token, and of several.

@@ -63,6 +63,16 @@ impl<'s> RawInput<'s> {
         }
     }
 
+    /// What identifies the texts or the prompts; their tokens are not counted yet.
+    pub fn text(&self) -> TextIdentity {
+        match self {
+            Self::Texts(source, read) => {
+                texts::identity(source, read.iter().map(|text| &text.identity))
+            }
+            Self::Prompts(raw) => raw.text.clone(),
+        }
+    }
+
     /// Advice on how to make the windows shorter.
     pub fn to_shorten(&self) -> &'static str {
         match self {

@@ -20,7 +20,7 @@ use crate::report::Warning;
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
     pub(super) source: &'s PromptSource,
-    text: TextIdentity,
+    pub(super) text: TextIdentity,
     lines: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,

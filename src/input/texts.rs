@@ -37,11 +37,11 @@ pub(super) fn in_windows<M: Model>(
         all.append(plan);
     }
     let plan = all.limited(max_rows);
-    let has_groups = source.texts.iter().any(|named| named.group.is_some());
-    let text = match has_groups {
-        true => identity_of_all(source, &identities),
-        false => identities.pop().unwrap_or_default(),
-    };
+    let text = identity(source, identities.iter());
+    let has_groups = has_groups(source);
+    if !has_groups {
+        identities.clear();
+    }
     Ok(PreparedInput {
         texts: identities,
         groups: has_groups.then(|| Groups::of_each(groups)),
@@ -113,10 +113,20 @@ fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
     }
 }
 
-/// The identity of all texts together, as LOGITS.md states it: their names after their groups, and
-/// the hash of their hashes and groups.
-fn identity_of_all(source: &TextSource, texts: &[TextIdentity]) -> TextIdentity {
-    let all = || source.texts.iter().zip(texts);
+fn has_groups(source: &TextSource) -> bool {
+    source.texts.iter().any(|named| named.group.is_some())
+}
+
+/// The identity of all texts together. Where they have groups, it is as LOGITS.md states it: their names
+/// after their groups, and the hash of their hashes and groups.
+pub(super) fn identity<'t>(
+    source: &TextSource,
+    texts: impl Iterator<Item = &'t TextIdentity> + Clone,
+) -> TextIdentity {
+    let all = || source.texts.iter().zip(texts.clone());
+    if !has_groups(source) {
+        return texts.clone().next().cloned().unwrap_or_default();
+    }
     let named = all().map(|(named, text)| {
         let name = text.name.as_deref().unwrap_or_default();
         format!("{}={name}", named.group())
@@ -127,8 +137,8 @@ fn identity_of_all(source: &TextSource, texts: &[TextIdentity]) -> TextIdentity 
     });
     let mut identity = TextIdentity::named(named.collect::<Vec<_>>().join(", "));
     identity.sha256 = Some(hex(&Sha256::digest(lines.collect::<String>())));
-    identity.bytes = texts.iter().map(|text| text.bytes).sum();
-    identity.n_tokens = texts.iter().map(|text| text.n_tokens).sum();
+    identity.bytes = texts.clone().map(|text| text.bytes).sum();
+    identity.n_tokens = texts.clone().map(|text| text.n_tokens).sum();
     identity
 }
 

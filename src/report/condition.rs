@@ -1,6 +1,7 @@
 //! Conditions under which a model fails, for scripts: `--fail-if 'kld.mean > 0.01'`.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use super::comparison::InDepth;
 use super::named_numbers::{known_names, known_names_of_pair, named_numbers};
 use super::number::left_out;
-use super::result::ModelReport;
+use super::result::ModelResult;
 use crate::stats::MIN_WINDOWS_TO_PLAN;
 
 /// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
@@ -37,20 +38,52 @@ impl FromStr for Condition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text, known_names())
+        let condition = Self::parse(text)?;
+        match condition.check(known_names()) {
+            Err(_) if condition.is_of_pair() => Err(format!(
+                "'{}' is a number of two models: kl report --pair has it",
+                condition.name
+            )),
+            checked => checked.map(|()| condition),
+        }
     }
 }
 
 impl Condition {
-    /// A condition on the numbers of `kl report --pair`.
+    /// A condition on the numbers of a model, or on those of `kl report --pair`.
     ///
     /// # Errors
-    /// The reason that an expression is not one.
-    pub fn of_pair(text: &str) -> Result<Self, String> {
-        Self::parse(text, known_names_of_pair())
+    /// The reason that an expression is neither.
+    pub fn of_report(text: &str) -> Result<Self, String> {
+        let condition = Self::parse(text)?;
+        let mut known = known_names();
+        known.extend(known_names_of_pair());
+        condition.check(known).map(|()| condition)
     }
 
-    fn parse(text: &str, known: Vec<String>) -> Result<Self, String> {
+    /// Returns true if its number is one of a model's.
+    pub fn is_of_model(&self) -> bool {
+        known_names().contains(&self.name)
+    }
+
+    /// Returns true if its number is one of the comparison of two models.
+    pub fn is_of_pair(&self) -> bool {
+        known_names_of_pair().contains(&self.name)
+    }
+
+    /// Refuses a number that is not among the `known` ones.
+    fn check(&self, known: Vec<String>) -> Result<(), String> {
+        let name = &self.name;
+        if known.contains(name) {
+            return Ok(());
+        }
+        let similar = similar(name, known).join(", ");
+        Err(format!(
+            "the result has no number named '{name}'; similar names: {similar}"
+        ))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
         let expected =
             "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
         let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
@@ -59,12 +92,6 @@ impl Condition {
         let parts = operators.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
         let (holds, bound) = parts.ok_or(expected)?;
         let (name, bound) = (name.trim(), bound.trim());
-        if !known.iter().any(|known| known == name) {
-            let similar = similar(name, known).join(", ");
-            return Err(format!(
-                "the result has no number named '{name}'; similar names: {similar}"
-            ));
-        }
         let number = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
         Ok(Self {
             expression: text.trim().to_owned(),
@@ -75,11 +102,27 @@ impl Condition {
     }
 }
 
-/// The known names that are closest to `name` by edit distance.
+/// What others call some numbers, and their names here.
+const SPOKEN: [(&str, &str); 5] = [
+    ("top1", "agreement.ref_top1"),
+    ("top_1", "agreement.ref_top1"),
+    ("top_p", "agreement.ref_top1"),
+    ("same_top", "agreement.ref_top1"),
+    ("ppl", "perplexity.ratio"),
+];
+
+/// The known names that people may mean: those that others call so, or else the closest by edit distance.
 fn similar(name: &str, mut known: Vec<String>) -> Vec<String> {
     const LISTED: usize = 5;
+    let spoken = SPOKEN
+        .iter()
+        .filter(|(of_others, _)| name.contains(of_others));
+    let spoken: Vec<&str> = spoken.map(|(_, ours)| *ours).collect();
     known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
-    known.truncate(LISTED);
+    match known.iter().any(|known| spoken.contains(&&**known)) {
+        true => known.retain(|known| spoken.contains(&&**known)),
+        false => known.truncate(LISTED),
+    }
     known
 }
 
@@ -111,7 +154,10 @@ impl Condition {
 /// next one. Unless `allow_excluded` is set, every condition fails if tokens are left out or have an
 /// infinite KLD, and so does one on a number that leaves out infinite values of its own. Otherwise a
 /// model that gives NaN where it is worst would pass.
-pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: bool) -> Vec<Verdict> {
+pub fn judge<R>(conditions: &[Condition], report: &R, allow_excluded: bool) -> Vec<Verdict>
+where
+    R: Serialize + Deref<Target = ModelResult>,
+{
     if conditions.is_empty() {
         return Vec::new();
     }
@@ -314,12 +360,13 @@ mod tests {
             "a.mean_kld",
             "n_left_out",
         ] {
-            let condition = Condition::of_pair(&format!("{name} > 0")).expect(name);
-            assert_eq!(condition.name, name);
+            let condition = Condition::of_report(&format!("{name} > 0")).expect(name);
+            assert!(condition.is_of_pair(), "{name}");
         }
-        let wrong = Condition::of_pair("ratio.uper > 1").unwrap_err();
+        let wrong = Condition::of_report("ratio.uper > 1").unwrap_err();
         assert!(wrong.contains("ratio.upper"), "{wrong}");
-        assert!(Condition::of_pair("kld.mean > 1").is_err());
+        let of_model = Condition::of_report("kld.mean > 1").unwrap();
+        assert!(of_model.is_of_model() && !of_model.is_of_pair());
     }
 
     #[test]
@@ -365,6 +412,12 @@ mod tests {
             ("kl.mean > 1", "kld.mean"),
             ("perplexity.ln_ration > 1", "perplexity.ln_ratio"),
             ("kld > 1", "named 'kld'"),
+            ("same_top < 0.9", "similar names: agreement.ref_top1"),
+            ("ppl > 9", "similar names: perplexity.ratio"),
+            (
+                "ratio.upper > 1",
+                "a number of two models: kl report --pair",
+            ),
             ("model.name == 1", "named 'model.name'"),
             ("> 1", "named ''"),
         ] {

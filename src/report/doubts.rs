@@ -39,6 +39,9 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     }
     if !is_part {
         doubts.extend(few_windows_of(summary, of_prompts));
+        let groups = model.breakdown.by_group.iter();
+        let empty = groups.filter(|group| group.n_tokens == 0);
+        doubts.extend(empty_groups(empty.map(|group| &group.label)));
     }
     if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
         doubts.push(Warning::UnknownProbability(unknown.mean));
@@ -100,6 +103,12 @@ fn left_out_tokens(summary: &Summary) -> Vec<Warning> {
 
 fn few_windows_of(summary: &Summary, of_prompts: bool) -> Option<Warning> {
     few_windows(&summary.clusters, summary.n_windows, unit(of_prompts))
+}
+
+/// The warning about groups without a scored token, if there are any.
+pub fn empty_groups<'n>(names: impl Iterator<Item = &'n String>) -> Option<Warning> {
+    let names: Vec<String> = names.map(|name| printable(name)).collect();
+    (!names.is_empty()).then_some(Warning::EmptyGroups(names))
 }
 
 /// The warning about too few windows for their intervals; `unit` is the word for one.

@@ -26,7 +26,7 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
-pub use doubts::{doubts_of_model, doubts_of_models, few_windows};
+pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows};
 pub use info::{
     GgufInfo, GroupInfo, Info, MapInfo, TensorTypeInfo, Verified, info_text, verified_text,
 };

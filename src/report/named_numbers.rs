@@ -14,7 +14,7 @@ use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
-    PartNames, Statistics, Tokens, UntilInfo,
+    PartNames, Tokens, UntilInfo,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -143,7 +143,9 @@ pub fn known_names() -> Vec<String> {
     let records = made_up();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let columns = Columns::of(&records);
-    let measured = Statistics::of(&columns, PartNames::default(), confidence, rule);
+    let counted = Tokens::of(&columns);
+    let clusters = Clusters::of(&counted.windows, rule);
+    let (summary, breakdown) = counted.summarise(&clusters, PartNames::default(), confidence);
     let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
     let result = ModelResult {
         label: String::new(),
@@ -158,8 +160,8 @@ pub fn known_names() -> Vec<String> {
             of: None,
             windows_needed: None,
         }),
-        summary: measured.summary,
-        breakdown: measured.breakdown,
+        summary,
+        breakdown,
     };
     let report = ModelReport {
         max_at_text: Some(String::new()),

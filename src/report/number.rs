@@ -165,6 +165,14 @@ pub fn sampled_answers(sampling: &Sampling) -> String {
     format!("sampled{}: no identical output", sampled(Some(sampling)))
 }
 
+/// A p-value to three decimals; small ones by a bound.
+pub fn p_value(p: f64) -> String {
+    match p < 0.001 {
+        true => "< 0.001".to_owned(),
+        false => format!("{p:.3}"),
+    }
+}
+
 /// A count, in groups of three digits: `1,234,567`.
 pub fn count(value: u64) -> String {
     HumanCount(value).to_string()
@@ -206,8 +214,8 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
     format!("{} {verb}", tokens.join(" and ").trim_end())
 }
 
-/// Text from a file, made safe for a line on a terminal: control characters, and those that break a
-/// line or turn its direction, become U+FFFD.
+/// Text from outside, made safe for a line on a terminal: control characters, and those that break a
+/// line or turn its direction, become U+FFFD. A file's name, too, may hold them.
 pub fn printable(text: &str) -> String {
     let is_safe = |c: char| !c.is_control() && !is_layout(c);
     text.chars()
@@ -297,6 +305,10 @@ mod tests {
         assert_eq!(short_percent(0.999), "99.9");
         assert_eq!(quantile_name(0.5), "median");
         assert_eq!(quantile_name(0.95), "95 %");
+        assert_eq!(
+            [1e-9, 0.0123, 0.3].map(p_value),
+            ["< 0.001", "0.012", "0.300"]
+        );
         assert_eq!(duration(0.0123), "12 ms");
         assert_eq!(duration(0.9999), "1.0 s");
         assert_eq!(duration(59.9), "59.9 s");

@@ -74,6 +74,11 @@ pub enum Warning {
     /// Windows at the end of the text are too short to score.
     #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
     UnscoredWindows(u64),
+    /// Tokens of these groups are not among those that are scored.
+    #[error(
+        "no token of {} is scored: -n chooses whole windows at random, and none of these is there; raise -n, or leave it out", .0.join(" or ")
+    )]
+    EmptyGroups(Vec<String>),
     /// Prompts are too short to score.
     #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
     UnscoredPrompts(u64),
@@ -126,13 +131,13 @@ pub enum Warning {
     )]
     TokenizerUnknown,
     /// The reference was computed in another way.
-    #[error(
-        "{what} is {here} here and {there} for the reference: this changes the results a little{advice}"
-    )]
+    #[error("{what} is {here} here and {there} for the reference: {}{advice}", effect(*.loses))]
     SetUpDiffers {
         what: &'static str,
         here: String,
         there: String,
+        /// True if one of the two values is a loss of its own, as a quantized KV cache is.
+        loses: bool,
         advice: String,
     },
     /// The text is not what the reference model expects.
@@ -380,6 +385,7 @@ impl Warning {
                 | Self::UnknownTokens(_)
                 | Self::HighPerplexity { .. }
                 | Self::FewWindows { .. }
+                | Self::EmptyGroups(_)
         )
     }
 
@@ -408,6 +414,14 @@ fn as_in_more_cells(n: u64) -> String {
         0 => String::new(),
         1 => ", as in 1 more cell".to_owned(),
         n => format!(", as in {n} more cells"),
+    }
+}
+
+/// What another set-up than the reference's does to the results.
+fn effect(loses: bool) -> &'static str {
+    match loses {
+        true => "the KLD includes what that loses, which may be more than the weights lose",
+        false => "this changes the results a little",
     }
 }
 

@@ -98,12 +98,23 @@ impl FromStr for Confidence {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let level = text.trim().parse().map_err(|_| {
-            format!("a confidence level is a number between 0 and 1, like 0.95; got '{text}'")
-        })?;
+        let level = share(text);
+        let level =
+            level.ok_or_else(|| format!("expected a level such as 0.95 or 95%, not '{text}'"))?;
         Self::new(level).ok_or_else(|| {
-            format!("a confidence level lies strictly between 0 and 1, like 0.95; got {level}")
+            let text = text.trim();
+            format!("expected a level between 0 and 1, such as 0.95 or 95%, not {text}")
         })
+    }
+}
+
+/// Parses a share, as a fraction or in percent: `0.05` or `5%`.
+pub fn share(text: &str) -> Option<f64> {
+    let text = text.trim();
+    match text.strip_suffix('%') {
+        // The digits are moved, not divided, so that both spellings are the same number.
+        Some(percent) => format!("{}e-2", percent.trim_end()).parse().ok(),
+        None => text.parse().ok(),
     }
 }
 
@@ -113,17 +124,23 @@ mod tests {
 
     #[test]
     fn confidence_is_checked() {
-        for text in ["0.95", " 0.5 ", "1e-3", "0.999999"] {
+        for (text, level) in [
+            ("0.95", 0.95),
+            (" 0.5 ", 0.5),
+            ("1e-3", 1e-3),
+            ("99%", 0.99),
+            ("99.9 %", 0.999),
+        ] {
             let confidence: Confidence = text.parse().expect(text);
-            assert_eq!(confidence.level(), text.trim().parse::<f64>().unwrap());
+            assert_eq!(confidence.level(), level);
         }
         for text in ["0", "1", "95", "-0.5", "inf", "NaN"] {
             let error = text.parse::<Confidence>().unwrap_err();
-            assert!(error.contains("strictly between 0 and 1"), "{error}");
+            assert!(error.contains("between 0 and 1"), "{error}");
         }
-        for text in ["", "95%", "high"] {
+        for text in ["", "%", "high"] {
             let error = text.parse::<Confidence>().unwrap_err();
-            assert!(error.ends_with(&format!("got '{text}'")), "{error}");
+            assert!(error.ends_with(&format!("not '{text}'")), "{error}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Samples in, estimates with intervals out: pure functions, no I/O.
 //!
-//! [`Statistics::of`] computes the statistics of one evaluation from its per-token records, in this
+//! [`Tokens::summarise`] computes the statistics of one evaluation from its per-token records, in this
 //! order, and no module uses one that comes after it:
 //!
 //! 1. `token`: whether a record is counted; `columns`: the numbers of those that are, with their
@@ -73,7 +73,7 @@ pub use columns::Columns;
 pub use curves::Point;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, MIN_WINDOWS_TO_PLAN};
-pub use estimate::{Confidence, Estimate};
+pub use estimate::{Confidence, Estimate, share};
 pub use identical_output::{IdenticalOutput, SharePoint};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitSummary, LogitsNotAvailable, Metric};

@@ -93,7 +93,7 @@ impl Summary {
     }
 }
 
-/// All that the records of an evaluation give, with its own clusters.
+/// All that the records of an evaluation give, with its own clusters: for made-up records.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     pub summary: Summary,

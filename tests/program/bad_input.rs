@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::session::{Session, fixture};
+use crate::session::{Run, Session, fixture, short_text};
 
 #[test]
 fn wrong_use_is_exit_code_2() {
@@ -184,4 +184,57 @@ fn a_window_size_other_than_the_references_is_refused() {
     session.reference("");
     session.fails("-m @q8 -r ref.gz -c 128 -q", 1, &["128", "64"]);
     session.ok("-m @q8 -r ref.gz -c 64 -q");
+}
+
+#[cfg(unix)]
+#[test]
+fn no_name_forges_a_line() {
+    let session = Session::new();
+    let forged = "x\nkl: warning: forged\u{1b}[31m\u{2028}";
+    let folder = session.path(forged);
+    fs::create_dir(&folder).unwrap();
+    for (file, name) in [("f16", "o.gguf"), ("q8", "a.gguf"), ("q2", "b.gguf")] {
+        fs::copy(fixture(file), folder.join(name)).unwrap();
+    }
+    fs::write(folder.join("t.txt"), short_text()).unwrap();
+    fs::write(folder.join("notes"), "notes").unwrap();
+    // `%` stands for the folder.
+    let shown = |line: &str| {
+        let words = line
+            .split(' ')
+            .map(|word| word.replace('%', &format!("{forged}/")));
+        let run = Run::from(session.command("").args(words).output().unwrap());
+        for output in [&run.stdout, &run.stderr] {
+            let is_forged = |line: &str| line.starts_with("kl: warning: forged");
+            assert!(!output.lines().any(is_forged), "{line}: {output}");
+            assert!(!output.contains(['\u{1b}', '\u{2028}']), "{line}: {output}");
+        }
+        run
+    };
+    assert_eq!(shown("-m %o.gguf -t %t.txt -c 64 -w %ref.gz").code, 0);
+    assert_eq!(shown("-m %a.gguf -m %b.gguf -r %ref.gz").code, 0);
+    for line in [
+        "-m %a.gguf -r %ref.gz -ctk q8_0 --no-sidecar",
+        "-m %a.gguf --ref-model %o.gguf -t %t.txt -c 64 --no-sidecar --breakdown",
+        "-m %a.gguf -r %none.gz",
+        "-m %notes -r %ref.gz",
+        "-m %a.gguf -r %ref.gz --json %ref.gz",
+        "-m %a.gguf -r %ref.gz --fail-if %x>1",
+        "-m %a.gguf -r %ref.gz --sidecar %none/x.kls",
+        "-m %a.gguf %b.gguf -r %ref.gz",
+        "-m % -t %t.txt -w %new.gz",
+        "-m %none* -r %ref.gz",
+        "info %ref.gz %a.gguf %none --verify",
+        "info a@ref.kls b@ref.kls",
+        "report %none.kls",
+        "report .",
+        "report . --markdown",
+        "report a@ref.kls",
+        "report a@ref.kls b@ref.kls --pair",
+        "compare %ref.gz %ref.gz --no-sidecar",
+        "convert %ref.gz %kl.py --format kl.py",
+        "merge %all.gz %ref.gz",
+    ] {
+        shown(line);
+    }
 }

@@ -93,6 +93,31 @@ fn a_condition_may_name_any_number_of_the_json() {
 }
 
 #[test]
+fn a_report_judges_each_of_its_models() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q2 -m @q8 -r ref.gz -q");
+    let gate = "--fail-if 'kld.mean > 0.003'";
+    let run = session.kl(&format!(
+        "report tiny-q2_K@ref.kls tiny-q8_0@ref.kls {gate} --json o.json -q"
+    ));
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    run.warns(&["tiny-q2_K@ref.kls: failed: kld.mean > 0.003 holds"]);
+    let json = session.read_json("o.json");
+    let failed = [0, 1].map(|model| json["models"][model]["conditions"][0]["failed"].clone());
+    assert_eq!(
+        failed,
+        [json!(false), json!(true)],
+        "the best model comes first"
+    );
+    let alone = session.ok(&format!("report tiny-q8_0@ref.kls {gate}"));
+    alone.warns(&["tiny-q8_0@ref.kls: passed"]);
+    let of_two = "report . --fail-if 'ratio.upper > 1'";
+    session.fails(of_two, 2, &["add --pair"]);
+    session.fails(&format!("report . --pair {gate}"), 2, &["leave --pair out"]);
+}
+
+#[test]
 fn a_condition_on_a_missing_number_has_failed() {
     let session = Session::new();
     session.reference("");

@@ -17,6 +17,19 @@ fn session(more: &str) -> Session {
 }
 
 #[test]
+fn a_text_without_a_scored_token_is_named() {
+    let session = session("");
+    let what = ["no token of code is scored", "raise -n"];
+    let write = "-m @f16 -t wiki=wiki.txt -t code=code.txt -c 64 -q -w few.gz";
+    session.ok(&format!("{write} -n 100")).warns(&what);
+    session
+        .ok("-m @q4 -r ref.gz -n 100 -q --no-sidecar")
+        .warns(&what);
+    let all = session.ok("-m @q4 -r ref.gz -q --no-sidecar");
+    assert!(!all.stderr.contains("no token of"), "{}", all.stderr);
+}
+
+#[test]
 fn a_reference_of_two_texts_records_both() {
     let session = session("");
     let info = session.info("ref.gz --verify");

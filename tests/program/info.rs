@@ -54,6 +54,28 @@ fn every_kind_is_recognised_and_described() {
 }
 
 #[test]
+fn several_files_are_described_and_one_that_cannot_be_does_not_stop_the_others() {
+    let session = Session::new();
+    session.reference("");
+    let both = session.ok("info ref.gz @q4 --json").json();
+    let [reference, model] = &both.as_array().unwrap()[..] else {
+        panic!("a list of two");
+    };
+    assert_eq!(*reference, session.info("ref.gz"));
+    assert_eq!(*model, session.info("@q4"));
+    let one = session.ok("info ref.gz --verify").stdout;
+    let text = session.ok("info ref.gz ref.gz --verify").stdout;
+    assert_eq!(text, format!("{one}\n{one}"));
+    let run = session.kl("info none.gz ref.gz");
+    assert_eq!(run.code, 1);
+    run.prints(&["ref.gz\n"]);
+    run.warns(&[
+        "kl: none.gz: cannot open",
+        "kl: 1 of 2 files could not be read",
+    ]);
+}
+
+#[test]
 fn verify_finds_whole_files_whole() {
     let session = Session::new();
     session.reference("");

@@ -96,6 +96,25 @@ fn a_recipe_needs_no_model() {
     assert!(number(&more["kld"]["predicted"]["value"]) <= 0.001);
     session.fails("recipe map --bpw 5 -w types", 1, &["types", "--force"]);
     session.ok("recipe map --bpw 5 -w types --force -q");
+    // As kl report does, it replaces what it has made before, and nothing else.
+    for bits in [5, 6] {
+        session.ok(&format!(
+            "recipe map --bpw {bits} --json r.json --html r.html -q"
+        ));
+    }
+    let evaluated = "{\n  \"kl_version\": \"0.1.0\",\n  \"json_version\": 1,\n  \"reference\": {";
+    session.write("run.json", evaluated);
+    session.write("notes.html", "<html>my notes");
+    session.fails(
+        "recipe map --bpw 5 --json run.json",
+        1,
+        &["run.json: exists already"],
+    );
+    session.fails(
+        "recipe map --bpw 5 --html notes.html",
+        1,
+        &["notes.html: exists already"],
+    );
 }
 
 #[test]

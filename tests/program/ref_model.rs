@@ -145,11 +145,51 @@ fn an_evaluation_resumes_where_it_was_cut_off() {
 fn what_a_cache_type_changes_is_measured_against_f16() {
     let session = session();
     let run = session.ok("-m @f16 --ref-model @f16 -t short.txt -c 64 -ctk q8_0 --no-sidecar");
-    run.warns(&["the type of cached keys is q8_0 here and f16 for the reference"]);
+    let what = "the type of cached keys is q8_0 here and f16 for the reference: the KLD includes what that loses";
+    run.warns(&[what]);
     let mean = "kld.mean > 0";
     let line = "-m @f16 --ref-model @f16 -t short.txt -c 64 -ctk q8_0 --no-sidecar -q";
     let run = session.kl(&format!("{line} --fail-if '{mean}'"));
     assert_eq!(run.code, 3, "{}", run.stderr);
+}
+
+#[test]
+fn another_measurement_is_refused_before_anything_is_loaded() {
+    let session = session();
+    session.write("chat.txt", "Once\nThe little dog\n");
+    let run = "-m @q8 -m @q4 --ref-model @f16 --prompts chat.txt --no-chat-template";
+    session.ok(&format!("{run} --generate 5 -q"));
+    let [q8, q4] = ["tiny-q8_0@tiny-f16.kls", "tiny-q4_K_M@tiny-f16.kls"];
+    let before = [q8, q4].map(|name| session.read(name));
+    session.write("chat.txt", "Once\nThe big dog\n");
+    let refused = session.kl(&format!("{run} --generate 5"));
+    assert_eq!(refused.code, 1);
+    let another = "against another reference, tiny-f16.gguf (chat.txt by tiny-f16.gguf), which has another text";
+    refused.warns(&[q8, q4, another, "2 of 2 could not be evaluated"]);
+    assert!(!refused.stderr.contains("memory "), "{}", refused.stderr);
+    assert!([q8, q4].map(|name| session.read(name)) == before);
+    // The others continue.
+    session.remove(q8);
+    let run = session.kl(&format!("{run} --generate 5 -q --json o.json"));
+    assert_eq!(run.code, 1);
+    assert_eq!(
+        session.read_json("o.json")["models"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert!(session.exists(q8) && session.read(q4) == before[1]);
+    // Another vocabulary, too.
+    let other =
+        "-m @q4 -m @gpt2 --ref-model @f16 --prompts chat.txt --no-chat-template --generate 5";
+    let run = session.kl(&format!("{other} --force"));
+    let at = |what: &str| run.stderr.find(what).expect(what);
+    assert!(
+        at("gpt2.gguf: has a vocabulary") < at("memory "),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

@@ -164,8 +164,8 @@ fn a_write_is_resumed_with_its_own_settings_only() {
         (WRITE.replace("long.txt", "other.txt"), "text."),
         (WRITE.replace("64", "65"), "n_ctx"),
         (with(WRITE, "--encoding f32"), "encoding"),
-        (with(WRITE, "-b 32"), "backend.n_batch"),
-        (with(WRITE, "-fa off"), "backend.flash_attn"),
+        (with(WRITE, "-b 32"), "the batch"),
+        (with(WRITE, "-fa off"), "flash attention"),
         (with(WRITE, "-n 500"), "seed"),
         (
             WRITE.replace("@f16", "other/tiny-f16.gguf"),
@@ -392,7 +392,7 @@ fn an_evaluation_is_resumed_with_its_own_settings_only() {
     let refused = |line: &str, what: &str| {
         session.fails(line, 1, &[PARTIAL, what]);
     };
-    refused(&with(&resumed, "-b 32"), "backend.n_batch");
+    refused(&with(&resumed, "-b 32"), "the batch");
     refused(&with(&resumed, "-n 9000"), "n_records");
     session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
     fs::rename(session.path("f32.gz"), session.path("ref.gz")).unwrap();

@@ -1,6 +1,7 @@
 //! The names of sidecars, and what happens to one that is there.
 
 use std::fs;
+use std::time::SystemTime;
 
 use crate::session::{Session, fixture};
 
@@ -84,9 +85,9 @@ fn another_measurement_does_not_replace_a_finished_one() {
     for more in ["", " --resume"] {
         for (flags, what) in [
             ("-n 70", "70 tokens"),
-            ("-ctk q8_0", "backend.type_k"),
+            ("-ctk q8_0", "the type of cached keys"),
             ("--until 50%", "--until 50%"),
-            ("-b 32", "backend.n_batch"),
+            ("-b 32", "the batch"),
         ] {
             let line = format!("-m @q8 -r ref.gz -q {flags}{more}");
             session.fails(&line, 1, &[&[q8, what], &ADVICE[..]].concat());
@@ -126,6 +127,13 @@ fn the_same_measurement_replaces_its_own_file() {
     assert!(session.read("tiny-q8_0@ref.kls") == before);
     // From another folder it is done.
     copy(&session, "q8", "m/tiny-q8_0.gguf");
+    let copied = fs::File::options()
+        .write(true)
+        .open(session.path("m/tiny-q8_0.gguf"));
+    copied
+        .unwrap()
+        .set_modified(SystemTime::UNIX_EPOCH)
+        .unwrap();
     let result = session.result("-m m/tiny-q8_0.gguf -r ref.gz --resume");
     assert_eq!(result["n_resumed"], result["n_tokens"]);
     assert!(session.read("tiny-q8_0@ref.kls") == before);
@@ -206,6 +214,42 @@ fn stored_rows_and_their_model_do_not_replace_each_other() {
         session.ok(first);
         assert!(session.read(name) == before);
     }
+}
+
+#[test]
+fn a_model_that_is_newer_than_its_sidecar_is_read_whole() {
+    let session = Session::new();
+    session.reference("");
+    copy(&session, "q8", "q8.gguf");
+    session.ok("-m q8.gguf -r ref.gz -q");
+    let before = session.read("q8@ref.kls");
+    // The same bytes, written later.
+    copy(&session, "q8", "q8.gguf");
+    let run = session.ok("-m q8.gguf -r ref.gz --resume");
+    run.warns(&["q8.gguf: is newer than what q8@ref.kls holds of it"]);
+    assert!(session.read("q8@ref.kls") == before);
+    let run = session.ok("-m q8.gguf -r ref.gz --resume");
+    assert!(!run.stderr.contains("is newer"), "{}", run.stderr);
+    // One changed byte of a weight, between the samples that are hashed.
+    let mut bytes = session.read("q8.gguf");
+    let sampled = (0..64).map(|i| (bytes.len() - 4096) * i / 63);
+    let is_sampled = |at: usize| {
+        sampled
+            .clone()
+            .any(|from| (from..from + 4096).contains(&at))
+    };
+    let at = (bytes.len() / 2..bytes.len())
+        .find(|&at| !is_sampled(at))
+        .unwrap();
+    bytes[at] ^= 0x40;
+    session.write("q8.gguf", bytes);
+    let what = [&["q8@ref.kls: holds other values"][..], &ADVICE].concat();
+    for more in ["--resume", ""] {
+        let run = session.kl(&format!("-m q8.gguf -r ref.gz -q {more}"));
+        assert_eq!(run.code, 1);
+        run.warns(&what);
+    }
+    assert!(session.read("q8@ref.kls") == before && !session.exists("q8@ref.kls.partial"));
 }
 
 /// What a killed run leaves: the first bytes of its sidecar.

@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 use super::sweep::{SweptTypes, swept_types};
 use super::values::{
     device, encoding, file, input, input_or_stdin, min_p, model, n_tokens, relative_width,
-    temperature, top_p, written_kind,
+    temperature, text, top_p, written_kind,
 };
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::Vocabulary;
@@ -113,7 +113,7 @@ pub struct InputArgs {
     ///
     /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
     /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH", value_parser = input_or_stdin())]
+    #[arg(short, long, value_name = "PATH", value_parser = text())]
     pub text_path: Vec<PathBuf>,
 
     /// Prompts to run it over, instead of a text: a file, '-' for stdin, or 'starter'

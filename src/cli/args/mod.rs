@@ -179,9 +179,10 @@ mod tests {
     use super::*;
 
     /// The flags that may repeat, each of whose values counts.
-    const REPEATABLE: [&str; 7] = [
+    const REPEATABLE: [&str; 8] = [
         "--device",
         "--fail-if",
+        "--label",
         "--override-tensor",
         "--ref-device",
         "--rpc",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, value_parser};
 use kl_formats::{GgmlType, MAX_N_CTX};
 
-use super::values::{above_0, file, input, input_or_stdin, n_tokens, size};
+use super::values::{above_0, file, input, n_tokens, size, text};
 use super::{ContextArgs, DeviceArgs, GENERAL, RESULTS};
 use crate::commands::settings::DEFAULT_N_CTX;
 use crate::stats::{ClusterRule, Confidence};
@@ -91,7 +91,7 @@ pub struct RecipeArgs {
     /// If prediction and measurement disagree, one more round is measured around the recipe, on
     /// windows that are kept back for it.
     #[arg(
-        short, long, value_name = "PATH", help_heading = CHECK, value_parser = input_or_stdin(),
+        short, long, value_name = "PATH", help_heading = CHECK, value_parser = text(),
         requires = "model"
     )]
     pub text_path: Option<PathBuf>,

@@ -67,12 +67,12 @@ pub struct ResultArgs {
     #[arg(long, requires = "fail_if")]
     pub allow_excluded: bool,
 
-    /// Name of this evaluation in reports [default: the file's name without .gguf]
+    /// Name of the evaluation in reports [default: the file's name without .gguf]
     ///
     /// The per-token file gets it too: LABEL@REFERENCE.kls. So one model evaluated in two ways, as
-    /// with another -ctk, is two rows.
+    /// with another -ctk, is two rows. Of several models, give one for each, in their order.
     #[arg(long, value_name = "LABEL", value_parser = label)]
-    pub label: Option<String>,
+    pub label: Vec<String>,
 
     /// Per-token file to write [default: named after both sides, in the current folder]
     ///

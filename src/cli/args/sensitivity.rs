@@ -6,7 +6,7 @@ use clap::value_parser;
 use kl_formats::{GgmlType, MAX_N_CTX};
 use regex::Regex;
 
-use super::values::{file, input, input_or_stdin, regex};
+use super::values::{file, input, regex, text};
 use super::{ContextArgs, DeviceArgs, GENERAL, INPUT, RESULTS};
 use crate::pipeline::{DEFAULT_SEED, Part};
 use crate::stats::Confidence;
@@ -28,7 +28,7 @@ pub struct SensitivityArgs {
     ///
     /// Judge the recipe that you make of the map on another text.
     #[arg(
-        short, long, value_name = "PATH", help_heading = INPUT, value_parser = input_or_stdin(),
+        short, long, value_name = "PATH", help_heading = INPUT, value_parser = text(),
         alias = "text_path", required_unless_present = "read_path", conflicts_with = "read_path"
     )]
     pub text_path: Option<PathBuf>,

@@ -13,19 +13,19 @@ use crate::report::Condition;
 use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
 
-/// Show what a file holds; with --verify, check every byte of it
+/// Show what files hold; with --verify, check every byte of them
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
-    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), model (GGUF), .npz, or folder of
-    /// N.safetensors; its format is detected
-    #[arg(value_name = "FILE", value_parser = input())]
-    pub file: PathBuf,
+    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), map, model (GGUF), .npz, or folder
+    /// of N.safetensors; its format is detected
+    #[arg(value_name = "FILE", required = true, value_parser = input())]
+    pub files: Vec<PathBuf>,
 
     /// Read every byte and check every checksum; exit with code 1 if the file is damaged
     #[arg(long)]
     pub verify: bool,
 
-    /// Print JSON
+    /// Print JSON; of several files, a list
     #[arg(long)]
     pub json: bool,
 
@@ -146,11 +146,12 @@ pub struct ReportArgs {
     #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
     pub pair: bool,
 
-    /// With --pair, exit with code 3 if the condition holds, as in 'ratio.upper > 1.05'; may repeat
+    /// Exit with code 3 if the condition holds for a model, as in 'kld.mean > 0.01'; may repeat
     ///
-    /// A condition also fails if it cannot be checked, or if tokens are left out or have an
-    /// infinite KLD; one on the ratio needs 100 windows.
-    #[arg(long, value_name = "CONDITION", requires = "pair", value_parser = Condition::of_pair)]
+    /// With --pair, for the two compared, as in 'ratio.upper > 1.05'. A condition also fails if it
+    /// cannot be checked, or if tokens are left out or have an infinite KLD; one on the ratio needs
+    /// 100 windows.
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::of_report)]
     pub fail_if: Vec<Condition>,
 
     /// With --fail-if, accept that tokens are left out or have an infinite KLD

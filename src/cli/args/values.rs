@@ -9,6 +9,7 @@ use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
 use crate::commands::settings::Vocabulary;
+use crate::stats::share;
 
 /// Parses the way in which kl's own kind of file stores rows. `auto` is the encoding that is there if
 /// hidden states do not suit, and true.
@@ -63,6 +64,19 @@ pub fn input() -> impl TypedValueParser<Value = PathBuf> {
 /// Parses the path of a file that is read, or `-` for standard input.
 pub fn input_or_stdin() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| on_this_machine(path, ""))
+}
+
+/// Parses the path of a text. A number in its place is llama.cpp's `-t`.
+pub fn text() -> impl TypedValueParser<Value = PathBuf> {
+    input_or_stdin().try_map(|path| {
+        let number = path.to_str().filter(|text| text.parse::<u32>().is_ok());
+        match number.filter(|_| !path.exists()) {
+            Some(n) => Err(format!(
+                "there is no such file; -t is the text: did you mean --threads {n}?"
+            )),
+            None => Ok(path),
+        }
+    })
 }
 
 /// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by
@@ -155,12 +169,7 @@ pub fn label(text: &str) -> Result<String, String> {
 
 /// Parses a share of the mean from 0.1 % to 50 %, as a fraction.
 pub fn relative_width(text: &str) -> Result<f64, &'static str> {
-    let number = |text: &str| text.trim_end().parse::<f64>().ok();
-    let share = match text.strip_suffix('%') {
-        Some(percent) => number(percent).map(|percent| percent / 100.0),
-        None => number(text),
-    };
-    let in_range = share.filter(|share| (0.001..=0.5).contains(share));
+    let in_range = share(text).filter(|share| (0.001..=0.5).contains(share));
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, such as 5% or 0.05")
 }
 

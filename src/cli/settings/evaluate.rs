@@ -1,5 +1,6 @@
 //! The flags of an evaluation, against a file or a model, and of `kl compare`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::input::{check_score, files};
@@ -15,6 +16,7 @@ use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_fo
 use crate::engine::CacheType;
 use crate::input::Source;
 use crate::pipeline::Part;
+use crate::report::number::count_of;
 
 /// `--ref-model`: against a model that runs over `input` too.
 pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command, String> {
@@ -127,6 +129,30 @@ struct Evaluated<'e> {
     reference: &'e Path,
 }
 
+/// The labels of these files, by their paths: those `given`, one for each file in order, or else those
+/// that tell files of one name apart. Labels of the cells of a sweep differ by their types.
+fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, String>, String> {
+    if given.is_empty() {
+        return Ok(labels_of_namesakes(files));
+    }
+    if given.len() != files.len() {
+        return wrong(format!(
+            "--label: {} for {} evaluations: give one for each model, in their order, or none",
+            count_of(given.len() as u64, "label"),
+            files.len()
+        ));
+    }
+    let twice = (1..)
+        .zip(&given)
+        .find(|(i, label)| given.iter().skip(*i).any(|other| other == *label));
+    if let Some((_, label)) = twice {
+        return wrong(format!(
+            "--label {label}: names two evaluations: give each its own"
+        ));
+    }
+    Ok(files.iter().cloned().zip(given).collect())
+}
+
 /// Checks the flags for the results of evaluations. `inputs`: the other files that the run reads.
 fn result_settings(
     args: ResultArgs,
@@ -147,12 +173,7 @@ fn result_settings(
             "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
         ));
     }
-    // Labels of cells differ by their types.
-    if args.label.is_some() && n_files > 1 {
-        return wrong(format!(
-            "--label names one evaluation, but {n_files} are evaluated: omit it, or evaluate one at a time"
-        ));
-    }
+    let labels = labels(files, args.label)?;
     if args.json_tokens && args.json.is_none() {
         return wrong("--json-tokens needs --json PATH to write the tokens to");
     }
@@ -171,8 +192,7 @@ fn result_settings(
     paths::check_distinct(&[("--sidecar", sidecar), ("--json", json)])?;
     let settings = ResultSettings {
         confidence: args.confidence,
-        label: args.label,
-        labels_of_namesakes: labels_of_namesakes(files),
+        labels,
         stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,

@@ -205,6 +205,18 @@ fn report(mut args: ReportArgs) -> Result<Command, String> {
              name a file for the other",
         );
     }
+    for condition in &args.fail_if {
+        let expression = condition.expression();
+        if args.pair && !condition.is_of_pair() {
+            return wrong(format!(
+                "--fail-if '{expression}': names a number of one model: leave --pair out, or name one of two, as in 'ratio.upper > 1.05'"
+            ));
+        } else if !args.pair && !condition.is_of_model() {
+            return wrong(format!(
+                "--fail-if '{expression}': names a number of two models: add --pair"
+            ));
+        }
+    }
     paths::check_distinct(&[
         ("--json", args.json.as_ref()),
         ("--csv", args.csv.as_ref()),

@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kl_formats::split_gguf_name;
-
 use super::wrong;
+use crate::commands::folder::{entries, parts_of};
 use crate::commands::output::{folder_of, follow_links, partial_path};
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
@@ -16,7 +15,7 @@ pub fn check(
     outputs: &[PathBuf],
 ) -> Result<(), String> {
     let (folders, named): (Vec<&PathBuf>, Vec<_>) = inputs.iter().partition(|path| path.is_dir());
-    let named: Vec<PathBuf> = named.iter().flat_map(|path| parts(path)).collect();
+    let named: Vec<PathBuf> = named.iter().flat_map(|path| parts_of(path)).collect();
     let in_folders = folders.iter().flat_map(|folder| entries(folder));
     let in_folders: Vec<PathBuf> = in_folders.filter(|path| is_read(path)).collect();
     let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
@@ -82,27 +81,6 @@ fn are_linked(one: &Path, other: &Path) -> bool {
 #[cfg(not(unix))]
 fn are_linked(_: &Path, _: &Path) -> bool {
     false
-}
-
-/// A file, and if it is a part of a split model by its name, the other parts.
-fn parts(file: &Path) -> Vec<PathBuf> {
-    let mut files = vec![file.to_owned()];
-    if let Some((name, _, count)) = part(file) {
-        let is_part =
-            |path: &PathBuf| part(path).is_some_and(|(other, _, of)| (other, of) == (name, count));
-        files.extend(entries(folder_of(file)).filter(is_part));
-    }
-    files
-}
-
-fn part(path: &Path) -> Option<(&str, u32, u32)> {
-    split_gguf_name(path.file_stem()?.to_str()?)
-}
-
-/// The entries of a folder. One that cannot be read is reported where it is opened.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path())
 }
 
 /// The file that a path leads to, whether it exists or not.

@@ -124,8 +124,7 @@ fn evaluation_of(args: &RecipeArgs, model: &Path, reference: &Path) -> EvaluateS
         sweep: Vec::new(),
         results: ResultSettings {
             confidence: args.confidence,
-            label: None,
-            labels_of_namesakes: BTreeMap::new(),
+            labels: BTreeMap::new(),
             stats: Vec::new(),
             json: None,
             json_tokens: false,

@@ -15,8 +15,8 @@ pub struct SensitivityOutputs {
     pub csv: Option<PathBuf>,
     pub html: Option<PathBuf>,
     pub kld_results: Option<PathBuf>,
-    /// True to replace files that are there.
-    pub replace: bool,
+    /// True to replace whatever is there.
+    pub force: bool,
 }
 
 /// `kl sensitivity`.
@@ -79,7 +79,7 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
         csv: args.csv,
         html: args.html,
         kld_results: args.kld_results,
-        replace: args.force || args.resume,
+        force: args.force,
     };
     Ok(Command::Sensitivity(Box::new(settings), outputs))
 }

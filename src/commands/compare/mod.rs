@@ -13,9 +13,10 @@ use kl_formats::{
 };
 
 use super::evaluation::{
-    Evaluated, Evaluation, Measures, SidecarFile, evaluate_each, header_against,
+    Evaluated, Evaluation, Measures, Queue, SidecarFile, Turn, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
+use super::other_model::check_models;
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
@@ -44,7 +45,10 @@ pub fn compare<E: Engine + Sync>(
     let mut header = header_against(reference.about(), summary, None);
     header.stored = true;
     drop(reference);
-    let look_ahead = |subject: &Subject| {
+    let others = settings.others.iter();
+    let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
+    let mut queue = Queue::new(watch, &subjects);
+    queue.look_ahead(|subject| {
         let sidecar = SidecarFile::create(&settings.results, subject)?;
         let model = &identity(Reference::open(&subject.path)?.about());
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
@@ -52,16 +56,22 @@ pub fn compare<E: Engine + Sync>(
             finished.check_reference(&header.reference)?;
         }
         Ok(())
-    };
-    let others = settings.others.iter();
-    let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
+    });
     Ok(evaluate_each(
-        watch,
         info,
-        &subjects,
+        queue,
         &settings.results,
-        look_ahead,
-        |subject, _| compare_one(settings, engine, watch, subject, &windows, header.clone()),
+        |subject, turn| {
+            compare_one(
+                settings,
+                engine,
+                watch,
+                subject,
+                turn,
+                &windows,
+                header.clone(),
+            )
+        },
     ))
 }
 
@@ -72,6 +82,7 @@ fn compare_one<E: Engine + Sync>(
     engine: &E,
     watch: &Watch<'_>,
     subject: &Subject,
+    turn: Turn,
     windows: &[WindowSpec],
     mut header: SidecarHeader,
 ) -> Result<Evaluated> {
@@ -89,7 +100,9 @@ fn compare_one<E: Engine + Sync>(
         n_used: None,
     };
     let n_compared = check_vocabulary(&about, &entries, settings.vocabulary, watch)?;
-    header.model = Some(identity(&other_about));
+    let model = identity(&other_about);
+    check_models(about.model.as_ref(), &model, watch);
+    header.model = Some(model);
     header.n_vocab_compared = Some(n_compared);
     header.backend.clone_from(&other_about.backend);
     let other_windows = read_windows(&other, watch)?;
@@ -125,6 +138,7 @@ fn compare_one<E: Engine + Sync>(
             false => vec![NotAvailable::without_token_ids()],
         },
         started,
+        is_only: turn.is_only,
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();

@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{
-    ModelIdentity, ReferenceSummary, Shard, SidecarHeader, SidecarReader, TokenRecord, is_sidecar,
+    About, BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader,
+    TextIdentity, TokenRecord, is_sidecar,
 };
 
 use crate::commands::resume::first_difference;
+use crate::pipeline::Part;
 use crate::report::number::{count_of, printable};
 use crate::stats::Until;
 
 /// A finished sidecar.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Finished {
     path: PathBuf,
     pub header: SidecarHeader,
@@ -80,20 +82,92 @@ impl Finished {
         };
         match is_same {
             true => Ok(()),
-            false => Err(self.refused(format!(
-                "holds {} against another reference, {}",
-                name_of(&self.header.model.clone().unwrap_or_default()),
-                described(there)
-            ))),
+            false => Err(self.refused(self.against_another())),
         }
+    }
+
+    /// Refuses a reference that is already known to be another, before it has a fingerprint: its
+    /// rows or their tokens are still to be computed. What is not known of it may be the same.
+    pub fn check_expected_reference(&self, about: &About) -> Result<()> {
+        fn differ<T: PartialEq>(held: &Option<T>, known: &Option<T>) -> bool {
+            held.is_some() && known.is_some() && held != known
+        }
+        let held = &self.header.reference;
+        let text = |of: &Option<TextIdentity>| of.clone().unwrap_or_default();
+        let (held_text, text) = (text(&held.text), text(&about.text));
+        let models = held.model.as_ref().zip(about.model.as_ref());
+        let prompts = about.prompts.as_ref();
+        let sampling = prompts.map(|prompts| prompts.sampling);
+        let spans = prompts.map_or(&[][..], |prompts| &prompts.spans);
+        let why = if held.kind.as_deref() != Some(about.kind.name()) {
+            "which is of another kind"
+        } else if models.is_some_and(|(held, here)| !held.is_same(here)) {
+            "which has another model"
+        } else if differ(&held_text.sha256, &text.sha256) {
+            "which has another text"
+        } else if sampling.is_some_and(|sampling| sampling != held.sampling) {
+            "whose answers were chosen in another way"
+        } else if differ(&held_text.n_tokens, &text.n_tokens)
+            || differ(
+                &Some(self.header.n_ctx),
+                &Some(about.n_ctx).filter(|&n| n > 0),
+            )
+            || differ(&self.header.first_scored, &about.first_scored)
+        {
+            "whose windows are others"
+        } else if !spans.is_empty() && *spans != self.header.spans {
+            "which has other spans"
+        } else {
+            return Ok(());
+        };
+        Err(self.refused(format!("{}, {why}", self.against_another())))
+    }
+
+    fn against_another(&self) -> String {
+        let model = name_of(&self.header.model.clone().unwrap_or_default());
+        let reference = described(&self.header.reference);
+        format!("holds {model} against another reference, {reference}")
     }
 
     /// Refuses the evaluation of other tokens.
     pub fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
-        let mut both = tokens_of(&self.header).into_iter().zip(tokens_of(header));
+        self.check_goal(header.shard.map(Part::from), header.until)?;
+        let [held, wanted] = [&self.header, header].map(n_tokens_of);
+        match held == wanted {
+            true => Ok(()),
+            false => Err(self.refused(format!("holds {held}, not {wanted}"))),
+        }
+    }
+
+    /// Refuses the evaluation of another part, or one that is to stop elsewhere.
+    pub fn check_goal(&self, part: Option<Part>, until: Option<f64>) -> Result<()> {
+        let held = goal(self.header.shard.map(Part::from), self.header.until);
+        let mut both = held.into_iter().zip(goal(part, until));
         match both.find(|(held, wanted)| held != wanted) {
             None => Ok(()),
             Some((held, wanted)) => Err(self.refused(format!("holds {held}, not {wanted}"))),
+        }
+    }
+
+    /// Refuses a set-up that already differs in what is `known` of it before a model is loaded.
+    pub fn check_settled(&self, known: &BackendIdentity) -> Result<()> {
+        let mut settled = self.header.backend.clone().unwrap_or_default();
+        settled.llama_cpp.clone_from(&known.llama_cpp);
+        settled.flash_attn.clone_from(&known.flash_attn);
+        settled.type_k.clone_from(&known.type_k);
+        settled.type_v.clone_from(&known.type_v);
+        let mut header = self.header.clone();
+        header.backend = Some(settled);
+        self.check_set_up(&self.header, &header)
+    }
+
+    /// Refuses an evaluation whose header differs from what is `held`.
+    fn check_set_up(&self, held: &SidecarHeader, header: &SidecarHeader) -> Result<()> {
+        match first_difference(held, header) {
+            None => Ok(()),
+            Some(difference) => {
+                Err(self.refused(format!("holds this model in another set-up ({difference})")))
+            }
         }
     }
 
@@ -116,12 +190,7 @@ impl Finished {
             // Earlier versions did not record it.
             there.kv_cache_bytes = here.kv_cache_bytes;
         }
-        match first_difference(&held, header) {
-            None => Ok(()),
-            Some(difference) => {
-                Err(self.refused(format!("holds this model in another set-up ({difference})")))
-            }
-        }
+        self.check_set_up(&held, header)
     }
 
     /// Refuses an evaluation that would stop elsewhere, as with another `--confidence`. One that
@@ -182,16 +251,17 @@ fn described(reference: &ReferenceSummary) -> String {
     }
 }
 
-/// The tokens that an evaluation scores: how many, of the whole where it is a part, which part, and
-/// until when.
-fn tokens_of(header: &SidecarHeader) -> [String; 3] {
-    let all = || "all tokens".to_owned();
-    let part = |Shard { index, count, .. }| format!("part {index} of {count}");
-    let until = |until: f64| format!("tokens --until {}%", 100.0 * until);
+/// The number of tokens that an evaluation scores, of the whole where it is a part.
+fn n_tokens_of(header: &SidecarHeader) -> String {
     let n_records = header.shard.map(|shard| shard.n_rows).or(header.n_records);
+    n_records.map_or_else(|| "all tokens".to_owned(), |n| count_of(n, "token"))
+}
+
+/// The part of the tokens that an evaluation scores, and until when.
+fn goal(part: Option<Part>, until: Option<f64>) -> [String; 2] {
+    let until = until.map(|until| format!("tokens --until {}%", 100.0 * until));
     [
-        n_records.map_or_else(all, |n| count_of(n, "token")),
-        header.shard.map_or_else(|| "all parts".to_owned(), part),
-        header.until.map_or_else(all, until),
+        part.map_or_else(|| "all parts".to_owned(), |part| format!("part {part}")),
+        until.unwrap_or_else(|| "all tokens".to_owned()),
     ]
 }

@@ -7,7 +7,7 @@ mod sidecar;
 mod token_log;
 
 pub use measures::Measures;
-pub use models::{Evaluated, evaluate_each};
+pub use models::{Evaluated, Queue, Turn, evaluate_each};
 pub use sidecar::SidecarFile;
 
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub struct Evaluation<'e> {
     pub not_available: Vec<NotAvailable>,
     /// When loading began.
     pub started: Instant,
+    /// True if the run has no other evaluation to compare it with.
+    pub is_only: bool,
 }
 
 /// The header of a sidecar of `n_records` records, if their number is known, with what it records of
@@ -135,7 +137,7 @@ impl Evaluation<'_> {
         let (header, n_records) = (self.header.clone(), records.len() as u64);
         let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(stored, confidence, rule, |_, each| {
+        let mut row = Row::measure(stored, confidence, rule, self.is_only, |_, each| {
             let mut windows = records.chunk_by(|one, next| one.window == next.window);
             windows.try_for_each(each)?;
             Ok(texts)
@@ -172,6 +174,12 @@ impl Evaluation<'_> {
             if let Some(until) = self.until() {
                 finished.check_end(until, rows.n_rows.is_some())?;
             }
+        }
+        if sidecar.is_stale {
+            let (model, path) = (self.subject.path.display(), sidecar.path.display());
+            self.watch.note(&format!(
+                "{model}: is newer than what {path} holds of it: it is evaluated from the start"
+            ));
         }
         let mut earlier = sidecar.earlier(header, self.until())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();

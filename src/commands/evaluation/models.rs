@@ -1,6 +1,6 @@
 //! Several evaluations against one reference, one after another: what is done stays done.
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
@@ -23,44 +23,102 @@ pub struct Evaluated {
     pub here: Option<RowsHere>,
 }
 
+/// The evaluations of a run that can be done, and why the others cannot.
+pub struct Queue<'q> {
+    watch: &'q Watch<'q>,
+    /// Those that can, each with its index among all.
+    usable: Vec<(usize, &'q Subject)>,
+    failed: Vec<Failure>,
+    n: usize,
+}
+
+impl<'q> Queue<'q> {
+    /// All evaluations of a run.
+    pub fn new(watch: &'q Watch<'q>, subjects: &'q [Subject]) -> Self {
+        Self {
+            watch,
+            usable: subjects.iter().enumerate().collect(),
+            failed: Vec::new(),
+            n: subjects.len(),
+        }
+    }
+
+    /// Checks the evaluations before hours are spent on others, or on the reference: those that cannot
+    /// be done are reported, and leave the queue.
+    pub fn look_ahead(&mut self, check: impl Fn(&Subject) -> Result<()>) {
+        for (index, subject) in std::mem::take(&mut self.usable) {
+            match check(subject) {
+                Ok(()) => self.usable.push((index, subject)),
+                Err(error) => self.fail(subject, &error),
+            }
+        }
+    }
+
+    /// Returns true if no evaluation can be done.
+    pub fn is_empty(&self) -> bool {
+        self.usable.is_empty()
+    }
+
+    /// Returns true if the run has more than one evaluation.
+    fn has_several(&self) -> bool {
+        self.n > 1
+    }
+
+    /// Notes that an evaluation could not be done, and reports it where others follow.
+    fn fail(&mut self, subject: &Subject, error: &Error) {
+        let error = one_line(error);
+        let error = match &subject.cell {
+            Some(cell) => format!("{cell}: {error}"),
+            None => error,
+        };
+        if self.has_several() {
+            self.watch.event(&Event::Failed(&error));
+        }
+        self.failed.push(Failure {
+            path: subject.path.display().to_string(),
+            error,
+        });
+    }
+}
+
+/// The place of an evaluation in its run.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// True if the run has no other: nothing is compared then.
+    pub is_only: bool,
+    /// True if the process ends after it.
+    pub is_last: bool,
+}
+
 /// Evaluates models, or files with their rows. The observer gets the report so far after each, and at
 /// the end a comparison of several. One that cannot be evaluated does not stop the others.
-///
-/// `look_ahead` checks an evaluation before hours are spent on those before it. `evaluate` is also told
-/// whether it is the last.
 pub fn evaluate_each(
-    watch: &Watch<'_>,
     reference: ReferenceInfo,
-    subjects: &[Subject],
+    mut queue: Queue<'_>,
     settings: &ResultSettings,
-    look_ahead: impl Fn(&Subject) -> Result<()>,
-    mut evaluate: impl FnMut(&Subject, bool) -> Result<Evaluated>,
+    mut evaluate: impl FnMut(&Subject, Turn) -> Result<Evaluated>,
 ) -> Report {
+    let watch = queue.watch;
     let mut report = Report {
         reference,
         ..Report::default()
     };
-    let several = subjects.len() > 1;
-    let mut usable = Vec::new();
+    let several = queue.has_several();
     let mut evaluated_models = Vec::new();
     let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
-    for (index, subject) in subjects.iter().enumerate() {
-        // A single model is opened at once, which finds the same faults.
-        let looked = if several { look_ahead(subject) } else { Ok(()) };
-        match looked {
-            Ok(()) => usable.push((index, subject)),
-            Err(error) => fail(watch, &mut report, subject, &error, several),
-        }
-    }
+    let usable = std::mem::take(&mut queue.usable);
     report.complete = usable.is_empty();
-    publish(watch, &mut report);
+    publish(&queue, &mut report);
     for (i, (index, subject)) in usable.iter().copied().enumerate() {
         if watch.should_stop() {
             break;
         }
-        let is_last = i + 1 == usable.len();
+        let turn = Turn {
+            is_only: !several,
+            is_last: i + 1 == usable.len(),
+        };
         watch.evaluates(several.then_some(index));
-        match evaluate(subject, is_last) {
+        match evaluate(subject, turn) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
                     states.here = evaluated.here;
@@ -81,29 +139,26 @@ pub fn evaluate_each(
                     model: &model,
                     reference: &report.reference,
                     index,
-                    of: subjects.len(),
+                    of: queue.n,
                 });
                 if model.summary.n_tokens == 0 && !is_interrupted {
-                    let error = Error::msg(format!(
-                        "{}: no token could be scored",
-                        subject.path.display()
-                    ));
-                    fail(watch, &mut report, subject, &error, several);
+                    let path = subject.path.display();
+                    queue.fail(subject, &anyhow!("{path}: no token could be scored"));
                 }
                 report.models.push(model);
                 if let Some(sidecar) = written {
                     watch.event(&Event::Wrote(&sidecar));
                 }
                 if is_interrupted {
-                    publish(watch, &mut report);
+                    publish(&queue, &mut report);
                     break;
                 }
             }
             Err(_) if watch.should_stop() => break,
-            Err(error) => fail(watch, &mut report, subject, &error, several),
+            Err(error) => queue.fail(subject, &error),
         }
-        report.complete = is_last;
-        publish(watch, &mut report);
+        report.complete = turn.is_last;
+        publish(&queue, &mut report);
     }
     watch.evaluates(None);
     if comparer.n_rows() > 1 {
@@ -112,28 +167,14 @@ pub fn evaluate_each(
     }
     watch.warn_of_some(&evaluated_models);
     report.warnings = watch.warnings();
+    report.failed = queue.failed;
     report
 }
 
-fn publish(watch: &Watch<'_>, report: &mut Report) {
-    report.warnings = watch.warnings();
-    watch.event(&Event::Report(report));
-}
-
-/// Notes that a model could not be evaluated, and reports it where others follow.
-fn fail(watch: &Watch<'_>, report: &mut Report, subject: &Subject, error: &Error, several: bool) {
-    let error = one_line(error);
-    let error = match &subject.cell {
-        Some(cell) => format!("{cell}: {error}"),
-        None => error,
-    };
-    if several {
-        watch.event(&Event::Failed(&error));
-    }
-    report.failed.push(Failure {
-        path: subject.path.display().to_string(),
-        error,
-    });
+fn publish(queue: &Queue<'_>, report: &mut Report) {
+    report.warnings = queue.watch.warnings();
+    report.failed.clone_from(&queue.failed);
+    queue.watch.event(&Event::Report(report));
 }
 
 /// Compares the models of a run. Without sidecars, or if the models were evaluated on different

@@ -1,8 +1,9 @@
 //! The per-token file of an evaluation, which grows with each window.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
@@ -11,6 +12,7 @@ use kl_formats::{
 };
 
 use super::finished::Finished;
+use crate::commands::folder::parts_of;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
@@ -29,6 +31,9 @@ pub struct SidecarFile {
     resume: bool,
     /// The remains of a run that was cut off, if it is continued.
     cut_off: Option<kl_formats::Result<CutOffSidecar>>,
+    /// True if the model's file is newer than the sidecar that an earlier run has left: it may be
+    /// another model, even if 64 samples of its bytes are the same.
+    pub is_stale: bool,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
     pub finished: Option<Finished>,
@@ -60,7 +65,17 @@ impl SidecarFile {
                 false => error,
             },
         )?;
+        let left = match finished {
+            Some(_) => path.as_path(),
+            None => output.path(),
+        };
+        let left = fs::metadata(left).and_then(|about| about.modified()).ok();
+        let has_left = finished.is_some() || output.is_resumed();
         Ok(Some(Self {
+            is_stale: has_left
+                && modified(&subject.path)
+                    .zip(left)
+                    .is_some_and(|(model, left)| model > left),
             cut_off: None,
             output,
             path,
@@ -69,6 +84,14 @@ impl SidecarFile {
             resume: settings.existing == Existing::Resume,
             finished,
         }))
+    }
+
+    /// Reads the header of what the evaluation would replace or continue, to be checked before the
+    /// model is loaded; `None` if there is nothing, or nothing whole.
+    pub fn held(&self) -> Option<Finished> {
+        let cut_off = || Finished::at(self.output.path()).ok().flatten();
+        let cut_off = || self.output.is_resumed().then(cut_off).flatten();
+        self.finished.clone().or_else(cut_off)
     }
 
     /// Reads what an earlier run has left, if this one resumes it.
@@ -114,7 +137,10 @@ impl SidecarFile {
             .finished
             .as_ref()
             .filter(|Finished { header: there, .. }| {
-                self.resume && there.label == header.label && there.writer == header.writer
+                self.resume
+                    && !self.is_stale
+                    && there.label == header.label
+                    && there.writer == header.writer
             });
         // A damaged one is replaced.
         let records = finished.and_then(|finished| finished.read_all().ok());
@@ -142,6 +168,9 @@ impl SidecarFile {
             Some(Ok(cut_off)) => cut_off,
         };
         check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
+        if self.is_stale && self.finished.is_none() {
+            return Ok(None);
+        }
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
         let mut records = cut_off.records;
         keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
@@ -205,6 +234,13 @@ impl SidecarFile {
             count_of(self.n_records, "token")
         ))
     }
+}
+
+/// The time at which a model was last changed; of a split one, any of its files.
+fn modified(model: &Path) -> Option<SystemTime> {
+    let files = parts_of(model).into_iter();
+    let times = files.filter_map(|file| fs::metadata(file).and_then(|about| about.modified()).ok());
+    times.max()
 }
 
 /// Returns true if the file cannot be where it was named: its name is too long, or its folder is

@@ -111,8 +111,15 @@ impl TokenLog {
                 sidecar.output.discard();
                 return Err(error);
             }
-        } else if let Err(error) = sidecar.complete(texts) {
-            return Err(with_kept(sidecar, error));
+        } else {
+            let finished = sidecar.finished.as_ref().filter(|_| sidecar.is_stale);
+            if let Some(Err(error)) = finished.map(|of| of.check_values(&self.records)) {
+                sidecar.output.discard();
+                return Err(error);
+            }
+            if let Err(error) = sidecar.complete(texts) {
+                return Err(with_kept(sidecar, error));
+            }
         }
         sidecar.output.commit()?;
         self.in_writing += started.elapsed();

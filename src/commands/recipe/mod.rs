@@ -345,7 +345,7 @@ fn check_original(
     header: &MapHeader,
     engine: &impl Engine,
 ) -> Result<()> {
-    let identity = engine.inspect(&original.path)?;
+    let identity = engine.inspect(&original.path)?.identity;
     match &header.model {
         Some(of_map) if !of_map.is_same(&identity) => bail!(
             "-m {}: {} was made of another model, {}: give that one, or make a map of this one with kl sensitivity",
@@ -427,7 +427,7 @@ fn named(header: &MapHeader, mixture: &Mixture) -> Mixture {
 
 /// The bytes of a model's files.
 fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64> {
-    let bytes = engine.inspect(path)?.file_bytes;
+    let bytes = engine.inspect(path)?.identity.file_bytes;
     bytes.with_context(|| format!("--like {}: its size is not known", path.display()))
 }
 

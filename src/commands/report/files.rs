@@ -5,7 +5,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kl_formats::SidecarReader;
+use kl_formats::{Fault, SidecarReader};
 
 use crate::report::comparison::NotCompared;
 use crate::report::number::{count, count_of};
@@ -29,7 +29,13 @@ const START_BYTES: u64 = 4096;
 pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
     for path in paths {
-        fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        fs::metadata(path).map_err(|cause| kl_formats::Error {
+            path: path.clone(),
+            fault: Fault::Io {
+                what: "open",
+                cause,
+            },
+        })?;
         if !path.is_dir() {
             files.push(path.clone());
             continue;

@@ -124,11 +124,12 @@ impl Comparer {
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
+        let is_only = stored.len() == 1;
         let measure = |stored: StoredEvaluation| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule, |of, each| of.read(each)),
+                Ok(()) => Row::measure(stored, confidence, rule, is_only, |of, each| of.read(each)),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);

@@ -51,7 +51,8 @@ type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
 impl Row {
     /// Measures an evaluation from its records, which `read` passes window by window, and keeps the
-    /// numbers only. `read` returns the texts of the tokens, as far as they are known.
+    /// numbers only. `read` returns the texts of the tokens, as far as they are known. `is_only`: set if
+    /// the row is not compared with others, which may choose other clusters.
     ///
     /// # Errors
     /// Those of `read`.
@@ -59,6 +60,7 @@ impl Row {
         stored: StoredEvaluation,
         confidence: Confidence,
         rule: ClusterRule,
+        is_only: bool,
         read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
@@ -86,7 +88,8 @@ impl Row {
         };
         let summarise = |clusters: &Clusters| counted.summarise(clusters, names, confidence);
         let (summary, breakdown) = summarise(&own);
-        let by_others = own.others(&counted.windows).as_ref().map(summarise);
+        let others = own.others(&counted.windows).filter(|_| !is_only);
+        let by_others = others.as_ref().map(summarise);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
         let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
@@ -116,6 +119,7 @@ impl Row {
             pareto: false,
             ccdf: counted.ccdf(),
             by_window: counted.by_window(),
+            conditions: Vec::new(),
             top: worst_of(worst, &texts),
         };
         Ok(Self {

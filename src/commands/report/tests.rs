@@ -58,7 +58,7 @@ fn compare_sidecars(
     let mut comparer = Comparer::new(Confidence::default(), rule, near);
     for (index, (header, records)) in sidecars.into_iter().enumerate() {
         let stored = StoredEvaluation::whole(header, None, records.len() as u64);
-        let row = Row::measure(stored, Confidence::default(), rule, |_, each| {
+        let row = Row::measure(stored, Confidence::default(), rule, false, |_, each| {
             each(&records)?;
             Ok(TokenTexts::default())
         });

@@ -12,8 +12,8 @@ use kl_formats::{
 
 use crate::commands::calls::{Decoding, check_parallel};
 use crate::commands::context::{
-    Precedent, SHORTER_REFERENCE, backend_identity, check_windows, context_options,
-    context_sources, writer,
+    Precedent, backend_identity, check_windows, context_options, context_sources,
+    shorter_reference, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -141,8 +141,8 @@ impl<'s> Opened<'s> {
             );
         }
         let longest = longest_window(&windows);
-        if let SensitivitySource::Reference(_) = &settings.source {
-            check_windows(longest, model, SHORTER_REFERENCE, watch)?;
+        if let Some(about) = &about {
+            check_windows(longest, model, shorter_reference(about), watch)?;
         }
         check_parallel(run, model)?;
         let most_rows = windows.iter().map(|window| window.n_rows).max();

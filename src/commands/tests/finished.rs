@@ -56,7 +56,7 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.results.part = Some("1/3".parse().unwrap()),
-            "holds all parts, not part 1 of 3:",
+            "holds all parts, not part 1/3:",
         ),
         (
             &|settings| settings.until = Some(0.05),
@@ -64,11 +64,11 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
-            "holds this model in another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
+            "holds this model in another set-up (the type of cached keys: f16 there, q8_0 here):",
         ),
         (
             &|settings| settings.run.n_batch = Some(8),
-            "(backend.n_batch: 16 there, 8 here):",
+            "(the batch: 16 there, 8 here):",
         ),
         (&|settings| settings.vocabulary = Vocabulary::Common, ""),
     ];
@@ -118,7 +118,7 @@ fn the_same_measurement_replaces_its_own_file() {
             n_ctx: None,
         };
         settings.run.threads = 2;
-        settings.results.label = Some("label".to_owned());
+        settings.results.labels = [(folder.path("renamed"), "label".to_owned())].into();
     };
     evaluated(&folder, again).unwrap();
     assert_eq!(folder.records("s.kls"), records);

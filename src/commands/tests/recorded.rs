@@ -1,5 +1,7 @@
 //! The parts of a sidecar that describe tokens: groups, special tokens and texts.
 
+use std::collections::BTreeMap;
+
 use kl_formats::{Reference, SidecarReader, TokenRecord, TokenTexts};
 
 use super::*;
@@ -128,23 +130,24 @@ fn compared_rows_are_of_the_references_groups() {
 fn an_evaluation_is_resumed_under_its_own_label_only() {
     let folder = Folder::new();
     folder.write("ref");
+    let labelled = |label: &str| BTreeMap::from([(folder.path("q4"), label.to_owned())]);
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.label = Some("small".to_owned());
+    settings.results.labels = labelled("small");
     let sidecar = folder.sidecar(&mut settings, "q4.kls");
     assert_eq!(sidecar.header().label.as_deref(), Some("small"));
     let whole = folder.bytes("q4.kls");
     let cut = whole.len() / 2;
     settings.results.existing = Existing::Resume;
     let engine = FakeEngine::default();
-    for label in [None, Some("other".parse().unwrap())] {
+    for labels in [BTreeMap::new(), labelled("other")] {
         fs::remove_file(folder.path("q4.kls")).ok();
         fs::write(folder.path("q4.kls.partial"), &whole[..cut]).unwrap();
-        settings.results.label = label;
+        settings.results.labels = labels;
         let report = evaluate(&settings, &engine, &()).unwrap();
         let error = &report.failed[0].error;
-        assert!(error.contains("label: \"small\" there"), "{error}");
+        assert!(error.contains("label: small there"), "{error}");
     }
-    settings.results.label = Some("small".to_owned());
+    settings.results.labels = labelled("small");
     let report = evaluate(&settings, &engine, &()).unwrap();
     assert!(report.models[0].n_resumed > 0);
     assert!(folder.bytes("q4.kls") == whole, "the same bytes");

@@ -1,6 +1,8 @@
 //! A second model in the place of a reference file: everything is as if its rows had been written
 //! and read.
 
+use clap::ValueEnum as _;
+use kl_formats::Sampling;
 use serde_json::Value;
 
 use super::*;
@@ -185,8 +187,8 @@ fn several_models_run_beside_one_that_is_loaded_once() {
     let report = evaluate(&settings, &FakeEngine::default(), &observer).unwrap();
     assert_eq!((report.models.len(), report.failed.len()), (1, 1));
     let heard = observer.heard();
-    assert_eq!(heard[..3], ["plan memory", "plan text", "plan windows"]);
-    assert!(heard[3].contains("missing"), "{heard:?}");
+    assert!(heard[0].contains("missing"), "{heard:?}");
+    assert_eq!(heard[1..4], ["plan memory", "plan text", "plan windows"]);
 }
 
 #[test]
@@ -253,19 +255,118 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     assert!(error.contains("another"), "{error}");
 }
 
+/// The settings of the reference model.
+fn reference_of(settings: &mut EvaluateSettings) -> &mut ReferenceModel {
+    match &mut settings.reference {
+        ReferenceSource::Model(model) => model,
+        ReferenceSource::File { .. } => unreachable!("a model"),
+    }
+}
+
+#[test]
+fn another_measurement_is_refused_before_answers_are_generated() {
+    let folder = Folder::new();
+    // Returns why each model was refused, and how many models were loaded.
+    let evaluated = |models: &[&str], change: &dyn Fn(&mut EvaluateSettings)| {
+        let mut settings = folder.ref_model_settings(models);
+        reference_of(&mut settings).input = folder.prompts(Some(5));
+        settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
+        settings.results.existing = Existing::asked(false, Some(false));
+        change(&mut settings);
+        let (engine, observer) = (FakeEngine::default(), Recorder::default());
+        let report = evaluate(&settings, &engine, &observer).unwrap();
+        let has_generated = observer.heard().contains(&"begin generating".to_owned());
+        assert_eq!(has_generated, report.failed.is_empty());
+        let failed = report.failed.into_iter().map(|failure| failure.error);
+        (
+            failed.collect::<Vec<_>>(),
+            engine.n_loaded.load(Ordering::Relaxed),
+        )
+    };
+    assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2));
+    assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2), "the same again");
+    fn prompts(settings: &mut EvaluateSettings) -> &mut PromptSource {
+        match &mut reference_of(settings).input {
+            Source::Prompts(prompts) => prompts,
+            Source::Texts(_) => unreachable!("prompts"),
+        }
+    }
+    let sampling = Sampling {
+        temp: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 1,
+    };
+    type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
+    let refused: [(Change<'_>, &str, usize); 8] = [
+        (
+            &|of| reference_of(of).path = folder.path("q4"),
+            "which has another model",
+            0,
+        ),
+        (
+            &|of| prompts(of).path = folder.path("text").into(),
+            "which has another text",
+            0,
+        ),
+        (
+            &|of| prompts(of).sampling = Some(sampling),
+            "chosen in another way",
+            0,
+        ),
+        (
+            &|of| of.until = Some(0.05),
+            "holds all tokens, not tokens --until 5%",
+            0,
+        ),
+        (
+            &|of| of.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
+            "the type of cached keys: f16 there, q8_0 here",
+            0,
+        ),
+        (
+            &|of| of.models = vec![folder.path("copy"); 2],
+            "holds another model, q4",
+            0,
+        ),
+        // The reference model must tokenize the prompts first.
+        (
+            &|of| prompts(of).generate = Some(6),
+            "whose windows are others",
+            1,
+        ),
+        (
+            &|of| prompts(of).max_prompts = Some(2),
+            "whose windows are others",
+            1,
+        ),
+    ];
+    for (change, what, n_loaded) in refused {
+        for models in [&["q4"][..], &["q4", "q4"]] {
+            let (failed, loaded) = evaluated(models, change);
+            assert!(
+                failed.iter().all(|why| why.contains(what)),
+                "{what}: {failed:?}"
+            );
+            assert_eq!(loaded, n_loaded, "{what}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_found_before_any_model_is_loaded() {
     let folder = Folder::new();
     let refused = |models: &[&str], change: &dyn Fn(&mut ReferenceModel)| {
         let mut settings = folder.ref_model_settings(models);
-        let ReferenceSource::Model(model) = &mut settings.reference else {
-            unreachable!("a model")
+        change(reference_of(&mut settings));
+        let (engine, observer) = (FakeEngine::default(), Recorder::default());
+        let why = match evaluate(&settings, &engine, &observer) {
+            Ok(report) => report.failed[0].error.clone(),
+            Err(error) => error.to_string(),
         };
-        change(model);
-        let observer = Recorder::default();
-        let error = evaluate(&settings, &FakeEngine::default(), &observer).unwrap_err();
-        assert_eq!(observer.heard(), Vec::<String>::new());
-        error.to_string()
+        assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
+        why
     };
     let missing = refused(&["missing"], &|_| {});
     assert!(missing.contains("missing"), "{missing}");

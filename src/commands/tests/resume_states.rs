@@ -78,7 +78,7 @@ fn another_encoding_is_not_resumed() {
     settings.existing = Existing::Resume;
     let error = write(&settings, &engine, &()).unwrap_err().to_string();
     assert!(
-        error.contains("encoding: \"u16\" there, \"hidden\" here"),
+        error.contains("encoding: u16 there, hidden here"),
         "{error}"
     );
 }

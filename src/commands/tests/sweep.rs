@@ -161,7 +161,8 @@ fn an_interrupted_sweep_is_resumed_at_its_cell() {
     let sweep_to = |observer: &Recorder, existing| {
         let mut settings = swept(&folder, &["q4"]);
         // The labels make the paths, so this is the folder that the sidecars go to.
-        settings.results.label = Some(folder.path("q4").display().to_string());
+        let q4 = folder.path("q4");
+        settings.results.labels = [(q4.clone(), q4.display().to_string())].into();
         settings.results.sidecar = Sidecar::Against(folder.path("ref"));
         settings.results.existing = existing;
         evaluate(&settings, &FakeEngine::default(), observer).unwrap()

@@ -109,7 +109,7 @@ pub fn write<E: Engine>(
         Ok(())
     };
     let answering = answers.as_mut().map(|kept| Answering {
-        kept,
+        kept: Some(kept),
         check: &check,
     });
     let prepared = input::prepare(

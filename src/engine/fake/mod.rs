@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
-    Model, ModelFacts, ModelOptions, Quantization, Tokens,
+    Inspected, Model, ModelFacts, ModelOptions, Quantization, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -95,9 +95,18 @@ impl Engine for FakeEngine {
         }])
     }
 
-    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
+    fn inspect(&self, path: &Path) -> Result<Inspected, EngineError> {
         let model = self.model(path, &ModelOptions::default())?;
-        Ok(model.facts().identity.clone())
+        let ModelFacts {
+            identity,
+            tokenizer,
+            ..
+        } = model.facts().clone();
+        Ok(Inspected {
+            identity,
+            tokenizer,
+            n_padding: 0,
+        })
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {

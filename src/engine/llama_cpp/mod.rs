@@ -53,14 +53,14 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kl_formats::{GgmlType, ModelIdentity, States};
+use kl_formats::{GgmlType, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
 use super::quantizer_rules::needs_imatrix;
 use super::{
-    Blueprint, Device, Engine, EngineError, Head, Imatrix, LLAMA_CPP_VERSION, ModelOptions,
-    Quantization,
+    Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION,
+    ModelOptions, Quantization,
 };
 use device::GgmlDevice;
 use head_placement::HeadPlacement;
@@ -111,8 +111,13 @@ impl Engine for LlamaCpp {
         Ok(devices.map(GgmlDevice::describe).collect())
     }
 
-    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
-        inspect(path).map(|header| header.identity())
+    fn inspect(&self, path: &Path) -> Result<Inspected, EngineError> {
+        let header = inspect(path)?;
+        Ok(Inspected {
+            identity: header.identity(),
+            tokenizer: header.tokenizer,
+            n_padding: header.n_padding,
+        })
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {

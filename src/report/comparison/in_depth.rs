@@ -5,13 +5,13 @@ use serde::Serialize;
 use super::breakdown::{legend, mark};
 use super::in_use::{ACCEPTED, IDENTICAL};
 use super::names::Names;
-use super::text::{clusters as clusters_text, p_value, signed};
+use super::text::{clusters as clusters_text, signed};
 use super::{ComparedModel, ComparedReference};
 use crate::report::condition::Verdict;
 use crate::report::identical_output::{median, median_ends};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
-    count, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
+    count, ends, or_undefined, p_value, percent, printable, ratio, short_kld, short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;

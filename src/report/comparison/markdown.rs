@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use super::breakdown::{self, Cells, title};
 use super::caches::CachesTable;
 use super::in_use::{self, AS_A_DRAFT};
-use super::text::{clusters, marks, p_value};
+use super::text::{clusters, marks};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
-    bytes, count_of, ends, fixed, or_undefined, percent, printable, ratio, short_kld, short_percent,
+    bytes, count_of, ends, fixed, or_undefined, p_value, percent, printable, ratio, short_kld,
+    short_percent,
 };
 
 /// The titles of the tables of models and of pairs, as Markdown.

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use kl_formats::BackendIdentity;
 use serde::Serialize;
 
+use crate::report::Verdict;
 use crate::report::result::{ModelResult, WorstToken};
 use crate::stats::{Estimate, Point, Ratio, SpanRatio};
 
@@ -52,6 +53,9 @@ pub struct ComparedModel {
     /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
     /// it up to the next point.
     pub by_window: Vec<Point>,
+    /// The outcome of each `--fail-if`; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Verdict>,
     /// The tokens with the largest KLD, the largest first.
     pub top: Vec<WorstToken>,
 }

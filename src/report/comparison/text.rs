@@ -6,8 +6,8 @@ use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
-    UNDEFINED, count, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
-    short_percent,
+    UNDEFINED, count, count_of, ends, fixed, or_undefined, p_value, percent_1, printable, ratio,
+    short_kld, short_percent,
 };
 use crate::report::result::{ModelReport, WorstToken};
 use crate::report::set_up;
@@ -313,14 +313,6 @@ pub fn marks(model: &ComparedModel) -> String {
 pub fn signed(value: f64) -> String {
     let sign = if value > 0.0 { "+" } else { "" };
     format!("{sign}{}", short_kld(value))
-}
-
-/// A p-value to three decimals; small ones by a bound.
-pub fn p_value(p: f64) -> String {
-    match p < 0.001 {
-        true => "< 0.001".to_owned(),
-        false => format!("{p:.3}"),
-    }
 }
 
 /// Describes what an observation is in the intervals, and how many there are. `unit` is the word

@@ -79,7 +79,7 @@ fn add_filters(environment: &mut Environment) {
         }),
         ("quantile_name", number::quantile_name),
         ("ratio", |x| number::significant(x, 3)),
-        ("p_value", p_value),
+        ("p_value", number::p_value),
         ("relative", |x| number::significant(x, 2)),
         ("duration", number::duration),
     ];
@@ -109,13 +109,6 @@ fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
 /// Shows a number; one that is not finite is as good as missing.
 fn show_finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
     show(value.and_then(number::finite), shown)
-}
-
-fn p_value(p: f64) -> String {
-    match p < 1e-3 {
-        true => "< 0.001".to_owned(),
-        false => number::significant(p, 2),
-    }
 }
 
 /// A token's text on one line, with its line feeds and tabs made visible.

@@ -85,7 +85,7 @@ impl Report {
 }
 
 /// A model that could not be evaluated.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
     /// Its path, as given.

@@ -281,6 +281,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
                 )
             })
             .collect(),
+        conditions: Vec::new(),
         top: vec![
             worst(scale, "Once upon a \"time\"\n", true),
             worst(scale / 2.0, "</script>", false),

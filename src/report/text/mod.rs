@@ -136,7 +136,11 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("not in the base file", &weight);
     }
     out.line("intervals", &intervals(summary, reference));
-    if summary.clusters.n > 1 {
+    let kld = summary.kld.as_ref();
+    let needed = kld.and_then(|kld| kld.windows_for_5_percent);
+    let until = report.until.as_ref();
+    let known = until.and_then(|until| until.relative_half_width);
+    if known.is_some() || needed.is_some() {
         out.line("", "± is half of an interval");
     }
     for missing in &report.not_available {

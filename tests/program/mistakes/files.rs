@@ -6,6 +6,37 @@ use super::{Pair, gguf, told, with_pairs};
 use crate::session::{Session, fixture};
 
 #[test]
+fn what_a_run_that_was_cut_off_has_left_is_named() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
+    for (whole, name) in [("ref.gz", "big.gz"), ("q8.kls", "big.kls")] {
+        let bytes = session.read(whole);
+        session.write(&format!("{name}.partial"), &bytes[..bytes.len() / 2]);
+        for line in [format!("info {name}"), format!("info {name}.partial")] {
+            let run = session.fails(
+                &line,
+                1,
+                &[&format!("{name}.partial"), "finishes it with --resume"],
+            );
+            assert!(
+                !run.stderr.contains("copy or write it again"),
+                "{}",
+                run.stderr
+            );
+        }
+    }
+    for line in [
+        "-m @q8 -r big.gz",
+        "compare ref.gz big.gz",
+        "report big.kls",
+        "report big.kls.partial",
+    ] {
+        session.fails(line, 1, &["--resume"]);
+    }
+}
+
+#[test]
 fn what_is_not_a_model_is_named() {
     let session = Session::new();
     session.reference("");

@@ -17,6 +17,7 @@ fn swapped_files_are_noticed() {
             "-m @q4 -r @f16",
             "-m @f16 -r of-q2.gz -q",
             "-m @f16 --ref-model @q2 -t short.txt -c 64 -q",
+            "compare of-q2.gz ref.gz --no-sidecar -q",
         ]
     ));
 }

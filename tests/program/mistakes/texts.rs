@@ -103,6 +103,10 @@ fn windows_of_the_wrong_size_are_noticed() {
     let session = Session::new();
     session.reference("");
     session.write("line.txt", "Once upon a time there was a cat.");
+    let long = std::fs::read_to_string(fixture("eval"))
+        .unwrap()
+        .replace('\n', " ");
+    session.write("long.txt", &long[..3000]);
     insta::assert_snapshot!(told(
         &session,
         &[
@@ -110,6 +114,8 @@ fn windows_of_the_wrong_size_are_noticed() {
             "-m @f16 -t @eval -w long.gz -c 600 -n 650 -q",
             "-m @f16 -t line.txt -w one.gz -c 512 -q",
             "-m @f16 -t line.txt -w half.gz -c 512 --score half -q",
+            "-m @f16 --prompts long.txt --no-chat-template -w prompts.gz -q",
+            "-m @q8 -r prompts.gz -q --no-sidecar",
         ]
     ));
 }

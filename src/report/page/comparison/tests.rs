@@ -466,9 +466,3 @@ fn names_are_joined_and_escaped() {
 fn tokens_stay_on_a_line() {
     assert_eq!(super::super::token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
 }
-
-#[test]
-fn small_p_values_are_cut() {
-    assert_eq!(super::super::p_value(1e-9), "< 0.001");
-    assert_eq!(super::super::p_value(0.0123), "0.012");
-}
