@@ -69,13 +69,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
         bail!("{shown}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it");
     }
-    fs::read(path).with_context(|| {
-        // llama.cpp's tools call the number of threads so.
-        match shown.to_string().parse::<u32>() {
-            Ok(n) => format!("{shown}: cannot be read as a text (for {n} threads: --threads {n})"),
-            Err(_) => format!("{shown}: cannot be read"),
-        }
-    })
+    fs::read(path).with_context(|| format!("{shown}: cannot be read"))
 }
 
 /// Names what a file holds in place of a text, and says what to do; `first` is its first byte that

@@ -57,7 +57,8 @@ fn every_kind_is_recognised_and_described() {
 fn several_files_are_described_and_one_that_cannot_be_does_not_stop_the_others() {
     let session = Session::new();
     session.reference("");
-    let both = session.ok("info ref.gz @q4 --json").json();
+    let both = session.ok("info ref.gz @q4 --json").stdout;
+    let both: Value = serde_json::from_str(&both).unwrap();
     let [reference, model] = &both.as_array().unwrap()[..] else {
         panic!("a list of two");
     };
@@ -69,10 +70,8 @@ fn several_files_are_described_and_one_that_cannot_be_does_not_stop_the_others()
     let run = session.kl("info none.gz ref.gz");
     assert_eq!(run.code, 1);
     run.prints(&["ref.gz\n"]);
-    run.warns(&[
-        "kl: none.gz: cannot open",
-        "kl: 1 of 2 files could not be read",
-    ]);
+    run.warns(&["kl: none.gz: cannot open"]);
+    run.warns(&["kl: 1 of 2 files could not be read"]);
 }
 
 #[test]

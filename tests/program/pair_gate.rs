@@ -112,7 +112,7 @@ fn conditions_on_a_pair_are_checked_before_any_file_is_opened() {
     let session = Session::new();
     for (flags, what) in [
         ("--pair --fail-if 'ratio.uper > 1'", "ratio.upper"),
-        ("--pair --fail-if 'kld.mean > 1'", "no number named"),
+        ("--pair --fail-if 'kld.mean > 1'", "leave --pair out"),
         ("--pair --fail-if 'ratio.upper > x'", "'x'"),
         ("--fail-if 'ratio.upper > 1'", "--pair"),
         ("--pair --allow-excluded", "--fail-if"),

@@ -161,7 +161,7 @@ fn wrong_sweeps_are_refused_in_one_line() {
         ),
         (
             "-m @q4 -m @q2 -r ref.gz --sweep ctk=f16 --label a",
-            "--label names one evaluation, but 2 are",
+            "1 label for 2 evaluations",
         ),
         (
             "-m @q4 -r ref.gz --sweep ctk=f16 --sweep ctk=q8_0",

@@ -32,7 +32,7 @@ pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<N
         fs::metadata(path).map_err(|cause| kl_formats::Error {
             path: path.clone(),
             fault: Fault::Io {
-                what: "open",
+                what: "be read",
                 cause,
             },
         })?;
