@@ -21,7 +21,7 @@ from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src" / "stats"))
-from oracle import Stratified, blocks, described, drafts, parts, ratio  # noqa: E402
+from oracle import Clustered, blocks, clustered_mean, described, drafts, n_effective, parts, ratio  # noqa: E402
 
 FIELDS = [
     ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
@@ -115,38 +115,35 @@ class Clusters:
         return joined
 
     def mean(self, x, tokens):
-        return Stratified(x[tokens], self.of_token[tokens], self.strata(tokens))
+        return clustered_mean(x[tokens], self.of_token[tokens], self.strata(tokens))
 
     def check(self, name, got):
         kind = "block" if self.are_blocks else "part" if self.are_parts else "window"
         for key, expected in [("kind", kind), ("n", self.n), ("windows_per_block", self.longest)]:
             check(f"{name}, {key}", got[key], expected)
+        check(f"{name}, n_effective", got["n_effective"], float(n_effective(self.of_token)))
         if self.are_parts:
             pieces = self.of["position"] // 256
             longest = max(len(np.unique(pieces[self.of_token == part])) for part in np.unique(self.of_token))
             check(f"{name}, positions_per_part", got["positions_per_part"], 256 * longest)
 
-    def check_mean(self, name, got, x, tokens, outside, at_least=-np.inf, ends=("lo", "hi")):
+    def check_mean(self, name, got, x, tokens, outside, positive=True, ends=("lo", "hi")):
         """Checks the mean of x over some tokens, with its interval."""
         if len(np.unique(self.of_token[tokens])) < 6:
             check(f"{name}, value", got["value"], x[tokens].mean())
             return
         mean = self.mean(x, tokens)
-        are_equal = np.isclose(mean.se, mean.cluster_se, rtol=1e-12, atol=0)
-        if are_equal and len(np.unique(self.strata(tokens))) > 1:
-            return  # One token in each cluster: rounding decides whose skewness is used.
-        lo, hi = mean.ends(outside)
-        for key, expected in zip(("value", *ends), (mean.value, max(lo, at_least), hi)):
+        for key, expected in zip(("value", *ends), (mean.value, *mean.ends(outside, positive))):
             check(f"{name}, {key}", got[key], expected)
 
     def check_pair(self, name, got, a, b, tokens, outside):
         """Checks two models' ratio and difference over some tokens. Returns the p-value."""
         _, first, index = np.unique(self.of_token[tokens], return_index=True, return_inverse=True)
         sums = [np.bincount(index, weights=x[tokens]) for x in (a, b)]
-        found = ratio(*sums, self.strata(tokens)[first], 1 - outside)
+        found = ratio(*sums, np.bincount(index), self.strata(tokens)[first], 1 - outside)
         for key, expected in zip(("value", "se_ln", "lo", "hi", "upper", "p"), found):
             check(f"{name}, ratio's {key}", got["ratio"][key], expected)
-        self.check_mean(f"{name}, difference", got["difference"], a - b, tokens, outside)
+        self.check_mean(f"{name}, difference", got["difference"], a - b, tokens, outside, False)
         assert set(got["difference"]) == {"value", "lo", "hi"}
         return found[-1]
 
@@ -179,7 +176,7 @@ def check_bins(model, of, clusters, outside):
             same = of["ref_top"][inside] == of["eval_top"][inside]
             check(f"{name}, agreement", got["agreement"], same.mean())
             here = clusters.at_depth(inside) if way == "by_position" else clusters
-            here.check_mean(name, got["kld"], of["kld"], inside, outside, 0.0)
+            here.check_mean(name, got["kld"], of["kld"], inside, outside)
 
 
 def check_acceptance(model, of, clusters, outside):
@@ -193,7 +190,7 @@ def check_acceptance(model, of, clusters, outside):
             check(name, drafted["accepted"]["value"], value)
             continue
         every = np.arange(len(residuals))
-        mean = Stratified(value + residuals, clusters.of_token[every], clusters.strata(every))
+        mean = Clustered(value, residuals, clusters.of_token[every], clusters.strata(every))
         lo, hi = mean.ends(outside)
         check(name, drafted["accepted"]["value"], mean.value)
         check(f"{name}, lo", drafted["accepted"]["lo"], max(lo, 0.0))
@@ -249,7 +246,7 @@ def check_report(report):
         label, mean = model["label"], model["kld"]["mean"]
         clusters.check(label, model["clusters"])
         ends = "cluster_lo", "cluster_hi"
-        clusters.check_mean(label, mean, kld[label], everything, outside, 0.0, ends)
+        clusters.check_mean(label, mean, kld[label], everything, outside, True, ends)
         expected = clusters.mean(kld[label], everything)
         check(f"{label}, cluster_se", mean["cluster_se"], expected.cluster_se)
         check_bins(model, of[label], clusters, outside)
@@ -293,7 +290,7 @@ def check_in_depth(pair):
 
     agrees = [(x["ref_top"] == x["eval_top"]).astype(float) for x in (a, b)]
     mean, got = clusters.mean(agrees[0] - agrees[1], everything), pair["agreement"]["difference"]
-    t = stats.t(clusters.n - len(np.unique(clusters.strata(everything))))
+    t = stats.t(mean.degrees)
     half = t.isf(outside / 2) * mean.larger_se
     check("agreement", got["value"], mean.value)
     check("agreement, lo", got["lo"], mean.value - half)

@@ -160,7 +160,7 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
     let by_window = Clusters::of(&windows, ClusterRule::Window).of_tokens(&runs);
     let of_depths = clusters.of_tokens_by_depth(&runs);
     let mean = |clusters: &[Cluster], klds: &[f64]| {
-        let mean = ClusteredMean::of(clusters, klds, Confidence::default())?.not_below_0();
+        let mean = ClusteredMean::of_positive(clusters, klds, Confidence::default())?;
         let (lo, hi) = mean.clustered.ends()?;
         Some((lo, hi, mean.estimate.value))
     };

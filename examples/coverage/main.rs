@@ -7,14 +7,17 @@
 //!     coverage answers [REPLICATIONS]
 //!     coverage long [REPLICATIONS]
 //!     coverage spans [REPLICATIONS]
+//!     coverage lengths [REPLICATIONS]
 //!
 //! The second is of models on the same tokens, the third of evaluations that stop by themselves, the
-//! fourth of greedy answers, the fifth of few long windows, the last of two models on a span's tokens.
+//! fourth of greedy answers, the fifth of few long windows, the sixth of two models on a span's tokens, the
+//! last of windows of very different length.
 //!
 //! With 100 replications (the default) a share of 95 % is known to about ±4 %, with 1,600 to ±1 %.
 //! 500 windows take so long that there are a quarter as many.
 
 mod answers;
+mod lengths;
 mod long;
 mod paired;
 mod spans;
@@ -63,6 +66,7 @@ fn main() {
         Some("answers") => answers::table(replications),
         Some("long") => long::tables(replications),
         Some("spans") => spans::table(replications),
+        Some("lengths") => lengths::table(replications),
         Some(other) => eprintln!("coverage: no tables of '{other}'"),
     }
 }
@@ -132,7 +136,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let kld = summary.kld.as_ref().unwrap().mean;
     let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
-    let by_window = ClusteredMean::of(&windows, &klds, confidence).unwrap();
+    let by_window = ClusteredMean::of_positive(&windows, &klds, confidence).unwrap();
     let student = {
         let t = student_two_sided(confidence, f64::from(n_windows) - 1.0);
         let half_width = t * by_window.clustered.se.unwrap();

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use kl::stats::{
-    Cluster, ClusterRule, Clusters, Columns, Confidence, Paired, PairedComparison, PartNames,
-    Ratio, Run, Statistics, Windows, holm,
+    Cluster, ClusterRule, Clusters, Columns, Confidence, PairSums, Paired, PairedComparison,
+    PartNames, Ratio, Run, Statistics, Windows, holm,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -136,15 +136,16 @@ fn set(of: &str, text: &Text, own_sd: f64, n_windows: u32, n_models: usize, repl
         let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
         let clusters = clusters(&klds, &runs);
         let sums = klds.of_models.iter().map(|klds| {
-            let mut sums = BTreeMap::<Cluster, f64>::new();
+            let mut sums = BTreeMap::<Cluster, (f64, f64)>::new();
             let mut rest = klds.iter();
             for run in &runs {
-                let sum: f64 = rest.by_ref().take(run.n).sum();
-                *sums.entry(clusters.of_window(run.window)).or_default() += sum;
+                let (n, sum) = sums.entry(clusters.of_window(run.window)).or_default();
+                *n += run.n as f64;
+                *sum += rest.by_ref().take(run.n).sum::<f64>();
             }
             sums
         });
-        let sums: Vec<BTreeMap<Cluster, f64>> = sums.collect();
+        let sums: Vec<BTreeMap<Cluster, (f64, f64)>> = sums.collect();
         let spread = |i: usize| 1.02 + 0.48 * (i - 1) as f64 / (n_models - 1) as f64;
         let factors = |of: &dyn Fn(usize) -> f64| -> Vec<f64> {
             (0..n_models)
@@ -172,14 +173,17 @@ fn set(of: &str, text: &Text, own_sd: f64, n_windows: u32, n_models: usize, repl
 }
 
 /// Which models are told from the best, by their sums of KLDs times a factor each.
-fn left_out(sums: &[BTreeMap<Cluster, f64>], factors: &[f64], n_tests: usize) -> Vec<bool> {
-    let total = |i: usize| factors[i] * sums[i].values().sum::<f64>();
+fn left_out(sums: &[BTreeMap<Cluster, (f64, f64)>], factors: &[f64], n_tests: usize) -> Vec<bool> {
+    let total = |i: usize| factors[i] * sums[i].values().map(|(_, sum)| sum).sum::<f64>();
     let best = (0..sums.len())
         .min_by(|&i, &j| total(i).total_cmp(&total(j)))
         .unwrap();
     let p = |i: usize| {
         let both = sums[i].iter().zip(sums[best].values());
-        let both = both.map(|((cluster, a), b)| (*cluster, [factors[i] * a, factors[best] * b]));
+        let both = both.map(|((cluster, (n, of_i)), (_, of_best))| {
+            let (n, a, b) = (*n, factors[i] * of_i, factors[best] * of_best);
+            (*cluster, PairSums { n, a, b })
+        });
         Ratio::of(&both.collect(), Confidence::default())
             .unwrap()
             .p

@@ -109,7 +109,7 @@ fn stop(means: &[f64], target: f64, (from, clusters): (usize, usize)) -> (usize,
 fn interval(means: &[f64]) -> ((f64, f64), usize) {
     let runs = Run::of_each((0..means.len() as u32).map(|window| (window, 0)));
     let clusters = Clusters::of(&Windows::of(&runs, means), ClusterRule::Auto);
-    let mean = ClusteredMean::of(&clusters.of_tokens(&runs), means, Confidence::default());
+    let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), means, Confidence::default());
     let interval = mean.unwrap().clustered;
     let ends = (
         interval.lo.unwrap_or(f64::NEG_INFINITY),

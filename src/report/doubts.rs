@@ -113,9 +113,10 @@ pub fn empty_groups<'n>(names: impl Iterator<Item = &'n String>) -> Option<Warni
 
 /// The warning about too few windows for their intervals; `unit` is the word for one.
 pub fn few_windows(clusters: &Clustering, n: u64, unit: &'static str) -> Option<Warning> {
-    let is_few = (1..clusters.min_windows()).contains(&n);
+    let is_few = n > 0 && clusters.worth(n) < clusters.min_windows();
     is_few.then(|| Warning::FewWindows {
         n,
+        worth: clusters.worth_notably_less(n),
         n_blocks: (clusters.kind == ClusterKind::Block).then_some(clusters.n),
         n_parts: (clusters.kind == ClusterKind::Part).then_some(clusters.n),
         needed: clusters.min_windows(),
@@ -140,6 +141,7 @@ mod tests {
             let clusters = Clustering {
                 kind,
                 n,
+                n_effective: n as f64,
                 ..Clustering::default()
             };
             let summary = Summary {

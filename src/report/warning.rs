@@ -315,9 +315,11 @@ pub enum Warning {
     )]
     UnusedWindows { unused: usize, of: usize },
     /// There are too few windows for their intervals.
-    #[error("{}", few_windows_message(*.n, (*.n_blocks, *.n_parts), *.needed, .unit))]
+    #[error("{}", few_windows_message(*.n, *.worth, (*.n_blocks, *.n_parts), *.needed, .unit))]
     FewWindows {
         n: u64,
+        /// The number of windows of equal length that they are worth, where it is notably less.
+        worth: Option<u64>,
         /// The number of blocks that the windows were put into, if they were.
         n_blocks: Option<u64>,
         /// The number of parts that the windows were divided into, if they were.
@@ -441,6 +443,7 @@ fn unfit(of_prompts: bool) -> &'static str {
 
 fn few_windows_message(
     n: u64,
+    worth: Option<u64>,
     (n_blocks, n_parts): (Option<u64>, Option<u64>),
     needed: u64,
     unit: &str,
@@ -450,6 +453,11 @@ fn few_windows_message(
         let parts = count_of(n_parts, "part");
         return format!(
             "the intervals rest on {parts} of {windows}: they do not show how much other texts differ; use at least {needed} {unit}s, of different texts"
+        );
+    }
+    if let Some(worth) = worth {
+        return format!(
+            "the intervals rest on {windows} that are worth {worth} of equal length, as a few long ones decide: use more, worth at least {needed}"
         );
     }
     match n_blocks {

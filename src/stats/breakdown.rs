@@ -161,8 +161,8 @@ impl Inside {
     }
 
     fn bin(self, (label, from, to): Name, sum_of_all: f64, confidence: Confidence) -> Bin {
-        let mean = ClusteredMean::of(&self.clusters, &self.klds, confidence);
-        let kld = mean.map(|mean| mean.not_below_0().by_cluster());
+        let mean = ClusteredMean::of_positive(&self.clusters, &self.klds, confidence);
+        let kld = mean.map(|mean| mean.by_cluster());
         let n_finite = self.klds.len();
         let sum: Sum = self.klds.iter().copied().collect();
         Bin {

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::Cluster;
+use super::jackknife::n_effective;
 use super::parts::Parts;
 use super::runs::Run;
 use super::windows::Windows;
@@ -75,6 +76,9 @@ pub struct Clustering {
     pub kind: ClusterKind,
     /// The number of clusters.
     pub n: u64,
+    /// The number of clusters of equal length that these are worth, `(Σ tokens)² / Σ tokens²`. Student's t
+    /// has as many degrees of freedom, less one for each group.
+    pub n_effective: f64,
     /// Windows in the longest block; others may have one less. 1 if each window is a cluster.
     pub windows_per_block: u64,
     /// Positions in the longest part of a window; absent unless each part is a cluster.
@@ -87,6 +91,18 @@ pub struct Clustering {
 }
 
 impl Clustering {
+    /// The number of windows of equal length that `n_windows` in these clusters are worth, rounded up: a
+    /// text's last window is short.
+    pub fn worth(&self, n_windows: u64) -> u64 {
+        (n_windows as f64 * self.n_effective / self.n as f64).ceil() as u64
+    }
+
+    /// The same where it is notably less than `n_windows`.
+    pub fn worth_notably_less(&self, n_windows: u64) -> Option<u64> {
+        let worth = self.worth(n_windows);
+        (5 * worth < 4 * n_windows).then_some(worth)
+    }
+
     /// The fewest windows from which the intervals hold the true value about as often as they
     /// promise.
     pub fn min_windows(&self) -> u64 {
@@ -164,7 +180,7 @@ impl Clusters {
             ClusterKind::Part => Parts::of(windows),
             ClusterKind::Window | ClusterKind::Block => None,
         };
-        let (mut clusters, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+        let (mut of_windows, mut number, mut longest) = (BTreeMap::new(), 0, 0);
         let groups = windows.groups();
         let n_groups = groups.len();
         for (stratum, of_group) in groups {
@@ -184,12 +200,12 @@ impl Clusters {
                     stratum,
                     number: number + (i * n_blocks / n) as u32,
                 };
-                clusters.insert(window, cluster);
+                of_windows.insert(window, cluster);
             }
             number += n_blocks as u32;
             longest = longest.max(n.div_ceil(n_blocks.max(1)));
         }
-        Self {
+        let mut clusters = Self {
             clustering: Clustering {
                 rule,
                 kind: match (&parts, longest) {
@@ -198,12 +214,26 @@ impl Clusters {
                     (None, _) => kind,
                 },
                 n: parts.as_ref().map_or(number, |parts| parts.n).into(),
+                n_effective: 0.0,
                 windows_per_block: longest as u64,
                 positions_per_part: parts.as_ref().map(|parts| parts.longest),
                 autocorrelation,
             },
-            windows: clusters,
+            windows: of_windows,
             parts,
+        };
+        let mut lengths = BTreeMap::<Cluster, f64>::new();
+        for (window, piece, sums) in windows.sums_of_pieces() {
+            *lengths.entry(clusters.of_piece(window, piece)).or_default() += sums.n;
+        }
+        clusters.clustering.n_effective = n_effective(lengths.into_values());
+        clusters
+    }
+
+    fn of_piece(&self, window: u32, piece: u32) -> Cluster {
+        match &self.parts {
+            Some(parts) => parts.of_piece(window, piece),
+            None => self.of_window(window),
         }
     }
 
@@ -217,11 +247,7 @@ impl Clusters {
     pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
         let mut clusters = Vec::new();
         for run in runs {
-            let cluster = match &self.parts {
-                Some(parts) => parts.of_piece(run.window, run.piece),
-                None => self.of_window(run.window),
-            };
-            clusters.extend(repeat_n(cluster, run.n));
+            clusters.extend(repeat_n(self.of_piece(run.window, run.piece), run.n));
         }
         clusters
     }

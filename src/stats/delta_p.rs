@@ -65,7 +65,7 @@ fn root_mean_square(
         se => 0.5 * se / rms,
     });
     let spread = Spread::of(clusters, squares.iter().map(|x| x - moments.mean));
-    let mean_square = spread.interval(moments.mean, confidence).not_below_0();
+    let mean_square = spread.interval_of_positive(moments.mean, confidence);
     Some(ClusteredValue {
         value: rms,
         se: se.and_then(finite),

@@ -52,7 +52,7 @@ impl Distribution {
     ) -> Option<Self> {
         let (numbers, samples) = finite_of(clusters, values);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let mean = ClusteredMean::of(&numbers, &samples, confidence)?.not_below_0();
+        let mean = ClusteredMean::of_positive(&numbers, &samples, confidence)?;
         let n = sorted.len();
         let tokens = columns.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);

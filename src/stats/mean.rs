@@ -101,10 +101,16 @@ impl Powers {
             squares,
             cubes,
         } = self;
+        let squares_about = squares - 2.0 * mean * sum + n * mean * mean;
         Self {
             n,
             sum: sum - n * mean,
-            squares: (squares - 2.0 * mean * sum + n * mean * mean).max(0.0),
+            // Not NaN.max(0.0), which is 0.
+            squares: if squares_about < 0.0 {
+                0.0
+            } else {
+                squares_about
+            },
             cubes: cubes - 3.0 * mean * squares + 3.0 * mean * mean * sum - n * mean.powi(3),
         }
     }

@@ -126,7 +126,7 @@ def beta_quantiles():
             for p in [0.005, 0.025, 0.5, 0.975]]
 
 
-def student():
+def student_two_sided():
     return [(float(d), level, stats.t.ppf((1 + level) / 2, d))
             for d in [1, 2, 5, 30, 999, 1e4, 1e6, 1e7] for level in [0.5, 0.95, 0.99, 0.999]]
 
@@ -187,70 +187,66 @@ def order_statistics():
             for p in [0.001, 0.5, 0.9, 0.99, 0.999]]
 
 
-class Clustered:
-    """A value with residuals, whose clusters are numbered."""
+def n_effective(cluster):
+    """How many clusters of equal length these are worth."""
+    n = np.unique(cluster, return_counts=True)[1]
+    return n.sum() ** 2 / (n**2).sum()
 
-    def __init__(self, value, residuals, cluster):
-        n = len(residuals)
-        totals = np.array([residuals[cluster == c].sum() for c in np.unique(cluster)])
-        g = len(totals)
-        self.value = value
-        self.se = np.sqrt((residuals**2).sum() / n / (n - 1))
-        self.cluster_se = np.sqrt(g / (g - 1) * (totals**2).sum()) / n
+
+def jackknife(without, stratum):
+    """The standard error of an estimate, from its values without each cluster."""
+    parts = [without[stratum == h] for h in np.unique(stratum)]
+    return np.sqrt(sum((len(x) - 1) / len(x) * ((x - x.mean()) ** 2).sum() for x in parts))
+
+
+class Clustered:
+    """A value with residuals, whose clusters are numbered, and may be of strata."""
+
+    def __init__(self, value, residuals, cluster, stratum=None):
+        n = self.n = len(residuals)
+        stratum = np.zeros(n, int) if stratum is None else stratum
+        self.value, changes, of, square, self.cube = value, [], [], 0, 0
+        for h in np.unique(stratum):
+            r, c = residuals[stratum == h], cluster[stratum == h]
+            r = r - r.mean()
+            square += (r**2).sum() * len(r) / (len(r) - 1) * (n - 1) / n
+            for g in np.unique(c):
+                of.append(h)
+                changes.append(r[c != g].mean() * len(r) / n if (c != g).any() else 0)
+                self.cube += ((r[c == g] - r[c == g].mean()) ** 3).sum()
+        self.changes, self.stratum = np.array(changes), np.array(of)
+        self.se = np.sqrt(square / n / (n - 1))
+        self.cluster_se = jackknife(self.changes, self.stratum)
+        self.larger_se = max(self.se, self.cluster_se)
+        self.degrees = max(n_effective(cluster) - len(np.unique(stratum)), 1)
         self.design_effect = (self.cluster_se / self.se) ** 2
         self.n_effective = n / max(1, self.design_effect)
-        t_over_z = stats.t.ppf(0.975, g - 1) / stats.norm.ppf(0.975)
+        t_over_z = stats.t.ppf(0.975, self.degrees) / stats.norm.ppf(0.975)
         # Equal values have no design effect.
         self.n_for_share = n / max(1, np.nan_to_num(self.design_effect, nan=1) * t_over_z**2)
-        kurtosis = (totals**4).mean() / (totals**2).mean() ** 2
-        t = stats.t.ppf(0.975, min(g - 1, 2 * g / (kurtosis - 1)))
-        k = (stats.skew(totals) / np.sqrt(g) if self.cluster_se >= self.se
-             else stats.skew(residuals) / np.sqrt(n))
-        k = np.clip(k, -0.3, 0.3)
-        inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
-        se = max(self.se, self.cluster_se)
-        self.lo, self.hi = value - se * inverse(t), value - se * inverse(-t)
 
-    def named(self, name, f=lambda x: x, derivative=1):
+    def ends(self, outside=0.05, positive=False):
+        """The interval's ends, with this probability outside."""
+        t, se = stats.t.isf(outside / 2, self.degrees), self.larger_se
+        if positive:
+            ln = jackknife(np.log(self.value + self.changes), self.stratum)
+            se = max(self.se / self.value, ln) * self.value
+        k = np.clip(self.cube / (self.n * se) ** 3, -0.3, 0.3)
+        inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1) if abs(k) > 1e-9 else x
+        below, above = se * max(inverse(t), 0), se * max(-inverse(-t), 0)
+        if positive:
+            return self.value * np.exp(-below / self.value), self.value * np.exp(above / self.value)
+        return self.value - below, self.value + above
+
+    def named(self, name, f=lambda x: x, derivative=1, positive=False):
+        lo, hi = self.ends(positive=positive)
         return [(f"{name}/cluster_se", self.cluster_se * derivative),
-                (f"{name}/cluster_lo", f(self.lo)), (f"{name}/cluster_hi", f(self.hi)),
+                (f"{name}/cluster_lo", f(lo)), (f"{name}/cluster_hi", f(hi)),
                 (f"{name}/n_effective", self.n_effective)]
 
 
-class Stratified:
-    """A mean of which each stratum has its fixed share, at any confidence."""
-
-    def __init__(self, x, cluster, stratum):
-        n = len(x)
-        parts = [(x[stratum == h], cluster[stratum == h]) for h in np.unique(stratum)]
-        self.value = x.mean()
-        total, square, cube = [], 0, 0
-        g_all = len(np.unique(cluster))
-        for part, clusters in parts:
-            r = part - part.mean()
-            g = len(np.unique(clusters))
-            sums = np.array([r[clusters == c].sum() for c in np.unique(clusters)])
-            # What the formula of one stratum multiplies with, instead of g / (g - 1).
-            total.append(sums * np.sqrt(g / (g - 1) * (g_all - 1) / g_all))
-            square += (r**2).sum() * len(r) / (len(r) - 1) * (n - 1) / n
-            cube += (r**3).sum()
-        self.cluster_se = np.sqrt(sum(g / (g - 1) * (t**2).sum() for t, g in [
-            (t * np.sqrt((len(t) - 1) / len(t) * g_all / (g_all - 1)), len(t)) for t in total])) / n
-        self.se = np.sqrt(square / n / (n - 1))
-        total = np.concatenate(total)
-        kurtosis = (total**4).mean() / (total**2).mean() ** 2
-        self.degrees = min(g_all - len(parts), 2 * g_all / (kurtosis - 1))
-        k = ((total**3).mean() / (total**2).mean() ** 1.5 / np.sqrt(g_all)
-             if self.cluster_se >= self.se else cube / square**1.5)
-        self.k = np.clip(k, -0.3, 0.3)
-        self.larger_se = max(self.se, self.cluster_se)
-
-    def ends(self, outside):
-        """The interval's ends, with this probability outside."""
-        t, k = stats.t.isf(outside / 2, self.degrees), self.k
-        inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
-        return (self.value - self.larger_se * max(inverse(t), 0),
-                self.value + self.larger_se * max(-inverse(-t), 0))
+def clustered_mean(x, cluster, stratum=None):
+    return Clustered(x.mean(), x - x.mean(), cluster, stratum)
 
 
 def blocks(window, group):
@@ -291,8 +287,8 @@ def long_windows():
     means = []
     for rows in (position > 0, deep):
         of = np.zeros(rows.sum(), int)
-        mean = Stratified(x[rows], parts(window[rows], position[rows], of), of)
-        means.append((mean.value, *mean.ends(0.05)))
+        mean = clustered_mean(x[rows], parts(window[rows], position[rows], of), of)
+        means.append((mean.value, *mean.ends(positive=True)))
     return means
 
 
@@ -305,29 +301,37 @@ def differences():
                                ("Window", 3, 0.9), ("Block", 1, 0.7), ("Block", 3, 0.7)]:
         group = window % groups
         cluster = blocks(window, group) if rule == "Block" else window
-        difference = Stratified(half * b - a, cluster, group)
+        difference = clustered_mean(half * b - a, cluster, group)
         out.append((Rust(f"ClusterRule::{rule}"), groups, float(half), difference.value,
-                    *difference.ends(0.05)))
+                    *difference.ends()))
     return out
 
 
-def ratio(a, b, strata=None, confidence=0.95):
-    """The ratio of two models' sums by cluster."""
-    a, b = np.asarray(a, float), np.asarray(b, float)
-    strata = np.zeros(len(a), int) if strata is None else np.asarray(strata)
-    u, groups = a / a.sum() - b / b.sum(), np.unique(strata)
-    se = np.sqrt(sum(u[strata == h].var(ddof=1) * (strata == h).sum() for h in groups))
-    ln, t = np.log(a.sum() / b.sum()), stats.t(len(a) - len(groups))
+def student(ln, se, df, confidence=0.95):
+    """A ratio's value, ends and p, from its logarithm."""
+    t = stats.t(max(df, 1))
     half = t.ppf(0.5 + confidence / 2) * se
-    return (a.sum() / b.sum(), se, np.exp(ln - half), np.exp(ln + half),
-            np.exp(ln + t.ppf(confidence) * se), 2 * t.sf(abs(ln) / se))
+    return (np.exp(ln), se, np.exp(ln - half), np.exp(ln + half), np.exp(ln + t.ppf(confidence) * se),
+            2 * t.sf(abs(ln) / se))
+
+
+def ratio(a, b, n=None, strata=None, confidence=0.95):
+    """The ratio of two models' sums by cluster, with its tokens."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    n = np.ones(len(a)) if n is None else np.asarray(n, float)
+    strata = np.zeros(len(a), int) if strata is None else np.asarray(strata)
+    ln = lambda kept: np.log(a[kept].sum() / b[kept].sum())
+    index = np.arange(len(a))
+    se = jackknife(np.array([ln(index != g) for g in index]), strata)
+    df = n.sum() ** 2 / (n**2).sum() - len(np.unique(strata))
+    return student(ln(index >= 0), se, df, confidence)
 
 
 def ratios():
     a, b = np.array([3, 5, 4, 8]), np.array([2, 4, 5, 6])
     rare = np.where(np.arange(10) % 5 == 4, 0.011, 0.06)
-    return [ratio(a, b), ratio(b, a), ratio(10 * a, b), ratio(a, b, [0, 0, 1, 1]),
-            ratio(rare, np.full(10, 0.01))]
+    return [ratio(a, b), ratio(b, a), ratio(10 * a, b), ratio(a, b, strata=[0, 0, 1, 1]),
+            ratio(a, b, [5, 9, 7, 19]), ratio(rare, np.full(10, 0.01))]
 
 
 def span_ratios():
@@ -340,18 +344,15 @@ def span_ratios():
     for of in (1, 2, 3):
         inside = span == of
         clusters = np.unique(window[inside])
-        by_cluster = [[x[inside & (window == g)].sum() for g in clusters] for x in (a, b)]
+        by_cluster = [[x[inside & (window == g)].sum() for g in clusters] for x in (a, b, np.ones(len(a)))]
         value, _, lo, hi, _, p = ratio(*by_cluster)
-        # The logarithm of the ratio of ratios, with each token's influence on it, summed by window.
-        means = [x[part].sum() for part in (inside, ~inside) for x in (a, b)]
-        ln = np.log(means[0] / means[1] / (means[2] / means[3]))
-        u = np.where(inside, a / means[0] - b / means[1], b / means[3] - a / means[2])
-        u = np.array([u[window == g].sum() for g in np.unique(window)])
-        t = stats.t(min(len(clusters), len(np.unique(window[~inside]))) - 1)
-        se = np.sqrt(u.var(ddof=1) * len(u))
-        half = t.ppf(0.975) * se
-        out.append((value, lo, hi, p, np.exp(ln), np.exp(ln - half), np.exp(ln + half),
-                    2 * t.sf(abs(ln) / se)))
+        ln = lambda kept: np.log(a[kept].sum() / b[kept].sum())
+        both = lambda kept: ln(inside & kept) - ln(~inside & kept)
+        without = np.array([both(window != g) for g in np.unique(window)])
+        df = min(n_effective(window[part]) for part in (inside, ~inside)) - 1
+        times, _, times_lo, times_hi, _, times_p = student(
+            both(window >= 0), jackknife(without, np.zeros(len(without))), df)
+        out.append((value, lo, hi, p, times, times_lo, times_hi, times_p))
     return out
 
 
@@ -359,8 +360,8 @@ def stratified():
     """The mean of three groups of unequal size: the windows below 5, those below 20, and the others."""
     rows = records()
     window, x = (np.array([r[i] for r in rows]) for i in (0, 3))
-    mean = Stratified(x, window, (window >= 5).astype(int) + (window >= 20))
-    return tuple(map(float, (mean.value, *mean.ends(0.05))))
+    mean = clustered_mean(x, window, (window >= 5).astype(int) + (window >= 20))
+    return tuple(map(float, (mean.value, *mean.ends(positive=True))))
 
 
 def student_outside():
@@ -414,11 +415,11 @@ def described(columns, cluster):
     for name_of, x in [("/kld", kld), ("/reverse_kld", reverse)]:
         n = len(x)
         mean = stats.bayes_mvs(x, 0.95)[0]
-        clustered = Clustered(x.mean(), x - x.mean(), cluster)
+        clustered = clustered_mean(x, cluster)
         out += [(f"{name_of}/mean/value", mean.statistic), (f"{name_of}/mean/lo", mean.minmax[0]),
                 (f"{name_of}/mean/hi", mean.minmax[1]),
                 (f"{name_of}/mean/se", x.std(ddof=1) / np.sqrt(n))]
-        out += clustered.named(f"{name_of}/mean")
+        out += clustered.named(f"{name_of}/mean", positive=True)
         out += [(f"{name_of}/std", x.std(ddof=1)), (f"{name_of}/min", x.min()),
                 (f"{name_of}/max", x.max())]
         at = x.argmax()
@@ -444,8 +445,9 @@ def described(columns, cluster):
         mean, residuals = drafts(window, position, acceptance, n)
         clustered = Clustered(mean, residuals, cluster)
         for name_of in (["/acceptance/mean"] if n == 1 else []) + [f"/acceptance/drafted/{n - 1}/accepted"]:
-            out += [(f"{name_of}/value", mean), (f"{name_of}/lo", max(clustered.lo, 0)),
-                    (f"{name_of}/hi", min(clustered.hi, n))]
+            lo, hi = clustered.ends()
+            out += [(f"{name_of}/value", mean), (f"{name_of}/lo", max(lo, 0)),
+                    (f"{name_of}/hi", min(hi, n))]
     followed = token != ABSENT
     r, e, cluster = ref_nll[followed], eval_nll[followed], cluster[followed]
     n = len(r)
@@ -455,10 +457,10 @@ def described(columns, cluster):
             ("/perplexity/ref_se", ppl[0] * np.sqrt(covariance[0, 0])),
             ("/perplexity/eval_se", ppl[1] * np.sqrt(covariance[1, 1]))]
     for name_of, x, value in [("ref", r, ppl[0]), ("eval", e, ppl[1])]:
-        named = Clustered(x.mean(), x - x.mean(), cluster).named("", np.exp, value)
+        named = clustered_mean(x, cluster).named("", np.exp, value)
         out += [(f"/perplexity/{name_of}_{k[1:]}", v) for k, v in named[:3]]
     d = e - r
-    ratio = Clustered(d.mean(), d - d.mean(), cluster)
+    ratio = clustered_mean(d, cluster)
     linear = ppl[1] * (e - e.mean()) - ppl[0] * (r - r.mean())
     # Not from the covariances: nearly equal likelihoods would cancel.
     ratio_se, difference_se = (x.std(ddof=1) / np.sqrt(n) for x in (d, linear))
@@ -478,10 +480,9 @@ def described(columns, cluster):
     out += [("/delta_p/mean/value", mean.statistic), ("/delta_p/mean/lo", mean.minmax[0]),
             ("/delta_p/mean/hi", mean.minmax[1])]
     out += [("/delta_p/mean/se", dp.std(ddof=1) / np.sqrt(n))]
-    out += Clustered(dp.mean(), dp - dp.mean(), cluster).named("/delta_p/mean")
+    out += clustered_mean(dp, cluster).named("/delta_p/mean")
     out += [("/delta_p/rms/value", rms), ("/delta_p/rms/se", 0.5 / rms * square.std(ddof=1) / np.sqrt(n))]
-    out += Clustered(square.mean(), square - square.mean(), cluster).named(
-        "/delta_p/rms", np.sqrt, 0.5 / rms)
+    out += clustered_mean(square, cluster).named("/delta_p/rms", np.sqrt, 0.5 / rms, positive=True)
     out += [("/delta_p/min", dp.min()), ("/delta_p/max", dp.max())]
     out += quantiles("/delta_p", dp, cluster, [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95,
                                                0.99, 0.999])
@@ -496,7 +497,7 @@ def summary(name, windows_per_block):
     means = stats.rankdata([kld[window == w].mean() for w in np.unique(window)])
     means -= means.mean()
     out = [("/n_tokens", len(rows)), ("/clusters/n", len(np.unique(cluster))),
-           ("/clusters/windows_per_block", windows_per_block),
+           ("/clusters/n_effective", n_effective(cluster)), ("/clusters/windows_per_block", windows_per_block),
            ("/clusters/autocorrelation", (means[1:] * means[:-1]).sum() / (means**2).sum())]
     # Of the quantiles of a change in probability, only the two at each end are pinned.
     left_out = ("/delta_p/mean/se", *(f"/delta_p/quantiles/{i}/" for i in range(2, 9)))
@@ -510,7 +511,7 @@ def summary(name, windows_per_block):
 
 if __name__ == "__main__":
     table("PINNED", "(f64, f64, f64, f64)", beta_quantiles())
-    table("STUDENT", "(f64, f64, f64)", student())
+    table("STUDENT", "(f64, f64, f64)", student_two_sided())
     table("NORMAL", "(f64, f64)", normal())
     table("BAYES_MVS", "(usize, f64, f64, f64)", bayes_mvs())
     table("CIMJ", "(usize, f64, f64, f64, f64)", cimj())

@@ -6,7 +6,8 @@ use super::cluster::{Cluster, by_cluster};
 use super::clustered_mean::ClusteredMean;
 use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
-use super::ratio::Ratio;
+use super::mean::Powers;
+use super::ratio::{PairSums, Ratio};
 use super::runs::Run;
 
 /// The comparison of two models over the tokens that both count.
@@ -51,12 +52,16 @@ impl Paired {
 }
 
 /// The sums of two models' KLDs in each cluster: the `i`-th token is in cluster `clusters[i]`.
-pub(super) fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, [f64; 2]> {
+pub(super) fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, PairSums> {
     let of_a = by_cluster(clusters, klds.iter().map(|(a, _)| *a));
     let of_b = by_cluster(clusters, klds.iter().map(|(_, b)| *b));
     let sums = of_a.into_iter().zip(of_b.into_values());
-    sums.map(|((cluster, a), b)| (cluster, [a.sum, b.sum]))
-        .collect()
+    sums.map(
+        |((cluster, Powers { n, sum: a, .. }), Powers { sum: b, .. })| {
+            (cluster, PairSums { n, a, b })
+        },
+    )
+    .collect()
 }
 
 #[cfg(test)]
@@ -119,56 +124,56 @@ mod tests {
             1,
             1.0,
             0.012309529951745769,
-            -0.03662893029717759,
-            0.10350102215202134,
+            -0.031356893598200986,
+            0.07324893498929375,
         ),
         (
             ClusterRule::Block,
             1,
             1.0,
             0.012309529951745769,
-            -0.033872525811251455,
-            0.0779911826653677,
+            -0.03225678703888048,
+            0.08403079512759769,
         ),
         (
             ClusterRule::Window,
             3,
             1.0,
-            0.012309529951745776,
-            -0.03463424365901968,
-            0.0976597456466091,
+            0.012309529951745769,
+            -0.030635639179335702,
+            0.07319538959617056,
         ),
         (
             ClusterRule::Window,
             1,
             0.9,
             -0.032958684175242746,
-            -0.07415447192602137,
-            0.01603890756355212,
+            -0.0724470676710875,
+            0.00920678633281475,
         ),
         (
             ClusterRule::Window,
             3,
             0.9,
-            -0.03295868417524275,
-            -0.07091868285880565,
-            0.014607490783623611,
+            -0.032958684175242746,
+            -0.07120763900365149,
+            0.008149586081570286,
         ),
         (
             ClusterRule::Block,
             1,
             0.7,
             -0.12349511242921982,
-            -0.19459968824504376,
-            -0.08464108094023372,
+            -0.18698148788438368,
+            -0.08606350941435711,
         ),
         (
             ClusterRule::Block,
             3,
             0.7,
-            -0.12349511242921983,
-            -0.17382800122888442,
-            -0.07937773782066077,
+            -0.12349511242921982,
+            -0.19139322805705783,
+            -0.08351599324937917,
         ),
     ];
 }

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::cluster::Cluster;
 use super::estimate::{Confidence, finite, finite_or_null};
+use super::jackknife::{degrees, standard_error, strata};
 use super::mean::Sum;
 use super::probability::{student_one_sided, student_outside, student_two_sided};
-use super::spread::strata;
 
 /// The ratio of two models' mean KLDs on the same tokens: one is so many times as far from the reference
 /// as the other.
@@ -36,22 +36,42 @@ pub struct Ratio {
     pub p: Option<f64>,
 }
 
+/// Two models' sums of KLDs over the tokens of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PairSums {
+    /// The number of tokens.
+    pub n: f64,
+    pub a: f64,
+    pub b: f64,
+}
+
+impl PairSums {
+    /// The sums over all clusters.
+    fn total(sums: &BTreeMap<Cluster, Self>) -> Self {
+        let add = |of: fn(&Self) -> f64| sums.values().map(of).collect::<Sum>().value();
+        Self {
+            n: add(|sums| sums.n),
+            a: add(|sums| sums.a),
+            b: add(|sums| sums.b),
+        }
+    }
+
+    /// The logarithm of the ratio, of these sums less those of a cluster.
+    fn ln_without(self, cluster: Self) -> f64 {
+        // A difference, so that swapping the two changes the sign alone.
+        (self.a - cluster.a).ln() - (self.b - cluster.b).ln()
+    }
+}
+
 impl Ratio {
     /// Estimates the ratio from both models' sums of KLDs in each cluster. `None` without clusters,
     /// and where both models' KLDs are all 0.
     ///
-    /// With A_g and B_g the sums of cluster g, `u_g = A_g/ΣA − B_g/ΣB`, and
-    ///
-    /// ```text
-    /// SE² = Σ_h G_h/(G_h−1) · Σ_g (u_g − ū_h)²
-    /// ```
-    ///
-    /// is the variance of ln(ΣA/ΣB), with one stratum h or several (the delta method; Cochran 1977,
-    /// "Sampling Techniques", ch. 6). The interval is Student's, with a degree of freedom for each
-    /// cluster less one for each stratum.
-    pub fn of(sums: &BTreeMap<Cluster, [f64; 2]>, confidence: Confidence) -> Option<Self> {
-        let total = |i: usize| sums.values().map(|sums| sums[i]).collect::<Sum>().value();
-        let [a, b] = [total(0), total(1)];
+    /// The error is that of the ratio's logarithm, left without each cluster in turn (see
+    /// [`super::jackknife`]), and the interval is Student's.
+    pub fn of(sums: &BTreeMap<Cluster, PairSums>, confidence: Confidence) -> Option<Self> {
+        let total = PairSums::total(sums);
+        let PairSums { a, b, .. } = total;
         let value = a / b;
         if value.is_nan() {
             return None;
@@ -77,48 +97,47 @@ impl Ratio {
                 ..point(Some(0.0))
             });
         }
-        let influences = sums
-            .iter()
-            .map(|(cluster, [of_a, of_b])| (*cluster, of_a / a - of_b / b));
-        let se = standard_error(&influences.collect());
+        let without = sums.iter();
+        let without = without.map(|(cluster, of)| (*cluster, total.ln_without(*of)));
+        let se = standard_error(strata(&without.collect()));
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
-        Some(Self::within(value, distance, se, degrees(sums), confidence))
+        let degrees = degrees(sums, |of| of.n);
+        Some(Self::within(value, distance, se, degrees, confidence))
     }
 
     /// Estimates how many times as large the ratio is on some tokens as on others, from both models'
     /// sums of KLDs in each cluster that has such tokens. `None` where a sum of all clusters is 0, and
     /// for fewer than two clusters of either.
     ///
-    /// A cluster's influence on the logarithm is its influence on that of the ratio inside less its
-    /// influence outside. The degrees of freedom are those of the tokens that are in fewer clusters,
-    /// since what these differ by is known least.
+    /// Each cluster is left out of both at once, so what its tokens have in common cancels. The degrees
+    /// of freedom are those of the tokens whose clusters are worth less, since what these differ by is
+    /// known least.
     pub(super) fn of_ratios(
-        inside: &BTreeMap<Cluster, [f64; 2]>,
-        outside: &BTreeMap<Cluster, [f64; 2]>,
+        inside: &BTreeMap<Cluster, PairSums>,
+        outside: &BTreeMap<Cluster, PairSums>,
         confidence: Confidence,
     ) -> Option<Self> {
-        let mut influences = BTreeMap::<Cluster, f64>::new();
-        let mut value = 1.0;
-        for (sums, sign) in [(inside, 1.0), (outside, -1.0)] {
-            let total = |i: usize| sums.values().map(|sums| sums[i]).collect::<Sum>().value();
-            let [a, b] = [total(0), total(1)];
-            value *= (a / b).powf(sign);
-            for (cluster, [of_a, of_b]) in sums {
-                *influences.entry(*cluster).or_default() += sign * (of_a / a - of_b / b);
-            }
-        }
+        let of = |sums: &BTreeMap<Cluster, PairSums>, cluster| {
+            let sums: Option<&PairSums> = sums.get(cluster);
+            sums.copied().unwrap_or_default()
+        };
+        let [total_in, total_out] = [inside, outside].map(PairSums::total);
+        let value = total_in.a / total_in.b / (total_out.a / total_out.b);
+        let without = inside.keys().chain(outside.keys()).map(|cluster| {
+            let ln_inside = total_in.ln_without(of(inside, cluster));
+            (
+                *cluster,
+                ln_inside - total_out.ln_without(of(outside, cluster)),
+            )
+        });
+        let without: BTreeMap<Cluster, f64> = without.collect();
         let distance = value.ln().abs();
         let has_clusters = inside.len().min(outside.len()) > 1;
         (has_clusters && distance.is_finite()).then(|| {
-            let degrees = degrees(inside).min(degrees(outside));
-            Self::within(
-                value,
-                distance,
-                standard_error(&influences),
-                degrees,
-                confidence,
-            )
+            let [inside, outside] = [inside, outside].map(|sums| degrees(sums, |of| of.n));
+            let se = standard_error(strata(&without));
+            Self::within(value, distance, se, inside.min(outside), confidence)
         })
     }
 
@@ -151,35 +170,22 @@ impl Ratio {
     }
 }
 
-/// The standard error of a number from the clusters' influences on it.
-fn standard_error(influences: &BTreeMap<Cluster, f64>) -> f64 {
-    let variances = strata(influences).into_iter().map(|stratum| {
-        let n = stratum.len() as f64;
-        let mean = stratum.iter().copied().collect::<Sum>().value() / n;
-        let squares: Sum = stratum.iter().map(|u| (u - mean).powi(2)).collect();
-        n / (n - 1.0) * squares.value()
-    });
-    variances.collect::<Sum>().value().sqrt()
-}
-
-/// A degree of freedom for each cluster, less one for each stratum.
-fn degrees(sums: &BTreeMap<Cluster, [f64; 2]>) -> f64 {
-    (sums.len() - strata(sums).len()) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stats::oracle::{Lcg, assert_close};
 
-    fn ratio_in(strata: &[u32], a: &[f64], b: &[f64]) -> Option<Ratio> {
-        let both = strata.iter().zip(a.iter().zip(b)).zip(0..);
-        let sums = both.map(|((&stratum, (a, b)), number)| (Cluster { stratum, number }, [*a, *b]));
+    /// The ratio of clusters in these strata, with these numbers of tokens.
+    fn ratio_in(clusters: &[(u32, f64)], a: &[f64], b: &[f64]) -> Option<Ratio> {
+        let both = clusters.iter().zip(a.iter().zip(b)).zip(0..);
+        let sums = both.map(|((&(stratum, n), (&a, &b)), number)| {
+            (Cluster { stratum, number }, PairSums { n, a, b })
+        });
         Ratio::of(&sums.collect(), Confidence::default())
     }
 
     fn ratio(a: &[f64], b: &[f64]) -> Option<Ratio> {
-        ratio_in(&vec![0; a.len()], a, b)
+        ratio_in(&vec![(0, 1.0); a.len()], a, b)
     }
 
     /// The cases of `oracle.py`.
@@ -191,7 +197,8 @@ mod tests {
             ratio(&a, &b),
             ratio(&b, &a),
             ratio(&a.map(|x| 10.0 * x), &b),
-            ratio_in(&[0, 0, 1, 1], &a, &b),
+            ratio_in(&[0, 0, 1, 1].map(|stratum| (stratum, 1.0)), &a, &b),
+            ratio_in(&[5.0, 9.0, 7.0, 19.0].map(|n| (0, n)), &a, &b),
             ratio(&rare, &[0.01; 10]),
         ];
         for (got, (value, se_ln, lo, hi, upper, p)) in cases.into_iter().zip(RATIOS) {
@@ -207,46 +214,54 @@ mod tests {
         }
     }
 
-    const RATIOS: [(f64, f64, f64, f64, f64, f64); 5] = [
+    const RATIOS: [(f64, f64, f64, f64, f64, f64); 6] = [
         (
             1.1764705882352942,
-            0.12824788569229673,
-            0.7822170022221184,
-            1.7694361552495053,
-            1.5909523740021905,
-            0.294506368574915,
+            0.13170151537298708,
+            0.7736667361996183,
+            1.7889912803819752,
+            1.6039357621132808,
+            0.30506124791683903,
         ),
         (
             0.85,
-            0.12824788569229673,
-            0.5651517841054806,
-            1.2784176221677674,
-            1.1494630902165828,
-            0.294506368574915,
+            0.13170151537298705,
+            0.5589742169042243,
+            1.2925462000759769,
+            1.1588435881268453,
+            0.30506124791683864,
         ),
         (
-            11.764705882352942,
-            0.12824788569229673,
-            7.822170022221186,
-            17.69436155249505,
-            15.909523740021907,
-            0.00030753888317504503,
+            11.76470588235294,
+            0.13170151537298716,
+            7.736667361996181,
+            17.889912803819755,
+            16.039357621132815,
+            0.0003328836965644246,
         ),
         (
             1.1764705882352942,
-            0.14227513673468029,
-            0.6378567338490343,
-            2.169896422713441,
-            1.7823991203057303,
-            0.3716506375160169,
+            0.10073540728461353,
+            0.7626847188287124,
+            1.814751247551275,
+            1.5787996864398537,
+            0.2480136483937392,
+        ),
+        (
+            1.1764705882352942,
+            0.13170151537298708,
+            0.6846289519432521,
+            2.021654271345252,
+            1.7070988128057434,
+            0.3373900083523721,
         ),
         (
             5.0200000000000005,
-            0.1301460823373174,
-            3.7397510361417003,
-            6.738523435506351,
-            6.372567186275394,
-            5.83243159990705e-07,
+            0.126161094860187,
+            3.773616061650455,
+            6.6780508637590925,
+            6.326185629112748,
+            4.469306305776208e-07,
         ),
     ];
 

@@ -128,8 +128,9 @@ impl Until {
         for (window, sums) in self.windows.sums() {
             *by_cluster.entry(clusters.of_window(window)).or_default() += sums.about(mean);
         }
-        let interval = Spread::of_clusters(&by_cluster).interval(mean, self.confidence);
-        finite(interval.not_below_0().half_width()? / mean)
+        let spread = Spread::of_clusters(&by_cluster);
+        let interval = spread.interval_of_positive(mean, self.confidence);
+        finite(interval.half_width()? / mean)
     }
 
     /// Adds the records of an earlier run, window by window, until that is enough. Returns how many

@@ -69,6 +69,17 @@ impl Windows {
         windows.filter(|(_, sums)| sums.n > 0.0)
     }
 
+    /// The number of each piece's window, its own, and its sums.
+    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (u32, u32, Powers)> {
+        let windows = self.0.values().flatten();
+        windows.flat_map(|(&window, pieces)| {
+            pieces
+                .0
+                .iter()
+                .map(move |&(piece, sums)| (window, piece, sums))
+        })
+    }
+
     /// The windows of each group, by their numbers.
     pub(super) fn groups(&self) -> impl ExactSizeIterator<Item = (u32, Vec<u32>)> {
         let groups = self.0.iter();

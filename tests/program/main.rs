@@ -58,6 +58,7 @@ mod sidecars;
 mod split_model;
 mod starter;
 mod sweep;
+mod uneven;
 mod until;
 mod vocabulary;
 mod windows;

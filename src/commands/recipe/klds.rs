@@ -58,8 +58,7 @@ impl Klds {
         let tokens = clusters.of_tokens(&self.runs).into_iter().zip(&self.klds);
         let counted = tokens.filter(|(_, kld)| kld.is_finite());
         let (clusters, klds): (Vec<_>, Vec<f64>) = counted.unzip();
-        let mean = ClusteredMean::of(&clusters, &klds, confidence)?;
-        Some(mean.not_below_0().by_cluster())
+        Some(ClusteredMean::of_positive(&clusters, &klds, confidence)?.by_cluster())
     }
 
     /// This model over another, on the tokens that both count; `None` without any.

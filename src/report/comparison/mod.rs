@@ -36,6 +36,7 @@ pub(super) use in_use::AS_A_DRAFT;
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};
 pub use sizes::Sizes;
+pub use text::clusters as clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]

@@ -326,7 +326,10 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
             format!("part of up to {n} positions")
         }
     };
-    format!("by {kind} ({})", count_of(clusters.n, "cluster"))
+    let n = count_of(clusters.n, "cluster");
+    let worth = clusters.worth_notably_less(clusters.n);
+    let worth = worth.map(|worth| format!(", worth {worth} of equal length"));
+    format!("by {kind} ({n}{})", worth.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ fn few_windows(map: &SensitivityMap) -> Option<Warning> {
     let n = map.header.windows.len() as u64;
     (n < MIN_WINDOWS).then_some(Warning::FewWindows {
         n,
+        worth: None,
         n_blocks: None,
         n_parts: None,
         needed: MIN_WINDOWS,

@@ -96,6 +96,7 @@ pub fn comparison() -> Comparison {
             rule: ClusterRule::Auto,
             kind: ClusterKind::Window,
             n: WINDOWS.into(),
+            n_effective: WINDOWS.into(),
             windows_per_block: 1,
             positions_per_part: None,
             autocorrelation: Some(0.125),
@@ -164,6 +165,7 @@ pub fn comparison() -> Comparison {
         ],
         warnings: vec![Warning::FewWindows {
             n: WINDOWS.into(),
+            worth: None,
             n_blocks: None,
             n_parts: None,
             needed: 30,

@@ -8,6 +8,7 @@ use kl_formats::{Kind, Values};
 
 use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
+use super::comparison::clusters_text;
 use super::layout::Sheet;
 use super::number::{
     bytes, count, count_of, part, percent, printable, rough, sampled_answers, short_kld,
@@ -15,7 +16,7 @@ use super::number::{
 };
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::score::RowError;
-use crate::stats::{ClusterKind, MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
+use crate::stats::{MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -235,16 +236,7 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
         return format!("none: too few {unit}s");
     }
     let level = short_percent(summary.confidence.level());
-    let by = match clusters.kind {
-        ClusterKind::Window => format!("by {unit}"),
-        ClusterKind::Block => format!("by {} {unit}s in a row", clusters.windows_per_block),
-        ClusterKind::Part => {
-            let n = count(clusters.positions_per_part.unwrap_or_default());
-            format!("by parts of up to {n} positions")
-        }
-    };
-    let n = count_of(clusters.n, "cluster");
-    format!("at {level} %, {by} ({n})")
+    format!("at {level} %, {}", clusters_text(clusters, unit))
 }
 
 /// A model in one line: name, architecture, size, BPW.

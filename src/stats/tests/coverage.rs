@@ -25,9 +25,12 @@ fn coverage<const N: usize>(
         rules.map(|rule| {
             let Columns { counted, .. } = Columns::of(&records);
             let clusters = Clusters::of(&Windows::of(&counted, &klds), rule);
-            let mean =
-                ClusteredMean::of(&clusters.of_tokens(&counted), &klds, Confidence::default())
-                    .unwrap();
+            let mean = ClusteredMean::of_positive(
+                &clusters.of_tokens(&counted),
+                &klds,
+                Confidence::default(),
+            )
+            .unwrap();
             let (lo, hi) = mean.clustered.ends().unwrap();
             (lo..=hi).contains(&text.mean_kld())
         })

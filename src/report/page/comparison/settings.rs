@@ -2,10 +2,9 @@
 
 use kl_formats::BackendIdentity;
 
-use crate::report::comparison::{ComparedModel, Comparison};
+use crate::report::comparison::{ComparedModel, Comparison, clusters_text};
 use crate::report::number::{count, count_of};
 use crate::report::set_up::SETTINGS;
-use crate::stats::ClusterKind;
 
 /// The text of a column for a model and the word for its windows; `None` where it is not recorded.
 type Value = fn(&ComparedModel, &str) -> Option<String>;
@@ -27,7 +26,9 @@ const COLUMNS: [(&str, Value); 10] = [
     }),
     ("SHA-256 of samples", |m, _| m.model.sample_sha256.clone()),
     ("windows", |m, _| Some(count(m.summary.n_windows))),
-    ("Clusters", |m, unit| Some(clusters(m, unit))),
+    ("Clusters", |m, unit| {
+        Some(clusters_text(&m.summary.clusters, unit))
+    }),
 ];
 
 /// The columns of a table with a row for each model: titles and values. Columns that no model has
@@ -62,22 +63,5 @@ fn setting(set_up: &BackendIdentity, title: &str) -> Option<String> {
     match title {
         "devices" => Some(set_up.devices.as_ref()?.join(" ")),
         title => crate::report::set_up::setting(set_up, title),
-    }
-}
-
-fn clusters(model: &ComparedModel, unit: &str) -> String {
-    let clusters = &model.summary.clusters;
-    match clusters.kind {
-        ClusterKind::Window => count_of(clusters.n, unit),
-        ClusterKind::Block => format!(
-            "{} of {}",
-            count_of(clusters.n, "block"),
-            count_of(clusters.windows_per_block, unit)
-        ),
-        ClusterKind::Part => format!(
-            "{} of {}",
-            count_of(clusters.n, "part"),
-            count_of(clusters.positions_per_part.unwrap_or_default(), "position")
-        ),
     }
 }
