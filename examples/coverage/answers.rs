@@ -1,5 +1,5 @@
-//! Greedy answers, some of which end before anything differs: how often the intervals of their curve
-//! and of its median hold the true values.
+//! Greedy answers, some of which end before they are cut: how often the intervals of their curve hold the
+//! true shares.
 
 use kl::stats::{
     ClusterRule, Columns, Confidence, IdenticalOutput, PartNames, SharePoint, Statistics,
@@ -9,12 +9,12 @@ use rayon::prelude::*;
 
 use super::text::Random;
 
-/// The most tokens of an answer, and the fewest of one that ends before.
+/// The tokens at which answers are cut, and the fewest of one that ends before.
 const MAX_TOKENS: u32 = 128;
 const SHORTEST: u32 = 8;
 
 /// The tokens at which the curve is looked at.
-const TOKENS: [u32; 4] = [4, 16, 48, 96];
+const TOKENS: [u32; 5] = [4, 16, 48, 96, MAX_TOKENS];
 
 const N_ANSWERS: [u32; 3] = [20, 50, 200];
 
@@ -39,9 +39,9 @@ struct Kind {
     rule: ClusterRule,
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 4] = [
     Kind {
-        name: "all go on to the end",
+        name: "all go on to the cut",
         ending: 0.0,
         in_common: 0.0,
         rule: ClusterRule::Auto,
@@ -49,12 +49,6 @@ const KINDS: [Kind; 5] = [
     Kind {
         name: "half end early",
         ending: 0.5,
-        in_common: 0.0,
-        rule: ClusterRule::Auto,
-    },
-    Kind {
-        name: "nine of ten end early",
-        ending: 0.9,
         in_common: 0.0,
         rule: ClusterRule::Auto,
     },
@@ -74,41 +68,46 @@ const KINDS: [Kind; 5] = [
 
 /// Prints the coverage of each kind's intervals, in percent.
 pub fn table(replications: u64) {
-    let truth = TOKENS.map(share);
-    let median = (1..).find(|tokens| share(*tokens) <= 0.5);
-    let median = median.unwrap_or(0) - 1;
     let columns = TOKENS.map(|tokens| format!(" {tokens} tokens |")).concat();
-    println!("True shares: {truth:.3?}, median {median}.\n");
-    println!("| answers | of | median |{columns} identical |");
-    println!("|---|---:|---:|{}---:|", "---:|".repeat(TOKENS.len()));
+    println!("| answers | of |{columns}");
+    println!("|---|---:|{}", "---:|".repeat(TOKENS.len()));
     for kind in KINDS {
-        let shorter: f64 = (SHORTEST..MAX_TOKENS).map(share).sum();
-        let shorter = shorter / f64::from(MAX_TOKENS - SHORTEST);
-        let identical = kind.ending * shorter + (1.0 - kind.ending) * share(MAX_TOKENS);
+        let truth = TOKENS.map(|tokens| kind.share(tokens));
+        println!("| {}: true shares | |{}", kind.name, cells(&truth));
         for n in N_ANSWERS {
             let seeds = (0..replications).into_par_iter();
             let held = seeds.map(|seed| {
                 let of = identical_output(&kind, n, u64::from(n) << 32 | seed);
-                let lo_of_median = of.median_lo.unwrap_or(u32::MAX);
-                let hi_of_median = of.median_hi.unwrap_or(u32::MAX);
-                let mut held = vec![(lo_of_median..=hi_of_median).contains(&median)];
-                held.extend((0..TOKENS.len()).map(|i| holds(at(&of, TOKENS[i]), truth[i])));
-                let estimate = of.share_identical;
-                let (lo, hi) = (estimate.lo.unwrap_or(0.0), estimate.hi.unwrap_or(1.0));
-                held.push((lo..=hi).contains(&identical));
-                held
+                std::array::from_fn(|i| holds(at(&of, TOKENS[i]), truth[i]))
             });
-            let held: Vec<Vec<bool>> = held.collect();
-            let cells = (0..TOKENS.len() + 2).map(|column| {
+            let held: Vec<[bool; TOKENS.len()]> = held.collect();
+            let share = |column: usize| {
                 let n = held.iter().filter(|held| held[column]).count();
-                format!(" {:.1} |", 100.0 * n as f64 / held.len() as f64)
-            });
-            println!("| {} | {n} |{}", kind.name, cells.collect::<String>());
+                n as f64 / held.len() as f64
+            };
+            let shares: [f64; TOKENS.len()] = std::array::from_fn(share);
+            println!("| {} | {n} |{}", kind.name, cells(&shares));
         }
     }
 }
 
-/// The true share of answers that are the same for so many tokens.
+fn cells(shares: &[f64]) -> String {
+    let cells = shares
+        .iter()
+        .map(|share| format!(" {:.1} |", 100.0 * share));
+    cells.collect()
+}
+
+impl Kind {
+    /// The true share of answers that are still the same after so many tokens: one that ends alike stays so.
+    fn share(&self, tokens: u32) -> f64 {
+        let ended: f64 = (SHORTEST..MAX_TOKENS).map(|n| share(n.min(tokens))).sum();
+        let ended = ended / f64::from(MAX_TOKENS - SHORTEST);
+        self.ending * ended + (1.0 - self.ending) * share(tokens)
+    }
+}
+
+/// The true share of answers without an end that are the same for so many tokens.
 fn share(tokens: u32) -> f64 {
     const POINTS: i32 = 4000;
     let (mut sum, mut weights) = (0.0, 0.0);
@@ -141,12 +140,17 @@ fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
             true => SHORTEST + (random.uniform() * f64::from(MAX_TOKENS - SHORTEST)) as u32,
             false => MAX_TOKENS,
         };
-        // What follows the first token that differs changes nothing.
-        for position in 0..length.min(differs_at.saturating_add(1)) {
+        for position in 0..length {
+            let ends = position + 1 == length && length < MAX_TOKENS;
             records.push(TokenRecord {
                 window,
                 position,
-                flags: TokenRecord::NEXT_IS_GREEDY,
+                flags: TokenRecord::NEXT_IS_GREEDY
+                    | if ends {
+                        TokenRecord::NEXT_ENDS_ANSWER
+                    } else {
+                        0
+                    },
                 eval_top: u32::from(position == differs_at),
                 ref_top_rank: 1,
                 eval_top_rank: 1,

@@ -1,47 +1,86 @@
 //! Identical output in words.
 
-use super::number::{count, count_of, ends};
+use super::number::{count, count_of, percent_1};
 use crate::stats::IdenticalOutput;
 
-/// Says for how many tokens the greedy answers are the same.
+/// Says how many greedy answers differ, within how many tokens, and how many are the same.
 pub fn sentence(of: &IdenticalOutput) -> String {
-    let n = count(of.n_answers);
-    let differs_at_once = of.curve.get(1).is_some_and(|point| point.share == 0.0);
-    match (of.n_answers, of.median_tokens) {
-        (1, Some(0)) => "The answer differs at its first token".to_owned(),
-        (1, Some(tokens)) => format!("The answer is the same for {}", tokens_of(tokens)),
-        (1, None) if of.n_identical == 1 => "The answer is the same to its end".to_owned(),
-        (_, Some(0)) if differs_at_once => format!("All {n} answers differ at their first token"),
-        (_, Some(0)) => "Half of the answers differ at their first token".to_owned(),
-        (_, Some(tokens)) => format!("Half of the answers are the same for {}", tokens_of(tokens)),
-        (all, None) if of.n_identical == all => {
-            format!("All {n} answers are the same to their end")
+    let (n, n_cut) = (of.n_answers, of.n_cut());
+    let at = of.cut_at.map(|n| count_of(n.into(), "token"));
+    let within = at.as_ref().map(|at| format!(" within {at}"));
+    let (at, within) = (at.unwrap_or_default(), within.unwrap_or_default());
+    let all = match n {
+        0 => return "No greedy answer counts".to_owned(),
+        1 => "The answer is".to_owned(),
+        _ => format!("All {} answers are", count(n)),
+    };
+    let half = half(of).unwrap_or_default();
+    let share = |part: u64| percent_1(part as f64 / n as f64);
+    match (of.n_differ, of.n_ended, n_cut) {
+        (0, _, 0) => format!("{all} the same to the end"),
+        (0, 0, _) => format!("{all} the same up to the cut at {at}"),
+        (0, ended, cut) => {
+            let [ended, cut] = [ended, cut].map(count);
+            format!("{all} the same, {ended} to the end and {cut} up to the cut at {at}")
         }
-        (_, None) => {
-            let same = count(of.n_identical);
-            let are = if of.n_identical == 1 { "is" } else { "are" };
-            format!("Of {n} answers {same} {are} the same to their end")
+        (1, 0, 0) => format!("The answer differs {half}"),
+        (_, 0, 0) => format!("All {} answers differ{within}, {half}", count(n)),
+        (differ, ended, cut) => {
+            let same = match (ended, cut) {
+                (ended, 0) => format!("{} are the same to the end", share(ended)),
+                (0, cut) => format!("{} are the same up to the cut", share(cut)),
+                (ended, cut) => {
+                    let [ended, cut] = [ended, cut].map(share);
+                    format!("{ended} are the same to the end, {cut} up to the cut")
+                }
+            };
+            format!(
+                "{} of the answers differ{within}, {half}; {same}",
+                share(differ)
+            )
         }
     }
 }
 
-/// The tokens for which half of the answers are the same.
-pub fn median(of: &IdenticalOutput) -> String {
-    match of.median_tokens {
-        Some(0) => "no token".to_owned(),
-        Some(n) => tokens_of(n),
-        None => "their whole length".to_owned(),
-    }
+/// Where the answers that differ do so: `half of those within 16`. `None` if none does.
+pub fn half(of: &IdenticalOutput) -> Option<String> {
+    let tokens = of.half_differ_within?;
+    Some(match (of.n_differ, tokens) {
+        (1, tokens) => format!("at token {}", count(tokens.into())),
+        (_, 1) => "half of those at the first".to_owned(),
+        (_, tokens) => format!("half of those within {}", count(tokens.into())),
+    })
 }
 
-/// The interval of the median. An end of 0 tokens is left out: every number of tokens is above it.
-pub fn median_ends(of: &IdenticalOutput) -> String {
-    let end = |end: Option<u32>| end.filter(|n| *n > 0).map(f64::from);
-    ends(end(of.median_lo), end(of.median_hi), |n| count(n as u64))
+/// How far the answers are the same that do not differ.
+pub fn same_to(of: &IdenticalOutput) -> String {
+    let cut = of
+        .cut_at
+        .map(|n| format!(" or the cut at {}", count_of(n.into(), "token")));
+    format!("to the end{}", cut.unwrap_or_default())
 }
 
-fn tokens_of(n: u32) -> String {
-    count_of(n.into(), "token")
+/// Says how many answers are left out, and why: `2 of 40 left out: near ties`.
+pub fn left_out(of: &IdenticalOutput) -> Option<String> {
+    let reasons = [
+        (of.n_near_ties, "near ties"),
+        (of.n_unknown, "not finite"),
+        (of.n_cut_short, "cut before others"),
+    ];
+    let given: Vec<&(u64, &str)> = reasons.iter().filter(|(n, _)| *n > 0).collect();
+    let why = match given.as_slice() {
+        [] => return None,
+        [(_, why)] => (*why).to_owned(),
+        several => {
+            let each = several
+                .iter()
+                .map(|(n, why)| format!("{} {why}", count(*n)));
+            Vec::from_iter(each).join(", ")
+        }
+    };
+    let n = of.n_left_out();
+    let [n, all] = [n, n + of.n_answers].map(count);
+    Some(format!("{n} of {all} left out: {why}"))
 }
 
 #[cfg(test)]
@@ -49,49 +88,69 @@ mod tests {
     use super::*;
     use crate::report::tests::{made_up, sample};
 
-    /// The sentence about answers of 9 tokens, one of each differing at these (9: none).
-    fn said(differ_at: &[u32]) -> String {
-        let records = made_up::greedy(9, differ_at);
+    /// The sentence about answers of 9 tokens, of which each differs at one of these, from 1 (0: at none), and
+    /// the first `n_ended` of which the model ended.
+    fn said(differ_at: &[u32], n_ended: u32) -> String {
+        let records = made_up::greedy(9, differ_at, n_ended);
         let result = made_up::result("q4.gguf", 1, &records, &[]);
         sentence(&result.summary.identical_output.unwrap())
     }
 
     #[test]
-    fn a_median_of_no_token_has_words() {
-        let mut of = sample::identical(4.0);
-        let mut said = |lo, median_tokens, hi| {
-            (of.median_lo, of.median_tokens, of.median_hi) = (lo, median_tokens, hi);
-            (median(&of), median_ends(&of))
-        };
-        let words = |median: &str, ends: &str| (median.to_owned(), ends.to_owned());
-        assert_eq!(said(Some(0), Some(0), Some(0)), words("no token", ""));
-        assert_eq!(said(Some(0), Some(0), Some(3)), words("no token", "≤ 3"));
-        assert_eq!(said(Some(0), Some(2), None), words("2 tokens", ""));
-        assert_eq!(said(Some(1), Some(1), Some(3)), words("1 token", "[1, 3]"));
-        assert_eq!(
-            said(Some(9), None, None),
-            words("their whole length", "≥ 9")
-        );
+    fn every_case_has_its_sentence() {
+        for (differ_at, n_ended, sentence) in [
+            (&[3][..], 1, "The answer differs at token 3"),
+            (&[0], 1, "The answer is the same to the end"),
+            (&[0], 0, "The answer is the same up to the cut at 9 tokens"),
+            (
+                &[1, 1, 1],
+                3,
+                "All 3 answers differ, half of those at the first",
+            ),
+            (
+                &[1, 2, 3],
+                0,
+                "All 3 answers differ within 9 tokens, half of those within 2",
+            ),
+            (&[0, 0], 2, "All 2 answers are the same to the end"),
+            (
+                &[0, 0, 0],
+                1,
+                "All 3 answers are the same, 1 to the end and 2 up to the cut at 9 tokens",
+            ),
+            (
+                &[4, 0],
+                2,
+                "50.0 % of the answers differ, at token 4; 50.0 % are the same to the end",
+            ),
+            (
+                &[0, 8, 5, 0],
+                0,
+                "50.0 % of the answers differ within 9 tokens, half of those within 5; 50.0 % are \
+                 the same up to the cut",
+            ),
+            (
+                &[0, 8, 5, 0, 0],
+                1,
+                "40.0 % of the answers differ within 9 tokens, half of those within 5; 20.0 % are \
+                 the same to the end, 40.0 % up to the cut",
+            ),
+        ] {
+            assert_eq!(said(differ_at, n_ended), sentence);
+        }
     }
 
     #[test]
-    fn every_case_has_its_sentence() {
-        for (differ_at, sentence) in [
-            (&[0][..], "The answer differs at its first token"),
-            (&[1], "The answer is the same for 1 token"),
-            (&[5], "The answer is the same for 5 tokens"),
-            (&[9], "The answer is the same to its end"),
-            (&[0, 0, 0], "All 3 answers differ at their first token"),
-            (
-                &[0, 0, 5],
-                "Half of the answers differ at their first token",
-            ),
-            (&[1, 1, 5], "Half of the answers are the same for 1 token"),
-            (&[2, 5, 9], "Half of the answers are the same for 5 tokens"),
-            (&[2, 9, 9], "Of 3 answers 2 are the same to their end"),
-            (&[9, 9, 9], "All 3 answers are the same to their end"),
-        ] {
-            assert_eq!(said(differ_at), sentence);
-        }
+    fn what_is_left_out_is_said() {
+        let mut of = sample::identical(4.0);
+        assert_eq!(left_out(&of), None);
+        of.n_answers = 38;
+        of.n_near_ties = 2;
+        assert_eq!(left_out(&of).unwrap(), "2 of 40 left out: near ties");
+        of.n_unknown = 1;
+        let both = "3 of 41 left out: 2 near ties, 1 not finite";
+        assert_eq!(left_out(&of).unwrap(), both);
+        (of.n_answers, of.n_differ, of.n_ended) = (0, 0, 0);
+        assert_eq!(sentence(&of), "No greedy answer counts");
     }
 }

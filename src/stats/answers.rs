@@ -1,4 +1,4 @@
-//! The greedy answers of an evaluation, as far as each is followed.
+//! The greedy answers of an evaluation: how far each is the same, and how it ends.
 
 use kl_formats::TokenRecord;
 
@@ -8,26 +8,24 @@ use super::token::is_counted;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers(pub(super) Vec<Answer>);
 
-/// A greedy answer, as far as it is the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A greedy answer of the reference's model, and the first token that the evaluated model would have
+/// chosen otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Answer {
     /// Its window.
     pub(super) window: u32,
     /// The position of the next record, if it is the answer's.
     next_position: u32,
-    /// Tokens from its first on that are the same.
-    pub(super) n_same: u32,
-    pub(super) state: State,
-}
-
-/// The state of an answer after some of its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Same,
-    Differs,
-    /// The token that the model would have chosen is not known: a row is missing or not finite, or two
-    /// tokens are so nearly tied that the reference's own row chooses another than its answer.
-    Lost,
+    pub(super) n_tokens: u32,
+    /// The number of the first token that differs, from 1.
+    pub(super) differs_at: Option<u32>,
+    /// The reference's model ended it: it was not cut.
+    pub(super) has_ended: bool,
+    /// Two tokens are so nearly tied that the reference's own row, computed in another batch, chooses
+    /// another one than its answer.
+    pub(super) has_near_tie: bool,
+    /// Before any token differs, a row is missing or not finite.
+    pub(super) is_unknown: bool,
 }
 
 impl Answers {
@@ -36,31 +34,25 @@ impl Answers {
         let Some(token) = record.next_token().filter(|_| record.is_greedy()) else {
             return;
         };
-        if self
-            .0
-            .last()
-            .is_none_or(|last| last.window != record.window)
-        {
+        let is_new = |last: &Answer| last.window != record.window;
+        if self.0.last().is_none_or(is_new) {
             self.0.push(Answer {
                 window: record.window,
                 next_position: record.position,
-                n_same: 0,
-                state: State::Same,
+                ..Answer::default()
             });
         }
-        let Some(answer) = self.0.last_mut().filter(|of| of.state == State::Same) else {
+        let Some(answer) = self.0.last_mut().filter(|answer| !answer.has_ended) else {
             return;
         };
-        if record.position != answer.next_position || !is_counted(record) {
-            answer.state = State::Lost;
-        } else if record.eval_top != token && record.ref_top != token {
-            // The reference's own row, computed in another batch, no longer chooses its token.
-            answer.state = State::Lost;
-        } else if record.eval_top != token {
-            answer.state = State::Differs;
-        } else {
-            answer.n_same += 1;
-            answer.next_position = record.position.saturating_add(1);
+        answer.n_tokens += 1;
+        answer.has_ended = record.ends_answer();
+        let is_known = record.position == answer.next_position && is_counted(record);
+        answer.has_near_tie |= is_known && record.ref_top != token;
+        answer.next_position = record.position.saturating_add(1);
+        if answer.differs_at.is_none() {
+            answer.is_unknown |= !is_known;
+            answer.differs_at = (record.eval_top != token).then_some(answer.n_tokens);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Identical output: the number of tokens for which a model's own greedy answers are the reference's.
+//! Identical output: how many of a model's own greedy answers are the reference's, and up to which token.
 //!
 //! Where the reference's model answered greedily, its record shows whether the evaluated model would
 //! have chosen the same token. Both have seen the same text up to there, so the first token that
@@ -6,46 +6,45 @@
 
 use serde::Serialize;
 
-use super::answers::{Answer, Answers, State};
+use super::answers::{Answer, Answers};
 use super::cluster::Cluster;
 use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
 use super::proportion::Share;
-use super::survival::{Lifetime, Step, Survival};
 
 /// The most points of the curve at which it falls: more would not show in a plot.
 const CURVE_POINTS: usize = 200;
 
-/// Shares that differ by less are equal: products of fractions are rounded.
-const ROUNDING: f64 = 1e-9;
-
-/// The number of tokens for which the model's greedy answers are the same as the reference's.
+/// The greedy answers of the reference's model that are the evaluated model's too, up to each token.
 ///
-/// An answer counts up to the first token that differs. One that ends before anything differs shows
-/// nothing of more tokens: the Kaplan-Meier estimate uses it for as long as it lasts.
+/// An answer that both models end alike stays the same for ever. Only one that was cut leaves open what
+/// follows, so nothing is stated beyond `cut_at`. Every share is one of `n_answers`.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IdenticalOutput {
-    /// The number of tokens for which half of the answers are the same: the median of the tokens
-    /// before the first that differs. Null where more than half are the same as far as answers
-    /// reach.
-    pub median_tokens: Option<u32>,
-    /// The lower end of the median's interval: for up to so many tokens, all of the share's interval
-    /// is above one half. Null if it always is, and with fewer than two clusters.
-    pub median_lo: Option<u32>,
-    /// The upper end of the median's interval: for more tokens, all of the share's interval is at or
-    /// below one half. Null if it never is, and with fewer than two clusters.
-    pub median_hi: Option<u32>,
-    /// The number of greedy answers.
+    /// The greedy answers that count: all but those left out, which the next three keys count.
     pub n_answers: u64,
-    /// The number of answers that are the same to their end.
-    pub n_identical: u64,
-    /// The share of answers that are the same to their end, however long they are, with its
-    /// clustered interval. An answer does not count if it cannot be followed so far: a row is missing or
-    /// not finite, or the model chooses another token where the reference's own row does, at a near tie.
-    pub share_identical: Estimate,
-    /// The share of answers that are the same for so many tokens: points at 0 and 1, where it falls
-    /// (at most 200 of them), and at the end of the answer that is the same for longest.
+    /// Answers left out because the reference's own row, computed in another batch, chooses another token
+    /// than the answer has: two are nearly tied. Whether the evaluated model agrees there does not matter.
+    pub n_near_ties: u64,
+    /// Answers left out because a row before the first token that differs is missing or not finite.
+    pub n_unknown: u64,
+    /// Answers left out because they were cut before `cut_at`: by `-n`, or by the end of their window.
+    pub n_cut_short: u64,
+    /// The number of tokens at which answers were cut, as by `--generate`; null if none was.
+    pub cut_at: Option<u32>,
+    /// The number of answers that differ.
+    pub n_differ: u64,
+    /// The number of tokens within which half of the answers that differ do so: the median of the number
+    /// of their first token that differs, the lower of two. Null if none differs.
+    pub half_differ_within: Option<u32>,
+    /// The number of answers that are the same, and that both models end.
+    pub n_ended: u64,
+    /// The share of answers that do not differ: the same to the end, or up to `cut_at`. Null without
+    /// answers that count.
+    pub same_to_the_end: Option<Estimate>,
+    /// The share of answers that are still the same after so many tokens: points at 0 and 1, where it
+    /// falls (at most 200 of them), and at `cut_at`, or the end of the longest answer.
     pub curve: Vec<SharePoint>,
 }
 
@@ -55,8 +54,7 @@ pub struct IdenticalOutput {
 pub struct SharePoint {
     /// A number of tokens, from the answer's first.
     pub tokens: u32,
-    /// The share of answers whose first `tokens` tokens are the same, estimated by Kaplan and
-    /// Meier's method.
+    /// The share of answers that do not differ within so many tokens.
     pub share: f64,
     /// The lower end of the share's interval; null with fewer than two clusters.
     pub lo: Option<f64>,
@@ -65,100 +63,92 @@ pub struct SharePoint {
 }
 
 impl IdenticalOutput {
-    /// Estimates it from the greedy answers, by the clusters of their windows; `None` without any.
+    /// Counts the greedy answers, by the clusters of their windows; `None` without any.
     pub(super) fn of(
         answers: &Answers,
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
         let answers = &answers.0;
-        let of_answers: Vec<Cluster> = answers
-            .iter()
-            .map(|answer| clusters.of_window(answer.window))
-            .collect();
-        let lifetimes = answers.iter().zip(&of_answers);
-        let survival = Survival::of(
-            lifetimes
-                .map(|(of, cluster)| lifetime(of, *cluster))
-                .collect(),
-        );
-        let known = answers.iter().zip(&of_answers);
-        let known = known.filter(|(of, _)| of.state != State::Lost);
-        let (is_identical, of_known): (Vec<bool>, Vec<Cluster>) = known
-            .map(|(of, cluster)| (of.state == State::Same, *cluster))
-            .unzip();
-        let estimate = |step: &Step| survival.estimate(step, confidence);
-        let median_end = |of: fn(&Estimate) -> Option<f64>| {
-            first_half(&survival.steps, |step| of(&estimate(step)))
+        let longest = answers.iter().map(|of| of.n_tokens).max()?;
+        let is_cut = |of: &&Answer| !of.has_ended && of.n_tokens == longest;
+        let mut left_out = [0; 3];
+        let mut counted: Vec<&Answer> = Vec::new();
+        for answer in answers {
+            // An answer that was cut before others would count only if it differs early.
+            let is_cut_short = !answer.has_ended && answer.n_tokens < longest;
+            let reasons = [answer.has_near_tie, answer.is_unknown, is_cut_short];
+            match reasons.iter().position(|applies| *applies) {
+                Some(reason) => left_out[reason] += 1,
+                None => counted.push(answer),
+            }
+        }
+        let [n_near_ties, n_unknown, n_cut_short] = left_out;
+        let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
+        let of_answers: Vec<Cluster> = of_answers.collect();
+        // Of no answers there is no share.
+        let share = |tokens: u32| {
+            let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
+            let is_same: Vec<bool> = counted.iter().map(is_same).collect();
+            Some(Share::of(&of_answers, &is_same, confidence)?.estimate)
         };
+        let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
+        differ_at.sort_unstable();
+        let ended = counted
+            .iter()
+            .filter(|of| of.differs_at.is_none() && of.has_ended);
         Some(Self {
-            median_tokens: first_half(&survival.steps, |step| Some(step.share)),
-            median_lo: median_end(|share| share.lo),
-            median_hi: median_end(|share| share.hi),
-            n_answers: answers.len() as u64,
-            n_identical: is_identical.iter().filter(|is| **is).count() as u64,
-            share_identical: Share::of(&of_known, &is_identical, confidence)?.estimate,
-            curve: curve(&survival, answers, estimate),
+            n_answers: counted.len() as u64,
+            n_near_ties,
+            n_unknown,
+            n_cut_short,
+            cut_at: answers.iter().any(|of| is_cut(&of)).then_some(longest),
+            n_differ: differ_at.len() as u64,
+            half_differ_within: differ_at
+                .get(differ_at.len().saturating_sub(1) / 2)
+                .copied(),
+            n_ended: ended.count() as u64,
+            same_to_the_end: share(longest),
+            curve: curve(&differ_at, longest, share),
         })
     }
-}
 
-/// The lifetime of an answer: the number of the token that differs, or that of tokens which are known to
-/// be the same.
-fn lifetime(answer: &Answer, cluster: Cluster) -> Lifetime {
-    let is_event = answer.state == State::Differs;
-    Lifetime {
-        cluster,
-        end: answer.n_same + u32::from(is_event),
-        is_event,
+    /// The number of answers that are the same up to [`Self::cut_at`], and that go on.
+    pub fn n_cut(&self) -> u64 {
+        self.n_answers - self.n_differ - self.n_ended
+    }
+
+    /// The number of answers that are left out.
+    pub fn n_left_out(&self) -> u64 {
+        self.n_near_ties + self.n_unknown + self.n_cut_short
     }
 }
 
-/// The tokens before the first step at which a share, or an end of its interval, is at most one
-/// half. The share falls, and so do the ends but for little: the steps are first looked at in
-/// strides.
-fn first_half(steps: &[Step], of: impl Fn(&Step) -> Option<f64>) -> Option<u32> {
-    let is_past = |step: &&Step| of(step).is_some_and(|share| share <= 0.5 + ROUNDING);
-    let mut strides = steps.chunks(steps.len().div_ceil(CURVE_POINTS).max(1));
-    let stride = strides.find(|stride| stride.last().as_ref().is_some_and(is_past))?;
-    Some(stride.iter().find(is_past)?.time - 1)
-}
-
-/// The points of the curve, from 0 tokens to the end of the longest answer.
+/// The points of the curve, from 0 tokens to the end of the longest answer. `differ_at` ascends.
 fn curve(
-    survival: &Survival,
-    answers: &[Answer],
-    estimate: impl Fn(&Step) -> Estimate,
+    differ_at: &[u32],
+    longest: u32,
+    share: impl Fn(u32) -> Option<Estimate>,
 ) -> Vec<SharePoint> {
-    let point = |step: &Step| {
-        let Estimate { value, lo, hi } = estimate(step);
-        SharePoint {
-            tokens: step.time,
-            share: value,
-            lo,
-            hi,
-        }
-    };
-    let mut curve = vec![SharePoint {
-        tokens: 0,
-        share: 1.0,
-        lo: Some(1.0),
-        hi: Some(1.0),
-    }];
-    let first = survival.steps.first().map_or(u32::MAX, |step| step.time);
-    let longest = answers.iter().map(|of| of.n_same).max().unwrap_or(0);
-    if first > 1 && longest >= 1 {
-        curve.push(point(&survival.at(1)));
-    }
+    let mut steps = differ_at.to_vec();
+    steps.dedup();
     // The last of each stride, so that the curve ends as low as it gets.
-    let strides = survival
-        .steps
-        .chunks(survival.steps.len().div_ceil(CURVE_POINTS).max(1));
-    curve.extend(strides.filter_map(|stride| stride.last()).map(point));
-    if curve.last().is_some_and(|last| last.tokens < longest) {
-        curve.push(point(&survival.at(longest)));
-    }
-    curve
+    let strides = steps.chunks(steps.len().div_ceil(CURVE_POINTS).max(1));
+    let steps = strides.filter_map(|stride| stride.last().copied());
+    let mut tokens: Vec<u32> = [1].into_iter().chain(steps).chain([longest]).collect();
+    tokens.dedup();
+    let start = Estimate::within(1.0, 1.0, 1.0);
+    let points = tokens
+        .into_iter()
+        .filter_map(|tokens| Some((tokens, share(tokens)?)));
+    let points = [(0, start)].into_iter().chain(points);
+    let point = |(tokens, of): (u32, Estimate)| SharePoint {
+        tokens,
+        share: of.value,
+        lo: of.lo,
+        hi: of.hi,
+    };
+    points.map(point).collect()
 }
 
 #[cfg(test)]
@@ -166,40 +156,74 @@ mod tests {
     use kl_formats::TokenRecord;
 
     use super::*;
-    use crate::stats::oracle::summary;
-    use crate::stats::{ClusterRule, Statistics};
+    use crate::stats::ClusterRule;
+    use crate::stats::oracle::{Lcg, summary};
 
     const N_PROMPT: u32 = 3;
 
-    /// The record of an answer's `i`-th token, which is the same or not.
-    fn token(window: u32, i: u32, is_same: bool) -> TokenRecord {
-        TokenRecord {
-            window,
-            position: N_PROMPT - 1 + i,
-            token: 7,
-            ref_top: 7,
-            eval_top: if is_same { 7 } else { 8 },
-            flags: TokenRecord::NEXT_IS_GREEDY,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
-            ..TokenRecord::default()
-        }
+    /// A greedy answer of a made-up reference.
+    #[derive(Clone, Copy)]
+    struct MadeUp {
+        n_tokens: u32,
+        /// The number of the first token that differs; beyond the end, none does.
+        differs_at: u32,
+        has_ended: bool,
     }
 
-    /// The records of answers of so many tokens, of which one differs; where it is beyond the end,
-    /// none does.
-    fn answers(of: &[(u32, u32)]) -> Vec<TokenRecord> {
-        let windows = (0..).zip(of);
-        let records = windows.flat_map(|(window, &(n, differs_at))| {
-            (0..n).map(move |i| token(window, i, i != differs_at))
-        });
+    /// Answers that the model ended, of so many tokens, of which the first that differs has this number.
+    fn ended(of: &[(u32, u32)]) -> Vec<MadeUp> {
+        let answer = |&(n_tokens, differs_at)| MadeUp {
+            n_tokens,
+            differs_at,
+            has_ended: true,
+        };
+        of.iter().map(answer).collect()
+    }
+
+    /// The same answers, cut at so many tokens.
+    fn cut(answers: &[MadeUp], at: u32) -> Vec<MadeUp> {
+        let answer = |of: &MadeUp| MadeUp {
+            n_tokens: of.n_tokens.min(at),
+            has_ended: of.n_tokens <= at,
+            ..*of
+        };
+        answers.iter().map(answer).collect()
+    }
+
+    fn records(answers: &[MadeUp]) -> Vec<TokenRecord> {
+        let record = |window: u32, of: &MadeUp, i: u32| {
+            let ends = of.has_ended && i == of.n_tokens;
+            TokenRecord {
+                window,
+                position: N_PROMPT - 2 + i,
+                token: 7,
+                ref_top: 7,
+                eval_top: if i == of.differs_at { 8 } else { 7 },
+                flags: TokenRecord::NEXT_IS_GREEDY
+                    | if ends {
+                        TokenRecord::NEXT_ENDS_ANSWER
+                    } else {
+                        0
+                    },
+                ref_top_rank: 1,
+                eval_top_rank: 1,
+                ..TokenRecord::default()
+            }
+        };
+        let windows = (0..).zip(answers);
+        let records =
+            windows.flat_map(|(window, of)| (1..=of.n_tokens).map(move |i| record(window, of, i)));
         records.collect()
     }
 
-    fn of(records: &[TokenRecord]) -> IdenticalOutput {
+    fn measured(records: &[TokenRecord]) -> IdenticalOutput {
         summary(records, ClusterRule::Window)
             .identical_output
             .unwrap()
+    }
+
+    fn of(answers: &[MadeUp]) -> IdenticalOutput {
+        measured(&records(answers))
     }
 
     fn curve(of: &IdenticalOutput) -> Vec<(u32, f64)> {
@@ -207,122 +231,146 @@ mod tests {
         points.map(|point| (point.tokens, point.share)).collect()
     }
 
-    /// By hand: 4 answers have a first token and one differs there, 3 a second, 2 a third and one
-    /// differs, 1 more.
+    /// The share that is still the same after so many tokens.
+    fn share_after(of: &IdenticalOutput, tokens: u32) -> f64 {
+        let point = of.curve.iter().rfind(|point| point.tokens <= tokens);
+        point.unwrap().share
+    }
+
+    /// By hand: of 4 answers one differs at its first token and one at its third; one ends alike after two.
     #[test]
-    fn an_answer_counts_up_to_its_first_token_that_differs() {
-        let of = of(&answers(&[(6, 2), (5, 0), (2, 9), (8, 8)]));
-        assert_eq!(
-            curve(&of),
-            [(0, 1.0), (1, 0.75), (3, 0.75 * 0.5), (8, 0.75 * 0.5)]
-        );
-        assert_eq!((of.n_answers, of.n_identical), (4, 2));
-        assert_eq!(of.share_identical.value, 0.5);
-        assert_eq!(of.median_tokens, Some(2));
-        let [first, .., last] = of.curve[..] else {
+    fn an_answer_that_ends_alike_stays_the_same() {
+        let answers = ended(&[(6, 3), (5, 1), (2, 9), (8, 9)]);
+        let whole = of(&answers);
+        assert_eq!(curve(&whole), [(0, 1.0), (1, 0.75), (3, 0.5), (8, 0.5)]);
+        assert_eq!((whole.n_answers, whole.n_differ, whole.n_ended), (4, 2, 2));
+        assert_eq!((whole.cut_at, whole.half_differ_within), (None, Some(1)));
+        let [start, .., last] = whole.curve[..] else {
             panic!()
         };
-        assert_eq!((first.lo, first.hi), (Some(1.0), Some(1.0)));
-        assert_eq!((last.lo, last.hi), (of.curve[2].lo, of.curve[2].hi));
+        assert_eq!((start.lo, start.hi), (Some(1.0), Some(1.0)));
+        let same = whole.same_to_the_end.unwrap();
+        assert_eq!((same.value, same.lo, same.hi), (0.5, last.lo, last.hi));
+        // Only the last answer is open after 4 tokens.
+        let part = of(&cut(&answers, 4));
+        assert_eq!(curve(&part), [(0, 1.0), (1, 0.75), (3, 0.5), (4, 0.5)]);
+        assert_eq!((part.cut_at, part.n_ended, part.n_cut()), (Some(4), 1, 1));
+    }
+
+    /// 244 answers, and the same ones cut at 16, 64 and 192 tokens: what is stated of one cut is true of
+    /// all of them.
+    #[test]
+    fn cuts_of_the_same_answers_agree() {
+        let mut random = Lcg::new(244);
+        let mut answer = || MadeUp {
+            n_tokens: 4 + (300.0 * random.uniform().powi(2)) as u32,
+            differs_at: (8.0 / (random.uniform() + 1e-3)) as u32,
+            has_ended: true,
+        };
+        let answers: Vec<MadeUp> = (0..244).map(|_| answer()).collect();
+        let whole = of(&answers);
+        assert!(whole.n_differ > 60 && whole.n_ended > 60);
+        for at in [16, 64, 192] {
+            let part = of(&cut(&answers, at));
+            assert_eq!((part.n_answers, part.cut_at), (244, Some(at)));
+            for tokens in 0..=at {
+                assert_eq!(share_after(&part, tokens), share_after(&whole, tokens));
+            }
+            assert_eq!(part.same_to_the_end.unwrap().value, share_after(&whole, at));
+            assert!(part.n_ended <= whole.n_ended && part.n_ended + part.n_cut() >= whole.n_ended);
+            let differ = |tokens| 244.0 * (1.0 - share_after(&whole, tokens));
+            let half = part.half_differ_within.unwrap();
+            assert_eq!(differ(at).round() as u64, part.n_differ);
+            assert!(2.0 * differ(half) >= differ(at) && 2.0 * differ(half - 1) < differ(at));
+        }
     }
 
     #[test]
     fn tokens_after_the_first_that_differs_do_not_matter() {
-        let mut records = answers(&[(6, 2), (6, 9)]);
-        let short = of(&records);
-        for record in records.iter_mut().filter(|record| record.window == 0) {
-            if record.position > N_PROMPT + 1 {
-                record.eval_top = 99;
-            }
+        let answers = ended(&[(6, 3), (6, 9)]);
+        let mut records = records(&answers);
+        for record in &mut records[3..6] {
+            (record.eval_top, record.kld) = (99, f64::NAN);
         }
-        assert_eq!(of(&records), short);
+        assert_eq!(measured(&records), of(&answers));
     }
 
     /// A row that is not finite or not there leaves open what the model would have answered.
     #[test]
-    fn what_is_not_known_ends_an_answer() {
-        let mut records = answers(&[(6, 4), (6, 9)]);
+    fn an_answer_that_cannot_be_followed_is_left_out() {
+        let mut records = records(&ended(&[(6, 5), (6, 9)]));
         records[2].flags |= TokenRecord::EVAL_NOT_FINITE;
-        let lost = of(&records);
-        assert_eq!(curve(&lost), [(0, 1.0), (1, 1.0), (6, 1.0)]);
-        assert_eq!((lost.n_answers, lost.n_identical), (2, 1));
+        let lost = measured(&records);
+        assert_eq!((lost.n_answers, lost.n_unknown, lost.n_ended), (1, 1, 1));
         records.remove(2);
-        assert_eq!(of(&records), lost);
+        assert_eq!(measured(&records), lost);
     }
 
-    /// Where the reference's own row chooses another token than its answer has, two are nearly tied.
+    /// Where the reference's own row chooses another token than its answer has, two are nearly tied: the
+    /// answer is left out, whether the model agrees there, differs there, or has differed before.
     #[test]
-    fn a_near_tie_is_no_difference() {
-        let mut records = answers(&[(6, 4), (6, 3)]);
-        records[2].ref_top = 8;
-        records[4].ref_top = 8;
-        let tied = of(&records);
-        assert_eq!(curve(&tied), [(0, 1.0), (1, 1.0), (4, 0.5)]);
-        assert_eq!((tied.n_answers, tied.n_identical), (2, 0));
-        assert_eq!(tied.share_identical.value, 0.0);
+    fn an_answer_with_a_near_tie_is_left_out() {
+        let mut records = records(&ended(&[(6, 9), (6, 2), (6, 1), (6, 9), (6, 4)]));
+        for answer in 0..3 {
+            records[6 * answer + 1].ref_top = 8;
+        }
+        let tied = measured(&records);
+        assert_eq!((tied.n_answers, tied.n_near_ties), (2, 3));
+        assert_eq!((tied.n_left_out(), tied.n_differ, tied.n_ended), (3, 1, 1));
+        records.iter_mut().for_each(|record| record.ref_top = 8);
+        let all = measured(&records);
+        assert_eq!((all.n_answers, all.same_to_the_end), (0, None));
+    }
+
+    /// By `-n`, or by the end of a window.
+    #[test]
+    fn an_answer_that_is_cut_before_others_is_left_out() {
+        let mut answers = ended(&[(6, 9), (8, 9), (4, 9), (3, 2)]);
+        for answer in &mut answers[1..] {
+            answer.has_ended = false;
+        }
+        let of_cut = of(&answers);
+        assert_eq!((of_cut.n_answers, of_cut.n_cut_short), (2, 2));
+        assert_eq!((of_cut.cut_at, of_cut.n_cut()), (Some(8), 1));
+        // None but such ones were cut.
+        answers[1].has_ended = true;
+        assert_eq!((of(&answers).cut_at, of(&answers).n_ended), (None, 2));
     }
 
     #[test]
     fn only_greedy_answers_count() {
-        let mut records = answers(&[(6, 4), (6, 9)]);
+        let mut records = records(&ended(&[(6, 4), (6, 9)]));
         for record in &mut records[..6] {
             record.flags = 0;
         }
-        let of_one = of(&records);
-        assert_eq!((of_one.n_answers, of_one.n_identical), (1, 1));
+        let of_one = measured(&records);
+        assert_eq!((of_one.n_answers, of_one.n_ended), (1, 1));
+        assert!(of_one.curve[1..].iter().all(|point| point.lo.is_none()));
         for record in &mut records {
             record.flags = 0;
         }
-        assert_eq!(
-            summary(&records, ClusterRule::Window).identical_output,
-            None
-        );
-        assert_eq!(summary(&[], ClusterRule::Window).identical_output, None);
-    }
-
-    #[test]
-    fn all_the_same_all_different_and_a_single_answer() {
-        let same = of(&answers(&[(5, 9); 40]));
-        assert_eq!(curve(&same), [(0, 1.0), (1, 1.0), (5, 1.0)]);
-        assert_eq!((same.median_tokens, same.median_lo), (None, None));
-        assert_eq!((same.n_identical, same.share_identical.value), (40, 1.0));
-        assert!(same.curve[2].lo.unwrap() > 0.9);
-        let different = of(&answers(&[(5, 0); 40]));
-        assert_eq!(curve(&different), [(0, 1.0), (1, 0.0)]);
-        let median = (
-            different.median_lo,
-            different.median_tokens,
-            different.median_hi,
-        );
-        assert_eq!(median, (Some(0), Some(0), Some(0)));
-        assert!(different.curve[1].hi.unwrap() < 0.1);
-        let single = of(&answers(&[(5, 3)]));
-        assert_eq!(curve(&single), [(0, 1.0), (1, 1.0), (4, 0.0)]);
-        assert_eq!((single.median_tokens, single.median_hi), (Some(3), None));
-        assert!(single.curve[1..].iter().all(|point| point.lo.is_none()));
+        let summary = |records| summary(records, ClusterRule::Window).identical_output;
+        assert_eq!((summary(&records), summary(&[])), (None, None));
     }
 
     /// Of 300 answers another one differs at each token.
     #[test]
     fn a_long_curve_has_few_points_and_an_exact_median() {
-        let each: Vec<(u32, u32)> = (0..300).map(|i| (300, i)).collect();
-        let long = of(&answers(&each));
+        let each: Vec<(u32, u32)> = (1..=300).map(|i| (300, i)).collect();
+        let long = of(&ended(&each));
         assert!(long.curve.len() <= CURVE_POINTS + 2);
-        for pair in long.curve.windows(2) {
-            assert!(pair[0].tokens < pair[1].tokens && pair[0].share >= pair[1].share);
+        for (tokens, share) in curve(&long) {
+            assert_eq!(share, f64::from(300 - tokens) / 300.0);
         }
         assert_eq!(curve(&long).last(), Some(&(300, 0.0)));
-        // Half of 0, 1, .. 299.
-        assert_eq!(long.median_tokens, Some(149));
-        // The k for which scipy's Jeffreys interval of k in 300 samples holds one half, but for t.
-        assert_eq!((long.median_lo, long.median_hi), (Some(132), Some(167)));
+        assert_eq!(long.half_differ_within, Some(150));
     }
 
     /// Answers of a conversation are alike, so that half as many tell half as much.
     #[test]
     fn answers_in_a_block_count_as_one() {
         let each: Vec<(u32, u32)> = (0..40).map(|i| (30, i / 4 * 2 + 3)).collect();
-        let records = answers(&each);
+        let records = records(&ended(&each));
         let by = |rule| summary(&records, rule).identical_output.unwrap();
         let (by_window, by_block) = (by(ClusterRule::Window), by(ClusterRule::Block));
         assert_eq!(curve(&by_window), curve(&by_block));
@@ -331,19 +379,5 @@ mod tests {
             middle.hi.unwrap() - middle.lo.unwrap()
         };
         assert!(width(&by_block) > 1.5 * width(&by_window));
-        assert!(by_block.median_lo < by_window.median_lo);
-        assert!(by_block.median_hi > by_window.median_hi);
-    }
-
-    #[test]
-    fn the_json_has_these_keys() {
-        let statistics: Statistics =
-            crate::stats::oracle::statistics(&answers(&[(2, 1), (2, 9)]), &[], ClusterRule::Window);
-        let json = serde_json::to_value(statistics.summary).unwrap();
-        let json = &json["identical_output"];
-        assert_eq!(json["median_tokens"], 1);
-        assert_eq!(json["median_hi"], serde_json::Value::Null);
-        assert_eq!(json["curve"][2]["tokens"], 2);
-        assert_eq!(json["curve"][2]["share"], 0.5);
     }
 }

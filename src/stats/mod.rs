@@ -7,7 +7,7 @@
 //!    `runs`, `spans` and greedy `answers`;
 //! 2. `windows`: the sums of each window; `parts`, `neighbours`, `clusters`: tokens in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
-//! 4. `clustered_mean`, `quantile`, `proportion`, `survival`: estimates that have such intervals;
+//! 4. `clustered_mean`, `quantile`, `proportion`: estimates that have such intervals;
 //! 5. `distribution`, `acceptance`, `perplexity`, `delta_p`, `identical_output`, `breakdown`: the
 //!    parts of a report;
 //! 6. `summary`: all of them.
@@ -60,7 +60,6 @@ mod span_ratio;
 mod spans;
 mod spread;
 mod summary;
-mod survival;
 mod token;
 mod until;
 mod windows;

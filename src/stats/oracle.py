@@ -56,53 +56,6 @@ def records():
     return rows
 
 
-def lifetimes(n):
-    """(end, whether the event happened) of n lifetimes with ties; three in a row are equally hard."""
-    lcg = Lcg(n)
-    rows = []
-    for i in range(n):
-        if i % 3 == 0:
-            hard = lcg.uniform()
-        event, last = 1 + int(30 * hard * lcg.uniform()), 5 + lcg.below(15)
-        rows.append((min(event, last), event <= last))
-    return np.array(rows)
-
-
-def kaplan_meier(n):
-    """Each step's share with its interval: scipy's Greenwood variance, and the clusters' by the
-    derivative of the share by each cluster's weight, in steps of an imaginary number."""
-    rows = lifetimes(n)
-    end, seen = rows[:, 0], rows[:, 1].astype(bool)
-    data = stats.CensoredData(uncensored=end[seen], right=end[~seen])
-    sf = stats.ecdf(data).sf
-    ends = sf.confidence_interval(0.01, method="linear")
-    z = stats.norm.ppf((1 + 0.01) / 2)
-    step = {q: (p, (high - p) / z) for q, p, high in
-            zip(sf.quantiles, sf.probabilities, ends.high.probabilities)}
-
-    def weighted(weights, t):
-        share = 1
-        for time in np.unique(end[seen & (end <= t)]):
-            share *= 1 - weights[seen & (end == time)].sum() / weights[end >= time].sum()
-        return share
-
-    out = []
-    for together in [1, 3]:
-        cluster = np.arange(n) // together
-        g = n // together
-        for t in np.unique(end[seen]):
-            share, se = step[t]
-            # With lifetimes as clusters, the design effect is 1.
-            variance = se**2 * n / (n - 1)
-            derivatives = [weighted(1 + 1e-20j * (cluster == c), t).imag / 1e-20 for c in range(g)]
-            clustered = g / (g - 1) * np.square(derivatives).sum()
-            t_over_z = stats.t.ppf(0.975, g - 1) / stats.norm.ppf(0.975)
-            m = share * (1 - share) / se**2 / max(1, clustered / variance * t_over_z**2)
-            lo, hi = stats.beta.ppf([0.025, 0.975], share * m + 0.5, (1 - share) * m + 0.5)
-            out.append((together, int(t), share, lo, hi))
-    return out
-
-
 def table(name, kind, rows):
     print(f"    const {name}: [{kind}; {len(rows)}] = [")
     for row in rows:
@@ -524,6 +477,5 @@ if __name__ == "__main__":
     print(f"const STRATIFIED: (f64, f64, f64) = {stratified()};\n")
     table("LONG", "(f64, f64, f64)", long_windows())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
-    table("KAPLAN_MEIER", "(u32, u32, f64, f64, f64)", kaplan_meier(60))
     summary("BY_WINDOW", 1)
     summary("BY_BLOCK", 4)

@@ -57,7 +57,7 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
-    /// The number of tokens for which the model's greedy answers are the reference's; absent where
+    /// How many of the model's greedy answers are the reference's, and up to which token; absent where
     /// the reference's model has not answered greedily.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identical_output: Option<IdenticalOutput>,

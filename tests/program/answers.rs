@@ -24,15 +24,15 @@ fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
     specs.iter().map(answer).collect()
 }
 
-/// Writes a copy of the f16 model that ends an answer with `token`, named `ending.gguf`.
-fn with_end(session: &Session, token: u32) {
-    let mut model = fs::read(fixture("f16")).unwrap();
+/// Writes a copy of the fixture `name` that ends an answer with `token`, as `name` with `.gguf`.
+pub fn with_end(session: &Session, name: &str, token: u32) {
+    let mut model = fs::read(fixture(name)).unwrap();
     let key = b"tokenizer.ggml.eos_token_id";
     let at = model.windows(key.len()).position(|bytes| bytes == key);
     // The key is followed by the type, 4 for u32, and the value.
     let value = at.unwrap() + key.len() + 4;
     model[value..value + 4].copy_from_slice(&token.to_le_bytes());
-    session.write("ending.gguf", model);
+    session.write(&format!("{name}.gguf"), model);
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn an_answer_ends_where_the_model_ends_it() {
     let long = answers(&session, "long.gz");
     assert!(long.iter().all(|answer| answer.len() == 40));
     let end = long[0][9];
-    with_end(&session, end);
-    session.ok(&call("ending.gguf", "short.gz", "--encoding f32"));
+    with_end(&session, "f16", end);
+    session.ok(&call("f16.gguf", "short.gz", "--encoding f32"));
     let short = answers(&session, "short.gz");
     assert!(short[0].len() <= 10);
     for (long, short) in long.iter().zip(&short) {
@@ -117,7 +117,7 @@ fn an_answer_ends_where_the_model_ends_it() {
     }
     let n_rows = short.iter().map(|answer| answer.len() as u64).sum::<u64>();
     assert_eq!(session.header("short.gz").n_rows, n_rows);
-    let itself = session.result("-m ending.gguf -r short.gz --no-sidecar");
+    let itself = session.result("-m f16.gguf -r short.gz --no-sidecar");
     assert_eq!(
         (&itself["kld"]["max"], &itself["n_tokens"]),
         (&0.0.into(), &n_rows.into())
@@ -129,16 +129,12 @@ fn an_answer_ends_where_the_model_ends_it() {
 fn parts_whose_answers_end_make_the_bytes_of_one_run() {
     let session = Session::new();
     session.ok(&call("@f16", "long.gz", ""));
-    with_end(&session, answers(&session, "long.gz")[0][9]);
+    with_end(&session, "f16", answers(&session, "long.gz")[0][9]);
     for flags in ["--temp 1 --seed 4", "--encoding hidden"] {
-        session.ok(&call(
-            "ending.gguf",
-            "whole.gz",
-            &format!("{flags} --force"),
-        ));
+        session.ok(&call("f16.gguf", "whole.gz", &format!("{flags} --force")));
         for part in 0..3 {
             let shard = format!("{flags} --shard {part}/3 --force");
-            session.ok(&call("ending.gguf", &format!("part.{part}.gz"), &shard));
+            session.ok(&call("f16.gguf", &format!("part.{part}.gz"), &shard));
         }
         session.ok("info part.1.gz").prints(&["at most"]);
         session.ok("merge merged.gz part.2.gz part.0.gz part.1.gz -q --force");

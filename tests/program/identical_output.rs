@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use serde_json::{Value, json};
+
+use crate::answers::with_end;
 use crate::numbers::Window;
 use crate::session::{Session, fixture};
 
@@ -89,32 +92,89 @@ fn a_quants_own_answers_differ_where_its_sidecar_says() {
         }
         let json = session.read_json(&format!("{quant}.json"));
         let identical = &json["models"][0]["identical_output"];
-        assert_eq!(identical["n_answers"], N);
+        assert_eq!(
+            (&identical["n_answers"], &identical["cut_at"]),
+            (&json!(N), &json!(48))
+        );
         let n_same = own.iter().filter(|own| own.is_none()).count();
-        assert_eq!(identical["n_identical"], n_same);
+        assert_eq!(identical["n_differ"], N - n_same);
         // So many differ, or nothing is shown.
         let least = BTreeMap::from([("q8", 1), ("q4", 10), ("q2", 50)]);
         assert!(N - n_same >= least[quant], "{quant}: {n_same} are the same");
     }
 }
 
+/// An answer that both models end stays the same for ever, so that the shares do not depend on the cut.
 #[test]
-fn the_report_says_for_how_many_tokens_answers_are_the_same() {
+fn cuts_of_the_same_answers_have_the_same_shares() {
+    const N: usize = 30;
+    const CUTS: [u64; 3] = [48, 24, 12];
+    let one_by_one = "-np 1 -b 1 -ub 1";
+    let session = with_reference(N, &format!("--generate 12 {one_by_one}"));
+    // A token that many answers have.
+    let all = answers(&session, "ref.gz").concat();
+    let n_of = |token: &u32| all.iter().filter(|other| *other == token).count();
+    let end = *all.iter().max_by_key(|token| n_of(token)).unwrap();
+    with_end(&session, "f16", end);
+    with_end(&session, "q4", end);
+    let cuts = CUTS.map(|cut| {
+        session.ok(&format!(
+            "-m f16.gguf --prompts prompts.txt -w ref.gz --force -q --generate {cut} {one_by_one}"
+        ));
+        let ended = answers(&session, "ref.gz").into_iter();
+        let n_ended = ended.filter(|answer| answer.last() == Some(&end)).count() as u64;
+        session.ok("-m q4.gguf -r ref.gz --no-sidecar --json q4.json -q");
+        let of = session.read_json("q4.json")["models"][0]["identical_output"].take();
+        let [n_differ, n_same] = ["n_differ", "n_ended"].map(|key| of[key].as_u64().unwrap());
+        assert!(
+            0 < n_same && n_same <= n_ended && n_ended <= n_same + n_differ,
+            "{of}"
+        );
+        of
+    });
+    // Without a vocabulary, an answer of fewer tokens than were asked for has ended.
+    fs::copy(session.path("ref.gz"), session.path("copy.gz")).unwrap();
+    let ended = answers(&session, "ref.gz").into_iter();
+    let n_early = ended.filter(|answer| answer.len() < 12).count();
+    session.ok("compare ref.gz copy.gz --no-sidecar --json copy.json -q");
+    let of = &session.read_json("copy.json")["models"][0]["identical_output"];
+    assert_eq!(
+        (&of["n_ended"], &of["n_differ"]),
+        (&json!(n_early), &json!(0))
+    );
+    let share = |of: &Value, tokens: u64| {
+        let curve = of["curve"].as_array().unwrap();
+        let within = |point: &&Value| point["tokens"].as_u64().unwrap() <= tokens;
+        curve.iter().rfind(within).unwrap()["share"].clone()
+    };
+    for (of, cut) in cuts.iter().zip(CUTS) {
+        for tokens in 0..=cut {
+            assert_eq!(
+                share(of, tokens),
+                share(&cuts[0], tokens),
+                "{tokens} of {cut}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_report_says_how_many_answers_are_the_same() {
     let session = with_reference(5, "--generate 12 -b 1 -ub 1");
     let run = session.ok("-m @f16 -r ref.gz --no-sidecar -q");
-    run.prints(&["All 5 answers are the same to their end"]);
+    run.prints(&["All 5 answers are the same up to the cut at 12 tokens"]);
     session.ok("-m @q2 -r ref.gz --sidecar q2.kls -q");
     // A run and a report print the same; so does a gate.
     let run = session.ok("report q2.kls --json q2.json");
     let json = session.read_json("q2.json");
     let identical = &json["models"][0]["identical_output"];
-    let share = identical["share_identical"]["value"].as_f64().unwrap();
+    let share = identical["same_to_the_end"]["value"].as_f64().unwrap();
     run.prints(&["greedy answers", &format!("{:.2} %", 100.0 * share)]);
     let gate = "-m @q2 -r ref.gz --no-sidecar -q --fail-if";
     session.ok(&format!("{gate} 'identical_output.n_answers < 5'"));
     session.fails(
-        &format!("{gate} 'identical_output.share_identical >= 0'"),
+        &format!("{gate} 'identical_output.same_to_the_end >= 0'"),
         3,
-        &["identical_output.share_identical"],
+        &["identical_output.same_to_the_end"],
     );
 }

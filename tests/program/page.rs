@@ -171,7 +171,7 @@ fn a_browser_draws_answers_and_spans() {
     let report = session.ok("report . --html page.html --json report.json -q");
     report.prints(&[
         "By span, and how many times as far as q8_0, the best",
-        "Greedy answers: for how many tokens they are the original's",
+        "Greedy answers that are the original's to the end or the cut at 40 tokens",
         "Tokens that the quant drafts and the original accepts",
     ]);
     let json = session.read_json("report.json");
@@ -188,8 +188,8 @@ fn a_browser_draws_answers_and_spans() {
             ("acceptance", "/acceptance/mean/value"),
             ("acceptance_hi", "/acceptance/mean/hi"),
             ("accepted_of_8", "/acceptance/drafted/7/accepted/value"),
-            ("identical_tokens", "/identical_output/median_tokens"),
-            ("identical_answers", "/identical_output/n_identical"),
+            ("same_to_the_end", "/identical_output/same_to_the_end/value"),
+            ("half_differ_within", "/identical_output/half_differ_within"),
             ("greedy_answers", "/identical_output/n_answers"),
         ] {
             assert_eq!(cell(title), number(key), "{title}");

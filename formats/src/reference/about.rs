@@ -1,5 +1,6 @@
 //! The description of a reference, whatever its kind.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -101,11 +102,12 @@ pub struct Sampling {
 }
 
 impl Prompts {
-    /// Returns true if the token at `index` of window `window` is one that the model chose greedily.
-    pub fn is_greedy(&self, window: u32, index: u32) -> bool {
-        let prompt = self.list.get(window as usize);
-        let is_generated = prompt.is_some_and(|prompt| index >= prompt.n_tokens);
-        is_generated && self.generated.is_some() && self.sampling.is_none()
+    /// The tokens of window `window`, of `n_tokens` tokens, that the model chose greedily, and the most
+    /// that it was to choose; `None` without any.
+    pub fn greedy(&self, window: u32, n_tokens: u32) -> Option<(Range<u32>, u32)> {
+        let most = self.generated.filter(|_| self.sampling.is_none())?;
+        let prompt = self.list.get(window as usize)?;
+        Some((prompt.n_tokens..n_tokens, most))
     }
 
     /// A label for each prompt: its text, or that of the user's last message.

@@ -38,7 +38,8 @@ pub struct TokenRecord {
     /// The actual next token; `u32::MAX` at a window's last position, which has none.
     pub token: u32,
     /// [`TokenRecord::REF_NOT_FINITE`], [`TokenRecord::EVAL_NOT_FINITE`],
-    /// [`TokenRecord::NEXT_IS_SPECIAL`], [`TokenRecord::NEXT_IS_GREEDY`].
+    /// [`TokenRecord::NEXT_IS_SPECIAL`], [`TokenRecord::NEXT_IS_GREEDY`],
+    /// [`TokenRecord::NEXT_ENDS_ANSWER`].
     pub flags: u32,
     /// The token with the reference's largest logit, the first of equals.
     pub ref_top: u32,
@@ -82,6 +83,8 @@ impl TokenRecord {
     pub const NEXT_IS_SPECIAL: u32 = 4;
     /// The next token is part of an answer that the reference's model gave greedily.
     pub const NEXT_IS_GREEDY: u32 = 8;
+    /// The reference's model ended a greedy answer with the next token: the answer was not cut.
+    pub const NEXT_ENDS_ANSWER: u32 = 16;
 
     /// Returns true if the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
@@ -96,6 +99,11 @@ impl TokenRecord {
     /// Returns true if the reference's model chose the next token greedily.
     pub fn is_greedy(&self) -> bool {
         self.flags & Self::NEXT_IS_GREEDY != 0
+    }
+
+    /// Returns true if the reference's model ended a greedy answer with the next token.
+    pub fn ends_answer(&self) -> bool {
+        self.flags & Self::NEXT_ENDS_ANSWER != 0
     }
 
     /// The actual next token, if there is one.

@@ -262,7 +262,7 @@ impl Evaluation<'_> {
     }
 
     /// Marks the records of a window of `n_tokens` with what its rows do not show: its group, and the
-    /// span of each next token, and if that is special or was chosen greedily.
+    /// span of each next token, and if that is special, was chosen greedily or ends an answer.
     fn mark(&self, records: &mut [TokenRecord], n_tokens: usize) {
         let Some(window) = records.first().map(|record| record.window) else {
             return;
@@ -274,12 +274,25 @@ impl Evaluation<'_> {
         let spans = prompt.into_iter().flat_map(Prompt::span_of_each);
         let spans: Vec<u32> = spans.take(n_tokens).collect();
         let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
+        let greedy = prompts.and_then(|of| of.greedy(window, n_tokens as u32));
+        let (greedy, most) = greedy.unwrap_or_default();
         for record in records {
             let next = record.position + 1;
             record.group = group;
             record.span = spans.get(next as usize).copied().unwrap_or(0);
-            if prompts.is_some_and(|of| of.is_greedy(window, next)) {
+            if greedy.contains(&next) {
                 record.flags |= TokenRecord::NEXT_IS_GREEDY;
+                let is_last = next + 1 == greedy.end;
+                let ends = match (self.tokens, record.next_token()) {
+                    (Some(of), Some(token)) => of.is_end_of_generation(token),
+                    // Without a vocabulary: there was room for more.
+                    _ => {
+                        is_last && greedy.len() < most as usize && greedy.end < self.reference.n_ctx
+                    }
+                };
+                if ends {
+                    record.flags |= TokenRecord::NEXT_ENDS_ANSWER;
+                }
             }
             if record.next_token().is_some_and(is_special) {
                 record.flags |= TokenRecord::NEXT_IS_SPECIAL;

@@ -69,10 +69,10 @@ const COLUMNS: [(&str, &str); 63] = [
     ("accepted_of_4", "acceptance.drafted4"),
     ("accepted_of_8", "acceptance.drafted8"),
     ("accepted_of_16", "acceptance.drafted16"),
-    ("identical_tokens", "identical_output.median_tokens"),
-    ("identical_tokens_lo", "identical_output.median_lo"),
-    ("identical_tokens_hi", "identical_output.median_hi"),
-    ("identical_answers", "identical_output.n_identical"),
+    ("same_to_the_end", "identical_output.same_to_the_end"),
+    ("same_to_the_end_lo", "identical_output.same_to_the_end.lo"),
+    ("same_to_the_end_hi", "identical_output.same_to_the_end.hi"),
+    ("half_differ_within", "identical_output.half_differ_within"),
     ("greedy_answers", "identical_output.n_answers"),
 ];
 

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::breakdown::{legend, mark};
-use super::in_use::{ACCEPTED, IDENTICAL};
+use super::in_use::ACCEPTED;
 use super::names::Names;
 use super::text::{clusters as clusters_text, signed};
 use super::{ComparedModel, ComparedReference};
 use crate::report::condition::Verdict;
-use crate::report::identical_output::{median, median_ends};
+use crate::report::identical_output::{half, left_out, same_to};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
     count, ends, or_undefined, p_value, percent, printable, ratio, short_kld, short_percent,
@@ -67,7 +67,7 @@ pub struct InDepthModel {
     /// The acceptance of tokens that it drafts, over all tokens that it counts; null where it is not
     /// known.
     pub acceptance: Option<Acceptance>,
-    /// The number of tokens for which its greedy answers are the reference's; null without greedy answers.
+    /// How many of its greedy answers are the reference's; null without greedy answers.
     pub identical_output: Option<IdenticalOutput>,
 }
 
@@ -238,17 +238,23 @@ impl InDepth {
     fn in_use(&self, out: &mut Sheet, a: &str, b: &str) {
         let models = [(a, &self.a), (b, &self.b)];
         let with = |has: fn(&InDepthModel) -> bool| models.iter().any(|(_, model)| has(model));
-        if with(|model| model.identical_output.is_some()) {
-            out.title(IDENTICAL);
+        let mut identical = models
+            .iter()
+            .filter_map(|(_, of)| of.identical_output.as_ref());
+        if let Some(of) = identical.next() {
+            out.title(&format!(
+                "Greedy answers that are the original's {}",
+                same_to(of)
+            ));
         }
         for (name, model) in models {
             if let Some(of) = &model.identical_output {
-                let [same, all] = [of.n_identical, of.n_answers].map(count);
-                let half = format!("half for {} {}", median(of), median_ends(of));
-                out.line(
-                    name,
-                    &format!("{}; {same} of {all} to their end", half.trim_end()),
-                );
+                let same = of.same_to_the_end.map(|same| estimate(&same, percent));
+                let [n, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
+                let mut pieces = vec![format!("{n} of {all}  {}", same.unwrap_or_default())];
+                pieces.extend(half(of));
+                pieces.extend(left_out(of));
+                out.line(name, &pieces.join("; "));
             }
         }
         if with(|model| model.acceptance.is_some()) {

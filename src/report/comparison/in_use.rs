@@ -3,10 +3,12 @@
 use super::names::Names;
 use super::sentence::list;
 use super::{ComparedModel, Comparison};
-use crate::report::identical_output::{median, median_ends};
+use crate::report::identical_output::{left_out, same_to};
 use crate::report::layout::{columns, wrapped};
-use crate::report::number::{bytes, count, ends, fixed, or_undefined, printable, short_percent};
-use crate::stats::{Acceptance, Estimate};
+use crate::report::number::{
+    bytes, count, count_of, ends, fixed, or_undefined, printable, short_percent,
+};
+use crate::stats::{Acceptance, Estimate, IdenticalOutput};
 
 /// The lengths of the drafts that are shown.
 const DRAFTED: [u32; 3] = [4, 8, 16];
@@ -27,7 +29,7 @@ impl Comparison {
     /// Tables for a terminal, each after its title; empty where no model has the numbers.
     pub(super) fn in_use_text(&self, names: &Names) -> String {
         let mut text = String::new();
-        let mut add = |title: &str, of: UseTable| {
+        let mut add = |title: &str, of: UseTable, below: Option<String>| {
             if of.rows.is_empty() {
                 return;
             }
@@ -39,13 +41,13 @@ impl Comparison {
                 });
                 columns(titles, rows, 1, 1)
             });
-            text.push_str(&format!("\n{title}\n{table}"));
+            let below = below.map(|below| wrapped(&below)).unwrap_or_default();
+            text.push_str(&format!("\n{}{table}{below}", wrapped(title)));
         };
-        add(IDENTICAL, self.identical_table("\n"));
-        add(ACCEPTED, self.acceptance_table("\n"));
-        if self.has_sizes_to_draft() {
-            text.push_str(&wrapped(AS_A_DRAFT));
-        }
+        let identical = self.identical_table("\n");
+        add(&self.identical_title(), identical, self.answers_left_out());
+        let use_of_drafts = self.has_sizes_to_draft().then(|| AS_A_DRAFT.to_owned());
+        add(ACCEPTED, self.acceptance_table("\n"), use_of_drafts);
         if let Some(why) = self.without_acceptance() {
             text.push_str(&wrapped(&why));
         }
@@ -88,17 +90,27 @@ impl Comparison {
     pub(super) fn identical_table(&self, joint: &str) -> UseTable {
         let level = short_percent(self.confidence.level());
         let titles = vec![
-            format!("half of the answers{joint}are the same for"),
+            "answers".to_owned(),
+            "%".to_owned(),
             format!("{level} %{joint}interval"),
-            format!("the same{joint}to their end"),
+            format!("half of those that{joint}differ do so within"),
         ];
+        let points = |share: f64| fixed(100.0 * share, 2);
         let models = self.models.iter();
         let rows = models.filter_map(|model| {
             let of = model.summary.identical_output.as_ref()?;
+            let same = of.same_to_the_end.as_ref();
+            let tokens = |n: u32| count_of(n.into(), "token");
             let cells = vec![
-                median(of),
-                median_ends(of),
-                format!("{} of {}", count(of.n_identical), count(of.n_answers)),
+                format!(
+                    "{} of {}",
+                    count(of.n_answers - of.n_differ),
+                    count(of.n_answers)
+                ),
+                or_undefined(same, |same| points(same.value)),
+                same.map(|same| ends(same.lo, same.hi, points))
+                    .unwrap_or_default(),
+                or_undefined(of.half_differ_within, tokens),
             ];
             Some((model.label.clone(), cells))
         });
@@ -106,6 +118,25 @@ impl Comparison {
             rows: rows.collect(),
             titles,
         }
+    }
+
+    /// The greedy answers of the models that have them.
+    fn identical(&self) -> impl Iterator<Item = &IdenticalOutput> {
+        let models = self.models.iter();
+        models.filter_map(|model| model.summary.identical_output.as_ref())
+    }
+
+    /// The title of the table of greedy answers. The cut is the reference's, so it is the same for all.
+    pub(in crate::report) fn identical_title(&self) -> String {
+        let to = self.identical().next().map(same_to).unwrap_or_default();
+        format!("Greedy answers that are the original's {to}")
+    }
+
+    /// Says how many greedy answers are left out, and why; near ties are the same for all models.
+    pub(in crate::report) fn answers_left_out(&self) -> Option<String> {
+        let mut said: Vec<String> = self.identical().filter_map(left_out).collect();
+        said.dedup();
+        (!said.is_empty()).then(|| format!("{}.", said.join("; ")))
     }
 
     /// The models that could draft for the original, of which each file counts once, whatever its KV
@@ -154,9 +185,6 @@ impl Comparison {
             .is_some_and(|first| sizes.any(|size| size != first))
     }
 }
-
-/// The title of the table of greedy answers.
-pub(super) const IDENTICAL: &str = "Greedy answers: for how many tokens they are the original's";
 
 /// The title of the table of acceptance.
 pub(super) const ACCEPTED: &str =

@@ -127,8 +127,8 @@ impl Comparison {
 
     fn markdown_in_use(&self, out: &mut String) {
         for (title, of) in [
-            (in_use::IDENTICAL, self.identical_table(" ")),
-            (in_use::ACCEPTED, self.acceptance_table(" ")),
+            (self.identical_title(), self.identical_table(" ")),
+            (in_use::ACCEPTED.to_owned(), self.acceptance_table(" ")),
         ] {
             if of.rows.is_empty() {
                 continue;
@@ -136,6 +136,9 @@ impl Comparison {
             let _ = writeln!(out, "\n{title}:\n");
             let titles = of.titles.iter().map(|title| title.trim().to_owned());
             cells_table(out, "model", 1, &(titles.collect(), of.rows));
+        }
+        if let Some(left_out) = self.answers_left_out() {
+            let _ = writeln!(out, "\n{left_out}");
         }
         if self.has_sizes_to_draft() {
             let _ = writeln!(out, "\n{AS_A_DRAFT}");
@@ -177,9 +180,9 @@ impl Comparison {
         let quantile = "99 % quantile of the KL divergence (nats)";
         let acceptance = model.summary.acceptance.as_ref();
         let accepted = acceptance.map(|of| of.mean.value);
-        let same = "Tokens for which half of the greedy answers are the same";
         let identical = model.summary.identical_output.as_ref();
-        let identical = identical.and_then(|of| of.median_tokens.map(f64::from));
+        let identical = identical.and_then(|of| of.same_to_the_end);
+        let identical = identical.map(|of| of.value);
         let mut metrics = String::new();
         for (kind, name, value) in [
             ("kl_divergence", "Mean KL divergence (nats)", mean),
@@ -187,7 +190,11 @@ impl Comparison {
             ("top_token_agreement", "Same top token", model.same_top()),
             ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
             ("acceptance", "Accepted of drafted tokens", accepted),
-            ("identical_tokens", same, identical),
+            (
+                "identical_output",
+                "Greedy answers that stay the same",
+                identical,
+            ),
         ] {
             if let Some(value) = value.filter(|value| value.is_finite()) {
                 let name = quoted(&format!("{name}, {}", model.label));

@@ -1,7 +1,8 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
 use super::{ComparedModel, Comparison};
-use crate::report::number::{bytes, count, count_of, ends, ratio, short_kld, short_percent};
+use crate::report::identical_output::same_to;
+use crate::report::number::{bytes, count, ends, percent_1, ratio, short_kld, short_percent};
 use crate::stats::ClusterKind;
 
 /// The number of models that a sentence names before it counts the others.
@@ -199,36 +200,26 @@ impl Comparison {
     }
 }
 
-/// Says for how many tokens the greedy answers of the best and of the farthest model are the original's;
-/// `None` without greedy answers.
+/// Says how many greedy answers of the best and of the farthest model are the original's; `None` without
+/// greedy answers.
 fn same_answers(
     best: &ComparedModel,
     others: &[&ComparedModel],
     name: &impl Fn(&ComparedModel) -> String,
 ) -> Option<String> {
-    let said = |model: &ComparedModel, half: &str, answers: &str, are: &str| {
+    let said = |model: &ComparedModel| {
         let of = model.summary.identical_output.as_ref()?;
-        let whose = name(model);
-        Some(match of.median_tokens {
-            Some(0) => format!("{half} of {whose}'s{answers} differ at their first token"),
-            Some(tokens) => {
-                let tokens = count_of(tokens.into(), "token");
-                format!("{half} of {whose}'s{answers}{are} for {tokens}")
-            }
-            None => {
-                let [n, of] = [of.n_identical, of.n_answers].map(count);
-                format!("{n} of {whose}'s {of}{answers}{are} to their end")
-            }
-        })
+        let share = percent_1(of.same_to_the_end?.value);
+        Some((format!("{share} of {}'s", name(model)), same_to(of)))
     };
-    let are = " are the original's";
-    let of_best = said(best, "Half", " greedy answers", are)?;
-    // Said once, unless the best's differ.
-    let best_is_same = !of_best.ends_with("first token");
-    let are = if best_is_same { "" } else { are };
-    let of_farthest = others.last().and_then(|model| said(model, "half", "", are));
-    let of_farthest = of_farthest.map(|said| format!("; {said}"));
-    Some(format!("{of_best}{}.", of_farthest.unwrap_or_default()))
+    let (of_best, to) = said(best)?;
+    let farthest = others.last().and_then(|model| said(model));
+    let farthest = farthest
+        .map(|(of, _)| format!(", {of}"))
+        .unwrap_or_default();
+    Some(format!(
+        "{of_best} greedy answers are the original's {to}{farthest}."
+    ))
 }
 
 /// The most times as far as the best that a model may be.
@@ -268,26 +259,14 @@ mod tests {
     fn greedy_answers_of_the_best_and_of_the_farthest() {
         let mut of = sample::comparison();
         let text = said(&mut of);
-        let end = " Half of tiny-q4_K_M's greedy answers are the original's for 55 tokens; half of \
-                   other.npz's for 4 tokens.";
-        assert!(text.ends_with(end), "{text}");
-        let identical = of.models[5].summary.identical_output.as_mut().unwrap();
-        identical.median_tokens = Some(0);
-        let text = said(&mut of);
-        let end = "; half of other.npz's differ at their first token.";
+        let end = " 45.0 % of tiny-q4_K_M's greedy answers are the original's to the end or the cut at \
+                   64 tokens, 0.0 % of other.npz's.";
         assert!(text.ends_with(end), "{text}");
         let best = of.models[1].summary.identical_output.as_mut().unwrap();
-        best.median_tokens = Some(0);
-        let farthest = of.models[5].summary.identical_output.as_mut().unwrap();
-        farthest.median_tokens = Some(1);
-        let text = said(&mut of);
-        let end = " Half of tiny-q4_K_M's greedy answers differ at their first token; half of \
-                   other.npz's are the original's for 1 token.";
-        assert!(text.ends_with(end), "{text}");
-        of.models[1].summary.identical_output = Some(sample::identical(1000.0));
+        best.cut_at = None;
         of.models[5].summary.identical_output = None;
         let text = said(&mut of);
-        let end = " 187 of tiny-q4_K_M's 200 greedy answers are the original's to their end.";
+        let end = " 45.0 % of tiny-q4_K_M's greedy answers are the original's to the end.";
         assert!(text.ends_with(end), "{text}");
     }
 

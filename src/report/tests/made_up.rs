@@ -59,14 +59,18 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
     records
 }
 
-/// Records of greedy answers of `n` tokens, one for each of `differ_at`: the token at which the model
-/// would have answered otherwise.
-pub fn greedy(n: u32, differ_at: &[u32]) -> Vec<TokenRecord> {
+/// Records of greedy answers of `n` tokens, one for each of `differ_at`: the number of the token, from 1,
+/// that the model would have chosen otherwise. The model ended the first `n_ended`; the others are cut.
+pub fn greedy(n: u32, differ_at: &[u32], n_ended: u32) -> Vec<TokenRecord> {
     let mut records = records(differ_at.len() as u32, n + 1);
     records.retain(|record| record.next_token().is_some());
     for record in &mut records {
-        let differs = differ_at.get(record.window as usize) == Some(&record.position);
+        let number = record.position + 1;
+        let differs = differ_at.get(record.window as usize) == Some(&number);
         record.flags |= TokenRecord::NEXT_IS_GREEDY;
+        if number == n && record.window < n_ended {
+            record.flags |= TokenRecord::NEXT_ENDS_ANSWER;
+        }
         record.ref_top = record.token;
         record.eval_top = record.token + u32::from(differs);
     }

@@ -174,31 +174,33 @@ pub fn comparison() -> Comparison {
     }
 }
 
-/// Greedy answers of 64 tokens, of which the share `e^(-t / life)` is the same for t tokens.
+/// 200 greedy answers, cut at 64 tokens, of which the share `e^(-t / life)` is the same for t tokens.
 pub fn identical(life: f64) -> IdenticalOutput {
     const N_TOKENS: u32 = 64;
     let share = |tokens: u32| (-f64::from(tokens) / life).exp();
-    let median = |share: f64| {
-        let tokens = (-life * share.ln()) as u32;
-        Some(tokens).filter(|tokens| *tokens < N_TOKENS)
-    };
-    let identical = share(N_TOKENS);
+    let n_differ = (200.0 * (1.0 - share(N_TOKENS))).round() as u64;
+    let identical = 1.0 - n_differ as f64 / 200.0;
+    let half = -life * (0.5 + 0.5 * identical).ln();
+    let within = |share: f64| Estimate::within(share, share.powf(1.2), share.powf(0.8));
     let points = (0..=N_TOKENS).map(|tokens| {
-        let share = share(tokens);
+        let Estimate { value, lo, hi } = within(share(tokens));
         SharePoint {
             tokens,
-            share,
-            lo: Some(share.powf(1.2)),
-            hi: Some(share.powf(0.8)),
+            share: value,
+            lo,
+            hi,
         }
     });
     IdenticalOutput {
-        median_tokens: median(0.5),
-        median_lo: median(0.6),
-        median_hi: median(0.4),
         n_answers: 200,
-        n_identical: (200.0 * identical) as u64,
-        share_identical: Estimate::within(identical, 0.9 * identical, 1.1 * identical),
+        n_near_ties: 0,
+        n_unknown: 0,
+        n_cut_short: 0,
+        cut_at: Some(N_TOKENS),
+        n_differ,
+        half_differ_within: Some(half.ceil() as u32).filter(|_| n_differ > 0),
+        n_ended: (200 - n_differ) / 2,
+        same_to_the_end: Some(within(identical)),
         curve: points.collect(),
     }
 }

@@ -3,7 +3,7 @@
 use crate::report::comparison::breakdown::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
-use crate::report::identical_output::{median_ends, sentence};
+use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, rough,
@@ -21,19 +21,15 @@ const LABEL_CHARS: usize = 16;
 /// The quantiles that kl.py prints.
 const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 
-/// For how many tokens the model's own greedy answers are the reference's.
+/// How many of the model's own greedy answers are the reference's.
 pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
     out.title(&sentence(of));
-    let ends = median_ends(of);
-    if of.median_tokens.is_some() || !ends.is_empty() {
-        let median = match of.median_tokens {
-            Some(0) => "none".to_owned(),
-            median => or_undefined(median, |n| count(n.into())),
-        };
-        out.value("same tokens, median", &median, &ends);
+    if let Some(same) = &of.same_to_the_end {
+        let or_cut = of.cut_at.map_or("", |_| " or cut");
+        out.estimate(&format!("same to the end{or_cut}"), same, percent);
     }
-    out.estimate("same to the end", &of.share_identical, percent);
-    out.value("greedy answers", &count(of.n_answers), "");
+    let left_out = left_out(of).unwrap_or_default();
+    out.value("greedy answers", &count(of.n_answers), &left_out);
 }
 
 /// The KL divergence: its mean, what the mean rests on, and its tail. `max_at_text` is the text of

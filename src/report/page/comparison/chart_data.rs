@@ -55,7 +55,7 @@ struct ChartModel<'c> {
     /// The tokens accepted of drafts of 1, 2, 3 and so on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     drafted: Vec<f64>,
-    /// The share of greedy answers that are the same: points of tokens, share, and its ends.
+    /// The share of greedy answers that are still the same: points of tokens, share, and its ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     identical: Vec<(u32, f64, Option<f64>, Option<f64>)>,
 }

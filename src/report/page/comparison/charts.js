@@ -216,7 +216,7 @@ const charts = withData(page => page.models, {
     }),
 
     identical: page => {
-        const share = {type: "quantitative", title: "share of answers that are the same", scale: {domain: [0, 1]}, axis: {format: "%", tickCount: 5}};
+        const share = {type: "quantitative", title: "share of answers that are still the same", scale: {domain: [0, 1]}, axis: {format: "%", tickCount: 5}};
         const tooltip = [label, {field: "x", title: "tokens", format: ",d"}, {field: "y", title: "share", format: ".1%"},
             {field: "lo", title: "interval from", format: ".1%"}, {field: "hi", title: "to", format: ".1%"}];
         const isStepped = layer => ({...layer, mark: {...layer.mark, interpolate: "step-after"}});
@@ -237,7 +237,6 @@ const charts = withData(page => page.models, {
                     mark: {type: "area", interpolate: "step-after", opacity: 0.14, line: false},
                     encoding: {y: {...share, field: "lo"}, y2: {field: "hi"}, detail: label, color: colour},
                 },
-                {data: {values: [{y: 0.5}]}, mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: null, y: {...share, field: "y"}}},
                 ...lines(tooltip).map(isStepped),
             ],
         };

@@ -64,6 +64,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more.collect::<Vec<_>>(),
         drafts => comparison.drafts().into_iter().map(label).collect::<Vec<_>>(),
+        identical_title => comparison.identical_title(),
+        answers_left_out => comparison.answers_left_out(),
         has_sizes_to_draft => comparison.has_sizes_to_draft(),
         AS_A_DRAFT,
         without_acceptance => comparison.without_acceptance(),
