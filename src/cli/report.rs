@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::args::ReportArgs;
 use super::results::{Remade, Results, write_text};
 use super::settings::Form;
-use super::terminal::{Terminal, show_conditions};
+use super::terminal::{Terminal, show_conditions, stdout_width};
 use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
@@ -71,12 +71,13 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
 fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
     Ok(match (reported, form) {
         (Reported::Pair(pair), Form::Json) => json_text(pair)?,
-        (Reported::Pair(pair), _) => pair.text(),
+        (Reported::Pair(pair), _) => pair.text(stdout_width()),
         (Reported::Comparison(comparison), Form::Text) => {
-            let only = comparison.only_report(breakdown);
+            let width = stdout_width();
+            let only = comparison.only_report(breakdown, width);
             only.unwrap_or_else(|| match breakdown {
-                true => comparison.text() + &comparison.breakdown_text(),
-                false => comparison.text(),
+                true => comparison.text(width) + &comparison.breakdown_text(width),
+                false => comparison.text(width),
             })
         }
         (Reported::Comparison(comparison), Form::Markdown) => comparison.markdown(breakdown),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use super::results::{Remade, Results, write_text};
 use super::say_wrote;
 use super::settings::SensitivityOutputs;
-use super::terminal::Terminal;
+use super::terminal::{Terminal, stdout_width};
 use crate::commands::settings::SensitivitySettings;
 use crate::commands::{self, Mapped};
 use crate::engine::LlamaCpp;
@@ -61,7 +61,7 @@ pub fn show_sensitivity(
     let mut results = terminal.into_results();
     if let Some(sensitivity) = &mapped.sensitivity {
         results.print_text(&match printed {
-            None => sensitivity.text(&mapped.path),
+            None => sensitivity.text(&mapped.path, stdout_width()),
             Some(form) => text(sensitivity, form)?,
         });
         for (path, output, form) in files {

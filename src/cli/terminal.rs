@@ -1,13 +1,18 @@
 //! The terminal as an observer: what a command reports becomes lines, a progress bar and files.
 
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
+
+use terminal_size::{Width, terminal_size_of};
 
 use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
 use crate::lock::locked;
-use crate::report::{Verdict, info_text, model_line, text_report, verified_text};
+use crate::report::comparison::Comparison;
+use crate::report::layout::{UNBOUNDED, WIDTH};
+use crate::report::{Verdict, Warning, info_text, model_line, text_report, verified_text};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -35,9 +40,33 @@ impl<'s> Terminal<'s> {
     }
 }
 
+impl Terminal<'_> {
+    /// Returns true if a warning is about intervals that a model's line does not show: the table's have
+    /// clusters of their own.
+    fn leaves_to_table(&self, warning: &Warning) -> bool {
+        self.brief && warning.is_about_intervals()
+    }
+
+    /// Prints the comparison of several models; if only one is left, its report.
+    fn show_comparison(&self, comparison: &Comparison) {
+        let warnings = comparison.warnings.iter();
+        for warning in warnings.filter(|warning| self.leaves_to_table(warning)) {
+            say!("kl: warning: {warning}");
+        }
+        let width = stdout_width();
+        let text = match comparison.only_report(false, width) {
+            Some(_) if !self.brief => return,
+            Some(report) => report,
+            None => comparison.text(width),
+        };
+        locked(&self.results).show(&text);
+    }
+}
+
 impl Observer for Terminal<'_> {
     fn on_event(&self, event: &Event<'_>) {
         match *event {
+            Event::Warning(warning) if self.leaves_to_table(warning) => {}
             Event::Warning(warning) => say!("kl: warning: {warning}"),
             Event::Note(line) => say!("kl: {line}"),
             Event::Plan(name, text) => {
@@ -81,7 +110,10 @@ impl Observer for Terminal<'_> {
                 match self.brief && model.interrupted.is_none() {
                     true if self.quiet => {}
                     true => say!("{}", model_line(model, (index, of), reference.unit())),
-                    false => locked(&self.results).show(&text_report(model, reference)),
+                    false => {
+                        let text = text_report(model, reference, stdout_width());
+                        locked(&self.results).show(&text);
+                    }
                 }
                 // An interrupted evaluation's numbers are not those that were asked about.
                 if model.interrupted.is_none() {
@@ -90,10 +122,11 @@ impl Observer for Terminal<'_> {
                 }
             }
             Event::Wrote(path) => say_wrote(path, self.quiet),
+            Event::WarningOf(warning, _) if self.leaves_to_table(warning) => {}
             Event::WarningOf(warning, labels) => {
                 say!("kl: warning: of {} only: {warning}", labels.join(", "));
             }
-            Event::Compared(comparison) => locked(&self.results).show(&comparison.text()),
+            Event::Compared(comparison) => self.show_comparison(comparison),
             Event::Failed(error) => say!("kl: {error}"),
             Event::Report(report) => locked(&self.results).save(report),
         }
@@ -102,6 +135,15 @@ impl Observer for Terminal<'_> {
     fn should_stop(&self) -> bool {
         stop::asked()
     }
+}
+
+/// The widest line of a table on stdout: the terminal's width, or none where nobody folds lines.
+pub fn stdout_width() -> usize {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return UNBOUNDED;
+    }
+    terminal_size_of(stdout).map_or(WIDTH, |(Width(columns), _)| columns.into())
 }
 
 /// Prints the outcome of each condition on what is at `path`; with `quiet`, as with `-q` or where each

@@ -78,7 +78,7 @@ pub enum Event<'e> {
     /// A model could not be evaluated, or an output not written, and the run continues: why, in one
     /// line.
     Failed(&'e str),
-    /// The models of a run are compared.
+    /// The models of a run of several are compared, as far as they could be evaluated.
     Compared(&'e Comparison),
     /// The result so far: it grows with each model, and is worth saving each time.
     Report(&'e Report),

@@ -7,8 +7,11 @@ use comfy_table::{CellAlignment, Row, Table, presets};
 use super::number::{ends, kld, quantile_name};
 use crate::stats::{Estimate, QuantileEstimate, TokenLocation};
 
-/// The widest line, in columns.
+/// The widest line of prose, in columns, and that of a table on a terminal of unknown width.
 pub const WIDTH: usize = 80;
+
+/// The columns of a table in a pipe or a file: no name is cut, however long its line becomes.
+pub const UNBOUNDED: usize = usize::MAX;
 
 /// Text in lines of at most 80 columns.
 pub fn wrapped(text: &str) -> String {

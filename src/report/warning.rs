@@ -391,6 +391,11 @@ impl Warning {
         )
     }
 
+    /// Returns true if it is about the intervals, and so depends on their clusters.
+    pub fn is_about_intervals(&self) -> bool {
+        matches!(self, Self::FewWindows { .. })
+    }
+
     /// The warning's subject, for scripts: stable, unlike the message.
     pub fn kind(&self) -> &'static str {
         self.into()

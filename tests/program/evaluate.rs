@@ -47,7 +47,7 @@ fn several_models_end_with_the_table_of_a_report() {
     session.reference("");
     let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
     let text = &read.stdout;
-    assert!(text.contains("1  P q8_0"), "{text}");
+    assert!(text.contains("1  P tiny-q8_0"), "{text}");
     let report = session.ok("report tiny-q2_K@ref.kls tiny-q8_0@ref.kls tiny-q4_K_M@ref.kls");
     assert_eq!(*text, report.stdout, "as kl report prints it");
 

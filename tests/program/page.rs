@@ -170,7 +170,7 @@ fn a_browser_draws_answers_and_spans() {
     session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -q");
     let report = session.ok("report . --html page.html --json report.json -q");
     report.prints(&[
-        "By span, and how many times as far as q8_0, the best",
+        "By span, and how many times as far as tiny-q8_0, the best",
         "Greedy answers that are the original's to the end or the cut at 40 tokens",
         "Tokens that the quant drafts and the original accepts",
     ]);

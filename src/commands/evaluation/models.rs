@@ -161,7 +161,7 @@ pub fn evaluate_each(
         publish(&queue, &mut report);
     }
     watch.evaluates(None);
-    if comparer.n_rows() > 1 {
+    if comparer.n_rows() > 0 {
         let comparison = compare(settings, comparer, &report.models, watch);
         watch.event(&Event::Compared(&comparison));
     }

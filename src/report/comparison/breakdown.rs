@@ -2,7 +2,7 @@
 
 use super::names::Names;
 use super::{ComparedModel, Comparison};
-use crate::report::layout::columns;
+use crate::report::layout::{WIDTH, columns};
 use crate::report::number::{count, or_undefined, percent_1, short_kld};
 use crate::stats::{Bin, Breakdown, FEW_TOKENS};
 
@@ -25,7 +25,7 @@ const TABLES: [(&str, Bins); 4] = [
 ];
 
 /// The most characters of a bin's name, which only a group's can exceed.
-const BIN_CHARS: usize = 18;
+const BIN_CHARS: usize = 16;
 
 /// Marks the name of a bin of few tokens.
 const FEW: &str = " *";
@@ -37,6 +37,11 @@ pub fn mark(n_tokens: u64) -> &'static str {
         1..FEW_TOKENS => FEW,
         _ => "",
     }
+}
+
+/// The name of a bin without the mark.
+fn unmarked(bin: &str) -> &str {
+    bin.strip_suffix(FEW).unwrap_or(bin)
 }
 
 /// Explains the mark, if one of the bins with these numbers of tokens has it.
@@ -85,14 +90,17 @@ pub fn title(by: &str, unit: &str) -> String {
 
 impl Comparison {
     /// The tables as text, a few models beside each other.
-    pub fn breakdown_text(&self) -> String {
+    pub fn breakdown_text(&self, width: usize) -> String {
         /// As many columns as fit 80 characters.
         const MODELS_BESIDE: usize = 5;
-        let names = self.names();
+        let names = self.names(width);
         let mut text = String::new();
         for (by, (titles, rows)) in self.models.chunks(MODELS_BESIDE).flat_map(tables) {
-            let bins: Vec<&str> = rows.iter().map(|(bin, _)| bin.as_str()).collect();
-            let bin_names = Names::whole(&bins);
+            let bins: Vec<&str> = rows.iter().map(|(bin, _)| unmarked(bin)).collect();
+            // As short as the longest that is not a group's.
+            let beyond = width.saturating_sub(WIDTH);
+            let bin_names = Names::whole(&bins, width);
+            let bin_name = bin_names.within(BIN_CHARS.saturating_add(beyond));
             let title = title(by, self.reference.unit());
             text.push_str(&format!("\nMean KLD {title}, nats\n"));
             text.push_str(&names.fitted(|name| {
@@ -100,7 +108,9 @@ impl Comparison {
                 let titles = ["  tokens", "share"].map(str::to_owned);
                 let titles: Vec<String> = titles.into_iter().chain(labels).collect();
                 let rows = rows.iter().map(|(bin, cells)| {
-                    let bin = format!("  {}", bin_names.short(bin, BIN_CHARS));
+                    let name = unmarked(bin);
+                    let mark = bin.strip_prefix(name).unwrap_or_default();
+                    let bin = format!("  {}{mark}", bin_name(name));
                     [bin].into_iter().chain(cells.iter().cloned()).collect()
                 });
                 columns(titles, rows, 1, 1)
@@ -113,11 +123,12 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use crate::report::layout::WIDTH;
     use crate::report::tests::sample::comparison;
 
     #[test]
     fn breakdown_of_the_comparison() {
-        let text = comparison().breakdown_text();
+        let text = comparison().breakdown_text(WIDTH);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
@@ -136,6 +147,6 @@ mod tests {
             bins[1].label = "a name that is far too long for a terminal".to_owned();
             model.breakdown.by_group = std::mem::take(bins);
         }
-        insta::assert_snapshot!(of.breakdown_text());
+        insta::assert_snapshot!(of.breakdown_text(WIDTH));
     }
 }

@@ -174,12 +174,12 @@ mod tests {
     fn each_model_that_was_run_with_several_has_a_table() {
         let of = swept();
         insta::assert_snapshot!(of.caches_text());
-        assert!(of.text().contains(&of.caches_text()));
-        for line in of.text().lines() {
+        assert!(of.text(WIDTH).contains(&of.caches_text()));
+        for line in of.text(WIDTH).lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
         // All of the types are there already.
-        assert!(!of.text().contains("Set-up, where models differ"));
+        assert!(!of.text(WIDTH).contains("Set-up, where models differ"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::breakdown::{legend, mark};
 use super::in_use::ACCEPTED;
-use super::names::Names;
+use super::names::{MIN_NAME, Names};
 use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
 use super::text::{clusters as clusters_text, signed};
 use super::{ComparedModel, ComparedReference, Comparison};
@@ -152,17 +152,19 @@ impl InDepthModel {
 }
 
 impl InDepth {
-    /// The comparison as text for a terminal of 80 columns.
-    pub fn text(&self) -> String {
-        /// The width of a model's name, enough for most quants, and that of the column of names.
-        const NAME_WIDTH: usize = 24;
+    /// The comparison as text, whose tables have lines of at most `width`.
+    pub fn text(&self, width: usize) -> String {
+        /// What stands beside a model's name: the longest is an interval of shares.
+        const BESIDE: usize = 56;
+        /// The narrowest column of names.
         const COLUMN_WIDTH: usize = 22;
-        let names = Names::of(&[&self.a.label, &self.b.label]);
-        let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
-        let (a, b) = (name(&self.a), name(&self.b));
+        let names = Names::of(&[&self.a.label, &self.b.label], width);
+        let name = names.within(width.saturating_sub(BESIDE).max(MIN_NAME));
+        let (a, b) = (name(&self.a.label), name(&self.b.label));
         let level = short_percent(self.confidence.level());
         let against = printable(self.reference.shown_name());
-        let mut out = Sheet::new(true, COLUMN_WIDTH, self.reference.unit());
+        let longest = a.chars().count().max(b.chars().count());
+        let mut out = Sheet::new(true, longest.max(COLUMN_WIDTH), self.reference.unit());
         let sentence = self.sentence(&a, &b);
         let sentence = match self.unranked.is_empty() {
             true => sentence,

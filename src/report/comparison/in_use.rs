@@ -193,6 +193,7 @@ pub(super) const ACCEPTED: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::layout::WIDTH;
     use crate::report::tests::sample::comparison;
 
     fn labels(of: &Comparison) -> Vec<&str> {
@@ -205,22 +206,22 @@ mod tests {
         let mut of = comparison();
         of.models.truncate(3);
         assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
-        assert!(of.has_sizes_to_draft() && of.text().contains(ACCEPTED));
+        assert!(of.has_sizes_to_draft() && of.text(WIDTH).contains(ACCEPTED));
         // Another file of the same size.
         of.models[2].model.file_bytes = of.models[1].model.file_bytes;
         of.models[2].model.size_bytes = of.models[1].model.size_bytes;
-        assert!(!of.has_sizes_to_draft() && of.text().contains(ACCEPTED));
+        assert!(!of.has_sizes_to_draft() && of.text(WIDTH).contains(ACCEPTED));
         // A sidecar of kl 0.1.0.
         of.models[0].is_reference_model = false;
         of.models[0].summary.acceptance = None;
         let why = "tiny-f16 was evaluated before acceptance was recorded";
-        assert!(of.text().contains(why), "{}", of.text());
+        assert!(of.text(WIDTH).contains(why), "{}", of.text(WIDTH));
         assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
         // Two runs of one.
         of.models[2].model = of.models[1].model.clone();
         assert_eq!(labels(&of), ["tiny-q4_K_M"]);
         of.models.remove(0);
-        for shown in [of.text(), of.markdown(false)] {
+        for shown in [of.text(WIDTH), of.markdown(false)] {
             assert!(!shown.contains(ACCEPTED), "{shown}");
         }
         let page = crate::report::page::html(&of).unwrap();

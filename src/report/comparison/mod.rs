@@ -35,7 +35,7 @@ pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
 pub(super) use in_use::AS_A_DRAFT;
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
-pub(super) use names::{MIN_NAME, Names};
+pub(super) use names::Names;
 pub use sizes::Sizes;
 pub use text::clusters as clusters_text;
 
@@ -110,10 +110,10 @@ pub struct NotCompared {
 }
 
 impl Comparison {
-    /// The models' names without what all begin with.
-    fn names(&self) -> Names {
+    /// The models' names, for lines of at most `width`.
+    fn names(&self, width: usize) -> Names {
         let labels = self.models.iter().map(|model| model.label.as_str());
-        Names::of(&Vec::from_iter(labels))
+        Names::of(&Vec::from_iter(labels), width)
     }
 
     /// The model with the lowest mean KLD; the noise floor does not count.
@@ -268,6 +268,7 @@ impl NotCompared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::layout::WIDTH;
     use crate::report::tests::sample;
     use crate::stats::Ratio;
 
@@ -302,7 +303,7 @@ mod tests {
                 ..pair.clone()
             });
         }
-        let (text, markdown) = (of.text(), of.markdown(false));
+        let (text, markdown) = (of.text(WIDTH), of.markdown(false));
         assert_eq!(text.matches(" 0.125").count(), 2, "{text}");
         assert_eq!(markdown.matches(" 0.125 ").count(), 2, "{markdown}");
         for shown in [text, markdown] {

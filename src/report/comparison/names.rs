@@ -1,6 +1,8 @@
 //! Names of models where there is little room.
 
-use crate::report::layout::WIDTH;
+use std::collections::{HashMap, HashSet};
+
+use crate::report::layout::UNBOUNDED;
 use crate::report::number::printable;
 
 /// The narrowest that names are cut to.
@@ -12,59 +14,96 @@ pub struct Names {
     pub prefix: String,
     /// Each label, and its name.
     names: Vec<(String, Vec<char>)>,
+    /// The widest line, in columns.
+    line: usize,
 }
 
 impl Names {
-    /// Shortens labels.
-    pub fn of(labels: &[&str]) -> Self {
+    /// Shortens labels for lines of at most `line` columns; where lines have no bound, labels stay whole.
+    pub fn of(labels: &[&str], line: usize) -> Self {
+        if line == UNBOUNDED {
+            return Self::whole(labels, line);
+        }
         let printed: Vec<String> = labels.iter().map(|label| printable(label)).collect();
-        Self::without(common_prefix(&printed), labels)
+        Self::without(common_prefix(&printed), labels, line)
     }
 
-    /// Labels as they are.
-    pub fn whole(labels: &[&str]) -> Self {
-        Self::without("", labels)
+    /// Labels that keep what all begin with.
+    pub fn whole(labels: &[&str], line: usize) -> Self {
+        Self::without("", labels, line)
     }
 
-    fn without(prefix: &str, labels: &[&str]) -> Self {
+    fn without(prefix: &str, labels: &[&str], line: usize) -> Self {
         let names = labels
             .iter()
             .map(|label| ((*label).to_owned(), name(label, prefix)));
         Self {
             prefix: prefix.to_owned(),
             names: names.collect(),
+            line,
         }
     }
 
-    /// The name for a label, at most `width` characters wide. Its middle is left out if it is too long,
-    /// or its start if another name would then look the same.
-    pub fn short(&self, label: &str, width: usize) -> String {
-        let name = name(label, &self.prefix);
-        let short = cut(&name, width);
-        let alike = self.names.iter();
-        let alike: Vec<_> = alike.filter(|(_, of)| cut(of, width) == short).collect();
-        let others = alike.iter().filter(|(other, _)| other != label);
-        let mut others = others.map(|(_, other)| other);
-        let n_common = |other| name.iter().zip(other).take_while(|(a, b)| a == b).count();
-        let Some(start) = others.clone().map(n_common).min() else {
-            return short;
+    /// The name of each label, at most `width` characters wide: no two are the same. Words that all
+    /// names have go first, then the middle of a name, or its start if another would look the same.
+    pub fn within(&self, width: usize) -> impl Fn(&str) -> String + use<'_> {
+        let names: Vec<Vec<char>> = match self.width() > width {
+            true => self.without_shared_words(),
+            false => self.names.iter().map(|(_, name)| name.clone()).collect(),
         };
-        let from_start = cut_from(&name, start, width);
-        if others.all(|other| cut_from(other, start, width) != from_start) {
-            return from_start;
+        let cut_names: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
+        let mut n_alike: HashMap<&str, usize> = HashMap::new();
+        for name in &cut_names {
+            *n_alike.entry(name).or_default() += 1;
         }
-        let number = alike.iter().position(|(other, _)| other == label);
-        let number = format!(" {}", number.unwrap_or(0) + 1);
-        cut(&name, width.saturating_sub(number.len())) + &number
+        let mut taken = HashSet::new();
+        let mut shown = HashMap::new();
+        for (i, (name, plain)) in names.iter().zip(&cut_names).enumerate() {
+            let is_free =
+                |text: &String| !n_alike.contains_key(text.as_str()) && !taken.contains(text);
+            let alike = names.iter().zip(&cut_names).enumerate();
+            let alike = alike.filter(|(j, (_, other))| *j != i && *other == plain);
+            let n_common = alike.map(|(_, (other, _))| {
+                let both = name.iter().zip(other);
+                both.take_while(|(a, b)| a == b).count()
+            });
+            let text = match n_common.min() {
+                None => plain.clone(),
+                Some(start) => {
+                    let numbered = (i + 1..).map(|number| {
+                        let number = format!(" {number}");
+                        cut(name, width.saturating_sub(number.len())) + &number
+                    });
+                    // Of two names that print the same, nothing tells them apart.
+                    let differs = start < name.len();
+                    let from_start = differs.then(|| cut_from(name, start, width));
+                    let mut texts = from_start.into_iter().chain(numbered);
+                    texts.find(is_free).unwrap_or_default()
+                }
+            };
+            taken.insert(text.clone());
+            shown.insert(self.names[i].0.as_str(), text);
+        }
+        move |label| match shown.get(label) {
+            Some(name) => name.clone(),
+            None => cut(&name(label, &self.prefix), width),
+        }
+    }
+
+    /// The names in sentences, which may have several lines, but each name only one.
+    pub fn in_sentences(&self) -> impl Fn(&str) -> String + use<'_> {
+        /// The words beside a name.
+        const BESIDE: usize = 20;
+        self.within(self.line.saturating_sub(BESIDE).max(MIN_NAME))
     }
 
     /// Calls `draw` with a function that shortens names, and returns its text: the one with the longest
-    /// names that fit a terminal.
+    /// names whose lines fit.
     pub fn fitted(&self, draw: impl Fn(&dyn Fn(&str) -> String) -> String) -> String {
         let mut width = self.width();
         loop {
-            let text = draw(&|label| self.short(label, width));
-            let fits = text.lines().all(|line| line.chars().count() <= WIDTH);
+            let text = draw(&self.within(width));
+            let fits = text.lines().all(|line| line.chars().count() <= self.line);
             if fits || width <= MIN_NAME {
                 return text;
             }
@@ -77,6 +116,38 @@ impl Names {
         let widths = self.names.iter().map(|(_, name)| name.len());
         widths.max().unwrap_or(0)
     }
+
+    /// The names with `…` in place of the words that all of them have; whole where they would then look
+    /// the same.
+    fn without_shared_words(&self) -> Vec<Vec<char>> {
+        let of_each: Vec<Vec<&[char]>> = self.names.iter().map(|(_, name)| words(name)).collect();
+        let is_shared =
+            |word: &[char]| of_each.len() > 1 && of_each.iter().all(|words| words.contains(&word));
+        let names: Vec<Vec<char>> = of_each
+            .iter()
+            .map(|words| {
+                let mut name = Vec::new();
+                for word in words {
+                    match is_shared(word) {
+                        false => name.extend_from_slice(word),
+                        true if name.last() == Some(&'…') => {}
+                        true => name.push('…'),
+                    }
+                }
+                name
+            })
+            .collect();
+        match names.iter().collect::<HashSet<_>>().len() == names.len() {
+            true => names,
+            false => self.names.iter().map(|(_, name)| name.clone()).collect(),
+        }
+    }
+}
+
+/// The words of a name, each with the `-`, `.`, `/` or space after it.
+fn words(name: &[char]) -> Vec<&[char]> {
+    name.split_inclusive(|c| matches!(c, '-' | '.' | '/' | ' '))
+        .collect()
 }
 
 /// A label without what all begin with.
@@ -131,7 +202,10 @@ fn cut_from(name: &[char], start: usize, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::report::layout::WIDTH;
 
     fn prefix(labels: &[&str]) -> String {
         let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
@@ -154,20 +228,53 @@ mod tests {
 
     #[test]
     fn a_long_name_keeps_its_end() {
-        let short = |label, width| Names::of(&[label]).short(label, width);
+        let short = |label, width| Names::of(&[label], WIDTH).within(width)(label);
         assert_eq!(short("q4_K_M", 6), "q4_K_M");
         assert_eq!(short("instruct-q4_K_M", 10), "ins…q4_K_M");
         assert_eq!(short("éééé", 3), "…éé");
     }
 
     #[test]
+    fn what_all_share_goes_before_what_tells_them_apart() {
+        let labels = [
+            "Meta-Llama-3.1-8B-Instruct-Q8_0",
+            "Hermes-3-8B-Instruct-Q8_0",
+        ];
+        let names = Names::of(&labels, WIDTH);
+        assert_eq!(labels.map(names.within(31)), labels);
+        let short = ["Meta-Llama-3.1-…", "Hermes-3-…"];
+        assert_eq!(labels.map(names.within(20)), short);
+    }
+
+    #[test]
+    fn a_pipe_gets_whole_labels() {
+        let labels = ["m-q4 (-fa on)", &"m-long-".repeat(40)];
+        let names = Names::of(&labels, UNBOUNDED);
+        assert_eq!(names.prefix, "");
+        let line = |name: &dyn Fn(&str) -> String| labels.map(name).join(" ");
+        assert_eq!(names.fitted(line), labels.join(" "));
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_names_are_the_same(
+            labels in prop::collection::hash_set("[aq48_. /-]{1,24}", 1..9),
+            width in MIN_NAME..26,
+        ) {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            let names = Names::of(&labels, WIDTH);
+            let short: HashSet<String> = labels.iter().map(|label| names.within(width)(label)).collect();
+            prop_assert_eq!(short.len(), labels.len());
+            prop_assert!(short.iter().all(|name| name.chars().count() <= width), "{:?}", short);
+        }
+    }
+
+    #[test]
     fn names_stay_distinct_when_they_are_cut() {
         let short = |labels: &[&str], width| -> Vec<String> {
-            let names = Names::of(labels);
-            labels
-                .iter()
-                .map(|label| names.short(label, width))
-                .collect()
+            let names = Names::of(labels, WIDTH);
+            let name = names.within(width);
+            labels.iter().map(|label| name(label)).collect()
         };
         let paths = ["same (a/x/same.kls)", "same (b/x/same.kls)", "q8_0"];
         assert_eq!(short(&paths, 9), ["…a/x/sam…", "…b/x/sam…", "q8_0"]);
@@ -178,7 +285,7 @@ mod tests {
             "nameB-long-1-end.kls",
             "nameB-long-2-end.kls",
         ];
-        assert_eq!(short(&far, 8), ["…A-long…", "n….kls 2", "n….kls 3"]);
+        assert_eq!(short(&far, 8), ["…A-…1-…", "…B-…1-…", "na…-…2-…"]);
         assert_eq!(
             short(&["a\u{1b}", "a\u{7}"], 8),
             ["a\u{fffd} 1", "a\u{fffd} 2"]

@@ -3,7 +3,7 @@
 use super::breakdown::{legend, mark};
 use super::names::Names;
 use super::{ComparedModel, Comparison};
-use crate::report::layout::columns;
+use crate::report::layout::{columns, wrapped};
 use crate::report::number::{
     count, count_of, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
 };
@@ -100,20 +100,17 @@ impl Comparison {
         });
         let title = match self.best() {
             Some(best) if has_ratios => {
-                let best = names.short(&best.label, Self::NAME_IN_TITLE);
+                let best = names.in_sentences()(&best.label);
                 format!("By span, and how many times as far as {best}, the best")
             }
             _ => "By span".to_owned(),
         };
-        let mut text = format!("\n{title}\n{table}");
+        let mut text = format!("\n{}{table}", wrapped(&title));
         for legend in self.span_legends() {
             text.push_str(&format!("{legend}\n"));
         }
         text
     }
-
-    /// The widest that a name is in the title of a table.
-    const NAME_IN_TITLE: usize = 32;
 
     /// A row for each span and model: the span, its tokens, the model, and the cells of the table.
     pub(super) fn span_rows(&self) -> Vec<[String; 8]> {
@@ -165,6 +162,7 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use crate::report::layout::WIDTH;
     use crate::report::tests::sample::comparison;
 
     #[test]
@@ -189,17 +187,17 @@ mod tests {
             }
         }
         assert!(!said(&of).contains("In the span"));
-        assert!(!of.text().contains("+ loses more"));
+        assert!(!of.text(WIDTH).contains("+ loses more"));
     }
 
     #[test]
     fn a_single_span_is_not_shown() {
         let mut of = comparison();
-        assert!(of.text().contains("\nBy span"));
+        assert!(of.text(WIDTH).contains("\nBy span"));
         for model in &mut of.models {
             model.breakdown.by_span.truncate(1);
             model.ratio_to_best_by_span.clear();
         }
-        assert!(!of.text().contains("\nBy span") && !of.markdown(true).contains("By span"));
+        assert!(!of.text(WIDTH).contains("\nBy span") && !of.markdown(true).contains("By span"));
     }
 }

@@ -1,4 +1,4 @@
-//! A comparison as text for a terminal of 80 columns.
+//! A comparison as text.
 
 use super::breakdown::Cells;
 use super::caches::Caches;
@@ -15,9 +15,6 @@ use crate::report::text_report;
 use crate::report::warning::Warning;
 use crate::stats::{ClusterKind, Clustering};
 
-/// The widest that names are in a sentence.
-const NAME_IN_SENTENCE: usize = 60;
-
 /// The marks of a row, which the lines below the table explain.
 const NEAR_BEST: &str = "≈";
 const SAME: &str = "=";
@@ -28,7 +25,7 @@ const INCOMPLETE: &str = "!";
 impl Comparison {
     /// The report of the model if there is only one: as its evaluation printed it, without what no
     /// sidecar holds. `None` for several models.
-    pub fn only_report(&self, shows_breakdown: bool) -> Option<String> {
+    pub fn only_report(&self, shows_breakdown: bool, width: usize) -> Option<String> {
         let [model] = self.models.as_slice() else {
             return None;
         };
@@ -38,15 +35,15 @@ impl Comparison {
             result: model.result.clone(),
             ..ModelReport::default()
         };
-        let text = text_report(&report, &self.reference.info());
+        let text = text_report(&report, &self.reference.info(), width);
         Some(text + &self.not_compared_text())
     }
 
     /// Everything that a terminal shows: what it comes to, the table of the models, how many times as
-    /// far others are, and what to know.
-    pub fn text(&self) -> String {
-        let names = self.names();
-        let name = |label: &str| names.short(label, NAME_IN_SENTENCE);
+    /// far others are, and what to know. Names are cut until tables fit lines of at most `width`.
+    pub fn text(&self, width: usize) -> String {
+        let names = self.names(width);
+        let name = names.in_sentences();
         let mut text = String::new();
         let sentences = self.sentences(name);
         if !sentences.is_empty() {
@@ -348,7 +345,7 @@ mod tests {
             model.model.file_bytes = model.model.size_bytes.map(|size| 2 * size);
         }
         of.models[4].model.file_bytes = None;
-        let (text, markdown) = (of.text(), of.markdown(false));
+        let (text, markdown) = (of.text(WIDTH), of.markdown(false));
         let page = crate::report::page::html(&of).unwrap();
         for (label, size) in [("4_K_M", "2.38"), ("q2_K", "0.81")] {
             let mut lines = text.lines();
@@ -385,7 +382,7 @@ mod tests {
         if let Some(text) = &mut of.reference.text {
             text.name = Some("wiki.txt, code.txt, ".repeat(10));
         }
-        let text = of.text();
+        let text = of.text(WIDTH);
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
@@ -406,11 +403,11 @@ mod tests {
         (finite[0].window, finite[0].position) = (at.window, at.position);
         let text = finite[0].text.as_mut().unwrap();
         text.next = Some(" finite".to_owned());
-        let report = of.only_report(false).unwrap();
+        let report = of.only_report(false, WIDTH).unwrap();
         let (_, maximum) = report.split_once("\n  maximum").unwrap();
         assert!(maximum.contains("before \" finite\"\n"), "{report}");
         of.models[0].top.truncate(1);
-        let report = of.only_report(false).unwrap();
+        let report = of.only_report(false, WIDTH).unwrap();
         assert!(!report.contains("\" there\""), "{report}");
     }
 }

@@ -1,5 +1,6 @@
 use super::{Sensitivity, compared, sample};
 use crate::report::json_text;
+use crate::report::layout::WIDTH;
 use crate::report::tests::schema;
 use crate::stats::Estimate;
 
@@ -91,7 +92,7 @@ fn check_width(text: &str) {
 
 #[test]
 fn text_of_a_small_model() {
-    let text = sample::small().text("map.jsonl");
+    let text = sample::small().text("map.jsonl", WIDTH);
     check_width(&text);
     insta::assert_snapshot!(text);
     assert!(text.contains("kl recipe map.jsonl --bpw 4.5 "));
@@ -101,7 +102,7 @@ fn text_of_a_small_model() {
 fn the_next_command_names_a_size_that_the_map_reaches() {
     let mut of = sample::small();
     of.fewest_bits = 7.009;
-    let text = of.text("my map.jsonl");
+    let text = of.text("my map.jsonl", WIDTH);
     assert!(
         text.contains("kl recipe 'my map.jsonl' --bpw 7.5 "),
         "{text}"
@@ -110,7 +111,7 @@ fn the_next_command_names_a_size_that_the_map_reaches() {
 
 #[test]
 fn text_of_a_mixture_of_experts() {
-    let text = sample::experts().text("map.jsonl");
+    let text = sample::experts().text("map.jsonl", WIDTH);
     check_width(&text);
     insta::assert_snapshot!(text);
 }
@@ -134,7 +135,7 @@ fn the_text_fits_whatever_a_map_holds() {
     for layer in &mut of.by_layer {
         layer.part.kld = Estimate::point(0.0);
     }
-    let text = of.text("map.jsonl");
+    let text = of.text("map.jsonl", WIDTH);
     let (_, tables) = text.split_once("\nBy role\n").unwrap();
     check_width(tables);
     assert!(
@@ -146,7 +147,7 @@ fn the_text_fits_whatever_a_map_holds() {
     of.by_layer.clear();
     of.additivity.clear();
     of.checks.clear();
-    let text = of.text("map.jsonl");
+    let text = of.text("map.jsonl", WIDTH);
     assert!(
         !text.contains("By layer") && !text.contains("together"),
         "{text}"

@@ -1,4 +1,4 @@
-//! A map as text for a terminal of 80 columns.
+//! A map as text.
 
 use super::sentence::relative;
 use super::{LayerSensitivity, Sensitivity, TensorSensitivity};
@@ -26,8 +26,9 @@ const BAR: f64 = 24.0;
 const PREDICTED: &str = "~";
 
 impl Sensitivity {
-    /// Everything that a terminal shows. `map` is the path of the map.
-    pub fn text(&self, map: &str) -> String {
+    /// Everything that a terminal shows. `map` is the path of the map. Names are cut until tables fit lines
+    /// of at most `width`.
+    pub fn text(&self, map: &str, width: usize) -> String {
         let mut text = String::new();
         let sentences = self.sentences();
         if !sentences.is_empty() {
@@ -35,11 +36,11 @@ impl Sensitivity {
             text.push('\n');
         }
         text.push_str(&self.title());
-        text.push_str(&self.roles_text());
+        text.push_str(&self.roles_text(width));
         text.push_str(&self.layers_text());
-        text.push_str(&self.tensors_text());
+        text.push_str(&self.tensors_text(width));
         text.push_str(&self.additivity_text());
-        text.push_str(&self.checks_text());
+        text.push_str(&self.checks_text(width));
         text + &self.next_text(map)
     }
 
@@ -115,7 +116,7 @@ impl Sensitivity {
     }
 
     /// A row for each role, and one for all.
-    fn roles_text(&self) -> String {
+    fn roles_text(&self, width: usize) -> String {
         let interval = self.interval_title();
         let titles = [
             "\nrole",
@@ -127,7 +128,7 @@ impl Sensitivity {
             "relative\ncost",
         ];
         let labels: Vec<&str> = self.by_role.iter().map(|role| role.role.as_str()).collect();
-        let table = Names::whole(&labels).fitted(|name| {
+        let table = Names::whole(&labels, width).fitted(|name| {
             let roles = self
                 .by_role
                 .iter()
@@ -193,7 +194,7 @@ impl Sensitivity {
     }
 
     /// The tensors with the largest and with the smallest relative costs.
-    fn tensors_text(&self) -> String {
+    fn tensors_text(&self, width: usize) -> String {
         let ranked = self.by_relative_cost();
         let n = MAX_LISTED.min(ranked.len() / 2);
         if n == 0 {
@@ -203,7 +204,7 @@ impl Sensitivity {
         let last = rest.iter().rev().take(n).copied().collect::<Vec<_>>();
         let labels: Vec<&str> = worst.iter().chain(&last).map(|of| bare(of)).collect();
         let interval = self.interval_title();
-        let table = Names::whole(&labels).fitted(|name| {
+        let table = Names::whole(&labels, width).fitted(|name| {
             let row = |of: &&TensorSensitivity| {
                 vec![
                     format!("    {}", name(bare(of))),
@@ -265,7 +266,7 @@ impl Sensitivity {
     }
 
     /// The predictions that were checked, the farthest off first.
-    fn checks_text(&self) -> String {
+    fn checks_text(&self, width: usize) -> String {
         if self.checks.is_empty() {
             return String::new();
         }
@@ -277,7 +278,7 @@ impl Sensitivity {
         let shown = &checks[..checks.len().min(MAX_LISTED)];
         let interval = self.interval_title();
         let labels: Vec<&str> = shown.iter().map(|check| check.tensor.as_str()).collect();
-        let table = Names::whole(&labels).fitted(|name| {
+        let table = Names::whole(&labels, width).fitted(|name| {
             let titles = [
                 "\n  tensor",
                 "\ntype",

@@ -13,6 +13,7 @@ use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 
 use super::*;
+use crate::report::layout::WIDTH;
 use crate::stats::{LlamaPerplexity, UntilInfo};
 
 /// Everything that a run over text can print.
@@ -21,7 +22,7 @@ fn text_report_of_a_text() {
     let mut records = records(3, 80);
     made_up::exclude(&mut records, 5);
     let report = full("models/tiny-q4_K_M.gguf", &records);
-    assert_snapshot!(text_report(&report, &reference()));
+    assert_snapshot!(text_report(&report, &reference(), WIDTH));
 }
 
 /// Groups, of which one has a long name and one no tokens, special tokens and an infinite KLD.
@@ -43,10 +44,10 @@ fn text_report_with_a_breakdown() {
         result: made_up::result("tiny-q2_K.gguf", 1_250_000, &records, &groups),
         ..ModelReport::default()
     };
-    let text = text_report(&report, &reference());
+    let text = text_report(&report, &reference(), WIDTH);
     let tables = text.lines().skip_while(|line| !line.contains("by group"));
     let width = tables.map(|line| line.chars().count()).max();
-    assert!(width <= Some(79), "{text}");
+    assert!(width <= Some(WIDTH), "{text}");
     assert_snapshot!(text);
 }
 
@@ -67,7 +68,11 @@ fn text_report_of_prompts() {
         report.result.is_reference_model,
         report.result.is_noise_floor,
     ) = (true, true);
-    assert_snapshot!(text_report(&report, &made_up::reference_of_prompts()));
+    assert_snapshot!(text_report(
+        &report,
+        &made_up::reference_of_prompts(),
+        WIDTH
+    ));
 }
 
 /// Greedy answers: how many differ comes first.
@@ -75,7 +80,7 @@ fn text_report_of_prompts() {
 fn text_report_of_greedy_answers() {
     let differ_at: Vec<u32> = (0..40).map(|i| 4 + i * 7 % 50).collect();
     let report = plain("tiny-q4_K_M.gguf", &made_up::greedy(40, &differ_at, 30));
-    let text = text_report(&report, &made_up::reference_of_prompts());
+    let text = text_report(&report, &made_up::reference_of_prompts(), WIDTH);
     let first = text.split("\nAgreement").next();
     assert_snapshot!(first.unwrap());
 }
@@ -95,7 +100,7 @@ fn text_report_of_one_window() {
     ) = (None, None);
     report.result.model.bpw = None;
     let reference = foreign_reference("base.kld", "llama.cpp");
-    assert_snapshot!(text_report(&report, &reference));
+    assert_snapshot!(text_report(&report, &reference, WIDTH));
 }
 
 /// Hidden states: how exact their rows are, where they were written and where they are computed.
@@ -104,7 +109,7 @@ fn lines_about_hidden_states() {
     let report = plain("q4.gguf", &records(2, 20));
     let mut reference = made_up::reference_of_states();
     let lines = |reference: &ReferenceInfo| {
-        let text = text_report(&report, reference);
+        let text = text_report(&report, reference, WIDTH);
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| line.starts_with("reference rows"));
         let after = lines.take_while(|line| !line.starts_with("tokens"));
@@ -151,7 +156,7 @@ fn lines_about_until() {
     });
     report.result.summary.n_windows = 60;
     let line = |report: &ModelReport| {
-        let text = text_report(report, &reference());
+        let text = text_report(report, &reference(), WIDTH);
         let (_, line) = text.split_once("\n  until ").unwrap();
         let (line, _) = line.split_once("\n  intervals").unwrap();
         Vec::from_iter(line.split_whitespace()).join(" ")
@@ -173,7 +178,7 @@ fn lines_about_until() {
 /// The mean of 150 windows.
 #[test]
 fn how_many_windows_are_needed_is_a_rough_number() {
-    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference());
+    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference(), WIDTH);
     let line = text.lines().find(|line| line.contains("± 5 %")).unwrap();
     assert!(
         line.starts_with("    windows for ± 5 %, roughly "),
@@ -191,7 +196,7 @@ fn text_report_without_token_ids() {
         ..plain("other.npz", &records)
     };
     let reference = foreign_reference("ref.npz", "npz");
-    assert_snapshot!(text_report(&report, &reference));
+    assert_snapshot!(text_report(&report, &reference, WIDTH));
 }
 
 /// A model that gives no finite row.
@@ -205,7 +210,7 @@ fn text_report_without_counted_tokens() {
         top: Some(Vec::new()),
         ..plain("broken.gguf", &records)
     };
-    assert_snapshot!(text_report(&report, &reference()));
+    assert_snapshot!(text_report(&report, &reference(), WIDTH));
 }
 
 /// A document with every key.

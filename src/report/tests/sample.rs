@@ -8,6 +8,7 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, NEAR, NotCompared, PairKind,
     RatioToBest,
 };
+use crate::report::layout::WIDTH;
 use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::stats::{
@@ -336,7 +337,7 @@ fn the_json_is_as_its_schema_states() {
 
 #[test]
 fn text_of_the_comparison() {
-    let text = comparison().text();
+    let text = comparison().text(WIDTH);
     for line in text.lines() {
         assert!(
             line.chars().count() <= 80 || line.starts_with("    "),

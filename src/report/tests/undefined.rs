@@ -8,6 +8,7 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, InDepth, InDepthModel, InDepthToken, PairKind,
     PairedQuantile, RatioToBest,
 };
+use crate::report::layout::WIDTH;
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
     ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, Paired, PairedComparison,
@@ -167,8 +168,8 @@ fn without_scripts(page: &str) -> String {
 fn no_output_shows_a_number_that_is_none() {
     for (case, records) in cases() {
         let of = comparison(&records);
-        check(case, "the text", &of.text());
-        check(case, "the breakdown", &of.breakdown_text());
+        check(case, "the text", &of.text(WIDTH));
+        check(case, "the breakdown", &of.breakdown_text(WIDTH));
         check(case, "the Markdown", &of.markdown(true));
         check(case, "the model card", &of.model_card());
         check(case, "the CSV", &of.csv());
@@ -217,7 +218,7 @@ fn no_output_shows_a_number_that_is_none() {
                 confidence: of.confidence,
                 warnings: of.warnings,
             };
-            check(case, "the pair", &in_depth.text());
+            check(case, "the pair", &in_depth.text(WIDTH));
             let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
             crate::report::tests::schema::check::<InDepth>(&json);
@@ -232,7 +233,7 @@ fn no_output_shows_a_number_that_is_none() {
                 ..ModelReport::default()
             };
             let reference = made_up::foreign_reference("ref.gz", "kl.py");
-            check(case, "the report", &text_report(&report, &reference));
+            check(case, "the report", &text_report(&report, &reference, WIDTH));
             let document = json!({"models": [report], "reference": reference});
             check(case, "the report's JSON", &document.to_string());
         }

@@ -21,8 +21,9 @@ use crate::stats::{MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
 
-/// The report of one model: its numbers with their intervals, a section for each subject.
-pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
+/// The report of one model: its numbers with their intervals, a section for each subject. Names are cut
+/// until tables fit lines of at most `width`.
+pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, width: usize) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
     heading(&mut out, report, reference);
@@ -32,7 +33,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     if summary.n_tokens > 0 {
         sections::divergence(&mut out, summary, report.max_at_text.as_deref());
     }
-    sections::breakdown(&mut out, report);
+    sections::breakdown(&mut out, report, width);
     if let Some(agreement) = &summary.agreement {
         sections::agreement(&mut out, agreement);
     }

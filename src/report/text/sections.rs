@@ -1,22 +1,20 @@
 //! The sections of a report, in the order in which they are printed.
 
+use crate::report::comparison::Names;
 use crate::report::comparison::breakdown::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
-    count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, rough,
-    short_kld, signed_percent, significant,
+    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, rough, short_kld,
+    signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
     Acceptance, Agreement, Bin, DeltaP, Distribution, Estimate, IdenticalOutput, LogitSummary,
     LogitsNotAvailable, Metric, Perplexity, Summary,
 };
-
-/// The most characters of a group's name.
-const LABEL_CHARS: usize = 16;
 
 /// The quantiles that kl.py prints.
 const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
@@ -85,7 +83,8 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 
 /// A table for each way to divide the tokens: those of groups and of spans always, the others if asked
 /// for. A single span is all of the tokens.
-pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
+pub fn breakdown(out: &mut Sheet, report: &ModelReport, width: usize) {
+    let bins = |out: &mut Sheet, by, of| bins(out, by, of, width);
     let of = &report.breakdown;
     bins(out, BY_GROUP, &of.by_group);
     let by_span: &[Bin] = if of.by_span.len() > 1 {
@@ -110,34 +109,28 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
     }
 }
 
-fn bins(out: &mut Sheet, by: &str, bins: &[Bin]) {
+fn bins(out: &mut Sheet, by: &str, bins: &[Bin], width: usize) {
     if bins.is_empty() {
         return;
     }
-    let rows = bins.iter().map(|bin| {
-        let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
-        vec![
-            format!("  {}{}", label(&bin.label), mark(bin.n_tokens)),
-            count(bin.n_tokens),
-            or_undefined(bin.kld, |kld| short_kld(kld.value)),
-            interval.unwrap_or_default(),
-            or_undefined(bin.share_of_kld, percent),
-            or_undefined(bin.agreement, percent),
-        ]
-    });
+    let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
     let titles = ["", "tokens", "mean KLD", "interval", "of KLD", "same top"];
     out.title(&format!("KL divergence {}", title(by, out.unit)));
-    let table = columns(titles, rows, 1, 2);
+    let table = Names::whole(&labels, width).fitted(|name| {
+        let rows = bins.iter().map(|bin| {
+            let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
+            vec![
+                format!("  {}{}", name(&bin.label), mark(bin.n_tokens)),
+                count(bin.n_tokens),
+                or_undefined(bin.kld, |kld| short_kld(kld.value)),
+                interval.unwrap_or_default(),
+                or_undefined(bin.share_of_kld, percent),
+                or_undefined(bin.agreement, percent),
+            ]
+        });
+        columns(titles, rows, 1, 2)
+    });
     out.text.push_str(&table);
-}
-
-/// The beginning of a label, safe for a line on a terminal.
-fn label(label: &str) -> String {
-    let label = printable(label);
-    match label.char_indices().nth(LABEL_CHARS) {
-        Some(_) => label.chars().take(LABEL_CHARS - 1).chain(['…']).collect(),
-        None => label,
-    }
 }
 
 pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
