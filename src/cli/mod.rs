@@ -122,7 +122,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     if call.verbose {
         say_lines(&doctor::doctor_text(&commands::doctor(&[], &engine)));
     }
-    let terminal = Terminal::new(quiet, false, Results::default());
+    let terminal = Terminal::new(quiet, Results::default());
     match command {
         Command::Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
@@ -177,7 +177,7 @@ fn show_evaluation(
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
-    let terminal = Terminal::new(quiet, brief, Results::new(settings)?);
+    let terminal = Terminal::of_models(quiet, settings, n, Results::new(settings)?);
     let report = evaluate(&terminal)?;
     let results = terminal.into_results();
     if let Some(json) = results.json_path() {
@@ -288,7 +288,7 @@ fn show_written(written: &Written, quiet: bool) {
 
 /// Describes files. One that cannot be described does not stop the others.
 fn show_info(args: &InfoArgs) -> Result<()> {
-    let terminal = Terminal::new(args.quiet, false, Results::printed(args.json));
+    let terminal = Terminal::new(args.quiet, Results::printed(args.json));
     let mut infos = Vec::new();
     for file in &args.files {
         match commands::info(file, args.verify, &terminal) {

@@ -35,7 +35,7 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     let (file, page) = (file.transpose()?, page.transpose()?);
     let quants = settings.report.as_deref().map(quants_of).transpose()?;
     let is_printed = json.is_some() && path.is_none();
-    let terminal = Terminal::new(quiet, false, Results::printed(is_printed));
+    let terminal = Terminal::new(quiet, Results::printed(is_printed));
     let report = commands::recipe(settings, engine, &terminal)?;
     if let Some(path) = report.types_path.as_deref() {
         say_wrote(path, quiet);
@@ -52,7 +52,7 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     let mut results = terminal.into_results();
     results.print_text(&recipe_text(&report));
     results.finish(|| json_text(&report), false)?;
-    let terminal = Terminal::new(quiet, false, Results::default());
+    let terminal = Terminal::new(quiet, Results::default());
     commands::quantize(settings, &report, engine, &terminal)?;
     let original = settings.original.as_deref();
     match original.and_then(|original| original.evaluation.as_ref()) {

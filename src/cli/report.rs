@@ -7,10 +7,11 @@ use anyhow::{Context as _, Result};
 use super::args::ReportArgs;
 use super::results::{Remade, Results, write_text};
 use super::settings::Form;
-use super::terminal::{Terminal, show_conditions, stdout_width};
+use super::terminal::{Terminal, show_conditions, view};
 use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
+use crate::report::layout::View;
 use crate::report::{Verdict, json_text, judge, judge_pair, page};
 
 /// How the JSON of a report starts after its versions: not like that of an evaluation, which took a model
@@ -58,29 +59,26 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
             }
         }
     }
+    let view = view(args.full, args.breakdown);
     let mut results = Results::default();
-    results.print_text(&text(&reported, printed, args.breakdown)?);
+    results.print_text(&text(&reported, printed, view)?);
     for (path, output, form) in files {
-        write_text(output, &text(&reported, form, args.breakdown)?)?;
+        write_text(output, &text(&reported, form, view)?)?;
         say_wrote(&path.display().to_string(), args.quiet);
     }
     results.close()?;
     Ok(code)
 }
 
-fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
+fn text(reported: &Reported, form: Form, view: View) -> Result<String> {
     Ok(match (reported, form) {
         (Reported::Pair(pair), Form::Json) => json_text(pair)?,
-        (Reported::Pair(pair), _) => pair.text(stdout_width()),
+        (Reported::Pair(pair), _) => pair.text(view),
         (Reported::Comparison(comparison), Form::Text) => {
-            let width = stdout_width();
-            let only = comparison.only_report(breakdown, width);
-            only.unwrap_or_else(|| match breakdown {
-                true => comparison.text(width) + &comparison.breakdown_text(width),
-                false => comparison.text(width),
-            })
+            let only = comparison.only_report(view);
+            only.unwrap_or_else(|| comparison.text(view))
         }
-        (Reported::Comparison(comparison), Form::Markdown) => comparison.markdown(breakdown),
+        (Reported::Comparison(comparison), Form::Markdown) => comparison.markdown(view.breakdown),
         (Reported::Comparison(comparison), Form::ModelCard) => comparison.model_card(),
         (Reported::Comparison(comparison), Form::Json) => json_text(comparison)?,
         (Reported::Comparison(comparison), Form::Csv) => comparison.csv(),

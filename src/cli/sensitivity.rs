@@ -56,7 +56,7 @@ pub fn show_sensitivity(
     if settings.part.is_some() && (printed.is_some() || !files.is_empty()) {
         bail!("--shard: a part has no results of its own: join the parts with kl merge first");
     }
-    let terminal = Terminal::new(quiet, false, Results::default());
+    let terminal = Terminal::new(quiet, Results::default());
     let mapped = commands::sensitivity(settings, engine, &terminal)?;
     let mut results = terminal.into_results();
     if let Some(sensitivity) = &mapped.sensitivity {

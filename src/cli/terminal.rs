@@ -8,28 +8,46 @@ use terminal_size::{Width, terminal_size_of};
 use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
+use crate::commands::settings::ResultSettings;
 use crate::commands::{Event, Observer};
 use crate::lock::locked;
 use crate::report::comparison::Comparison;
-use crate::report::layout::{UNBOUNDED, WIDTH};
+use crate::report::layout::{UNBOUNDED, View, WIDTH};
 use crate::report::{Verdict, Warning, info_text, model_line, text_report, verified_text};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
     quiet: bool,
+    /// True if each of several models is shown in a line, in place of its report.
     brief: bool,
+    view: View,
     progress: Mutex<Option<Progress>>,
     results: Mutex<Results<'s>>,
 }
 
 impl<'s> Terminal<'s> {
-    /// `brief`: set if each of several models is shown in a line, in place of its report.
-    pub fn new(quiet: bool, brief: bool, results: Results<'s>) -> Self {
+    /// A terminal for a command that evaluates no models.
+    pub fn new(quiet: bool, results: Results<'s>) -> Self {
         Self {
             quiet,
-            brief,
+            brief: false,
+            view: view(false, false),
             progress: Mutex::default(),
             results: Mutex::new(results),
+        }
+    }
+
+    /// A terminal that shows the results of `n` models, as the settings ask for them.
+    pub fn of_models(
+        quiet: bool,
+        settings: &ResultSettings,
+        n: usize,
+        results: Results<'s>,
+    ) -> Self {
+        Self {
+            brief: settings.is_brief(n),
+            view: view(settings.full, settings.breakdown),
+            ..Self::new(quiet, results)
         }
     }
 
@@ -53,11 +71,10 @@ impl Terminal<'_> {
         for warning in warnings.filter(|warning| self.leaves_to_table(warning)) {
             say!("kl: warning: {warning}");
         }
-        let width = stdout_width();
-        let text = match comparison.only_report(false, width) {
+        let text = match comparison.only_report(self.view) {
             Some(_) if !self.brief => return,
             Some(report) => report,
-            None => comparison.text(width),
+            None => comparison.text(self.view),
         };
         locked(&self.results).show(&text);
     }
@@ -111,7 +128,7 @@ impl Observer for Terminal<'_> {
                     true if self.quiet => {}
                     true => say!("{}", model_line(model, (index, of), reference.unit())),
                     false => {
-                        let text = text_report(model, reference, stdout_width());
+                        let text = text_report(model, reference, self.view);
                         locked(&self.results).show(&text);
                     }
                 }
@@ -134,6 +151,15 @@ impl Observer for Terminal<'_> {
 
     fn should_stop(&self) -> bool {
         stop::asked()
+    }
+}
+
+/// The amount that a text on stdout shows.
+pub fn view(full: bool, breakdown: bool) -> View {
+    View {
+        width: stdout_width(),
+        full,
+        breakdown,
     }
 }
 

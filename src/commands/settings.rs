@@ -272,7 +272,7 @@ pub struct ResultSettings {
     pub top_k: Option<u32>,
     /// True if the text report shows where the KLD comes from.
     pub breakdown: bool,
-    /// True if each of several models gets its whole report, not a line.
+    /// True if the text report shows every number, and each of several models has one, not a line.
     pub full: bool,
     /// The rule for what counts as one observation in the clustered intervals.
     pub clusters: ClusterRule,

@@ -13,6 +13,43 @@ pub const WIDTH: usize = 80;
 /// The columns of a table in a pipe or a file: no name is cut, however long its line becomes.
 pub const UNBOUNDED: usize = usize::MAX;
 
+/// The amount that a text shows.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// The widest line of a table, in columns: names are cut to it.
+    pub width: usize,
+    /// True if the text shows everything, not what most people decide by.
+    pub full: bool,
+    /// True if the text shows which tokens the KLD comes from.
+    pub breakdown: bool,
+}
+
+/// The quantiles that most people decide by.
+pub const USUAL_QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
+
+impl View {
+    /// The end of a text: it says where the rest is; empty in full.
+    pub fn more(&self) -> &'static str {
+        match self.full {
+            true => "",
+            false => "\nMore: --full. Everything: --json.\n",
+        }
+    }
+
+    /// The rows that a table shows of these, and the line below it that counts the others; empty if it
+    /// shows all.
+    pub fn first<'r, T>(&self, rows: &'r [T]) -> (&'r [T], String) {
+        /// A table of more rows shows a few of them.
+        const MANY: usize = 8;
+        const FEW: usize = 5;
+        if self.full || rows.len() <= MANY {
+            return (rows, String::new());
+        }
+        let more = rows.len() - FEW;
+        (&rows[..FEW], format!("  and {more} more: --full\n"))
+    }
+}
+
 /// Text in lines of at most 80 columns.
 pub fn wrapped(text: &str) -> String {
     hanging("", 0, text)
@@ -151,7 +188,7 @@ impl Sheet {
     }
 
     /// The quantiles of a divergence, a line each.
-    pub fn quantiles(&mut self, quantiles: &[QuantileEstimate]) {
+    pub fn quantiles<'q>(&mut self, quantiles: impl IntoIterator<Item = &'q QuantileEstimate>) {
         for quantile in quantiles {
             self.estimate(&quantile_name(quantile.p), &quantile.estimate, kld);
         }

@@ -26,15 +26,18 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     read.prints(&[
         "mean",
         "by window (8 clusters)",
-        "effective tokens",
         "99.9 %",
         "maximum",
-        "reverse KLD",
         "same top token",
-        "ratio",
+        "PPL ratio",
         "BPW",
         "tokens/s",
     ]);
+    let n_lines = |text: &str| text.lines().count();
+    assert!(n_lines(&read.stdout) <= 30, "{}", read.stdout);
+    let full = session.ok("-m @q4 -r ref.gz --full -q");
+    full.prints(&["effective tokens", "reverse KLD", "top 5"]);
+    assert!(n_lines(&full.stdout) > n_lines(&read.stdout));
     assert_eq!(
         session.files(),
         ["ref.gz", "short.txt", "tiny-q4_K_M@ref.kls"]

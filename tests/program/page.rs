@@ -168,7 +168,7 @@ fn a_browser_draws_answers_and_spans() {
         "-m @f16 --prompts @prompts --generate 40 --no-chat-template --span she=She... -w ref.gz -q",
     );
     session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -q");
-    let report = session.ok("report . --html page.html --json report.json -q");
+    let report = session.ok("report . --html page.html --json report.json -q --full");
     report.prints(&[
         "By span, and how many times as far as tiny-q8_0, the best",
         "Greedy answers that are the original's to the end or the cut at 40 tokens",

@@ -177,7 +177,10 @@ fn two_models_are_compared_in_depth() {
     let accepted = |side: &str| number(&json[side]["acceptance"]["mean"]["value"]);
     let difference = number(&json["acceptance_difference"]["value"]);
     assert!((difference - (accepted("a") - accepted("b"))).abs() < 1e-12);
-    assert!(text.contains("\nTokens that the quant drafts"), "{text}");
+    assert!(text.lines().count() <= 40, "{text}");
+    let full = session.ok(&format!("{line} --full")).stdout;
+    assert!(!text.contains("\nTokens that the quant drafts"), "{text}");
+    assert!(full.contains("\nTokens that the quant drafts"), "{full}");
     session.fails(
         "report . --pair",
         1,

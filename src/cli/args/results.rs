@@ -43,10 +43,11 @@ pub struct ResultArgs {
     #[arg(long)]
     pub breakdown: bool,
 
-    /// Print each model's whole report, not one line
+    /// Print every number, not only those that most people decide by
     ///
-    /// A run of several models prints a line for each, and a table at the end. --breakdown, --top-k
-    /// and --stats print whole reports too, and so does kl report X.kls, from a sidecar.
+    /// A run of several models prints a line for each, and a table at the end; with --full, each
+    /// model's report too. --breakdown, --top-k and --stats print reports as well, and kl report X.kls
+    /// --full prints one from a sidecar.
     #[arg(long)]
     pub full: bool,
 

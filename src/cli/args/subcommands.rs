@@ -158,6 +158,10 @@ pub struct ReportArgs {
     #[arg(long, requires = "fail_if")]
     pub allow_excluded: bool,
 
+    /// Print every number, not only those that most people decide by
+    #[arg(long)]
+    pub full: bool,
+
     /// Also print KLD by the reference's confidence, by position, by group and for special tokens
     #[arg(long)]
     pub breakdown: bool,

@@ -338,7 +338,6 @@ impl Evaluation<'_> {
             }),
             shard: header.shard,
             n_resumed: log.n_resumed as u64,
-            shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self
                 .measures

@@ -90,7 +90,7 @@ pub fn title(by: &str, unit: &str) -> String {
 
 impl Comparison {
     /// The tables as text, a few models beside each other.
-    pub fn breakdown_text(&self, width: usize) -> String {
+    pub(super) fn breakdown_text(&self, width: usize) -> String {
         /// As many columns as fit 80 characters.
         const MODELS_BESIDE: usize = 5;
         let names = self.names(width);

@@ -148,7 +148,7 @@ impl<'c> Run<'c> {
 mod tests {
     use crate::report::comparison::Comparison;
     use crate::report::layout::WIDTH;
-    use crate::report::tests::sample;
+    use crate::report::tests::{FULL, sample};
 
     /// Five runs of two models, each with a KV cache of its own.
     fn swept() -> Comparison {
@@ -174,12 +174,12 @@ mod tests {
     fn each_model_that_was_run_with_several_has_a_table() {
         let of = swept();
         insta::assert_snapshot!(of.caches_text());
-        assert!(of.text(WIDTH).contains(&of.caches_text()));
-        for line in of.text(WIDTH).lines() {
+        assert!(of.text(FULL).contains(&of.caches_text()));
+        for line in of.text(FULL).lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
         // All of the types are there already.
-        assert!(!of.text(WIDTH).contains("Set-up, where models differ"));
+        assert!(!of.text(FULL).contains("Set-up, where models differ"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::text::{clusters as clusters_text, signed};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
 use crate::report::identical_output::{half, left_out, same_to};
-use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
+use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
     count, ends, or_undefined, p_value, percent, printable, ratio, short_kld, short_percent,
 };
@@ -129,6 +129,9 @@ pub struct InDepthToken {
     pub top_b_text: Option<String>,
 }
 
+/// The number of tokens on which the models differ most that are shown unless all are asked for.
+const N_TOP: usize = 3;
+
 /// The width of a token's text, in quotes.
 const TOKEN_WIDTH: usize = 24;
 
@@ -152,14 +155,14 @@ impl InDepthModel {
 }
 
 impl InDepth {
-    /// The comparison as text, whose tables have lines of at most `width`.
-    pub fn text(&self, width: usize) -> String {
+    /// The comparison as text.
+    pub fn text(&self, view: View) -> String {
         /// What stands beside a model's name: the longest is an interval of shares.
         const BESIDE: usize = 56;
         /// The narrowest column of names.
         const COLUMN_WIDTH: usize = 22;
-        let names = Names::of(&[&self.a.label, &self.b.label], width);
-        let name = names.within(width.saturating_sub(BESIDE).max(MIN_NAME));
+        let names = Names::of(&[&self.a.label, &self.b.label], view.width);
+        let name = names.within(view.width.saturating_sub(BESIDE).max(MIN_NAME));
         let (a, b) = (name(&self.a.label), name(&self.b.label));
         let level = short_percent(self.confidence.level());
         let against = printable(self.reference.shown_name());
@@ -197,11 +200,15 @@ impl InDepth {
             let shown = format!("{} {ends}{}", ratio(of.value), with_p(of.p));
             out.line("ratio", &shown);
         }
-        out.line("difference", &estimate(&self.paired.difference, signed));
+        if view.full {
+            out.line("difference", &estimate(&self.paired.difference, signed));
+        }
         if !self.quantiles.is_empty() {
             out.title("Quantiles of the KLD, nats");
             let titles = ["  quantile", &a, &b, "ratio"];
-            let rows = self.quantiles.iter().map(|of| {
+            let quantiles = self.quantiles.iter();
+            let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
+            let rows = quantiles.map(|of| {
                 vec![
                     format!("  {} %", short_percent(of.p)),
                     short_kld(of.a),
@@ -211,28 +218,31 @@ impl InDepth {
             });
             out.text.push_str(&columns(titles, rows, 1, 1));
         }
-        self.tokens_won(&mut out, &a, &b);
-        self.in_use(&mut out, &a, &b);
+        self.tokens_won(&mut out, &a, &b, view);
+        self.in_use(&mut out, &a, &b, view);
         if !self.paired.by_span.is_empty() {
             out.title(&format!("By span ({level} %)"));
             out.text.push_str(&self.by_span());
         }
         if !self.top.is_empty() {
             out.title("Tokens on which they differ most: KLD, and top token");
-            for token in &self.top {
+            let n_shown = if view.full { self.top.len() } else { N_TOP };
+            for token in self.top.iter().take(n_shown) {
                 out.text.push_str(&token_text(token, &a, &b, out.unit));
             }
         }
-        out.text
+        out.text + view.more()
     }
 
     /// Shows how often each of the two is nearer to the reference, and has its top token.
-    fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str) {
+    fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         let nearer = &self.paired.nearer;
         out.title("Tokens on which a model is nearer to the reference");
-        out.line(a, &count(nearer.n_a));
-        out.line(b, &count(nearer.n_b));
-        if nearer.n_ties > 0 {
+        if view.full {
+            out.line(a, &count(nearer.n_a));
+            out.line(b, &count(nearer.n_b));
+        }
+        if view.full && nearer.n_ties > 0 {
             out.line("neither", &count(nearer.n_ties));
         }
         if let Some(share) = nearer.share_a.as_ref().map(|share| share.estimate) {
@@ -244,15 +254,17 @@ impl InDepth {
         out.title("Same top token as the reference");
         out.line(&format!("only {a}"), &count(agreement.n_only_a));
         out.line(&format!("only {b}"), &count(agreement.n_only_b));
-        out.line("both", &count(agreement.n_both));
-        out.line("neither", &count(agreement.n_neither));
+        if view.full {
+            out.line("both", &count(agreement.n_both));
+            out.line("neither", &count(agreement.n_neither));
+        }
         let of = &agreement.difference;
         let shown = estimate(&of.estimate, points) + &with_p(of.p);
         out.line("difference", &shown);
     }
 
     /// Shows how long each model's greedy answers stay the same, and how many of its tokens are accepted.
-    fn in_use(&self, out: &mut Sheet, a: &str, b: &str) {
+    fn in_use(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         let models = [(a, &self.a), (b, &self.b)];
         let with = |has: fn(&InDepthModel) -> bool| models.iter().any(|(_, model)| has(model));
         let mut identical = models
@@ -273,6 +285,10 @@ impl InDepth {
                 pieces.extend(left_out(of));
                 out.line(name, &pieces.join("; "));
             }
+        }
+        // Of plain text, few ask how a draft would do.
+        if !view.full && !with(|model| model.identical_output.is_some()) {
+            return;
         }
         if with(|model| model.acceptance.is_some()) {
             out.title(ACCEPTED);

@@ -4,7 +4,7 @@ use super::names::Names;
 use super::sentence::list;
 use super::{ComparedModel, Comparison};
 use crate::report::identical_output::{left_out, same_to};
-use crate::report::layout::{columns, wrapped};
+use crate::report::layout::{View, columns, wrapped};
 use crate::report::number::{
     bytes, count, count_of, ends, fixed, or_undefined, printable, short_percent,
 };
@@ -27,31 +27,48 @@ pub(super) struct UseTable {
 
 impl Comparison {
     /// Tables for a terminal, each after its title; empty where no model has the numbers.
-    pub(super) fn in_use_text(&self, names: &Names) -> String {
+    pub(super) fn in_use_text(&self, names: &Names, view: View) -> String {
         let mut text = String::new();
         let mut add = |title: &str, of: UseTable, below: Option<String>| {
             if of.rows.is_empty() {
                 return;
             }
+            let (rows, more) = view.first(&of.rows);
             let table = names.fitted(|name| {
                 let titles = ["".to_owned()].into_iter().chain(of.titles.iter().cloned());
-                let rows = of.rows.iter().map(|(label, cells)| {
+                let rows = rows.iter().map(|(label, cells)| {
                     let name = format!("  {}", name(label));
                     [name].into_iter().chain(cells.iter().cloned()).collect()
                 });
                 columns(titles, rows, 1, 1)
             });
             let below = below.map(|below| wrapped(&below)).unwrap_or_default();
-            text.push_str(&format!("\n{}{table}{below}", wrapped(title)));
+            text.push_str(&format!("\n{}{table}{more}{below}", wrapped(title)));
         };
-        let identical = self.identical_table("\n");
+        let mut identical = self.identical_table("\n");
+        if !view.full {
+            self.add_acceptance(&mut identical);
+        }
         add(&self.identical_title(), identical, self.answers_left_out());
+        if !view.full {
+            return text;
+        }
         let use_of_drafts = self.has_sizes_to_draft().then(|| AS_A_DRAFT.to_owned());
         add(ACCEPTED, self.acceptance_table("\n"), use_of_drafts);
         if let Some(why) = self.without_acceptance() {
             text.push_str(&wrapped(&why));
         }
         text
+    }
+
+    /// Adds the accepted share of drafted tokens to each row.
+    fn add_acceptance(&self, table: &mut UseTable) {
+        table.titles.push("drafts\naccepted %".to_owned());
+        for (label, cells) in &mut table.rows {
+            let model = self.models.iter().find(|model| model.label == *label);
+            let accepted = model.and_then(|model| model.summary.acceptance.as_ref());
+            cells.push(or_undefined(accepted, |of| fixed(100.0 * of.mean.value, 2)));
+        }
     }
 
     /// The models whose drafted tokens were counted. `joint` stands between the words of a title.
@@ -193,7 +210,7 @@ pub(super) const ACCEPTED: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::layout::WIDTH;
+    use crate::report::tests::FULL;
     use crate::report::tests::sample::comparison;
 
     fn labels(of: &Comparison) -> Vec<&str> {
@@ -206,22 +223,22 @@ mod tests {
         let mut of = comparison();
         of.models.truncate(3);
         assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
-        assert!(of.has_sizes_to_draft() && of.text(WIDTH).contains(ACCEPTED));
+        assert!(of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
         // Another file of the same size.
         of.models[2].model.file_bytes = of.models[1].model.file_bytes;
         of.models[2].model.size_bytes = of.models[1].model.size_bytes;
-        assert!(!of.has_sizes_to_draft() && of.text(WIDTH).contains(ACCEPTED));
+        assert!(!of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
         // A sidecar of kl 0.1.0.
         of.models[0].is_reference_model = false;
         of.models[0].summary.acceptance = None;
         let why = "tiny-f16 was evaluated before acceptance was recorded";
-        assert!(of.text(WIDTH).contains(why), "{}", of.text(WIDTH));
+        assert!(of.text(FULL).contains(why), "{}", of.text(FULL));
         assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
         // Two runs of one.
         of.models[2].model = of.models[1].model.clone();
         assert_eq!(labels(&of), ["tiny-q4_K_M"]);
         of.models.remove(0);
-        for shown in [of.text(WIDTH), of.markdown(false)] {
+        for shown in [of.text(FULL), of.markdown(false)] {
             assert!(!shown.contains(ACCEPTED), "{shown}");
         }
         let page = crate::report::page::html(&of).unwrap();

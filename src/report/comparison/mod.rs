@@ -268,8 +268,7 @@ impl NotCompared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::layout::WIDTH;
-    use crate::report::tests::sample;
+    use crate::report::tests::{FULL, sample};
     use crate::stats::Ratio;
 
     /// A pair that the table marks as equal to the best is called different nowhere.
@@ -303,7 +302,7 @@ mod tests {
                 ..pair.clone()
             });
         }
-        let (text, markdown) = (of.text(WIDTH), of.markdown(false));
+        let (text, markdown) = (of.text(FULL), of.markdown(false));
         assert_eq!(text.matches(" 0.125").count(), 2, "{text}");
         assert_eq!(markdown.matches(" 0.125 ").count(), 2, "{markdown}");
         for shown in [text, markdown] {

@@ -3,7 +3,7 @@
 use super::breakdown::{legend, mark};
 use super::names::Names;
 use super::{ComparedModel, Comparison};
-use crate::report::layout::{columns, wrapped};
+use crate::report::layout::{View, columns, wrapped};
 use crate::report::number::{
     count, count_of, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
 };
@@ -65,7 +65,39 @@ impl Comparison {
         ))
     }
 
-    /// A table of the spans for a terminal; empty unless there are several.
+    /// A table of the mean KLDs in each span, with a row for each model; empty unless there are several.
+    pub(super) fn brief_spans_text(&self, names: &Names, view: View) -> String {
+        let spans = self.spans();
+        if spans.is_empty() {
+            return String::new();
+        }
+        let titles = spans.iter().map(|span| {
+            let (label, n) = (printable(&span.label), count(span.n_tokens));
+            format!("{label}\n{n}{}", mark(span.n_tokens))
+        });
+        let titles = ["\n  tokens".to_owned()].into_iter().chain(titles);
+        let titles: Vec<String> = titles.collect();
+        let (models, more) = view.first(&self.models);
+        let table = names.fitted(|name| {
+            let rows = models.iter().map(|model| {
+                let cells = spans.iter().map(|span| {
+                    let [mark, kld, ..] = self.span_cells(model, &span.label);
+                    mark + &kld
+                });
+                let name = format!("  {}", name(&model.label));
+                [name].into_iter().chain(cells).collect()
+            });
+            columns(titles.clone(), rows, 1, 2)
+        });
+        let legends = self.span_legends();
+        let legends = legends.iter().map(|legend| format!("{legend}\n"));
+        format!(
+            "\nMean KLD by span, nats\n{table}{more}{}",
+            String::from_iter(legends)
+        )
+    }
+
+    /// A table of the spans for a terminal, in full; empty unless there are several.
     pub(super) fn spans_text(&self, names: &Names) -> String {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
         if spans.is_empty() {
@@ -162,7 +194,7 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::layout::WIDTH;
+    use crate::report::tests::FULL;
     use crate::report::tests::sample::comparison;
 
     #[test]
@@ -187,17 +219,17 @@ mod tests {
             }
         }
         assert!(!said(&of).contains("In the span"));
-        assert!(!of.text(WIDTH).contains("+ loses more"));
+        assert!(!of.text(FULL).contains("+ loses more"));
     }
 
     #[test]
     fn a_single_span_is_not_shown() {
         let mut of = comparison();
-        assert!(of.text(WIDTH).contains("\nBy span"));
+        assert!(of.text(FULL).contains("\nBy span"));
         for model in &mut of.models {
             model.breakdown.by_span.truncate(1);
             model.ratio_to_best_by_span.clear();
         }
-        assert!(!of.text(WIDTH).contains("\nBy span") && !of.markdown(true).contains("By span"));
+        assert!(!of.text(FULL).contains("\nBy span") && !of.markdown(true).contains("By span"));
     }
 }

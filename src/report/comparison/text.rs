@@ -4,7 +4,7 @@ use super::breakdown::Cells;
 use super::caches::Caches;
 use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::report::layout::{columns, hanging, wrapped};
+use crate::report::layout::{View, columns, hanging, wrapped};
 use crate::report::number::{
     UNDEFINED, count, count_of, ends, fixed, or_undefined, p_value, percent_1, printable, ratio,
     short_kld, short_percent,
@@ -25,24 +25,23 @@ const INCOMPLETE: &str = "!";
 impl Comparison {
     /// The report of the model if there is only one: as its evaluation printed it, without what no
     /// sidecar holds. `None` for several models.
-    pub fn only_report(&self, shows_breakdown: bool, width: usize) -> Option<String> {
+    pub fn only_report(&self, view: View) -> Option<String> {
         let [model] = self.models.as_slice() else {
             return None;
         };
         let report = ModelReport {
-            shows_breakdown,
             max_at_text: max_at_text(model),
             result: model.result.clone(),
             ..ModelReport::default()
         };
-        let text = text_report(&report, &self.reference.info(), width);
+        let text = text_report(&report, &self.reference.info(), view);
         Some(text + &self.not_compared_text())
     }
 
     /// Everything that a terminal shows: what it comes to, the table of the models, how many times as
-    /// far others are, and what to know. Names are cut until tables fit lines of at most `width`.
-    pub fn text(&self, width: usize) -> String {
-        let names = self.names(width);
+    /// far others are, and what to know.
+    pub fn text(&self, view: View) -> String {
+        let names = self.names(view.width);
         let name = names.in_sentences();
         let mut text = String::new();
         let sentences = self.sentences(name);
@@ -60,12 +59,21 @@ impl Comparison {
         text.push('\n');
         text.push_str(&self.models_text(&names));
         text.push_str(&self.legend());
-        text.push_str(&self.ratios_text(&names));
-        text.push_str(&self.spans_text(&names));
+        // The tables of KV caches have the ratios to the best, too.
+        if view.full || !self.all_are_in_tables_of_caches() {
+            text.push_str(&self.ratios_text(&names, view));
+        }
+        text.push_str(&match view.full {
+            true => self.spans_text(&names),
+            false => self.brief_spans_text(&names, view),
+        });
         text.push_str(&self.caches_text());
-        text.push_str(&self.in_use_text(&names));
-        text.push_str(&self.set_up_text(&names));
-        text + &self.not_compared_text()
+        text.push_str(&self.in_use_text(&names, view));
+        text.push_str(&self.set_up_text(&names, view));
+        if view.breakdown {
+            text.push_str(&self.breakdown_text(view.width));
+        }
+        text + &self.not_compared_text() + view.more()
     }
 
     fn title(&self, names: &Names) -> String {
@@ -183,34 +191,43 @@ impl Comparison {
         text
     }
 
-    /// The ratios to the best model, and those to the next in size; empty without any.
-    fn ratios_text(&self, names: &Names) -> String {
-        if self.pairs.is_empty() {
+    /// The ratios to the best model, and in full those to the next in size; empty without any.
+    fn ratios_text(&self, names: &Names, view: View) -> String {
+        let best = self.best().map(|best| best.label.as_str());
+        let pairs_of = |kind: PairKind| {
+            // A ratio to the best is shown once.
+            let is_shown = |pair: &&ComparedPair| {
+                pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+            };
+            let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
+            pairs.sort_by_key(|pair| self.models.iter().position(|m| m.label == pair.a));
+            pairs
+        };
+        let to_best = pairs_of(PairKind::Best);
+        let (to_best, more) = view.first(&to_best);
+        let to_next = match view.full {
+            true => pairs_of(PairKind::Size),
+            false => Vec::new(),
+        };
+        if to_best.is_empty() && to_next.is_empty() {
             return String::new();
         }
         let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
         let titles = ["", "\nratio", &interval, "\np", "is nearer\nat"];
-        let rank = |pair: &&ComparedPair| self.models.iter().position(|m| m.label == pair.a);
-        let best = self.best().map(|best| best.label.as_str());
         let mut text = "\nHow many times as far, by the mean KLDs on the same tokens\n".to_owned();
         text.push_str(&names.fitted(|name| {
             let mut rows = Vec::new();
-            for kind in [PairKind::Best, PairKind::Size] {
-                // A ratio to the best is shown once.
-                let is_shown = |pair: &&ComparedPair| {
-                    pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+            for pairs in [to_best, &to_next] {
+                let Some(first) = pairs.first() else {
+                    continue;
                 };
-                let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
-                pairs.sort_by_key(rank);
-                if !pairs.is_empty() {
-                    rows.push(vec![match (kind, best) {
-                        (PairKind::Best, Some(best)) => format!("as {}, the best", name(best)),
-                        _ => "as the next in size".to_owned(),
-                    }]);
-                }
-                rows.extend(pairs.into_iter().map(|pair| {
+                rows.push(vec![match (first.kind, best) {
+                    (PairKind::Best, Some(best)) => format!("as {}, the best", name(best)),
+                    _ => "as the next in size".to_owned(),
+                }]);
+                rows.extend(pairs.iter().map(|pair| {
                     let [ratio, interval, p] = self.ratio_cells(pair);
-                    let models = match kind {
+                    let models = match pair.kind {
                         PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
                         _ => format!("  {}", name(&pair.a)),
                     };
@@ -220,6 +237,7 @@ impl Comparison {
             }
             columns(titles, rows, 1, 1)
         }));
+        text.push_str(&more);
         if let Some(why) = self.why_p_differs() {
             text.push_str(&wrapped(&why));
         }
@@ -227,8 +245,9 @@ impl Comparison {
     }
 
     /// The set-ups, where models differ; empty if all were run alike.
-    fn set_up_text(&self, names: &Names) -> String {
+    fn set_up_text(&self, names: &Names, view: View) -> String {
         let (titles, rows) = self.set_up_table();
+        let (rows, more) = view.first(&rows);
         if rows.is_empty() {
             return String::new();
         }
@@ -242,7 +261,7 @@ impl Comparison {
             let titles = ["  model"].into_iter().chain(titles);
             columns(titles, rows, usize::MAX, 1)
         });
-        format!("\nSet-up, where models differ\n{table}")
+        format!("\nSet-up, where models differ\n{table}{more}")
     }
 
     /// A pair's ratio, its interval and its p-value.
@@ -259,9 +278,8 @@ impl Comparison {
     pub(super) fn set_up_table(&self) -> Cells {
         let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
         let mut differing = set_up::differing(&set_ups);
-        let n_in_tables: usize = self.caches().iter().map(Caches::n_runs).sum();
-        if n_in_tables == self.models.len() {
-            // The tables of KV caches show the types.
+        if self.all_are_in_tables_of_caches() {
+            // They show the types.
             differing.retain(|(title, _)| *title != set_up::KV_CACHE);
         }
         let titles = differing.iter().map(|(title, _)| (*title).to_owned());
@@ -272,6 +290,12 @@ impl Comparison {
         });
         let rows = rows.filter(|_| !differing.is_empty()).collect();
         (titles.collect(), rows)
+    }
+
+    /// Returns true if the tables of KV caches have every model.
+    fn all_are_in_tables_of_caches(&self) -> bool {
+        let n_in_tables: usize = self.caches().iter().map(Caches::n_runs).sum();
+        n_in_tables == self.models.len()
     }
 
     /// The files that are not among the models; empty if all are.
@@ -334,8 +358,8 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::report::layout::WIDTH;
-    use crate::report::tests::sample;
     use crate::report::tests::sample::comparison;
+    use crate::report::tests::{BRIEF, FULL, sample};
 
     /// As `ls` shows it, not the tensors alone.
     #[test]
@@ -345,7 +369,7 @@ mod tests {
             model.model.file_bytes = model.model.size_bytes.map(|size| 2 * size);
         }
         of.models[4].model.file_bytes = None;
-        let (text, markdown) = (of.text(WIDTH), of.markdown(false));
+        let (text, markdown) = (of.text(FULL), of.markdown(false));
         let page = crate::report::page::html(&of).unwrap();
         for (label, size) in [("4_K_M", "2.38"), ("q2_K", "0.81")] {
             let mut lines = text.lines();
@@ -382,7 +406,7 @@ mod tests {
         if let Some(text) = &mut of.reference.text {
             text.name = Some("wiki.txt, code.txt, ".repeat(10));
         }
-        let text = of.text(WIDTH);
+        let text = of.text(FULL);
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
@@ -403,11 +427,11 @@ mod tests {
         (finite[0].window, finite[0].position) = (at.window, at.position);
         let text = finite[0].text.as_mut().unwrap();
         text.next = Some(" finite".to_owned());
-        let report = of.only_report(false, WIDTH).unwrap();
+        let report = of.only_report(BRIEF).unwrap();
         let (_, maximum) = report.split_once("\n  maximum").unwrap();
         assert!(maximum.contains("before \" finite\"\n"), "{report}");
         of.models[0].top.truncate(1);
-        let report = of.only_report(false, WIDTH).unwrap();
+        let report = of.only_report(BRIEF).unwrap();
         assert!(!report.contains("\" there\""), "{report}");
     }
 }

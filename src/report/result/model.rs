@@ -134,9 +134,6 @@ pub struct ModelReport {
     /// The set-up that computed its rows; absent where no model ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<BackendIdentity>,
-    /// True if the text report shows all of the breakdown: it always shows groups.
-    #[serde(skip)]
-    pub shows_breakdown: bool,
     /// llama-perplexity's own statistics; null unless asked for, or with too few tokens.
     pub llama_perplexity: Option<LlamaPerplexity>,
     /// Distances in logit space and symmetric divergences; absent unless asked for.

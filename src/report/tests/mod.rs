@@ -3,6 +3,7 @@
 //! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them;
 //! read the difference before you commit it.
 
+mod budgets;
 pub mod made_up;
 pub mod sample;
 pub mod schema;
@@ -13,8 +14,19 @@ use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 
 use super::*;
-use crate::report::layout::WIDTH;
+use crate::report::layout::{View, WIDTH};
 use crate::stats::{LlamaPerplexity, UntilInfo};
+
+/// The default on a terminal of 80 columns, and with `--full`.
+pub const BRIEF: View = View {
+    width: WIDTH,
+    full: false,
+    breakdown: false,
+};
+pub const FULL: View = View {
+    full: true,
+    ..BRIEF
+};
 
 /// Everything that a run over text can print.
 #[test]
@@ -22,7 +34,7 @@ fn text_report_of_a_text() {
     let mut records = records(3, 80);
     made_up::exclude(&mut records, 5);
     let report = full("models/tiny-q4_K_M.gguf", &records);
-    assert_snapshot!(text_report(&report, &reference(), WIDTH));
+    assert_snapshot!(text_report(&report, &reference(), FULL));
 }
 
 /// Groups, of which one has a long name and one no tokens, special tokens and an infinite KLD.
@@ -40,11 +52,14 @@ fn text_report_with_a_breakdown() {
     records[7].kld = f64::INFINITY;
     let groups = ["wiki", "a long name\nin two lines", "none"];
     let report = ModelReport {
-        shows_breakdown: true,
         result: made_up::result("tiny-q2_K.gguf", 1_250_000, &records, &groups),
         ..ModelReport::default()
     };
-    let text = text_report(&report, &reference(), WIDTH);
+    let view = View {
+        breakdown: true,
+        ..FULL
+    };
+    let text = text_report(&report, &reference(), view);
     let tables = text.lines().skip_while(|line| !line.contains("by group"));
     let width = tables.map(|line| line.chars().count()).max();
     assert!(width <= Some(WIDTH), "{text}");
@@ -68,11 +83,7 @@ fn text_report_of_prompts() {
         report.result.is_reference_model,
         report.result.is_noise_floor,
     ) = (true, true);
-    assert_snapshot!(text_report(
-        &report,
-        &made_up::reference_of_prompts(),
-        WIDTH
-    ));
+    assert_snapshot!(text_report(&report, &made_up::reference_of_prompts(), FULL));
 }
 
 /// Greedy answers: how many differ comes first.
@@ -80,7 +91,7 @@ fn text_report_of_prompts() {
 fn text_report_of_greedy_answers() {
     let differ_at: Vec<u32> = (0..40).map(|i| 4 + i * 7 % 50).collect();
     let report = plain("tiny-q4_K_M.gguf", &made_up::greedy(40, &differ_at, 30));
-    let text = text_report(&report, &made_up::reference_of_prompts(), WIDTH);
+    let text = text_report(&report, &made_up::reference_of_prompts(), FULL);
     let first = text.split("\nAgreement").next();
     assert_snapshot!(first.unwrap());
 }
@@ -100,7 +111,7 @@ fn text_report_of_one_window() {
     ) = (None, None);
     report.result.model.bpw = None;
     let reference = foreign_reference("base.kld", "llama.cpp");
-    assert_snapshot!(text_report(&report, &reference, WIDTH));
+    assert_snapshot!(text_report(&report, &reference, FULL));
 }
 
 /// Hidden states: how exact their rows are, where they were written and where they are computed.
@@ -109,7 +120,7 @@ fn lines_about_hidden_states() {
     let report = plain("q4.gguf", &records(2, 20));
     let mut reference = made_up::reference_of_states();
     let lines = |reference: &ReferenceInfo| {
-        let text = text_report(&report, reference, WIDTH);
+        let text = text_report(&report, reference, FULL);
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| line.starts_with("reference rows"));
         let after = lines.take_while(|line| !line.starts_with("tokens"));
@@ -156,7 +167,7 @@ fn lines_about_until() {
     });
     report.result.summary.n_windows = 60;
     let line = |report: &ModelReport| {
-        let text = text_report(report, &reference(), WIDTH);
+        let text = text_report(report, &reference(), FULL);
         let (_, line) = text.split_once("\n  until ").unwrap();
         let (line, _) = line.split_once("\n  intervals").unwrap();
         Vec::from_iter(line.split_whitespace()).join(" ")
@@ -178,7 +189,7 @@ fn lines_about_until() {
 /// The mean of 150 windows.
 #[test]
 fn how_many_windows_are_needed_is_a_rough_number() {
-    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference(), WIDTH);
+    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference(), FULL);
     let line = text.lines().find(|line| line.contains("± 5 %")).unwrap();
     assert!(
         line.starts_with("    windows for ± 5 %, roughly "),
@@ -196,7 +207,7 @@ fn text_report_without_token_ids() {
         ..plain("other.npz", &records)
     };
     let reference = foreign_reference("ref.npz", "npz");
-    assert_snapshot!(text_report(&report, &reference, WIDTH));
+    assert_snapshot!(text_report(&report, &reference, FULL));
 }
 
 /// A model that gives no finite row.
@@ -210,7 +221,7 @@ fn text_report_without_counted_tokens() {
         top: Some(Vec::new()),
         ..plain("broken.gguf", &records)
     };
-    assert_snapshot!(text_report(&report, &reference(), WIDTH));
+    assert_snapshot!(text_report(&report, &reference(), FULL));
 }
 
 /// A document with every key.

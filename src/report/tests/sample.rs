@@ -3,17 +3,16 @@
 use kl_formats::{BackendIdentity, TokenRecord};
 use serde_json::json;
 
-use super::{made_up, schema};
+use super::{FULL, made_up, schema};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, NEAR, NotCompared, PairKind,
-    RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthModel,
+    InDepthToken, NEAR, NotCompared, PairKind, PairedQuantile, RatioToBest,
 };
-use crate::report::layout::WIDTH;
 use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::stats::{
-    ClusterKind, ClusterRule, Clustering, Confidence, Estimate, IdenticalOutput, Ratio, SharePoint,
-    SpanRatio,
+    ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput,
+    PairedComparison, Ratio, Run, SharePoint, SpanRatio, Windows,
 };
 
 const WINDOWS: u32 = 12;
@@ -206,6 +205,44 @@ pub fn identical(life: f64) -> IdenticalOutput {
     }
 }
 
+/// The first two models of a comparison in depth, from their records; `None` if they share no token.
+pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth> {
+    const N_TOP: usize = 10;
+    let spans = made_up::SPANS.map(str::to_owned);
+    let paired = PairedComparison::of(a, b, &spans, &clusters(a), of.confidence, N_TOP)?;
+    let word = |word: &str| Some(word.to_owned());
+    let describe = |token| InDepthToken {
+        token,
+        text: Some(WorstText {
+            before: "Once upon a \"time\"\nthere was a dragon who".to_owned(),
+            next: word(" lived"),
+        }),
+        ref_top_text: word(" lived"),
+        top_a_text: word(" loved"),
+        top_b_text: word(" was"),
+    };
+    Some(InDepth {
+        a: InDepthModel::of(&of.models[0], of),
+        b: InDepthModel::of(&of.models[1], of),
+        quantiles: PairedQuantile::of_each(&of.models[0].summary, &of.models[1].summary),
+        unranked: Vec::new(),
+        conditions: Vec::new(),
+        top: paired.top.iter().copied().map(describe).collect(),
+        paired,
+        versions: of.versions,
+        reference: of.reference.clone(),
+        clusters: of.clusters,
+        confidence: of.confidence,
+        warnings: of.warnings.clone(),
+    })
+}
+
+/// The clusters of records.
+pub fn clusters(records: &[TokenRecord]) -> Clusters {
+    let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
+    Clusters::of(&Windows::of(&Run::of(records), &klds), ClusterRule::Auto)
+}
+
 /// A ratio on the tokens of a span, which is so many times that on the others.
 fn in_span(label: &str, value: f64, times: f64, p_holm: f64) -> SpanRatio {
     SpanRatio {
@@ -296,7 +333,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     }
 }
 
-fn records(scale: f64) -> Vec<TokenRecord> {
+pub fn records(scale: f64) -> Vec<TokenRecord> {
     let mut records = made_up::records(WINDOWS, ROWS);
     for record in &mut records {
         record.kld *= scale;
@@ -337,7 +374,7 @@ fn the_json_is_as_its_schema_states() {
 
 #[test]
 fn text_of_the_comparison() {
-    let text = comparison().text(WIDTH);
+    let text = comparison().text(FULL);
     for line in text.lines() {
         assert!(
             line.chars().count() <= 80 || line.starts_with("    "),

@@ -3,16 +3,14 @@
 use kl_formats::TokenRecord;
 use serde_json::json;
 
-use super::{made_up, sample};
+use super::{BRIEF, FULL, made_up, sample};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, Comparison, InDepth, InDepthModel, InDepthToken, PairKind,
-    PairedQuantile, RatioToBest,
+    ComparedModel, ComparedPair, Comparison, InDepth, PairKind, RatioToBest,
 };
-use crate::report::layout::WIDTH;
+use crate::report::layout::View;
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, Paired, PairedComparison,
-    PartNames, Run, Statistics, Windows,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Statistics,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -82,7 +80,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
         let runs = Run::of(of_model);
-        let (klds, clusters) = (|of| Columns::of(of).into_klds(), clusters(first));
+        let (klds, clusters) = (|of| Columns::of(of).into_klds(), sample::clusters(first));
         let confidence = Confidence::default();
         let paired = Paired::of(&runs, &klds(of_model), &klds(first), &clusters, confidence);
         let label = format!("q{i}");
@@ -127,13 +125,6 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     }
 }
 
-/// The clusters of records.
-fn clusters(records: &[TokenRecord]) -> Clusters {
-    let runs = Run::of(records);
-    let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
-    Clusters::of(&Windows::of(&runs, &klds), RULE)
-}
-
 /// Checks that a text holds nothing that is not a number.
 #[track_caller]
 fn check(case: &str, output: &str, text: &str) {
@@ -168,8 +159,12 @@ fn without_scripts(page: &str) -> String {
 fn no_output_shows_a_number_that_is_none() {
     for (case, records) in cases() {
         let of = comparison(&records);
-        check(case, "the text", &of.text(WIDTH));
-        check(case, "the breakdown", &of.breakdown_text(WIDTH));
+        let with_breakdown = View {
+            breakdown: true,
+            ..FULL
+        };
+        check(case, "the text", &of.text(BRIEF));
+        check(case, "the text in full", &of.text(with_breakdown));
         check(case, "the Markdown", &of.markdown(true));
         check(case, "the model card", &of.model_card());
         check(case, "the CSV", &of.csv());
@@ -193,39 +188,16 @@ fn no_output_shows_a_number_that_is_none() {
         let json = json_text(&of).unwrap();
         check(case, "the JSON", &json);
         crate::report::tests::schema::check::<Comparison>(&json);
-        let (a, b) = (&records[0], &records[1]);
-        if let Some(paired) =
-            PairedComparison::of(a, b, &[], &clusters(a), Confidence::default(), 10)
-        {
-            let describe = |token| InDepthToken {
-                token,
-                text: None,
-                ref_top_text: None,
-                top_a_text: None,
-                top_b_text: None,
-            };
-            let in_depth = InDepth {
-                a: InDepthModel::of(&of.models[0], &of),
-                b: InDepthModel::of(&of.models[1], &of),
-                unranked: Vec::new(),
-                quantiles: PairedQuantile::of_each(&of.models[0].summary, &of.models[1].summary),
-                conditions: Vec::new(),
-                top: paired.top.iter().copied().map(describe).collect(),
-                paired,
-                versions: of.versions,
-                reference: of.reference,
-                clusters: of.clusters,
-                confidence: of.confidence,
-                warnings: of.warnings,
-            };
-            check(case, "the pair", &in_depth.text(WIDTH));
+        let in_depth = sample::in_depth(&of, [&records[0], &records[1]]);
+        if let Some(in_depth) = in_depth {
+            check(case, "the pair", &in_depth.text(BRIEF));
+            check(case, "the pair in full", &in_depth.text(FULL));
             let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
             crate::report::tests::schema::check::<InDepth>(&json);
         }
         for of_model in &records {
             let report = ModelReport {
-                shows_breakdown: true,
                 llama_perplexity: LlamaPerplexity::of_records(of_model),
                 logits: Some(made_up::logits(of_model, false)),
                 prompts: Some(made_up::prompts(of_model)),
@@ -233,7 +205,9 @@ fn no_output_shows_a_number_that_is_none() {
                 ..ModelReport::default()
             };
             let reference = made_up::foreign_reference("ref.gz", "kl.py");
-            check(case, "the report", &text_report(&report, &reference, WIDTH));
+            check(case, "the report", &text_report(&report, &reference, BRIEF));
+            let full = text_report(&report, &reference, FULL);
+            check(case, "the report in full", &full);
             let document = json!({"models": [report], "reference": reference});
             check(case, "the report's JSON", &document.to_string());
         }

@@ -9,7 +9,7 @@ use kl_formats::{Kind, Values};
 use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::comparison::clusters_text;
-use super::layout::Sheet;
+use super::layout::{Sheet, View};
 use super::number::{
     bytes, count, count_of, part, percent, printable, rough, sampled_answers, short_kld,
     short_percent,
@@ -21,45 +21,37 @@ use crate::stats::{MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
 
-/// The report of one model: its numbers with their intervals, a section for each subject. Names are cut
-/// until tables fit lines of at most `width`.
-pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, width: usize) -> String {
+/// The report of one model: its numbers with their intervals, a section for each subject; in
+/// full, everything but what else is asked for.
+pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
-    heading(&mut out, report, reference);
+    heading(&mut out, report, reference, view);
     if let Some(identical) = &summary.identical_output {
         sections::identical_output(&mut out, identical);
     }
     if summary.n_tokens > 0 {
-        sections::divergence(&mut out, summary, report.max_at_text.as_deref());
+        sections::divergence(&mut out, summary, report.max_at_text.as_deref(), view);
     }
-    sections::breakdown(&mut out, report, width);
-    if let Some(agreement) = &summary.agreement {
-        sections::agreement(&mut out, agreement);
-    }
-    if let Some(acceptance) = &summary.acceptance {
-        sections::acceptance(&mut out, acceptance);
-    }
-    if let Some(perplexity) = &summary.perplexity {
-        sections::perplexity(&mut out, perplexity);
-    }
-    if let Some(delta_p) = &summary.delta_p {
-        sections::delta_p(&mut out, delta_p);
-    }
-    if let Some(timing) = &report.timing {
-        sections::time(&mut out, timing);
+    if view.full {
+        sections::breakdown(&mut out, report, view);
+        full_sections(&mut out, report);
+    } else {
+        sections::other_numbers(&mut out, report);
+        sections::breakdown(&mut out, report, view);
     }
     if let Some(logits) = &report.logits {
         sections::logits(&mut out, logits);
     }
     if let Some(prompts) = report.prompts.as_ref().filter(|of| !of.is_empty()) {
         out.title("Prompts");
-        out.text.push_str(&prompt_table(prompts));
+        out.text.push_str(&prompt_table(prompts, view));
     }
     if let Some(top) = report.top.as_ref().filter(|top| !top.is_empty()) {
         sections::largest(&mut out, top);
     }
     if let Some(reverse_kld) = &summary.reverse_kld
+        && view.full
         && reference.kind == Kind::KlPy.name()
     {
         sections::kl_py(&mut out, reverse_kld);
@@ -76,11 +68,31 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, width: usize
         out.title(&format!("{prints}; {differs}\n"));
         out.text.push_str(&llama_perplexity_block(statistics));
     }
-    out.text
+    out.text + view.more()
+}
+
+/// The sections that most people can do without, or need one line of.
+fn full_sections(out: &mut Sheet, report: &ModelReport) {
+    let summary = &report.summary;
+    if let Some(agreement) = &summary.agreement {
+        sections::agreement(out, agreement);
+    }
+    if let Some(acceptance) = &summary.acceptance {
+        sections::acceptance(out, acceptance);
+    }
+    if let Some(perplexity) = &summary.perplexity {
+        sections::perplexity(out, perplexity);
+    }
+    if let Some(delta_p) = &summary.delta_p {
+        sections::delta_p(out, delta_p);
+    }
+    if let Some(timing) = &report.timing {
+        sections::time(out, timing);
+    }
 }
 
 /// Says what was evaluated against what, and what the numbers below cover.
-fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
+fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo, view: View) {
     let summary = &report.summary;
     let named = match report.label == report.model.default_label() {
         true => report.model.path.clone(),
@@ -139,7 +151,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
     out.line("intervals", &intervals(summary, reference));
     let kld = summary.kld.as_ref();
-    let needed = kld.and_then(|kld| kld.windows_for_5_percent);
+    let needed = kld.and_then(|kld| kld.windows_for_5_percent.filter(|_| view.full));
     let until = report.until.as_ref();
     let known = until.and_then(|until| until.relative_half_width);
     if known.is_some() || needed.is_some() {

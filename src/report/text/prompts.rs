@@ -1,12 +1,13 @@
 //! The table of prompts: all of a few, the worst of many.
 
-use crate::report::layout::{WIDTH, columns, wrapped};
+use crate::report::layout::{View, WIDTH, columns, wrapped};
 use crate::report::number::{count, or_undefined, percent, printable, short_kld};
 use crate::report::result::PromptReport;
 use crate::stats::MeanMax;
 
-/// The number of prompts that are printed; the JSON has all.
-const MAX_PRINTED: usize = 40;
+/// The number of prompts that are printed, and in full; the JSON has all.
+const MAX_PRINTED: usize = 5;
+const MAX_IN_FULL: usize = 40;
 
 /// The most columns of a prompt that are printed, and the fewest.
 const LABEL_WIDTH: usize = 45;
@@ -14,18 +15,18 @@ const MIN_LABEL_WIDTH: usize = 8;
 
 /// A table with a row per prompt, in the order of their file.
 ///
-/// Of more than [`MAX_PRINTED`] prompts it shows those with the largest mean KLD, the largest
-/// first.
-pub fn prompt_table(prompts: &[PromptReport]) -> String {
+/// Of many prompts it shows those with the largest mean KLD, the largest first.
+pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
+    let most = if view.full { MAX_IN_FULL } else { MAX_PRINTED };
     let mut rows: Vec<&PromptReport> = prompts.iter().collect();
-    if rows.len() > MAX_PRINTED {
+    if rows.len() > most {
         // An infinite KLD is the largest there is, though means leave it out.
         let mean = |prompt: &PromptReport| match &prompt.stats {
             stats if stats.n_infinite > 0 => f64::INFINITY,
             stats => stats.kld.map_or(-1.0, |kld| kld.mean),
         };
         rows.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
-        rows.truncate(MAX_PRINTED);
+        rows.truncate(most);
     }
     let has_logits = rows.iter().any(|row| row.stats.logits.is_some());
     let mut titles = vec![
@@ -62,7 +63,7 @@ pub fn prompt_table(prompts: &[PromptReport]) -> String {
     let more = prompts.len() - rows.len();
     if more > 0 {
         text.push_str(&wrapped(&format!(
-            "The {MAX_PRINTED} prompts with the largest mean KLD; {} more in the JSON (--json).",
+            "The {most} prompts with the largest mean KLD; {} more in the JSON (--json).",
             count(more as u64)
         )));
     }
@@ -114,6 +115,7 @@ fn label(prompt: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::{BRIEF, FULL};
     use crate::stats::{PromptLogits, PromptStats};
 
     fn report(window: u32, mean: f64, logits: Option<PromptLogits>) -> PromptReport {
@@ -145,8 +147,8 @@ mod tests {
             }),
         };
         let prompts = [report(0, 0.25, None), report(1, 0.5, None)];
-        let with_logits = prompt_table(&[report(0, 0.25, Some(logits))]);
-        insta::assert_snapshot!(prompt_table(&prompts) + &with_logits);
+        let with_logits = prompt_table(&[report(0, 0.25, Some(logits))], FULL);
+        insta::assert_snapshot!(prompt_table(&prompts, FULL) + &with_logits);
     }
 
     #[test]
@@ -166,7 +168,7 @@ mod tests {
         ] {
             let mut row = report(199, 0.0000987654, Some(logits.clone()));
             row.prompt = prompt;
-            let table = prompt_table(&[row]);
+            let table = prompt_table(&[row], FULL);
             // Of those above, Chinese ones take two columns, and the accent none.
             let columns = |c: char| match c {
                 '\u{301}' => 0,
@@ -185,7 +187,7 @@ mod tests {
         let prompts: Vec<_> = (0..100)
             .map(|i| report(i, f64::from(i * 37 % 100), None))
             .collect();
-        let table = prompt_table(&prompts);
+        let table = prompt_table(&prompts, BRIEF);
         let rows: Vec<&str> = table
             .lines()
             .filter(|line| line.contains("\"no. "))
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(rows.len(), MAX_PRINTED);
         // 27 * 37 = 999: the largest mean.
         assert!(rows[0].contains("no. 27"), "{}", rows[0]);
-        let more = "The 40 prompts with the largest mean KLD; 60 more in the JSON (--json).\n";
+        let more = "The 5 prompts with the largest mean KLD; 95 more in the JSON (--json).\n";
         assert!(table.ends_with(more), "{table}");
     }
 

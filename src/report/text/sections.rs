@@ -5,7 +5,7 @@ use crate::report::comparison::breakdown::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};
-use crate::report::layout::{Sheet, columns};
+use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, rough, short_kld,
     signed_percent, significant,
@@ -32,31 +32,33 @@ pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
 
 /// The KL divergence: its mean, what the mean rests on, and its tail. `max_at_text` is the text of
 /// the token after the largest divergence.
-pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>) {
+pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>, view: View) {
     out.title("KL divergence, nats");
     if let Some(of) = &summary.kld {
         out.estimate("mean", &of.mean.by_cluster(), kld);
-        basis(out, of, summary);
-        if let Some(std) = of.std {
+        basis(out, of, summary, view);
+        if let Some(std) = of.std.filter(|_| view.full) {
             out.value("standard deviation", &kld(std), "");
         }
-        out.quantiles(&of.quantiles);
+        let quantiles = of.quantiles.iter();
+        out.quantiles(quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p)));
         out.maximum(of.max, &of.max_at, max_at_text);
     }
     infinite(out, "infinite", summary.n_infinite());
-    if let Some(reverse) = &summary.reverse_kld {
+    if let Some(reverse) = summary.reverse_kld.as_ref().filter(|_| view.full) {
         out.estimate("reverse KLD, mean", &reverse.mean.by_cluster(), kld);
         infinite(out, "reverse KLD, infinite", reverse.n_infinite);
     }
 }
 
 /// How far to trust the mean.
-fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
+fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary, view: View) {
     let mean = &distribution.mean;
-    if let Some(n) = mean.clustered.n_effective {
+    if let Some(n) = mean.clustered.n_effective.filter(|_| view.full) {
         out.value("  effective tokens", &count(n as u64), "");
     }
     let needed = distribution.windows_for_5_percent;
+    let needed = needed.filter(|_| view.full);
     if let Some((needed, here)) = needed.zip(mean.relative_half_width()) {
         let here = format!("these {}: ± {}", count(summary.n_windows), percent(here));
         let name = format!("  {}s for ± 5 %, roughly", out.unit);
@@ -69,8 +71,36 @@ fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
         let name = "  share of the top 1 % of tokens";
         out.value(name, &percent(share), &top_0_1);
     }
-    if let Some(rest) = tail.mean_without_max {
+    if let Some(rest) = tail.mean_without_max.filter(|_| view.full) {
         out.value("  without the largest token", &kld(rest), "");
+    }
+}
+
+/// The numbers beside the divergence that most people look at, a line each.
+pub fn other_numbers(out: &mut Sheet, report: &ModelReport) {
+    let summary = &report.summary;
+    if summary.agreement.is_none() && report.timing.is_none() {
+        return;
+    }
+    out.title("Other numbers");
+    if let Some(agreement) = &summary.agreement {
+        out.estimate("same top token", &agreement.ref_top1.estimate, percent);
+    }
+    if let Some(acceptance) = &summary.acceptance
+        && summary.identical_output.is_some()
+    {
+        out.estimate("drafted tokens accepted", &acceptance.mean, percent);
+    }
+    if let Some(of) = &summary.perplexity {
+        let ratio = of.ratio.clustered.around(of.ratio.value);
+        out.estimate("PPL ratio", &ratio, |x| fixed(x, 6));
+        let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
+        out.value("PPL", &model, &format!("the reference's {reference}"));
+    }
+    if let Some(timing) = &report.timing {
+        let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
+        out.value("time", &duration(timing.wall_s), &speed);
+        busy_cores(out, timing);
     }
 }
 
@@ -83,18 +113,27 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 
 /// A table for each way to divide the tokens: those of groups and of spans always, the others if asked
 /// for. A single span is all of the tokens.
-pub fn breakdown(out: &mut Sheet, report: &ModelReport, width: usize) {
-    let bins = |out: &mut Sheet, by, of| bins(out, by, of, width);
+pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
+    let bins = |out: &mut Sheet, by, of| bins(out, by, of, view);
     let of = &report.breakdown;
-    bins(out, BY_GROUP, &of.by_group);
+    let mut groups = of.by_group.clone();
+    let (first, more) = view.first(&groups);
+    let n_shown = first.len();
+    if n_shown < groups.len() {
+        let mean = |bin: &Bin| bin.kld.map_or(-1.0, |kld| kld.value);
+        groups.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        groups.truncate(n_shown);
+    }
+    bins(out, BY_GROUP, &groups);
+    out.text.push_str(&more);
     let by_span: &[Bin] = if of.by_span.len() > 1 {
         &of.by_span
     } else {
         &[]
     };
     bins(out, BY_SPAN, by_span);
-    let mut shown: Vec<&Bin> = of.by_group.iter().chain(by_span).collect();
-    if report.shows_breakdown {
+    let mut shown: Vec<&Bin> = groups.iter().chain(by_span).collect();
+    if view.breakdown {
         for (by, of) in [
             (BY_CONFIDENCE, &of.by_confidence),
             (BY_POSITION, &of.by_position),
@@ -109,14 +148,14 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, width: usize) {
     }
 }
 
-fn bins(out: &mut Sheet, by: &str, bins: &[Bin], width: usize) {
+fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
     if bins.is_empty() {
         return;
     }
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
     let titles = ["", "tokens", "mean KLD", "interval", "of KLD", "same top"];
     out.title(&format!("KL divergence {}", title(by, out.unit)));
-    let table = Names::whole(&labels, width).fitted(|name| {
+    let table = Names::whole(&labels, view.width).fitted(|name| {
         let rows = bins.iter().map(|bin| {
             let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
             vec![
@@ -203,9 +242,14 @@ pub fn time(out: &mut Sheet, timing: &TimingInfo) {
     }
     let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
     out.line("speed", &speed);
+    busy_cores(out, timing);
+}
+
+/// Says how long the run waited for other work, where that is notable.
+fn busy_cores(out: &mut Sheet, timing: &TimingInfo) {
     if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
         let waited = duration(waited_s);
-        let text = format!("busy with other work: this run waited {waited} for one");
+        let text = format!("busy elsewhere: waited {waited} for one");
         out.line("cores", &text);
     }
 }
