@@ -1,16 +1,19 @@
 //! How good recipes are that were made of few tokens, and how far a map's predictions can be
 //! believed: the tables of docs/RECIPES.md.
 //!
-//!     maps MODEL TEXT CELLS [--imatrix FILE] LIKE.gguf...
+//!     maps MODEL TEXT CELLS [--imatrix FILE] [MAP.jsonl...] LIKE.gguf...
 //!
 //! Every tensor of MODEL is measured alone at every type, all of them together at every type, and the
 //! quants LIKE, on all windows of TEXT. Maps are then drawn from these cells, each of a few windows at
 //! random, and their recipes are as large as the quants. CELLS keeps what was measured, so that a
 //! second run measures only what is new.
+//!
+//! With maps of another text, made by `kl sensitivity`, only their recipes are measured on TEXT.
 
 mod bench;
 mod facts;
 mod recipes;
+mod unseen;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -51,7 +54,9 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> Result<()> {
     let [model, text, cells, likes @ ..] = args else {
-        return Err("usage: maps MODEL TEXT CELLS [--imatrix FILE] LIKE.gguf...".into());
+        return Err(
+            "usage: maps MODEL TEXT CELLS [--imatrix FILE] [MAP.jsonl...] LIKE.gguf...".into(),
+        );
     };
     follow_log(false);
     let engine = LlamaCpp::default();
@@ -70,10 +75,17 @@ fn run(args: &[String]) -> Result<()> {
     let model = engine.load(path, &options)?;
     let text = std::fs::read_to_string(text)?;
     let mut bench = Bench::new(&model, &text, blueprint, Path::new(cells), imatrix)?;
+    let (likes, maps): (Vec<String>, Vec<String>) = likes
+        .iter()
+        .cloned()
+        .partition(|path| path.ends_with(".gguf"));
     let likes: Vec<Like> = likes
         .iter()
         .map(|path| like(path, &bench))
         .collect::<Result<_>>()?;
+    if !maps.is_empty() {
+        return unseen::tables(&mut bench, &maps, &likes);
+    }
     facts::tables(&mut bench, &likes)?;
     recipes::table(&mut bench, &likes)
 }

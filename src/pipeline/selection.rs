@@ -86,21 +86,28 @@ impl FromStr for Part {
     }
 }
 
-/// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates,
-/// driven by splitmix64 (Steele, Lea, Flood 2014). Files carry the seed, so this never changes.
-pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
+/// Random numbers by their seed alone: splitmix64 (Steele, Lea, Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    };
+    }
+}
+
+/// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates. Files carry
+/// the seed, so this never changes.
+pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut random = Random(seed);
     let mut order: Vec<usize> = (0..n).collect();
     for last in (1..n).rev() {
         // The high half of a 128-bit product maps 64 random bits onto 0..=last without a division.
-        let pick = (u128::from(next()) * (last as u128 + 1)) >> 64;
+        let pick = (u128::from(random.bits()) * (last as u128 + 1)) >> 64;
         order.swap(last, pick as usize);
     }
     order

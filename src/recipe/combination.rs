@@ -2,45 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::{Cell, GgmlType};
+use kl_formats::GgmlType;
 
+use super::cells::CellMean;
 use crate::stats::probability::{normal_two_sided, student_two_sided};
 use crate::stats::{Confidence, Estimate};
 
-/// The mean KLD of a cell's tokens, and the influence of each window on it.
-#[derive(Clone, Debug, Default)]
-pub struct CellMean {
-    pub value: f64,
-    /// `(x_w - m t_w) / T` of the window's sum x_w and its t_w of T tokens, times
-    /// `sqrt(n / (n - 1))` of the number of windows: their squares add up to the mean's variance.
-    influences: Vec<f64>,
-}
-
-impl CellMean {
-    /// The mean of a cell; `None` without tokens.
-    pub fn of(cell: &Cell) -> Option<Self> {
-        let n_tokens: f64 = cell.n_tokens.iter().copied().map(f64::from).sum();
-        if n_tokens == 0.0 {
-            return None;
-        }
-        let value = cell.klds.iter().sum::<f64>() / n_tokens;
-        let n_windows = cell.klds.len() as f64;
-        let factor = match n_windows > 1.0 {
-            true => (n_windows / (n_windows - 1.0)).sqrt() / n_tokens,
-            false => 0.0,
-        };
-        let windows = cell.klds.iter().zip(&cell.n_tokens);
-        let influences = windows.map(|(sum, n)| (sum - value * f64::from(*n)) * factor);
-        Some(Self {
-            value,
-            influences: influences.collect(),
-        })
-    }
-}
-
-/// Something that was not measured. Different doubts are independent of each other.
+/// Something that makes a number unsure. Different doubts are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
+    /// The windows of a cell, by its index.
+    Cell(usize),
     /// The KLD of a tensor, by its index, at a type that follows from another.
     Type(usize, GgmlType),
     /// The KLD of a tensor that was measured in a group, or not at all.
@@ -49,35 +21,30 @@ pub enum Doubt {
     Additivity,
 }
 
-/// A linear combination of cells' means, and of doubts.
+/// A linear combination of cells' means, with what makes it unsure.
 ///
-/// All cells begin with the same windows, so what two cells have in common does not count twice: the
-/// influences of each window are added before they are squared.
+/// A doubt that two numbers have in common counts in their sum twice, and in their difference cancels.
 #[derive(Clone, Debug, Default)]
 pub struct Combination {
     pub value: f64,
-    /// The factor of each cell's mean, by its index.
-    cells: BTreeMap<usize, f64>,
-    /// The standard deviation by each doubt, with its sign.
+    /// The nats, with their sign, by which each doubt moves the value: of a cell, for a relative error
+    /// of its mean of 1; of another, its standard deviation.
     doubts: BTreeMap<Doubt, f64>,
 }
 
 impl Combination {
     /// The mean of a cell.
     pub fn of_cell(index: usize, mean: &CellMean) -> Self {
+        let cells = [Some(index), mean.share_of].into_iter().flatten();
         Self {
             value: mean.value,
-            cells: [(index, 1.0)].into(),
-            doubts: BTreeMap::new(),
+            doubts: cells.map(|cell| (Doubt::Cell(cell), mean.value)).collect(),
         }
     }
 
     /// Adds `factor` times another.
     pub fn add(&mut self, other: &Self, factor: f64) {
         self.value += factor * other.value;
-        for (cell, of) in &other.cells {
-            *self.cells.entry(*cell).or_default() += factor * of;
-        }
         for (doubt, of) in &other.doubts {
             *self.doubts.entry(*doubt).or_default() += factor * of;
         }
@@ -90,143 +57,170 @@ impl Combination {
         scaled
     }
 
-    /// The value, with each cell's mean times a factor of its own.
-    pub fn value_with(&self, means: &[CellMean], factor: impl Fn(usize) -> f64) -> f64 {
-        let cells = self.cells.iter();
-        let parts = cells.map(|(&cell, of)| of * means[cell].value * factor(cell));
-        parts.sum()
-    }
-
     /// The same value with a relative standard deviation more.
     pub fn doubted(mut self, doubt: Doubt, relative: f64) -> Self {
         *self.doubts.entry(doubt).or_default() += relative * self.value;
         self
     }
 
-    /// The value with the interval of what windows differ by and of the doubts, which have logarithms
-    /// with normal distributions. There is none where a cell has fewer than two windows.
+    /// The cells that make it unsure, with the standard deviations and signs relative to the value.
+    pub fn of_windows<'c>(
+        &'c self,
+        means: &'c [CellMean],
+    ) -> impl Iterator<Item = (usize, f64)> + 'c {
+        self.doubts.iter().filter_map(|(doubt, nats)| {
+            let Doubt::Cell(cell) = *doubt else {
+                return None;
+            };
+            Some((cell, nats * means[cell].variance?.sqrt() / self.value))
+        })
+    }
+
+    /// The value with its interval; without one where no cell has two windows. Its logarithm has
+    /// Student's distribution by what windows differ by, with degrees of freedom after Satterthwaite,
+    /// and a normal one by other doubts.
     pub fn estimate(&self, means: &[CellMean], confidence: Confidence) -> Estimate {
-        let value = self.value.max(0.0);
-        let Some((below, above)) = self.reach_of_windows(means, confidence) else {
-            return Estimate::point(value);
-        };
-        let squares: f64 = self.doubts.values().map(|sd| sd * sd).sum();
-        let (doubt_below, doubt_above) = match value > 0.0 {
-            true => {
-                let reach = normal_two_sided(confidence) * squares.sqrt() / value;
-                (-value * (-reach).exp_m1(), value * reach.exp_m1())
-            }
-            false => (0.0, 0.0),
-        };
-        let (lo, hi) = (
-            (value - below.hypot(doubt_below)).max(0.0),
-            value + above.hypot(doubt_above),
-        );
-        match hi.is_finite() {
-            true => Estimate::within(value, lo, hi),
-            false => Estimate::point(value),
+        match self.value > 0.0 {
+            true => within_factor(self.value, self.reach(means, confidence)),
+            false => Estimate::within(0.0, 0.0, 0.0),
         }
     }
 
-    /// The distances from the value to the ends of the interval of what windows differ by.
-    fn reach_of_windows(&self, means: &[CellMean], confidence: Confidence) -> Option<(f64, f64)> {
-        let used = self.cells.iter().filter(|(_, factor)| **factor != 0.0);
-        let mut totals: Vec<f64> = Vec::new();
-        for (&cell, factor) in used {
-            let influences = &means[cell].influences;
-            if influences.len() < 2 {
-                return None;
-            }
-            totals.resize(totals.len().max(influences.len()), 0.0);
-            for (total, influence) in totals.iter_mut().zip(influences) {
-                *total += factor * influence;
+    /// This over another, with its interval; `None` where one of them is 0.
+    pub fn over(
+        &self,
+        other: &Self,
+        means: &[CellMean],
+        confidence: Confidence,
+    ) -> Option<Estimate> {
+        let is_defined = self.value > 0.0 && other.value > 0.0;
+        is_defined.then(|| {
+            let reach = self.relative_to(other).reach(means, confidence);
+            within_factor(self.value / other.value, reach)
+        })
+    }
+
+    /// 1, with the doubts of the ratio to another.
+    pub fn relative_to(&self, other: &Self) -> Self {
+        let mut ratio = self.times(1.0 / self.value);
+        ratio.add(other, -1.0 / other.value);
+        Self {
+            value: 1.0,
+            ..ratio
+        }
+    }
+
+    /// The distance from the value's logarithm to the ends of its interval.
+    fn reach(&self, means: &[CellMean], confidence: Confidence) -> Option<f64> {
+        let (mut of_windows, mut of_degrees, mut others) = (0.0, 0.0, 0.0);
+        for (&doubt, nats) in &self.doubts {
+            let square = (nats / self.value).powi(2);
+            match doubt {
+                Doubt::Cell(cell) => {
+                    let mean = &means[cell];
+                    let variance = square * mean.variance?;
+                    of_windows += variance;
+                    of_degrees += variance.powi(2) / mean.degrees;
+                }
+                _ => others += square,
             }
         }
-        if totals.is_empty() {
-            return Some((0.0, 0.0));
-        }
-        let squares: f64 = totals.iter().map(|total| total * total).sum();
-        let reach = student_two_sided(confidence, totals.len() as f64 - 1.0) * squares.sqrt();
-        Some((reach, reach))
+        let t = match of_windows > 0.0 {
+            true => student_two_sided(confidence, of_windows.powi(2) / of_degrees),
+            false => 0.0,
+        };
+        Some((t * of_windows.sqrt()).hypot(normal_two_sided(confidence) * others.sqrt()))
+    }
+}
+
+/// A value whose logarithm's interval reaches so far to both sides.
+fn within_factor(value: f64, reach: Option<f64>) -> Estimate {
+    let ends = reach.map(|reach| (value * (-reach).exp(), value * reach.exp()));
+    match ends.filter(|(_, hi)| hi.is_finite()) {
+        Some((lo, hi)) => Estimate::within(value, lo, hi),
+        None => Estimate::point(value),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kl_formats::Cell;
+
     use super::*;
-    use crate::stats::{Cluster, ClusteredMean};
 
-    fn cell(klds: &[f64], n: u32) -> Cell {
-        Cell {
-            klds: klds.to_vec(),
-            n_tokens: vec![n; klds.len()],
-            ..Cell::default()
-        }
-    }
-
-    const ONE: [f64; 7] = [1.0, 3.0, 2.0, 2.5, 1.5, 6.0, 2.0];
-    const OTHER: [f64; 7] = [1.1, 2.9, 2.2, 2.4, 1.3, 6.6, 2.1];
-
-    fn estimate(of: &Combination, means: &[CellMean]) -> [f64; 3] {
-        let Estimate { value, lo, hi } = of.estimate(means, Confidence::default());
-        [value, lo.unwrap(), hi.unwrap()]
-    }
-
-    /// The interval of a cell is that which an evaluation of its windows has, where windows differ
-    /// by more than tokens do.
-    #[test]
-    fn a_cell_has_the_interval_of_an_evaluation() {
-        let mean = CellMean::of(&cell(&ONE, 1)).unwrap();
-        let clusters: Vec<Cluster> = (0..7).map(Cluster::from).collect();
-        let expected = ClusteredMean::of(&clusters, &ONE, Confidence::default()).unwrap();
-        let got = estimate(&Combination::of_cell(0, &mean), &[mean]);
-        for (got, expected) in got.into_iter().zip([
-            expected.estimate.value,
-            expected.clustered.lo.unwrap(),
-            expected.clustered.hi.unwrap(),
-        ]) {
-            assert!((got - expected).abs() < 1e-12, "{got}, not {expected}");
-        }
-    }
-
-    /// The sum of two cells is as sure as the cell of the sums, the difference much surer.
-    #[test]
-    fn windows_in_common_do_not_count_twice() {
-        let both: Vec<f64> = ONE.iter().zip(OTHER).map(|(a, b)| a + b).collect();
-        let means = [&ONE[..], &OTHER, &both].map(|klds| CellMean::of(&cell(klds, 10)).unwrap());
-        let of = |i: usize| Combination::of_cell(i, &means[i]);
-        let mut sum = of(0);
-        sum.add(&of(1), 1.0);
-        let (sum, whole) = (estimate(&sum, &means), estimate(&of(2), &means));
-        for (sum, whole) in sum.into_iter().zip(whole) {
-            assert!((sum - whole).abs() < 1e-12, "{sum}, not {whole}");
-        }
-        let mut difference = of(0).times(2.0);
-        difference.add(&of(1), -1.0);
-        let [value, lo, hi] = estimate(&difference, &means);
-        assert!(hi - lo < 0.5 * (whole[2] - whole[1]), "{value} {lo} {hi}");
-    }
-
-    #[test]
-    fn doubts_of_the_same_thing_cancel() {
-        let means = [&ONE[..], &OTHER].map(|klds| CellMean::of(&cell(klds, 10)).unwrap());
+    fn cell(names: &[&str], klds: &[f64]) -> Cell {
         let kind = GgmlType::of(12).unwrap();
-        let sure = Combination::of_cell(0, &means[0]);
-        let doubted = sure.clone().doubted(Doubt::Type(0, kind), 0.5);
-        assert!(estimate(&doubted, &means)[2] > 1.3 * estimate(&sure, &means)[2]);
-        let mut back = doubted.times(2.0);
-        back.add(&doubted, -1.0);
-        assert_eq!(estimate(&back, &means), estimate(&doubted, &means));
-        back.add(&doubted, -1.0);
-        assert_eq!(estimate(&back, &means), [0.0; 3]);
+        Cell {
+            exchanged: names.iter().map(|name| (name.to_string(), kind)).collect(),
+            from: 0,
+            klds: klds.to_vec(),
+            n_tokens: vec![1; klds.len()],
+        }
+    }
+
+    /// A cell, one with more tensors over more windows, and one that is a share of it.
+    fn means() -> Vec<CellMean> {
+        let whole = [1.0, 3.0, 2.0, 2.5, 1.5, 6.0, 2.0];
+        let cells = [
+            cell(&["a"], &[2.0, 3.0]),
+            cell(&["b", "c"], &whole),
+            cell(&["b"], &[0.5, 1.5, 1.0]),
+        ];
+        CellMean::of_each(&cells)
+    }
+
+    #[track_caller]
+    fn assert_near(got: Estimate, expected: [f64; 3]) {
+        let got = [got.value, got.lo.unwrap(), got.hi.unwrap()];
+        for (got, expected) in got.into_iter().zip(expected) {
+            assert!((got / expected - 1.0).abs() < 1e-7, "{got}, not {expected}");
+        }
+    }
+
+    /// scipy: variances of a window are drawn from `s0 / f(2)`, s0 by `stats.f.logpdf` at its greatest
+    /// likelihood; `exp(±hypot(t.ppf(0.975, df) * sd, norm.ppf(0.975) * doubt))`.
+    #[test]
+    fn intervals_are_those_of_pooled_variances() {
+        let means = means();
+        let (two, whole, share) = (
+            Combination::of_cell(0, &means[0]),
+            Combination::of_cell(1, &means[1]),
+            Combination::of_cell(2, &means[2]),
+        );
+        let level = Confidence::default();
+        let of = |combination: &Combination| combination.estimate(&means, level);
+        assert_near(of(&two), [2.5, 1.436399194148366, 4.351158108039453]);
+        let expected = [9.0 / 7.0, 0.7683938306644433, 2.1513202716117146];
+        assert_near(of(&share), expected);
+        let doubted = two.clone().doubted(Doubt::Additivity, 0.5);
+        assert_near(of(&doubted), [2.5, 0.8109739330421641, 7.706782851274518]);
+        // What the whole's windows are is the share's too, and cancels.
+        let over = |a: &Combination, b| a.over(b, &means, level).unwrap();
+        let expected = [18.0 / 35.0, 0.2733700749658775, 0.9675155407971461];
+        assert_near(over(&share, &two), expected);
+        assert_near(
+            over(&whole, &share),
+            [2.0, 1.5484728282652926, 2.583190306594582],
+        );
+        let own = over(&doubted, &doubted.times(2.0));
+        assert_eq!(own, Estimate::within(0.5, 0.5, 0.5));
+        let nothing = Combination::default();
+        assert_eq!(of(&nothing), Estimate::within(0.0, 0.0, 0.0));
+        assert_eq!(two.over(&nothing, &means, level), None);
     }
 
     #[test]
-    fn a_single_window_has_no_interval() {
-        assert!(CellMean::of(&cell(&[], 1)).is_none());
-        assert!(CellMean::of(&cell(&[1.0], 0)).is_none());
-        let mean = CellMean::of(&cell(&[3.0], 2)).unwrap();
-        let of = Combination::of_cell(0, &mean).estimate(&[mean], Confidence::default());
-        assert_eq!(of, Estimate::point(1.5));
+    fn one_window_has_an_interval_by_the_other_cells_alone() {
+        let one = cell(&["a"], &[3.0]);
+        let estimate = |cells: &[Cell]| {
+            let means = CellMean::of_each(cells);
+            Combination::of_cell(0, &means[0]).estimate(&means, Confidence::default())
+        };
+        assert_eq!(estimate(std::slice::from_ref(&one)), Estimate::point(3.0));
+        let with_other = estimate(&[one, cell(&["b"], &[1.0, 1.5])]);
+        assert!(with_other.lo.unwrap() > 0.0 && with_other.hi.unwrap() > 3.0);
+        let empty = CellMean::of_each(&[cell(&["a"], &[]), cell(&["b"], &[0.0, 0.0])]);
+        assert_eq!([0, 1].map(|i| empty[i].has_tokens), [false, true]);
+        assert!(empty.iter().all(|mean| mean.value == 0.0));
     }
 }

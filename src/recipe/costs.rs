@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::{Cell, GgmlType, SensitivityMap};
 
-use super::combination::{CellMean, Combination, Doubt};
+use super::cells::CellMean;
+use super::combination::{Combination, Doubt};
 use super::names::role_and_layer;
 
 /// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
@@ -21,6 +22,9 @@ const TYPE_DOUBT: f64 = 0.2;
 /// A check that is off by more counts as this much: the KLD of a tensor that hardly matters may be far
 /// off, where most of it comes from rounding its activations and not its weights.
 const FARTHEST_CHECK: f64 = std::f64::consts::LN_2;
+
+/// Few checks may be off by less than types differ.
+const LEAST_TYPE_DOUBT: f64 = 0.1;
 
 /// The number of checks that [`TYPE_DOUBT`] counts as.
 const CHECKS_OF_DOUBT: f64 = 4.0;
@@ -51,11 +55,11 @@ pub struct Term {
 }
 
 /// A cell that was predicted from another one, by their indexes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Predicted {
     pub tensor: usize,
     pub kind: GgmlType,
-    pub kld: f64,
+    pub kld: Combination,
     pub cell: usize,
 }
 
@@ -79,7 +83,7 @@ struct Source {
 /// The pieces of a map that are needed to make terms.
 struct Reader<'m> {
     map: &'m SensitivityMap,
-    means: &'m [Option<CellMean>],
+    means: &'m [CellMean],
     names: Vec<&'m str>,
     own: Vec<GgmlType>,
     /// The role of each tensor.
@@ -94,7 +98,7 @@ impl Terms {
     ///
     /// # Errors
     /// A map in which nothing was measured.
-    pub fn of(map: &SensitivityMap, means: &[Option<CellMean>]) -> Result<Self, String> {
+    pub fn of(map: &SensitivityMap, means: &[CellMean]) -> Result<Self, String> {
         let mut reader = Reader::of(map, means);
         let singles = reader.singles();
         let mut sources = reader.own_sources(&singles);
@@ -121,7 +125,7 @@ impl Terms {
 }
 
 impl<'m> Reader<'m> {
-    fn of(map: &'m SensitivityMap, means: &'m [Option<CellMean>]) -> Self {
+    fn of(map: &'m SensitivityMap, means: &'m [CellMean]) -> Self {
         let tensors = map.header.tensors.iter();
         let tensors = tensors.filter(|tensor| tensor.is_quantizable);
         let names: Vec<&str> = tensors.clone().map(|tensor| tensor.name.as_str()).collect();
@@ -159,7 +163,7 @@ impl<'m> Reader<'m> {
         let mut best = BTreeMap::<(String, u64), (f64, f64)>::new();
         for (cell, of) in self.map.cells.iter().enumerate() {
             let mut kinds = of.exchanged.values().copied();
-            let (Some(kind), Some(mean)) = (kinds.next(), &self.means[cell]) else {
+            let (Some(kind), Some(whole)) = (kinds.next(), self.measured(cell)) else {
                 continue;
             };
             let members: Option<Vec<usize>> = of
@@ -187,7 +191,7 @@ impl<'m> Reader<'m> {
             };
             let slope: f64 = parts.iter().map(|(slope, _)| slope).sum();
             let of_weights: f64 = parts.iter().map(|(_, own)| own).sum();
-            let rounding = ((mean.value - of_weights) / slope).max(0.0);
+            let rounding = ((whole.value - of_weights) / slope).max(0.0);
             let found = best.entry((role.clone(), kind.block)).or_default();
             if rounding.is_finite() && kind.bits() > found.0 {
                 *found = (kind.bits(), rounding);
@@ -199,8 +203,8 @@ impl<'m> Reader<'m> {
 
     /// The mean of a cell, as a number to reckon with.
     fn measured(&self, cell: usize) -> Option<Combination> {
-        let mean = self.means[cell].as_ref()?;
-        Some(Combination::of_cell(cell, mean))
+        let mean = &self.means[cell];
+        mean.has_tokens.then(|| Combination::of_cell(cell, mean))
     }
 
     /// The cells with a single tensor, by tensor and type.
@@ -209,7 +213,7 @@ impl<'m> Reader<'m> {
         for (cell, of) in self.map.cells.iter().enumerate() {
             if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
                 && let Some(&tensor) = self.index.get(name.as_str())
-                && self.means[cell].is_some()
+                && self.means[cell].has_tokens
             {
                 singles.entry(tensor).or_default().insert(*kind, cell);
             }
@@ -351,7 +355,7 @@ impl<'m> Reader<'m> {
             };
             for (&kind, &cell) in cells.iter().filter(|(kind, _)| **kind != source.kind) {
                 if let Some(error) = self.error(tensor, kind) {
-                    let kld = source.kld.value * error / source.error;
+                    let kld = source.kld.times(error / source.error);
                     checks.push(Predicted {
                         tensor,
                         kind,
@@ -424,16 +428,21 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// The standard deviation of the logarithm of a KLD that follows from another type's.
-fn type_doubt(checks: &[Predicted], means: &[Option<CellMean>]) -> f64 {
-    let squares: Vec<f64> = checks
-        .iter()
-        .filter_map(|check| {
-            let ratio = means[check.cell].as_ref()?.value / check.kld;
-            (ratio > 0.0 && ratio.is_finite()).then(|| ratio.ln().abs().min(FARTHEST_CHECK).powi(2))
-        })
-        .collect();
+/// The standard deviation of the logarithm of a KLD that follows from another type's: what checks are
+/// off, less what few windows explain of it.
+fn type_doubt(checks: &[Predicted], means: &[CellMean]) -> f64 {
+    let squares = checks.iter().filter_map(|check| {
+        let measured = Combination::of_cell(check.cell, &means[check.cell]);
+        let off = (measured.value / check.kld.value).ln().abs();
+        let ratio = measured.relative_to(&check.kld);
+        let of_windows: f64 = ratio.of_windows(means).map(|(_, sd)| sd * sd).sum();
+        off.is_finite()
+            .then(|| off.min(FARTHEST_CHECK).powi(2) - of_windows)
+    });
+    let squares: Vec<f64> = squares.collect();
     let usual = CHECKS_OF_DOUBT * TYPE_DOUBT.powi(2);
     let n = CHECKS_OF_DOUBT + squares.len() as f64;
-    ((usual + squares.iter().sum::<f64>()) / n).sqrt()
+    ((usual + squares.iter().sum::<f64>()) / n)
+        .sqrt()
+        .max(LEAST_TYPE_DOUBT)
 }

@@ -2,14 +2,17 @@
 //!
 //! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve()`] chooses:
 //!
-//! 1. `combination`: numbers that are made of cells' means, with intervals;
-//! 2. `costs`: the KLD of each tensor at each type;
-//! 3. `additivity`: the KLD of a mixture from the sum of its tensors';
-//! 4. `knapsack`, `solve`, `frontier`: the best mixtures;
-//! 5. `round`: a better one from what was measured around it;
-//! 6. `file`: a recipe as llama.cpp's quantizer takes it.
+//! 1. `cells`: the mean of each cell, and how sure it is;
+//! 2. `combination`: numbers that are made of cells' means, with intervals;
+//! 3. `costs`: the KLD of each tensor at each type;
+//! 4. `additivity`: the KLD of a mixture from the sum of its tensors';
+//! 5. `knapsack`, `solve`, `frontier`: the best mixtures;
+//! 6. `selection`: by how much a choice makes their KLDs too low;
+//! 7. `round`: a better one from what was measured around it;
+//! 8. `file`: a recipe as llama.cpp's quantizer takes it.
 
 mod additivity;
+mod cells;
 mod combination;
 mod costs;
 mod file;
@@ -17,6 +20,7 @@ mod frontier;
 mod knapsack;
 mod names;
 mod round;
+mod selection;
 mod sensitivities;
 mod solve;
 
@@ -113,6 +117,8 @@ pub struct Recipe {
     pub bpw: f64,
     /// The predicted mean KLD, in nats.
     pub kld: Estimate,
+    /// By how many times the sum of its tensors' KLDs is too low, because it was chosen by them.
+    pub selection: f64,
     /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0
     /// for the best there is.
     pub gap: f64,

@@ -114,6 +114,7 @@ pub fn improved(
         size_bytes: of.size_bytes(&mixture),
         bpw: of.bpw(&mixture),
         kld: Estimate::point((kld + change).max(0.0)),
+        selection: recipe.selection,
         gap: (solution.cost - solution.bound).max(0.0),
         mixture,
     }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use kl_formats::{Cell, GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap};
 
 use super::additivity::{Curve, Whole};
-use super::combination::{CellMean, Combination};
+use super::cells::{CellMean, mean_of};
+use super::combination::Combination;
 use super::costs::{Predicted, Term, Terms};
 use super::names::role_and_layer;
-use super::{Additivity, Check, Cost, TensorCosts};
+use super::{Additivity, Check, Cost, Recipe, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
 /// The KLD that each tensor costs at each type, and the bytes.
@@ -34,8 +35,8 @@ pub struct Sensitivities {
     /// The index of each tensor, by its name.
     index: BTreeMap<String, usize>,
     terms: Vec<BTreeMap<GgmlType, Term>>,
-    /// The mean of each cell; of one without tokens it is 0.
-    means: Vec<CellMean>,
+    /// The mean of each cell.
+    pub(super) means: Vec<CellMean>,
     /// The cells of these mixtures.
     measured: BTreeMap<Mixture, usize>,
 }
@@ -54,7 +55,7 @@ impl Sensitivities {
     /// What the map lacks, and what to do.
     pub fn of(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
         check(&map.header)?;
-        let means: Vec<Option<CellMean>> = map.cells.iter().map(CellMean::of).collect();
+        let means = CellMean::of_each(&map.cells);
         let Terms { of: terms, checks } = Terms::of(map, &means)?;
         let header = &map.header;
         let pad = |bytes: u64| bytes.next_multiple_of(header.alignment.max(1));
@@ -75,14 +76,11 @@ impl Sensitivities {
             confidence,
             index: free.iter().map(|of| of.name.clone()).zip(0..).collect(),
             terms,
-            means: means
-                .iter()
-                .map(|mean| mean.clone().unwrap_or_default())
-                .collect(),
+            means,
             measured: BTreeMap::new(),
         };
         for (index, cell) in map.cells.iter().enumerate() {
-            if means[index].is_some()
+            if this.means[index].has_tokens
                 && cell
                     .exchanged
                     .keys()
@@ -151,17 +149,32 @@ impl Sensitivities {
         8.0 * tensor_bytes as f64 / self.n_params as f64
     }
 
-    /// The predicted mean KLD of this mixture, in nats: the cell's own where the map has one.
-    pub fn predict(&self, mixture: &Mixture) -> Estimate {
+    /// The predicted mean KLD of this mixture, in nats: the cell's own where the map has one. The sum of
+    /// its tensors' KLDs is too low by `selection` times.
+    pub fn predict(&self, mixture: &Mixture, selection: f64) -> Estimate {
+        let predicted = self.combination(mixture, selection).unwrap_or_default();
+        predicted.estimate(&self.means, self.confidence)
+    }
+
+    /// The predicted KLD of a recipe over that of another mixture.
+    pub fn predict_ratio(&self, recipe: &Recipe, other: &Mixture) -> Option<Estimate> {
+        let recipe = self.combination(&recipe.mixture, recipe.selection)?;
+        let other = self.combination(other, 1.0)?;
+        recipe.over(&other, &self.means, self.confidence)
+    }
+
+    fn combination(&self, mixture: &Mixture, selection: f64) -> Option<Combination> {
         let mut exchanged = mixture.clone();
         exchanged.retain(|name, kind| self.own_type(name) != Some(*kind));
-        let whole = match self.measured.get(&exchanged) {
-            Some(&cell) => Combination::of_cell(cell, &self.means[cell]),
-            None => self
-                .curve
-                .predict(&self.sum(&exchanged).unwrap_or_default()),
-        };
-        whole.estimate(&self.means, self.confidence)
+        match self.measured.get(&exchanged) {
+            Some(&cell) => Some(Combination::of_cell(cell, &self.means[cell])),
+            None => Some(self.curve.predict(&self.sum(&exchanged)?.times(selection))),
+        }
+    }
+
+    /// The KLD of a tensor at a type, by the tensor's index.
+    pub(super) fn kld(&self, tensor: usize, kind: GgmlType) -> Option<&Combination> {
+        self.terms[tensor].get(&kind).map(|term| &term.kld)
     }
 
     /// The original's type of a tensor.
@@ -233,7 +246,7 @@ impl Sensitivities {
         Check {
             tensor: self.tensors[check.tensor].name.clone(),
             kind: check.kind,
-            predicted: check.kld,
+            predicted: check.kld.value,
             measured: measured.estimate(&self.means, self.confidence),
         }
     }
@@ -251,13 +264,10 @@ impl Sensitivities {
             let together = Combination::of_cell(index, &self.means[index]);
             let kind = one_type(&map.cells[index], &self.tensors);
             if let Some(kind) = kind {
-                // Most tensors were measured over fewer windows, which may be easier or harder.
-                let of_windows = |cell: usize| hardness(map, map.cells[cell].klds.len());
-                let here = of_windows(index);
                 self.additivity.push(Additivity {
                     kind,
                     together: together.estimate(&self.means, self.confidence),
-                    sum: sum.value_with(&self.means, |cell| here / of_windows(cell)),
+                    sum: sum.value * hardness(map, map.cells[index].klds.len()),
                 });
             }
             wholes.push(Whole {
@@ -271,22 +281,19 @@ impl Sensitivities {
     }
 }
 
-/// How hard the first windows are: the mean KLD that they have where most tensors were exchanged over
-/// most windows; 1 where that is not known.
+/// How hard the first windows are: the mean KLD over them, over that of all windows, where most tensors
+/// were exchanged over most windows; 1 where that is not known.
 fn hardness(map: &SensitivityMap, n_windows: usize) -> f64 {
     let extent = |cell: &&Cell| (cell.exchanged.len(), cell.klds.len());
     let whole = map.cells.iter().max_by_key(extent);
-    let whole = whole.filter(|cell| cell.exchanged.len() > 1 && cell.klds.len() >= n_windows);
-    let mean = whole.and_then(|whole| {
-        CellMean::of(&Cell {
-            klds: whole.klds[..n_windows].to_vec(),
-            n_tokens: whole.n_tokens[..n_windows].to_vec(),
-            ..Cell::default()
-        })
+    let hardness = whole.and_then(|whole| {
+        let (here, all) = (
+            mean_of(whole, n_windows)?,
+            mean_of(whole, whole.klds.len())?,
+        );
+        Some(here / all).filter(|hardness| *hardness > 0.0 && hardness.is_finite())
     });
-    mean.map(|mean| mean.value)
-        .filter(|value| *value > 0.0)
-        .unwrap_or(1.0)
+    hardness.unwrap_or(1.0)
 }
 
 /// The number of a tensor's elements; those of all tensors are no more than [`check`] allows.

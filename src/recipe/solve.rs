@@ -3,10 +3,14 @@
 use kl_formats::{GgmlType, Mixture};
 
 use super::knapsack::{self, Item};
+use super::selection::selection;
 use super::{Cost, Goal, Recipe, Sensitivities, TensorCosts};
 
 /// KLDs that differ by less than this part are equal: their sums depend on the order.
 const ROUNDING: f64 = 1e-12;
+
+/// By how much a sum is too low depends on what is chosen by it: after so many rounds it hardly changes.
+const ROUNDS: usize = 6;
 
 /// The types that each tensor may have in a recipe.
 pub struct Options<'s> {
@@ -52,6 +56,12 @@ impl<'s> Options<'s> {
     pub fn costs(&self, chosen: &[usize]) -> impl Iterator<Item = (&'s TensorCosts, Cost)> {
         let tensors = self.tensors.iter().zip(chosen);
         tensors.map(|((tensor, costs), &index)| (*tensor, costs[index]))
+    }
+
+    /// The types that each tensor may have, in the order of its items.
+    pub fn kinds(&self) -> impl Iterator<Item = impl Iterator<Item = GgmlType> + '_> {
+        let costs = self.tensors.iter().map(|(_, costs)| costs);
+        costs.map(|costs| costs.iter().map(|cost| cost.kind))
     }
 
     fn mixture(&self, chosen: &[usize]) -> Mixture {
@@ -130,24 +140,45 @@ fn within(
     let classes: Vec<Vec<Item>> = options.tensors.iter().map(items).collect();
     let solution = knapsack::minimise(&classes, budget)?;
     let gap = of.curve.whole(solution.cost) - of.curve.whole(solution.bound);
-    Some(Recipe::of(of, options.mixture(&solution.items), gap))
+    let selection = selection(of, options, &classes, &[solution.weight])[0];
+    let mixture = options.mixture(&solution.items);
+    Some(Recipe {
+        size_bytes: of.size_bytes(&mixture),
+        bpw: of.bpw(&mixture),
+        kld: of.predict(&mixture, selection),
+        selection,
+        gap: gap.max(0.0),
+        mixture,
+    })
 }
 
 /// The smallest file whose KLD is at most this, and of several the one with the lowest.
 fn smallest(of: &Sensitivities, options: &Options<'_>, most: f64) -> Result<Recipe, String> {
-    let budget = of.curve.sum(most) * (1.0 + ROUNDING);
+    let sum = of.curve.sum(most) * (1.0 + ROUNDING);
     let classes = options.classes(|cost| (cost.bytes as f64, cost.kld.value));
-    let Some(solution) = knapsack::minimise(&classes, budget) else {
-        let best = options.mixture(&options.lightest(&classes));
-        let (size, bits) = (of.size_bytes(&best), of.bpw(&best));
-        let kld = of.predict(&best).value;
-        return Err(format!(
-            "no mixture of these types has a predicted KLD of {most} nats or less: the lowest is \
-             {kld:.3e}, at {size} bytes ({bits:.2} bits a parameter)"
-        ));
-    };
-    within(of, options, solution.cost, |_, cost| cost.bytes)
-        .ok_or_else(|| "the mixture of this KLD cannot be found again".to_owned())
+    let (mut budget, mut smallest) = (sum, None::<Recipe>);
+    for _ in 0..ROUNDS {
+        let Some(solution) = knapsack::minimise(&classes, budget) else {
+            break;
+        };
+        let recipe = within(of, options, solution.cost, |_, cost| cost.bytes)
+            .ok_or("the mixture of this KLD cannot be found again")?;
+        budget = sum / recipe.selection;
+        let is_smaller = |known: &Recipe| recipe.size_bytes < known.size_bytes;
+        if recipe.kld.value <= most * (1.0 + ROUNDING) && smallest.as_ref().is_none_or(is_smaller) {
+            smallest = Some(recipe);
+        }
+    }
+    if let Some(recipe) = smallest {
+        return Ok(recipe);
+    }
+    let best = options.mixture(&options.lightest(&classes));
+    let (size, bits) = (of.size_bytes(&best), of.bpw(&best));
+    let kld = of.predict(&best, 1.0).value;
+    Err(format!(
+        "no mixture of these types has a predicted KLD of {most} nats or less: the lowest is \
+         {kld:.3e}, at {size} bytes ({bits:.2} bits a parameter)"
+    ))
 }
 
 fn too_small(of: &Sensitivities, options: &Options<'_>, goal: &str) -> String {
@@ -159,16 +190,4 @@ fn too_small(of: &Sensitivities, options: &Options<'_>, goal: &str) -> String {
         of.size_bytes(&smallest),
         of.bpw(&smallest)
     )
-}
-
-impl Recipe {
-    fn of(of: &Sensitivities, mixture: Mixture, gap: f64) -> Self {
-        Self {
-            size_bytes: of.size_bytes(&mixture),
-            bpw: of.bpw(&mixture),
-            kld: of.predict(&mixture),
-            gap: gap.max(0.0),
-            mixture,
-        }
-    }
 }

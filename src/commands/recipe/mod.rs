@@ -227,11 +227,13 @@ impl Judge<'_> {
             RecipeGoal::Like(path) => {
                 let of_like = bench.judge_other(engine, path)?;
                 let paired = klds.over(&of_like, &clusters, confidence);
+                let of_map = changed_types(engine, path, header)?;
                 Some(LikeCheck {
                     path: path.display().to_string(),
                     size_bytes: file_bytes(engine, path)?,
                     kld: estimate(&of_like)?,
                     ratio: paired.and_then(|paired| paired.ratio),
+                    predicted_ratio: self.costs.predict_ratio(recipe, &of_map),
                 })
             }
         };
@@ -429,6 +431,14 @@ fn named(header: &MapHeader, mixture: &Mixture) -> Mixture {
 fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64> {
     let bytes = engine.inspect(path)?.identity.file_bytes;
     bytes.with_context(|| format!("--like {}: its size is not known", path.display()))
+}
+
+/// The tensors that have another type in a model than in the map's.
+fn changed_types(engine: &impl Engine, path: &Path, header: &MapHeader) -> Result<Mixture> {
+    let of_map = |name: &str| header.tensors.iter().find(|tensor| tensor.name == name);
+    let tensors = engine.blueprint(path, None)?.tensors.into_iter();
+    let changed = tensors.filter(|of| of_map(&of.name).is_none_or(|known| known.kind != of.kind));
+    Ok(changed.map(|of| (of.name, of.kind)).collect())
 }
 
 /// The call of llama-quantize that writes the file.

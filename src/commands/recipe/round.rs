@@ -58,7 +58,7 @@ pub fn second_round<M: Model + Sync>(
         before: kld,
         after: found.kld.value,
     };
-    let predicted = costs.predict(&found.mixture);
+    let predicted = costs.predict(&found.mixture, found.selection);
     Ok(Some(Round {
         recipe: Recipe {
             kld: predicted,

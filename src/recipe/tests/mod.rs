@@ -1,6 +1,7 @@
 //! Maps of a made-up model: what each of its tensors and types costs is known.
 
 mod round;
+mod selection;
 
 use std::collections::BTreeMap;
 
@@ -217,13 +218,13 @@ fn a_prediction_is_less_sure_than_a_measurement() {
             ("token_embd.weight", "q3_K"),
             ("blk.0.attn_q.weight", "f16"),
         ]);
-        assert_eq!(of.predict(&alone), measured);
+        assert_eq!(of.predict(&alone, 1.0), measured);
     }
     // A mixture that is nearly a measured one is surer than the types of its tensors.
     let of = read([singles(), vec![cell(all_at("q4_K"))]].concat());
     let mut nearly = all_at("q4_K");
     nearly.insert("blk.0.attn_q.weight".to_owned(), kind("q5_0"));
-    assert!(width(of.predict(&nearly)) < 0.9 * width(predicted));
+    assert!(width(of.predict(&nearly, 1.0)) < 0.9 * width(predicted));
 }
 
 #[test]
@@ -368,15 +369,15 @@ fn a_mixture_is_corrected_by_what_whole_models_show() {
     let [low, high] = ["q3_K", "q2_K"].map(|of| sum(&all_at(of)));
     let slope = (together(high) - together(low)) / (high - low);
     let expected = together(low) + slope * (sum(&half) - low);
-    assert_near(of.predict(&half).value, expected);
+    assert_near(of.predict(&half, 1.0).value, expected);
     let few = mixture(&[("token_embd.weight", "q8_0")]);
     let lowest = sum(&all_at("q6_K"));
     assert_near(
-        of.predict(&few).value,
+        of.predict(&few, 1.0).value,
         together(lowest) / lowest * sum(&few),
     );
     // Without them the sum is all there is.
-    assert_near(read(singles()).predict(&half).value, sum(&half));
+    assert_near(read(singles()).predict(&half, 1.0).value, sum(&half));
 }
 
 /// All mixtures, by brute force.
@@ -415,14 +416,13 @@ fn goals_are_met_as_well_as_can_be() {
     let of = read(cells);
     let size = of.size_bytes(&all_at("q4_K")) + 700;
     let recipe = solve(&of, Goal::Size(size), &[]).unwrap();
-    let (best, _) = best_of_all(&of, |mixture| of.size_bytes(mixture) <= size).unwrap();
+    let (best, kld) = best_of_all(&of, |mixture| of.size_bytes(mixture) <= size).unwrap();
     assert_eq!(recipe.mixture, best);
     assert_eq!((recipe.size_bytes, recipe.gap), (of.size_bytes(&best), 0.0));
-    assert_eq!((recipe.bpw, recipe.kld), (of.bpw(&best), of.predict(&best)));
-
-    let recipe = solve(&of, Goal::Bpw(3.6), &[]).unwrap();
-    let (best, kld) = best_of_all(&of, |mixture| of.bpw(mixture) <= 3.6).unwrap();
-    assert_eq!(recipe.mixture, best);
+    assert_eq!(
+        (recipe.bpw, recipe.kld),
+        (of.bpw(&best), of.predict(&best, recipe.selection))
+    );
 
     // The smallest file that is as good is no larger, and the next better one is not good enough.
     let same = solve(&of, Goal::Kld(recipe.kld.value), &[]).unwrap();
@@ -433,6 +433,10 @@ fn goals_are_met_as_well_as_can_be() {
         .map(|(name, kind)| cost(&of, name, kind.name).kld.value)
         .sum();
     assert!(sum > kld);
+
+    let recipe = solve(&of, Goal::Bpw(3.6), &[]).unwrap();
+    let (best, _) = best_of_all(&of, |mixture| of.bpw(mixture) <= 3.6).unwrap();
+    assert_eq!(recipe.mixture, best);
 }
 
 #[test]
@@ -458,7 +462,7 @@ fn types_are_exactly_those_asked_for() {
         )
     );
     let error = solve(&of, Goal::Kld(1e-9), &types).unwrap_err();
-    let lowest = of.predict(&all_at("q6_K")).value;
+    let lowest = of.predict(&all_at("q6_K"), 1.0).value;
     assert!(error.contains("the lowest is"), "{error} {lowest}");
     assert_eq!(solve(&of, Goal::Kld(0.0), &[]).unwrap().kld.value, 0.0);
 }

@@ -156,6 +156,9 @@ pub struct LikeCheck {
     pub kld: Estimate,
     /// The recipe's KLD over this one's; null where it is not defined.
     pub ratio: Option<Ratio>,
+    /// The same on the map's text, as the map predicts it; null if the map does not know the types of
+    /// this model's tensors.
+    pub predicted_ratio: Option<Estimate>,
 }
 
 /// A tensor of a recipe.

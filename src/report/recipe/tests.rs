@@ -112,6 +112,7 @@ pub fn measured() -> RecipeReport {
             size_bytes: 2_345_678,
             kld: Estimate::within(0.0056, 0.005, 0.00625),
             ratio: Some(ratio),
+            predicted_ratio: Some(Estimate::within(0.75, 0.625, 0.9)),
         }),
     });
     report
@@ -162,5 +163,5 @@ fn what_did_not_happen_has_no_lines() {
     of.types_path = None;
     let text = recipe_text(&of);
     assert!(text.contains("kl -m OUT.gguf -r REF") && !text.contains("--quantize OUT.gguf"));
-    assert!(text.contains("-w recipe.txt writes it"));
+    assert!(text.contains("-w recipe.txt does"));
 }

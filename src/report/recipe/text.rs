@@ -50,7 +50,7 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     });
     out.text.push_str(&command(&report.command));
     if report.types_path.is_none() {
-        let missing = "Its file of types is not there yet: -w recipe.txt writes it.";
+        let missing = "This run writes no file of types: -w recipe.txt does.";
         out.text.push_str(&hanging("  ", 2, missing));
     }
     let steps = next_steps(report);
@@ -97,6 +97,9 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         match &like.ratio {
             Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),
             None => out.line("ratio", "not defined: both are 0"),
+        }
+        if let Some(predicted) = &like.predicted_ratio {
+            out.estimate("predicted ratio", predicted, ratio);
         }
     }
     if let Some(round) = &check.second_round {
@@ -163,6 +166,9 @@ fn next_steps(report: &RecipeReport) -> Vec<String> {
 fn gap(report: &RecipeReport) -> String {
     match report.gap {
         _ if report.is_of_second_round() => "of the mixture that the second round found".to_owned(),
+        _ if report.kld.predicted.value == 0.0 => {
+            "of the original itself, which is within what was asked for".to_owned()
+        }
         gap if gap > 0.0 => format!(
             "the best that is predicted for this size, to within {}",
             short_kld(gap)

@@ -273,8 +273,6 @@ impl Sensitivity {
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         let off = |check: &Check| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
-        let n = checks.len() as u64;
-        let inside = checks.iter().filter(|check| is_met(check)).count() as u64;
         let shown = &checks[..checks.len().min(MAX_LISTED)];
         let interval = self.interval_title();
         let labels: Vec<&str> = shown.iter().map(|check| check.tensor.as_str()).collect();
@@ -303,8 +301,7 @@ impl Sensitivity {
             true => format!(" (the {} that are farthest off)", counted(shown.len())),
             false => String::new(),
         };
-        let of = "the prediction is inside the interval of the measurement";
-        let sentence = format!("In {} of {}, {of}.", count(inside), count_of(n, "check"));
+        let sentence = off_by(&checks);
         format!(
             "\nPredicted, then measured{which}\n{table}{}",
             wrapped(&sentence)
@@ -336,10 +333,22 @@ pub(in crate::report) fn times_predicted(check: &Check) -> f64 {
     check.measured.value / check.predicted
 }
 
-/// Returns true if the interval of the measurement holds the prediction.
-fn is_met(check: &Check) -> bool {
-    let ends = check.measured.lo.zip(check.measured.hi);
-    ends.is_some_and(|(lo, hi)| (lo..=hi).contains(&check.predicted))
+/// How far predictions are off, the farthest first; nothing where no measurement is above 0.
+fn off_by(checks: &[&Check]) -> String {
+    let factors = checks
+        .iter()
+        .map(|check| times_predicted(check).ln().abs().exp());
+    let factors: Vec<f64> = factors.filter(|factor| factor.is_finite()).collect();
+    match factors[..] {
+        [] => String::new(),
+        [only] => format!("The prediction is off by a factor of {}.", ratio(only)),
+        [most, .., least] => format!(
+            "The predictions are off by factors of {} to {}, in the median {}.",
+            ratio(least),
+            ratio(most),
+            ratio(factors[factors.len() / 2])
+        ),
+    }
 }
 
 /// An end of an interval in a table, where two digits are enough.
