@@ -284,9 +284,9 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         })
     }
 
-    /// The file and the line, for messages.
+    /// The file and the prompt's place in it, for messages.
     fn name(&self, line: &PromptLine) -> String {
-        format!("{}: line {}", self.source.path.display(), line.number)
+        format!("{}: {}", self.source.path.display(), line.place)
     }
 
     /// An error about one prompt, in one line with the file and its line.

@@ -55,11 +55,21 @@ fn what_is_not_a_prompt_is_named_with_its_line() {
         session.write(&format!("{name}.jsonl"), format!("{good}\n\n{line}\n"));
     }
     session.write("first.jsonl", "{prompt: Once}\n");
-    session.write("list.jsonl", r#"[{"prompt": "Once"}]"#);
+    session.write("list.jsonl", r#"[{"prompt": "Once"}, {"text": "Once"}]"#);
+    session.write("comma.json", "[\n  \"Once\",\n]\n");
     let names = [
-        "bare", "plain", "cut", "number", "key", "role", "image", "first", "list",
+        "bare.jsonl",
+        "plain.jsonl",
+        "cut.jsonl",
+        "number.jsonl",
+        "key.jsonl",
+        "role.jsonl",
+        "image.jsonl",
+        "first.jsonl",
+        "list.jsonl",
+        "comma.json",
     ];
-    let calls = names.map(|name| format!("-m @f16 --prompts {name}.jsonl -w new.gz -q"));
+    let calls = names.map(|name| format!("-m @f16 --prompts {name} -w new.gz -q"));
     insta::assert_snapshot!(told(&session, &calls.each_ref().map(|call| &call[..])));
 }
 
