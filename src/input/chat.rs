@@ -29,8 +29,8 @@ impl<'t> Chat<'t> {
         variables: &Variables,
     ) -> Result<Self, TemplateError> {
         let messages = match content {
-            PromptContent::Messages(messages) => chat_template::messages(messages.json()),
-            PromptContent::Text(text) => chat_template::messages(Messages::of_user(text).json()),
+            PromptContent::Messages(messages) => template.messages(messages.json()),
+            PromptContent::Text(text) => template.messages(Messages::of_user(text).json()),
         };
         Ok(Self {
             template,

@@ -5,6 +5,7 @@
 //! blocks are trimmed, undefined values are empty, and values print as in Python (`python`). A
 //! template comes with a model from anywhere, so its steps and its output are limited.
 
+mod arguments;
 mod parts;
 mod python;
 mod values;
@@ -33,6 +34,8 @@ pub struct ChatTemplate {
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
     takes_parts_only: bool,
+    /// True if the arguments of a tool call are an object to it, not a string of JSON.
+    takes_objects: bool,
     /// True if answers are in channels, as gpt-oss gives them.
     pub has_channels: bool,
     bos: String,
@@ -84,16 +87,38 @@ impl ChatTemplate {
             environment,
             sha256: hex(&Sha256::digest(source)),
             takes_parts_only: false,
+            takes_objects: true,
             has_channels: source.contains("<|channel|>"),
             bos,
             eos,
         };
-        let nothing = Given::default();
-        template.takes_parts_only = parts::takes_parts_only(|messages| {
-            let turn = Turn::ToAnswer;
-            template.render_as_they_are(messages, &nothing, turn).ok()
-        });
+        let render = |messages, given: &Given| {
+            let text = template.render_as_they_are(messages, given, Turn::ToAnswer);
+            text.ok()
+        };
+        let takes_parts_only =
+            parts::takes_parts_only(|messages| render(messages, &Given::default()));
+        let called = Value::from(template.messages(arguments::PROBED_MESSAGES)?);
+        let variables = serde_json::from_str(arguments::PROBED_VARIABLES);
+        let given = Given::new(&variables.unwrap_or_default())?;
+        let called = render(called, &given);
+        template.takes_objects = called.is_some_and(|text| arguments::are_objects_in(&text));
+        template.takes_parts_only = takes_parts_only;
         Ok(template)
+    }
+
+    /// The messages of a JSON list, each as a value for [`Self::render`]. Keys keep their order,
+    /// reasoning has the names that templates use, and the arguments of tool calls have the form that
+    /// this template takes.
+    ///
+    /// # Errors
+    /// If it is not a list in JSON, or if arguments are a string that is not JSON.
+    pub fn messages(&self, json: &str) -> Result<Vec<Value>, TemplateError> {
+        let messages: Vec<Value> =
+            serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))?;
+        let messages = messages.into_iter().map(with_reasoning);
+        let messages = messages.map(|of| arguments::for_template(of, self.takes_objects));
+        messages.collect()
     }
 
     /// Renders messages, each a value of its own, with the variables that are given beside them. A
@@ -141,17 +166,6 @@ impl ChatTemplate {
 
 /// The names of a message's reasoning. transformers fills in the first two from any of them.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-
-/// The messages of a JSON list, each as a value for [`ChatTemplate::render`]. Keys keep their order, and
-/// reasoning has the names that templates use.
-///
-/// # Errors
-/// If it is not a list in JSON.
-pub fn messages(json: &str) -> Result<Vec<Value>, TemplateError> {
-    let messages: Vec<Value> =
-        serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))?;
-    Ok(messages.into_iter().map(with_reasoning).collect())
-}
 
 /// A message whose reasoning has all names that templates use.
 pub fn with_reasoning(message: Value) -> Value {

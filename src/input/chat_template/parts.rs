@@ -2,9 +2,9 @@
 //!
 //! Some templates print the parts themselves, as those of models that see images do, and get them
 //! as they are: the model was trained on what they print. Others expect a string. They would print
-//! the list as Python does, or nothing, so that they get the texts, joined with spaces as
-//! `transformers serve` joins them for models of text (`cli/serving/utils.py` of transformers 5).
-//! A template that prints nothing of a string gets it as a part, as from llama.cpp.
+//! the list as Python does, or nothing, so that they get the texts, joined by line breaks as
+//! llama-server joins them (`concat_content_parts` in llama.cpp's `common/chat.cpp`). A template
+//! that prints nothing of a string gets it as a part, as from llama.cpp.
 
 use std::collections::BTreeSet;
 
@@ -76,13 +76,7 @@ fn is_printed(text: Option<String>) -> bool {
 fn with_content(messages: &Value, content: impl Fn(&Value) -> Option<Value>) -> Value {
     let changed = items(messages).map(|message| match content(&message) {
         None => message,
-        Some(content) => Value::from_pairs(items(&message).map(|key| match key.as_str() {
-            Some("content") => (key, content.clone()),
-            _ => {
-                let value = message.get_item(&key).unwrap_or_default();
-                (key, value)
-            }
-        })),
+        Some(content) => with(&message, "content", &content),
     });
     Value::from_iter(changed)
 }
@@ -94,19 +88,34 @@ fn has_parts(message: &Value) -> bool {
     content.kind() == ValueKind::Seq && items.all(|item| field(&item, "type").as_str().is_some())
 }
 
-/// The texts of a message's parts as one string.
+/// The texts of a message's parts as one string. Empty ones before the first text add no line.
 fn joined(message: &Value) -> Value {
     let parts = field(message, "content");
-    let texts = items(&parts).map(|part| field(&part, "text"));
-    let texts = texts.map(|text| text.as_str().unwrap_or_default().to_owned());
-    Value::from(texts.collect::<Vec<_>>().join(" "))
+    let mut joined = String::new();
+    for part in items(&parts) {
+        joined.push_str(if joined.is_empty() { "" } else { "\n" });
+        joined.push_str(field(&part, "text").as_str().unwrap_or_default());
+    }
+    Value::from(joined)
 }
 
-fn field(of: &Value, name: &str) -> Value {
+/// The value of an object's key; undefined without one.
+pub(super) fn field(of: &Value, name: &str) -> Value {
     of.get_attr(name).unwrap_or_default()
 }
 
 /// The items of a list, or the keys of an object.
-fn items(of: &Value) -> impl Iterator<Item = Value> {
+pub(super) fn items(of: &Value) -> impl Iterator<Item = Value> {
     of.try_iter().into_iter().flatten()
+}
+
+/// An object with another value for a key that it has. Keys keep their order.
+pub(super) fn with(of: &Value, name: &str, value: &Value) -> Value {
+    Value::from_pairs(items(of).map(|key| {
+        let value = match key.as_str() {
+            Some(other) if other == name => value.clone(),
+            _ => of.get_item(&key).unwrap_or_default(),
+        };
+        (key, value)
+    }))
 }

@@ -19,7 +19,7 @@ fn template(source: &str) -> Result<ChatTemplate, TemplateError> {
 fn render(template: &ChatTemplate, prompt: &str) -> Result<(String, Given), TemplateError> {
     let line: BTreeMap<&str, &RawValue> = serde_json::from_str(prompt).unwrap();
     let given = Given::new(&Variables::from_json(prompt).unwrap())?;
-    let messages = messages(line["messages"].get())?;
+    let messages = template.messages(line["messages"].get())?;
     let text = template.render(&messages, &given, Turn::ToAnswer)?;
     Ok((text, given))
 }
@@ -56,7 +56,7 @@ fn templates_render_as_in_jinja2() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 11 * 8 - 2);
+    assert_eq!(compared, 11 * 9 - 2);
 }
 
 #[test]
@@ -81,10 +81,61 @@ fn a_template_gets_a_prompts_variables_and_those_that_it_looks_up_are_known() {
 }
 
 #[test]
+fn a_template_gets_arguments_as_an_object_if_it_reads_them_as_one() {
+    let prompt = |arguments: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"assistant","tool_calls":[{{"function":{{"arguments":{arguments}}}}}]}}]}}"#
+        )
+    };
+    let (object, string) = (r#"{"b": 1,"a":["x"]}"#, r#""{\"b\": 1,\"a\":[\"x\"]}""#);
+    for (of, as_object, as_string) in [
+        (
+            "a | tojson",
+            r#"{"b": 1, "a": ["x"]}"#,
+            r#"{"b": 1, "a": ["x"]}"#,
+        ),
+        ("a.b if a.b is defined else a.arg", "1", "1"),
+        (
+            "a if a is string else a | tojson",
+            r#"{"b": 1, "a": ["x"]}"#,
+            r#"{"b": 1, "a": ["x"]}"#,
+        ),
+        // A template that wants a string gets one, which is the given one to the byte.
+        ("a", r#"{"b":1,"a":["x"]}"#, r#"{"b": 1,"a":["x"]}"#),
+        (
+            "'{}' if a is mapping else a",
+            r#"{"b":1,"a":["x"]}"#,
+            r#"{"b": 1,"a":["x"]}"#,
+        ),
+    ] {
+        let source = format!(
+            "{{% for m in messages %}}{{% for call in m.tool_calls or [] %}}\
+             {{% set a = call.function.arguments %}}{{{{ {of} }}}}{{% endfor %}}{{% endfor %}}"
+        );
+        let template = template(&source).unwrap();
+        for (arguments, wanted) in [(object, as_object), (string, as_string)] {
+            let (text, _) = render(&template, &prompt(arguments)).unwrap();
+            assert_eq!(text, wanted, "{of} of {arguments}");
+        }
+    }
+    let of_json = template("{{ messages | tojson }}").unwrap();
+    let error = render(&of_json, &prompt(r#""{city""#))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("a string that is not JSON") && !error.contains('\n'),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_turn_that_has_ended_has_no_generation_prompt() {
     let source = "{{ messages[-1].content }}{% if add_generation_prompt %}: {% endif %}";
     let template = template(source).unwrap();
-    let messages = messages(r#"[{"role":"user","content":"Hi"}]"#).unwrap();
+    let messages = template
+        .messages(r#"[{"role":"user","content":"Hi"}]"#)
+        .unwrap();
     let [open, ended] = [Turn::ToAnswer, Turn::Ended].map(|turn| {
         let text = template.render(&messages, &Given::default(), turn);
         text.unwrap()
