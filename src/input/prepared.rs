@@ -37,7 +37,7 @@ pub enum RawInput<'s> {
 
 impl<'s> RawInput<'s> {
     /// Reads the files that `source` names, and its chat template if that is a file too. Warns of bytes
-    /// that are not UTF-8.
+    /// that are not UTF-8, and in texts of what only editors on Windows write.
     ///
     /// # Errors
     /// A file that cannot be read, is empty or too long, or holds no prompts.
@@ -46,7 +46,7 @@ impl<'s> RawInput<'s> {
             Source::Prompts(source) => Self::Prompts(RawPrompts::read(source, warnings)?),
             Source::Texts(source) => {
                 let texts = source.texts.iter();
-                let texts = texts.map(|named| text::read(&named.path, warnings));
+                let texts = texts.map(|named| text::read_to_tokenize(&named.path, warnings));
                 Self::Texts(source, texts.collect::<Result<_>>()?)
             }
         })

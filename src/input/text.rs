@@ -19,6 +19,20 @@ pub struct Text {
     pub identity: TextIdentity,
 }
 
+/// Reads a text whose every character is tokenized. Warns also of what editors on Windows add.
+pub fn read_to_tokenize(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
+    let text = read(path, warnings)?;
+    let name = || path.display().to_string();
+    if text.text.starts_with('\u{feff}') {
+        warnings.push(Warning::ByteOrderMark(name()));
+    }
+    match text.text.matches("\r\n").count() {
+        0 => {}
+        n => warnings.push(Warning::Crlf { name: name(), n }),
+    }
+    Ok(text)
+}
+
 /// Reads a text from a file, or from standard input for `-`. Warns of bytes that are not UTF-8, which
 /// become U+FFFD.
 pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {

@@ -71,6 +71,16 @@ pub enum Warning {
         n: usize,
         first: usize,
     },
+    /// The text has the line ends of Windows.
+    #[error(
+        "{name}: {} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt", end(*.n)
+    )]
+    Crlf { name: String, n: usize },
+    /// The text begins with a byte order mark.
+    #[error(
+        "{0}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {0} > new.txt"
+    )]
+    ByteOrderMark(String),
     /// Windows at the end of the text are too short to score.
     #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
     UnscoredWindows(u64),
@@ -436,6 +446,12 @@ fn effect(loses: bool) -> &'static str {
 fn not_utf8(n: usize) -> String {
     let verb = if n == 1 { "is" } else { "are" };
     format!("{} {verb} not UTF-8", count_of(n as u64, "byte"))
+}
+
+/// A number of lines, with the verb.
+fn end(n: usize) -> String {
+    let verb = if n == 1 { "ends" } else { "end" };
+    format!("{} {verb}", count_of(n as u64, "line"))
 }
 
 /// The text that a reference model finds improbable, and a possible reason.

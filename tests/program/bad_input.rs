@@ -87,6 +87,31 @@ fn a_text_that_is_not_utf8_is_read_with_a_warning() {
 }
 
 #[test]
+fn what_editors_on_windows_add_to_a_text_is_a_warning() {
+    let session = Session::new();
+    let dos = "\u{feff}Once upon a time\r\nthere was a cat.\r\n";
+    session.write("dos.txt", dos);
+    let run = session.ok("-m @f16 -t dos.txt -w r.gz -c 64 -q");
+    run.warns(&["dos.txt: 2 lines end with CR LF", r"tr -d '\r' < dos.txt"]);
+    run.warns(&[
+        "dos.txt: begins with a byte order mark",
+        "tail -c +4 dos.txt",
+    ]);
+    assert_eq!(run.stderr.lines().count(), 2);
+    // Neither is in prompts that are lines, nor in other texts.
+    let prompts = session.ok("-m @f16 --prompts dos.txt --no-chat-template -w p.gz -q");
+    assert_eq!(prompts.stderr, "");
+    session.write(
+        "unix.txt",
+        dos.replace('\r', "").trim_start_matches('\u{feff}'),
+    );
+    assert_eq!(
+        session.ok("-m @f16 -t unix.txt -w u.gz -c 64 -q").stderr,
+        ""
+    );
+}
+
+#[test]
 fn a_window_longer_than_the_model_was_trained_for_is_a_warning() {
     let session = Session::new();
     let run = session.ok("-m @f16 -t @eval -w r.gz -c 600 -n 650 -q");
