@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::commands::settings::ResultSettings;
-use crate::commands::{self, NewFile, Observer, Written, one_line};
+use crate::commands::{self, Event, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
@@ -147,7 +147,7 @@ fn run(call: &Call) -> Result<ExitCode> {
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
-        Command::Info(args) => show_info(args)?,
+        Command::Info(args) => show_info(args, &engine)?,
         Command::Report(args, form) => return report::show_report(args, *form, &terminal),
         Command::Sensitivity(settings, outputs) => {
             return sensitivity::show_sensitivity(settings, outputs, &engine, quiet);
@@ -287,11 +287,21 @@ fn show_written(written: &Written, quiet: bool) {
 }
 
 /// Describes files. One that cannot be described does not stop the others.
-fn show_info(args: &InfoArgs) -> Result<()> {
+fn show_info(args: &InfoArgs, engine: &LlamaCpp) -> Result<()> {
     let terminal = Terminal::new(args.quiet, Results::printed(args.json));
     let mut infos = Vec::new();
+    let describe = |file: &PathBuf| {
+        let mut info = commands::info(file, args.verify, &terminal)?;
+        if args.prompts {
+            let model = args.model.as_deref();
+            let texts = commands::prompt_texts(file, model, engine, &terminal)?;
+            terminal.on_event(&Event::Prompted(&texts));
+            info.prompt_texts = Some(texts);
+        }
+        Ok(info)
+    };
     for file in &args.files {
-        match commands::info(file, args.verify, &terminal) {
+        match describe(file) {
             Ok(info) => infos.push(info),
             Err(error) if args.files.len() == 1 => return Err(error),
             Err(error) => say!("kl: {}", one_line(&error)),

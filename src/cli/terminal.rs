@@ -13,7 +13,7 @@ use crate::commands::{Event, Observer};
 use crate::lock::locked;
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
-use crate::report::{Verdict, Warning, info_text, model_line, text_report, verified_text};
+use crate::report::{Verdict, Warning, info_text, model_line, prompts_text, text_report, verified_text};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -117,6 +117,7 @@ impl Observer for Terminal<'_> {
             Event::Verified(verified) => {
                 locked(&self.results).print_text(&verified_text(verified));
             }
+            Event::Prompted(texts) => locked(&self.results).print_text(&prompts_text(texts)),
             Event::Evaluated {
                 model,
                 reference,

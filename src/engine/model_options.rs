@@ -38,6 +38,8 @@ pub struct ModelOptions {
     /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
     /// A CUDA device must not compute for another model before this one is loaded.
     pub is_exchangeable: bool,
+    /// True if only the vocabulary is read, without weights: nothing can be decoded.
+    pub is_vocabulary: bool,
 }
 
 impl ModelOptions {

@@ -28,7 +28,8 @@ mod warning;
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
 pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows};
 pub use info::{
-    GgufInfo, GroupInfo, Info, MapInfo, TensorTypeInfo, Verified, info_text, verified_text,
+    GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
+    prompts_text, verified_text,
 };
 pub use model_line::model_line;
 pub use result::{

@@ -207,3 +207,46 @@ fn window_starts(reference: &[u8]) -> Vec<(u32, usize)> {
     }
     starts
 }
+
+#[test]
+fn prompts_and_answers_are_printed_as_text() {
+    let session = Session::new();
+    let line = |group: &str, text: &str| {
+        let messages = format!(r#"[{{"role": "user", "content": "{text}"}}]"#);
+        format!(r#"{{"group": "{group}", "messages": {messages}}}"#)
+    };
+    let lines = [line("a", "Where is\\tthe red ball?"), line("b", "Who?")];
+    session.write("chat.jsonl", lines.join("\n"));
+    session.write("chat.jinja", "{{ messages[0].content }}\n\nOnce{{ '' }}");
+    let write =
+        "-m @f16 --prompts chat.jsonl --chat-template-file chat.jinja --generate 6 -w ref.gz -q";
+    session.ok(write);
+    session.fails(
+        "info ref.gz --prompts",
+        1,
+        &["ref.gz: holds tokens", "tiny-f16.gguf", "-m"],
+    );
+    // The model that wrote it is found by its name; any file with its vocabulary does.
+    fs::copy(fixture("f16"), session.path("tiny-f16.gguf")).unwrap();
+    let run = session.ok("info ref.gz --prompts");
+    assert_eq!(run.stderr, "");
+    let of_quant = session.ok("info ref.gz --prompts --model @q2");
+    assert_eq!(run.stdout, of_quant.stdout);
+    let (_, texts) = run.stdout.split_once("\n\nprompt ").unwrap();
+    let shown = "0, group a: 14 tokens\n    <s> Where is\tthe red ball?\n\n    Once\nanswer: 6 tokens\n    ";
+    assert!(texts.starts_with(shown), "{texts}");
+    assert!(texts.contains("\n\nprompt 1, group b: "), "{texts}");
+
+    let json = session.ok("info ref.gz --prompts --json");
+    let info: Value = serde_json::from_str(&json.stdout).unwrap();
+    let first = &info["prompt_texts"][0];
+    assert_eq!(first["prompt"], "<s> Where is\tthe red ball?\n\nOnce");
+    assert_eq!(first["n_answer_tokens"], 6);
+    let answer = first["answer"].as_str().unwrap();
+    assert!(!answer.is_empty() && texts.contains(answer), "{answer}");
+
+    let other = "info ref.gz --prompts --model @hostile/other-vocab.gguf";
+    session.fails(other, 1, &["tokenizer"]);
+    session.reference("--force");
+    session.fails("info ref.gz --prompts", 1, &["ref.gz", "not prompts"]);
+}

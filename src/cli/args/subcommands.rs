@@ -25,6 +25,15 @@ pub struct InfoArgs {
     #[arg(long)]
     pub verify: bool,
 
+    /// Also print the prompts of a reference as the model read them, and their answers
+    #[arg(long)]
+    pub prompts: bool,
+
+    /// Model for --prompts whose vocabulary has the texts of tokens: the one that wrote the
+    /// reference, or a quant of it [default: the former, from this folder or the reference's]
+    #[arg(short, long, value_name = "PATH", requires = "prompts", value_parser = file())]
+    pub model: Option<PathBuf>,
+
     /// Print JSON; of several files, a list
     #[arg(long)]
     pub json: bool,

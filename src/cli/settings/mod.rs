@@ -255,6 +255,7 @@ fn run_settings(devices: &DeviceArgs, context: &ContextArgs) -> RunSettings {
         no_kv_offload: devices.no_kv_offload,
         no_op_offload: devices.no_op_offload,
         is_exchangeable: false,
+        is_vocabulary: false,
     };
     RunSettings {
         model,

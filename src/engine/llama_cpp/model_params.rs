@@ -26,6 +26,7 @@ impl ModelParams {
         // SAFETY: these return plain values.
         let (mut raw, max_devices) =
             unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
+        raw.vocab_only = options.is_vocabulary;
         raw.n_gpu_layers = match options.n_gpu_layers {
             GpuLayers::Count(n) => i32::try_from(n).unwrap_or(i32::MAX),
             // Any negative number; `fit` wants the default one.

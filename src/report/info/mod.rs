@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{PromptsInfo, Versions, Warning};
 
-pub use text::{info_text, verified_text};
+pub use text::{info_text, prompts_text, verified_text};
 
 /// The contents of a file: null where it does not record them.
 #[derive(Serialize, Debug, Default)]
@@ -92,6 +92,9 @@ pub struct Info {
     pub groups: Vec<GroupInfo>,
     /// The prompts; null where the windows are not prompts.
     pub prompts: Option<PromptsInfo>,
+    /// The prompts and their answers as text; absent without `--prompts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_texts: Option<Vec<PromptText>>,
     /// The set-up that computed the rows.
     pub backend: Option<BackendIdentity>,
     /// Other entries of kl.py's header, by their names.
@@ -243,6 +246,24 @@ impl GroupInfo {
         });
         info.collect()
     }
+}
+
+/// A prompt as the model read it, and its answer.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PromptText {
+    /// The number of its window.
+    pub window: u32,
+    /// The group that it is of; null without groups.
+    pub group: Option<String>,
+    /// Tokens of the prompt, an inserted BOS among them.
+    pub n_prompt_tokens: u32,
+    /// Their text, special tokens by their names.
+    pub prompt: String,
+    /// Tokens of the answer: generated or given.
+    pub n_answer_tokens: u32,
+    /// Their text; empty without an answer.
+    pub answer: String,
 }
 
 /// The contents that `--verify` read, and found to be undamaged.

@@ -5,7 +5,9 @@ use kl_formats::{
     TextIdentity, TokenizerIdentity,
 };
 
-use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
+use super::{
+    GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo, TensorTypeInfo, Verified,
+};
 use crate::report::layout::laid_out;
 use crate::report::number::{
     bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_percent,
@@ -75,6 +77,35 @@ pub fn info_text(info: &Info) -> String {
     put("batch", info.backend.as_ref().map(batch));
     for (key, value) in &info.others {
         put(key, Some(value.clone()));
+    }
+    out
+}
+
+/// Each prompt and its answer under a line that counts their tokens, indented.
+pub fn prompts_text(texts: &[PromptText]) -> String {
+    let mut out = String::new();
+    let mut put = |title: String, text: &str| {
+        out.push_str(&format!("{title}\n"));
+        for line in text.split('\n') {
+            let indent = if line.is_empty() { "" } else { "    " };
+            let line: Vec<String> = line.split('\t').map(printable).collect();
+            out.push_str(&format!("{indent}{}\n", line.join("\t")));
+        }
+    };
+    for of in texts {
+        let group = of
+            .group
+            .as_deref()
+            .map(|name| format!(", group {}", printable(name)));
+        let (n, group) = (
+            count_of(of.n_prompt_tokens.into(), "token"),
+            group.unwrap_or_default(),
+        );
+        put(format!("\nprompt {}{group}: {n}", of.window), &of.prompt);
+        if of.n_answer_tokens > 0 {
+            let n = count_of(of.n_answer_tokens.into(), "token");
+            put(format!("answer: {n}"), &of.answer);
+        }
     }
     out
 }
