@@ -39,6 +39,7 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
