@@ -13,6 +13,11 @@ ln -s fixtures/tiny-f16.gguf fp16.gguf
 ln -s fixtures/tiny-q8_0.gguf q8.gguf
 ln -s fixtures/tiny-q4_K_M.gguf q4.gguf
 ln -s fixtures/tiny-q2_K.gguf q2.gguf
+# A pruned model: the original without 32 of the 512 neurons of its second layer's feed-forward network
+# (zeros for the first rows of blk.1.ffn_gate.weight, which begin at byte 2387040).
+cp fixtures/tiny-f16.gguf pruned.gguf
+chmod u+w pruned.gguf
+dd if=/dev/zero of=pruned.gguf bs=32 seek=74595 count=512 conv=notrunc 2>/dev/null
 ln -s fixtures/architectures/mixtral.gguf moe-fp16.gguf
 ln -s fixtures/architectures/mixtral.gguf moe-q4.gguf
 ln -s fixtures/peers/mlx-kld-f16.npz fp16.npz

@@ -364,13 +364,14 @@ fn the_readme_and_the_guide_keep_all_their_files_in_one_folder() {
         .keys()
         .filter_map(|name| name.strip_suffix(".kls"))
         .collect();
-    let of_ref = ["fp16-kv8", "q2", "q4-kv8", "q4", "q8"];
+    let of_ref = ["fp16-kv8", "pruned", "q2", "q4-kv8", "q4", "q8"];
     let of_ref = of_ref.map(|name| format!("{name}@ref"));
     let mut expected: Vec<&str> = of_ref.iter().map(String::as_str).collect();
     expected.extend([
         "good",
         "moe-q4@moe",
         "new",
+        "pruned@answers",
         "q2@answers",
         "q2@fp16",
         "q4-k_f16-v_f16@kv",
