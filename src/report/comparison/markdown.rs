@@ -158,7 +158,9 @@ impl Comparison {
     /// metrics are named after its label. `huggingface_hub` reads an index of several entries
     /// without an error, but keeps only the last one's name for the metrics of all; and where it
     /// writes a card again, it joins results of the same task and data set. Names of metrics survive
-    /// both. A metric without a value would not, and is left out; so is what is not ranked.
+    /// both. A data set is known by its type, configuration, split and revision, not by its name: the
+    /// reference's fingerprint as its revision keeps results on another text or on other windows apart.
+    /// A metric without a value would not survive, and is left out; so is what is not ranked.
     ///
     /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
     /// `huggingface_hub/repocard_data.py`, version 2.4.0.
@@ -181,27 +183,40 @@ impl Comparison {
     /// Adds the numbers that a model has.
     fn result(&self, out: &mut String, model: &ComparedModel) {
         let mean = model.mean_kld().map(|mean| mean.value);
-        let quantile = "99 % quantile of the KL divergence (nats)";
+        let quantile = "99 % quantile of the KL divergence";
         let acceptance = model.summary.acceptance.as_ref();
         let accepted = acceptance.map(|of| of.mean.value);
         let identical = model.summary.identical_output.as_ref();
         let identical = identical.and_then(|of| of.same_to_the_end);
         let identical = identical.map(|of| of.value);
         let mut metrics = String::new();
-        for (kind, name, value) in [
-            ("kl_divergence", "Mean KL divergence (nats)", mean),
-            ("kl_divergence", quantile, model.q99()),
-            ("top_token_agreement", "Same top token", model.same_top()),
-            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
-            ("acceptance", "Accepted of drafted tokens", accepted),
+        let (divergence, share) = ("nats, lower is better", "share, higher is better");
+        let ratio = "nearer to 1 is better";
+        for (kind, name, unit, value) in [
+            ("kl_divergence", "Mean KL divergence", divergence, mean),
+            ("kl_divergence", quantile, divergence, model.q99()),
+            (
+                "top_token_agreement",
+                "Same top token",
+                share,
+                model.same_top(),
+            ),
+            (
+                "perplexity_ratio",
+                "Perplexity ratio",
+                ratio,
+                model.ppl_ratio(),
+            ),
+            ("acceptance", "Accepted of drafted tokens", share, accepted),
             (
                 "identical_output",
                 "Greedy answers that stay the same",
+                share,
                 identical,
             ),
         ] {
             if let Some(value) = value.filter(|value| value.is_finite()) {
-                let name = quoted(&format!("{name}, {}", model.label));
+                let name = quoted(&format!("{name} ({unit}), {}", model.label));
                 let value = number(value);
                 let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
                 let _ = writeln!(metrics, "      value: {value}");
@@ -216,7 +231,11 @@ impl Comparison {
         let name = quoted(name.unwrap_or(UNNAMED_TEXT));
         out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
         let _ = writeln!(out, "      name: {name}");
-        if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
+        let sha256 = text.and_then(|text| text.sha256.as_deref());
+        if let Some(revision) = self.reference.fingerprint.as_deref().or(sha256) {
+            let _ = writeln!(out, "      revision: {}", quoted(revision));
+        }
+        if let Some(sha256) = sha256 {
             let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
         }
         let _ = write!(out, "    metrics:\n{metrics}");
@@ -327,6 +346,8 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use kl_formats::TextIdentity;
+
     use super::*;
     use crate::report::tests::sample::comparison;
 
@@ -391,13 +412,18 @@ mod tests {
             folder.path().join("card.md"),
             folder.path().join("report.json"),
         );
-        let of = awkward();
+        let mut of = awkward();
         std::fs::write(&card, of.model_card()).unwrap();
         std::fs::write(&json, crate::report::json_text(&of).unwrap()).unwrap();
+        // The same models on another text.
+        let other = folder.path().join("other.md");
+        of.reference.fingerprint = Some("ff00".to_owned());
+        of.reference.text = Some(TextIdentity::named("code.txt"));
+        std::fs::write(&other, of.model_card()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check_model_card.py");
         let run = Command::new(&python)
             .arg(script)
-            .args([card, json])
+            .args([card, json, other])
             .output();
         let run = run.unwrap();
         assert!(
