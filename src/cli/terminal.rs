@@ -13,7 +13,9 @@ use crate::commands::{Event, Observer};
 use crate::lock::locked;
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
-use crate::report::{Verdict, Warning, info_text, model_line, prompts_text, text_report, verified_text};
+use crate::report::{
+    Verdict, Warning, info_text, model_line, prompts_text, text_report, verified_text,
+};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
