@@ -70,6 +70,7 @@ impl Observer for Recorder {
             Event::End => "end".to_owned(),
             Event::Described(_) => "described".to_owned(),
             Event::Verified(_) => "verified".to_owned(),
+            Event::Prompted(_) => "prompted".to_owned(),
             Event::Evaluated { index, of, .. } => format!("evaluated {} of {of}", index + 1),
             Event::Wrote(_) => "wrote".to_owned(),
             Event::WarningOf(warning, labels) => {

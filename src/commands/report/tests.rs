@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::report::comparison::NEAR;
+use crate::report::tests::FULL;
 use crate::stats::ClusterKind;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a
@@ -325,7 +326,7 @@ fn identical_records_are_called_identical() {
     assert!(same_as.eq([None, Some("a"), None, Some("b")]));
     assert!(
         all[1]
-            .text()
+            .text(FULL)
             .contains("\n= has the same KLD as the one above it, at every token\n")
     );
     assert!(
@@ -354,7 +355,7 @@ fn nothing_is_a_multiple_of_noise() {
     );
     assert!(to_best.p_holm.unwrap() < 0.05);
     assert_eq!(marks(&of), [[true, true, false], [false; 3], [false; 3]]);
-    for shown in [of.text(), of.markdown(true), of.csv()] {
+    for shown in [of.text(FULL), of.markdown(true), of.csv()] {
         assert!(!shown.contains("e12"), "{shown}");
     }
     let page = crate::report::page::html(&of).unwrap();
@@ -412,13 +413,13 @@ fn a_pair_has_the_same_sentences() {
         }
     };
     let said = |of: &InDepth| {
-        let text = of.text();
+        let text = of.text(FULL);
         let (said, _) = text.split_once("\n\n").unwrap();
         said.replace('\n', " ")
     };
     let of_noise = pair(&q6, &best);
     assert!(of_noise.paired.ratio.unwrap().upper.unwrap() > 1e9);
-    assert!(!of_noise.text().contains("e12") && !of_noise.text().contains("\n  ratio"));
+    assert!(!of_noise.text(FULL).contains("e12") && !of_noise.text(FULL).contains("\n  ratio"));
     let mut all = vec![said(&pair(&q8, &copy)), said(&of_noise)];
     spoil(&mut q8, &[7], f64::NAN);
     all.push(said(&pair(&q8, &q6)));

@@ -45,8 +45,8 @@ fn a_pair_has_40_lines() {
 /// Forty prompts in ten groups, whose answers have three spans.
 #[test]
 fn answers_have_60_lines() {
-    let differ_at: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 50).collect();
-    let mut records = made_up::greedy(40, &differ_at);
+    let differ_at: Vec<u32> = (0..40).map(|i| 4 + i * 7 % 50).collect();
+    let mut records = made_up::greedy(40, &differ_at, 30);
     for record in &mut records {
         record.group = record.window % 10;
         record.span = record.position % 3;
