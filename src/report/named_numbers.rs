@@ -115,6 +115,7 @@ pub fn known_names_of_pair() -> Vec<String> {
         sidecar: String::new(),
         model: ModelInfo::default(),
         mean_kld: Some(1.0),
+        is_noise: false,
         acceptance: summary.acceptance.clone(),
         identical_output: summary.identical_output.clone(),
     };
@@ -125,6 +126,7 @@ pub fn known_names_of_pair() -> Vec<String> {
         clusters: Some(clusters.clustering),
         a: model.clone(),
         b: model,
+        unranked: Vec::new(),
         paired,
         quantiles: PairedQuantile::of_each(&summary, &summary),
         conditions: Vec::new(),

@@ -17,12 +17,9 @@ pub fn short_kld(value: f64) -> String {
     significant(value, 3)
 }
 
-/// A ratio, to three significant digits; `∞` if it is over 0.
+/// A ratio, to three significant digits.
 pub fn ratio(value: f64) -> String {
-    match value == f64::INFINITY {
-        true => "∞".to_owned(),
-        false => significant(value, 3),
-    }
+    significant(value, 3)
 }
 
 /// A value, or a dash for one that is missing.

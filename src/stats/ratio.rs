@@ -19,7 +19,8 @@ use super::spread::strata;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ratio {
     /// The first model's mean KLD over the second's; null where it is not finite, because the
-    /// second's is 0.
+    /// second's is 0, and in a comparison where it is noise: below 1e-9, or at most twice the noise
+    /// floor's.
     #[serde(serialize_with = "finite_or_null")]
     #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub value: f64,
@@ -136,6 +137,18 @@ impl Ratio {
                 true => Some(1.0),
                 false => finite(student_outside(distance / se, degrees)),
             },
+        }
+    }
+
+    /// The p-value alone, where the second mean is too small for a multiple of it to say anything.
+    pub fn p_alone(self) -> Self {
+        Self {
+            value: f64::INFINITY,
+            se_ln: None,
+            lo: None,
+            hi: None,
+            upper: None,
+            p: self.p,
         }
     }
 

@@ -22,7 +22,8 @@ pub struct SpanRatio {
     /// The ratio of the mean KLDs on these tokens; null where both are 0.
     pub ratio: Option<Ratio>,
     /// That ratio over the ratio on all other tokens: above 1, the model loses more in this span than
-    /// elsewhere. Null where a mean is 0, and from fewer than two clusters.
+    /// elsewhere. Null where a mean is 0, where the second's in the span is noise, and from fewer than two
+    /// clusters.
     pub to_others: Option<Ratio>,
     /// The p-value of `to_others` after Holm's adjustment for the number of models and spans, of which two
     /// are one test; null where it was not adjusted.

@@ -20,7 +20,7 @@ use crate::report::comparison::{
     RatioToBest, Sizes,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
-use crate::stats::{ClusterRule, Clusters, Confidence, Paired, SpanRatio};
+use crate::stats::{ClusterRule, Clusters, Confidence, Paired, Ratio, SpanRatio};
 use comparable::not_comparable;
 pub use files::is_listed;
 pub use row::Row;
@@ -170,10 +170,12 @@ impl Comparer {
         let alike: Vec<&Row> = alike.map(|(_, row)| row).collect();
         let clusters = self.clusters(&alike);
         let mut comparison = self.table(&alike, clusters.as_ref());
+        self.mark_same(&mut comparison.models);
         if let Some(clusters) = &clusters {
             self.compare_pairs(&mut comparison, clusters, watch)?;
         }
-        ranking::mark_indistinguishable(&mut comparison.models, self.confidence);
+        ranking::mark_indistinguishable(&mut comparison);
+        ranking::mark_dominated(&mut comparison);
         ranking::adjust_spans(&mut comparison.models);
         let not_compared = others.into_iter().filter_map(|(index, why)| {
             let sidecar = self.rows.get(&index)?.model.sidecar.clone();
@@ -199,6 +201,29 @@ impl Comparer {
         Some(Clusters::chosen_by(windows, self.rule, mean))
     }
 
+    /// Marks the models that have the same KLDs as one above them.
+    fn mark_same(&self, models: &mut [ComparedModel]) {
+        let klds = |model: &ComparedModel| {
+            let row = self
+                .rows
+                .get(&model.index)
+                .filter(|_| model.is_candidate())?;
+            Some(row.klds.iter().map(|kld| kld.to_bits()))
+        };
+        let same_as = |(i, model): (usize, &ComparedModel)| {
+            let mut above = models.iter().take(i);
+            let same = above.find(|above| {
+                let both = klds(above).zip(klds(model));
+                both.is_some_and(|(above, klds)| above.eq(klds))
+            });
+            same.map(|same| same.label.clone())
+        };
+        let of_each: Vec<_> = models.iter().enumerate().map(same_as).collect();
+        for (model, same_as) in models.iter_mut().zip(of_each) {
+            model.same_as = same_as;
+        }
+    }
+
     /// Compares the models of a table on the same tokens, two at a time.
     fn compare_pairs(
         &self,
@@ -208,15 +233,36 @@ impl Comparer {
     ) -> Result<()> {
         let best = comparison.best().map(|best| best.index);
         let pairs = pairs(&comparison.models, best);
+        let is_noise = |index| {
+            let mut models = comparison.models.iter();
+            models.any(|model| model.index == index && comparison.is_noise(model))
+        };
         let compared = pairs.into_par_iter().map(|(kind, a, b)| {
             watch.check()?;
             let rows = self.rows.get(&a).zip(self.rows.get(&b));
-            let paired = rows.and_then(|(a, b)| {
+            let is_noise = is_noise(b);
+            let mut paired = rows.and_then(|(a, b)| {
                 Paired::of(&a.runs, &a.klds, &b.klds, clusters, self.confidence)
             });
-            let of_spans = rows.filter(|_| kind == PairKind::Best).map(|(a, b)| {
+            if let Some(paired) = paired.as_mut().filter(|_| is_noise) {
+                paired.ratio = paired.ratio.map(Ratio::p_alone);
+            }
+            let has_spans = kind == PairKind::Best && !is_noise;
+            let of_spans = rows.filter(|_| has_spans).map(|(a, b)| {
                 let (tokens, names) = ((a.runs.as_slice(), &a.spans), &a.header().spans);
-                SpanRatio::of_each(tokens, names, &a.klds, &b.klds, clusters, self.confidence)
+                let (of_a, of_b) = (&a.klds, &b.klds);
+                let mut of_spans =
+                    SpanRatio::of_each(tokens, names, of_a, of_b, clusters, self.confidence);
+                let bins = &b.model.breakdown.by_span;
+                for of in &mut of_spans {
+                    let bin = bins.iter().find(|bin| bin.label == of.label);
+                    let mean = bin.and_then(|bin| bin.kld);
+                    if mean.is_some_and(|mean| comparison.is_noise_kld(mean.value)) {
+                        of.ratio = of.ratio.map(Ratio::p_alone);
+                        of.to_others = None;
+                    }
+                }
+                of_spans
             });
             Ok((kind, a, b, (paired, of_spans.unwrap_or_default())))
         });
@@ -302,8 +348,8 @@ impl Comparer {
 #[cfg(test)]
 mod tests;
 
-/// The pairs to compare, by the indices of their models: each candidate with the best, and with the
-/// next in size.
+/// The pairs to compare, by the indices of their models: each candidate with the best, with the next in
+/// size, and with the nearest of those that are no larger, if that is another.
 fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let candidates = models.iter().filter(|model| model.is_candidate());
     let mut by_size: Vec<&ComparedModel> = candidates.clone().collect();
@@ -316,5 +362,13 @@ fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize,
     });
     let to_next = by_size.iter().zip(by_size.iter().skip(1));
     let to_next = to_next.map(|(smaller, larger)| (PairKind::Size, smaller.index, larger.index));
-    to_best.chain(to_next).collect()
+    let dominating = ranking::dominating(models).into_iter();
+    let to_front = models
+        .iter()
+        .zip(dominating)
+        .filter_map(|(model, dominating)| {
+            let front = models.get(dominating?)?.index;
+            (best != Some(front)).then_some((PairKind::Front, model.index, front))
+        });
+    to_best.chain(to_next).chain(to_front).collect()
 }

@@ -5,7 +5,10 @@ use kl_formats::TokenTexts;
 
 use super::Comparer;
 use super::row::{Row, around};
-use crate::report::comparison::{Comparison, InDepth, InDepthModel, InDepthToken, PairedQuantile};
+use crate::report::comparison::{
+    ComparedModel, Comparison, InDepth, InDepthModel, InDepthToken, PairedQuantile,
+};
+use crate::report::number::printable;
 use crate::stats::{PairedComparison, PairedToken};
 
 /// The number of tokens that are listed, those on which two models differ most.
@@ -51,7 +54,9 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             token,
         }
     };
+    let label = |model: &ComparedModel| printable(&model.label);
     Ok(InDepth {
+        unranked: comparison.unranked(&label),
         a: model(&comparison, first),
         b: model(&comparison, second),
         quantiles: PairedQuantile::of_each(&first.model.summary, &second.model.summary),
@@ -70,5 +75,5 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
 fn model(comparison: &Comparison, row: &Row) -> InDepthModel {
     let mut models = comparison.models.iter();
     let named = models.find(|model| model.index == row.model.index);
-    InDepthModel::of(named.unwrap_or(&row.model))
+    InDepthModel::of(named.unwrap_or(&row.model), comparison)
 }

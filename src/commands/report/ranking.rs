@@ -1,8 +1,8 @@
 //! The place of a row among the others: its rank, its label, and the Pareto front.
 
-use crate::report::comparison::{ComparedModel, Sizes};
+use crate::report::comparison::{ComparedModel, Comparison, PairKind, Sizes};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-use crate::stats::{Confidence, SpanRatio, holm};
+use crate::stats::{SpanRatio, holm};
 
 /// Sorts by mean KLD, of equal ones by size. Those that leave out tokens come after the others.
 pub fn sort(models: &mut [ComparedModel]) {
@@ -38,18 +38,57 @@ fn mean(model: &ComparedModel) -> f64 {
     model.mean_kld().map_or(f64::INFINITY, |mean| mean.value)
 }
 
-/// Marks the models that no other candidate dominates: none is at most as large and at most as far from
-/// the reference, and better in one of the two.
+/// Marks the models that no other candidate dominates.
 pub fn mark_pareto_front(models: &mut [ComparedModel]) {
+    let (sizes, dominating) = (Sizes::of(models), dominating(models));
+    for (model, dominating) in models.iter_mut().zip(dominating) {
+        model.pareto = point(model, sizes).is_some() && dominating.is_none();
+    }
+}
+
+/// Finds for each model the index in `models` of the first candidate that dominates it: it is at most as
+/// large and at most as far from the reference, and better in one of the two. In a sorted list it is the
+/// nearest such.
+pub fn dominating(models: &[ComparedModel]) -> Vec<Option<usize>> {
     let sizes = Sizes::of(models);
     let points: Vec<Option<(u64, f64)>> = models.iter().map(|model| point(model, sizes)).collect();
-    for (model, point) in models.iter_mut().zip(&points) {
-        let Some((size, kld)) = point else { continue };
-        let dominates = |(other_size, other_kld): &(u64, f64)| {
-            let is_better = other_size < size || other_kld < kld;
-            other_size <= size && other_kld <= kld && is_better
-        };
-        model.pareto = !points.iter().flatten().any(dominates);
+    let of_each = points.iter().map(|point| {
+        let (size, kld) = (*point)?;
+        points.iter().position(|other| {
+            other.is_some_and(|(other_size, other_kld)| {
+                let is_better = other_size < size || other_kld < kld;
+                other_size <= size && other_kld <= kld && is_better
+            })
+        })
+    });
+    of_each.collect()
+}
+
+/// Marks the models that the nearest of those that are no larger is nearer than, by more than chance. The
+/// p-values of their ratios are adjusted for the number of models other than the best, whether dominated
+/// or not; where it is the best that dominates, the set of those that cannot be told from it counts too.
+pub fn mark_dominated(of: &mut Comparison) {
+    let is_other = |model: &ComparedModel| model.difference_to_best.is_some();
+    let dominating = dominating(&of.models);
+    let p_of = |(model, dominating): (&ComparedModel, &Option<usize>)| {
+        let dominating = of.models.get((*dominating)?)?;
+        let mut pairs = of.pairs.iter().filter(|pair| pair.kind != PairKind::Size);
+        let pair = pairs.find(|pair| pair.a == model.label && pair.b == dominating.label)?;
+        let may_be_chance = of.may_be_chance(pair) || of.is_noise(model);
+        // On the tokens that both count, the other way round is possible.
+        pair.ratio
+            .filter(|ratio| ratio.value > 1.0 && !may_be_chance)?
+            .p
+    };
+    let others = of
+        .models
+        .iter()
+        .zip(&dominating)
+        .filter(|(model, _)| is_other(model));
+    let p: Vec<f64> = others.map(|other| p_of(other).unwrap_or(1.0)).collect();
+    let others = of.models.iter_mut().filter(|model| is_other(model));
+    for (model, p) in others.zip(holm(&p)) {
+        model.is_dominated = p < of.confidence.outside();
     }
 }
 
@@ -64,20 +103,24 @@ fn point(model: &ComparedModel, sizes: Sizes) -> Option<(u64, f64)> {
 ///
 /// The best of these data need not be the one that is really nearest. That one is marked in at least
 /// the share `confidence` of texts (docs/INTERVALS.md).
-pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confidence) {
+///
+/// Models that are as near to the reference as can be measured differ by noise, whatever p says.
+pub fn mark_indistinguishable(of: &mut Comparison) {
+    let best_is_noise = of.best().is_some_and(|best| of.is_noise(best));
+    let are_noise = |model| best_is_noise && of.is_noise(model);
+    let are_noise: Vec<bool> = of.models.iter().map(are_noise).collect();
     let p_of = |model: &ComparedModel| model.ratio_to_best.as_ref()?.ratio.p;
-    let p: Vec<f64> = models.iter().filter_map(p_of).collect();
+    let p: Vec<f64> = of.models.iter().filter_map(p_of).collect();
     let mut adjusted = holm(&p).into_iter();
-    for model in models
-        .iter_mut()
-        .filter(|model| model.difference_to_best.is_some())
-    {
+    let models = of.models.iter_mut().zip(are_noise);
+    for (model, are_noise) in models.filter(|(model, _)| model.difference_to_best.is_some()) {
         let has_p = p_of(model).is_some();
         let p_holm = has_p.then(|| adjusted.next()).flatten();
         if let Some(to_best) = &mut model.ratio_to_best {
             to_best.p_holm = p_holm;
         }
-        model.indistinguishable_from_best = !p_holm.is_some_and(|p| p < confidence.outside());
+        let is_told = p_holm.is_some_and(|p| p < of.confidence.outside());
+        model.indistinguishable_from_best = are_noise || !is_told;
     }
 }
 
@@ -185,15 +228,16 @@ mod tests {
 
     #[test]
     fn holm_decides_what_cannot_be_told_from_the_best() {
-        let mut models = comparison().models;
+        let mut of = comparison();
         let p = [None, None, Some(0.03), Some(0.02), Some(0.001), None];
-        for (model, p) in models.iter_mut().zip(p) {
+        for (model, p) in of.models.iter_mut().zip(p) {
             model.indistinguishable_from_best = false;
             if let Some(to_best) = &mut model.ratio_to_best {
                 to_best.ratio.p = p;
             }
         }
-        mark_indistinguishable(&mut models, Confidence::default());
+        mark_indistinguishable(&mut of);
+        let models = of.models;
         let holm = |i: usize| models[i].ratio_to_best.unwrap().p_holm;
         // By hand: 0.001 · 3, 0.02 · 2, 0.03 (not below the one before).
         let expected = [0.04, 0.04, 0.003];

@@ -1,6 +1,12 @@
 //! The quants of one model, as they were measured: what a report says of them.
 
-use kl_formats::{ModelIdentity, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
+use std::fs::File;
+use std::io::BufWriter;
+
+use kl_formats::{
+    ModelIdentity, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
+};
+use tempfile::TempDir;
 
 use super::*;
 use crate::report::comparison::NEAR;
@@ -51,7 +57,7 @@ fn header(label: &str, bytes: u64) -> SidecarHeader {
 }
 
 fn compare_sidecars(
-    sidecars: impl IntoIterator<Item = (SidecarHeader, Vec<TokenRecord>)>,
+    sidecars: impl IntoIterator<Item = MadeUp>,
     rule: ClusterRule,
     near: f64,
 ) -> Comparison {
@@ -132,21 +138,24 @@ fn six_quants_of_about_one_size() {
 #[test]
 fn the_sentences_of_real_quants() {
     let all = compare(&[], ClusterRule::Auto, NEAR);
-    insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q6_K, is 6.33 [5.86, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1, rec4.488 and q4_0 costs nothing: another is no larger and no farther.");
+    insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q6_K, is 6.33 [5.86, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
     let six = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, NEAR)), @"iq4_nl is nearest to the original. q4_1 cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_1, rec4.488 and q4_0 costs nothing: another is no larger and no farther.");
-    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, 1.3)), @"iq4_nl is nearest to the original. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_1, rec4.488 and q4_0 costs nothing: another is no larger and no farther.");
+    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, NEAR)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, 1.3)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     let equals = ["rec3.498", "iq3_s"];
-    insta::assert_snapshot!(said(&compare(&equals, ClusterRule::Auto, NEAR)), @"rec3.498 is nearest to the original. iq3_s cannot be told from it on this text, but may be up to 1.15 times as far. The next smaller, iq3_s, is 1.03 [0.922, 1.15] times as far, and is 14.40 KiB smaller.");
+    insta::assert_snapshot!(said(&compare(&equals, ClusterRule::Auto, NEAR)), @"rec3.498 has the lowest mean KLD. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
     let two = ["q8_0", "q4_1"];
     insta::assert_snapshot!(said(&compare(&two, ClusterRule::Auto, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&dominated, ClusterRule::Auto, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger and no farther.");
+    insta::assert_snapshot!(said(&compare(&dominated, ClusterRule::Auto, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
 }
+
+/// A sidecar: its header and its records.
+type MadeUp = (SidecarHeader, Vec<TokenRecord>);
 
 /// A made-up sidecar of 40 windows. Its KLDs are about `mean`, up to `own` of that to either side of what
 /// is hard for every model.
-fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> (SidecarHeader, Vec<TokenRecord>) {
+fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> MadeUp {
     let seed: u32 = label.bytes().map(u32::from).sum();
     let records = (0..40).flat_map(|window| (0..10).map(move |position| (window, position)));
     let records = records.map(|(window, position)| {
@@ -156,6 +165,8 @@ fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> (SidecarHeader, Vec<
         TokenRecord {
             window,
             position,
+            ref_top_rank: 1,
+            eval_top_rank: 1,
             kld: mean * hard * (1.0 + own * noise),
             ..TokenRecord::default()
         }
@@ -164,7 +175,7 @@ fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> (SidecarHeader, Vec<
 }
 
 /// Makes some tokens of a sidecar ones without a finite row, or with an infinite KLD.
-fn spoil(of: &mut (SidecarHeader, Vec<TokenRecord>), tokens: &[usize], kld: f64) {
+fn spoil(of: &mut MadeUp, tokens: &[usize], kld: f64) {
     for &i in tokens {
         of.1[i].kld = kld;
         if kld.is_nan() {
@@ -173,11 +184,47 @@ fn spoil(of: &mut (SidecarHeader, Vec<TokenRecord>), tokens: &[usize], kld: f64)
     }
 }
 
-fn reported(sidecars: &[(SidecarHeader, Vec<TokenRecord>)]) -> Comparison {
-    compare_sidecars(sidecars.iter().cloned(), ClusterRule::Auto, NEAR)
+fn path_of(folder: &TempDir, of: &MadeUp) -> PathBuf {
+    let label = of.0.label.as_deref().unwrap();
+    folder.path().join(format!("{label}.kls"))
 }
 
-fn three() -> [(SidecarHeader, Vec<TokenRecord>); 3] {
+/// A folder with these sidecars.
+fn written(sidecars: &[MadeUp]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for of in sidecars {
+        let path = path_of(&folder, of);
+        let file = BufWriter::new(File::create(&path).unwrap());
+        let mut writer = SidecarWriter::create(file, &path, &of.0).unwrap();
+        of.1.iter().for_each(|record| writer.push(record).unwrap());
+        writer.finish(&TokenTexts::default()).unwrap();
+    }
+    folder
+}
+
+fn reported_near(sidecars: &[MadeUp], near: f64) -> Comparison {
+    let folder = written(sidecars);
+    let paths = [folder.path().to_owned()];
+    match report(
+        &paths,
+        Confidence::default(),
+        ClusterRule::Auto,
+        false,
+        near,
+        &(),
+    )
+    .unwrap()
+    {
+        Reported::Comparison(comparison) => *comparison,
+        Reported::Pair(_) => unreachable!(),
+    }
+}
+
+fn reported(sidecars: &[MadeUp]) -> Comparison {
+    reported_near(sidecars, NEAR)
+}
+
+fn three() -> [MadeUp; 3] {
     [
         made_up("q8", 8_000_000, 0.001, 0.1),
         made_up("q6", 6_000_000, 0.002, 0.1),
@@ -217,4 +264,163 @@ fn the_original_among_them_changes_no_rank() {
         let warned = |of: &Comparison| serde_json::to_value(&of.warnings).unwrap();
         assert_eq!(warned(&with), warned(&without));
     }
+}
+
+fn model<'c>(of: &'c Comparison, label: &str) -> &'c ComparedModel {
+    let mut models = of.models.iter();
+    models.find(|model| model.label == label).unwrap()
+}
+
+/// Which of three columns are true of each model: in the set, as near, dominated.
+fn marks(of: &Comparison) -> Vec<[bool; 3]> {
+    let marks = |m: &ComparedModel| [m.indistinguishable_from_best, m.is_as_near, m.is_dominated];
+    of.models.iter().map(marks).collect()
+}
+
+#[test]
+fn of_a_set_that_cannot_be_told_apart_none_is_called_nearest() {
+    let set = [
+        made_up("a", 8_000_000, 0.001, 0.9),
+        made_up("b", 8_100_000, 0.00101, 0.9),
+        made_up("c", 6_000_000, 0.00101, 0.9),
+    ];
+    insta::assert_snapshot!(said(&reported_near(&set, 1.02)), @"a has the lowest mean KLD. Neither of the others can be told from it on this text; one may be up to 1.05 times as far. The next smaller, c, saves 1.91 MiB. b shows no gain over a model that is no larger.");
+    // The end that is stated is the one that is compared with --near.
+    let upper = reported(&set)
+        .models
+        .into_iter()
+        .filter_map(|model| model.ratio_to_best?.ratio.upper);
+    let of = reported_near(&set, upper.fold(1.0, f64::max));
+    insta::assert_snapshot!(said(&of), @"a has the lowest mean KLD. Neither of the others can be told from it on this text. c is as near as makes no difference: at most 1.05 times as far, and 1.91 MiB smaller. b shows no gain over a model that is no larger.");
+    assert_eq!(marks(&of), [[true, true, false]; 3]);
+}
+
+/// What dominates a model need not be the best.
+#[test]
+fn leaving_out_what_is_farther_by_more_than_chance_costs_nothing() {
+    let [q8, q6, q4] = three();
+    let worse = made_up("worse", 7_000_000, 0.0022, 0.1);
+    let maybe = made_up("maybe", 4_100_000, 0.00408, 0.9);
+    let of = reported(&[q8, q6, q4, worse, maybe]);
+    insta::assert_snapshot!(said(&of), @"q8 is nearest to the original, by more than chance at 95 %. The next smaller, q6, is 2.00 [2.00, 2.01] times as far, and is 1.91 MiB smaller. Leaving out worse costs nothing: another is no larger, and nearer by more than chance. maybe shows no gain over a model that is no larger.");
+    let front = of.pairs.iter().filter(|pair| pair.kind == PairKind::Front);
+    let front: Vec<_> = front.map(|pair| [&*pair.a, &*pair.b]).collect();
+    assert_eq!(front, [["worse", "q6"], ["maybe", "q4"]]);
+    assert!(model(&of, "worse").is_dominated && !model(&of, "maybe").is_dominated);
+}
+
+#[test]
+fn identical_records_are_called_identical() {
+    let a = made_up("a", 8_000_000, 0.001, 0.1);
+    let copy = |label, bytes| (header(label, bytes), a.1.clone());
+    let b = made_up("b", 6_000_000, 0.002, 0.1);
+    let mut two_of_b = b.clone();
+    two_of_b.0.label = Some("b2".to_owned());
+    let all = [
+        reported(&[a.clone(), copy("copy", 8_000_000)]),
+        reported(&[a.clone(), copy("copy", 8_000_100), b.clone(), two_of_b]),
+    ];
+    insta::assert_snapshot!(all.each_ref().map(said).join("\n"));
+    let same_as = all[1].models.iter().map(|model| model.same_as.as_deref());
+    assert!(same_as.eq([None, Some("a"), None, Some("b")]));
+    assert!(
+        all[1]
+            .text()
+            .contains("\n= has the same KLD as the one above it, at every token\n")
+    );
+    assert!(
+        all[1]
+            .markdown(false)
+            .contains(" =: has the same KLD as the one above it")
+    );
+    assert!(
+        crate::report::page::html(&all[1])
+            .unwrap()
+            .contains(">the same as a<")
+    );
+}
+
+/// No model is many times as far as one that rounding tells from the original, or the original itself.
+#[test]
+fn nothing_is_a_multiple_of_noise() {
+    let best = made_up("best", 8_000_000, 1e-15, 0.1);
+    let [_, q6, q4] = three();
+    let of = reported(&[best.clone(), q6.clone(), q4.clone()]);
+    insta::assert_snapshot!(said(&of), @"best is as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
+    let to_best = model(&of, "q6").ratio_to_best.unwrap();
+    assert_eq!(
+        (to_best.ratio.value, to_best.ratio.upper),
+        (f64::INFINITY, None)
+    );
+    assert!(to_best.p_holm.unwrap() < 0.05);
+    assert_eq!(marks(&of), [[true, true, false], [false; 3], [false; 3]]);
+    for shown in [of.text(), of.markdown(true), of.csv()] {
+        assert!(!shown.contains("e12"), "{shown}");
+    }
+    let page = crate::report::page::html(&of).unwrap();
+    assert!(page.contains("a multiple of noise says nothing"));
+    // Two, of which one is nearer by more than chance: but not by more than rounding.
+    let of = reported(&[best, made_up("other", 7_000_000, 2e-15, 0.1), q6.clone()]);
+    insta::assert_snapshot!(said(&of), @"best and other are as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. other is as near as makes no difference: 976.56 KiB smaller.");
+    assert_eq!(
+        marks(&of),
+        [[true, true, false], [true, true, false], [false; 3]]
+    );
+    // The original, run again, is about as far from itself as q8 from it.
+    let original = made_up("f16", 16_000_000, 0.0006, 0.1);
+    let of = reported(&[original, three()[0].clone(), q6]);
+    insta::assert_snapshot!(said(&of), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
+    assert!(
+        model(&of, "q6")
+            .ratio_to_best
+            .unwrap()
+            .ratio
+            .upper
+            .is_none()
+    );
+}
+
+#[test]
+fn no_saving_below_1_percent_is_offered() {
+    let [q8, mut q6, q4] = three();
+    q6.0.model.as_mut().unwrap().file_bytes = Some(7_999_999);
+    insta::assert_snapshot!(said(&reported(&[q8.clone(), q6.clone(), q4])), @"q8 is nearest to the original, by more than chance at 95 %. The next smaller, q4, is 4.00 [3.99, 4.01] times as far, and is 3.81 MiB smaller.");
+    insta::assert_snapshot!(said(&reported(&[q8, q6])), @"q8 is nearest to the original, by more than chance at 95 %. No other is even 1 % smaller.");
+}
+
+/// `--pair` says the same, and its JSON keeps the ratio, for gates.
+#[test]
+fn a_pair_has_the_same_sentences() {
+    let [mut q8, q6, _] = three();
+    let copy = (header("copy", 8_000_000), q8.1.clone());
+    let best = made_up("best", 8_000_000, 1e-15, 0.1);
+    let pair = |a: &MadeUp, b: &MadeUp| {
+        let folder = written(&[a.clone(), b.clone()]);
+        let paths = [a, b].map(|of| path_of(&folder, of));
+        match report(
+            &paths,
+            Confidence::default(),
+            ClusterRule::Auto,
+            true,
+            NEAR,
+            &(),
+        )
+        .unwrap()
+        {
+            Reported::Pair(pair) => pair,
+            Reported::Comparison(_) => unreachable!(),
+        }
+    };
+    let said = |of: &InDepth| {
+        let text = of.text();
+        let (said, _) = text.split_once("\n\n").unwrap();
+        said.replace('\n', " ")
+    };
+    let of_noise = pair(&q6, &best);
+    assert!(of_noise.paired.ratio.unwrap().upper.unwrap() > 1e9);
+    assert!(!of_noise.text().contains("e12") && !of_noise.text().contains("\n  ratio"));
+    let mut all = vec![said(&pair(&q8, &copy)), said(&of_noise)];
+    spoil(&mut q8, &[7], f64::NAN);
+    all.push(said(&pair(&q8, &q6)));
+    insta::assert_snapshot!(all.join("\n"));
 }

@@ -5,8 +5,9 @@ use serde::Serialize;
 use super::breakdown::{legend, mark};
 use super::in_use::{ACCEPTED, IDENTICAL};
 use super::names::Names;
+use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
 use super::text::{clusters as clusters_text, signed};
-use super::{ComparedModel, ComparedReference};
+use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
 use crate::report::identical_output::{median, median_ends};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
@@ -17,7 +18,7 @@ use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
 use crate::stats::{
     Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
-    Summary,
+    Ratio, Summary,
 };
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
@@ -38,6 +39,9 @@ pub struct InDepth {
     pub a: InDepthModel,
     /// The second model.
     pub b: InDepthModel,
+    /// Which of the two cannot be ranked, why, and what to do, in sentences; empty where both can.
+    #[serde(skip)]
+    pub unranked: Vec<String>,
     /// The comparison of the two.
     #[serde(flatten)]
     pub paired: PairedComparison,
@@ -64,6 +68,8 @@ pub struct InDepthModel {
     pub model: ModelInfo,
     /// Its mean KLD in nats, over all tokens that it counts; null without any.
     pub mean_kld: Option<f64>,
+    /// True if that is noise: the model is as near to the reference as can be measured.
+    pub is_noise: bool,
     /// The acceptance of tokens that it drafts, over all tokens that it counts; null where it is not
     /// known.
     pub acceptance: Option<Acceptance>,
@@ -132,12 +138,13 @@ const NEXT_WIDTH: usize = 16;
 
 impl InDepthModel {
     /// A model of a comparison.
-    pub fn of(model: &ComparedModel) -> Self {
+    pub fn of(model: &ComparedModel, comparison: &Comparison) -> Self {
         Self {
             label: model.label.clone(),
             sidecar: model.sidecar.clone(),
             model: model.model.clone(),
             mean_kld: model.mean_kld().map(|mean| mean.value),
+            is_noise: comparison.is_noise(model),
             acceptance: model.summary.acceptance.clone(),
             identical_output: model.summary.identical_output.clone(),
         }
@@ -156,7 +163,15 @@ impl InDepth {
         let level = short_percent(self.confidence.level());
         let against = printable(self.reference.shown_name());
         let mut out = Sheet::new(true, COLUMN_WIDTH, self.reference.unit());
-        out.text = wrapped(&self.sentence(&a, &b)) + "\n";
+        let sentence = self.sentence(&a, &b);
+        let sentence = match self.unranked.is_empty() {
+            true => sentence,
+            false => format!(
+                "{} On the tokens that both count, {sentence}",
+                self.unranked.join(" ")
+            ),
+        };
+        out.text = wrapped(&sentence) + "\n";
         out.text
             .push_str(&hanging("", 2, &format!("{a} and {b} against {against}")));
         out.line("tokens", &count(self.paired.n_tokens));
@@ -175,7 +190,7 @@ impl InDepth {
             let mean = model.mean_kld.map(short_kld);
             out.line(name, &mean.unwrap_or_default());
         }
-        if let Some(of) = &self.paired.ratio {
+        if let Some(of) = self.shown(self.paired.ratio) {
             let ends = ends(of.lo, of.hi, ratio);
             let shown = format!("{} {ends}{}", ratio(of.value), with_p(of.p));
             out.line("ratio", &shown);
@@ -189,7 +204,7 @@ impl InDepth {
                     format!("  {} %", short_percent(of.p)),
                     short_kld(of.a),
                     short_kld(of.b),
-                    or_undefined(of.ratio, ratio),
+                    or_undefined(of.ratio.filter(|_| !self.b.is_noise), ratio),
                 ]
             });
             out.text.push_str(&columns(titles, rows, 1, 1));
@@ -268,11 +283,12 @@ impl InDepth {
     fn by_span(&self) -> String {
         let of_each = &self.paired.by_span;
         let rows = of_each.iter().map(|of| {
+            let times = self.shown(of.ratio);
             vec![
                 format!("  {}{}", printable(&of.label), mark(of.n_tokens)),
                 count(of.n_tokens),
-                or_undefined(of.ratio, |of| ratio(of.value)),
-                of.ratio
+                or_undefined(times, |of| ratio(of.value)),
+                times
                     .map(|of| ends(of.lo, of.hi, ratio))
                     .unwrap_or_default(),
                 or_undefined(of.to_others, |of| ratio(of.value)),
@@ -292,20 +308,34 @@ impl InDepth {
         columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
     }
 
+    /// A ratio of a's mean to b's, unless b's is noise: a multiple of noise says nothing.
+    fn shown(&self, ratio: Option<Ratio>) -> Option<Ratio> {
+        ratio.filter(|_| !self.b.is_noise)
+    }
+
     /// Says how many times as far one of the two is as the other.
     fn sentence(&self, a: &str, b: &str) -> String {
         let Some(of) = self.paired.ratio else {
             return format!("{a} and {b} are exactly the original's equals on this text.");
         };
+        if self.paired.nearer.n_ties == self.paired.n_tokens {
+            return same_everywhere(&format!("{a} and {b}"));
+        }
+        if self.a.is_noise && self.b.is_noise {
+            return format!("{a} and {b} are {AS_CAN_BE_MEASURED}.");
+        }
         let (nearer, farther, of) = match of.value <= 1.0 {
-            true => (a, b, of.inverse()),
-            false => (b, a, of),
+            true => ((a, &self.a), (b, &self.b), of.inverse()),
+            false => ((b, &self.b), (a, &self.a), of),
         };
-        if !of.value.is_finite() {
+        if nearer.1.is_noise {
+            let kld = or_undefined(farther.1.mean_kld, short_kld);
             return format!(
-                "{nearer} is exactly the original's equal on this text, {farther} not."
+                "{} is {AS_CAN_BE_MEASURED}; {} has a mean KLD of {kld} nats.",
+                nearer.0, farther.0
             );
         }
+        let (nearer, farther) = (nearer.0, farther.0);
         let ends = ends(of.lo, of.hi, ratio);
         let times = format!("{} {ends}", ratio(of.value));
         let far = format!(

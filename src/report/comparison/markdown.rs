@@ -88,8 +88,12 @@ impl Comparison {
         }
         table(&mut out, OF_MODELS, 1, self.models.iter().map(row));
         out.push_str(
-            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
+            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.",
         );
+        if self.models.iter().any(|model| model.same_as.is_some()) {
+            out.push_str(" =: has the same KLD as the one above it, at every token.");
+        }
+        out.push('\n');
         out
     }
 

@@ -9,6 +9,7 @@ mod in_use;
 mod markdown;
 mod model;
 mod names;
+mod noise;
 mod sentence;
 mod sizes;
 mod spans;
@@ -55,7 +56,8 @@ pub struct Comparison {
     pub near: f64,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
-    /// Models compared two at a time: each with the best, and with its neighbour in size.
+    /// Models compared two at a time: each with the best, with its neighbour in size, and with the nearest
+    /// of those that are no larger.
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,

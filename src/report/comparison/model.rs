@@ -29,25 +29,32 @@ pub struct ComparedModel {
     /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
+    /// The label of the first model in the list that has the same KLD at every token, as a copy of its file
+    /// has; null if none above it has.
+    pub same_as: Option<String>,
     /// The ratio of its mean KLD to the best model's; null for the best itself, for what is not
     /// ranked, and where both are exactly the reference's equals.
     pub ratio_to_best: Option<RatioToBest>,
     /// The ratio of its mean KLD to the best model's on the tokens of each span; empty for the best
-    /// itself, for what is not ranked, and unless several spans have tokens.
+    /// itself, for what is not ranked, where the best's mean is noise, and unless several spans have tokens.
     pub ratio_to_best_by_span: Vec<SpanRatio>,
     /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not
     /// ranked.
     pub difference_to_best: Option<Estimate>,
     /// True if the data cannot tell it from the best, after Holm's adjustment for the number of
-    /// other models; true for the best itself, false for what is not ranked.
-    pub indistinguishable_from_best: bool,
-    /// True if it is as near as the best as makes no difference: the upper end of its ratio to the
-    /// best is below the bound `near`, or both are exactly the reference's equals. True for the best
+    /// other models, or if both are as near to the reference as can be measured; true for the best
     /// itself, false for what is not ranked.
+    pub indistinguishable_from_best: bool,
+    /// True if it is as near as the best as makes no difference: the one-sided upper end of its ratio to
+    /// the best is at most the bound `near`, or both are as near to the reference as can be measured. True
+    /// for the best itself, false for what is not ranked.
     pub is_as_near: bool,
     /// True if no other model is at most as large and at most as far from the reference. KV caches count
     /// as part of the size where they differ and the size of each is recorded. False for what is not ranked, and where the size is not known.
     pub pareto: bool,
+    /// True if the nearest of the models that are no larger is nearer than this one, after Holm's adjustment
+    /// for the number of models: leaving this one out costs nothing.
+    pub is_dominated: bool,
     /// The share of tokens with at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
     /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
@@ -123,6 +130,9 @@ pub enum PairKind {
     Best,
     /// The second is the next model by size, which may be as large.
     Size,
+    /// The second is the nearest of those that are no larger, and has no higher a mean KLD. Not listed where it
+    /// is the best.
+    Front,
 }
 
 /// Two models on the same tokens.

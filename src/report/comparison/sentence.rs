@@ -1,5 +1,6 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
+use super::noise::ROUNDING;
 use super::{ComparedModel, Comparison};
 use crate::report::number::{bytes, count, count_of, ends, ratio, short_kld, short_percent};
 use crate::stats::ClusterKind;
@@ -53,16 +54,9 @@ impl Comparison {
             ];
         }
         let mut said = self.nearest(best, others, name);
+        said.extend(self.copies(others, name));
         said.extend(self.smaller(best, others, name));
-        let has_size = |model: &&&ComparedModel| model.model.shown_bytes().is_some();
-        let left_out = others.iter().filter(has_size).filter(|model| !model.pareto);
-        let left_out: Vec<String> = left_out.map(|model| name(model)).collect();
-        if !left_out.is_empty() {
-            said.push(format!(
-                "Leaving out {} costs nothing: another is no larger and no farther.",
-                list(left_out)
-            ));
-        }
+        said.extend(self.left_out(others, name));
         said.extend(self.much_worse_span(name));
         said.extend(same_answers(best, others, name));
         said
@@ -75,19 +69,25 @@ impl Comparison {
         others: &[&ComparedModel],
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Vec<String> {
-        let is_equal = |model: &ComparedModel| model.mean_kld().is_some_and(|m| m.value == 0.0);
-        if is_equal(best) {
-            let equals = others.iter().filter(|model| is_equal(model));
-            let equals: Vec<String> = [best].iter().chain(equals).map(|m| name(m)).collect();
-            return vec![match equals.as_slice() {
-                [only] => format!("{only} is exactly the original's equal on this text."),
-                _ => format!(
-                    "{} are exactly the original's equals on this text.",
-                    list(equals)
-                ),
-            }];
+        if self.is_noise(best) {
+            return vec![self.as_the_original(best, others, name)];
         }
-        let leads = format!("{} is nearest to the original", name(best));
+        let (copies, others): (Vec<_>, Vec<_>) = others
+            .iter()
+            .copied()
+            .partition(|model| model.same_as.as_ref() == Some(&best.label));
+        let leads = Vec::from_iter([best].into_iter().chain(copies).map(name));
+        let n_leads = leads.len();
+        let leads = list(leads);
+        if others.is_empty() {
+            return vec![same_everywhere(&leads)];
+        }
+        let (is, has, it, same) = match n_leads {
+            1 => ("is", "has", "it", None),
+            _ => ("are", "have", "them", Some(same_everywhere("They"))),
+        };
+        let lowest = format!("{leads} {has} the lowest mean KLD.");
+        let lowest = [lowest].into_iter().chain(same.clone());
         let p = |model: &&ComparedModel| model.ratio_to_best.and_then(|to_best| to_best.ratio.p);
         if others.iter().all(|model| p(model).is_none()) {
             let unit = self.reference.unit();
@@ -96,35 +96,83 @@ impl Comparison {
                 _ => unit.to_owned(),
             };
             let why = format!("One {one} cannot show whether that is more than chance.");
-            return vec![format!("{leads}."), why];
+            return lowest.chain([why]).collect();
         }
         let near = others.iter().filter(|model| model.is_near_best());
         let near: Vec<&ComparedModel> = near.copied().collect();
         if near.is_empty() {
             let level = short_percent(self.confidence.level());
-            return vec![format!("{leads}, by more than chance at {level} %.")];
+            let nearest =
+                format!("{leads} {is} nearest to the original, by more than chance at {level} %.");
+            return [nearest].into_iter().chain(same).collect();
         }
         let who = match near.len() == others.len() && near.len() > 1 {
             true if near.len() == 2 => "Neither of the others can".to_owned(),
             true => format!("None of the other {} can", count(near.len() as u64)),
-            false => format!(
-                "{} cannot",
-                list(near.iter().map(|model| name(model)).collect())
-            ),
+            false => format!("{} cannot", list(near.iter().copied().map(name).collect())),
         };
-        let farthest = near
-            .iter()
-            .filter_map(|model| model.ratio_to_best?.ratio.hi);
-        let farthest = farthest.fold(0.0, f64::max);
+        let farthest = near.iter().copied().filter_map(upper).fold(0.0, f64::max);
         let but = match (farthest > self.near, near.len()) {
             (false, _) => String::new(),
             (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
             (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
         };
-        vec![
-            format!("{leads}."),
-            format!("{who} be told from it on this text{but}."),
-        ]
+        let told = format!("{who} be told from {it} on this text{but}.");
+        lowest.chain([told]).collect()
+    }
+
+    /// Names the models that are as near to the original as can be measured, the best among them.
+    fn as_the_original(
+        &self,
+        best: &ComparedModel,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> String {
+        let is_equal =
+            |model: &ComparedModel| model.mean_kld().is_some_and(|mean| mean.value == 0.0);
+        let is_exact = is_equal(best);
+        let is_one = |model: &&ComparedModel| {
+            if is_exact {
+                is_equal(model)
+            } else {
+                self.is_noise(model)
+            }
+        };
+        let equals = others.iter().copied().filter(is_one);
+        let equals: Vec<String> = [best].into_iter().chain(equals).map(name).collect();
+        let [are, equal] = match equals.len() {
+            1 => ["is", "equal"],
+            _ => ["are", "equals"],
+        };
+        let who = list(equals);
+        if is_exact {
+            return format!("{who} {are} exactly the original's {equal} on this text.");
+        }
+        let why = match self.is_floor_noise() {
+            true => "the original, run again, is about as far from itself".to_owned(),
+            false => format!("a mean KLD below {ROUNDING:e} nats is rounding"),
+        };
+        format!("{who} {are} {AS_CAN_BE_MEASURED}: {why}.")
+    }
+
+    /// Names the models other than the best that have the same KLDs as another.
+    fn copies(
+        &self,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Vec<String> {
+        let firsts = others.iter().filter(|model| model.same_as.is_none());
+        let said = firsts.filter_map(|first| {
+            let is_copy = |model: &&&ComparedModel| model.same_as.as_ref() == Some(&first.label);
+            let copies = others.iter().filter(is_copy);
+            let all: Vec<String> = [first]
+                .into_iter()
+                .chain(copies)
+                .map(|of| name(of))
+                .collect();
+            (all.len() > 1).then(|| same_everywhere(&list(all)))
+        });
+        said.collect()
     }
 
     /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
@@ -135,11 +183,9 @@ impl Comparison {
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Option<String> {
         let sizes = self.sizes();
-        let size = |model: &ComparedModel| sizes.bytes(model);
-        let best_size = size(best)?;
-        let saved = |model: &ComparedModel| best_size.checked_sub(size(model)?).filter(|n| *n > 0);
+        let best_size = sizes.bytes(best)?;
         let smaller = others.iter().filter(|model| model.pareto);
-        let smaller = smaller.filter_map(|model| Some((*model, saved(model)?)));
+        let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(best, model)?)));
         let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
         let n_as_near = as_near.clone().count();
         if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
@@ -157,12 +203,16 @@ impl Comparison {
         }
         let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
             // Nothing is known of those without a size.
-            let sizes: Option<Vec<u64>> = others.iter().map(|model| size(model)).collect();
-            return Some(match sizes?.iter().any(|size| *size <= best_size) {
-                true => "No other is smaller.".to_owned(),
+            let others: Option<Vec<u64>> = others.iter().map(|model| sizes.bytes(model)).collect();
+            return Some(match others?.iter().any(|size| *size <= best_size) {
+                true => "No other is even 1 % smaller.".to_owned(),
                 false => format!("{} is also the smallest.", name(best)),
             });
         };
+        let (which, saved) = (name(model), bytes(saved));
+        if model.is_near_best() {
+            return Some(format!("The next smaller, {which}, saves {saved}."));
+        }
         let of = model.ratio_to_best.map(|to_best| to_best.ratio);
         let far = match of.filter(|of| of.value.is_finite()) {
             Some(of) => {
@@ -175,28 +225,71 @@ impl Comparison {
                 short_kld(model.mean_kld()?.value)
             ),
         };
-        let saved = bytes(saved);
         Some(format!(
-            "The next smaller, {}, {far}, and is {saved} smaller.",
-            name(model)
+            "The next smaller, {which}, {far}, and is {saved} smaller."
         ))
+    }
+
+    /// Says which models can be left out, since another is no larger and no farther: by more than chance,
+    /// or on this text alone. Copies are said to be such already.
+    fn left_out(
+        &self,
+        others: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Vec<String> {
+        let has_size = |model: &&&ComparedModel| model.model.shown_bytes().is_some();
+        let left_out = others.iter().filter(has_size);
+        let left_out = left_out.filter(|model| !model.pareto && model.same_as.is_none());
+        let (told, may_be_chance): (Vec<&ComparedModel>, Vec<_>) =
+            left_out.copied().partition(|model| model.is_dominated);
+        let names = |models: Vec<&ComparedModel>| list(models.into_iter().map(name).collect());
+        let mut said = Vec::new();
+        if !told.is_empty() {
+            said.push(format!(
+                "Leaving out {} costs nothing: another is no larger, and nearer by more than chance.",
+                names(told)
+            ));
+        }
+        if !may_be_chance.is_empty() {
+            let show = if may_be_chance.len() == 1 {
+                "shows"
+            } else {
+                "show"
+            };
+            let who = names(may_be_chance);
+            said.push(format!(
+                "{who} {show} no gain over a model that is no larger."
+            ));
+        }
+        said
     }
 
     /// Marks the models that are as near as the best as makes no difference.
     pub fn mark_as_near(&mut self) {
-        let near = self.near;
-        let best = self.best().map(|best| best.label.clone());
-        for model in &mut self.models {
-            // Without a ratio, both are exactly the reference's equals.
-            let is_equal = model.ratio_to_best.is_none()
-                && model
-                    .difference_to_best
-                    .as_ref()
-                    .is_some_and(|d| d.value == 0.0);
-            let is_below = upper(model).is_some_and(|upper| upper <= near);
-            model.is_as_near = best.as_ref() == Some(&model.label) || is_equal || is_below;
+        let best = self
+            .best()
+            .map(|best| (best.label.clone(), self.is_noise(best)));
+        let Some((best, best_is_noise)) = best else {
+            return;
+        };
+        let is_as_near = |model: &ComparedModel| {
+            let is_below = upper(model).is_some_and(|upper| upper <= self.near);
+            let are_noise = best_is_noise && model.is_candidate() && self.is_noise(model);
+            model.label == best || are_noise || is_below
+        };
+        let marks: Vec<bool> = self.models.iter().map(is_as_near).collect();
+        for (model, mark) in self.models.iter_mut().zip(marks) {
+            model.is_as_near = mark;
         }
     }
+}
+
+/// How a model is whose mean KLD is noise.
+pub(super) const AS_CAN_BE_MEASURED: &str = "as near to the original as can be measured";
+
+/// Says that models have the same KLDs.
+pub(super) fn same_everywhere(who: &str) -> String {
+    format!("{who} have the same KLD at every token, as copies of one file do.")
 }
 
 /// Says for how many tokens the greedy answers of the best and of the farthest model are the original's;
@@ -309,25 +402,25 @@ mod tests {
     fn the_nearest_and_those_that_cannot_be_told_from_it() {
         let mut of = comparison();
         let text = said(&mut of);
-        assert!(
-            text.starts_with(
-                "tiny-q4_K_M is nearest to the original. tiny-iq4_xs cannot be told from it on \
-                 this text, but may be up to 1.15 times as far. The next smaller, tiny-iq4_xs, is \
-                 1.04 [0.936, 1.15] times as far, and is "
-            ),
-            "{text}"
+        assert_eq!(
+            text,
+            "tiny-q4_K_M has the lowest mean KLD. tiny-iq4_xs cannot be told from it on this text, but may \
+             be up to 1.13 times as far. The next smaller, tiny-iq4_xs, saves 97.66 KiB. tiny-q4_0 shows no gain \
+             over a model that is no larger."
         );
-        let end = "Leaving out tiny-q4_0 costs nothing: another is no larger and no farther.";
-        assert!(text.ends_with(end), "{text}");
+        of.models[3].is_dominated = true;
+        let end = " Leaving out tiny-q4_0 costs nothing: another is no larger, and nearer by more than chance.";
+        assert!(said(&mut of).ends_with(end), "{}", said(&mut of));
         of.models[2].indistinguishable_from_best = false;
         let text = said(&mut of);
-        let start = "tiny-q4_K_M is nearest to the original, by more than chance at 95 %. The";
+        let start = "tiny-q4_K_M is nearest to the original, by more than chance at 95 %. The next smaller, \
+                     tiny-iq4_xs, is 1.04 [0.936, 1.15] times as far, and is 97.66 KiB smaller. ";
         assert!(text.starts_with(start), "{text}");
         for model in &mut of.models[2..] {
             model.indistinguishable_from_best = true;
         }
         let text = said(&mut of);
-        let none = "None of the other 4 can be told from it on this text; one may be up to 13.3 \
+        let none = "None of the other 4 can be told from it on this text; one may be up to 13.1 \
                     times as far.";
         assert!(text.contains(none), "{text}");
         of.models.truncate(4);
@@ -337,7 +430,7 @@ mod tests {
     #[test]
     fn a_smaller_one_that_is_as_near_as_makes_no_difference() {
         let mut of = comparison();
-        of.near = 1.2;
+        of.near = 1.14;
         let text = said(&mut of);
         let near = "tiny-iq4_xs cannot be told from it on this text. tiny-iq4_xs is as near as \
                     makes no difference: at most 1.13 times as far, and ";
@@ -362,7 +455,7 @@ mod tests {
         let of = |size| said(&mut two(3, size));
         assert!(of(Some(u64::MAX)).contains("chance at 95 %. tiny-q4_K_M is also the smallest."));
         let same = comparison().models[1].model.shown_bytes();
-        assert!(of(same).contains("chance at 95 %. No other is smaller."));
+        assert!(of(same).contains("chance at 95 %. No other is even 1 % smaller."));
         assert!(
             of(None).ends_with("by more than chance at 95 %."),
             "{}",
@@ -374,7 +467,7 @@ mod tests {
     fn what_no_p_value_can_show() {
         let mut of = two(2, None);
         of.models[1].ratio_to_best.as_mut().unwrap().ratio.p = None;
-        let text = "tiny-q4_K_M is nearest to the original. One window cannot show whether that \
+        let text = "tiny-q4_K_M has the lowest mean KLD. One window cannot show whether that \
                     is more than chance.";
         assert_eq!(said(&mut of), text);
         of.clusters.as_mut().unwrap().kind = ClusterKind::Block;
@@ -385,37 +478,6 @@ mod tests {
         assert_eq!(said(&mut of), text);
         of.models.truncate(1);
         assert_eq!(said(&mut of), "");
-    }
-
-    #[test]
-    fn the_originals_equals() {
-        let mut of = two(4, Some(1000));
-        let zero = |model: &mut ComparedModel| {
-            model
-                .result
-                .summary
-                .kld
-                .as_mut()
-                .unwrap()
-                .mean
-                .estimate
-                .value = 0.0;
-        };
-        zero(&mut of.models[0]);
-        of.models[1].pareto = true;
-        of.models[1].ratio_to_best.as_mut().unwrap().ratio.value = f64::INFINITY;
-        of.models[1].ratio_to_best.as_mut().unwrap().ratio.upper = None;
-        let text = said(&mut of);
-        let start = "tiny-q4_K_M is exactly the original's equal on this text. The next smaller, \
-                     tiny-q2_K, has a mean KLD of ";
-        assert!(text.starts_with(start), "{text}");
-        zero(&mut of.models[1]);
-        of.models[1].ratio_to_best = None;
-        of.models[1].difference_to_best.as_mut().unwrap().value = 0.0;
-        let text = said(&mut of);
-        let start = "tiny-q4_K_M and tiny-q2_K are exactly the original's equals on this text. \
-                     tiny-q2_K is as near as makes no difference: ";
-        assert!(text.starts_with(start), "{text}");
     }
 
     #[test]

@@ -29,6 +29,14 @@ impl Sizes {
         let file = model.model.shown_bytes()?;
         Some(file.saturating_add(cache.unwrap_or(0)))
     }
+
+    /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which
+    /// nobody would choose it.
+    pub fn saved(self, larger: &ComparedModel, smaller: &ComparedModel) -> Option<u64> {
+        let size = self.bytes(larger)?;
+        let saved = size.checked_sub(self.bytes(smaller)?)?;
+        (saved > 0 && saved.saturating_mul(100) >= size).then_some(saved)
+    }
 }
 
 #[cfg(test)]

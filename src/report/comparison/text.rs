@@ -20,6 +20,7 @@ const NAME_IN_SENTENCE: usize = 60;
 
 /// The marks of a row, which the lines below the table explain.
 const NEAR_BEST: &str = "≈";
+const SAME: &str = "=";
 const PARETO: &str = "P";
 const NOISE: &str = "-";
 const INCOMPLETE: &str = "!";
@@ -164,8 +165,9 @@ impl Comparison {
         let mut text = String::new();
         let mut line = |mark: &str, what: &str| text.push_str(&format!("{mark} {what}\n"));
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
-        let pareto = "on the Pareto front: no other is as small and as near";
-        for (mark, what) in [(NEAR_BEST, near_best), (PARETO, pareto)] {
+        let same = "has the same KLD as the one above it, at every token";
+        let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
+        for (mark, what) in [(NEAR_BEST, near_best), (SAME, same), (PARETO, pareto)] {
             if marked(mark) {
                 line(mark, what);
             }
@@ -212,8 +214,8 @@ impl Comparison {
                 rows.extend(pairs.into_iter().map(|pair| {
                     let [ratio, interval, p] = self.ratio_cells(pair);
                     let models = match kind {
-                        PairKind::Best => format!("  {}", name(&pair.a)),
                         PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
+                        _ => format!("  {}", name(&pair.a)),
                     };
                     let nearer = pair.share_a_nearer.map(percent_1).unwrap_or_default();
                     vec![models, ratio, interval, p, nearer]
@@ -301,12 +303,12 @@ fn max_at_text(model: &ComparedModel) -> Option<String> {
 
 /// The marks of a model.
 pub fn marks(model: &ComparedModel) -> String {
-    let mark = |is: bool, mark: &'static str| if is { mark } else { " " };
-    format!(
-        "{}{}",
-        mark(model.is_near_best(), NEAR_BEST),
-        mark(model.pareto, PARETO)
-    )
+    let near = match model.same_as.is_some() {
+        true => SAME,
+        false if model.is_near_best() => NEAR_BEST,
+        false => " ",
+    };
+    format!("{near}{}", if model.pareto { PARETO } else { " " })
 }
 
 /// A difference of KLDs, with its sign.

@@ -6,7 +6,7 @@ use crate::report::number::{count, count_of};
 
 impl Comparison {
     /// Says which models cannot be ranked, why, and what to do; empty where all can.
-    pub(super) fn unranked(&self, name: &impl Fn(&ComparedModel) -> String) -> Vec<String> {
+    pub fn unranked(&self, name: &impl Fn(&ComparedModel) -> String) -> Vec<String> {
         let is_unranked = |model: &&ComparedModel| model.is_incomplete && !model.is_noise_floor;
         let unranked = Vec::from_iter(self.models.iter().filter(is_unranked));
         let mut said = match unranked.as_slice() {

@@ -258,12 +258,14 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         sidecar: format!("{path}.kls"),
         parts: Vec::new(),
         is_incomplete: false,
+        same_as: None,
         ratio_to_best: None,
         ratio_to_best_by_span: Vec::new(),
         difference_to_best: None,
         indistinguishable_from_best: false,
         is_as_near: label == "tiny-q4_K_M",
         pareto: false,
+        is_dominated: false,
         set_up: made_up::reference().backend.unwrap_or_default(),
         ccdf: (0..20)
             .map(|i| {

@@ -204,8 +204,9 @@ fn no_output_shows_a_number_that_is_none() {
                 top_b_text: None,
             };
             let in_depth = InDepth {
-                a: InDepthModel::of(&of.models[0]),
-                b: InDepthModel::of(&of.models[1]),
+                a: InDepthModel::of(&of.models[0], &of),
+                b: InDepthModel::of(&of.models[1], &of),
+                unranked: Vec::new(),
                 quantiles: PairedQuantile::of_each(&of.models[0].summary, &of.models[1].summary),
                 conditions: Vec::new(),
                 top: paired.top.iter().copied().map(describe).collect(),

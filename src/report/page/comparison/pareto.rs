@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 
-use crate::report::comparison::{ComparedPair, Comparison};
+use crate::report::comparison::{ComparedModel, ComparedPair, Comparison};
 use crate::report::number::{SizeUnit, finite};
 
 /// A model of the Pareto front, beside the next smaller one.
 #[derive(Serialize, Debug)]
 pub(super) struct Step<'c> {
+    #[serde(skip)]
+    model: &'c ComparedModel,
     pub label: &'c str,
     /// Its size in bytes.
     pub size: u64,
@@ -21,11 +23,11 @@ pub(super) struct Step<'c> {
 #[derive(Serialize, Debug)]
 pub(super) struct Gain {
     pub bytes: u64,
-    /// By what the mean KLD is divided; `None` for a KLD of 0.
+    /// By what the mean KLD is divided; `None` to one that is noise.
     pub factor: Option<f64>,
     /// The interval of the factor; `None` where the two were not compared.
     pub interval: Option<(f64, f64)>,
-    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
+    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for about equal sizes.
     pub per_unit: Option<f64>,
     /// True if the difference may be chance. False where the two were not compared.
     pub may_be_chance: bool,
@@ -37,6 +39,7 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     let front = comparison.models.iter().filter(|m| m.pareto);
     let front = front.filter_map(|m| {
         Some(Step {
+            model: m,
             label: &m.label,
             size: sizes.bytes(m)?,
             kld: m.mean_kld()?.value,
@@ -49,11 +52,13 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);
         let bytes = larger.size.saturating_sub(smaller.size);
         let pair = pair_of(comparison, smaller.label, larger.label);
-        // Two may tie, and a KLD may be 0.
+        let factor = finite(smaller.kld / larger.kld);
+        let saves = sizes.saved(larger.model, smaller.model);
+        let per_unit = saves.map(|bytes| (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes));
         steps[i].gain = Some(Gain {
             bytes,
-            factor: finite(smaller.kld / larger.kld),
-            per_unit: finite((smaller.kld - larger.kld) / (bytes as f64 / unit.bytes)),
+            factor: factor.filter(|_| !comparison.is_noise(larger.model)),
+            per_unit: per_unit.and_then(finite),
             interval: pair.and_then(|pair| interval(pair, smaller.label)),
             may_be_chance: pair.is_some_and(|pair| comparison.may_be_chance(pair)),
         });
