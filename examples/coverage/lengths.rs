@@ -116,9 +116,10 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
     let (columns, confidence) = (Columns::of(&records), Confidence::default());
     let names = PartNames::default();
     let summary = Statistics::of(&columns, names, confidence, ClusterRule::Auto).summary;
-    let clusters = Clusters::of(&Windows::of(&columns.runs, &columns.kld), ClusterRule::Auto);
+    let klds = columns.clone().into_klds();
+    let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
     let runs: &[Run] = &columns.runs;
-    let paired = Paired::of(runs, &columns.kld, &others, &clusters, confidence).unwrap();
+    let paired = Paired::of(runs, &klds, &others, &clusters, confidence).unwrap();
     let (kld, ratio) = (summary.kld.unwrap(), paired.ratio.unwrap());
     let same_top = summary.agreement.unwrap().ref_top1.estimate;
     let quantile = kld
