@@ -26,7 +26,9 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
-pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows};
+pub use doubts::{
+    doubts_of_model, doubts_of_models, empty_groups, few_windows, few_windows_to_write,
+};
 pub use info::{
     GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
     prompts_text, verified_text,

@@ -23,7 +23,7 @@ use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{PreparedInput, Selection};
 use crate::pipeline::{self, Error, Sources, Timing, write_reference};
-use crate::report::Warning;
+use crate::report::{Warning, few_windows_to_write};
 use crate::score::RowError;
 use answers::Kept;
 use choice::{Choice, advice};
@@ -91,8 +91,15 @@ pub fn write<E: Engine>(
     check_parallel(&settings.run, &model)?;
     let read = |kept: Kept<'_>| kept.read(engine, &model, earlier);
     let mut answers = kept_answers.map(read).transpose()?;
+    let warn_of_few = |planned: &PreparedInput| {
+        let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
+        let few = few_windows_to_write(lengths, planned.prompts.is_some());
+        // Of a part, the others are not counted.
+        watch.warn_all(few.filter(|_| settings.part.is_none()));
+    };
     let is_checked = Cell::new(false);
     let check = |planned: &PreparedInput| {
+        warn_of_few(planned);
         let choice = Choice::new(&model, settings, planned, precedent);
         let mut about = choice.describe(engine)?;
         if let Some(earlier) = earlier {
@@ -127,6 +134,9 @@ pub fn write<E: Engine>(
         }
         (prepared, _) => prepared?,
     };
+    if !is_checked.get() {
+        warn_of_few(&input);
+    }
 
     let choice = Choice::new(&model, settings, &input, precedent);
     let mut about = choice.describe(engine)?;
