@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(to_write(&[&[63; 29][..], &[5]].concat(), false), "");
         assert_eq!(
             to_write(&[63; 29], false),
-            "the reference will have 29 windows: intervals need 30; use a longer text, or a lower --n-ctx"
+            "the reference will have 29 windows: intervals need 30; use more text, or a lower --n-ctx"
         );
         // One long answer among 29 short ones: (1000 + 29 * 20)^2 / (1000^2 + 29 * 20^2) = 2.47.
         assert_eq!(

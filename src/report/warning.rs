@@ -464,7 +464,7 @@ fn worth_less(n: u64, worth: u64) -> String {
 
 fn more_windows(unit: &str) -> &'static str {
     match unit {
-        "window" => "a longer text, or a lower --n-ctx",
+        "window" => "more text, or a lower --n-ctx",
         _ => "more prompts",
     }
 }
