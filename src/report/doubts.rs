@@ -124,28 +124,6 @@ pub fn few_windows(clusters: &Clustering, n: u64, unit: &'static str) -> Option<
     })
 }
 
-/// The warning about a reference of too few windows with rows, which have these `lengths`.
-pub fn few_windows_to_write(
-    lengths: impl Iterator<Item = u32>,
-    of_prompts: bool,
-) -> Option<Warning> {
-    let (mut n, mut sum, mut squares) = (0, 0.0, 0.0);
-    for length in lengths.filter(|&length| length > 0).map(f64::from) {
-        n += 1;
-        sum += length;
-        squares += length * length;
-    }
-    // A text's last window is short.
-    let worth = (sum * sum / squares).ceil() as u64;
-    let needed = Clustering::default().min_windows();
-    (worth < needed).then_some(Warning::FewWindowsToWrite {
-        n,
-        worth,
-        needed,
-        unit: unit(of_prompts),
-    })
-}
-
 fn high_perplexity(of: &Perplexity, of_prompts: bool) -> Option<Warning> {
     (of.reference >= DOUBTFUL_PERPLEXITY).then_some(Warning::HighPerplexity {
         perplexity: of.reference,
@@ -191,21 +169,16 @@ mod tests {
              too narrow; use at least 100 windows"
         );
         assert_eq!(in_blocks(100), None);
-        let to_write = |lengths: &[u32], of_prompts| {
-            let warning = few_windows_to_write(lengths.iter().copied(), of_prompts);
-            warning
-                .map(|warning| warning.to_string())
-                .unwrap_or_default()
-        };
-        assert_eq!(to_write(&[&[63; 29][..], &[5]].concat(), false), "");
-        assert_eq!(
-            to_write(&[63; 29], false),
-            "the reference will have 29 windows: intervals need 30; use more text, or a lower --n-ctx"
-        );
         // One long answer among 29 short ones: (1000 + 29 * 20)^2 / (1000^2 + 29 * 20^2) = 2.47.
-        assert_eq!(
-            to_write(&[&[20; 29][..], &[1000]].concat(), true),
-            "the reference will have 30 prompts, as their lengths differ worth 3 of equal length: intervals need 30; use more prompts"
+        let of_lengths = |lengths: &[u32]| {
+            let clusters = Clustering::of_windows(lengths.iter().copied());
+            few_windows(&clusters, clusters.n, "prompt").map(|warning| warning.to_string())
+        };
+        assert_eq!(of_lengths(&[&[63; 30][..], &[5]].concat()), None);
+        let uneven = of_lengths(&[&[20; 29][..], &[1000]].concat()).unwrap();
+        assert!(
+            uneven.contains("30 prompts that are worth 3 of equal length"),
+            "{uneven}"
         );
         assert_eq!(
             message(ClusterKind::Part, 1, 10).unwrap(),

@@ -26,9 +26,7 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
-pub use doubts::{
-    doubts_of_model, doubts_of_models, empty_groups, few_windows, few_windows_to_write,
-};
+pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows};
 pub use info::{
     GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
     prompts_text, verified_text,
@@ -38,7 +36,7 @@ pub use result::{
     DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
     NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
     TokenColumns, TopToken, Versions, WorstText, WorstToken, WorstTop, json_text,
-    notable_core_wait, without_part,
+    notable_core_wait, unit, without_part,
 };
 pub use text::text_report;
 pub use warning::Warning;

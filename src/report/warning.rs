@@ -339,18 +339,6 @@ pub enum Warning {
         /// The word for a window.
         unit: &'static str,
     },
-    /// A reference is about to get too few windows for the intervals of what is measured against it.
-    #[error(
-        "the reference will have {}{}: intervals need {needed}; use {}", count_of(*.n, unit), worth_less(*.n, *.worth), more_windows(unit)
-    )]
-    #[strum(serialize = "few_windows")]
-    FewWindowsToWrite {
-        n: u64,
-        /// The number of windows of equal length that they are worth.
-        worth: u64,
-        needed: u64,
-        unit: &'static str,
-    },
     /// Too few tokens for llama-perplexity's statistics.
     #[error(
         "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
@@ -451,21 +439,6 @@ fn effect(loses: bool) -> &'static str {
     match loses {
         true => "the KLD includes what that loses, which may be more than the weights lose",
         false => "this changes the results a little",
-    }
-}
-
-/// What windows of unequal length are worth, if that is less than their number.
-fn worth_less(n: u64, worth: u64) -> String {
-    match worth < n {
-        true => format!(", as their lengths differ worth {worth} of equal length"),
-        false => String::new(),
-    }
-}
-
-fn more_windows(unit: &str) -> &'static str {
-    match unit {
-        "window" => "more text, or a lower --n-ctx",
-        _ => "more prompts",
     }
 }
 

@@ -91,6 +91,16 @@ pub struct Clustering {
 }
 
 impl Clustering {
+    /// Windows with so many rows, each a cluster, before their KLDs are known.
+    pub fn of_windows(lengths: impl Iterator<Item = u32>) -> Self {
+        let lengths: Vec<f64> = lengths.filter(|n| *n > 0).map(f64::from).collect();
+        Self {
+            n: lengths.len() as u64,
+            n_effective: n_effective(lengths),
+            ..Self::default()
+        }
+    }
+
     /// The number of windows of equal length that `n_windows` in these clusters are worth, rounded up: a
     /// text's last window is short.
     pub fn worth(&self, n_windows: u64) -> u64 {

@@ -23,8 +23,9 @@ use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{PreparedInput, Selection};
 use crate::pipeline::{self, Error, Sources, Timing, write_reference};
-use crate::report::{Warning, few_windows_to_write};
+use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
+use crate::stats::Clustering;
 use answers::Kept;
 use choice::{Choice, advice};
 
@@ -93,7 +94,8 @@ pub fn write<E: Engine>(
     let mut answers = kept_answers.map(read).transpose()?;
     let warn_of_few = |planned: &PreparedInput| {
         let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
-        let few = few_windows_to_write(lengths, planned.prompts.is_some());
+        let windows = Clustering::of_windows(lengths);
+        let few = few_windows(&windows, windows.n, unit(planned.prompts.is_some()));
         // Of a part, the others are not counted.
         watch.warn_all(few.filter(|_| settings.part.is_none()));
     };
