@@ -14,7 +14,7 @@ const MIN_CLUSTERS: usize = 30;
 const MAX_WINDOWS: u32 = 3000;
 
 /// Prints the coverage where the interval is looked at from 100 windows on, from 100 windows and 30
-/// clusters on, and from 30 of both on; and how well the windows that 5 % need are told.
+/// clusters on, and from 30 of both on.
 pub fn table(replications: u64) {
     let text = |article_sd| Text {
         klds: &Q4_K_M,
@@ -62,31 +62,6 @@ pub fn table(replications: u64) {
                 )
             });
             println!("| {of} | {} |{}", 100.0 * target, cells.concat());
-        }
-    }
-    println!("\n| text | windows | windows_for_5_percent within a factor of 2, % | covers, % |");
-    println!("|---|---:|---:|---:|");
-    for (of, article_sd) in [("independent", 0.0), ("articles", 0.4)] {
-        let relative = |means: &[f64]| {
-            let (lo, hi) = interval(means).0;
-            0.5 * (hi - lo) / (means.iter().sum::<f64>() / means.len() as f64)
-        };
-        // The width falls as the square root of the number of windows.
-        let far = (0..50).map(|seed| relative(&text(article_sd).window_means(3000, seed, &easy)));
-        let needed = 3000.0 * (far.sum::<f64>() / 50.0 / 0.05_f64).powi(2);
-        for n in [10, 20, 30, 50, 100, 300] {
-            let seeds = (0..4 * replications).into_par_iter();
-            let each = seeds.map(|seed| {
-                let means = text(article_sd).window_means(n, 1 << 40 | seed, &easy);
-                let told = f64::from(n) * (relative(&means) / 0.05).powi(2) / needed;
-                let (lo, hi) = interval(&means).0;
-                ((0.5..=2.0).contains(&told), (lo..=hi).contains(&truth))
-            });
-            let each: Vec<(bool, bool)> = each.collect();
-            let share = |n: usize| 100.0 * n as f64 / each.len() as f64;
-            let near = share(each.iter().filter(|each| each.0).count());
-            let holds = share(each.iter().filter(|each| each.1).count());
-            println!("| {of} ({needed:.0}) | {n} | {near:.1} | {holds:.1} |");
         }
     }
 }

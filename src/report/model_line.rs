@@ -44,7 +44,6 @@ mod tests {
                 reached,
                 relative_half_width: Some(0.05),
                 of: Some(99),
-                windows_needed: None,
             });
             model
         };

@@ -160,7 +160,6 @@ pub fn known_names() -> Vec<String> {
             reached: true,
             relative_half_width: None,
             of: None,
-            windows_needed: None,
         }),
         summary,
         breakdown,

@@ -194,12 +194,6 @@ pub fn count_of(n: u64, thing: &str) -> String {
     format!("{} {thing}{plural}", count(n))
 }
 
-/// A count to two significant digits, for one that is hardly known better.
-pub fn rough(value: u64) -> u64 {
-    let step = 10_u64.pow(value.checked_ilog10().unwrap_or(0).saturating_sub(1));
-    value.saturating_add(step / 2) / step * step
-}
-
 /// The numbers of tokens left out, each with its reason, as the subject of a sentence, and its verb:
 /// `2 tokens without a finite row are`.
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
@@ -289,9 +283,6 @@ mod tests {
         ];
         assert_eq!(short.map(short_count), shown);
         assert_eq!(short_count(671_026_419_200), "671 B");
-        let roughly = [0, 7, 85, 144, 1250, u64::MAX].map(rough);
-        assert_eq!(roughly[..5], [0, 7, 85, 140, 1300]);
-        assert_eq!(roughly[5], 18_000_000_000_000_000_000);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const WINDOWS_FOR_A_BLOCK: usize = 15;
 const BLOCKS: std::ops::RangeInclusive<usize> = 10..=30;
 
 /// The number of windows from which blocks are as many as they can be.
-pub(super) const WINDOWS_FOR_MOST_BLOCKS: u64 = (WINDOWS_FOR_A_BLOCK * *BLOCKS.end()) as u64;
+pub const WINDOWS_FOR_MOST_BLOCKS: u64 = (WINDOWS_FOR_A_BLOCK * *BLOCKS.end()) as u64;
 
 /// The fewest windows in a block.
 const MIN_WINDOWS_IN_A_BLOCK: usize = 2;

@@ -33,9 +33,6 @@ pub struct Distribution {
     pub quantiles: Vec<QuantileEstimate>,
     /// The share of the mean that the largest values add.
     pub tail: Tail,
-    /// Roughly how many windows like these would give an interval of the mean that reaches 5 % to
-    /// either side; `None` for fewer than 100 windows, and for a mean of 0.
-    pub windows_for_5_percent: Option<u64>,
 }
 
 impl Distribution {
@@ -47,7 +44,6 @@ impl Distribution {
         values: &[f64],
         sorted: &[f64],
         quantiles: &[f64],
-        n_windows: u64,
         confidence: Confidence,
     ) -> Option<Self> {
         let (numbers, samples) = finite_of(clusters, values);
@@ -65,7 +61,6 @@ impl Distribution {
             max_at: at_max.map(|(location, _)| location).min()?,
             quantiles: quantile::estimates(&numbers, &samples, sorted, quantiles, confidence),
             tail: Tail::of(sorted),
-            windows_for_5_percent: windows_for(0.05, &mean, n_windows),
         })
     }
 }
@@ -108,27 +103,9 @@ impl Tail {
     }
 }
 
-/// From this many windows on, how many more are needed can be told within a factor of 2 in two of
-/// three runs, and an evaluation may stop where its interval is narrow enough: docs/INTERVALS.md.
+/// From this many windows on, an evaluation may stop where its interval is narrow enough:
+/// docs/INTERVALS.md.
 pub const MIN_WINDOWS_TO_PLAN: u64 = 100;
-
-/// Roughly how many windows like these `n_windows` give an interval whose half width is this share
-/// of the mean: at least [`MIN_WINDOWS_TO_PLAN`].
-///
-/// The width falls as the square root of the number of windows. It is that of the corrected
-/// interval: from few windows their spread is underestimated, and the correction makes up for it.
-/// `None` for fewer windows than that, for fewer than two clusters, and for a mean of 0.
-pub fn windows_for(relative: f64, mean: &ClusteredMean, n_windows: u64) -> Option<u64> {
-    if n_windows < MIN_WINDOWS_TO_PLAN {
-        return None;
-    }
-    let now = mean.relative_half_width()?;
-    let windows = n_windows as f64 * (now / relative).powi(2);
-    // A float becomes the nearest integer that is in range.
-    windows
-        .is_finite()
-        .then(|| (windows.ceil() as u64).max(MIN_WINDOWS_TO_PLAN))
-}
 
 #[cfg(test)]
 mod tests {

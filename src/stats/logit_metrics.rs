@@ -80,7 +80,6 @@ impl LogitSummary {
     ) -> Self {
         debug_assert_eq!(columns.kld.len(), metrics.len());
         let windows = Windows::of(&columns.counted, &columns.kld);
-        let n_windows = windows.count() as u64;
         let clusters = Clusters::of(&windows, rule).of_tokens(&columns.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let finite_or_nan = |metrics: &LogitMetrics| match metrics.is_finite() {
@@ -89,9 +88,7 @@ impl LogitSummary {
             };
             let values: Vec<f64> = metrics.iter().map(finite_or_nan).collect();
             let sorted = quantile::sorted(&values);
-            let of = Distribution::of(
-                columns, &clusters, &values, &sorted, &QUANTILES, n_windows, confidence,
-            );
+            let of = Distribution::of(columns, &clusters, &values, &sorted, &QUANTILES, confidence);
             of.map(|of| Metric {
                 mean: of.mean,
                 max: of.max,

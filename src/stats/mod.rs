@@ -68,7 +68,7 @@ pub use acceptance::{Acceptance, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
 pub use cluster::Cluster;
 pub use clustered_mean::ClusteredMean;
-pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters};
+pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters, WINDOWS_FOR_MOST_BLOCKS};
 pub use columns::Columns;
 pub use curves::Point;
 pub use delta_p::DeltaP;

@@ -175,9 +175,7 @@ impl<'c> Tokens<'c> {
         let n_windows = windows.len() as u64;
         let of_tokens = clusters.of_tokens(&columns.counted);
         let divergence = |of: &[f64], sorted: &[f64]| {
-            Distribution::of(
-                columns, &of_tokens, of, sorted, &QUANTILES, n_windows, confidence,
-            )
+            Distribution::of(columns, &of_tokens, of, sorted, &QUANTILES, confidence)
         };
         let with_next = of_tokens.iter().zip(columns.with(Columns::KNOWN));
         let with_next: Vec<Cluster> = with_next

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::cluster::Cluster;
 use super::clustered_mean::ClusteredMean;
 use super::clusters::{ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
-use super::distribution::{MIN_WINDOWS_TO_PLAN, windows_for};
+use super::distribution::MIN_WINDOWS_TO_PLAN;
 use super::estimate::{Confidence, finite};
 use super::mean::{Powers, Sum};
 use super::runs::Run;
@@ -29,9 +29,6 @@ pub struct UntilInfo {
     pub relative_half_width: Option<f64>,
     /// Windows that there were to evaluate, if the reference records how many it has.
     pub of: Option<u64>,
-    /// Roughly how many windows would have been enough; null if it was reached, for fewer than 100
-    /// windows, and for a mean of 0.
-    pub windows_needed: Option<u64>,
 }
 
 /// The KLDs of the windows so far, for a progress bar.
@@ -154,19 +151,11 @@ impl Until {
     /// number is known.
     pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
-        let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
-            let least = match summary.clusters.kind {
-                ClusterKind::Window | ClusterKind::Part => 0,
-                ClusterKind::Block => WINDOWS_FOR_MOST_BLOCKS,
-            };
-            Some(windows_for(self.target, mean, summary.n_windows)?.max(least))
-        });
         UntilInfo {
             target: self.target,
             reached: self.is_reached,
             relative_half_width: mean.and_then(ClusteredMean::relative_half_width),
             of,
-            windows_needed,
         }
     }
 }

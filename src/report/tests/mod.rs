@@ -15,7 +15,7 @@ use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 
 use super::*;
 use crate::report::layout::{View, WIDTH};
-use crate::stats::{LlamaPerplexity, UntilInfo};
+use crate::stats::{ClusterKind, LlamaPerplexity, UntilInfo};
 
 /// The default on a terminal of 80 columns, and with `--full`.
 pub const BRIEF: View = View {
@@ -163,7 +163,6 @@ fn lines_about_until() {
         reached: false,
         relative_half_width: Some(0.08),
         of: Some(60),
-        windows_needed: None,
     });
     report.result.summary.n_windows = 60;
     let line = |report: &ModelReport| {
@@ -177,23 +176,15 @@ fn lines_about_until() {
         "--until needs at least 100 windows, and there are 60; the mean is known to ±8.0 %"
     );
     report.result.summary.n_windows = 150;
-    let until = report.result.until.as_mut().unwrap();
-    until.windows_needed = Some(384);
     assert_eq!(
         line(&report),
-        "the mean is known to ±8.0 %: --until 5% is not reached after all 150 windows; roughly \
-         380 windows would be enough"
+        "the mean is known to ±8.0 %: --until 5% is not reached after all 150 windows"
     );
-}
-
-/// The mean of 150 windows.
-#[test]
-fn how_many_windows_are_needed_is_a_rough_number() {
-    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference(), FULL);
-    let line = text.lines().find(|line| line.contains("± 5 %")).unwrap();
-    assert!(
-        line.starts_with("    windows for ± 5 %, roughly "),
-        "{line}"
+    report.result.summary.clusters.kind = ClusterKind::Block;
+    assert_eq!(
+        line(&report),
+        "the mean is known to ±8.0 %: neighbouring windows resemble each other, so --until needs at \
+         least 450 windows, and there are 150"
     );
 }
 
@@ -243,7 +234,6 @@ fn the_json_is_as_its_schema_states() {
         reached: false,
         relative_half_width: Some(0.08),
         of: Some(9),
-        windows_needed: Some(40),
     });
     report.conditions = judge(&[condition], &report, false);
     let logits = made_up::logits(&records, true);

@@ -11,12 +11,11 @@ use self::prompts::prompt_table;
 use super::comparison::clusters_text;
 use super::layout::{Sheet, View};
 use super::number::{
-    bytes, count, count_of, part, percent, printable, rough, sampled_answers, short_kld,
-    short_percent,
+    bytes, count, count_of, part, percent, printable, sampled_answers, short_kld, short_percent,
 };
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::score::RowError;
-use crate::stats::{MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
+use crate::stats::{ClusterKind, MIN_WINDOWS_TO_PLAN, Summary, UntilInfo, WINDOWS_FOR_MOST_BLOCKS};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -26,7 +25,7 @@ const NAME_WIDTH: usize = 34;
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
-    heading(&mut out, report, reference, view);
+    heading(&mut out, report, reference);
     if let Some(identical) = &summary.identical_output {
         sections::identical_output(&mut out, identical);
     }
@@ -92,7 +91,7 @@ fn full_sections(out: &mut Sheet, report: &ModelReport) {
 }
 
 /// Says what was evaluated against what, and what the numbers below cover.
-fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo, view: View) {
+fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let summary = &report.summary;
     let named = match report.label == report.model.default_label() {
         true => report.model.path.clone(),
@@ -150,11 +149,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo, vie
         out.line("not in the base file", &weight);
     }
     out.line("intervals", &intervals(summary, reference));
-    let kld = summary.kld.as_ref();
-    let needed = kld.and_then(|kld| kld.windows_for_5_percent.filter(|_| view.full));
     let until = report.until.as_ref();
     let known = until.and_then(|until| until.relative_half_width);
-    if known.is_some() || needed.is_some() {
+    if known.is_some() {
         out.line("", "± is half of an interval");
     }
     for missing in &report.not_available {
@@ -217,10 +214,15 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
         );
     }
     let all = count_of(summary.n_windows, unit);
-    let needed = until.windows_needed.map(|n| count_of(rough(n), unit));
-    let needed = needed.map(|windows| format!("; roughly {windows} would be enough"));
-    let needed = needed.unwrap_or_default();
-    format!("{known}: --until {target}% is not reached after all {all}{needed}")
+    let is_block = summary.clusters.kind == ClusterKind::Block;
+    if is_block && summary.n_windows < WINDOWS_FOR_MOST_BLOCKS {
+        return format!(
+            "{known}: neighbouring {unit}s resemble each other, so --until needs at least \
+             {WINDOWS_FOR_MOST_BLOCKS} {unit}s, and there are {}",
+            count(summary.n_windows)
+        );
+    }
+    format!("{known}: --until {target}% is not reached after all {all}")
 }
 
 /// The windows that the tokens are in, or the prompts.

@@ -7,7 +7,7 @@ use crate::report::comparison::breakdown::{
 use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns};
 use crate::report::number::{
-    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, rough, short_kld,
+    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
     signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
@@ -36,7 +36,7 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>,
     out.title("KL divergence, nats");
     if let Some(of) = &summary.kld {
         out.estimate("mean", &of.mean.by_cluster(), kld);
-        basis(out, of, summary, view);
+        basis(out, of, view);
         if let Some(std) = of.std.filter(|_| view.full) {
             out.value("standard deviation", &kld(std), "");
         }
@@ -52,17 +52,10 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>,
 }
 
 /// How far to trust the mean.
-fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary, view: View) {
+fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     let mean = &distribution.mean;
     if let Some(n) = mean.clustered.n_effective.filter(|_| view.full) {
         out.value("  effective tokens", &count(n as u64), "");
-    }
-    let needed = distribution.windows_for_5_percent;
-    let needed = needed.filter(|_| view.full);
-    if let Some((needed, here)) = needed.zip(mean.relative_half_width()) {
-        let here = format!("these {}: ± {}", count(summary.n_windows), percent(here));
-        let name = format!("  {}s for ± 5 %, roughly", out.unit);
-        out.value(&name, &count(rough(needed)), &here);
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {
