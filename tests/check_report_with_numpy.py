@@ -181,20 +181,20 @@ def check_bins(model, of, clusters, outside):
 
 def check_acceptance(model, of, clusters, outside):
     got = model["acceptance"]
-    assert got["mean"] == got["drafted"][0]["accepted"]
+    estimates = [("acceptance", got["mean"], of["acceptance"], np.arange(len(of)), None, 1.0)]
     for drafted in got["drafted"]:
         n = drafted["n_drafted"]
-        value, residuals = drafts(of["window"], of["position"], of["acceptance"], n)
-        name = f"{model['label']}, accepted of {n}"
-        if residuals.std() == 0:
-            check(name, drafted["accepted"]["value"], value)
-            continue
-        every = np.arange(len(residuals))
-        mean = Clustered(value, residuals, clusters.of_token[every], clusters.strata(every))
-        lo, hi = mean.ends(outside)
-        check(name, drafted["accepted"]["value"], mean.value)
-        check(f"{name}, lo", drafted["accepted"]["lo"], max(lo, 0.0))
-        check(f"{name}, hi", drafted["accepted"]["hi"], min(hi, float(n)))
+        start, probability, accepted = drafts(of["window"], of["position"], of["acceptance"], n)
+        estimates.append((f"accepted of {n}", drafted["accepted"], accepted, start, probability, float(n)))
+    for name, got, values, at, weights, most in estimates:
+        name = f"{model['label']}, {name}"
+        value = np.average(values, weights=weights)
+        mean = Clustered(value, values - value, clusters.of_token[at], clusters.strata(at), weights)
+        check(name, got["value"], mean.value)
+        if values.std() > 0:
+            lo, hi = mean.ends(outside)
+            check(f"{name}, lo", got["lo"], max(lo, 0.0))
+            check(f"{name}, hi", got["hi"], min(hi, most))
 
 
 def check_described(model, of, clusters):

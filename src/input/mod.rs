@@ -39,5 +39,5 @@ pub use source::{
     GROUP_NAMES, NamedText, PromptPath, PromptSource, Source, TemplateChoice, TextSource,
     is_group_name,
 };
-pub use spans::SpanRule;
+pub use spans::{PROMPT, SpanRule};
 pub use windows::{Plan, ScoreFrom, Windowing};

@@ -10,7 +10,7 @@ use super::source::{GROUP_NAMES, is_group_name};
 use crate::engine::Tokens;
 
 /// The span of all tokens before the answer.
-const PROMPT: &str = "prompt";
+pub const PROMPT: &str = "prompt";
 /// The span of an answer's tokens that are in no other.
 const ANSWER: &str = "answer";
 const REASONING: &str = "reasoning";

@@ -118,6 +118,7 @@ pub fn known_names_of_pair() -> Vec<String> {
         is_noise: false,
         acceptance: summary.acceptance.clone(),
         identical_output: summary.identical_output.clone(),
+        measures_answers: false,
     };
     let pair = InDepth {
         versions: Versions::default(),

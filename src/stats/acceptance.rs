@@ -1,5 +1,5 @@
-//! The share of drafted tokens that speculative sampling accepts, and the length of drafts that are
-//! accepted.
+//! Drafts of speculative decoding: the share of drafted tokens that are accepted, and the number that a
+//! round accepts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,6 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::cluster::Cluster;
+use super::clustered_mean::ClusteredMean;
 use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Powers, Sum};
@@ -14,6 +15,10 @@ use super::spread::Spread;
 
 /// The longest draft.
 const MAX_DRAFTED: usize = 16;
+
+/// The tokens of a draft, unless a user asks llama.cpp for others: the default of `--spec-draft-n-max`,
+/// `common_params_speculative_draft::n_max` in its `common/common.h`.
+pub const DEFAULT_DRAFTED: u32 = 3;
 
 /// The acceptance of tokens that one model drafts and the other checks, by speculative sampling at
 /// temperature 1.
@@ -27,22 +32,41 @@ pub struct Acceptance {
     /// The mean of `Σ min(p, q)` over the counted tokens, with its clustered interval: the
     /// probability that a drafted token is accepted.
     pub mean: Estimate,
-    /// Drafts of 1 to 16 tokens, or up to the longest for which there is a position.
+    /// Drafts of 1 to 16 tokens, or up to the longest for which there are positions.
     pub drafted: Vec<Drafted>,
 }
 
-/// The number of accepted tokens of drafts of one length.
+/// The rounds of drafts of one length.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Drafted {
     /// The number of tokens in a draft.
     pub n_drafted: u32,
-    /// The mean number of tokens accepted before the first that is not, with its clustered interval.
+    /// The mean number of drafted tokens that a round accepts, with its clustered interval. The original
+    /// adds one token of its own in each round.
     ///
-    /// It is the sum over k, from 1 to n, of the mean of `a₁a₂…a_k` over every stretch of k adjacent
-    /// scored positions of a window, with `a` the acceptances there: the k-th token counts if it and all
-    /// before it are accepted. The stretches are of the actual text, not of what a model drafts.
+    /// As in llama.cpp, a round accepts the drafted tokens before the first that is refused, in whose
+    /// stead the original's own token comes; where all n are accepted, that token follows them. The next
+    /// round drafts what comes after it. So with `a` the acceptances along the text, a round that starts
+    /// at position s accepts `A(s) = Σ_k a_s a_{s+1} … a_{s+k−1}` tokens, k from 1 to n, and
+    ///
+    /// - j < n of them with the probability `a_s … a_{s+j−1} (1 − a_{s+j})`, n with `a_s … a_{s+n−1}`;
+    /// - the next starts at `s + j + 1`.
+    ///
+    /// That gives the probability P(s) that a round starts at s, from P = 1 at the first scored position of
+    /// each window or answer. The mean is `Σ P(s) A(s) / Σ P(s)`, over the positions that n scored ones
+    /// begin at. It is below the mean of A over all positions where hard stretches are long, because
+    /// rounds start after a token that was refused. The positions are of the actual text, not of what a
+    /// model drafts.
     pub accepted: Estimate,
+}
+
+/// A position at which a round may start.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    probability: f64,
+    /// The mean number of tokens that a round from here accepts.
+    accepted: f64,
 }
 
 impl Acceptance {
@@ -53,42 +77,22 @@ impl Acceptance {
         clusters: &[Cluster],
         confidence: Confidence,
     ) -> Option<Self> {
-        let stretches = stretches(columns);
-        let of_stretch = |stretch: &Range<usize>| &columns.acceptance[stretch.clone()];
-        let mut products = [(); MAX_DRAFTED].map(|()| Products::default());
-        for stretch in &stretches {
-            each_length(of_stretch(stretch), |k, of_length| {
-                of_length
-                    .iter()
-                    .for_each(|product| products[k].push(*product));
-            });
-        }
-        let mut lengths = vec![BTreeMap::new(); MAX_DRAFTED];
-        for stretch in &stretches {
-            add(
-                &mut lengths,
-                &products,
-                &clusters[stretch.clone()],
-                of_stretch(stretch),
-            );
-        }
-        let mut value = 0.0;
-        let drafts = products.iter().zip(&lengths).zip(1..);
-        let drafted: Vec<Drafted> = drafts
-            .map_while(|((products, residuals), n_drafted)| {
-                value += products.mean()?;
-                let spread = Spread::of_clusters(residuals);
-                let interval = spread.interval(value, confidence);
-                let interval = interval.not_below_0().not_above(f64::from(n_drafted));
-                Some(Drafted {
-                    n_drafted,
-                    accepted: interval.around(value),
-                })
-            })
+        let stretches = stretches(columns).into_iter();
+        let stretches: Vec<(&[Cluster], &[f64])> = stretches
+            .map(|tokens| (&clusters[tokens.clone()], &columns.acceptance[tokens]))
             .collect();
+        let known = |(clusters, acceptances): &(&[Cluster], &[f64])| {
+            let tokens = clusters.iter().copied().zip(acceptances.iter().copied());
+            tokens.collect::<Vec<_>>()
+        };
+        let (clusters, acceptances): (Vec<Cluster>, Vec<f64>) =
+            stretches.iter().flat_map(known).unzip();
+        let mean = ClusteredMean::of(&clusters, &acceptances, confidence)?;
+        let interval = mean.clustered.not_below_0().not_above(1.0);
+        let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::of(n, &stretches, confidence));
         Some(Self {
-            mean: drafted.first()?.accepted,
-            drafted,
+            mean: interval.around(mean.estimate.value),
+            drafted: drafts.collect(),
         })
     }
 
@@ -98,6 +102,68 @@ impl Acceptance {
         let of_length = drafted.find(|of| of.n_drafted == n_drafted)?;
         Some(&of_length.accepted)
     }
+}
+
+impl Drafted {
+    /// Follows drafts of so many tokens along stretches of adjacent positions, given as each position's
+    /// cluster and acceptance; `None` where none is as long as a draft.
+    fn of(
+        n_drafted: usize,
+        stretches: &[(&[Cluster], &[f64])],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let starts = stretches.iter().map(|(_, of)| starts(of, n_drafted));
+        let starts: Vec<Vec<Start>> = starts.collect();
+        let all = || starts.iter().flatten();
+        all().next()?;
+        let n_rounds: Sum = all().map(|start| start.probability).collect();
+        let accepted: Sum = all()
+            .map(|start| start.probability * start.accepted)
+            .collect();
+        let value = accepted.value() / n_rounds.value();
+        // A round counts in the cluster that it starts in.
+        let mut residuals = BTreeMap::<Cluster, Powers>::new();
+        for ((clusters, _), starts) in stretches.iter().zip(&starts) {
+            let mut rest = starts.iter();
+            for cluster in clusters[..starts.len()].chunk_by(|one, next| one == next) {
+                let starts = rest.by_ref().take(cluster.len());
+                let residuals_here: Powers = starts
+                    .map(|of| Powers::weighted(of.accepted - value, of.probability))
+                    .collect();
+                *residuals.entry(cluster[0]).or_default() += residuals_here;
+            }
+        }
+        residuals.retain(|_, of| of.n > 0.0);
+        let interval = Spread::of_clusters(&residuals).interval(value, confidence);
+        let interval = interval.not_below_0().not_above(n_drafted as f64);
+        Some(Self {
+            n_drafted: n_drafted as u32,
+            accepted: interval.around(value),
+        })
+    }
+}
+
+/// The starts of rounds of `n_drafted` tokens along adjacent positions with these acceptances: none of
+/// those with fewer positions from there on.
+fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<Start> {
+    let mut probabilities = vec![0.0; acceptances.len() + 2];
+    probabilities[0] = 1.0;
+    let drafts = acceptances.windows(n_drafted).enumerate();
+    let start = |(s, draft): (usize, &[f64])| {
+        let probability = probabilities[s];
+        let (mut accepted, mut all_so_far) = (0.0, 1.0);
+        for (next, acceptance) in probabilities[s + 1..].iter_mut().zip(draft) {
+            *next += probability * all_so_far * (1.0 - acceptance);
+            all_so_far *= acceptance;
+            accepted += all_so_far;
+        }
+        probabilities[s + n_drafted + 1] += probability * all_so_far;
+        Start {
+            probability,
+            accepted,
+        }
+    };
+    drafts.map(start).collect()
 }
 
 /// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
@@ -125,64 +191,6 @@ fn stretches(columns: &Columns) -> Vec<Range<usize>> {
         }
     }
     stretches
-}
-
-/// The probabilities that all tokens of drafts of one length are accepted: how many there are, and
-/// their sum.
-#[derive(Clone, Copy, Default)]
-struct Products {
-    n: u64,
-    sum: Sum,
-}
-
-impl Products {
-    fn push(&mut self, product: f64) {
-        self.n += 1;
-        self.sum.add(product);
-    }
-
-    fn mean(&self) -> Option<f64> {
-        (self.n > 0).then(|| self.sum.value() / self.n as f64)
-    }
-}
-
-/// Calls `of_length` for each length of draft, as an index from 0, with the products of `acceptances`,
-/// which are of adjacent positions, over every stretch of that length: none where it is too long.
-fn each_length(acceptances: &[f64], mut of_length: impl FnMut(usize, &[f64])) {
-    let mut products = vec![1.0; acceptances.len()];
-    for k in 0..MAX_DRAFTED {
-        let last = acceptances.get(k..).unwrap_or_default();
-        products.truncate(last.len());
-        let stretches = products.iter_mut().zip(last);
-        stretches.for_each(|(product, last)| *product *= last);
-        of_length(k, &products);
-    }
-}
-
-/// Adds the residual of each of these adjacent positions to its cluster, for each length of draft. A sum of
-/// means over different numbers of stretches has the residuals `Σ_k (product − mean_k) n_1 / n_k`, each at
-/// the stretch's first position.
-fn add(
-    lengths: &mut [BTreeMap<Cluster, Powers>],
-    products: &[Products],
-    clusters: &[Cluster],
-    acceptances: &[f64],
-) {
-    let n = products.first().map_or(0, |of| of.n) as f64;
-    let mut residuals = vec![0.0; acceptances.len()];
-    each_length(acceptances, |k, of_length| {
-        let (Some(mean), n_k) = (products[k].mean(), products[k].n as f64) else {
-            return;
-        };
-        for (residual, product) in residuals.iter_mut().zip(of_length) {
-            *residual += (product - mean) * n / n_k;
-        }
-        let mut values = residuals.iter().copied();
-        for cluster in clusters.chunk_by(|one, next| one == next) {
-            let values = values.by_ref().take(cluster.len());
-            *lengths[k].entry(cluster[0]).or_default() += values.collect();
-        }
-    });
 }
 
 #[cfg(test)]

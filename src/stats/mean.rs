@@ -88,6 +88,16 @@ pub struct Powers {
 }
 
 impl Powers {
+    /// Those of one value that counts `weight` times.
+    pub fn weighted(x: f64, weight: f64) -> Self {
+        Self {
+            n: weight,
+            sum: weight * x,
+            squares: weight * x * x,
+            cubes: weight * x.powi(3),
+        }
+    }
+
     /// The mean of the values.
     pub fn mean(&self) -> f64 {
         self.sum / self.n
@@ -118,13 +128,7 @@ impl Powers {
 
 impl FromIterator<f64> for Powers {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
-        let powers = |x: f64| Self {
-            n: 1.0,
-            sum: x,
-            squares: x * x,
-            cubes: x.powi(3),
-        };
-        values.into_iter().map(powers).collect()
+        values.into_iter().map(|x| Self::weighted(x, 1.0)).collect()
     }
 }
 

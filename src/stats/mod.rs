@@ -64,7 +64,7 @@ mod token;
 mod until;
 mod windows;
 
-pub use acceptance::{Acceptance, Drafted};
+pub use acceptance::{Acceptance, DEFAULT_DRAFTED, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
 pub use cluster::Cluster;
 pub use clustered_mean::ClusteredMean;

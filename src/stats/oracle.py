@@ -140,9 +140,9 @@ def order_statistics():
             for p in [0.001, 0.5, 0.9, 0.99, 0.999]]
 
 
-def n_effective(cluster):
+def n_effective(cluster, weights=None):
     """How many clusters of equal length these are worth."""
-    n = np.unique(cluster, return_counts=True)[1]
+    n = np.bincount(np.unique(cluster, return_inverse=True)[1], weights)
     return n.sum() ** 2 / (n**2).sum()
 
 
@@ -153,25 +153,27 @@ def jackknife(without, stratum):
 
 
 class Clustered:
-    """A value with residuals, whose clusters are numbered, and may be of strata."""
+    """A value with residuals, whose clusters are numbered, and may be of strata. One of weight w counts w times."""
 
-    def __init__(self, value, residuals, cluster, stratum=None):
-        n = self.n = len(residuals)
-        stratum = np.zeros(n, int) if stratum is None else stratum
+    def __init__(self, value, residuals, cluster, stratum=None, weights=None):
+        weights = np.ones(len(residuals)) if weights is None else weights
+        n = self.n = weights.sum()
+        stratum = np.zeros(len(residuals), int) if stratum is None else stratum
         self.value, changes, of, square, self.cube = value, [], [], 0, 0
         for h in np.unique(stratum):
-            r, c = residuals[stratum == h], cluster[stratum == h]
-            r = r - r.mean()
-            square += (r**2).sum() * len(r) / (len(r) - 1) * (n - 1) / n
+            r, c, w = (of[stratum == h] for of in (residuals, cluster, weights))
+            r, all_w = r - np.average(r, weights=w), w.sum()
+            square += (w * r**2).sum() * all_w / (all_w - 1) * (n - 1) / n
             for g in np.unique(c):
                 of.append(h)
-                changes.append(r[c != g].mean() * len(r) / n if (c != g).any() else 0)
-                self.cube += ((r[c == g] - r[c == g].mean()) ** 3).sum()
+                here, rest = c == g, c != g
+                changes.append(np.average(r[rest], weights=w[rest]) * all_w / n if rest.any() else 0)
+                self.cube += (w[here] * (r[here] - np.average(r[here], weights=w[here])) ** 3).sum()
         self.changes, self.stratum = np.array(changes), np.array(of)
         self.se = np.sqrt(square / n / (n - 1))
         self.cluster_se = jackknife(self.changes, self.stratum)
         self.larger_se = max(self.se, self.cluster_se)
-        self.degrees = max(n_effective(cluster) - len(np.unique(stratum)), 1)
+        self.degrees = max(n_effective(cluster, weights) - len(np.unique(stratum)), 1)
         self.design_effect = (self.cluster_se / self.se) ** 2
         self.n_effective = n / max(1, self.design_effect)
         t_over_z = stats.t.ppf(0.975, self.degrees) / stats.norm.ppf(0.975)
@@ -346,19 +348,19 @@ def top_share(x, one_of):
 
 
 def drafts(window, position, acceptance, n):
-    """The accepted tokens of drafts of n along the text, and the residual of each position."""
-    follows = (window[1:] == window[:-1]) & (position[1:] == position[:-1] + 1)
-    starts, products = np.arange(len(window)), np.ones(len(window))
-    value, residuals = 0, np.zeros(len(window))
-    for k in range(n):
-        if k > 0:
-            goes_on = starts + k < len(window)
-            goes_on[goes_on] = follows[starts[goes_on] + k - 1]
-            starts, products = starts[goes_on], products[goes_on]
-        products = products * acceptance[starts + k]
-        value += products.mean()
-        residuals[starts] += (products - products.mean()) * len(window) / len(starts)
-    return value, residuals
+    """The positions at which rounds of drafts of n may start: their index, the probability that one does, and
+    the mean number of tokens that it accepts."""
+    starts = []
+    breaks = 1 + np.flatnonzero((window[1:] != window[:-1]) | (position[1:] != position[:-1] + 1))
+    for of in np.split(np.arange(len(window)), breaks):
+        p = np.append(1.0, np.zeros(len(of) + 1))
+        for s in range(len(of) - n + 1):
+            products = np.cumprod(acceptance[of[s:s + n]])
+            p[s + 1:s + n + 1] += p[s] * (np.append(1, products[:-1]) - products)
+            p[s + n + 1] += p[s] * products[-1]
+            starts.append((of[s], p[s], products.sum()))
+    index, probability, accepted = map(np.array, zip(*starts))
+    return index.astype(int), probability, accepted
 
 
 def described(columns, cluster):
@@ -394,13 +396,17 @@ def described(columns, cluster):
         out += [(f"/agreement/{name_of}/value", share), (f"/agreement/{name_of}/lo", lo),
                 (f"/agreement/{name_of}/hi", hi),
                 (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
+    mean = acceptance.mean()
+    of_each = [("/acceptance/mean", Clustered(mean, acceptance - mean, cluster), 1)]
     for n in [1, 2, 5, 16]:
-        mean, residuals = drafts(window, position, acceptance, n)
-        clustered = Clustered(mean, residuals, cluster)
-        for name_of in (["/acceptance/mean"] if n == 1 else []) + [f"/acceptance/drafted/{n - 1}/accepted"]:
-            lo, hi = clustered.ends()
-            out += [(f"{name_of}/value", mean), (f"{name_of}/lo", max(lo, 0)),
-                    (f"{name_of}/hi", min(hi, n))]
+        start, probability, accepted = drafts(window, position, acceptance, n)
+        mean = np.average(accepted, weights=probability)
+        rounds = Clustered(mean, accepted - mean, cluster[start], weights=probability)
+        of_each.append((f"/acceptance/drafted/{n - 1}/accepted", rounds, n))
+    for name_of, clustered, most in of_each:
+        lo, hi = clustered.ends()
+        out += [(f"{name_of}/value", clustered.value), (f"{name_of}/lo", max(lo, 0)),
+                (f"{name_of}/hi", min(hi, most))]
     followed = token != ABSENT
     r, e, cluster = ref_nll[followed], eval_nll[followed], cluster[followed]
     n = len(r)

@@ -187,7 +187,7 @@ fn a_browser_draws_answers_and_spans() {
         for (title, key) in [
             ("acceptance", "/acceptance/mean/value"),
             ("acceptance_hi", "/acceptance/mean/hi"),
-            ("accepted_of_8", "/acceptance/drafted/7/accepted/value"),
+            ("accepted_of_3", "/acceptance/drafted/2/accepted/value"),
             ("same_to_the_end", "/identical_output/same_to_the_end/value"),
             ("half_differ_within", "/identical_output/half_differ_within"),
             ("greedy_answers", "/identical_output/n_answers"),

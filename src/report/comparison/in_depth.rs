@@ -75,6 +75,9 @@ pub struct InDepthModel {
     pub acceptance: Option<Acceptance>,
     /// How many of its greedy answers are the reference's; null without greedy answers.
     pub identical_output: Option<IdenticalOutput>,
+    /// True if its text shows drafts.
+    #[serde(skip)]
+    pub measures_answers: bool,
 }
 
 /// A quantile of both models' KLDs, each over all tokens that the model counts.
@@ -150,6 +153,7 @@ impl InDepthModel {
             is_noise: comparison.is_noise(model),
             acceptance: model.summary.acceptance.clone(),
             identical_output: model.summary.identical_output.clone(),
+            measures_answers: model.measures_answers(),
         }
     }
 }
@@ -287,7 +291,7 @@ impl InDepth {
             }
         }
         // Of plain text, few ask how a draft would do.
-        if !view.full && !with(|model| model.identical_output.is_some()) {
+        if !view.full && !with(|model| model.measures_answers) {
             return;
         }
         if with(|model| model.acceptance.is_some()) {

@@ -8,13 +8,10 @@ use crate::report::layout::{View, columns, wrapped};
 use crate::report::number::{
     bytes, count, count_of, ends, fixed, or_undefined, printable, short_percent,
 };
-use crate::stats::{Acceptance, Estimate, IdenticalOutput};
-
-/// The lengths of the drafts that are shown.
-const DRAFTED: [u32; 3] = [4, 8, 16];
+use crate::stats::{Acceptance, DEFAULT_DRAFTED, IdenticalOutput};
 
 /// The use of the table of acceptance.
-pub(in crate::report) const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
+const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
      time by its size, and saves as many of the original's steps as tokens are accepted.";
 
 /// A table with a row for each model that has the numbers.
@@ -49,49 +46,47 @@ impl Comparison {
         if !view.full {
             self.add_acceptance(&mut identical);
         }
+        // Without greedy answers, drafts have no column there.
+        let shows_drafts = identical.rows.is_empty() && self.shows_drafts();
         add(&self.identical_title(), identical, self.answers_left_out());
-        if !view.full {
-            return text;
-        }
-        let use_of_drafts = self.has_sizes_to_draft().then(|| AS_A_DRAFT.to_owned());
-        add(ACCEPTED, self.acceptance_table("\n"), use_of_drafts);
-        if let Some(why) = self.without_acceptance() {
-            text.push_str(&wrapped(&why));
+        if view.full || shows_drafts {
+            let notes = self.draft_notes().join(" ");
+            add(ACCEPTED, self.acceptance_table("\n"), Some(notes));
         }
         text
     }
 
-    /// Adds the accepted share of drafted tokens to each row.
+    /// Adds the tokens that a round of drafts accepts to each row.
     fn add_acceptance(&self, table: &mut UseTable) {
-        table.titles.push("drafts\naccepted %".to_owned());
+        let title = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        table.titles.push(title);
         for (label, cells) in &mut table.rows {
             let model = self.models.iter().find(|model| model.label == *label);
-            let accepted = model.and_then(|model| model.summary.acceptance.as_ref());
-            cells.push(or_undefined(accepted, |of| fixed(100.0 * of.mean.value, 2)));
+            let acceptance = model.and_then(|model| model.summary.acceptance.as_ref());
+            let accepted = acceptance.and_then(|of| of.of_drafted(DEFAULT_DRAFTED));
+            cells.push(or_undefined(accepted, |of| fixed(of.value, 2)));
         }
     }
 
     /// The models whose drafted tokens were counted. `joint` stands between the words of a title.
     pub(super) fn acceptance_table(&self, joint: &str) -> UseTable {
         let level = short_percent(self.confidence.level());
-        let mut titles = vec![
-            format!("{joint}size"),
+        let titles = vec![
+            format!("file{joint}size"),
             format!("accepted{joint}%"),
+            format!("accepted of{joint}{DEFAULT_DRAFTED} drafted"),
             format!("{level} %{joint}interval"),
         ];
-        titles.extend(DRAFTED.map(|n| format!("of {n}{joint}drafted")));
-        let points = |share: f64| fixed(100.0 * share, 2);
+        let tokens = |n: f64| fixed(n, 2);
         let row = |model: &ComparedModel, of: &Acceptance| {
-            let mean = &of.mean;
-            let mut cells = vec![
+            let in_a_round = of.of_drafted(DEFAULT_DRAFTED);
+            let interval = in_a_round.map(|of| ends(of.lo, of.hi, tokens));
+            vec![
                 or_undefined(model.model.shown_bytes(), bytes),
-                points(mean.value),
-                ends(mean.lo, mean.hi, points),
-            ];
-            let accepted = DRAFTED.map(|n| of.of_drafted(n));
-            let shown = |accepted: &Estimate| fixed(accepted.value, 2);
-            cells.extend(accepted.map(|accepted| or_undefined(accepted, shown)));
-            cells
+                fixed(100.0 * of.mean.value, 2),
+                or_undefined(in_a_round, |of| tokens(of.value)),
+                interval.unwrap_or_default(),
+            ]
         };
         let rows = self.drafts().into_iter().filter_map(|model| {
             let of = model.summary.acceptance.as_ref()?;
@@ -177,24 +172,48 @@ impl Comparison {
         }
     }
 
-    /// Names the models that have no acceptance beside drafts that have; `None` without any.
-    pub(in crate::report) fn without_acceptance(&self) -> Option<String> {
-        let is_old = |model: &&ComparedModel| {
-            model.summary.acceptance.is_none() && model.mean_kld().is_some()
-        };
-        let old = self.models.iter().filter(is_old);
-        let old: Vec<String> = old.map(|model| printable(&model.label)).collect();
-        (!old.is_empty() && !self.drafts().is_empty()).then(|| {
-            let verb = if old.len() == 1 { "was" } else { "were" };
-            let old = list(old);
-            format!(
-                "{old} {verb} evaluated before acceptance was recorded: evaluate again to see it."
-            )
-        })
+    /// Returns true if texts show the drafts: they are about answers. Pages and JSON always do.
+    pub(super) fn shows_drafts(&self) -> bool {
+        self.models.iter().any(|model| model.measures_answers())
     }
 
+    /// Explains the table of drafts, and names the models that are not in it; empty without drafts.
+    pub(in crate::report) fn draft_notes(&self) -> Vec<String> {
+        let drafts = self.drafts();
+        if drafts.is_empty() {
+            return Vec::new();
+        }
+        let mut notes = vec![format!(
+            "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
+             original's own."
+        )];
+        if self.has_sizes_to_draft() {
+            notes.push(AS_A_DRAFT.to_owned());
+        }
+        let named = |is: &dyn Fn(&ComparedModel) -> bool| {
+            let models = self.models.iter().filter(|model| is(model));
+            let labels: Vec<String> = models.map(|model| printable(&model.label)).collect();
+            let be = if labels.len() == 1 { "is" } else { "are" };
+            (!labels.is_empty()).then(|| (list(labels), be))
+        };
+        let is_drawn = |model: &ComparedModel| drafts.iter().any(|of| of.label == model.label);
+        let is_a_run = |model: &ComparedModel| {
+            let has_acceptance = model.summary.acceptance.is_some();
+            has_acceptance && !model.is_reference_model && !is_drawn(model)
+        };
+        notes.extend(named(&is_a_run).map(|(runs, be)| {
+            format!("{runs} {be} not in the table: it has each file once, whatever its KV cache.")
+        }));
+        let is_old = |model: &ComparedModel| {
+            model.summary.acceptance.is_none() && model.mean_kld().is_some()
+        };
+        notes.extend(named(&is_old).map(|(old, be)| {
+            format!("{old} {be} not in the table: evaluate again to see acceptance, which older versions did not record.")
+        }));
+        notes
+    }
     /// Returns true if there are drafts of several sizes to choose from.
-    pub(in crate::report) fn has_sizes_to_draft(&self) -> bool {
+    fn has_sizes_to_draft(&self) -> bool {
         let drafts = self.drafts().into_iter();
         let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());
         sizes
@@ -231,17 +250,47 @@ mod tests {
         // A sidecar of kl 0.1.0.
         of.models[0].is_reference_model = false;
         of.models[0].summary.acceptance = None;
-        let why = "tiny-f16 was evaluated before acceptance was recorded";
-        assert!(of.text(FULL).contains(why), "{}", of.text(FULL));
+        let why = "tiny-f16 is not in the table: evaluate again";
+        let one_line = |text: String| text.replace('\n', " ");
+        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
         assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
         // Two runs of one.
         of.models[2].model = of.models[1].model.clone();
         assert_eq!(labels(&of), ["tiny-q4_K_M"]);
+        let why = "tiny-iq4_xs is not in the table: it has each file once";
+        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(page.contains(why));
         of.models.remove(0);
         for shown in [of.text(FULL), of.markdown(false)] {
             assert!(!shown.contains(ACCEPTED), "{shown}");
         }
         let page = crate::report::page::html(&of).unwrap();
         assert!(!page.contains("Drafted tokens that are accepted"));
+    }
+
+    /// Only the page, the JSON and the whole report show drafts of plain texts.
+    #[test]
+    fn drafts_are_shown_where_answers_are_measured() {
+        let brief = View {
+            full: false,
+            ..FULL
+        };
+        let mut of = comparison();
+        assert!(of.text(brief).contains("3 drafted"));
+        for model in &mut of.models {
+            model.summary.identical_output = None;
+        }
+        // Answers without greedy ones have spans.
+        assert!(of.text(brief).contains(ACCEPTED));
+        for model in &mut of.models {
+            model.breakdown.by_span.clear();
+        }
+        for shown in [of.text(brief), of.markdown(false)] {
+            assert!(!shown.contains("draft"), "{shown}");
+        }
+        assert!(of.text(FULL).contains(ACCEPTED));
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(page.contains("Drafted tokens that are accepted"));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::breakdown::{self, Cells, title};
 use super::caches::CachesTable;
-use super::in_use::{self, AS_A_DRAFT};
+use super::in_use;
 use super::text::{clusters, marks};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
@@ -130,10 +130,10 @@ impl Comparison {
     }
 
     fn markdown_in_use(&self, out: &mut String) {
-        for (title, of) in [
-            (self.identical_title(), self.identical_table(" ")),
-            (in_use::ACCEPTED.to_owned(), self.acceptance_table(" ")),
-        ] {
+        let identical = Some((self.identical_title(), self.identical_table(" ")));
+        let drafts = || (in_use::ACCEPTED.to_owned(), self.acceptance_table(" "));
+        let drafts = self.shows_drafts().then(drafts);
+        for (title, of) in identical.into_iter().chain(drafts) {
             if of.rows.is_empty() {
                 continue;
             }
@@ -144,11 +144,10 @@ impl Comparison {
         if let Some(left_out) = self.answers_left_out() {
             let _ = writeln!(out, "\n{left_out}");
         }
-        if self.has_sizes_to_draft() {
-            let _ = writeln!(out, "\n{AS_A_DRAFT}");
-        }
-        if let Some(why) = self.without_acceptance() {
-            let _ = writeln!(out, "\n{}", escaped(&why));
+        if self.shows_drafts() {
+            for note in self.draft_notes() {
+                let _ = writeln!(out, "\n{}", escaped(&note));
+            }
         }
     }
 

@@ -33,7 +33,6 @@ pub const NEAR: f64 = 1.1;
 pub use csv::CSV_START;
 pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
-pub(super) use in_use::AS_A_DRAFT;
 pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::Names;
 pub use sizes::Sizes;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::timing::TimingInfo;
 use super::tokens::{DivergentToken, PromptReport, TokenColumns};
+use crate::input::PROMPT;
 use crate::report::condition::Verdict;
 use crate::stats::{Breakdown, Estimate, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 
@@ -102,6 +103,12 @@ pub struct ModelResult {
 }
 
 impl ModelResult {
+    /// Returns true if tokens of answers were measured: their reader may use the model as a draft.
+    pub fn measures_answers(&self) -> bool {
+        let mut spans = self.breakdown.by_span.iter();
+        self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT)
+    }
+
     /// The mean KLD with its clustered interval.
     pub fn mean_kld(&self) -> Option<Estimate> {
         Some(self.summary.kld.as_ref()?.mean.by_cluster())

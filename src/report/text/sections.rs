@@ -12,8 +12,8 @@ use crate::report::number::{
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
-    Acceptance, Agreement, Bin, DeltaP, Distribution, Estimate, IdenticalOutput, LogitSummary,
-    LogitsNotAvailable, Metric, Perplexity, Summary,
+    Acceptance, Agreement, Bin, DEFAULT_DRAFTED, DeltaP, Distribution, Estimate, IdenticalOutput,
+    LogitSummary, LogitsNotAvailable, Metric, Perplexity, Summary,
 };
 
 /// The quantiles that kl.py prints.
@@ -79,10 +79,8 @@ pub fn other_numbers(out: &mut Sheet, report: &ModelReport) {
     if let Some(agreement) = &summary.agreement {
         out.estimate("same top token", &agreement.ref_top1.estimate, percent);
     }
-    if let Some(acceptance) = &summary.acceptance
-        && summary.identical_output.is_some()
-    {
-        out.estimate("drafted tokens accepted", &acceptance.mean, percent);
+    if report.measures_answers() {
+        accepted_in_a_round(out, summary.acceptance.as_ref());
     }
     if let Some(of) = &summary.perplexity {
         let ratio = of.ratio.clustered.around(of.ratio.value);
@@ -170,17 +168,16 @@ pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
     out.estimate("same top token", &agreement.ref_top1.estimate, percent);
 }
 
-/// The lengths of drafts that the report shows.
-const DRAFTED: [u32; 3] = [4, 8, 16];
-
 pub fn acceptance(out: &mut Sheet, acceptance: &Acceptance) {
     out.title("Acceptance of drafted tokens, at temperature 1");
     out.estimate("accepted", &acceptance.mean, percent);
-    for n_drafted in DRAFTED {
-        if let Some(accepted) = acceptance.of_drafted(n_drafted) {
-            let name = format!("of {n_drafted} drafted in a row");
-            out.estimate(&name, accepted, |n| fixed(n, 3));
-        }
+    accepted_in_a_round(out, Some(acceptance));
+}
+
+fn accepted_in_a_round(out: &mut Sheet, acceptance: Option<&Acceptance>) {
+    if let Some(accepted) = acceptance.and_then(|of| of.of_drafted(DEFAULT_DRAFTED)) {
+        let name = format!("accepted of {DEFAULT_DRAFTED} drafted tokens");
+        out.estimate(&name, accepted, |n| fixed(n, 3));
     }
 }
 

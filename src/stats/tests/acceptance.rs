@@ -2,7 +2,7 @@
 
 use kl_formats::TokenRecord;
 
-use super::super::oracle::{assert_close, records, summary};
+use super::super::oracle::{assert_close, records, splitmix_normals, summary};
 use super::super::{ClusterRule, Estimate};
 use super::Acceptance;
 
@@ -28,19 +28,92 @@ fn values(acceptance: &Acceptance) -> Vec<f64> {
 }
 
 #[test]
-fn a_draft_ends_at_the_first_token_that_is_not_accepted() {
+fn rounds_begin_after_the_token_that_the_original_adds() {
     let records = window(0, &[(7, 0.5), (8, 1.0), (9, 0.25)]);
     let got = of(&records).unwrap();
-    // The means of one, two and three acceptances in a row.
-    let means = [(0.5 + 1.0 + 0.25) / 3.0, (0.5 + 0.25) / 2.0, 0.125];
-    let expected = [means[0], means[0] + means[1], means.iter().sum()];
+    let expected = [
+        // Starts at 7 for sure, at 8 if 7 is refused, at 9 if 7 is accepted: 8 then follows as the
+        // original's own.
+        (0.5 + 0.5 * 1.0 + 0.5 * 0.25) / 2.0,
+        // At 7, and at 8 if 7 is refused; 9 has no second token.
+        ((0.5 + 0.5) + 0.5 * (1.0 + 0.25)) / 1.5,
+        0.5 + 0.5 + 0.125,
+    ];
     for (got, expected) in values(&got).into_iter().zip(expected) {
         assert_close(got, expected, 1e-15);
     }
     assert_eq!(got.drafted.len(), 3);
-    assert_eq!((got.mean, got.mean.lo), (got.drafted[0].accepted, None));
+    assert_close(got.mean.value, (0.5 + 1.0 + 0.25) / 3.0, 1e-15);
+    assert_eq!((got.mean.lo, got.drafted[0].accepted.lo), (None, None));
     assert_close(got.of_drafted(3).unwrap().value, expected[2], 1e-15);
     assert_eq!(got.of_drafted(4), None);
+}
+
+/// The rounds of drafts of `n` tokens where these are accepted, and the tokens that they accept.
+fn follow(is_accepted: &[bool], n: usize) -> [f64; 2] {
+    let (mut start, mut sums) = (0, [0.0; 2]);
+    while let Some(draft) = is_accepted.get(start..start + n) {
+        let accepted = draft.iter().take_while(|is| **is).count();
+        sums[0] += 1.0;
+        sums[1] += accepted as f64;
+        start += accepted + 1;
+    }
+    sums
+}
+
+#[test]
+fn the_recursion_is_exact() {
+    let acceptances = [0.9, 0.3, 1.0, 0.75, 0.1, 0.6, 0.95, 0.5];
+    let tokens: Vec<(u32, f64)> = (0..).zip(acceptances).collect();
+    let got = of(&window(0, &tokens)).unwrap();
+    for (got, n) in values(&got).into_iter().zip(1..=acceptances.len()) {
+        // Each way in which tokens may be accepted or refused.
+        let mut sums = [0.0; 2];
+        for way in 0..1_u32 << acceptances.len() {
+            let is_accepted: Vec<bool> = (0..8).map(|i| way >> i & 1 == 1).collect();
+            let each = is_accepted.iter().zip(acceptances);
+            let p: f64 = each.map(|(is, x)| if *is { x } else { 1.0 - x }).product();
+            for (sum, of) in sums.iter_mut().zip(follow(&is_accepted, n)) {
+                *sum += p * of;
+            }
+        }
+        assert_close(got, sums[1] / sums[0], 1e-14);
+    }
+}
+
+/// Difficulty that stays for a while: the logits of acceptances are an autoregression.
+#[test]
+fn matches_simulated_rounds() {
+    let mut normals = splitmix_normals(36);
+    let mut normal = || normals.next().unwrap();
+    for correlation in [0.0, 0.5, 0.9_f64] {
+        let mut sums = [[0.0; 2]; 3];
+        let mut records = Vec::new();
+        for number in 0..200 {
+            let mut level = normal();
+            let tokens: Vec<(u32, f64)> = (0..200)
+                .map(|position| {
+                    let innovation = (1.0 - correlation * correlation).sqrt() * normal();
+                    level = correlation * level + innovation;
+                    (position, 1.0 / (1.0 + (-1.5 - 1.5 * level).exp()))
+                })
+                .collect();
+            for _ in 0..5 {
+                // The angle of two normals is uniform.
+                let mut uniform = || 0.5 + normal().atan2(normal()) / std::f64::consts::TAU;
+                let accepted: Vec<bool> = tokens.iter().map(|(_, x)| uniform() < *x).collect();
+                for (sums, n) in sums.iter_mut().zip([3, 8, 16]) {
+                    let of = follow(&accepted, n);
+                    (sums[0], sums[1]) = (sums[0] + of[0], sums[1] + of[1]);
+                }
+            }
+            records.extend(window(number, &tokens));
+        }
+        let got = of(&records).unwrap();
+        for ([rounds, accepted], n) in sums.into_iter().zip([3, 8, 16]) {
+            assert_close(got.of_drafted(n).unwrap().value, accepted / rounds, 0.02);
+        }
+    }
 }
 
 /// Drafts do not reach over a gap between positions, a token that is left out, one of unknown
@@ -54,8 +127,10 @@ fn drafts_have_no_gaps() {
     let got = of(&tokens).unwrap();
     let mean = (4.0 * 0.5 + 1.0 + 0.125) / 6.0;
     assert_close(got.mean.value, mean, 1e-15);
+    // Only the first two follow each other.
     assert_eq!(got.drafted.len(), 2);
-    assert_close(values(&got)[1], mean + 0.5, 1e-15);
+    assert_close(values(&got)[0], (4.0 * 0.5 + 0.5 + 0.125) / 5.5, 1e-15);
+    assert_close(values(&got)[1], 1.0, 1e-15);
 }
 
 #[test]

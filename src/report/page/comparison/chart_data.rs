@@ -48,11 +48,14 @@ struct ChartModel<'c> {
     groups: &'c [Bin],
     #[serde(skip_serializing_if = "<[Bin]>::is_empty")]
     spans: &'c [Bin],
+    /// The size of its file, if it could draft for the original.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<f64>,
     /// The share of drafted tokens that are accepted.
     accepted: Option<f64>,
     accepted_lo: Option<f64>,
     accepted_hi: Option<f64>,
-    /// The tokens accepted of drafts of 1, 2, 3 and so on.
+    /// The tokens that a round accepts of drafts of 1, 2, 3 and so on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     drafted: Vec<f64>,
     /// The share of greedy answers that are still the same: points of tokens, share, and its ends.
@@ -64,7 +67,11 @@ impl<'c> ChartData<'c> {
     /// `front`: the steps of the Pareto front.
     pub fn of(comparison: &'c Comparison, front: &[Step<'c>], unit: SizeUnit) -> Self {
         let sizes = comparison.sizes();
-        let model = |model| ChartModel::of(model, sizes.bytes(model), unit.bytes);
+        let drafts = comparison.drafts();
+        let model = |model: &'c ComparedModel| {
+            let is_draft = drafts.iter().any(|draft| draft.label == model.label);
+            ChartModel::of(model, sizes.bytes(model), unit.bytes, is_draft)
+        };
         Self {
             unit: unit.symbol,
             window: comparison.reference.unit(),
@@ -83,12 +90,11 @@ impl<'c> ChartData<'c> {
 }
 
 impl<'c> ChartModel<'c> {
-    fn of(model: &'c ComparedModel, size: Option<u64>, unit_bytes: f64) -> Self {
+    fn of(model: &'c ComparedModel, size: Option<u64>, unit_bytes: f64, is_draft: bool) -> Self {
         let mean = model.mean_kld();
         let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
-        let acceptance = model.summary.acceptance.as_ref();
-        // The original does not draft for itself.
-        let acceptance = acceptance.filter(|_| !model.is_reference_model);
+        let in_units = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / unit_bytes);
+        let acceptance = model.summary.acceptance.as_ref().filter(|_| is_draft);
         let accepted = acceptance.map(|of| of.mean);
         let drafted = acceptance.iter().flat_map(|of| &of.drafted);
         let identical = model.summary.identical_output.as_ref();
@@ -98,7 +104,7 @@ impl<'c> ChartModel<'c> {
             floor: model.is_noise_floor,
             front: model.pareto,
             near: model.indistinguishable_from_best,
-            size: size.map(|size| size as f64 / unit_bytes),
+            size: in_units(size),
             kld: mean.and_then(|mean| finite(mean.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.lo)),
             hi: mean.and_then(|mean| on_log_scale(mean.hi)),
@@ -111,6 +117,7 @@ impl<'c> ChartModel<'c> {
             position: &model.breakdown.by_position,
             groups: &model.breakdown.by_group,
             spans: &model.breakdown.by_span,
+            file: in_units(model.model.shown_bytes().filter(|_| is_draft)),
             accepted: accepted.map(|of| of.value),
             accepted_lo: accepted.and_then(|of| of.lo),
             accepted_hi: accepted.and_then(|of| of.hi),

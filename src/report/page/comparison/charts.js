@@ -243,13 +243,13 @@ const charts = withData(page => page.models, {
     },
 
     drafts: page => {
-        const models = page.models.filter(model => !model.floor && model.size > 0 && model.accepted !== null);
+        const models = page.models.filter(model => model.file > 0 && model.accepted !== null);
         const withInterval = models.filter(model => model.accepted_lo !== null && model.accepted_hi !== null);
         return {
             height: 340,
             data: {values: models},
             encoding: {
-                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
+                x: {field: "file", type: "quantitative", title: `file, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
                 y: {field: "accepted", type: "quantitative", title: "drafted tokens that are accepted", scale: {zero: false, nice: false, padding: 20}, axis: {format: ".5~p", tickCount: 6}},
             },
             layer: [
@@ -261,7 +261,7 @@ const charts = withData(page => page.models, {
                 {
                     mark: {type: "point", filled: true, size: isLong(page.models) ? 60 : 90, opacity: 1, color: "var(--front)", stroke: "var(--paper)", strokeWidth: 1},
                     encoding: {
-                        tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, {field: "accepted", title: "accepted", format: ".2%"},
+                        tooltip: [label, {field: "file", title: `file, ${page.unit}`, format: ".3~f"}, {field: "accepted", title: "accepted", format: ".2%"},
                             {field: "accepted_lo", title: "interval from", format: ".2%"}, {field: "accepted_hi", title: "to", format: ".2%"}],
                     },
                 },
@@ -277,7 +277,7 @@ const charts = withData(page => page.models, {
             {window: [{op: "sum", field: "one", as: "x"}], groupby: ["label"]}],
         encoding: {
             x: {field: "x", type: "quantitative", title: "drafted tokens", scale: {zero: false, nice: false}, axis: {format: "d", tickMinStep: 1, ...fewTicks}},
-            y: {field: "y", type: "quantitative", title: "accepted in a row, on average", scale: {nice: true}, axis: {format: "~r", tickCount: 6}},
+            y: {field: "y", type: "quantitative", title: "accepted in a round, on average", scale: {nice: true}, axis: {format: "~r", tickCount: 6}},
         },
         layer: lines([label, {field: "x", title: "drafted", format: "d"}, {field: "y", title: "accepted", format: ".2f"}]),
     }),

@@ -12,9 +12,9 @@ use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 
 use super::Page;
-use crate::report::comparison::{AS_A_DRAFT, ComparedModel, Comparison};
+use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::sampled_answers;
-use crate::stats::{FEW_TOKENS, Ratio};
+use crate::stats::{DEFAULT_DRAFTED, FEW_TOKENS, Ratio};
 use chart_data::ChartData;
 
 /// The page of a comparison: a whole HTML document, which loads nothing else.
@@ -42,6 +42,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         let more = of_each.filter(|of| comparison.loses_more(of));
         more.map(|of| [m.label.clone(), of.label.clone()])
     });
+    let drafts = comparison.drafts().into_iter();
+    let drafts = drafts.map(|m| (label(m), m.model.shown_bytes()));
     let values = context! {
         kl_version => comparison.versions.kl_version,
         c => Value::from(Serde(comparison)),
@@ -63,12 +65,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more.collect::<Vec<_>>(),
-        drafts => comparison.drafts().into_iter().map(label).collect::<Vec<_>>(),
+        drafts => drafts.collect::<BTreeMap<_, _>>(),
+        draft_notes => comparison.draft_notes(),
+        drafted => DEFAULT_DRAFTED,
         identical_title => comparison.identical_title(),
         answers_left_out => comparison.answers_left_out(),
-        has_sizes_to_draft => comparison.has_sizes_to_draft(),
-        AS_A_DRAFT,
-        without_acceptance => comparison.without_acceptance(),
         sampled_answers => reference.sampling.as_ref().map(sampled_answers),
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
