@@ -43,7 +43,7 @@ pub fn sentence(of: &IdenticalOutput) -> String {
 }
 
 /// Where the answers that differ do so: `half of those within 16`. `None` if none does.
-pub fn half(of: &IdenticalOutput) -> Option<String> {
+fn half(of: &IdenticalOutput) -> Option<String> {
     let tokens = of.half_differ_within?;
     Some(match (of.n_differ, tokens) {
         (1, tokens) => format!("at token {}", count(tokens.into())),
@@ -60,8 +60,20 @@ pub fn same_to(of: &IdenticalOutput) -> String {
     format!("to the end{}", cut.unwrap_or_default())
 }
 
+/// The title of a table of several models. The cut is the reference's, so it is the same for all.
+pub fn title(of: &IdenticalOutput) -> String {
+    format!("Greedy answers that are the original's {}", same_to(of))
+}
+
+/// Says how many answers are left out, and why; near ties are the same for all models.
+pub fn left_out<'o>(of: impl IntoIterator<Item = &'o IdenticalOutput>) -> Option<String> {
+    let mut said: Vec<String> = of.into_iter().filter_map(left_out_of).collect();
+    said.dedup();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
 /// Says how many answers are left out, and why: `2 of 40 left out: near ties`.
-pub fn left_out(of: &IdenticalOutput) -> Option<String> {
+fn left_out_of(of: &IdenticalOutput) -> Option<String> {
     let reasons = [
         (of.n_near_ties, "near ties"),
         (of.n_unknown, "not finite"),
@@ -143,13 +155,13 @@ mod tests {
     #[test]
     fn what_is_left_out_is_said() {
         let mut of = sample::identical(4.0);
-        assert_eq!(left_out(&of), None);
+        assert_eq!(left_out([&of]), None);
         of.n_answers = 38;
         of.n_near_ties = 2;
-        assert_eq!(left_out(&of).unwrap(), "2 of 40 left out: near ties");
+        assert_eq!(left_out([&of, &of]).unwrap(), "2 of 40 left out: near ties");
         of.n_unknown = 1;
         let both = "3 of 41 left out: 2 near ties, 1 not finite";
-        assert_eq!(left_out(&of).unwrap(), both);
+        assert_eq!(left_out([&of]).unwrap(), both);
         (of.n_answers, of.n_differ, of.n_ended) = (0, 0, 0);
         assert_eq!(sentence(&of), "No greedy answer counts");
     }

@@ -21,8 +21,8 @@ pub(super) struct Answer {
     pub(super) differs_at: Option<u32>,
     /// The reference's model ended it: it was not cut.
     pub(super) has_ended: bool,
-    /// Two tokens are so nearly tied that the reference's own row, computed in another batch, chooses
-    /// another one than its answer.
+    /// Two tokens are so nearly tied that the reference's own row, computed in another batch or stored in
+    /// 16 bits, chooses another one than its answer.
     pub(super) has_near_tie: bool,
     /// Before any token differs, a row is missing or not finite.
     pub(super) is_unknown: bool,

@@ -24,8 +24,9 @@ const CURVE_POINTS: usize = 200;
 pub struct IdenticalOutput {
     /// The greedy answers that count: all but those left out, which the next three keys count.
     pub n_answers: u64,
-    /// Answers left out because the reference's own row, computed in another batch, chooses another token
-    /// than the answer has: two are nearly tied. Whether the evaluated model agrees there does not matter.
+    /// Answers left out because the reference's own row, computed in another batch or stored in 16 bits,
+    /// chooses another token than the answer has: two are nearly tied. What the evaluated model chooses
+    /// does not matter.
     pub n_near_ties: u64,
     /// Answers left out because a row before the first token that differs is missing or not finite.
     pub n_unknown: u64,

@@ -72,7 +72,7 @@ fn of_records(session: &Session, name: &str) -> BTreeMap<u32, Option<usize>> {
 #[test]
 fn a_quants_own_answers_differ_where_its_sidecar_says() {
     const N: usize = 100;
-    let generate = "--generate 48 -np 1 -b 1 -ub 1";
+    let generate = "--generate 48 -np 1 -b 1 -ub 1 --encoding f32";
     let session = with_reference(N, generate);
     let of_reference = answers(&session, "ref.gz");
     for quant in ["q8", "q4", "q2"] {
@@ -109,7 +109,7 @@ fn a_quants_own_answers_differ_where_its_sidecar_says() {
 fn cuts_of_the_same_answers_have_the_same_shares() {
     const N: usize = 30;
     const CUTS: [u64; 3] = [48, 24, 12];
-    let one_by_one = "-np 1 -b 1 -ub 1";
+    let one_by_one = "-np 1 -b 1 -ub 1 --encoding f32";
     let session = with_reference(N, &format!("--generate 12 {one_by_one}"));
     // A token that many answers have.
     let all = answers(&session, "ref.gz").concat();
@@ -123,7 +123,7 @@ fn cuts_of_the_same_answers_have_the_same_shares() {
         ));
         let ended = answers(&session, "ref.gz").into_iter();
         let n_ended = ended.filter(|answer| answer.last() == Some(&end)).count() as u64;
-        session.ok("-m q4.gguf -r ref.gz --no-sidecar --json q4.json -q");
+        session.ok("-m q4.gguf -r ref.gz --no-sidecar --json q4.json --force -q");
         let of = session.read_json("q4.json")["models"][0]["identical_output"].take();
         let [n_differ, n_same] = ["n_differ", "n_ended"].map(|key| of[key].as_u64().unwrap());
         assert!(

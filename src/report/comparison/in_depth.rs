@@ -9,10 +9,11 @@ use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
 use super::text::{clusters as clusters_text, signed};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
-use crate::report::identical_output::{half, left_out, same_to};
+use crate::report::identical_output::{left_out, title};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns, hanging, laid_out, wrapped};
 use crate::report::number::{
-    count, ends, or_undefined, p_value, percent, printable, ratio, short_kld, short_percent,
+    count, count_of, ends, or_undefined, p_value, percent, printable, ratio, short_kld,
+    short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
@@ -271,24 +272,25 @@ impl InDepth {
     fn in_use(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         let models = [(a, &self.a), (b, &self.b)];
         let with = |has: fn(&InDepthModel) -> bool| models.iter().any(|(_, model)| has(model));
-        let mut identical = models
-            .iter()
-            .filter_map(|(_, of)| of.identical_output.as_ref());
-        if let Some(of) = identical.next() {
-            out.title(&format!(
-                "Greedy answers that are the original's {}",
-                same_to(of)
-            ));
+        let both = [&self.a, &self.b].into_iter();
+        let answers: Vec<_> = both.filter_map(|of| of.identical_output.as_ref()).collect();
+        if let Some(of) = answers.first() {
+            out.title(&title(of));
         }
         for (name, model) in models {
             if let Some(of) = &model.identical_output {
                 let same = of.same_to_the_end.map(|same| estimate(&same, percent));
                 let [n, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
-                let mut pieces = vec![format!("{n} of {all}  {}", same.unwrap_or_default())];
-                pieces.extend(half(of));
-                pieces.extend(left_out(of));
-                out.line(name, &pieces.join("; "));
+                let half = of.half_differ_within.map(|n| {
+                    let tokens = count_of(n.into(), "token");
+                    format!("; half of the others within {tokens}")
+                });
+                let (same, half) = (same.unwrap_or_default(), half.unwrap_or_default());
+                out.line(name, &format!("{n} of {all}  {same}{half}"));
             }
+        }
+        if let Some(why) = left_out(answers) {
+            out.text.push_str(&hanging("  ", 2, &why));
         }
         // Of plain text, few ask how a draft would do.
         if !view.full && !with(|model| model.measures_answers) {

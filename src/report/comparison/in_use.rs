@@ -3,7 +3,7 @@
 use super::names::Names;
 use super::sentence::list;
 use super::{ComparedModel, Comparison};
-use crate::report::identical_output::{left_out, same_to};
+use crate::report::identical_output::{left_out, title};
 use crate::report::layout::{View, columns, wrapped};
 use crate::report::number::{
     bytes, count, count_of, ends, fixed, or_undefined, printable, short_percent,
@@ -140,15 +140,12 @@ impl Comparison {
 
     /// The title of the table of greedy answers. The cut is the reference's, so it is the same for all.
     pub(in crate::report) fn identical_title(&self) -> String {
-        let to = self.identical().next().map(same_to).unwrap_or_default();
-        format!("Greedy answers that are the original's {to}")
+        self.identical().next().map(title).unwrap_or_default()
     }
 
     /// Says how many greedy answers are left out, and why; near ties are the same for all models.
     pub(in crate::report) fn answers_left_out(&self) -> Option<String> {
-        let mut said: Vec<String> = self.identical().filter_map(left_out).collect();
-        said.dedup();
-        (!said.is_empty()).then(|| format!("{}.", said.join("; ")))
+        left_out(self.identical())
     }
 
     /// The models that could draft for the original, of which each file counts once, whatever its KV

@@ -26,7 +26,7 @@ pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
         let or_cut = of.cut_at.map_or("", |_| " or cut");
         out.estimate(&format!("same to the end{or_cut}"), same, percent);
     }
-    let left_out = left_out(of).unwrap_or_default();
+    let left_out = left_out([of]).unwrap_or_default();
     out.value("greedy answers", &count(of.n_answers), &left_out);
 }
 
