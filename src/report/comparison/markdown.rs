@@ -186,33 +186,19 @@ impl Comparison {
         let acceptance = model.summary.acceptance.as_ref();
         let accepted = acceptance.map(|of| of.mean.value);
         let identical = model.summary.identical_output.as_ref();
-        let identical = identical.and_then(|of| of.same_to_the_end);
-        let identical = identical.map(|of| of.value);
+        let identical = identical.and_then(|of| Some(of.same_to_the_end?.value));
+        let same_answers = "Greedy answers that stay the same";
+        let (same_top, ppl_ratio) = (model.same_top(), model.ppl_ratio());
         let mut metrics = String::new();
         let (divergence, share) = ("nats, lower is better", "share, higher is better");
-        let ratio = "nearer to 1 is better";
+        let nearer = "nearer to 1 is better";
         for (kind, name, unit, value) in [
             ("kl_divergence", "Mean KL divergence", divergence, mean),
             ("kl_divergence", quantile, divergence, model.q99()),
-            (
-                "top_token_agreement",
-                "Same top token",
-                share,
-                model.same_top(),
-            ),
-            (
-                "perplexity_ratio",
-                "Perplexity ratio",
-                ratio,
-                model.ppl_ratio(),
-            ),
+            ("top_token_agreement", "Same top token", share, same_top),
+            ("perplexity_ratio", "Perplexity ratio", nearer, ppl_ratio),
             ("acceptance", "Accepted of drafted tokens", share, accepted),
-            (
-                "identical_output",
-                "Greedy answers that stay the same",
-                share,
-                identical,
-            ),
+            ("identical_output", same_answers, share, identical),
         ] {
             if let Some(value) = value.filter(|value| value.is_finite()) {
                 let name = quoted(&format!("{name} ({unit}), {}", model.label));
