@@ -20,7 +20,7 @@ use crate::report::comparison::{
     RatioToBest, Sizes,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
-use crate::stats::{ClusterRule, Clusters, Confidence, Paired, Ratio, SpanRatio};
+use crate::stats::{ClusterRule, Clusters, Confidence, Paired, SpanRatio};
 use comparable::not_comparable;
 pub use files::is_listed;
 pub use row::Row;
@@ -233,36 +233,15 @@ impl Comparer {
     ) -> Result<()> {
         let best = comparison.best().map(|best| best.index);
         let pairs = pairs(&comparison.models, best);
-        let is_noise = |index| {
-            let mut models = comparison.models.iter();
-            models.any(|model| model.index == index && comparison.is_noise(model))
-        };
         let compared = pairs.into_par_iter().map(|(kind, a, b)| {
             watch.check()?;
             let rows = self.rows.get(&a).zip(self.rows.get(&b));
-            let is_noise = is_noise(b);
-            let mut paired = rows.and_then(|(a, b)| {
+            let paired = rows.and_then(|(a, b)| {
                 Paired::of(&a.runs, &a.klds, &b.klds, clusters, self.confidence)
             });
-            if let Some(paired) = paired.as_mut().filter(|_| is_noise) {
-                paired.ratio = paired.ratio.map(Ratio::p_alone);
-            }
-            let has_spans = kind == PairKind::Best && !is_noise;
-            let of_spans = rows.filter(|_| has_spans).map(|(a, b)| {
+            let of_spans = rows.filter(|_| kind == PairKind::Best).map(|(a, b)| {
                 let (tokens, names) = ((a.runs.as_slice(), &a.spans), &a.header().spans);
-                let (of_a, of_b) = (&a.klds, &b.klds);
-                let mut of_spans =
-                    SpanRatio::of_each(tokens, names, of_a, of_b, clusters, self.confidence);
-                let bins = &b.model.breakdown.by_span;
-                for of in &mut of_spans {
-                    let bin = bins.iter().find(|bin| bin.label == of.label);
-                    let mean = bin.and_then(|bin| bin.kld);
-                    if mean.is_some_and(|mean| comparison.is_noise_kld(mean.value)) {
-                        of.ratio = of.ratio.map(Ratio::p_alone);
-                        of.to_others = None;
-                    }
-                }
-                of_spans
+                SpanRatio::of_each(tokens, names, &a.klds, &b.klds, clusters, self.confidence)
             });
             Ok((kind, a, b, (paired, of_spans.unwrap_or_default())))
         });
@@ -300,6 +279,7 @@ impl Comparer {
                 })
             });
         comparison.pairs = pairs.collect();
+        comparison.drop_multiples_of_noise();
         comparison.mark_as_near();
         Ok(())
     }

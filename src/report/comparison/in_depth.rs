@@ -345,27 +345,25 @@ impl InDepth {
 
     /// Says how many times as far one of the two is as the other.
     fn sentence(&self, a: &str, b: &str) -> String {
-        let Some(of) = self.paired.ratio else {
-            return format!("{a} and {b} are exactly the original's equals on this text.");
+        let both = format!("{a} and {b}");
+        let beside_noise = |noise: &str, other: &str, kld: Option<f64>| {
+            let kld = or_undefined(kld, short_kld);
+            format!("{noise} is {AS_CAN_BE_MEASURED}; {other} has a mean KLD of {kld} nats.")
         };
-        if self.paired.nearer.n_ties == self.paired.n_tokens {
-            return same_everywhere(&format!("{a} and {b}"));
+        match [self.a.is_noise, self.b.is_noise] {
+            [true, true] => return format!("{both} are {AS_CAN_BE_MEASURED}."),
+            [true, false] => return beside_noise(a, b, self.b.mean_kld),
+            [false, true] => return beside_noise(b, a, self.a.mean_kld),
+            [false, false] => {}
         }
-        if self.a.is_noise && self.b.is_noise {
-            return format!("{a} and {b} are {AS_CAN_BE_MEASURED}.");
-        }
+        let are_same = self.paired.nearer.n_ties == self.paired.n_tokens;
+        let Some(of) = self.paired.ratio.filter(|_| !are_same) else {
+            return same_everywhere(&both);
+        };
         let (nearer, farther, of) = match of.value <= 1.0 {
-            true => ((a, &self.a), (b, &self.b), of.inverse()),
-            false => ((b, &self.b), (a, &self.a), of),
+            true => (a, b, of.inverse()),
+            false => (b, a, of),
         };
-        if nearer.1.is_noise {
-            let kld = or_undefined(farther.1.mean_kld, short_kld);
-            return format!(
-                "{} is {AS_CAN_BE_MEASURED}; {} has a mean KLD of {kld} nats.",
-                nearer.0, farther.0
-            );
-        }
-        let (nearer, farther) = (nearer.0, farther.0);
         let ends = ends(of.lo, of.hi, ratio);
         let times = format!("{} {ends}", ratio(of.value));
         let far = format!(
@@ -377,7 +375,7 @@ impl InDepth {
                 "{far} as {nearer}. One cluster cannot show whether that is more than chance."
             ),
             Some(p) if p < self.confidence.outside() => format!("{far} as {nearer}."),
-            Some(_) => format!("{a} and {b} cannot be told apart on this text: {far}."),
+            Some(_) => format!("{both} cannot be told apart on this text: {far}."),
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct ComparedModel {
     /// ranked, and where both are exactly the reference's equals.
     pub ratio_to_best: Option<RatioToBest>,
     /// The ratio of its mean KLD to the best model's on the tokens of each span; empty for the best
-    /// itself, for what is not ranked, where the best's mean is noise, and unless several spans have tokens.
+    /// itself, for what is not ranked, and unless several spans have tokens.
     pub ratio_to_best_by_span: Vec<SpanRatio>,
     /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not
     /// ranked.

@@ -1,6 +1,5 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
-use super::noise::ROUNDING;
 use super::{ComparedModel, Comparison};
 use crate::report::identical_output::same_to;
 use crate::report::number::{bytes, count, ends, percent_1, ratio, short_kld, short_percent};
@@ -129,31 +128,14 @@ impl Comparison {
         others: &[&ComparedModel],
         name: &impl Fn(&ComparedModel) -> String,
     ) -> String {
-        let is_equal =
-            |model: &ComparedModel| model.mean_kld().is_some_and(|mean| mean.value == 0.0);
-        let is_exact = is_equal(best);
-        let is_one = |model: &&ComparedModel| {
-            if is_exact {
-                is_equal(model)
-            } else {
-                self.is_noise(model)
-            }
-        };
-        let equals = others.iter().copied().filter(is_one);
+        let equals = others.iter().copied().filter(|model| self.is_noise(model));
         let equals: Vec<String> = [best].into_iter().chain(equals).map(name).collect();
-        let [are, equal] = match equals.len() {
-            1 => ["is", "equal"],
-            _ => ["are", "equals"],
-        };
-        let who = list(equals);
-        if is_exact {
-            return format!("{who} {are} exactly the original's {equal} on this text.");
-        }
-        let why = match self.is_floor_noise() {
-            true => "the original, run again, is about as far from itself".to_owned(),
-            false => format!("a mean KLD below {ROUNDING:e} nats is rounding"),
-        };
-        format!("{who} {are} {AS_CAN_BE_MEASURED}: {why}.")
+        let are = if equals.len() == 1 { "is" } else { "are" };
+        format!(
+            "{} {are} {AS_CAN_BE_MEASURED}: {}.",
+            list(equals),
+            self.why_noise()
+        )
     }
 
     /// Names the models other than the best that have the same KLDs as another.
@@ -252,14 +234,10 @@ impl Comparison {
             ));
         }
         if !may_be_chance.is_empty() {
-            let show = if may_be_chance.len() == 1 {
-                "shows"
-            } else {
-                "show"
-            };
+            let s = if may_be_chance.len() == 1 { "s" } else { "" };
             let who = names(may_be_chance);
             said.push(format!(
-                "{who} {show} no gain over a model that is no larger."
+                "{who} show{s} no gain over a model that is no larger."
             ));
         }
         said
