@@ -192,11 +192,11 @@ impl Comparer {
         let is_ranked = |row: &Row| !row.model.is_noise_floor && row.model.n_left_out() == fewest;
         let has_ranked = rows.iter().any(|row| is_ranked(row));
         let ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
-        let of_each: Vec<f64> = ranked
-            .filter_map(|row| row.windows.autocorrelation())
-            .collect();
+        let windows = Vec::from_iter(ranked.map(|row| &row.windows));
+        let of_each = windows.iter().filter_map(|of| of.autocorrelation());
+        let of_each = Vec::from_iter(of_each);
         let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
-        let windows = &rows.first()?.windows;
+        let windows = windows.first()?;
         let mean = Some(mean).filter(|mean| mean.is_finite());
         Some(Clusters::chosen_by(windows, self.rule, mean))
     }
