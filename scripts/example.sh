@@ -19,7 +19,7 @@ cp fixtures/tiny-f16.gguf pruned.gguf
 chmod u+w pruned.gguf
 dd if=/dev/zero of=pruned.gguf bs=32 seek=74595 count=512 conv=notrunc 2>/dev/null
 ln -s fixtures/architectures/mixtral.gguf moe-fp16.gguf
-ln -s fixtures/architectures/mixtral.gguf moe-q4.gguf
+ln -s fixtures/architectures/mixtral-q4_0.gguf moe-q4.gguf
 ln -s fixtures/peers/mlx-kld-f16.npz fp16.npz
 ln -s fixtures/peers/mlx-kld-q2_K.npz q2.npz
 mkdir quants
