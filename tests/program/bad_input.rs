@@ -97,18 +97,18 @@ fn what_editors_on_windows_add_to_a_text_is_a_warning() {
         "dos.txt: begins with a byte order mark",
         "tail -c +4 dos.txt",
     ]);
-    assert_eq!(run.stderr.lines().count(), 2);
+    // And of few windows.
+    assert_eq!(run.stderr.lines().count(), 3);
+    let is_of_lines = |text: &str| text.contains("CR LF") || text.contains("byte order mark");
     // Neither is in prompts that are lines, nor in other texts.
     let prompts = session.ok("-m @f16 --prompts dos.txt --no-chat-template -w p.gz -q");
-    assert_eq!(prompts.stderr, "");
+    assert!(!is_of_lines(&prompts.stderr), "{}", prompts.stderr);
     session.write(
         "unix.txt",
         dos.replace('\r', "").trim_start_matches('\u{feff}'),
     );
-    assert_eq!(
-        session.ok("-m @f16 -t unix.txt -w u.gz -c 64 -q").stderr,
-        ""
-    );
+    let unix = session.ok("-m @f16 -t unix.txt -w u.gz -c 64 -q");
+    assert!(!is_of_lines(&unix.stderr), "{}", unix.stderr);
 }
 
 #[test]

@@ -267,7 +267,11 @@ const LEFT_OUT: &str = "...";
 /// Whether a block shows lines that were printed one after the other. What starts at the top of an output
 /// is all of it, unless the block says that lines are left out.
 fn is_shown_in(block: &str, printed: &str, of_line: fn(&str) -> String) -> bool {
-    let printed: Vec<String> = printed.lines().map(of_line).collect();
+    // A line about other work on the machine comes and goes.
+    let printed = printed
+        .lines()
+        .filter(|line| !line.contains("busy elsewhere"));
+    let printed: Vec<String> = printed.map(of_line).collect();
     let shown: Vec<String> = block.lines().map(of_line).collect();
     let mut rest = &printed[..];
     for part in shown.split(|line| line == LEFT_OUT) {

@@ -235,7 +235,7 @@ fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
 fn the_worst_tokens_are_shown_in_context() {
     let session = Session::new();
     session.reference("");
-    let run = session.ok("-m @q4 -r ref.gz -q --top-k 5 --json out.json");
+    let run = session.ok("-m @q4 -r ref.gz -q --full --top-k 5 --json out.json");
     let (_, shown) = run.stdout.split_once("Largest KL divergences").unwrap();
     let lines: Vec<&str> = shown.lines().skip(1).collect();
     assert_eq!(lines.len(), 15, "three lines each: {shown}");

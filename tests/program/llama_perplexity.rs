@@ -35,8 +35,9 @@ fn block(text: &str) -> Vec<(String, Vec<f64>)> {
 fn the_block_is_what_llama_perplexity_printed() {
     let session = Session::new();
     for quant in ["f16", "q8_0", "q4_K_M", "q2_K"] {
-        let line =
-            format!("-m @tiny-{quant}.gguf -r @base -q --no-sidecar --stats llama-perplexity");
+        let line = format!(
+            "-m @tiny-{quant}.gguf -r @base -q --no-sidecar --full --stats llama-perplexity"
+        );
         let ours = session.ok(&line);
         ours.prints(&["renormalises"]);
         let theirs = fixture(&format!("peers/llama-perplexity-kld-{quant}.txt"));

@@ -34,8 +34,10 @@ impl Names {
     }
 
     fn without(prefix: &str, labels: &[&str], line: usize) -> Self {
+        let mut seen = HashSet::new();
         let names = labels
             .iter()
+            .filter(|label| seen.insert(**label))
             .map(|label| ((*label).to_owned(), name(label, prefix)));
         Self {
             prefix: prefix.to_owned(),
