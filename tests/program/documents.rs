@@ -18,7 +18,14 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// The keys of version 1 that later documents lack.
-const REMOVED: [&str; 4] = ["design_effect", "kld_macro", "sign_test", "by_entropy"];
+const REMOVED: [&str; 6] = [
+    "design_effect",
+    "kld_macro",
+    "sign_test",
+    "by_entropy",
+    "windows_for_5_percent",
+    "windows_needed",
+];
 
 /// Which release wrote a document.
 #[derive(Clone, Copy, PartialEq)]

@@ -36,7 +36,7 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     let n_lines = |text: &str| text.lines().count();
     assert!(n_lines(&read.stdout) <= 30, "{}", read.stdout);
     let full = session.ok("-m @q4 -r ref.gz --full -q");
-    full.prints(&["effective tokens", "reverse KLD", "top 5"]);
+    full.prints(&["effective tokens", "reverse KLD", "RMS"]);
     assert!(n_lines(&full.stdout) > n_lines(&read.stdout));
     assert_eq!(
         session.files(),

@@ -67,7 +67,7 @@ fn a_condition_may_name_any_number_of_the_json() {
         ("kld.median", "/kld/quantiles/0/value"),
         ("kld.q50", "/kld/quantiles/0/value"),
         ("kld.q99", "/kld/quantiles/3/value"),
-        ("kld.q99.hi", "/kld/quantiles/3/hi"),
+        ("kld.q50.hi", "/kld/quantiles/0/hi"),
         ("kld.q99.9", "/kld/quantiles/4/value"),
         ("agreement.ref_top1.lo", "/agreement/ref_top1/lo"),
         ("perplexity.ln_ratio", "/perplexity/ln_ratio/value"),

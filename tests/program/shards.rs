@@ -258,7 +258,7 @@ fn parts_that_were_not_computed_alike_are_joined_with_a_warning() {
     // Another type of cache is another evaluation.
     session.ok(&format!("{read} --shard 1/2 -ctk q8_0 --force"));
     let merge = format!("merge p.kls {} {} -q", of_part(0, 2), of_part(1, 2));
-    session.fails(&merge, 1, &["type_k", "q8_0"]);
+    session.fails(&merge, 1, &["cached keys", "q8_0"]);
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn a_file_that_was_cut_off_is_continued_to_the_same_bytes() {
     session.fails(
         &format!("{other} --resume"),
         1,
-        &["encoding: \"hidden\" there, \"u16\" here"],
+        &["encoding: hidden there, u16 here"],
     );
 }
 
