@@ -309,7 +309,7 @@ fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
             .enumerate()
             .filter_map(|(i, line)| Some((i, place(line)?)));
         let (first, from) = known.next()?;
-        let (last, to) = known.last().unwrap_or((first, from));
+        let (last, to) = known.next_back().unwrap_or((first, from));
         let end = (to + part.len() - last).min(lines.len());
         Some(lines.get(from.saturating_sub(first)..end)?.join("\n"))
     });

@@ -256,7 +256,7 @@ fn the_original_among_them_changes_no_rank() {
         let tokens = Vec::from_iter(tokens);
         of.iter_mut().for_each(|of| spoil(of, &tokens, kld));
         let without = reported(&of);
-        let with = reported(&[&of[..], &[original.clone()]].concat());
+        let with = reported(&[&of[..], std::slice::from_ref(&original)].concat());
         assert_eq!(said(&with), said(&without));
         assert_eq!(with.clusters, without.clusters);
         assert_eq!(with.pairs, without.pairs);
