@@ -4,7 +4,6 @@
 # make install  the program, its man page, completions and documents: PREFIX=/usr/local, DESTDIR=
 # make uninstall  remove them again
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
-# make deb    a Debian package of that: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
@@ -21,7 +20,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test deny package install uninstall dist deb backend gpu-test bench setup clean
+.PHONY: build demo test deny package install uninstall dist backend gpu-test bench setup clean
 
 # Where `make install` puts things; for yourself alone, PREFIX=~/.local.
 PREFIX ?= /usr/local
@@ -81,9 +80,6 @@ dist: setup
 	$(ENV)
 	scripts/build.sh scripts/dist.sh
 	scripts/dist-check.sh
-
-deb: dist
-	scripts/deb.sh
 
 # Example: make backend BACKEND=cuda ARGS=-DCMAKE_CUDA_ARCHITECTURES=90
 backend: setup
