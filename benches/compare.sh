@@ -5,7 +5,7 @@
 #
 # OLD_KL     another kl, such as an earlier version, to time in the same rounds (with u16)
 # PEER_BIN   folder of llama-perplexity; without it only kl and the bare decode are timed
-# ENCODINGS  of the reference, to write and read each: f32, u16, hidden, hidden16 (u16)
+# ENCODINGS  of the reference, to write and read each: f32, u16, hidden (u16)
 # REF_MODEL  if set, an evaluation with the F16 in memory, without a file, is timed too
 # CHUNKS     windows of N_CTX tokens to use (8)
 # N_CTX      tokens in a window (512)

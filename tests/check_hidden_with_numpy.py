@@ -67,7 +67,7 @@ class Hidden:
         self.file = f = gzip.open(path)
         assert f.readline() == b"llama_kl_divergence_v2\n"
         self.header = header = json.loads(f.readline())
-        assert header["format_version"] == 1 and header["encoding"] in ("hidden", "hidden16")
+        assert header["format_version"] == 1 and header["encoding"] == "hidden"
         self.states = header["states"]
         self.n_vocab, self.n_embd = header["n_vocab"], self.states["n_embd"]
         head = self.states["head"]

@@ -33,9 +33,6 @@ pub struct WriteSettings {
     pub output: PathBuf,
     /// Its kind, and how it stores rows.
     pub target: Target,
-    /// True to store hidden states instead, where that is smaller for this text and gives the
-    /// model's rows to the bit; needs kl's own kind of file.
-    pub auto: bool,
     /// The part of the windows to write; `None`: all. Needs kl's own kind of file.
     pub part: Option<Part>,
     /// The treatment of an existing output; only kl's own kind of file can be resumed.

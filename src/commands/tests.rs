@@ -143,7 +143,6 @@ impl Folder {
             }),
             output: self.path(name),
             target: target(Kind::Kl, Some(Encoding::F32)),
-            auto: false,
             part: None,
             existing: Existing::asked(false, Some(false)),
             run: run(),

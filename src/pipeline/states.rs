@@ -14,6 +14,9 @@ use crate::score::RowError;
 /// Rows of a decode call that are compared where not all are.
 const N_SAMPLED: usize = 16;
 
+/// The types in which states can be stored, the smallest first.
+const STATE_TYPES: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
+
 /// A source of a model's hidden states, which are written as rows are. Of each window, some rows of one
 /// decode call are computed again from their states and compared with the model's own, and all rows of
 /// that call where these do not agree.
@@ -35,23 +38,18 @@ pub struct StateSource<'m> {
 /// Computes rows again from hidden states, and compares them with the model's own.
 struct RowCheck<'m> {
     head: Box<dyn Head + 'm>,
-    /// The largest KL divergence of a computed row from the model's own that is accepted, in nats;
-    /// `None`: rows must be equal to the bit.
-    tolerance: Option<f64>,
 }
 
 impl<'m> StateSource<'m> {
-    /// Takes the states of `decoder`, and computes rows again with `head`. A row may be as far from
-    /// the model's own as `tolerance`, in nats; without one, rows must be equal to the bit.
+    /// Takes the states of `decoder`, and computes rows again with `head`.
     pub fn new(
         decoder: impl Decoder + Send + 'm,
         head: Box<dyn Head + 'm>,
         states: States,
-        tolerance: Option<f64>,
     ) -> Self {
         Self {
             decoder: Box::new(decoder),
-            check: RowCheck { head, tolerance },
+            check: RowCheck { head },
             states,
             check_rows: Vec::new(),
             known: HashMap::new(),
@@ -60,22 +58,22 @@ impl<'m> StateSource<'m> {
         }
     }
 
-    /// Tries which is the first of `types` that gives rows near enough to the model's own in all of
-    /// these windows, and stores the states so. Where rows must be equal to the bit, rounding may show
-    /// in no product of one of `other_sizes` either. Returns false if no type does; `checked` is then
-    /// the distance of the last one. The windows are not decoded again.
+    /// Finds the smallest type of states that gives the model's own rows to the bit in all of these
+    /// windows, and stores the states so. Its rounding may show in no product of one of `other_sizes`
+    /// either. Returns false if no type does; `checked` is then the distance of the last one. The
+    /// windows are not decoded again.
     ///
     /// # Errors
     /// Those of the model and of `on_step`, which is called for every decode call and each window.
     pub fn try_types(
         &mut self,
-        types: &[Float],
         windows: &[WindowSpec],
         other_sizes: &BTreeSet<usize>,
         mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
-        let new = |&state_type| (state_type, RowError::default());
-        let mut left: Vec<(Float, RowError)> = types.iter().map(new).collect();
+        let mut left = STATE_TYPES
+            .map(|state_type| (state_type, RowError::default()))
+            .to_vec();
         let mut all_states = Vec::new();
         for spec in windows {
             let (window, mut position) = (spec.window, spec.first_scored);
@@ -88,7 +86,7 @@ impl<'m> StateSource<'m> {
                     }
                     self.checked = *compared;
                 }
-                left.retain(|(_, compared)| self.check.accepts(compared));
+                left.retain(|(_, compared)| compared.is_exact());
                 if left.is_empty() {
                     return Ok(false);
                 }
@@ -107,12 +105,9 @@ impl<'m> StateSource<'m> {
             self.known.insert(window, of_window);
             on_step(Step::Window(spec))?;
         }
-        // Where rows may differ a little, no product shows more.
-        if self.check.tolerance.is_none() {
-            let n_embd = self.states.n_embd as usize;
-            self.check
-                .try_sizes(&mut left, other_sizes, n_embd, &all_states)?;
-        }
+        let n_embd = self.states.n_embd as usize;
+        self.check
+            .try_sizes(&mut left, other_sizes, n_embd, &all_states)?;
         let Some(&(state_type, compared)) = left.first() else {
             return Ok(false);
         };
@@ -130,7 +125,7 @@ impl LogitSource for &mut StateSource<'_> {
         self.states.n_embd as usize
     }
 
-    /// Fails with [`Error::RowMoved`] for the first row that is not near enough to the model's own.
+    /// Fails with [`Error::RowMoved`] for the first row that is not the model's own to the bit.
     fn decode(
         &mut self,
         window: &WindowSpec,
@@ -150,7 +145,7 @@ impl LogitSource for &mut StateSource<'_> {
                 let rows = self.check.compare_some(&outputs, self.states.state_type)?;
                 for (index, row) in rows.iter().enumerate() {
                     self.checked += *row;
-                    if !self.check.accepts(row) {
+                    if !row.is_exact() {
                         return Err(Error::RowMoved {
                             window: window.window,
                             position: position + index,
@@ -169,14 +164,6 @@ impl LogitSource for &mut StateSource<'_> {
 }
 
 impl RowCheck<'_> {
-    /// Returns whether these rows are near enough to the model's own.
-    fn accepts(&self, rows: &RowError) -> bool {
-        match self.tolerance {
-            Some(most) => rows.max_kld <= most,
-            None => rows.is_exact(),
-        }
-    }
-
     /// Compares each row of a decode call, in order, with what its state gives once it is stored in
     /// `state_type`.
     fn compare(
@@ -196,7 +183,7 @@ impl RowCheck<'_> {
     }
 
     /// Compares some rows of the call, evenly spread, in one small product, and all of them only if
-    /// these are not near enough. Kernels may differ for another number of rows, so only rows that
+    /// these do not agree. Kernels may differ for another number of rows, so only rows that
     /// agree say something.
     fn compare_some(
         &mut self,
@@ -213,7 +200,7 @@ impl RowCheck<'_> {
                 own.push(rows[row]);
             }
             let some = self.compare_product(&states, &own, state_type)?;
-            if some.iter().all(|row| self.accepts(row)) {
+            if some.iter().all(RowError::is_exact) {
                 return Ok(some);
             }
         }
@@ -319,11 +306,7 @@ mod tests {
 
     /// Writes 9 windows of 15 rows, in calls of 4 tokens, with a head that adds `error` to a logit
     /// after `after` products. The states of the first window are known.
-    fn written_with(
-        after: usize,
-        error: f32,
-        tolerance: Option<f64>,
-    ) -> (Result<(), Error>, RowError) {
+    fn written_with(after: usize, error: f32) -> (Result<(), Error>, RowError) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model");
         std::fs::write(&path, "a model").unwrap();
@@ -364,7 +347,7 @@ mod tests {
             rows: Vec::new(),
         });
         let decoder = model.decoder(&options).unwrap();
-        let mut source = StateSource::new(decoder, failing, states, tolerance);
+        let mut source = StateSource::new(decoder, failing, states);
         let (mut known, mut start) = (Vec::new(), Some(0));
         while let Some(at) = start {
             let outputs = source.decoder.decode_call(&windows[0], at, false).unwrap();
@@ -379,7 +362,7 @@ mod tests {
 
     #[test]
     fn every_window_but_those_known_is_checked() {
-        let (written, checked) = written_with(usize::MAX, 0.0, None);
+        let (written, checked) = written_with(usize::MAX, 0.0);
         written.unwrap();
         // Windows 4 and 8 check their first call, which has the unscored BOS.
         assert_eq!(checked.n_rows, 8 * 4 - 2);
@@ -387,9 +370,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_that_is_not_near_enough_stops_the_run() {
+    fn the_first_row_that_is_not_the_models_own_stops_the_run() {
         // The second product is that of window 2, in its third call.
-        let (written, checked) = written_with(1, 1e-3, None);
+        let (written, checked) = written_with(1, 1e-3);
         let error = written.unwrap_err();
         let Error::RowMoved {
             window,
@@ -402,12 +385,6 @@ mod tests {
         assert_eq!((window, position), (2, 8));
         assert!(kld > 0.0 && kld < 1e-6, "{kld}");
         assert_eq!((checked.n_rows, checked.n_moved), (5, 1));
-        // Near enough where a tolerance is given.
-        let (written, checked) = written_with(1, 1e-3, Some(1e-4));
-        written.unwrap();
-        assert_eq!((checked.n_rows, checked.n_moved), (30, 7));
-        let (written, _) = written_with(1, 3.0, Some(1e-4));
-        assert!(written.is_err());
     }
 
     /// A head of one logit that rounds states to half precision, but not in a product of one.
@@ -437,7 +414,6 @@ mod tests {
     fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
         let mut check = RowCheck {
             head: Box::new(RoundsMany(Vec::new())),
-            tolerance: None,
         };
         let (f16, f32) = (Float::F16, Float::F32);
         let mut left = |sizes: &[usize]| {

@@ -212,22 +212,12 @@ fn hidden_states_give_the_bits_of_stored_rows() {
 fn hidden_states_of_a_quantized_head_are_f32() {
     each(|session, model| {
         let windows = windows(model);
-        let write = |encoding: &str| {
-            format!("-m q8_0.gguf {windows} -w {encoding}.gz --encoding {encoding}")
-        };
-        session.ok(&write("hidden"));
+        session.ok(&format!(
+            "-m q8_0.gguf {windows} -w hidden.gz --encoding hidden"
+        ));
         let result = session.json("-m q8_0.gguf -r hidden.gz --no-sidecar");
         assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{model}");
         assert_eq!(result["reference"]["states"]["type"], "f32", "{model}");
-        // Half of the bytes are for what ggml rounds to 8 bits anyway: it moves rows, by little.
-        session.ok(&write("hidden16"));
-        let result = session.json("-m q8_0.gguf -r hidden16.gz --no-sidecar");
-        let states = &result["reference"]["states"];
-        assert_eq!(states["type"], "f16", "{model}");
-        let error = number(&states["error"]["max_kld"]);
-        assert!(error > 0.0 && error < 1e-3, "{model}: {error}");
-        let own = number(&result["models"][0]["kld"]["max"]);
-        assert!(own > 0.0 && own < 1e-3, "{model}: {own}");
     });
 }
 

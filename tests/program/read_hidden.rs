@@ -108,32 +108,6 @@ fn conversions_and_comparisons_are_those_of_stored_rows() {
 }
 
 #[test]
-fn the_encodings_own_error_is_printed_by_every_evaluation() {
-    let session = Session::new();
-    session.reference_of("@q8", "hidden16.gz", "--encoding hidden16");
-    let report = session.json("-m @q8 -r hidden16.gz --no-sidecar");
-    let states = &report["reference"]["states"];
-    let largest = states["error"]["max_kld"].as_f64().unwrap();
-    assert!(largest > 0.0 && largest < 1e-4, "{states}");
-    assert_eq!(states["here"]["is_exact"], false);
-    let of_report = report["models"][0]["kld"]["max"].as_f64().unwrap();
-    assert!(of_report > 0.0 && of_report < 1e-3, "{of_report}");
-    let text = session.ok("-m @q4 -r hidden16.gz --no-sidecar");
-    text.prints(&[
-        "computed on CPU from f16 states\n",
-        "off by ",
-        "error of the encoding",
-    ]);
-    session.reference_of("@q8", "hidden.gz", "--encoding hidden");
-    let text = session.ok("-m @q4 -r hidden.gz --no-sidecar");
-    text.prints(&[
-        "computed on CPU from f32 states\n",
-        "to the bit as the model gave them",
-    ]);
-    assert!(!text.stdout.contains("error of the encoding"));
-}
-
-#[test]
 fn info_shows_the_states_and_their_head() {
     let session = both("@q4", "");
     session.ok("info hidden.gz --verify").prints(&[

@@ -83,15 +83,11 @@ fn a_run_prints_all_sizes_and_what_it_has_checked() {
     let session = Session::new();
     session.write("short.txt", short_text());
     let write = "-m @f16 -t short.txt -c 64 --force";
-    for encoding in ["u16", "f32", "hidden", "hidden16"] {
+    for encoding in ["u16", "f32", "hidden"] {
         let run = session.ok(&format!("{write} -w ref.gz --encoding {encoding}"));
         let sizes = plan(&run, "sizes");
         assert!(
-            sizes.starts_with("u16 ") && sizes.contains(", f32 "),
-            "{sizes}"
-        );
-        assert!(
-            sizes.contains(", hidden ") && sizes.contains(", hidden16 "),
+            sizes.starts_with("u16 ") && sizes.contains(", f32 ") && sizes.contains(", hidden "),
             "{sizes}"
         );
         for line in run.stderr.lines() {
@@ -100,7 +96,7 @@ fn a_run_prints_all_sizes_and_what_it_has_checked() {
                 .any(|name| line.starts_with(name));
             assert!(!is_plan || line.chars().count() <= 80, "{line}");
         }
-        if encoding.starts_with("hidden") {
+        if encoding == "hidden" {
             let found = plan(&run, "encoding");
             assert_eq!(
                 found,
@@ -115,7 +111,7 @@ fn a_run_prints_all_sizes_and_what_it_has_checked() {
 #[test]
 fn the_documentation_shows_what_a_run_prints() {
     let session = Session::new();
-    let run = session.ok("-m @f16 -t @eval -w ref.gz --encoding auto");
+    let run = session.ok("-m @f16 -t @eval -w ref.gz --encoding hidden");
     for name in ["sizes", "encoding", "checked"] {
         let mut lines = run.stderr.lines();
         let line = lines.find(|line| line.starts_with(name)).unwrap();
@@ -127,42 +123,14 @@ fn the_documentation_shows_what_a_run_prints() {
 }
 
 #[test]
-fn a_quantized_head_needs_f32_or_loses_a_little() {
+fn a_quantized_head_needs_f32() {
     let session = Session::new();
     session.write("short.txt", short_text());
     let write = "-m @q8 -t short.txt -c 64 --force";
     let run = session.ok(&format!("{write} -w hidden.gz --encoding hidden"));
     assert!(plan(&run, "encoding").starts_with("hidden (f32): "));
-    let run = session.ok(&format!("{write} -w hidden16.gz --encoding hidden16"));
-    assert!(plan(&run, "encoding").contains("nats off"));
-    let states = session.info("hidden16.gz")["states"].take();
-    let largest = number(&states["check"]["max_kld"]);
-    assert!(largest > 0.0 && largest <= 1e-4, "{largest}");
     let exact = session.result("-m @q8 -r hidden.gz --no-sidecar");
     assert_eq!(number(&exact["kld"]["max"]), 0.0);
-    let near = session.result("-m @q8 -r hidden16.gz --no-sidecar");
-    let mean = number(&near["kld"]["mean"]["value"]);
-    assert!(mean > 0.0 && mean < 1e-4, "{mean}");
-    assert!(session.length("hidden16.gz") < session.length("hidden.gz"));
-}
-
-#[test]
-fn auto_takes_what_is_smaller() {
-    let session = Session::new();
-    session.write("short.txt", short_text());
-    session.write(
-        "few.txt",
-        short_text().chars().take(100).collect::<String>(),
-    );
-    for (text, encoding) in [("short.txt", "hidden"), ("few.txt", "u16")] {
-        let run = session.ok(&format!(
-            "-m @f16 -t {text} -c 64 -w {text}.gz --encoding auto"
-        ));
-        assert!(plan(&run, "encoding").contains(encoding), "{}", run.stderr);
-        assert_eq!(session.info(&format!("{text}.gz"))["encoding"], encoding);
-        let kld = session.result(&format!("-m @f16 -r {text}.gz --no-sidecar"));
-        assert!(number(&kld["kld"]["max"]) < 1e-6);
-    }
 }
 
 #[test]
@@ -170,11 +138,8 @@ fn only_kls_own_format_holds_hidden_states() {
     let session = Session::new();
     session.write("short.txt", short_text());
     for format in ["kl.py", "llama.cpp"] {
-        for encoding in ["hidden", "hidden16", "auto"] {
-            let line =
-                format!("-m @f16 -t short.txt -w ref --format {format} --encoding {encoding}");
-            session.fails(&line, 2, &["--encoding", "--format kl"]);
-        }
+        let line = format!("-m @f16 -t short.txt -w ref --format {format} --encoding hidden");
+        session.fails(&line, 2, &["--encoding", "--format kl"]);
     }
     assert_eq!(session.files(), ["short.txt"]);
 }
@@ -188,18 +153,16 @@ fn parts_make_the_bytes_of_one_run() {
         "-t short.txt -c 20 -n 300",
         "--prompts @prompts --generate 3",
     ] {
-        for encoding in ["hidden", "auto"] {
-            let write = format!("-m @f16 {input} --encoding {encoding} -q --force");
-            session.ok(&format!("{write} -w whole.gz"));
-            for part in 0..3 {
-                session.ok(&format!("{write} -w part{part}.gz --shard {part}/3"));
-            }
-            session.ok("merge joined.gz part1.gz part0.gz part2.gz --force -q");
-            assert!(
-                session.read("joined.gz") == session.read("whole.gz"),
-                "{input} {encoding}"
-            );
+        let write = format!("-m @f16 {input} --encoding hidden -q --force");
+        session.ok(&format!("{write} -w whole.gz"));
+        for part in 0..3 {
+            session.ok(&format!("{write} -w part{part}.gz --shard {part}/3"));
         }
+        session.ok("merge joined.gz part1.gz part0.gz part2.gz --force -q");
+        assert!(
+            session.read("joined.gz") == session.read("whole.gz"),
+            "{input}"
+        );
     }
 }
 
@@ -292,20 +255,7 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
         ("| `u16`", Kind::Kl, Encoding::U16, f32, 0),
         ("| `hidden`, f16", Kind::Kl, Encoding::Hidden, f16, of_f16),
         ("| `hidden`, q8_0", Kind::Kl, Encoding::Hidden, f32, of_q8_0),
-        (
-            "| `hidden16`, q8_0",
-            Kind::Kl,
-            Encoding::Hidden16,
-            f16,
-            of_q8_0,
-        ),
-        (
-            "| `hidden16`, q6_K",
-            Kind::Kl,
-            Encoding::Hidden16,
-            f16,
-            of_q6_k,
-        ),
+        ("| `hidden`, q6_K", Kind::Kl, Encoding::Hidden, f32, of_q6_k),
     ] {
         for (stated, n_embd) in on_paper(row).into_iter().zip([4096, 8192]) {
             let found = size(kind, encoding, n_embd, state_type, head_bits);

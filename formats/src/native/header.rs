@@ -14,7 +14,7 @@ use crate::row::RowLayout;
 use crate::window::{longest_window, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    Encoding, Float, Groups, ModelIdentity, Prompt, Provenance, States, TextIdentity, WindowSpec,
+    Encoding, Groups, ModelIdentity, Prompt, Provenance, States, TextIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes and reads.
@@ -240,14 +240,6 @@ impl Header {
             None => Some(format!("encoding {encoding} without states")),
             Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
             Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
-            Some(States { state_type, .. })
-                if encoding == Encoding::Hidden16 && *state_type != Float::F16 =>
-            {
-                Some(format!(
-                    "states of type {} in encoding {encoding}",
-                    state_type.name()
-                ))
-            }
             Some(states) => states.fault(self.n_vocab, self.n_ctx),
         }
     }

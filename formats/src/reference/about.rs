@@ -28,7 +28,7 @@ pub struct About {
     /// Rows in the file.
     pub n_rows: Option<u64>,
     /// The storage of a row's entry: `u16`, `f32`, `f16`, `bf16` or `f64`; or that of hidden states
-    /// in its place: `hidden` or `hidden16`.
+    /// in its place: `hidden`.
     pub encoding: &'static str,
     /// The hidden states, where those are stored and not rows.
     pub states: Option<States>,

@@ -101,8 +101,7 @@ impl RowLayout {
     }
 }
 
-/// The storage of a row's logits. Written `f32`, `u16`, `hidden` or `hidden16` in JSON and on the
-/// command line.
+/// The storage of a row's logits. Written `f32`, `u16` or `hidden` in JSON and on the command line.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
@@ -112,18 +111,14 @@ pub enum Encoding {
     U16,
     /// Not the row but the hidden state that it is computed from, in the smallest type that gives
     /// the model's own row to the bit: see [`crate::States`].
+    ///
+    /// Version 0.1.0 also wrote `hidden16`, states in f16 whatever they lost: read as this.
+    #[serde(alias = "hidden16")]
     Hidden,
-    /// The hidden state in f16.
-    Hidden16,
 }
 
 /// Every encoding.
-const ALL: [Encoding; 4] = [
-    Encoding::F32,
-    Encoding::U16,
-    Encoding::Hidden,
-    Encoding::Hidden16,
-];
+const ALL: [Encoding; 3] = [Encoding::F32, Encoding::U16, Encoding::Hidden];
 
 impl Encoding {
     /// Its name, in JSON, in messages and on the command line.
@@ -132,7 +127,6 @@ impl Encoding {
             Encoding::F32 => "f32",
             Encoding::U16 => "u16",
             Encoding::Hidden => "hidden",
-            Encoding::Hidden16 => "hidden16",
         }
     }
 
@@ -142,13 +136,13 @@ impl Encoding {
         match self {
             Encoding::F32 => Some(RowLayout::F32),
             Encoding::U16 => Some(RowLayout::U16),
-            Encoding::Hidden | Encoding::Hidden16 => None,
+            Encoding::Hidden => None,
         }
     }
 
     /// Returns true if hidden states are stored, from which rows are computed.
     pub const fn holds_states(self) -> bool {
-        matches!(self, Encoding::Hidden | Encoding::Hidden16)
+        matches!(self, Encoding::Hidden)
     }
 }
 
@@ -163,7 +157,7 @@ impl FromStr for Encoding {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let named = ALL.into_iter().find(|encoding| encoding.name() == name);
-        named.ok_or_else(|| format!("unknown encoding {name:?}: give f32, u16, hidden or hidden16"))
+        named.ok_or_else(|| format!("unknown encoding {name:?}: give f32, u16 or hidden"))
     }
 }
 
@@ -181,5 +175,9 @@ mod tests {
             );
         }
         assert!("u8".parse::<Encoding>().is_err());
+        // Read, but no longer offered.
+        assert!("hidden16".parse::<Encoding>().is_err());
+        let earlier: Encoding = serde_json::from_str("\"hidden16\"").unwrap();
+        assert_eq!(earlier, Encoding::Hidden);
     }
 }

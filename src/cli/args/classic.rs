@@ -217,8 +217,8 @@ pub struct WriteArgs {
     pub format: Kind,
 
     /// How kl's own format stores rows of logits [default: u16]
-    #[arg(long, value_name = "u16|f32|hidden|hidden16|auto", value_parser = encoding())]
-    pub encoding: Option<(Encoding, bool)>,
+    #[arg(long, value_name = "u16|f32|hidden", value_parser = encoding())]
+    pub encoding: Option<Encoding>,
 }
 
 /// The flags for evaluating models, except those for the results.

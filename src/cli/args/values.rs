@@ -11,22 +11,14 @@ use regex::Regex;
 use crate::commands::settings::Vocabulary;
 use crate::stats::share;
 
-/// Parses the way in which kl's own kind of file stores rows. `auto` is the encoding that is there if
-/// hidden states do not suit, and true.
-pub fn encoding() -> impl TypedValueParser<Value = (Encoding, bool)> {
+/// Parses the way in which kl's own kind of file stores rows.
+pub fn encoding() -> impl TypedValueParser<Value = Encoding> {
     PossibleValuesParser::new([
         PossibleValue::new("u16").help("16 bits for each logit"),
         PossibleValue::new("f32").help("32 bits for each logit: exact"),
         PossibleValue::new("hidden").help("The model's hidden states and its output head: exact"),
-        PossibleValue::new("hidden16")
-            .help("The same in half precision: about 1e-5 nats off, or exact"),
-        PossibleValue::new("auto")
-            .help("hidden where that is smaller than u16 and exact, else u16"),
     ])
-    .map(|name| match name.parse() {
-        Ok(encoding) => (encoding, false),
-        Err(_) => (Encoding::U16, true),
-    })
+    .try_map(|name| name.parse::<Encoding>())
 }
 
 /// Parses the name of a format that references can be written in.

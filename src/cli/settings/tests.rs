@@ -41,17 +41,13 @@ fn what_is_missing_is_named() {
             "kl -m a -t t -w w --format llama.cpp --encoding u16",
             "--encoding",
         ),
-        ("kl -m a -t t -w w --encoding u8", "hidden16"),
+        ("kl -m a -t t -w w --encoding u8", "hidden"),
         (
             "kl -m a -t t -w w --format kl.py --encoding hidden",
             "--format kl:",
         ),
         (
-            "kl -m a -t t -w w --format llama.cpp --encoding hidden16",
-            "--format kl:",
-        ),
-        (
-            "kl -m a -t t -w w --format kl.py --encoding auto",
+            "kl -m a -t t -w w --format llama.cpp --encoding hidden",
             "--format kl:",
         ),
         ("kl -m a -r r --encoding hidden", "--encoding"),
@@ -204,25 +200,18 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
 
 #[test]
 fn rows_are_stored_as_the_flag_says() {
-    for (flags, encoding, auto) in [
-        ("", Encoding::U16, false),
-        (" --encoding u16", Encoding::U16, false),
-        (" --encoding f32", Encoding::F32, false),
-        (" --encoding hidden", Encoding::Hidden, false),
-        (
-            " --encoding hidden16 --format kl",
-            Encoding::Hidden16,
-            false,
-        ),
-        (" --encoding auto", Encoding::U16, true),
-        (" --format kl.py", Encoding::F32, false),
-        (" --format kl.py --encoding f32", Encoding::F32, false),
+    for (flags, encoding) in [
+        ("", Encoding::U16),
+        (" --encoding u16", Encoding::U16),
+        (" --encoding f32", Encoding::F32),
+        (" --encoding hidden --format kl", Encoding::Hidden),
+        (" --format kl.py", Encoding::F32),
+        (" --format kl.py --encoding f32", Encoding::F32),
     ] {
         let Command::Write(write) = command(&format!("kl -m a -t t -w w{flags}")).unwrap() else {
             panic!("write")
         };
-        let found = (write.target.encoding(), write.auto);
-        assert_eq!(found, (encoding, auto), "{flags}");
+        assert_eq!(write.target.encoding(), encoding, "{flags}");
     }
 }
 

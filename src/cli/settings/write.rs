@@ -36,7 +36,13 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
              convert",
         );
     }
-    let (target, auto) = stored(kind, args.write.encoding)?;
+    let encoding = args.write.encoding;
+    if encoding.is_some_and(Encoding::holds_states) && kind != Kind::Kl {
+        return wrong(
+            "--encoding hidden needs --format kl: no other format can hold hidden states",
+        );
+    }
+    let target = target(kind, encoding)?;
     let run = classic_run(&args);
     check_score(&input)?;
     if let Some(windowing) = input.windowing() {
@@ -48,24 +54,10 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         input,
         output,
         target,
-        auto,
         part: args.shard,
         existing: Existing::asked(args.force, (kind == Kind::Kl).then_some(args.resume)),
         run,
     }))
-}
-
-/// Chooses how rows are stored, and whether hidden states may be stored instead.
-fn stored(kind: Kind, choice: Option<(Encoding, bool)>) -> Result<(Target, bool), String> {
-    let encoding = choice.map(|(encoding, _)| encoding);
-    let auto = choice.is_some_and(|(_, auto)| auto);
-    let may_hold_states = auto || encoding.is_some_and(Encoding::holds_states);
-    if may_hold_states && kind != Kind::Kl {
-        return wrong(
-            "--encoding hidden, hidden16 and auto need --format kl: no other format can hold hidden states",
-        );
-    }
-    Ok((target(kind, encoding)?, auto))
 }
 
 /// A kind of file, and how it is to store rows.

@@ -214,19 +214,6 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
 }
 
 #[test]
-fn the_error_of_the_encoding_is_reported_and_lost_with_it() {
-    let both = Both::written_as(Encoding::Hidden16, FakeStates::Single { error: 1e-3 });
-    let report = both.evaluate("hidden", |_| ());
-    let error = report.reference.states.unwrap().error;
-    assert!(error.n_rows > 0 && error.mean_kld > 0.0 && error.max_kld < 1e-4);
-    let target = target(Kind::Kl, Some(Encoding::F32));
-    let settings = both.convert_settings("hidden", "out", target);
-    let converted = convert(&settings, &both.engine, &()).unwrap();
-    let is_loss = |warning: &Warning| warning.to_string().contains("hidden states' own error");
-    assert!(converted.warnings.iter().any(is_loss));
-}
-
-#[test]
 fn conversions_are_those_of_the_stored_rows() {
     let both = Both::new();
     let folder = &both.folder;
@@ -255,11 +242,6 @@ fn conversions_are_those_of_the_stored_rows() {
     }
     for (input, encoding, what) in [
         ("ref", Encoding::Hidden, "only a run of the model can write"),
-        (
-            "hidden",
-            Encoding::Hidden16,
-            "only a run of the model can write",
-        ),
         ("hidden", Encoding::Hidden, "copy it"),
     ] {
         let settings = both.convert_settings(input, "no", target(Kind::Kl, Some(encoding)));
@@ -324,24 +306,6 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     };
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));
-}
-
-#[test]
-fn parts_merge_though_each_machine_has_its_own_error() {
-    let mut both = Both::written_as(Encoding::Hidden16, FakeStates::Single { error: 1e-3 });
-    both.write("0", Encoding::Hidden16, Some("0/2"));
-    both.engine.states = FakeStates::Single { error: 2e-3 };
-    both.write("1", Encoding::Hidden16, Some("1/2"));
-    let settings = MergeSettings {
-        output: both.folder.path("joined"),
-        parts: ["0", "1"].map(|name| both.folder.path(name)).to_vec(),
-        existing: Existing::asked(false, None),
-    };
-    merge(&settings, &()).unwrap();
-    assert!(
-        both.folder.bytes("joined") == both.folder.bytes("hidden"),
-        "part 0 states them"
-    );
 }
 
 #[test]

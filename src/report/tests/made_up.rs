@@ -290,7 +290,7 @@ pub fn reference_of_states() -> ReferenceInfo {
         ..Default::default()
     };
     ReferenceInfo {
-        encoding: "hidden16".to_owned(),
+        encoding: "hidden".to_owned(),
         states: Some(StatesInfo {
             here: Some(crate::pipeline::RowsHere {
                 device: "CUDA0".to_owned(),

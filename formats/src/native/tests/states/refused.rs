@@ -69,7 +69,6 @@ fn headers_and_encodings_agree() {
     };
     refused(|header| header.states = None);
     refused(|header| header.encoding = Encoding::U16);
-    refused(|header| header.encoding = Encoding::Hidden16);
     refused(|header| header.log_probabilities = true);
     refused(|header| header.rows_per_piece = u32::MAX);
     // A conversion to rows of logits has no states.
