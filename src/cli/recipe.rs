@@ -1,4 +1,4 @@
-//! `kl recipe`: prints and writes a recipe, and has its file written and evaluated.
+//! `kl recipe`: prints and writes a recipe, and has its file written.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, anyhow};
 
 use super::results::{Remade, Results, write_text};
+use super::say_wrote;
 use super::terminal::Terminal;
-use super::{say_wrote, show_evaluation};
+use crate::commands;
 use crate::commands::output::Existing;
 use crate::commands::settings::RecipeSettings;
-use crate::commands::{self, Observer};
 use crate::engine::LlamaCpp;
 use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
@@ -54,14 +54,7 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp, quiet: bool) ->
     results.finish(|| json_text(&report), false)?;
     let terminal = Terminal::new(quiet, Results::default());
     commands::quantize(settings, &report, engine, &terminal)?;
-    let original = settings.original.as_deref();
-    match original.and_then(|original| original.evaluation.as_ref()) {
-        Some(of) => {
-            let evaluate = |observer: &dyn Observer| commands::evaluate(of, engine, observer);
-            show_evaluation(&of.results, 1, quiet, evaluate)
-        }
-        None => Ok(ExitCode::SUCCESS),
-    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The quants of a `kl report`.

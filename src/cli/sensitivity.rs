@@ -21,7 +21,6 @@ enum Form {
     Json,
     Csv,
     Page,
-    KldResults,
 }
 
 /// Measures a map and shows it.
@@ -38,11 +37,6 @@ pub fn show_sensitivity(
         (&outputs.json, Form::Json, Remade::Json(r#""model":{"#)),
         (&outputs.csv, Form::Csv, Remade::Csv("tensor,role,")),
         (&outputs.html, Form::Page, Remade::Page),
-        (
-            &outputs.kld_results,
-            Form::KldResults,
-            Remade::Csv("QTYPE,"),
-        ),
     ];
     // Created first, so that a bad path is found before the work is done.
     let (mut files, mut printed) = (Vec::new(), None);
@@ -79,7 +73,6 @@ fn text(sensitivity: &Sensitivity, form: Form) -> Result<String> {
         Form::Json => json_text(sensitivity)?,
         Form::Csv => sensitivity.csv(),
         Form::Page => page::sensitivity_html(sensitivity).context("cannot render the page")?,
-        Form::KldResults => sensitivity.kld_results(),
     })
 }
 

@@ -318,7 +318,6 @@ mod tests {
             "kl recipe map --bpw 4.5 -m a",
             "kl recipe map --bpw 4.5 -m a --quantize a",
             "kl recipe map --bpw 4.5 -m a --quantize q -w q",
-            "kl recipe map --bpw 4.5 -m a -t text -c 64 -r ref",
             "kl recipe map --like b -w b",
             "kl report a --json a",
         ];

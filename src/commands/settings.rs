@@ -248,8 +248,6 @@ pub struct OriginalSettings {
     pub run: RunSettings,
     /// The quantized model to write.
     pub quantized: Option<PathBuf>,
-    /// The evaluation of the quantized model.
-    pub evaluation: Option<EvaluateSettings>,
 }
 
 /// The uses of the numbers of an evaluation or a comparison.

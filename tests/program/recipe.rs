@@ -147,11 +147,6 @@ fn what_makes_no_recipe_is_named() {
     session.write("there.gguf", "mine");
     let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";
     session.fails(&format!("{quantize} there.gguf"), 1, &["exists already"]);
-    session.fails(&format!("{quantize} q.gguf -r b.txt"), 1, &["b.txt"]);
-    session.write("q@ref.kls", "");
-    let evaluated = format!("{quantize} q.gguf -r ref.gz");
-    session.fails(&evaluated, 1, &["q@ref.kls: exists already"]);
-    session.fails(&format!("{evaluated} --json -"), 2, &["stdout", "-r"]);
     assert_eq!(session.read("there.gguf"), b"mine");
     assert!(!session.exists("q.gguf") && !session.exists("q.gguf.partial"));
 
@@ -161,11 +156,6 @@ fn what_makes_no_recipe_is_named() {
         "{}",
         own.stderr
     );
-
-    session.ok("-m @f16 -t a.txt -c 128 -n 127 -w own.gz -q");
-    let own = session.ok("recipe map --bpw 8 -m @f16 --quantize own.gguf -r own.gz");
-    let warning = "-r own.gz: the map was made on this text";
-    assert!(own.stderr.contains(warning), "{}", own.stderr);
 
     // Cut off in the middle of a line.
     let map = session.read("map");

@@ -129,13 +129,6 @@ pub struct RecipeArgs {
     )]
     pub quantize: Option<PathBuf>,
 
-    /// Reference to evaluate the quantized model against; its format is detected
-    #[arg(
-        short, long, value_name = "PATH", help_heading = WRITE, value_parser = input(),
-        requires = "quantize", alias = "read_path"
-    )]
-    pub read_path: Option<PathBuf>,
-
     #[command(flatten)]
     pub devices: DeviceArgs,
 

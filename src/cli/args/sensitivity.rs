@@ -114,10 +114,6 @@ pub struct SensitivityArgs {
     #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
     pub html: Option<PathBuf>,
 
-    /// Write a row per type as CSV, in the columns of Thireus's kld_results.csv
-    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
-    pub kld_results: Option<PathBuf>,
-
     /// Confidence level of every interval
     #[arg(long, value_name = "P", help_heading = RESULTS, default_value = "0.95")]
     pub confidence: Confidence,

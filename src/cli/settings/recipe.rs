@@ -1,18 +1,13 @@
 //! The flags of `kl recipe`.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::slice::from_ref;
 
 use super::input::{check_score, one_text};
 use super::{Command, check_devices, max_rows, paths, run_settings, wrong};
 use crate::cli::args::RecipeArgs;
 use crate::commands::output::Existing;
-use crate::commands::settings::{
-    EvaluateSettings, OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource,
-    ResultSettings, RunSettings, Sidecar, Vocabulary,
-};
-use crate::commands::subject::Subject;
+use crate::commands::settings::{OriginalSettings, RecipeGoal, RecipeSettings, RunSettings};
 use crate::recipe::Goal;
 
 /// `kl recipe`.
@@ -32,35 +27,18 @@ pub fn recipe(mut args: RecipeArgs) -> Result<Command, String> {
         ("--html", args.html.as_ref()),
         ("--quantize", args.quantize.as_ref()),
     ])?;
-    let is_printed = args
-        .json
-        .as_ref()
-        .is_some_and(|path| path.as_os_str() == "-");
-    if is_printed && args.read_path.is_some() {
-        return wrong("--json -: stdout would hold the evaluation of -r too: give --json a file");
-    }
     let original = args.model.take().map(|path| original(&args, path));
     let original = original.transpose()?;
     let json = args.json.iter().filter(|path| path.as_os_str() != "-");
-    let sidecar = original.iter().filter_map(|original| {
-        let evaluation = original.evaluation.as_ref()?;
-        let subject = Subject::new(evaluation.models.first()?);
-        evaluation.results.sidecar_path(&subject)
-    });
     let outputs = json.chain(&args.write_path).chain(&args.quantize);
     let outputs = outputs.chain(&args.html);
-    let outputs: Vec<PathBuf> = outputs.cloned().chain(sidecar).collect();
+    let outputs: Vec<PathBuf> = outputs.cloned().collect();
     let mut inputs = from_ref(&args.map).to_vec();
     if let RecipeGoal::Like(path) = &goal {
         inputs.push(path.clone());
     }
     inputs.extend(original.iter().map(|original| original.path.clone()));
-    let others = [
-        &args.text_path,
-        &args.imatrix,
-        &args.read_path,
-        &args.report,
-    ];
+    let others = [&args.text_path, &args.imatrix, &args.report];
     inputs.extend(others.into_iter().flatten().cloned());
     paths::check(&inputs, |_| false, &outputs)?;
     Ok(Command::Recipe(RecipeSettings {
@@ -90,57 +68,16 @@ fn original(args: &RecipeArgs, path: PathBuf) -> Result<OriginalSettings, String
         .as_deref()
         .map(|path| one_text(path, args.n_ctx));
     text.iter().try_for_each(check_score)?;
-    let mut run = run(args);
+    let mut run = RunSettings {
+        max_rows: max_rows(args.n_tokens),
+        ..run_settings(&args.devices, &args.context)
+    };
     run.model.is_exchangeable = true;
-    let evaluation = args.quantize.as_deref().zip(args.read_path.as_deref());
     Ok(OriginalSettings {
         path,
         text,
         clusters: args.cluster,
         run,
         quantized: args.quantize.clone(),
-        evaluation: evaluation.map(|(model, reference)| evaluation_of(args, model, reference)),
     })
-}
-
-fn run(args: &RecipeArgs) -> RunSettings {
-    RunSettings {
-        max_rows: max_rows(args.n_tokens),
-        ..run_settings(&args.devices, &args.context)
-    }
-}
-
-/// The evaluation of the quantized model, as a call with nothing but `-m` and `-r` makes it.
-fn evaluation_of(args: &RecipeArgs, model: &Path, reference: &Path) -> EvaluateSettings {
-    EvaluateSettings {
-        models: vec![model.to_owned()],
-        skipped: Vec::new(),
-        reference: ReferenceSource::File {
-            path: reference.to_owned(),
-            n_ctx: None,
-        },
-        vocabulary: Vocabulary::default(),
-        until: None,
-        sweep: Vec::new(),
-        results: ResultSettings {
-            confidence: args.confidence,
-            labels: BTreeMap::new(),
-            stats: Vec::new(),
-            json: None,
-            json_tokens: false,
-            top_k: None,
-            breakdown: false,
-            full: false,
-            clusters: args.cluster,
-            conditions: Vec::new(),
-            allow_excluded: false,
-            part: None,
-            sidecar: Sidecar::Against(reference.to_owned()),
-            existing: Existing::asked(args.force, None),
-        },
-        run: RunSettings {
-            max_rows: None,
-            ..run(args)
-        },
-    }
 }

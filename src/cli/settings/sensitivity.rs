@@ -14,7 +14,6 @@ pub struct SensitivityOutputs {
     pub json: Option<PathBuf>,
     pub csv: Option<PathBuf>,
     pub html: Option<PathBuf>,
-    pub kld_results: Option<PathBuf>,
     /// True to replace whatever is there.
     pub force: bool,
 }
@@ -40,7 +39,6 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
         ("--json", args.json.as_ref()),
         ("--csv", args.csv.as_ref()),
         ("--html", args.html.as_ref()),
-        ("--kld-results", args.kld_results.as_ref()),
     ];
     let outputs = outputs.map(|(flag, path)| (flag, path.filter(|path| !is_stdout(path))));
     paths::check_distinct(&outputs)?;
@@ -78,7 +76,6 @@ pub fn sensitivity(args: SensitivityArgs) -> Result<Command, String> {
         json: args.json,
         csv: args.csv,
         html: args.html,
-        kld_results: args.kld_results,
         force: args.force,
     };
     Ok(Command::Sensitivity(Box::new(settings), outputs))

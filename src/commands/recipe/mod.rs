@@ -9,15 +9,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kl_formats::{
-    GgmlType, MapHeader, MapTensor, Mixture, Reference, SensitivityMap, TextIdentity,
-};
+use kl_formats::{GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap, TextIdentity};
 
 use self::check::Bench;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
-use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings, ReferenceSource};
-use super::subject::Subject;
+use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings};
 use crate::engine::{Engine, Imatrix, TensorFacts, file_type};
 use crate::input::Source;
 use crate::recipe::{
@@ -54,7 +51,6 @@ pub fn recipe<E: Engine>(
     if let Some(original) = original {
         check_original(settings, original, &map.header, engine)?;
         check_outputs(original, replace)?;
-        warn_of_reference(original, &map.header, watch)?;
         // An importance matrix is named in it by its path, which may be another one here.
         let blueprint = engine.blueprint(&original.path, imatrix.as_ref())?;
         map.header.metadata_bytes = blueprint.metadata_bytes;
@@ -108,9 +104,6 @@ pub fn recipe<E: Engine>(
             .map(|path| path.display().to_string()),
         quantized_path: original
             .and_then(|original| original.quantized.as_ref())
-            .map(|path| path.display().to_string()),
-        reference_path: original
-            .and_then(reference_of)
             .map(|path| path.display().to_string()),
         warnings: watch.warnings(),
     })
@@ -359,55 +352,10 @@ fn check_original(
     }
 }
 
-/// Finds out what stands in the way of the quantized model and its evaluation, before hours are spent on
-/// what comes before them.
+/// Finds out what stands in the way of the quantized model, before hours are spent on what comes before.
 fn check_outputs(original: &OriginalSettings, replace: bool) -> Result<()> {
     if let Some(path) = &original.quantized {
         drop(PartialFile::create(path, replace, Existing::Replace)?);
-    }
-    let evaluation = original.evaluation.as_ref();
-    if let Some(ReferenceSource::File { path, .. }) = evaluation.map(|of| &of.reference) {
-        drop(Reference::open(path)?);
-    }
-    let sidecar = evaluation.and_then(|of| {
-        let subject = Subject::new(of.models.first()?);
-        of.results.sidecar_path(&subject)
-    });
-    match sidecar.filter(|path| !replace && path.exists()) {
-        Some(path) => bail!(
-            "{}: exists already: remove it, or use --force",
-            path.display()
-        ),
-        None => Ok(()),
-    }
-}
-
-/// The file of the reference that the quantized model is evaluated against.
-fn reference_of(original: &OriginalSettings) -> Option<&Path> {
-    match &original.evaluation.as_ref()?.reference {
-        ReferenceSource::File { path, .. } => Some(path),
-        ReferenceSource::Model(_) => None,
-    }
-}
-
-/// Warns of a reference on the map's own text.
-fn warn_of_reference(
-    original: &OriginalSettings,
-    header: &MapHeader,
-    watch: &Watch<'_>,
-) -> Result<()> {
-    let Some(path) = reference_of(original) else {
-        return Ok(());
-    };
-    let reference = Reference::open(path)?;
-    let of = &reference.about().provenance;
-    if of
-        .text
-        .iter()
-        .chain(&of.texts)
-        .any(|text| is_of_map(header, text))
-    {
-        watch.warn(Warning::TextOfMap(format!("-r {}", path.display())));
     }
     Ok(())
 }

@@ -47,7 +47,6 @@ impl Folder {
             clusters: ClusterRule::Window,
             run,
             quantized: None,
-            evaluation: None,
         })
     }
 

@@ -46,8 +46,6 @@ pub struct RecipeReport {
     pub types_path: Option<String>,
     /// The quantized model that the run writes after this; null for none.
     pub quantized_path: Option<String>,
-    /// The reference that it is then evaluated against; null for none.
-    pub reference_path: Option<String>,
     /// The warnings of the run, in the order in which they came up.
     pub warnings: Vec<Warning>,
 }

@@ -53,11 +53,8 @@ pub fn recipe_text(report: &RecipeReport) -> String {
         let missing = "This run writes no file of types: -w recipe.txt does.";
         out.text.push_str(&hanging("  ", 2, missing));
     }
-    let steps = next_steps(report);
-    if !steps.is_empty() {
-        out.title("Next");
-    }
-    for step in steps {
+    out.title("Next");
+    for step in next_steps(report) {
         out.text.push_str(&hanging("  - ", 4, &step));
     }
     out.text
@@ -150,15 +147,12 @@ fn next_steps(report: &RecipeReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if report.quantized_path.is_none() {
-        steps.push(
-            "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and -r REF \
-             evaluates it."
-                .to_owned(),
-        );
-    } else if report.reference_path.is_none() {
-        steps.push("kl -m OUT.gguf -r REF evaluates the quantized file.".to_owned());
-    }
+    steps.push(match &report.quantized_path {
+        None => "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
+                 kl -m OUT.gguf -r REF evaluates it."
+            .to_owned(),
+        Some(_) => "kl -m OUT.gguf -r REF evaluates the quantized file.".to_owned(),
+    });
     steps
 }
 

@@ -3,7 +3,6 @@
 
 mod csv;
 mod doubts;
-mod kld_results;
 mod parts;
 #[cfg(test)]
 pub(super) mod sample;

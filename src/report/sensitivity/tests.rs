@@ -179,28 +179,3 @@ fn the_csv_has_a_row_for_each_tensor_and_type() {
     assert_eq!(csv.lines().count(), 1 + 22 * 7);
     insta::assert_snapshot!(Vec::from_iter(csv.lines().take(10)).join("\n"));
 }
-
-/// As the GGUF Tool Suite's `quant_assign.py` reads it: `QTYPE`, then the tensors; a number in each
-/// cell, or nothing where a tensor cannot have the type.
-#[test]
-fn kld_results_are_a_table_of_types_and_tensors() {
-    let mut of = sample::small();
-    of.tensors[2].tensor.costs.remove(0);
-    of.tensors[3].tensor.costs[5].kld = Estimate::point(-1e-12);
-    of.tensors[4].tensor.costs[5].kld = Estimate::point(0.0123456);
-    let table = of.kld_results();
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .map(|line| line.split(',').collect())
-        .collect();
-    let names = of.tensors.iter().map(|of| of.tensor.name.as_str());
-    assert_eq!(rows[0], Vec::from_iter(["QTYPE"].into_iter().chain(names)));
-    let types: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
-    assert_eq!(types, ["q3_K", "q2_K", "q4_K", "q5_K", "q6_K", "q8_0"]);
-    assert!(rows.iter().all(|row| row.len() == 23));
-    assert_eq!(rows[1][1..3], ["0.0001500", "0.00005772"]);
-    assert_eq!((rows[2][2], rows[2][3]), ("0.0001732", ""));
-    assert_eq!((rows[6][4], rows[6][5]), ("0.000000", "0.012346"));
-    let smallest: f64 = rows[6][2].parse().unwrap();
-    assert!((smallest / of.tensors[1].tensor.costs[5].kld.value - 1.0).abs() < 1e-3);
-}
