@@ -20,6 +20,7 @@ pub mod recipe;
 mod result;
 pub mod sensitivity;
 pub mod set_up;
+mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{ComparedModel, Comparison};
 use crate::report::named_numbers::named_numbers;
+use crate::report::table::csv_text;
 
 /// The start of the CSV, by which it is recognised.
 pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
@@ -111,19 +112,6 @@ fn row(model: &ComparedModel) -> [String; COLUMNS.len()] {
             _ => number.map(|number| number.to_string()).unwrap_or_default(),
         }
     })
-}
-
-/// A text, in quotes where it needs them. A spreadsheet runs a cell that starts like a formula as
-/// one, in quotes or not: an apostrophe before it makes it text (OWASP, "CSV Injection").
-pub fn csv_text(value: &str) -> String {
-    let apostrophe = match value.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) {
-        true => "'",
-        false => "",
-    };
-    match value.contains(['"', ',', '\n', '\r']) {
-        true => format!("\"{apostrophe}{}\"", value.replace('"', "\"\"")),
-        false => format!("{apostrophe}{value}"),
-    }
 }
 
 #[cfg(test)]

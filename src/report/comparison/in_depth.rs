@@ -2,20 +2,19 @@
 
 use serde::Serialize;
 
-use super::breakdown::{legend, mark};
-use super::in_use::ACCEPTED;
 use super::names::{MIN_NAME, Names};
 use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
-use super::text::{clusters as clusters_text, signed};
+use super::tables::{ACCEPTED, clusters as clusters_text, legend, mark};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
 use crate::report::identical_output::{left_out, title};
-use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns, hanging, laid_out, wrapped};
+use crate::report::layout::{Sheet, USUAL_QUANTILES, View, hanging, laid_out, wrapped};
 use crate::report::number::{
     count, count_of, ends, or_undefined, p_value, percent, printable, ratio, short_kld,
     short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
+use crate::report::table::Table;
 use crate::report::warning::Warning;
 use crate::stats::{
     Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
@@ -210,18 +209,16 @@ impl InDepth {
         }
         if !self.quantiles.is_empty() {
             out.title("Quantiles of the KLD, nats");
-            let titles = ["  quantile", &a, &b, "ratio"];
             let quantiles = self.quantiles.iter();
             let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
-            let rows = quantiles.map(|of| {
-                vec![
-                    format!("  {} %", short_percent(of.p)),
-                    short_kld(of.a),
-                    short_kld(of.b),
-                    or_undefined(of.ratio.filter(|_| !self.b.is_noise), ratio),
-                ]
-            });
-            out.text.push_str(&columns(titles, rows, 1, 1));
+            let table = Table::new("", quantiles)
+                .left("  quantile", |of| format!("  {} %", short_percent(of.p)))
+                .right(&*a, |of| short_kld(of.a))
+                .right(&*b, |of| short_kld(of.b))
+                .right("ratio", |of| {
+                    or_undefined(of.ratio.filter(|_| !self.b.is_noise), ratio)
+                });
+            out.text.push_str(&table.rows_text());
         }
         self.tokens_won(&mut out, &a, &b, view);
         self.in_use(&mut out, &a, &b, view);
@@ -312,30 +309,26 @@ impl InDepth {
 
     fn by_span(&self) -> String {
         let of_each = &self.paired.by_span;
-        let rows = of_each.iter().map(|of| {
-            let times = self.shown(of.ratio);
-            vec![
-                format!("  {}{}", printable(&of.label), mark(of.n_tokens)),
-                count(of.n_tokens),
-                or_undefined(times, |of| ratio(of.value)),
-                times
+        let table = Table::new("", of_each)
+            .left("  span", |of| {
+                format!("  {}{}", printable(&of.label), mark(of.n_tokens))
+            })
+            .right("tokens", |of| count(of.n_tokens))
+            .right("ratio", |of| {
+                or_undefined(self.shown(of.ratio), |of| ratio(of.value))
+            })
+            .right("interval", |of| {
+                self.shown(of.ratio)
                     .map(|of| ends(of.lo, of.hi, ratio))
-                    .unwrap_or_default(),
-                or_undefined(of.to_others, |of| ratio(of.value)),
-                of.p_holm.map(p_value).unwrap_or_default(),
-            ]
-        });
-        let titles = [
-            "  span",
-            "tokens",
-            "ratio",
-            "interval",
-            "to the others'",
-            "p",
-        ];
+                    .unwrap_or_default()
+            })
+            .right("to the others'", |of| {
+                or_undefined(of.to_others, |of| ratio(of.value))
+            })
+            .right("p", |of| of.p_holm.map(p_value).unwrap_or_default());
         let legend = legend(of_each.iter().map(|of| of.n_tokens));
         let legend = legend.map(|legend| format!("  {legend}\n"));
-        columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
+        table.rows_text() + &legend.unwrap_or_default()
     }
 
     /// A ratio of a's mean to b's, unless b's is noise: a multiple of noise says nothing.
@@ -431,6 +424,12 @@ fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
     let mut texts = (0..=n).rev().map(|n| format!("{:?}", text(n)));
     let fits = |text: &String| text.chars().count() <= width;
     texts.find(fits).unwrap_or_default()
+}
+
+/// A difference of KLDs, with its sign.
+fn signed(value: f64) -> String {
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", short_kld(value))
 }
 
 /// A p-value, to stand after an interval; empty if there is none.

@@ -3,61 +3,34 @@
 
 use std::fmt::Write as _;
 
-use super::breakdown::{self, Cells, title};
-use super::caches::CachesTable;
-use super::in_use;
-use super::text::{clusters, marks};
-use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::report::number::{
-    bytes, count_of, ends, fixed, or_undefined, p_value, percent, printable, ratio, short_kld,
-    short_percent,
-};
-
-/// The titles of the tables of models and of pairs, as Markdown.
-const OF_MODELS: &str =
-    "model | size | BPW | mean KLD | 99 % | same top | PPL ratio | times the best | p (Holm) | ";
-const OF_PAIRS: &str = "model | next in size | ratio | interval | p | nearer";
-
-/// The titles of the table of spans.
-const OF_SPANS: &str = "span | tokens | model | mean KLD | same top | times the best | interval | ";
+use super::tables::Name;
+use super::{ComparedModel, Comparison, PairKind};
+use crate::report::number::{printable, short_percent};
+use crate::report::table::{Table, escaped};
 
 /// The name of a text that the reference does not record.
 const UNNAMED_TEXT: &str = "text of the reference";
+
+/// Names stay whole.
+const NAME: Name<'static> = &|label| label.to_owned();
 
 impl Comparison {
     /// The table, the ratios, and what was not compared; with `breakdown`, also where
     /// each model's KLD comes from.
     pub fn markdown(&self, breakdown: bool) -> String {
         let mut out = self.markdown_models();
-        self.markdown_ratios(&mut out);
-        self.markdown_spans(&mut out);
-        for caches in self.caches() {
-            let CachesTable { titles, rows } = self.caches_table(&caches);
-            let titles = titles.join(" | ").replace('\n', " ");
-            let _ = writeln!(
-                out,
-                "\nKV caches of {}, the largest first:\n",
-                code(&caches.name)
-            );
-            let trimmed =
-                |cells: Vec<String>| cells.iter().map(|cell| cell.trim().to_owned()).collect();
-            table(&mut out, titles.trim(), 2, rows.into_iter().map(trimmed));
-        }
-        self.markdown_in_use(&mut out);
-        let set_up = self.set_up_table();
-        if !set_up.1.is_empty() {
-            out.push_str("\nSet-up, where models differ:\n\n");
-            cells_table(&mut out, "model", usize::MAX, &set_up);
-        }
+        let title = "How many times as far as the next in size, on the same tokens";
+        let to_next = self.pairs.iter().filter(|pair| pair.kind == PairKind::Size);
+        out.push_str(&self.pairs_table(title, to_next.collect(), NAME).markdown());
+        out.push_str(&self.spans_table(NAME).markdown());
+        out.extend(self.caches_tables().iter().map(Table::markdown));
+        out.push_str(&self.markdown_in_use());
+        out.push_str(&self.set_up_table(NAME).markdown());
         if breakdown {
-            for (by, cells) in breakdown::tables(&self.models) {
-                let title = title(by, self.reference.unit());
-                let _ = writeln!(out, "\nMean KLD {title}:\n");
-                cells_table(&mut out, "tokens", 1, &cells);
-            }
-            if let Some(legend) = breakdown::legend_of(&self.models) {
-                let _ = writeln!(out, "\n{}", escaped(&legend));
-            }
+            let tables = self.breakdown_tables(&self.models, NAME, None);
+            out.extend(tables.iter().map(Table::markdown));
+            let legend = self.breakdown_legend();
+            out.extend(legend.map(|legend| format!("\n{}\n", escaped(&legend))));
         }
         if !self.not_compared.is_empty() {
             out.push_str("\nNot compared:\n\n");
@@ -74,9 +47,8 @@ impl Comparison {
         let against = code(self.reference.shown_name());
         let level = short_percent(self.confidence.level());
         let mut out = format!("KL divergence from {against}, nats; intervals at {level} %");
-        if let Some(first) = self.models.first() {
-            let clusters = clusters(&first.summary.clusters, self.reference.unit());
-            let _ = write!(out, ", {clusters}");
+        if !self.models.is_empty() {
+            let _ = write!(out, ", {}", self.clusters_text());
         }
         if let Some(sampled) = self.reference.sampled_answers() {
             let _ = write!(out, "; answers {sampled}");
@@ -86,7 +58,7 @@ impl Comparison {
         if !sentences.is_empty() {
             let _ = writeln!(out, "{}\n", escaped(&sentences.join(" ")));
         }
-        table(&mut out, OF_MODELS, 1, self.models.iter().map(row));
+        out.push_str(&self.models_table(NAME).markdown());
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.",
         );
@@ -97,57 +69,12 @@ impl Comparison {
         out
     }
 
-    fn markdown_ratios(&self, out: &mut String) {
-        let is_to_next = |pair: &&ComparedPair| pair.kind == PairKind::Size;
-        let mut to_next = self.pairs.iter().filter(is_to_next).peekable();
-        if to_next.peek().is_none() {
-            return;
-        }
-        let rows = to_next.map(|pair| {
-            let [ratio, interval, p] = self.ratio_cells(pair);
-            let nearer = pair.share_a_nearer.map(percent).unwrap_or_default();
-            vec![pair.a.clone(), pair.b.clone(), ratio, interval, p, nearer]
-        });
-        out.push_str("\nHow many times as far as the next in size, on the same tokens:\n\n");
-        table(out, OF_PAIRS, 2, rows);
-        if let Some(why) = self.why_p_differs() {
-            let _ = writeln!(out, "\n{why}");
-        }
-    }
-
-    fn markdown_spans(&self, out: &mut String) {
-        let rows = self.span_rows();
-        if rows.is_empty() {
-            return;
-        }
-        out.push_str("\nBy span of the answers:\n\n");
-        table(out, OF_SPANS, 3, rows.into_iter().map(Vec::from));
-        for legend in self.span_legends() {
-            // A plus at the start of a line would begin a list.
-            let legend = escaped(&legend).replacen('+', "\\+", 1);
-            let _ = writeln!(out, "\n{legend}");
-        }
-    }
-
-    fn markdown_in_use(&self, out: &mut String) {
-        let identical = Some((self.identical_title(), self.identical_table(" ")));
-        let drafts = || (in_use::ACCEPTED.to_owned(), self.acceptance_table(" "));
-        let drafts = self.shows_drafts().then(drafts);
-        for (title, of) in identical.into_iter().chain(drafts) {
-            if of.rows.is_empty() {
-                continue;
-            }
-            let _ = writeln!(out, "\n{title}:\n");
-            let titles = of.titles.iter().map(|title| title.trim().to_owned());
-            cells_table(out, "model", 1, &(titles.collect(), of.rows));
-        }
-        if let Some(left_out) = self.answers_left_out() {
-            let _ = writeln!(out, "\n{left_out}");
-        }
+    fn markdown_in_use(&self) -> String {
+        let identical = self.identical_table(NAME, false).markdown();
         if self.shows_drafts() {
-            for note in self.draft_notes() {
-                let _ = writeln!(out, "\n{}", escaped(&note));
-            }
+            identical + &self.acceptance_table(NAME).markdown()
+        } else {
+            identical
         }
     }
 
@@ -170,7 +97,7 @@ impl Comparison {
             self.result(&mut results, model);
         }
         let mut table = self.markdown_models();
-        self.markdown_in_use(&mut table);
+        table.push_str(&self.markdown_in_use());
         if results.is_empty() {
             return table;
         }
@@ -227,88 +154,20 @@ impl Comparison {
     }
 }
 
-fn row(model: &ComparedModel) -> Vec<String> {
-    let with_ends =
-        |value, lo, hi, show: fn(f64) -> String| format!("{} {}", show(value), ends(lo, hi, show));
-    let marks = if model.is_incomplete {
-        format!("leaves out {}", count_of(model.n_left_out(), "token"))
-    } else if model.is_noise_floor {
-        "noise floor".to_owned()
-    } else {
-        marks(model).trim().to_owned()
-    };
-    let to_best = model.ratio_to_best;
-    vec![
-        model.label.clone(),
-        or_undefined(model.model.shown_bytes(), bytes),
-        or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
-        or_undefined(model.mean_kld(), |mean| {
-            with_ends(mean.value, mean.lo, mean.hi, short_kld)
-        }),
-        or_undefined(model.q99(), short_kld),
-        or_undefined(model.same_top(), percent),
-        or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
-        or_undefined(to_best, |to_best| {
-            let of = to_best.ratio;
-            with_ends(of.value, of.lo, of.hi, ratio)
-        }),
-        or_undefined(to_best.and_then(|to_best| to_best.p_holm), p_value),
-        marks,
-    ]
-}
-
-/// A table of named rows.
-fn cells_table(out: &mut String, first: &str, right: usize, (titles, rows): &Cells) {
-    let titles: Vec<String> = titles.iter().map(|title| escaped(title)).collect();
-    let titles = format!("{first} | {}", titles.join(" | "));
-    let rows = rows.iter();
-    let rows = rows.map(|(name, cells)| [name].into_iter().chain(cells).cloned().collect());
-    table(out, &titles, right, rows);
-}
-
-/// A table whose columns from `right` on are aligned to the right. All cells are escaped, as names may
-/// come from a file.
-fn table(out: &mut String, titles: &str, right: usize, rows: impl Iterator<Item = Vec<String>>) {
-    let columns = titles.split(" | ").enumerate();
-    let rules = columns.map(|(i, _)| if i < right { "---" } else { "---:" });
-    let rules = Vec::from_iter(rules).join(" | ");
-    let _ = writeln!(out, "| {titles} |\n| {rules} |");
-    for row in rows {
-        let cells: Vec<String> = row.iter().map(|cell| escaped(cell)).collect();
-        let _ = writeln!(out, "| {} |", cells.join(" | "));
-    }
-}
-
-/// A text that Markdown shows as it is.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in printable(text).chars() {
-        if matches!(
-            c,
-            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&' | '~' | '$'
-        ) {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
-}
-
 /// A text as code.
 fn code(text: &str) -> String {
-    match text.contains('`') {
-        true => escaped(text),
-        false => format!("`{}`", printable(text).replace('|', "\\|")),
+    if text.contains('`') {
+        escaped(text)
+    } else {
+        format!("`{}`", printable(text).replace('|', "\\|"))
     }
 }
 
 /// A number that YAML 1.1 reads as one: it needs a point, and `1e-7` would be a string.
 fn number(value: f64) -> String {
     let text = value.to_string();
-    match text.contains('.') {
-        true => text,
-        false => text + ".0",
-    }
+    let point = if text.contains('.') { "" } else { ".0" };
+    text + point
 }
 
 /// A YAML string in double quotes. All but letters, digits and ASCII is escaped.

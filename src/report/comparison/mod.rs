@@ -1,42 +1,43 @@
 //! Several evaluations against one reference, side by side: [`Comparison`], from which every output
 //! of `kl report` is made. Its fields are the keys of the JSON.
 
-pub(super) mod breakdown;
-mod caches;
 mod csv;
 mod in_depth;
-mod in_use;
 mod markdown;
-mod model;
 mod names;
-mod noise;
 mod sentence;
-mod sizes;
-mod spans;
+pub(super) mod tables;
 mod text;
-mod unranked;
 
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use kl_formats::{BackendIdentity, Sampling, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
+use super::condition::Verdict;
 use super::number::{SizeUnit, sampled_answers};
-use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
+use super::result::{
+    ModelInfo, ModelResult, PromptsInfo, ReferenceInfo, Versions, WorstToken, unit,
+};
 use super::warning::Warning;
-use crate::stats::{Clustering, Confidence};
+use crate::stats::{Bin, Clustering, Confidence, Estimate, Point, Ratio, SpanRatio};
 
 /// How many times as far as the best a model may be for that to make no difference, unless said
 /// otherwise.
 pub const NEAR: f64 = 1.1;
 
+/// The mean KLD in nats below which a model differs from the original by rounding alone.
+const ROUNDING: f64 = 1e-9;
+
+/// How many times the noise floor is noise: of a mean KLD that is twice the floor's, half is.
+const AT_FLOOR: f64 = 2.0;
+
 pub use csv::CSV_START;
-pub(super) use csv::csv_text;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
-pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::Names;
-pub use sizes::Sizes;
-pub use text::clusters as clusters_text;
+pub use tables::clusters as clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
@@ -184,6 +185,79 @@ impl Comparison {
         }
         groups
     }
+
+    /// Returns true if a model is as near to the original as can be measured.
+    pub fn is_noise(&self, model: &ComparedModel) -> bool {
+        model
+            .mean_kld()
+            .is_some_and(|mean| self.is_noise_kld(mean.value))
+    }
+
+    /// Returns true if a mean KLD is at the noise floor, or rounding.
+    fn is_noise_kld(&self, mean: f64) -> bool {
+        mean < ROUNDING || mean <= AT_FLOOR * self.floor()
+    }
+
+    /// The mean KLD of the noise floor, the highest if there are several; 0 without one.
+    fn floor(&self) -> f64 {
+        let floors = self.models.iter().filter(|model| model.is_noise_floor);
+        let means = floors.filter_map(|floor| floor.mean_kld());
+        means.map(|mean| mean.value).fold(0.0, f64::max)
+    }
+
+    /// Says why nothing nearer can be measured.
+    pub(super) fn why_noise(&self) -> String {
+        match AT_FLOOR * self.floor() >= ROUNDING {
+            true => "the original, run again, is about as far from itself".to_owned(),
+            false => format!("a mean KLD below {ROUNDING:e} nats is rounding"),
+        }
+    }
+
+    /// Keeps the p-value alone of each ratio to a mean that is noise.
+    pub fn drop_multiples_of_noise(&mut self) {
+        let noise = self.models.iter().filter(|model| self.is_noise(model));
+        let noise: Vec<String> = noise.map(|model| model.label.clone()).collect();
+        let Some(best) = self.best() else { return };
+        let best_is_noise = noise.contains(&best.label);
+        let is_noise_there = |kld| best_is_noise || self.is_noise_kld(kld);
+        let spans = best.breakdown.by_span.iter();
+        let spans = spans.filter(|span| span.kld.is_some_and(|kld| is_noise_there(kld.value)));
+        let spans: Vec<String> = spans.map(|span| span.label.clone()).collect();
+        for pair in self.pairs.iter_mut().filter(|pair| noise.contains(&pair.b)) {
+            pair.ratio = pair.ratio.map(Ratio::p_alone);
+        }
+        for model in &mut self.models {
+            if let Some(to_best) = model.ratio_to_best.as_mut().filter(|_| best_is_noise) {
+                to_best.ratio = to_best.ratio.p_alone();
+            }
+            let in_spans = model.ratio_to_best_by_span.iter_mut();
+            for of in in_spans.filter(|of| spans.contains(&of.label)) {
+                of.ratio = of.ratio.map(Ratio::p_alone);
+                of.to_others = None;
+            }
+        }
+    }
+
+    /// The spans of the models' tokens, in order; empty unless there are several.
+    pub(super) fn spans(&self) -> &[Bin] {
+        let mut spans = self.models.iter().map(|model| &model.breakdown.by_span);
+        spans
+            .find(|spans| spans.len() > 1)
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a model was compared with the best by span.
+    pub(super) fn has_span_ratios(&self) -> bool {
+        let mut models = self.models.iter();
+        models.any(|model| !model.ratio_to_best_by_span.is_empty())
+    }
+
+    /// Whether a model loses more in this span than elsewhere, compared with the best, and the data show
+    /// that it is more than chance.
+    pub(super) fn loses_more(&self, of: &SpanRatio) -> bool {
+        let is_more = of.to_others.is_some_and(|times| times.value > 1.0);
+        is_more && of.p_holm.is_some_and(|p| p < self.confidence.outside())
+    }
 }
 
 impl ComparedReference {
@@ -264,6 +338,188 @@ impl NotCompared {
     }
 }
 
+/// An evaluated model, as a row of the table.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ComparedModel {
+    /// Its result.
+    #[serde(flatten)]
+    pub result: ModelResult,
+    /// Its index among the models that were given.
+    #[serde(skip)]
+    pub index: usize,
+    /// The path of its sidecar; of one in parts, of the first part.
+    pub sidecar: String,
+    /// The paths of all parts, in order; absent if the sidecar is whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
+    /// The set-up in which the model was run, as far as the sidecar records it.
+    pub set_up: BackendIdentity,
+    /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
+    /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
+    pub is_incomplete: bool,
+    /// The label of the first model in the list that has the same KLD at every token, as a copy of its file
+    /// has; null if none above it has.
+    pub same_as: Option<String>,
+    /// The ratio of its mean KLD to the best model's; null for the best itself, for what is not
+    /// ranked, and where both are exactly the reference's equals.
+    pub ratio_to_best: Option<RatioToBest>,
+    /// The ratio of its mean KLD to the best model's on the tokens of each span; empty for the best
+    /// itself, for what is not ranked, and unless several spans have tokens.
+    pub ratio_to_best_by_span: Vec<SpanRatio>,
+    /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not
+    /// ranked.
+    pub difference_to_best: Option<Estimate>,
+    /// True if the data cannot tell it from the best, after Holm's adjustment for the number of
+    /// other models, or if both are as near to the reference as can be measured; true for the best
+    /// itself, false for what is not ranked.
+    pub indistinguishable_from_best: bool,
+    /// True if it is as near as the best as makes no difference: the one-sided upper end of its ratio to
+    /// the best is at most the bound `near`, or both are as near to the reference as can be measured. True
+    /// for the best itself, false for what is not ranked.
+    pub is_as_near: bool,
+    /// True if no other model is at most as large and at most as far from the reference. KV caches count
+    /// as part of the size where they differ and the size of each is recorded. False for what is not ranked, and where the size is not known.
+    pub pareto: bool,
+    /// True if the nearest of the models that are no larger is nearer than this one, after Holm's adjustment
+    /// for the number of models: leaving this one out costs nothing.
+    pub is_dominated: bool,
+    /// The share of tokens with at least a KLD: points of KLD (nats) and share, by ascending KLD.
+    pub ccdf: Vec<Point>,
+    /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
+    /// it up to the next point.
+    pub by_window: Vec<Point>,
+    /// The outcome of each `--fail-if`; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Verdict>,
+    /// The tokens with the largest KLD, the largest first.
+    pub top: Vec<WorstToken>,
+}
+
+impl Deref for ComparedModel {
+    type Target = ModelResult;
+
+    fn deref(&self) -> &ModelResult {
+        &self.result
+    }
+}
+
+impl DerefMut for ComparedModel {
+    fn deref_mut(&mut self) -> &mut ModelResult {
+        &mut self.result
+    }
+}
+
+/// A model's mean KLD over the best model's.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RatioToBest {
+    /// The ratio on the same tokens.
+    #[serde(flatten)]
+    pub ratio: Ratio,
+    /// The p-value after Holm's adjustment for the number of other models.
+    pub p_holm: Option<f64>,
+}
+
+impl ComparedModel {
+    /// Returns true if it is ranked, and can be the best: the noise floor cannot, nor a model that
+    /// leaves out tokens that others count.
+    pub fn is_candidate(&self) -> bool {
+        !self.is_noise_floor && !self.is_incomplete
+    }
+
+    /// Returns true if both are runs of one file, as far as it is recorded.
+    pub(super) fn is_of_same_file(&self, other: &Self) -> bool {
+        let file = |of: &Self| {
+            let model = &of.model;
+            let hashes = [&model.metadata_sha256, &model.sample_sha256].map(Option::clone);
+            (hashes, model.default_label().to_owned())
+        };
+        file(self) == file(other)
+    }
+
+    /// Returns true if it was compared with the best, and cannot be told from it.
+    pub fn is_near_best(&self) -> bool {
+        self.indistinguishable_from_best && self.difference_to_best.is_some()
+    }
+
+    /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
+    /// those with an infinite KLD.
+    pub fn n_left_out(&self) -> u64 {
+        self.summary.n_excluded + self.summary.n_infinite()
+    }
+}
+
+/// Why two models are compared.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum PairKind {
+    /// The second is the best model.
+    Best,
+    /// The second is the next model by size, which may be as large.
+    Size,
+    /// The second is the nearest of those that are no larger, and has no higher a mean KLD. Not listed where it
+    /// is the best.
+    Front,
+}
+
+/// Two models on the same tokens.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ComparedPair {
+    /// Why the two are compared.
+    pub kind: PairKind,
+    /// The label of the first model.
+    pub a: String,
+    /// The label of the second model.
+    pub b: String,
+    /// The number of tokens that both count.
+    pub n_tokens: u64,
+    /// The mean KLD of `a` over that of `b`; null where both are 0.
+    pub ratio: Option<Ratio>,
+    /// The mean KLD of `a` less that of `b`, in nats.
+    pub difference: Estimate,
+    /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
+    /// none differs.
+    pub share_a_nearer: Option<f64>,
+}
+
+/// The sizes of a comparison's models: those of their files, and of their KV caches too where these
+/// differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    pub has_caches: bool,
+}
+
+impl Sizes {
+    /// Chooses the sizes by which these models are compared. KV caches count only if the size of each is
+    /// recorded, and is that of as many windows.
+    pub fn of(models: &[ComparedModel]) -> Self {
+        let set_ups = models.iter().map(|model| &model.set_up);
+        let caches: BTreeSet<_> = set_ups.clone().map(|of| of.kv_cache_bytes).collect();
+        let n_seqs: BTreeSet<_> = set_ups.map(|of| of.n_seq.unwrap_or(1)).collect();
+        Self {
+            has_caches: caches.len() > 1 && !caches.contains(&None) && n_seqs.len() == 1,
+        }
+    }
+
+    /// The bytes of a model; `None` where its file's size is not known.
+    pub fn bytes(self, model: &ComparedModel) -> Option<u64> {
+        let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
+        let file = model.model.shown_bytes()?;
+        Some(file.saturating_add(cache.unwrap_or(0)))
+    }
+
+    /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which
+    /// nobody would choose it.
+    pub fn saved(self, larger: &ComparedModel, smaller: &ComparedModel) -> Option<u64> {
+        let size = self.bytes(larger)?;
+        let saved = size.checked_sub(self.bytes(smaller)?)?;
+        (saved > 0 && saved.saturating_mul(100) >= size).then_some(saved)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,5 +582,62 @@ mod tests {
             "part 1 is missing beside a.kls"
         );
         assert_eq!(why("a.kls.partial: x"), "a.kls.partial: x");
+    }
+
+    #[test]
+    fn caches_count_where_they_can_be_compared_and_differ() {
+        let mut models = sample::comparison().models;
+        models.truncate(2);
+        models[1].model = models[0].model.clone();
+        let file = models[0].model.shown_bytes().unwrap();
+        let mut more = |caches: [Option<u64>; 2], n_seq: Option<u32>| {
+            for (model, bytes) in models.iter_mut().zip(caches) {
+                model.set_up.kv_cache_bytes = bytes;
+            }
+            models[1].set_up.n_seq = n_seq;
+            let sizes = Sizes::of(&models);
+            [0, 1].map(|i| sizes.bytes(&models[i]).unwrap() - file)
+        };
+        assert_eq!(more([Some(5), Some(7)], None), [5, 7]);
+        assert_eq!(more([Some(5), Some(7)], Some(1)), [5, 7]);
+        assert_eq!(more([Some(5), Some(7)], Some(4)), [0, 0]);
+        assert_eq!(more([Some(5), Some(5)], None), [0, 0]);
+        assert_eq!(more([Some(5), None], None), [0, 0]);
+    }
+
+    #[test]
+    fn a_model_that_is_much_worse_in_a_span_is_named() {
+        let mut of = sample::comparison();
+        let said = |of: &Comparison| of.sentences(str::to_owned).join(" ");
+        // Too few tokens to be named.
+        assert!(!said(&of).contains("In the span"), "{}", said(&of));
+        for model in &mut of.models {
+            for of in &mut model.ratio_to_best_by_span {
+                of.n_tokens = 1000;
+            }
+        }
+        let text = said(&of);
+        let expected = "In the span \"tool call\", tiny-q4_0 is 3.60 [3.24, 4.00] times as far as \
+                        tiny-q4_K_M; elsewhere, 1.80 times.";
+        assert!(text.contains(expected), "{text}");
+        // What may be chance is not.
+        for model in &mut of.models {
+            for of in &mut model.ratio_to_best_by_span {
+                of.p_holm = Some(0.06);
+            }
+        }
+        assert!(!said(&of).contains("In the span"));
+        assert!(!of.text(FULL).contains("+ loses more"));
+    }
+
+    #[test]
+    fn a_single_span_is_not_shown() {
+        let mut of = sample::comparison();
+        assert!(of.text(FULL).contains("\nBy span"));
+        for model in &mut of.models {
+            model.breakdown.by_span.truncate(1);
+            model.ratio_to_best_by_span.clear();
+        }
+        assert!(!of.text(FULL).contains("\nBy span") && !of.markdown(true).contains("By span"));
     }
 }

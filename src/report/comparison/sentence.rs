@@ -1,9 +1,16 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
+use super::tables::mark;
 use super::{ComparedModel, Comparison};
 use crate::report::identical_output::same_to;
-use crate::report::number::{bytes, count, ends, percent_1, ratio, short_kld, short_percent};
+use crate::report::number::{
+    bytes, count, count_of, ends, percent_1, printable, ratio, short_kld, short_percent,
+};
 use crate::stats::ClusterKind;
+
+/// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
+/// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
+const MUCH_MORE: f64 = 1.5;
 
 /// The number of models that a sentence names before it counts the others.
 const NAMED: usize = 4;
@@ -261,6 +268,96 @@ impl Comparison {
             model.is_as_near = mark;
         }
     }
+
+    /// Says which models cannot be ranked, why, and what to do; empty where all can.
+    pub fn unranked(&self, name: &impl Fn(&ComparedModel) -> String) -> Vec<String> {
+        let is_unranked = |model: &&ComparedModel| model.is_incomplete && !model.is_noise_floor;
+        let unranked = Vec::from_iter(self.models.iter().filter(is_unranked));
+        let mut said = match unranked.as_slice() {
+            [] => return Vec::new(),
+            [only] => {
+                let tokens = match only.n_left_out() {
+                    1 => "a token",
+                    _ => "tokens",
+                };
+                vec![format!(
+                    "{} cannot be ranked: {}, so its mean KLD leaves out {tokens} that the others count.",
+                    name(only),
+                    reasons(only)
+                )]
+            }
+            several => vec![format!(
+                "{} cannot be ranked: their mean KLDs leave out tokens that the others count, because a \
+                 row is not finite or a KLD infinite.",
+                list(several.iter().map(|model| name(model)).collect())
+            )],
+        };
+        said.extend(self.may_be_nearest(&unranked, name));
+        if unranked.iter().any(|model| model.summary.n_excluded > 0) {
+            let [it, it_ran, file] = match unranked.len() {
+                1 => ["it", "it ran", "its file"],
+                _ => ["them", "they ran", "their files"],
+            };
+            said.push(format!(
+                "Evaluate {it} again, on the CPU if {it_ran} on a GPU; if that changes nothing, make or \
+                 download {file} again."
+            ));
+        }
+        said
+    }
+
+    /// Names the one of some unranked models whose mean KLD is lower than that of the best, which none
+    /// is that has an infinite KLD where the best has a finite one.
+    fn may_be_nearest(
+        &self,
+        unranked: &[&ComparedModel],
+        name: &impl Fn(&ComparedModel) -> String,
+    ) -> Option<String> {
+        let best = self.best()?;
+        let mean = |model: &ComparedModel| Some(model.mean_kld()?.value);
+        let n_infinite = best.summary.n_infinite();
+        let finite = unranked
+            .iter()
+            .filter(|model| model.summary.n_infinite() <= n_infinite);
+        let means = finite.filter_map(|model| Some((*model, mean(model)?)));
+        let (lowest, lowest_mean) = means.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let is_lowest = lowest_mean < mean(best)?;
+        is_lowest.then(|| {
+            format!(
+                "Over its other tokens, {} has the lowest mean of all, so it may be the nearest.",
+                name(lowest)
+            )
+        })
+    }
+
+    /// Says of the model that loses much more in one span than elsewhere which span that is; `None` if
+    /// none does. Of several, it is the one with the largest factor.
+    pub(super) fn much_worse_span(
+        &self,
+        name: impl Fn(&ComparedModel) -> String,
+    ) -> Option<String> {
+        let best = self.best()?;
+        let models = self.models.iter().filter(|model| model.is_candidate());
+        let in_spans = models.flat_map(|model| {
+            let of_each = model.ratio_to_best_by_span.iter();
+            of_each.map(move |of| (model, of))
+        });
+        let much_more = in_spans.filter_map(|(model, of)| {
+            let (here, times) = (of.ratio?, of.to_others?);
+            let is_more = times.value >= MUCH_MORE && here.value > 1.0 && self.loses_more(of);
+            (is_more && mark(of.n_tokens).is_empty()).then_some((model, of, here, times.value))
+        });
+        let (model, of, here, times) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
+        let ends = ends(here.lo, here.hi, ratio);
+        Some(format!(
+            "In the span {:?}, {} is {} {ends} times as far as {}; elsewhere, {} times.",
+            printable(&of.label),
+            name(model),
+            ratio(here.value),
+            name(best),
+            ratio(here.value / times)
+        ))
+    }
 }
 
 /// How a model is whose mean KLD is noise.
@@ -310,6 +407,18 @@ pub(super) fn list(mut names: Vec<String>) -> String {
         Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
         None => String::new(),
     }
+}
+
+/// Says why a model leaves out tokens: `1 of its 4,184 rows is not finite`.
+fn reasons(model: &ComparedModel) -> String {
+    let summary = &model.summary;
+    let (n_excluded, n_infinite) = (summary.n_excluded, summary.n_infinite());
+    let n = count(summary.n_tokens + n_excluded);
+    let are = if n_excluded == 1 { "is" } else { "are" };
+    let excluded = format!("{} of its {n} rows {are} not finite", count(n_excluded));
+    let infinite = format!("its KLD is infinite at {}", count_of(n_infinite, "token"));
+    let given = [(n_excluded, excluded), (n_infinite, infinite)].into_iter();
+    list(given.filter(|(n, _)| *n > 0).map(|(_, why)| why).collect())
 }
 
 #[cfg(test)]

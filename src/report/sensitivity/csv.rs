@@ -2,7 +2,7 @@
 
 use super::{Sensitivity, TensorSensitivity};
 use crate::recipe::Cost;
-use crate::report::comparison::csv_text;
+use crate::report::table::csv_text;
 
 /// The columns. Their names and their order are stable; new ones are added at the end.
 const COLUMNS: [&str; 10] = [

@@ -1,7 +1,7 @@
 //! The sections of a report, in the order in which they are printed.
 
 use crate::report::comparison::Names;
-use crate::report::comparison::breakdown::{
+use crate::report::comparison::tables::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};

@@ -1,0 +1,893 @@
+//! The tables of a comparison. Each function takes one that makes a name of a model's label: text shortens
+//! labels until lines fit.
+
+use super::names::Names;
+use super::sentence::list;
+use super::{ComparedModel, ComparedPair, Comparison, PairKind};
+use crate::report::identical_output::{left_out, title as identical_title};
+use crate::report::layout::{View, WIDTH};
+use crate::report::number::{
+    SizeUnit, UNDEFINED, bytes, count, count_of, ends, fixed, or_undefined, p_value, percent_1,
+    printable, ratio, short_kld, short_percent,
+};
+use crate::report::set_up::{self, setting};
+use crate::report::table::{Shown, Table};
+use crate::stats::{
+    Bin, Breakdown, ClusterKind, Clustering, DEFAULT_DRAFTED, Estimate, FEW_TOKENS,
+    IdenticalOutput, Ratio, SpanRatio,
+};
+
+/// Makes a name of a label.
+pub(super) type Name<'n> = &'n dyn Fn(&str) -> String;
+
+/// The marks of a row, which the lines below the table explain.
+const NEAR_BEST: &str = "≈";
+const SAME: &str = "=";
+const PARETO: &str = "P";
+const NOISE: &str = "-";
+const INCOMPLETE: &str = "!";
+
+/// Marks a model that loses more in a span than elsewhere, and explains the mark.
+const MORE_HERE: &str = "+";
+pub const MORE_HERE_LEGEND: &str =
+    "+ loses more in this span than elsewhere, compared with the best, by Holm's test";
+
+/// The title of the table of acceptance.
+pub(super) const ACCEPTED: &str =
+    "Tokens that the quant drafts and the original accepts, at temperature 1";
+
+/// The use of the table of acceptance.
+const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
+     time by its size, and saves as many of the original's steps as tokens are accepted.";
+
+/// The type of the KV cache beside which others are shown: llama.cpp's default.
+const USUAL_CACHE: &str = "f16";
+
+// The ways in which the tables divide the tokens.
+pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
+pub const BY_POSITION: &str = "by position in the window";
+pub const BY_GROUP: &str = "by group";
+pub const BY_SPAN: &str = "by span";
+pub const BY_KIND: &str = "by the kind of the next token";
+
+/// The bins of one table.
+type Bins = fn(&Breakdown) -> &[Bin];
+
+/// The tables of the breakdown: the way in which each divides the tokens, and its bins.
+const BREAKDOWN: [(&str, Bins); 4] = [
+    (BY_CONFIDENCE, |of| &of.by_confidence),
+    (BY_POSITION, |of| &of.by_position),
+    (BY_GROUP, |of| &of.by_group),
+    (BY_KIND, |of| &of.special),
+];
+
+/// The title for such a way, with `unit` as the word for a window.
+pub fn title(by: &str, unit: &str) -> String {
+    by.replace("window", unit)
+}
+
+/// The mark of a bin of so many tokens, to be put after its name; empty if they are enough, and for a
+/// bin without any.
+pub fn mark(n_tokens: u64) -> &'static str {
+    match n_tokens {
+        1..FEW_TOKENS => " *",
+        _ => "",
+    }
+}
+
+/// Explains the mark, if one of the bins with these numbers of tokens has it.
+pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
+    let is_marked = n_tokens.into_iter().any(|n| !mark(n).is_empty());
+    is_marked.then(|| format!("* fewer than {} tokens: a hint, no more", count(FEW_TOKENS)))
+}
+
+/// The marks of a model.
+fn marks(model: &ComparedModel) -> String {
+    let near = if model.same_as.is_some() {
+        SAME
+    } else if model.is_near_best() {
+        NEAR_BEST
+    } else {
+        " "
+    };
+    format!("{near}{}", if model.pareto { PARETO } else { " " })
+}
+
+/// A share in percent, without the sign.
+fn points(share: f64) -> String {
+    fixed(100.0 * share, 2)
+}
+
+/// The interval of a ratio; empty without one.
+fn ratio_ends(of: Option<Ratio>) -> String {
+    of.map_or_else(String::new, |of| ends(of.lo, of.hi, ratio))
+}
+
+fn interval(of: Option<Estimate>, show: fn(f64) -> String) -> String {
+    of.map_or_else(String::new, |of| ends(of.lo, of.hi, show))
+}
+
+/// Describes what an observation is in the intervals, and how many there are. `unit` is the word
+/// for a window.
+pub fn clusters(clusters: &Clustering, unit: &str) -> String {
+    let kind = match clusters.kind {
+        ClusterKind::Window => unit.to_owned(),
+        ClusterKind::Block => format!("block of up to {} {unit}s", clusters.windows_per_block),
+        ClusterKind::Part => {
+            let n = count(clusters.positions_per_part.unwrap_or_default());
+            format!("part of up to {n} positions")
+        }
+    };
+    let n = count_of(clusters.n, "cluster");
+    let worth = clusters.worth_notably_less(clusters.n);
+    let worth = worth.map(|worth| format!(", worth {worth} of equal length"));
+    format!("by {kind} ({n}{})", worth.unwrap_or_default())
+}
+
+impl Comparison {
+    fn interval_title(&self) -> String {
+        format!("{} %\ninterval", short_percent(self.confidence.level()))
+    }
+
+    /// A row for each model.
+    pub(super) fn models_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+        let (unit, sizes) = (self.size_unit(), self.sizes());
+        // The runs of one model need the space for their names.
+        let first = self.models.first().and_then(|first| first.model.bpw);
+        let shows_bpw = !sizes.has_caches || self.models.iter().any(|of| of.model.bpw != first);
+        let bpw_in = if shows_bpw {
+            Shown::Everywhere
+        } else {
+            Shown::InMarkdown
+        };
+        let to_best = |m: &ComparedModel| m.ratio_to_best.map(|to_best| to_best.ratio);
+        let mut n_candidates = 0;
+        Table::new("", &self.models)
+            .left("", |m| {
+                n_candidates += u64::from(m.is_candidate());
+                if m.is_candidate() {
+                    n_candidates.to_string()
+                } else {
+                    (if m.is_incomplete { INCOMPLETE } else { NOISE }).to_owned()
+                }
+            })
+            .shown(Shown::InText)
+            .left("", |m| marks(m))
+            .shown(Shown::InText)
+            .left("\nmodel", |m| name(&m.label))
+            .right(format!("size\n{}", unit.symbol), |m| {
+                or_undefined(sizes.bytes(m), |size| {
+                    format!("{:.2}", size as f64 / unit.bytes)
+                })
+            })
+            .shown(Shown::InText)
+            .right("size", |m| or_undefined(m.model.shown_bytes(), bytes))
+            .shown(Shown::InMarkdown)
+            .right("\nBPW", |m| {
+                or_undefined(m.model.bpw, |bpw| format!("{bpw:.2}"))
+            })
+            .shown(bpw_in)
+            .right("mean\nKLD", |m| {
+                or_undefined(m.mean_kld(), |mean| short_kld(mean.value))
+            })
+            .shown(Shown::InText)
+            .right(self.interval_title(), |m| interval(m.mean_kld(), short_kld))
+            .shown(Shown::InText)
+            .right("mean KLD", |m| {
+                let ends = interval(m.mean_kld(), short_kld);
+                or_undefined(m.mean_kld(), |mean| {
+                    format!("{} {ends}", short_kld(mean.value))
+                })
+            })
+            .shown(Shown::InMarkdown)
+            .right("99 %\nKLD", |m| or_undefined(m.q99(), short_kld))
+            .in_markdown("99 %")
+            .right("same\ntop", |m| or_undefined(m.same_top(), points))
+            .unit("%")
+            .right("PPL\nratio", |m| {
+                or_undefined(m.ppl_ratio(), |ratio| fixed(ratio, 4))
+            })
+            .right("times the best", |m| {
+                let of = to_best(m);
+                or_undefined(of, |times| {
+                    format!("{} {}", ratio(times.value), ratio_ends(of))
+                })
+            })
+            .shown(Shown::InMarkdown)
+            .right("p (Holm)", |m| {
+                or_undefined(m.ratio_to_best.and_then(|of| of.p_holm), p_value)
+            })
+            .shown(Shown::InMarkdown)
+            .right("", |m| {
+                if m.is_incomplete {
+                    format!("leaves out {}", count_of(m.n_left_out(), "token"))
+                } else if m.is_noise_floor {
+                    "noise floor".to_owned()
+                } else {
+                    marks(m)
+                }
+            })
+            .shown(Shown::InMarkdown)
+    }
+
+    /// Explains the marks that occur, a line each.
+    pub(super) fn legend(&self) -> String {
+        let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
+        let has_floor = self.models.iter().any(|model| model.is_noise_floor);
+        let near_best = "cannot be told from the best, by Holm's test on the same tokens";
+        let same = "has the same KLD as the one above it, at every token";
+        let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
+        let explained = [
+            (marked(NEAR_BEST), NEAR_BEST, near_best),
+            (marked(SAME), SAME, same),
+            (marked(PARETO), PARETO, pareto),
+            (
+                has_floor,
+                NOISE,
+                "the noise floor: the reference's own model",
+            ),
+            (
+                self.sizes().has_caches,
+                "size:",
+                "that of the file and of the KV cache",
+            ),
+        ];
+        let explained = explained.into_iter().filter(|(occurs, ..)| *occurs);
+        let explained = explained.map(|(_, mark, what)| format!("{mark} {what}\n"));
+        let incomplete = self.models.iter().filter(|model| model.is_incomplete);
+        let incomplete = incomplete.map(|model| {
+            let n = count_of(model.n_left_out(), "token");
+            format!("{INCOMPLETE} not ranked: {} leaves out {n}\n", model.label)
+        });
+        explained.chain(incomplete).collect()
+    }
+
+    /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.
+    pub(super) fn pairs_of(&self, kind: PairKind) -> Vec<&ComparedPair> {
+        let best = self.best().map(|best| best.label.as_str());
+        let is_shown = |pair: &&ComparedPair| {
+            pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+        };
+        let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
+        pairs.sort_by_key(|pair| self.models.iter().position(|m| m.label == pair.a));
+        pairs
+    }
+
+    /// The ratios to the best model, and in full those to the next in size.
+    pub(super) fn ratios_table(&self, name: Name<'_>, view: View) -> Table<&ComparedPair> {
+        let to_best = self.pairs_of(PairKind::Best);
+        let (to_best, more) = view.first(&to_best);
+        let to_next = if view.full {
+            self.pairs_of(PairKind::Size)
+        } else {
+            Vec::new()
+        };
+        let pairs: Vec<&ComparedPair> = to_best.iter().copied().chain(to_next).collect();
+        let title = "How many times as far, by the mean KLDs on the same tokens";
+        let mut table = self.pairs_table(title, pairs, name).more(more);
+        if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
+            table = table.group(0, format!("as {}, the best", name(&best.label)));
+        }
+        if table.n_rows() > to_best.len() {
+            table = table.group(to_best.len(), "as the next in size".to_owned());
+        }
+        table
+    }
+
+    /// A row for each of some pairs.
+    pub(super) fn pairs_table<'p>(
+        &self,
+        title: &str,
+        pairs: Vec<&'p ComparedPair>,
+        name: Name<'_>,
+    ) -> Table<&'p ComparedPair> {
+        Table::new(title, pairs)
+            .left("", |pair| match pair.kind {
+                PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
+                _ => format!("  {}", name(&pair.a)),
+            })
+            .shown(Shown::InText)
+            .left("model", |pair| name(&pair.a))
+            .shown(Shown::InMarkdown)
+            .left("next in size", |pair| name(&pair.b))
+            .shown(Shown::InMarkdown)
+            .right("\nratio", |pair| {
+                or_undefined(pair.ratio, |of| ratio(of.value))
+            })
+            .right(self.interval_title(), |pair| ratio_ends(pair.ratio))
+            .in_markdown("interval")
+            .right("\np", |pair| {
+                self.p_of(pair).map(p_value).unwrap_or_default()
+            })
+            .right("is nearer\nat", |pair| {
+                pair.share_a_nearer.map(percent_1).unwrap_or_default()
+            })
+            .notes(self.why_p_differs())
+    }
+
+    /// What differs between the models' set-ups; without rows if all were run alike.
+    pub(super) fn set_up_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+        let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
+        let mut differing = set_up::differing(&set_ups);
+        if self.all_are_in_tables_of_caches() {
+            // They show the types.
+            differing.retain(|(title, _)| *title != set_up::KV_CACHE);
+        }
+        let models = self.models.iter().filter(|_| !differing.is_empty());
+        let mut table = Table::new("Set-up, where models differ", models);
+        table = table.left("  model", |m| format!("  {}", name(&m.label)));
+        for (title, of) in differing {
+            table = table.left(title, |m| printable(&of(&m.set_up).unwrap_or_default()));
+        }
+        table
+    }
+
+    /// The mean KLDs in each span, with a row for each model; without rows unless there are several.
+    pub(super) fn brief_spans_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+        let spans = self.spans();
+        let models = self.models.iter().filter(|_| !spans.is_empty());
+        let mut table = Table::new("Mean KLD by span, nats", models).gap(2);
+        table = table.left("\n  tokens", |m| format!("  {}", name(&m.label)));
+        for span in spans {
+            let (label, n) = (printable(&span.label), count(span.n_tokens));
+            let title = format!("{label}\n{n}{}", mark(span.n_tokens));
+            table = table.right(title, |m| {
+                let in_span = InSpan::of(self, m, span);
+                format!("{}{}", in_span.more, in_span.kld())
+            });
+        }
+        table.notes(self.span_legends())
+    }
+
+    /// The models in each span; without rows unless there are several.
+    pub(super) fn spans_table(&self, name: Name<'_>) -> Table<InSpan<'_>> {
+        let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
+        let of_span = |span| {
+            self.models
+                .iter()
+                .map(move |model| InSpan::of(self, model, span))
+        };
+        let title = match self.best() {
+            Some(best) if has_ratios => {
+                let best = name(&best.label);
+                format!("By span, and how many times as far as {best}, the best")
+            }
+            _ => "By span".to_owned(),
+        };
+        let mut table = Table::new(title, spans.iter().flat_map(of_span))
+            .left("span", |of| of.span.label.clone())
+            .shown(Shown::InMarkdown)
+            .left("tokens", |of| {
+                format!("{}{}", count(of.span.n_tokens), mark(of.span.n_tokens))
+            })
+            .shown(Shown::InMarkdown)
+            .left("", |of| format!("    {}", name(&of.model.label)))
+            .in_markdown("model")
+            .left("", |of| of.more.to_owned())
+            .shown(Shown::InText)
+            .right("mean\nKLD", InSpan::kld)
+            .right("same\ntop", |of| {
+                or_undefined(of.bin.and_then(|bin| bin.agreement), points)
+            })
+            .unit("%")
+            .right("times\nas far", |of| {
+                of.times.map(|of| ratio(of.value)).unwrap_or_default()
+            })
+            .shown_if(has_ratios)
+            .in_markdown("times the best")
+            .right(self.interval_title(), |of| ratio_ends(of.times))
+            .shown_if(has_ratios)
+            .in_markdown("interval")
+            .right("", |of| of.more.to_owned())
+            .shown(Shown::InMarkdown)
+            .notes(self.span_legends());
+        for (i, span) in spans.iter().enumerate() {
+            let (n, few) = (count_of(span.n_tokens, "token"), mark(span.n_tokens));
+            let title = format!("  {}, {n}{few}", printable(&span.label));
+            table = table.group(i * self.models.len(), title);
+        }
+        table
+    }
+
+    /// The explanations of the marks that occur.
+    fn span_legends(&self) -> Vec<String> {
+        let mut of_each = self.models.iter().flat_map(|of| &of.ratio_to_best_by_span);
+        let more = of_each.any(|of| self.loses_more(of));
+        let more = more.then(|| MORE_HERE_LEGEND.to_owned());
+        let few = legend(self.spans().iter().map(|span| span.n_tokens));
+        more.into_iter().chain(few).collect()
+    }
+
+    /// The tables of KV caches, one for each model that was run with several.
+    pub(super) fn caches_tables(&self) -> Vec<Table<Run<'_>>> {
+        let tables = self.caches().into_iter().map(|(name, runs)| {
+            let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes));
+            let usual = runs.iter().find(|run| run.types == [USUAL_CACHE; 2]);
+            let usual = usual.map(|usual| usual.bytes as f64);
+            let to_best = |of: &Run<'_>| of.model.ratio_to_best.map(|to_best| to_best.ratio);
+            let best = self.best().map(|best| best.label.as_str());
+            let size = format!("cache\n{}", unit.symbol);
+            Table::new(format!("KV caches of {name}, the largest first"), runs)
+                .gap(2)
+                .left("  K", |of| format!("  {}", of.types[0]))
+                .left("V", |of| of.types[1].clone())
+                .right(size, |of| format!("{:.2}", of.bytes as f64 / unit.bytes))
+                .right(format!("share of\n{USUAL_CACHE}"), |of| {
+                    or_undefined(usual, |usual| percent_1(of.bytes as f64 / usual))
+                })
+                .shown_if(usual.is_some())
+                .right("mean\nKLD", |of| {
+                    or_undefined(of.model.mean_kld(), |mean| short_kld(mean.value))
+                })
+                .right("times\nthe best", |of| match to_best(of) {
+                    Some(times) => ratio(times.value),
+                    None if best == Some(of.model.label.as_str()) => "best".to_owned(),
+                    None => UNDEFINED.to_owned(),
+                })
+                .right(self.interval_title(), |of| ratio_ends(to_best(of)))
+                .right("same\ntop %", |of| {
+                    or_undefined(of.model.same_top(), points)
+                })
+        });
+        tables.collect()
+    }
+
+    /// The models that were run with several types of the KV cache, by name, with their runs, the
+    /// largest cache first. Of runs with the same types, the first counts; one whose size is not recorded
+    /// is left out.
+    fn caches(&self) -> Vec<(String, Vec<Run<'_>>)> {
+        let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
+        for model in &self.models {
+            let is_its = |runs: &&mut Vec<&ComparedModel>| {
+                runs.first().is_some_and(|run| run.is_of_same_file(model))
+            };
+            match of_models.iter_mut().find(is_its) {
+                Some(runs) => runs.push(model),
+                None => of_models.push(vec![model]),
+            }
+        }
+        let caches = of_models.into_iter().filter_map(|models| {
+            let name = printable(models.first()?.model.default_label());
+            let mut runs: Vec<Run<'_>> = Vec::new();
+            for run in models.into_iter().filter_map(Run::of) {
+                if runs.iter().all(|other| other.types != run.types) {
+                    runs.push(run);
+                }
+            }
+            // Of equally large ones, the nearest comes first, as they are sorted already.
+            runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
+            (runs.len() > 1).then_some((name, runs))
+        });
+        caches.collect()
+    }
+
+    /// Returns true if the tables of KV caches have every model.
+    pub(super) fn all_are_in_tables_of_caches(&self) -> bool {
+        let n_in_tables: usize = self.caches().iter().map(|(_, runs)| runs.len()).sum();
+        n_in_tables == self.models.len()
+    }
+
+    /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
+    /// accepts.
+    pub(super) fn identical_table(
+        &self,
+        name: Name<'_>,
+        with_drafts: bool,
+    ) -> Table<(&ComparedModel, &IdenticalOutput)> {
+        let answered = self.models.iter().filter_map(|model| {
+            let of = model.summary.identical_output.as_ref()?;
+            Some((model, of))
+        });
+        Table::new(self.identical_title(), answered)
+            .left("", |(m, _)| format!("  {}", name(&m.label)))
+            .in_markdown("model")
+            .right("answers", |(_, of)| {
+                let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
+                format!("{same} of {all}")
+            })
+            .right("%", |(_, of)| {
+                or_undefined(of.same_to_the_end, |same| points(same.value))
+            })
+            .right(self.interval_title(), |(_, of)| {
+                interval(of.same_to_the_end, points)
+            })
+            .right("half of those that\ndiffer do so within", |(_, of)| {
+                or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
+            })
+            .right(
+                format!("accepted of\n{DEFAULT_DRAFTED} drafted"),
+                |(m, _)| accepted(m),
+            )
+            .shown_if(with_drafts)
+            .notes(self.answers_left_out())
+    }
+
+    /// The models whose drafted tokens were counted.
+    pub(super) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+        let in_a_round = |m: &ComparedModel| {
+            let accepted = m.summary.acceptance.as_ref()?;
+            accepted.of_drafted(DEFAULT_DRAFTED).copied()
+        };
+        let notes = self.draft_notes().join(" ");
+        Table::new(ACCEPTED, self.drafts())
+            .left("", |m| format!("  {}", name(&m.label)))
+            .in_markdown("model")
+            .right("file\nsize", |m| or_undefined(m.model.shown_bytes(), bytes))
+            .right("accepted\n%", |m| {
+                or_undefined(m.summary.acceptance.as_ref(), |of| points(of.mean.value))
+            })
+            .right(format!("accepted of\n{DEFAULT_DRAFTED} drafted"), |m| {
+                accepted(m)
+            })
+            .right(self.interval_title(), |m| {
+                interval(in_a_round(m), |n| fixed(n, 2))
+            })
+            .notes(Some(notes).filter(|notes| !notes.is_empty()))
+    }
+
+    /// The title of the table of greedy answers. The cut is the reference's, so it is the same for all.
+    pub(in crate::report) fn identical_title(&self) -> String {
+        self.identical()
+            .next()
+            .map(identical_title)
+            .unwrap_or_default()
+    }
+
+    /// Says how many greedy answers are left out, and why; near ties are the same for all models.
+    pub(in crate::report) fn answers_left_out(&self) -> Option<String> {
+        left_out(self.identical())
+    }
+
+    /// The greedy answers of the models that have them.
+    fn identical(&self) -> impl Iterator<Item = &IdenticalOutput> {
+        let models = self.models.iter();
+        models.filter_map(|model| model.summary.identical_output.as_ref())
+    }
+
+    /// The models that could draft for the original, of which each file counts once, whatever its KV
+    /// cache; none where the models are runs of a single file.
+    pub(in crate::report) fn drafts(&self) -> Vec<&ComparedModel> {
+        let mut drafts: Vec<&ComparedModel> = Vec::new();
+        for model in self.models.iter().filter(|model| !model.is_reference_model) {
+            let is_known = drafts.iter().any(|other| other.is_of_same_file(model));
+            if model.summary.acceptance.is_some() && !is_known {
+                drafts.push(model);
+            }
+        }
+        let first = self.models.first();
+        let is_first = |model: &ComparedModel| first.is_some_and(|of| of.is_of_same_file(model));
+        drafts.retain(|_| !self.models.iter().all(is_first));
+        drafts
+    }
+
+    /// Returns true if texts show the drafts: they are about answers. Pages and JSON always do.
+    pub(super) fn shows_drafts(&self) -> bool {
+        self.models.iter().any(|model| model.measures_answers())
+    }
+
+    /// Explains the table of drafts, and names the models that are not in it; empty without drafts.
+    pub(in crate::report) fn draft_notes(&self) -> Vec<String> {
+        let drafts = self.drafts();
+        if drafts.is_empty() {
+            return Vec::new();
+        }
+        let mut notes = vec![format!(
+            "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
+             original's own."
+        )];
+        if self.has_sizes_to_draft() {
+            notes.push(AS_A_DRAFT.to_owned());
+        }
+        let mut not_in_it = |is: &dyn Fn(&ComparedModel) -> bool, why: &str| {
+            let models = self.models.iter().filter(|model| is(model));
+            let labels: Vec<String> = models.map(|model| printable(&model.label)).collect();
+            let be = if labels.len() == 1 { "is" } else { "are" };
+            if !labels.is_empty() {
+                notes.push(format!("{} {be} not in the table: {why}.", list(labels)));
+            }
+        };
+        let is_drawn = |model: &ComparedModel| drafts.iter().any(|of| of.label == model.label);
+        let is_a_run = |model: &ComparedModel| {
+            let has_acceptance = model.summary.acceptance.is_some();
+            has_acceptance && !model.is_reference_model && !is_drawn(model)
+        };
+        not_in_it(&is_a_run, "it has each file once, whatever its KV cache");
+        let is_old = |model: &ComparedModel| {
+            model.summary.acceptance.is_none() && model.mean_kld().is_some()
+        };
+        let again = "evaluate again to see acceptance, which older versions did not record";
+        not_in_it(&is_old, again);
+        notes
+    }
+
+    /// Returns true if there are drafts of several sizes to choose from.
+    pub(super) fn has_sizes_to_draft(&self) -> bool {
+        let drafts = self.drafts().into_iter();
+        let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());
+        let first = sizes.next();
+        sizes.any(|size| Some(size) != first)
+    }
+
+    /// Where the KLD of some of the models comes from: a table for each way to divide the tokens, with a
+    /// row for each bin, its share of the tokens and the mean KLD of each model. Names of bins, which only
+    /// a group's can exceed, are cut where `width` is that of a terminal.
+    pub(super) fn breakdown_tables<'m>(
+        &self,
+        models: &'m [ComparedModel],
+        name: Name<'_>,
+        width: Option<usize>,
+    ) -> Vec<Table<&'m Bin>> {
+        /// The most characters of a bin's name on a terminal of 80 columns.
+        const BIN_CHARS: usize = 16;
+        let tables = BREAKDOWN.iter().filter_map(|(by, bins)| {
+            let first = models.iter().find(|of| !bins(&of.breakdown).is_empty())?;
+            let n_tokens = first.summary.n_tokens.max(1) as f64;
+            let bins_of_first = bins(&first.breakdown);
+            let labels: Vec<&str> = bins_of_first.iter().map(|bin| bin.label.as_str()).collect();
+            let names = Names::whole(&labels, WIDTH);
+            let beyond = width.map_or(usize::MAX, |width| width.saturating_sub(WIDTH));
+            let bin_name = names.within(BIN_CHARS.saturating_add(beyond));
+            let title = title(by, self.reference.unit());
+            let mut table = Table::new(format!("Mean KLD {title}, nats"), bins_of_first)
+                .left("  tokens", |bin| {
+                    format!("  {}{}", bin_name(&bin.label), mark(bin.n_tokens))
+                })
+                .right("share", |bin| percent_1(bin.n_tokens as f64 / n_tokens));
+            for model in models {
+                let bins = bins(&model.breakdown);
+                table = table.right(name(&model.label), |bin| {
+                    let own = bins.iter().find(|of| of.label == bin.label);
+                    or_undefined(own.and_then(|of| of.kld), |mean| short_kld(mean.value))
+                });
+            }
+            Some(table)
+        });
+        tables.collect()
+    }
+
+    /// Explains the mark in the tables of the breakdown, if it is there.
+    pub(super) fn breakdown_legend(&self) -> Option<String> {
+        let of_model = |model| BREAKDOWN.iter().flat_map(move |(_, bins)| bins(model));
+        let bins = self
+            .models
+            .iter()
+            .flat_map(|model| of_model(&model.breakdown));
+        legend(bins.map(|bin| bin.n_tokens))
+    }
+}
+
+/// The tokens of a draft that a round accepts.
+fn accepted(model: &ComparedModel) -> String {
+    let acceptance = model.summary.acceptance.as_ref();
+    let accepted = acceptance.and_then(|of| of.of_drafted(DEFAULT_DRAFTED));
+    or_undefined(accepted, |of| fixed(of.value, 2))
+}
+
+/// A model in a span.
+pub(super) struct InSpan<'c> {
+    span: &'c Bin,
+    model: &'c ComparedModel,
+    bin: Option<&'c Bin>,
+    /// Its ratio to the best there.
+    times: Option<Ratio>,
+    /// The mark of a model that loses more there.
+    more: &'static str,
+}
+
+impl<'c> InSpan<'c> {
+    fn of(comparison: &Comparison, model: &'c ComparedModel, span: &'c Bin) -> Self {
+        let is_it = |label: &str| label == span.label;
+        let mut ratios = model.ratio_to_best_by_span.iter();
+        let of: Option<&SpanRatio> = ratios.find(|of| is_it(&of.label));
+        let loses_more = of.is_some_and(|of| comparison.loses_more(of));
+        Self {
+            span,
+            model,
+            bin: model.breakdown.by_span.iter().find(|bin| is_it(&bin.label)),
+            times: of.and_then(|of| of.ratio),
+            more: if loses_more { MORE_HERE } else { "" },
+        }
+    }
+
+    fn kld(&self) -> String {
+        or_undefined(self.bin.and_then(|bin| bin.kld), |kld| short_kld(kld.value))
+    }
+}
+
+/// A run of a model with one KV cache.
+pub(super) struct Run<'c> {
+    types: [String; 2],
+    bytes: u64,
+    model: &'c ComparedModel,
+}
+
+impl<'c> Run<'c> {
+    /// Reads the run of a model; `None` if its KV cache is not recorded, or it has none.
+    fn of(model: &'c ComparedModel) -> Option<Self> {
+        let type_of = |name| setting(&model.set_up, name).map(|kind| printable(&kind));
+        Some(Self {
+            types: [type_of("K cache")?, type_of("V cache")?],
+            bytes: model.set_up.kv_cache_bytes.filter(|&bytes| bytes > 0)?,
+            model,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::FULL;
+    use crate::report::tests::sample::comparison;
+
+    fn caches_text(of: &Comparison) -> String {
+        of.caches_tables().iter().map(Table::text).collect()
+    }
+
+    /// Five runs of two models, each with a KV cache of its own.
+    fn swept() -> Comparison {
+        let mut of = comparison();
+        of.models.truncate(5);
+        let caches = [
+            ("q4", "f16", "f16", 8 << 30),
+            ("q4", "q8_0", "f16", 6_576_668_672),
+            ("q4", "q4_0", "q4_0", 2_415_919_104),
+            ("q2", "f16", "f16", 8 << 30),
+            ("q2", "q8_0", "q8_0", 4_563_402_752),
+        ];
+        for (model, (name, k, v, bytes)) in of.models.iter_mut().zip(caches) {
+            model.model.path = format!("{name}.gguf");
+            model.set_up.type_k = Some(k.to_owned());
+            model.set_up.type_v = Some(v.to_owned());
+            model.set_up.kv_cache_bytes = Some(bytes);
+        }
+        of
+    }
+
+    #[test]
+    fn each_model_that_was_run_with_several_has_a_table() {
+        let of = swept();
+        insta::assert_snapshot!(caches_text(&of));
+        assert!(of.text(FULL).contains(&caches_text(&of)));
+        for line in of.text(FULL).lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        // All of the types are there already.
+        assert!(!of.text(FULL).contains("Set-up, where models differ"));
+    }
+
+    #[test]
+    fn there_is_none_where_it_would_say_nothing() {
+        assert_eq!(caches_text(&comparison()), "");
+        // No size is recorded.
+        let mut of = swept();
+        of.models
+            .iter_mut()
+            .for_each(|model| model.set_up.kv_cache_bytes = None);
+        assert_eq!(caches_text(&of), "");
+        // All runs have the same types.
+        let mut of = swept();
+        for model in &mut of.models {
+            model.set_up.type_k = Some("f16".to_owned());
+            model.set_up.type_v = Some("f16".to_owned());
+        }
+        assert_eq!(caches_text(&of), "");
+    }
+
+    /// A plain run beside those of a sweep, and one of a file that does not record the size.
+    #[test]
+    fn the_first_run_with_a_pair_of_types_counts() {
+        let whole = swept();
+        let mut of = swept();
+        let mut twice = of.models[0].clone();
+        twice.label = "again".to_owned();
+        of.models.push(twice);
+        assert_eq!(caches_text(&of), caches_text(&whole));
+        let n_rows = |of: &Comparison| {
+            of.caches()
+                .iter()
+                .map(|(_, runs)| runs.len())
+                .sum::<usize>()
+        };
+        of.models.pop();
+        of.models[0].set_up.kv_cache_bytes = None;
+        assert_eq!(n_rows(&of) + 1, n_rows(&whole));
+    }
+
+    #[test]
+    fn a_share_needs_the_usual_cache() {
+        let mut of = swept();
+        of.models.remove(0);
+        let text = caches_text(&of);
+        assert!(text.contains("KV caches of q4"), "{text}");
+        // Below the two lines of titles.
+        let (q4, q2) = text.split_once("KV caches of q2").unwrap();
+        assert!(!q4.contains("share of") && !q4.contains("0 %"), "{q4}");
+        assert!(q2.contains("share of") && q2.contains("100.0 %"), "{q2}");
+    }
+
+    fn labels(of: &Comparison) -> Vec<&str> {
+        let drafts = of.drafts().into_iter();
+        drafts.map(|model| model.label.as_str()).collect()
+    }
+
+    #[test]
+    fn neither_the_original_nor_runs_of_one_file_are_drafts_to_choose_from() {
+        let mut of = comparison();
+        of.models.truncate(3);
+        assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
+        assert!(of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        // Another file of the same size.
+        of.models[2].model.file_bytes = of.models[1].model.file_bytes;
+        of.models[2].model.size_bytes = of.models[1].model.size_bytes;
+        assert!(!of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        // A sidecar of kl 0.1.0.
+        of.models[0].is_reference_model = false;
+        of.models[0].summary.acceptance = None;
+        let why = "tiny-f16 is not in the table: evaluate again";
+        let one_line = |text: String| text.replace('\n', " ");
+        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
+        assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
+        // Two runs of one.
+        of.models[2].model = of.models[1].model.clone();
+        assert_eq!(labels(&of), ["tiny-q4_K_M"]);
+        let why = "tiny-iq4_xs is not in the table: it has each file once";
+        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(page.contains(why));
+        of.models.remove(0);
+        for shown in [of.text(FULL), of.markdown(false)] {
+            assert!(!shown.contains(ACCEPTED), "{shown}");
+        }
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(!page.contains("Drafted tokens that are accepted"));
+    }
+
+    /// Only the page, the JSON and the whole report show drafts of plain texts.
+    #[test]
+    fn drafts_are_shown_where_answers_are_measured() {
+        let brief = View {
+            full: false,
+            ..FULL
+        };
+        let mut of = comparison();
+        assert!(of.text(brief).contains("3 drafted"));
+        for model in &mut of.models {
+            model.summary.identical_output = None;
+        }
+        // Answers without greedy ones have spans.
+        assert!(of.text(brief).contains(ACCEPTED));
+        for model in &mut of.models {
+            model.breakdown.by_span.clear();
+        }
+        for shown in [of.text(brief), of.markdown(false)] {
+            assert!(!shown.contains("draft"), "{shown}");
+        }
+        assert!(of.text(FULL).contains(ACCEPTED));
+        let page = crate::report::page::html(&of).unwrap();
+        assert!(page.contains("Drafted tokens that are accepted"));
+    }
+
+    #[test]
+    fn breakdown_of_the_comparison() {
+        let text = comparison().breakdown_text(WIDTH);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn groups_have_safe_names() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.breakdown.by_confidence.clear();
+            let bins = &mut model.breakdown.by_position;
+            bins.truncate(2);
+            bins[0].label = "wiki\u{202e}\u{1b}".to_owned();
+            bins[1].label = "a name that is far too long for a terminal".to_owned();
+            model.breakdown.by_group = std::mem::take(bins);
+        }
+        insta::assert_snapshot!(of.breakdown_text(WIDTH));
+    }
+}
