@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Row, Table, presets};
-
 use super::number::{ends, kld, quantile_name};
 use crate::stats::{Estimate, QuantileEstimate, TokenLocation};
 
@@ -90,28 +88,6 @@ pub fn laid_out<'p>(
     }
     text.push('\n');
     text
-}
-
-/// Rows of cells below their titles, which may have two lines. Columns from index `right` on are
-/// aligned to the right, and there are `gap` spaces between two columns.
-pub fn columns(
-    titles: impl Into<Row>,
-    rows: impl IntoIterator<Item = Vec<String>>,
-    right: usize,
-    gap: u16,
-) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(titles);
-    table.add_rows(rows);
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, gap));
-        if index >= right {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
-    lines.collect()
 }
 
 /// Titles, and below them lines of a name and a value.

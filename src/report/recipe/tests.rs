@@ -2,7 +2,7 @@ use kl_formats::{GgmlType, Mixture};
 
 use super::*;
 use crate::report::json_text;
-use crate::report::sensitivity::{Sensitivity, sample};
+use crate::report::sensitivity::{Sensitivity, testing as sample};
 use crate::report::tests::schema;
 use crate::stats::ClusterKind;
 

@@ -6,10 +6,11 @@ use kl_formats::GgmlType;
 
 use super::{RecipeCheck, RecipeReport, RecipeTensor};
 use crate::recipe::{FrontierPoint, quoted, thinned};
-use crate::report::layout::{Sheet, columns, hanging, laid_out};
+use crate::report::layout::{Sheet, hanging, laid_out};
 use crate::report::number::{
     bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld,
 };
+use crate::report::table::Table;
 use crate::stats::Ratio;
 
 /// The width of the column of names.
@@ -191,9 +192,11 @@ fn roles(out: &mut String, tensors: &[RecipeTensor]) {
     for (role, of_role) in by_role {
         let size: u64 = of_role.iter().map(|tensor| tensor.bytes).sum();
         let n_params: u64 = of_role.iter().map(|tensor| tensor.n_params).sum();
-        let share = match all > 0.0 {
-            true => percent_1(kld_of(&of_role) / all),
-            false => String::new(),
+        let share = kld_of(&of_role) / all;
+        let share = if all > 0.0 {
+            percent_1(share)
+        } else {
+            String::new()
         };
         let start = line([
             &printable(role),
@@ -236,19 +239,14 @@ fn sizes(report: &RecipeReport) -> String {
     points.retain(|point| point.size_bytes != own.size_bytes);
     points.push(own);
     points.sort_by_key(|point| point.size_bytes);
-    let rows = points.into_iter().map(|point| {
-        let mark = match point.size_bytes == own.size_bytes {
-            true => "<- this recipe",
-            false => "",
-        };
-        let cells = [
-            format!("  {}", bytes(point.size_bytes)),
-            fixed(point.bpw, 2),
-            short_kld(point.kld),
-            mark.to_owned(),
-        ];
-        Vec::from(cells)
-    });
-    let titles = ["  size", "bits", "KLD", ""].map(str::to_owned);
-    columns(Vec::from(titles), rows, 1, 2)
+    Table::new("", points)
+        .gap(2)
+        .left("  size", |of| format!("  {}", bytes(of.size_bytes)))
+        .right("bits", |of| fixed(of.bpw, 2))
+        .right("KLD", |of| short_kld(of.kld))
+        .right("", |of| {
+            let is_own = of.size_bytes == own.size_bytes;
+            (if is_own { "<- this recipe" } else { "" }).to_owned()
+        })
+        .rows_text()
 }

@@ -65,7 +65,7 @@ mod tests {
     use kl_formats::Mixture;
 
     use super::*;
-    use crate::report::sensitivity::sample;
+    use crate::report::sensitivity::testing as sample;
 
     fn cell(names: &[&str], n_tokens: &[u32]) -> Cell {
         let typed = names

@@ -1,12 +1,10 @@
 //! A map of sensitivity as `kl sensitivity` shows it: [`Sensitivity`], from which every output is made.
 //! Its fields are the keys of the JSON.
 
-mod csv;
 mod doubts;
 mod parts;
 #[cfg(test)]
-pub(super) mod sample;
-mod sentence;
+pub(super) mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -1,4 +1,4 @@
-use super::{Sensitivity, compared, sample};
+use super::{Sensitivity, compared, testing as sample};
 use crate::report::json_text;
 use crate::report::layout::WIDTH;
 use crate::report::tests::schema;

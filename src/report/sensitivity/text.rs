@@ -1,14 +1,15 @@
-//! A map as text.
+//! A map as text, and in sentences.
 
-use super::sentence::relative;
-use super::{LayerSensitivity, Sensitivity, TensorSensitivity};
+use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorSensitivity};
 use crate::recipe::{Additivity, Check, quoted};
 use crate::report::comparison::Names;
-use crate::report::layout::{columns, hanging, wrapped};
+use crate::report::layout::{hanging, wrapped};
 use crate::report::number::{
     bytes, count, count_of, duration, ends, fixed, or_undefined, printable, ratio, short_count,
     short_kld, short_percent, significant,
 };
+use crate::report::table::Table;
+use crate::stats::Estimate;
 
 /// The most lines of a list of tensors.
 const MAX_LISTED: usize = 10;
@@ -25,7 +26,42 @@ const BAR: f64 = 24.0;
 /// The mark of a KLD that was not measured.
 const PREDICTED: &str = "~";
 
+/// The most roles that a sentence names.
+const MAX_NAMED: usize = 3;
+
+/// Roles are called dear from this many times the average cost on, and cheap down to this.
+const DEAR: f64 = 1.5;
+const CHEAP: f64 = 0.5;
+
 impl Sensitivity {
+    /// The tensors at each type as CSV. Columns' names and their order are stable; new ones are added at
+    /// the end. What is not known is empty.
+    pub fn csv(&self) -> String {
+        let number = |value: Option<f64>| {
+            let finite = value.filter(|value| value.is_finite());
+            finite.map(|value| value.to_string()).unwrap_or_default()
+        };
+        let tensors = self.tensors.iter().map(|of| &of.tensor);
+        let costs = tensors.flat_map(|tensor| tensor.costs.iter().map(move |cost| (tensor, cost)));
+        Table::new("", costs)
+            .left("tensor", |(tensor, _)| tensor.name.clone())
+            .left("role", |(tensor, _)| tensor.role.clone())
+            .right("layer", |(tensor, _)| {
+                tensor
+                    .layer
+                    .map(|layer| layer.to_string())
+                    .unwrap_or_default()
+            })
+            .right("n_params", |(tensor, _)| tensor.n_params.to_string())
+            .right("type", |(_, cost)| cost.kind.to_string())
+            .right("bytes", |(_, cost)| cost.bytes.to_string())
+            .right("kld", |(_, cost)| number(Some(cost.kld.value)))
+            .right("kld_lo", |(_, cost)| number(cost.kld.lo))
+            .right("kld_hi", |(_, cost)| number(cost.kld.hi))
+            .right("is_measured", |(_, cost)| cost.is_measured.to_string())
+            .csv()
+    }
+
     /// Everything that a terminal shows. `map` is the path of the map. Names are cut until tables fit lines
     /// of at most `width`.
     pub fn text(&self, map: &str, width: usize) -> String {
@@ -35,7 +71,7 @@ impl Sensitivity {
             text.push_str(&wrapped(&sentences.join(" ")));
             text.push('\n');
         }
-        text.push_str(&self.title());
+        text.push_str(&self.head());
         text.push_str(&self.roles_text(width));
         text.push_str(&self.layers_text());
         text.push_str(&self.tensors_text(width));
@@ -44,112 +80,82 @@ impl Sensitivity {
         text + &self.next_text(map)
     }
 
-    fn title(&self) -> String {
+    fn head(&self) -> String {
         let model = &self.model;
-        let level = short_percent(self.confidence.level());
-        let n_others = self.at_other_types().count() as u64;
-        let mut of_model = vec![printable(&model.path)];
-        of_model.extend(
-            model
-                .n_params
-                .map(|n| format!("{} parameters", short_count(n))),
-        );
-        of_model.extend(model.shown_bytes().map(bytes));
-        let mut text = hanging(
-            "",
-            2,
-            &format!("What quantization costs {}", of_model.join(", ")),
-        );
-        let mut fact = |name: &str, value: &str| {
-            text.push_str(&hanging(&format!("  {name:<14}"), 16, value));
+        let parameters = model
+            .n_params
+            .map(|n| format!("{} parameters", short_count(n)));
+        let size = model.shown_bytes().map(bytes);
+        let of_model = [Some(printable(&model.path)), parameters, size];
+        let of_model: Vec<String> = of_model.into_iter().flatten().collect();
+        let title = format!("What quantization costs {}", of_model.join(", "));
+        let mut text = hanging("", 2, &title);
+        let mut fact = |name: &str, value: String| {
+            text.push_str(&hanging(&format!("  {name:<14}"), 16, &value));
         };
         let of = self.text.as_ref().and_then(|text| text.name.as_ref());
-        let of = of.map(|name| format!(" of {}", printable(name)));
+        let of = of.map_or_else(String::new, |name| format!(" of {}", printable(name)));
         let windows = count_of(self.n_windows, "window");
         fact(
             "text",
-            &format!(
-                "up to {windows} of {} tokens{}",
-                self.n_ctx,
-                of.unwrap_or_default()
-            ),
+            format!("up to {windows} of {} tokens{of}", self.n_ctx),
         );
         let against = match &self.reference {
-            Some(file) => format!("against {}", printable(file)),
-            None => "against the original's own logits".to_owned(),
+            Some(file) => printable(file),
+            None => "the original's own logits".to_owned(),
         };
-        let others = match n_others {
+        let others = match self.at_other_types().count() as u64 {
             0 => String::new(),
             n => format!(" ({} at the nearest type allowed)", count_of(n, "tensor")),
         };
         let at = self.measured_type;
         fact(
             "compared",
-            &format!("each tensor alone at {at}{others}, {against}"),
+            format!("each tensor alone at {at}{others}, against {against}"),
         );
-        let time = self
-            .cost
-            .seconds
-            .map(|seconds| format!(", {}", duration(seconds)));
-        fact(
-            "measured",
-            &format!(
-                "{}, {} decoded{}",
-                count_of(self.cost.n_cells, "cell"),
-                count_of(self.cost.n_tokens, "token"),
-                time.unwrap_or_default()
-            ),
-        );
+        let time = self.cost.seconds;
+        let time = time.map_or_else(String::new, |seconds| format!(", {}", duration(seconds)));
+        let cells = count_of(self.cost.n_cells, "cell");
+        let tokens = count_of(self.cost.n_tokens, "token");
+        fact("measured", format!("{cells}, {tokens} decoded{time}"));
         if let Some(imatrix) = &self.imatrix {
-            fact("imatrix", &printable(&imatrix.file_name));
+            fact("imatrix", printable(&imatrix.file_name));
         }
-        if let Some(control) = self.control {
+        if let Some(control) = self.control.map(short_kld) {
             let of = "the original against itself, which must be 0";
-            fact("control", &format!("{} ({of})", short_kld(control)));
+            fact("control", format!("{control} ({of})"));
         }
-        let marked = match self.tensors.iter().all(|of| of.at.is_measured) {
-            true => String::new(),
-            false => format!("; {PREDICTED} marks a KLD that is predicted, not measured"),
+        let marked = if self.tensors.iter().all(|of| of.at.is_measured) {
+            String::new()
+        } else {
+            format!("; {PREDICTED} marks a KLD that is predicted, not measured")
         };
-        fact("intervals", &format!("at {level} %{marked}"));
+        let level = short_percent(self.confidence.level());
+        fact("intervals", format!("at {level} %{marked}"));
         text
     }
 
     /// A row for each role, and one for all.
     fn roles_text(&self, width: usize) -> String {
-        let interval = self.interval_title();
-        let titles = [
-            "\nrole",
-            "ten-\nsors",
-            "para-\nmeters",
-            "\nKLD",
-            &interval,
-            "share\n%",
-            "relative\ncost",
-        ];
         let labels: Vec<&str> = self.by_role.iter().map(|role| role.role.as_str()).collect();
-        let table = Names::whole(&labels, width).fitted(|name| {
-            let roles = self
-                .by_role
-                .iter()
-                .map(|role| (name(&role.role), &role.part));
-            let all = [("all".to_owned(), &self.whole)];
-            let rows = roles.chain(all).map(|(role, part)| {
-                vec![
-                    format!("  {role}"),
-                    count(part.n_tensors),
-                    short_count(part.n_params),
-                    short_kld(part.kld.value),
-                    ends(part.kld.lo, part.kld.hi, end),
-                    or_undefined(part.share, share),
-                    or_undefined(part.relative_cost, relative),
-                ]
-            });
-            columns(titles, rows, 1, 1)
-        });
         let explained = "Relative cost: KLD for each byte that the type saves, over that of all \
                          tensors. Above 1, bits are better spent than elsewhere.";
-        format!("\nBy role\n{table}{}", wrapped(explained))
+        Table::fitted(&Names::whole(&labels, width), |name| {
+            let roles = self.by_role.iter();
+            let roles = roles.map(|role| (name(&role.role), &role.part));
+            let all = [("all".to_owned(), &self.whole)];
+            Table::new("By role", roles.chain(all))
+                .left("\nrole", |(role, _)| format!("  {role}"))
+                .right("ten-\nsors", |(_, part)| count(part.n_tensors))
+                .right("para-\nmeters", |(_, part)| short_count(part.n_params))
+                .right("\nKLD", |(_, part)| short_kld(part.kld.value))
+                .right(self.interval_title(), |(_, part)| interval(&part.kld))
+                .right("share\n%", |(_, part)| or_undefined(part.share, share))
+                .right("relative\ncost", |(_, part)| {
+                    or_undefined(part.relative_cost, relative)
+                })
+                .notes([explained.to_owned()])
+        })
     }
 
     /// A bar for each layer, or for some in a row.
@@ -161,36 +167,21 @@ impl Sensitivity {
         let of_line = layers.len().div_ceil(MAX_LAYER_LINES);
         let means: Vec<f64> = layers.chunks(of_line).map(mean_kld).collect();
         let most = means.iter().copied().fold(0.0, f64::max);
-        let rows = layers.chunks(of_line).zip(&means).map(|(of, &mean)| {
-            let total: f64 = of.iter().filter_map(|layer| layer.part.share).sum();
-            vec![
-                format!("  {}", layer_names(of)),
-                short_kld(mean),
-                share(total),
-            ]
-        });
-        let (name, kld) = match of_line {
+        let (title, kld) = match of_line {
             1 => ("\n  layer", "\nKLD"),
             _ => ("\n  layers", "KLD per\nlayer"),
         };
-        let titles = [name, kld, "share\n%"];
-        let table = columns(titles, rows, 1, 2);
-        let n_titles = table.lines().count().saturating_sub(means.len());
-        let bars = vec![String::new(); n_titles].into_iter();
-        let bars = bars.chain(means.iter().map(|mean| format!("  {}", bar(mean / most))));
-        let lines = table
-            .lines()
-            .zip(bars)
-            .map(|(line, bar)| format!("{line}{bar}\n"));
-        let worst = match of_line {
-            1 => String::new(),
-            _ => wrapped(&format!(
-                "The worst one is layer {}, with {}.",
-                worst.layer,
-                short_kld(kld_of(worst))
-            )),
-        };
-        format!("\nBy layer\n{}{worst}", String::from_iter(lines))
+        let table = Table::new("By layer", layers.chunks(of_line).zip(&means))
+            .gap(2)
+            .left(title, |(of, _)| format!("  {}", layer_names(of)))
+            .right(kld, |(_, mean)| short_kld(**mean))
+            .right("share\n%", |(of, _)| {
+                share(of.iter().filter_map(|layer| layer.part.share).sum())
+            })
+            .left("", |(_, mean)| bar(**mean / most));
+        let worst_kld = short_kld(kld_of(worst));
+        let worst = format!("The worst one is layer {}, with {worst_kld}.", worst.layer);
+        table.notes((of_line > 1).then_some(worst)).text()
     }
 
     /// The tensors with the largest and with the smallest relative costs.
@@ -200,112 +191,72 @@ impl Sensitivity {
         if n == 0 {
             return String::new();
         }
-        let (worst, rest) = ranked.split_at(n);
-        let last = rest.iter().rev().take(n).copied().collect::<Vec<_>>();
-        let labels: Vec<&str> = worst.iter().chain(&last).map(|of| bare(of)).collect();
-        let interval = self.interval_title();
-        let table = Names::whole(&labels, width).fitted(|name| {
-            let row = |of: &&TensorSensitivity| {
-                vec![
-                    format!("    {}", name(bare(of))),
-                    short_count(of.tensor.n_params),
-                    format!("{}{}", mark(of.at.is_measured), short_kld(of.kld().value)),
-                    ends(of.kld().lo, of.kld().hi, end),
-                    or_undefined(of.share, share),
-                    or_undefined(of.relative_cost, relative),
-                ]
-            };
-            let group = |title: &str| [vec![format!("  {title}")]].into_iter();
-            let most = group("most").chain(worst.iter().map(row));
-            let least = group("least").chain(last.iter().map(row));
-            let titles = [
-                "",
-                "para-\nmeters",
-                "\nKLD",
-                &interval,
-                "share\n%",
-                "relative\ncost",
-            ];
-            columns(titles, most.chain(least), 1, 1)
-        });
-        let n = counted(n);
-        format!(
-            "\nThe {n} tensors that cost most per byte saved, and the {n} that cost least\n{table}"
-        )
+        let least = ranked.iter().rev().take(n);
+        let shown: Vec<&TensorSensitivity> = ranked.iter().take(n).chain(least).copied().collect();
+        let labels: Vec<&str> = shown.iter().map(|of| bare(of)).collect();
+        let n_shown = counted(n);
+        let title = format!(
+            "The {n_shown} tensors that cost most per byte saved, and the {n_shown} that cost least"
+        );
+        Table::fitted(&Names::whole(&labels, width), |name| {
+            Table::new(title.as_str(), &shown)
+                .group(0, "  most".to_owned())
+                .group(n, "  least".to_owned())
+                .left("", |of| format!("    {}", name(bare(of))))
+                .right("para-\nmeters", |of| short_count(of.tensor.n_params))
+                .right("\nKLD", |of| {
+                    format!("{}{}", mark(of.at.is_measured), short_kld(of.kld().value))
+                })
+                .right(self.interval_title(), |of| interval(&of.kld()))
+                .right("share\n%", |of| or_undefined(of.share, share))
+                .right("relative\ncost", |of| {
+                    or_undefined(of.relative_cost, relative)
+                })
+        })
     }
 
     /// How far the KLDs of single tensors add up to that of all of them.
     fn additivity_text(&self) -> String {
-        if self.additivity.is_empty() {
-            return String::new();
-        }
-        let interval = self.interval_title();
-        let titles = [
-            "\n  all at",
-            "KLD\ntogether",
-            &interval,
-            "sum of\nsingles",
-            "together\nover sum",
-        ];
-        let rows = self.additivity.iter().map(|of| {
-            vec![
-                format!("  {}", of.kind),
-                short_kld(of.together.value),
-                ends(of.together.lo, of.together.hi, end),
-                short_kld(of.sum),
-                ratio(times_sum(of)),
-            ]
-        });
         let explained = "Recipes are corrected by the last column: 1 means that tensors do not \
                          interact.";
-        format!(
-            "\nAll tensors together, against the sum of each alone\n{}{}",
-            columns(titles, rows, 1, 2),
-            wrapped(explained)
+        Table::new(
+            "All tensors together, against the sum of each alone",
+            &self.additivity,
         )
+        .gap(2)
+        .left("\n  all at", |of| format!("  {}", of.kind))
+        .right("KLD\ntogether", |of| short_kld(of.together.value))
+        .right(self.interval_title(), |of| interval(&of.together))
+        .right("sum of\nsingles", |of| short_kld(of.sum))
+        .right("together\nover sum", |of| ratio(times_sum(of)))
+        .notes([explained.to_owned()])
+        .text()
     }
 
     /// The predictions that were checked, the farthest off first.
     fn checks_text(&self, width: usize) -> String {
-        if self.checks.is_empty() {
-            return String::new();
-        }
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         let off = |check: &Check| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
         let shown = &checks[..checks.len().min(MAX_LISTED)];
-        let interval = self.interval_title();
-        let labels: Vec<&str> = shown.iter().map(|check| check.tensor.as_str()).collect();
-        let table = Names::whole(&labels, width).fitted(|name| {
-            let titles = [
-                "\n  tensor",
-                "\ntype",
-                "\npredicted",
-                "\nmeasured",
-                &interval,
-                "measured /\npredicted",
-            ];
-            let rows = shown.iter().map(|check| {
-                vec![
-                    format!("  {}", without_weight(&name(&check.tensor))),
-                    check.kind.to_string(),
-                    short_kld(check.predicted),
-                    short_kld(check.measured.value),
-                    ends(check.measured.lo, check.measured.hi, end),
-                    ratio(times_predicted(check)),
-                ]
-            });
-            columns(titles, rows, 2, 1)
-        });
-        let which = match shown.len() < checks.len() {
-            true => format!(" (the {} that are farthest off)", counted(shown.len())),
-            false => String::new(),
+        let which = if shown.len() < checks.len() {
+            format!(" (the {} that are farthest off)", counted(shown.len()))
+        } else {
+            String::new()
         };
-        let sentence = off_by(&checks);
-        format!(
-            "\nPredicted, then measured{which}\n{table}{}",
-            wrapped(&sentence)
-        )
+        let labels: Vec<&str> = shown.iter().map(|check| check.tensor.as_str()).collect();
+        Table::fitted(&Names::whole(&labels, width), |name| {
+            Table::new(format!("Predicted, then measured{which}"), shown)
+                .left("\n  tensor", |of| {
+                    format!("  {}", without_weight(&name(&of.tensor)))
+                })
+                .left("\ntype", |of| of.kind.to_string())
+                .right("\npredicted", |of| short_kld(of.predicted))
+                .right("\nmeasured", |of| short_kld(of.measured.value))
+                .right(self.interval_title(), |of| interval(&of.measured))
+                .right("measured /\npredicted", |of| ratio(times_predicted(of)))
+                .notes(off_by(&checks))
+        })
     }
 
     /// The command that comes next, with a size that the map reaches.
@@ -316,6 +267,51 @@ impl Sensitivity {
              kl recipe {} --bpw {bits} -w recipe.txt\n",
             printable(&quoted(map))
         )
+    }
+
+    /// Sentences of what costs much for its size, and what costs little.
+    pub(in crate::report) fn sentences(&self) -> Vec<String> {
+        let roles = |holds: &dyn Fn(f64) -> bool| -> Vec<&RoleSensitivity> {
+            let roles = self.by_role.iter();
+            roles
+                .filter(|role| role.part.relative_cost.is_some_and(holds))
+                .collect()
+        };
+        let list = |roles: &[&RoleSensitivity], unit: &str| {
+            let named = roles.iter().take(MAX_NAMED).enumerate().map(|(i, role)| {
+                let times = or_undefined(role.part.relative_cost, relative);
+                let unit = if i == 0 { unit } else { "" };
+                format!("{} ({times}{unit})", printable(&role.role))
+            });
+            let named = Vec::from_iter(named);
+            match named.split_last() {
+                Some((last, [])) => last.clone(),
+                Some((last, first)) => format!("{} and {last}", first.join(", ")),
+                None => String::new(),
+            }
+        };
+        let dear = roles(&|cost| cost >= DEAR);
+        let mut cheap = roles(&|cost| cost <= CHEAP);
+        cheap.reverse();
+        let mut sentences = Vec::new();
+        let unit = " times the average";
+        if !dear.is_empty() {
+            let list = list(&dear, unit);
+            sentences.push(format!(
+                "A byte saved costs most in {list}: give more bits there."
+            ));
+        }
+        if !cheap.is_empty() {
+            let (subject, unit) = match dear.is_empty() {
+                true => ("A byte saved", unit),
+                false => ("It", ""),
+            };
+            let list = list(&cheap, unit);
+            sentences.push(format!(
+                "{subject} costs least in {list}: save there first."
+            ));
+        }
+        sentences
     }
 
     fn interval_title(&self) -> String {
@@ -333,14 +329,14 @@ pub(in crate::report) fn times_predicted(check: &Check) -> f64 {
     check.measured.value / check.predicted
 }
 
-/// How far predictions are off, the farthest first; nothing where no measurement is above 0.
-fn off_by(checks: &[&Check]) -> String {
+/// How far predictions are off, the farthest first; `None` where no measurement is above 0.
+fn off_by(checks: &[&Check]) -> Option<String> {
     let factors = checks
         .iter()
         .map(|check| times_predicted(check).ln().abs().exp());
     let factors: Vec<f64> = factors.filter(|factor| factor.is_finite()).collect();
-    match factors[..] {
-        [] => String::new(),
+    Some(match factors[..] {
+        [] => return None,
         [only] => format!("The prediction is off by a factor of {}.", ratio(only)),
         [most, .., least] => format!(
             "The predictions are off by factors of {} to {}, in the median {}.",
@@ -348,19 +344,20 @@ fn off_by(checks: &[&Check]) -> String {
             ratio(most),
             ratio(factors[factors.len() / 2])
         ),
-    }
+    })
 }
 
-/// An end of an interval in a table, where two digits are enough.
-fn end(kld: f64) -> String {
-    significant(kld, 2)
+/// An interval in a table, where two digits are enough.
+fn interval(of: &Estimate) -> String {
+    ends(of.lo, of.hi, |end| significant(end, 2))
 }
 
 /// A share in percent: `8.7`, `<0.1`.
 fn share(share: f64) -> String {
-    match share > 0.0 && share < 0.0005 {
-        true => "<0.1".to_owned(),
-        false => fixed(100.0 * share, 1),
+    if share > 0.0 && share < 0.0005 {
+        "<0.1".to_owned()
+    } else {
+        fixed(100.0 * share, 1)
     }
 }
 
@@ -410,4 +407,9 @@ fn counted(n: usize) -> String {
     WORDS
         .get(n)
         .map_or_else(|| n.to_string(), |&word| word.to_owned())
+}
+
+/// A relative cost: `8.0`, `0.031`.
+fn relative(cost: f64) -> String {
+    significant(cost, 2)
 }

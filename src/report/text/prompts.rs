@@ -1,9 +1,10 @@
 //! The table of prompts: all of a few, the worst of many.
 
-use crate::report::layout::{View, WIDTH, columns, wrapped};
+use crate::report::layout::{View, WIDTH, wrapped};
 use crate::report::number::{count, or_undefined, percent, printable, short_kld};
 use crate::report::result::PromptReport;
-use crate::stats::MeanMax;
+use crate::report::table::Table;
+use crate::stats::PromptLogits;
 
 /// The number of prompts that are printed, and in full; the JSON has all.
 const MAX_PRINTED: usize = 5;
@@ -29,20 +30,31 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
         rows.truncate(most);
     }
     let has_logits = rows.iter().any(|row| row.stats.logits.is_some());
-    let mut titles = vec![
-        "\n  no.",
-        "\nprompt",
-        "\ntokens",
-        "mean\nKLD",
-        "max\nKLD",
-        "same\ntop",
-    ];
-    if has_logits {
-        titles.extend(["abs\ndiff", "cos\ndist", "mean\nKLD'", "max\nKLD'"]);
-    }
+    let show = |value| or_undefined(value, short_kld);
+    let of_logits = |row: &PromptReport, value: fn(&PromptLogits) -> Option<f64>| {
+        show(row.stats.logits.as_ref().and_then(value))
+    };
     let drawn = |width: usize| {
-        let rows = rows.iter().map(|row| cells(row, width));
-        columns(titles.iter().copied(), rows, 2, 1)
+        let table = Table::new("", &rows)
+            .left("\n  no.", |row| format!("  {}", row.stats.window))
+            .left("\nprompt", |row| label(&row.prompt, width))
+            .right("\ntokens", |row| count(row.stats.n_tokens))
+            .right("mean\nKLD", |row| show(row.stats.kld.map(|kld| kld.mean)))
+            .right("max\nKLD", |row| show(row.stats.kld.map(|kld| kld.max)))
+            .right("same\ntop", |row| or_undefined(row.stats.ref_top1, percent))
+            .right("abs\ndiff", |row| of_logits(row, |of| of.mean_abs_diff))
+            .shown_if(has_logits)
+            .right("cos\ndist", |row| of_logits(row, |of| of.cosine_distance))
+            .shown_if(has_logits)
+            .right("mean\nKLD'", |row| {
+                of_logits(row, |of| of.smoothed_kld.map(|of| of.mean))
+            })
+            .shown_if(has_logits)
+            .right("max\nKLD'", |row| {
+                of_logits(row, |of| of.smoothed_kld.map(|of| of.max))
+            })
+            .shown_if(has_logits);
+        table.rows_text()
     };
     let mut width = LABEL_WIDTH;
     // The titles are as wide as the rows, and each of their characters takes one column.
@@ -68,24 +80,6 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
         )));
     }
     text
-}
-
-fn cells(row: &PromptReport, width: usize) -> Vec<String> {
-    let stats = &row.stats;
-    let show = |value| or_undefined(value, short_kld);
-    let mean_and_max =
-        |value: Option<MeanMax>| [show(value.map(|v| v.mean)), show(value.map(|v| v.max))];
-    let same_top = or_undefined(stats.ref_top1, percent);
-    let number = format!("  {}", stats.window);
-    let mut cells = vec![number, label(&row.prompt, width), count(stats.n_tokens)];
-    cells.extend(mean_and_max(stats.kld));
-    cells.push(same_top);
-    if let Some(logits) = &stats.logits {
-        cells.push(show(logits.mean_abs_diff));
-        cells.push(show(logits.cosine_distance));
-        cells.extend(mean_and_max(logits.smoothed_kld));
-    }
-    cells
 }
 
 /// The beginning of a prompt in quotes, as one line of at most so many columns, whatever it holds.
@@ -116,7 +110,7 @@ fn label(prompt: &str, width: usize) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::{BRIEF, FULL};
-    use crate::stats::{PromptLogits, PromptStats};
+    use crate::stats::{MeanMax, PromptStats};
 
     fn report(window: u32, mean: f64, logits: Option<PromptLogits>) -> PromptReport {
         PromptReport {

@@ -5,12 +5,13 @@ use crate::report::comparison::tables::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};
-use crate::report::layout::{Sheet, USUAL_QUANTILES, View, columns};
+use crate::report::layout::{Sheet, USUAL_QUANTILES, View};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
     signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
+use crate::report::table::Table;
 use crate::stats::{
     Acceptance, Agreement, Bin, DEFAULT_DRAFTED, DeltaP, Distribution, Estimate, IdenticalOutput,
     LogitSummary, LogitsNotAvailable, Metric, Perplexity, Summary,
@@ -144,23 +145,26 @@ fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
         return;
     }
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
-    let titles = ["", "tokens", "mean KLD", "interval", "of KLD", "same top"];
-    out.title(&format!("KL divergence {}", title(by, out.unit)));
-    let table = Names::whole(&labels, view.width).fitted(|name| {
-        let rows = bins.iter().map(|bin| {
-            let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
-            vec![
-                format!("  {}{}", name(&bin.label), mark(bin.n_tokens)),
-                count(bin.n_tokens),
-                or_undefined(bin.kld, |kld| short_kld(kld.value)),
-                interval.unwrap_or_default(),
-                or_undefined(bin.share_of_kld, percent),
-                or_undefined(bin.agreement, percent),
-            ]
-        });
-        columns(titles, rows, 1, 2)
-    });
-    out.text.push_str(&table);
+    let title = format!("KL divergence {}", title(by, out.unit));
+    out.text
+        .push_str(&Table::fitted(&Names::whole(&labels, view.width), |name| {
+            Table::new(title.as_str(), bins)
+                .gap(2)
+                .left("", |bin| {
+                    format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
+                })
+                .right("tokens", |bin| count(bin.n_tokens))
+                .right("mean KLD", |bin| {
+                    or_undefined(bin.kld, |kld| short_kld(kld.value))
+                })
+                .right("interval", |bin| {
+                    bin.kld
+                        .map(|kld| ends(kld.lo, kld.hi, short_kld))
+                        .unwrap_or_default()
+                })
+                .right("of KLD", |bin| or_undefined(bin.share_of_kld, percent))
+                .right("same top", |bin| or_undefined(bin.agreement, percent))
+        }));
 }
 
 pub fn agreement(out: &mut Sheet, agreement: &Agreement) {

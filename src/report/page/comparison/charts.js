@@ -50,7 +50,7 @@ const intervals = {
 // The end of a bin's interval, if a logarithmic scale has it.
 const end = key => ({calculate: `datum.bin.kld.${key} > 0 ? datum.bin.kld.${key} : null`, as: key});
 
-// A part of the breakdown: `field` holds a bin for each part of the tokens.
+// A part of the breakdown, by its key: it holds a bin for each part of the tokens.
 const bins = (page, field, title, more) => {
     const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld.value"),
         {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS},
@@ -59,7 +59,7 @@ const bins = (page, field, title, more) => {
     return {
         height: 300,
         params: [chosenParam(page)],
-        transform: [...inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld && datum.bin.kld.value > 0"}, end("lo"), end("hi")],
+        transform: [...inSlot, {flatten: [`breakdown.${field}`], as: ["bin"]}, {filter: "datum.bin.kld && datum.bin.kld.value > 0"}, end("lo"), end("hi")],
         encoding: {
             x: {field: "bin.label", type: "ordinal", sort: null, title, axis: {labelAngle: joined ? -35 : 0, labelLimit: 110}},
             y: {...kldAxis, field: "bin.kld.value"},
@@ -282,10 +282,10 @@ const charts = withData(page => page.models, {
         layer: lines([label, {field: "x", title: "drafted", format: "d"}, {field: "y", title: "accepted", format: ".2f"}]),
     }),
 
-    confidence: page => bins(page, "confidence", "probability of the original's top token", "joined"),
-    position: page => bins(page, "position", `position in the ${page.window}`, "joined"),
-    groups: page => bins(page, "groups", "group"),
-    spans: page => bins(page, "spans", "span"),
+    confidence: page => bins(page, "by_confidence", "probability of the original's top token", "joined"),
+    position: page => bins(page, "by_position", `position in the ${page.window}`, "joined"),
+    groups: page => bins(page, "by_group", "group"),
+    spans: page => bins(page, "by_span", "span"),
 
     windows: page => ({
         height: 320,

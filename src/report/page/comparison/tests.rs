@@ -339,7 +339,7 @@ fn what_is_not_finite_is_left_out_of_the_charts() {
     assert!(models.iter().all(|model| model["ratio"].is_null()));
     let model = &models[0];
     assert!(model["kld"].is_null() && model["windows"][0][1].is_null());
-    assert!(model["groups"][0]["kld"]["value"].is_null());
+    assert!(model["breakdown"]["by_group"][0]["kld"]["value"].is_null());
 }
 
 /// The part of the page from a section's title to the next section.

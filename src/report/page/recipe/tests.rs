@@ -6,7 +6,7 @@ use super::{ReportedQuant, html};
 use crate::report::json_text;
 use crate::report::recipe::RecipeReport;
 use crate::report::recipe::tests::{measured, report};
-use crate::report::sensitivity::sample;
+use crate::report::sensitivity::testing as sample;
 use crate::report::tests::sample::comparison;
 use crate::stats::Estimate;
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::html;
-use crate::report::sensitivity::{Sensitivity, sample};
+use crate::report::sensitivity::{Sensitivity, testing as sample};
 use crate::stats::Estimate;
 
 /// The JSON in a script element of the page.

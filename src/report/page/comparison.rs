@@ -1,0 +1,313 @@
+//! The page of a comparison of models.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use kl_formats::BackendIdentity;
+use minijinja::value::Serde;
+use minijinja::{Error, Value, context};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Page, on_log_scale};
+use crate::report::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
+use crate::report::number::{SizeUnit, count, count_of, finite, sampled_answers};
+use crate::report::set_up::{self, SETTINGS};
+use crate::stats::{DEFAULT_DRAFTED, FEW_TOKENS, Ratio};
+
+/// The number of models that are in colour at once: as many as there are colours.
+const MAX_SHOWN: usize = 8;
+
+/// The page of a comparison: a whole HTML document, which loads nothing else.
+///
+/// # Errors
+/// If a value cannot be written as JSON, or the template fails.
+pub fn html(comparison: &Comparison) -> Result<String, Error> {
+    let (unit, reference) = (comparison.size_unit(), &comparison.reference);
+    let steps = steps(comparison, unit);
+    let data = chart_data(comparison, &steps, unit);
+    let models = &comparison.models;
+    let original = reference.model_name().or(reference.file_name.as_deref());
+    let label = |m: &ComparedModel| m.label.clone();
+    let sizes = comparison.sizes();
+    let size = |m: &ComparedModel| sizes.bytes(m);
+    let unsized_models = models.iter().filter(|m| size(m).is_none());
+    let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
+    let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
+    let by_ratio = |holds: fn(&Ratio) -> bool| -> Vec<String> {
+        let is_one = |m: &&ComparedModel| m.ratio_to_best.is_some_and(|of| holds(&of.ratio));
+        models.iter().filter(is_one).map(label).collect()
+    };
+    let loses_more = models.iter().flat_map(|m| {
+        let of_each = m.ratio_to_best_by_span.iter();
+        let more = of_each.filter(|of| comparison.loses_more(of));
+        more.map(|of| [m.label.clone(), of.label.clone()])
+    });
+    let drafts = comparison.drafts().into_iter();
+    let drafts = drafts.map(|m| (label(m), m.model.shown_bytes()));
+    let values = context! {
+        kl_version => comparison.versions.kl_version,
+        c => Value::from(Serde(comparison)),
+        best => comparison.best().map(|model| Value::from(Serde(model))),
+        has_sizes => models.iter().any(|m| has_point(m, size(m))),
+        has_caches => sizes.has_caches,
+        window => reference.unit(),
+        title => original.unwrap_or("a model"),
+        n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
+        // Labels are unique.
+        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
+        sizes => models.iter().map(|m| (label(m), size(m))).collect::<BTreeMap<_, _>>(),
+        unsized => unsized_models.map(label).collect::<Vec<_>>(),
+        at_0 => at_0.map(label).collect::<Vec<_>>(),
+        few => FEW_TOKENS,
+        drawn => by_ratio(is_drawn),
+        infinite => by_ratio(|ratio| ratio.value == f64::INFINITY),
+        no_interval => by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
+        spans => Value::from(Serde(comparison.spans())),
+        has_span_ratios => comparison.has_span_ratios(),
+        loses_more => loses_more.collect::<Vec<_>>(),
+        drafts => drafts.collect::<BTreeMap<_, _>>(),
+        draft_notes => comparison.draft_notes(),
+        drafted => DEFAULT_DRAFTED,
+        identical_title => comparison.identical_title(),
+        answers_left_out => comparison.answers_left_out(),
+        sampled_answers => reference.sampling.as_ref().map(sampled_answers),
+        sentences => comparison.sentences(str::to_owned),
+        steps => Value::from(Serde(&steps)),
+        unit => Value::from(Serde(unit)),
+        computed_with => settings_of_reference(comparison),
+        settings => settings(comparison),
+        not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
+    };
+    Page {
+        template: include_str!("comparison/page.html"),
+        scripts: &[
+            include_str!("comparison/charts.js"),
+            include_str!("page.js"),
+            include_str!("comparison/choose.js"),
+        ],
+    }
+    .render(values, &data)
+}
+
+/// Returns true if a logarithmic scale has the ratio.
+fn is_drawn(ratio: &Ratio) -> bool {
+    ratio.value.is_finite() && ratio.value > 0.0
+}
+
+/// Whether the chart of sizes has a point for a model.
+fn has_point(model: &ComparedModel, size: Option<u64>) -> bool {
+    let kld = model.mean_kld().map(|mean| mean.value);
+    !model.is_noise_floor && size > Some(0) && kld.is_some_and(|kld| kld.is_finite() && kld > 0.0)
+}
+
+/// The data of all charts, which `charts.js` and `page.js` read: the models as the JSON has them, with the
+/// sizes in `unit`. Charts leave out what is null, as what is not finite.
+fn chart_data(comparison: &Comparison, front: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
+    let (sizes, drafts) = (comparison.sizes(), comparison.drafts());
+    let in_units = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / unit.bytes);
+    let models = comparison.models.iter().map(|model| {
+        let is_draft = drafts.iter().any(|draft| draft.label == model.label);
+        let acceptance = model.summary.acceptance.as_ref().filter(|_| is_draft);
+        let accepted = acceptance.map(|of| of.mean);
+        let drafted = acceptance.iter().flat_map(|of| &of.drafted);
+        let identical = model.summary.identical_output.as_ref();
+        let curve = identical.map(|of| {
+            let points = of.curve.iter();
+            Vec::from_iter(points.map(|of| (of.tokens, of.share, of.lo, of.hi)))
+        });
+        let mean = model.mean_kld();
+        let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
+        json!({
+            "label": model.label,
+            "floor": model.is_noise_floor,
+            "front": model.pareto,
+            "near": model.indistinguishable_from_best,
+            "size": in_units(sizes.bytes(model)),
+            "kld": mean.map(|mean| mean.value),
+            "lo": mean.and_then(|mean| on_log_scale(mean.lo)),
+            "hi": mean.and_then(|mean| on_log_scale(mean.hi)),
+            "ratio": ratio.and_then(|ratio| on_log_scale(Some(ratio.value))),
+            "ratio_lo": ratio.and_then(|ratio| on_log_scale(ratio.lo)),
+            "ratio_hi": ratio.and_then(|ratio| on_log_scale(ratio.hi)),
+            "ccdf": model.ccdf,
+            "windows": model.by_window,
+            "breakdown": model.breakdown,
+            "file": in_units(model.model.shown_bytes().filter(|_| is_draft)),
+            "accepted": accepted.map(|of| of.value),
+            "accepted_lo": accepted.and_then(|of| of.lo),
+            "accepted_hi": accepted.and_then(|of| of.hi),
+            "drafted": acceptance.map(|_| Vec::from_iter(drafted.map(|of| of.accepted.value))),
+            "identical": curve,
+        })
+    });
+    json!({
+        "unit": unit.symbol,
+        "window": comparison.reference.unit(),
+        "few": FEW_TOKENS,
+        "shown": shown(comparison, front),
+        "models": Vec::from_iter(models),
+    })
+}
+
+/// The labels of the models that are in colour: every quant if there are enough colours, or the noise
+/// floor if there are no quants. If there are too many quants, the best comes first, then some from all
+/// along the Pareto front, then those with the lowest mean KLD.
+fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
+    let has_quants = comparison.models.iter().any(|model| model.is_candidate());
+    let models = comparison.models.iter();
+    let quants = models.filter(|model| model.is_candidate() || !has_quants);
+    let labels = quants.map(|model| model.label.as_str());
+    let best = comparison.best().map(|best| best.label.as_str());
+    let steps: Vec<&str> = front.iter().rev().map(|step| step.label).collect();
+    let n = steps.len().min(MAX_SHOWN - 1);
+    let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
+    let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);
+    for label in best.into_iter().chain(spread).chain(labels.clone()) {
+        if chosen.len() < MAX_SHOWN && !chosen.contains(&label) {
+            chosen.push(label);
+        }
+    }
+    // In the order of the table.
+    labels.filter(|label| chosen.contains(label)).collect()
+}
+
+/// A model of the Pareto front, beside the next smaller one.
+#[derive(Serialize, Debug)]
+struct Step<'c> {
+    #[serde(skip)]
+    model: &'c ComparedModel,
+    label: &'c str,
+    /// Its size in bytes.
+    size: u64,
+    /// The mean KLD in nats.
+    kld: f64,
+    /// Its cost and gain; `None` for the smallest.
+    gain: Option<Gain>,
+}
+
+/// The cost and the gain of a step of the Pareto front.
+#[derive(Serialize, Debug)]
+struct Gain {
+    bytes: u64,
+    /// By what the mean KLD is divided; `None` to one that is noise.
+    factor: Option<f64>,
+    /// The interval of the factor; `None` where the two were not compared.
+    interval: Option<(f64, f64)>,
+    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for about equal sizes.
+    per_unit: Option<f64>,
+    /// True if the difference may be chance. False where the two were not compared.
+    may_be_chance: bool,
+}
+
+/// The Pareto front, from the smallest model to the largest.
+fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
+    let sizes = comparison.sizes();
+    let front = comparison.models.iter().filter(|m| m.pareto);
+    let front = front.filter_map(|m| {
+        Some(Step {
+            model: m,
+            label: &m.label,
+            size: sizes.bytes(m)?,
+            kld: m.mean_kld()?.value,
+            gain: None,
+        })
+    });
+    let mut steps: Vec<Step> = front.collect();
+    steps.sort_by_key(|step| step.size);
+    for i in 1..steps.len() {
+        let (smaller, larger) = (&steps[i - 1], &steps[i]);
+        let bytes = larger.size.saturating_sub(smaller.size);
+        let pair = pair_of(comparison, smaller.label, larger.label);
+        let factor = finite(smaller.kld / larger.kld);
+        let saves = sizes.saved(larger.model, smaller.model);
+        let per_unit = saves.map(|bytes| (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes));
+        steps[i].gain = Some(Gain {
+            bytes,
+            factor: factor.filter(|_| !comparison.is_noise(larger.model)),
+            per_unit: per_unit.and_then(finite),
+            interval: pair.and_then(|pair| interval(pair, smaller.label)),
+            may_be_chance: pair.is_some_and(|pair| comparison.may_be_chance(pair)),
+        });
+    }
+    steps
+}
+
+fn pair_of<'c>(comparison: &'c Comparison, a: &str, b: &str) -> Option<&'c ComparedPair> {
+    let mut pairs = comparison.pairs.iter();
+    pairs.find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a))
+}
+
+/// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
+fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
+    let ratio = pair.ratio?;
+    let ratio = if pair.a == above {
+        ratio
+    } else {
+        ratio.inverse()
+    };
+    let (lo, hi) = ratio.lo.zip(ratio.hi)?;
+    finite(lo).zip(finite(hi))
+}
+
+/// The text of a column for a model and the word for its windows; `None` where it is not recorded.
+type Setting = fn(&ComparedModel, &str) -> Option<String>;
+
+const SETTINGS_OF_FILES: [(&str, Setting); 10] = [
+    ("File", |m, _| Some(m.model.path.clone())),
+    ("Architecture", |m, _| m.model.architecture.clone()),
+    ("Parameters", |m, _| m.model.n_params.map(count)),
+    ("Sidecar", |m, _| {
+        Some(match m.parts.len() {
+            0 => m.sidecar.clone(),
+            n => format!("{} ({})", m.sidecar, count_of(n as u64, "part")),
+        })
+    }),
+    ("Tokens", |m, _| Some(count(m.summary.n_tokens))),
+    ("Left out", |m, _| Some(count(m.n_left_out()))),
+    ("SHA-256 of the header", |m, _| {
+        m.model.metadata_sha256.clone()
+    }),
+    ("SHA-256 of samples", |m, _| m.model.sample_sha256.clone()),
+    ("windows", |m, _| Some(count(m.summary.n_windows))),
+    ("Clusters", |m, unit| {
+        Some(clusters_text(&m.summary.clusters, unit))
+    }),
+];
+
+/// The columns of a table with a row for each model: titles and values. Columns that no model has
+/// are left out.
+fn settings(of: &Comparison) -> Vec<(String, Vec<Option<String>>)> {
+    let (models, unit) = (&of.models, of.reference.unit());
+    let of_models = SETTINGS_OF_FILES.iter().map(|(title, value)| {
+        let values = models.iter().map(|model| value(model, unit));
+        (title.replace("window", unit), values.collect())
+    });
+    let of_set_ups = SETTINGS.iter().map(|(title, _)| {
+        let values = models.iter().map(|model| setting(&model.set_up, title));
+        ((*title).to_owned(), values.collect())
+    });
+    of_models
+        .chain(of_set_ups)
+        .filter(|(_, values): &(_, Vec<_>)| values.iter().any(Option::is_some))
+        .collect()
+}
+
+/// The settings that the reference was computed with.
+fn settings_of_reference(comparison: &Comparison) -> Option<String> {
+    let backend = comparison.reference.backend.as_ref()?;
+    let settings = SETTINGS
+        .iter()
+        .filter_map(|(title, _)| Some(format!("{title} {}", setting(backend, title)?)));
+    Some(settings.collect::<Vec<_>>().join(", "))
+}
+
+/// A setting, where commas separate settings, not devices.
+fn setting(set_up: &BackendIdentity, title: &str) -> Option<String> {
+    match title {
+        "devices" => Some(set_up.devices.as_ref()?.join(" ")),
+        title => set_up::setting(set_up, title),
+    }
+}
