@@ -1,13 +1,16 @@
 //! The tokens and windows of a decode call.
 
 use std::cell::LazyCell;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_formats::Calls;
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, GpuLayers, Model, default_batch, default_calls, memory};
+use crate::engine::{
+    ContextOptions, Engine, GpuLayers, Model, default_batch, default_calls, memory,
+};
 use crate::report::number::bytes;
 
 /// llama.cpp's own default batches, which accelerators like.
@@ -45,7 +48,7 @@ impl Decoding {
             n_vocab: model.facts().n_vocab,
             window_rows,
             is_accelerated: model.facts().options.n_gpu_layers != GpuLayers::Count(0),
-            is_together: model.facts().can_decode_together,
+            is_together: model.facts().layers.can_decode_together(),
         }
     }
 
@@ -134,6 +137,33 @@ impl Split {
         }
     }
 
+    /// The sizes, if they are certain before the model is loaded: whatever device computes it, and
+    /// whichever of two precedents is followed.
+    pub fn settled(
+        run: &RunSettings,
+        n_ctx: u32,
+        is_together: bool,
+        precedents: [Option<Split>; 2],
+    ) -> Option<Self> {
+        // What is best otherwise depends on the vocabulary and the free memory.
+        if run.n_batch.is_none() && (precedents.contains(&None) || run.n_parallel.is_some()) {
+            return None;
+        }
+        let mut splits = precedents.into_iter().flat_map(|precedent| {
+            [false, true].map(|is_accelerated| {
+                let decoding = Decoding {
+                    n_vocab: 1,
+                    window_rows: n_ctx,
+                    is_accelerated,
+                    is_together,
+                };
+                Self::choose(run, n_ctx, decoding, precedent)
+            })
+        });
+        let first = splits.next()?;
+        splits.all(|split| split == first).then_some(first)
+    }
+
     /// The best sizes where nothing is set: on the CPU, equal calls of one window; with an
     /// accelerator, llama.cpp's batches, with as many whole windows as they hold.
     fn best(n_ctx: u32, decoding: Decoding, n_contexts: u32) -> Self {
@@ -183,15 +213,15 @@ impl Split {
     }
 }
 
-/// Refuses several windows in a call where a model cannot decode them.
+/// Refuses several windows in a call where a model cannot decode them, before it is loaded.
 ///
 /// # Errors
-/// If it cannot and `--parallel` asks for it.
-pub fn check_parallel(run: &RunSettings, model: &impl Model) -> Result<()> {
+/// If `--parallel` asks for it; what is wrong with the model's file.
+pub fn check_parallel(run: &RunSettings, engine: &impl Engine, path: &Path) -> Result<()> {
     match run.n_parallel {
-        Some(n) if n > 1 && !model.facts().can_decode_together => bail!(
+        Some(n @ 2..) if !engine.inspect(path)?.layers.can_decode_together() => bail!(
             "{}: -np {n}: a model with recurrent layers decodes one window at a time: leave out -np",
-            model.facts().path.display()
+            path.display()
         ),
         _ => Ok(()),
     }

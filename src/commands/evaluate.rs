@@ -11,8 +11,8 @@ use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
-    Precedent, backend_identity, check_windows, context_options, largest_context, settled_identity,
-    shorter_reference,
+    Precedent, backend_identity, check_windows, context_options, largest_context, record_calls,
+    settled_identity, shorter_reference,
 };
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
@@ -28,7 +28,10 @@ use super::reference::{
 };
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use super::subject::Subject;
-use crate::engine::{Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Model, Room};
+use crate::engine::{
+    ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
+    Room,
+};
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -79,9 +82,18 @@ fn against_file<E: Engine>(
         ref_model: None,
     };
     let about = reference.about().clone();
+    let longest = reference.longest_window().unwrap_or(about.n_ctx);
     let subjects = settings.subjects();
     let mut queue = Queue::new(watch, &subjects);
-    queue.look_ahead(|subject| look_ahead(settings, engine, subject, &about, Some(&run.header)));
+    queue.look_ahead(|subject| {
+        look_ahead(
+            settings,
+            engine,
+            subject,
+            &about,
+            Some((&run.header, longest)),
+        )
+    });
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
         watch.warn_all(about.shard.map(Warning::PartOfReference));
@@ -167,24 +179,40 @@ fn against_model<E: Engine>(
         path: &model.path,
         ref_model: Some(&ref_model),
     };
-    queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, Some(&run.header)));
+    let longest = reference.longest_window().unwrap_or(about.n_ctx);
+    queue.look_ahead(|subject| {
+        look_ahead(
+            settings,
+            engine,
+            subject,
+            about,
+            Some((&run.header, longest)),
+        )
+    });
     let report = run.evaluate(ReferenceInfo::new(about), queue);
     ref_model.model.drop_last();
     Ok(report)
 }
 
 /// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `about` is what is known of the reference; `header` what the sidecar will record of it, once all
-/// of it is known.
+/// it. `about` is what is known of the reference; `planned` what the sidecar will record of it and its
+/// longest window, once all of it is known.
 fn look_ahead<E: Engine>(
     settings: &EvaluateSettings,
     engine: &E,
     subject: &Subject,
     about: &About,
-    header: Option<&SidecarHeader>,
+    planned: Option<(&SidecarHeader, u32)>,
 ) -> Result<()> {
     let sidecar = SidecarFile::create(&settings.results, subject)?;
     let model = engine.inspect(&subject.path)?;
+    if subject.cell.is_some() && model.layers == Layers::Recurrent {
+        bail!(
+            "{}: has no KV cache to sweep: evaluate it without --sweep",
+            subject.path.display()
+        );
+    }
+    check_parallel(&settings.run, engine, &subject.path)?;
     if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
         let entries = Entries {
             path: &subject.path,
@@ -199,8 +227,8 @@ fn look_ahead<E: Engine>(
         return Ok(());
     };
     held.check_model(&model.identity, false)?;
-    match header {
-        Some(header) => {
+    match planned {
+        Some((header, _)) => {
             held.check_reference(&header.reference)?;
             held.check_tokens(header)?;
         }
@@ -212,7 +240,22 @@ fn look_ahead<E: Engine>(
     let run = &settings.run;
     let precedent = Precedent::of(about.backend.as_ref());
     let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
-    held.check_settled(&settled_identity(engine, &options))
+    let mut settled = settled_identity(engine, &options);
+    let is_together = model.layers.can_decode_together()
+        && matches!(settings.reference, ReferenceSource::File { .. });
+    let begun = precedent.or_begun(held.header.backend.as_ref());
+    let precedents = [precedent, begun].map(|precedent| precedent.split);
+    if let Some(n_ctx) = planned.map(|(_, longest)| longest)
+        && let Some(Split { calls, n_seq }) = Split::settled(run, n_ctx, is_together, precedents)
+    {
+        let options = ContextOptions {
+            calls,
+            n_seq,
+            ..options
+        };
+        record_calls(&mut settled, &options);
+    }
+    held.check_settled(&settled)
 }
 
 /// The sidecars' record of the reference, and of which of its tokens are evaluated.
@@ -315,12 +358,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let precedent = Precedent::of(reference.about().backend.as_ref());
         let model = self.model_of(subject, loaded, reference.about().n_ctx, precedent)?;
         let facts = model.facts();
-        if subject.cell.is_some() && !facts.has_attention {
-            bail!(
-                "{}: has no KV cache to sweep: evaluate it without --sweep",
-                facts.path.display()
-            );
-        }
         let entries = Entries {
             path: &facts.path,
             n_vocab: facts.n_vocab,
@@ -334,7 +371,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
-        check_parallel(run, &model)?;
         let windows = reference.windows().into_iter().flatten();
         let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
         let decoding = match ref_model {
@@ -374,7 +410,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there: &there,
                 n_ctx,
-                has_attention: facts.has_attention,
+                has_attention: facts.layers != Layers::Recurrent,
             };
             run.warn(watch);
         }

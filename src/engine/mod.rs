@@ -141,6 +141,26 @@ pub struct Inspected {
     pub tokenizer: Option<TokenizerIdentity>,
     /// Entries at the vocabulary's end that are marked unused.
     pub n_padding: u32,
+    pub layers: Layers,
+}
+
+/// The way in which a model's layers keep the tokens before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layers {
+    /// In a KV cache.
+    #[default]
+    Attention,
+    /// Some in a KV cache, others in a state of fixed size.
+    Hybrid,
+    /// In a state of fixed size: there is no KV cache.
+    Recurrent,
+}
+
+impl Layers {
+    /// Whether a call can decode several windows, each as a sequence of its own.
+    pub fn can_decode_together(self) -> bool {
+        self == Self::Attention
+    }
 }
 
 /// A vocabulary: the text of each token, and of several.
@@ -184,11 +204,7 @@ pub struct ModelFacts {
     pub n_ctx_train: Option<u32>,
     /// The number of positions that the model has learned a vector for; `None` if it computes them.
     pub n_positions: Option<u64>,
-    /// False for a purely recurrent model, which has no KV cache.
-    pub has_attention: bool,
-    /// True if a call can decode several windows, each as a sequence of its own: not where a layer
-    /// is recurrent.
-    pub can_decode_together: bool,
+    pub layers: Layers,
     /// The vocabulary's BOS, if it has one.
     pub bos_token: Option<u32>,
     /// True if the model wants windows to start with its BOS.

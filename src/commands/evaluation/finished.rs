@@ -156,6 +156,10 @@ impl Finished {
         settled.flash_attn.clone_from(&known.flash_attn);
         settled.type_k.clone_from(&known.type_k);
         settled.type_v.clone_from(&known.type_v);
+        if known.n_batch.is_some() {
+            (settled.n_batch, settled.n_ubatch) = (known.n_batch, known.n_ubatch);
+            (settled.n_seq, settled.equal_calls) = (known.n_seq, known.equal_calls);
+        }
         let mut header = self.header.clone();
         header.backend = Some(settled);
         self.check_set_up(&self.header, &header)

@@ -60,6 +60,7 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
     ) -> Result<Self> {
         let OriginalSettings { path, run, .. } = original;
         let raw = input::read(source, watch)?;
+        check_parallel(run, engine, path)?;
         connect_devices(engine, run, watch)?;
         let room = || Room {
             context: largest_context(run, source.n_ctx(), Precedent::default()),
@@ -67,7 +68,6 @@ impl<'b, M: Model + Sync> Bench<'b, M> {
             second_model: None,
         };
         let model: M = load(engine, path, run, room, watch)?;
-        check_parallel(run, &model)?;
         let prepared = input::prepare(raw, &model, run, false, &Selection::default(), None, watch)?;
         if is_of_map(header, &prepared.text) {
             watch.warn(Warning::TextOfMap(format!("-t {source}")));

@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{Cell, GgmlType, MAP_VERSION, MapHeader, Mixture, SensitivityMap};
 
+use super::calls::check_parallel;
 use super::context::{Precedent, largest_context};
 use super::devices::{connect_devices, load};
 use super::observer::{Observer, Phase, Watch};
@@ -67,6 +68,7 @@ pub fn sensitivity<E: Engine>(
         let path = settings.model.display().to_string();
         watch.warn(Warning::QuantizedOriginal(path));
     }
+    check_parallel(&settings.run, engine, &settings.model)?;
     let opened = Opened::new(settings, watch)?;
     let mut output = Output::create(settings)?;
     connect_devices(engine, &settings.run, watch)?;

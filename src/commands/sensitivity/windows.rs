@@ -10,7 +10,7 @@ use kl_formats::{
     WindowSpec, longest_window,
 };
 
-use crate::commands::calls::{Decoding, check_parallel};
+use crate::commands::calls::Decoding;
 use crate::commands::context::{
     Precedent, backend_identity, check_windows, context_options, context_sources,
     shorter_reference, writer,
@@ -144,7 +144,6 @@ impl<'s> Opened<'s> {
         if let Some(about) = &about {
             check_windows(longest, model, shorter_reference(about), watch)?;
         }
-        check_parallel(run, model)?;
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
         let there = about.as_ref().and_then(|about| about.backend.as_ref());

@@ -4,7 +4,7 @@ use clap::ValueEnum as _;
 
 use super::*;
 use crate::commands::subject::CacheTypes;
-use crate::engine::FlashAttention;
+use crate::engine::{FlashAttention, Layers};
 
 fn cell(k: &str, v: &str) -> CacheTypes {
     let of = |name| CacheType::from_str(name, false).unwrap();
@@ -195,4 +195,44 @@ fn an_interrupted_sweep_is_resumed_at_its_cell() {
     for (name, whole) in cells.iter().zip(whole) {
         assert!(folder.bytes(name) == whole, "{name}");
     }
+}
+
+#[test]
+fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = FakeEngine {
+        layers: Layers::Recurrent,
+        ..FakeEngine::default()
+    };
+    let error_of = |settings: &EvaluateSettings| {
+        let report = evaluate(settings, &engine, &()).unwrap();
+        assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
+        report.failed[0].error.clone()
+    };
+    let error = error_of(&swept(&folder, &["q4"]));
+    assert!(error.contains("has no KV cache to sweep"), "{error}");
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Sidecar::None;
+    settings.run.n_parallel = Some(2);
+    let error = error_of(&settings);
+    assert!(
+        error.contains("-np 2: a model with recurrent layers"),
+        "{error}"
+    );
+    let mut settings = folder.write_settings("other");
+    settings.run.n_parallel = Some(2);
+    assert!(write(&settings, &engine, &()).is_err());
+    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
+    // Batches other than those of the sidecar that the evaluation would replace.
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
+    settings.results.existing = Existing::Resume;
+    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    settings.run.n_batch = Some(8);
+    let engine = FakeEngine::default();
+    let report = evaluate(&settings, &engine, &()).unwrap();
+    let error = &report.failed[0].error;
+    assert!(error.contains("(the batch: 16 there, 8 here)"), "{error}");
+    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
 }

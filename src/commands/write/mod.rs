@@ -58,6 +58,7 @@ pub fn write<E: Engine>(
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let raw = input::read(&settings.input, watch)?;
+    check_parallel(&settings.run, engine, &settings.model)?;
     // Created before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
     let can_resume = settings.target.kind() == Kind::Kl;
@@ -88,7 +89,6 @@ pub fn write<E: Engine>(
             0
         },
     };
-    check_parallel(&settings.run, &model)?;
     let read = |kept: Kept<'_>| kept.read(engine, &model, earlier);
     let mut answers = kept_answers.map(read).transpose()?;
     let warn_of_few = |planned: &PreparedInput| {

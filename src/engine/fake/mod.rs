@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
-    Inspected, Model, ModelFacts, ModelOptions, Quantization, Tokens,
+    Inspected, Layers, Model, ModelFacts, ModelOptions, Quantization, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -37,8 +37,8 @@ pub struct FakeEngine {
     pub n_vocab: u32,
     /// True if its models want a BOS.
     pub add_bos: bool,
-    /// True if its models have attention.
-    pub has_attention: bool,
+    /// The layers of its models.
+    pub layers: Layers,
     /// Positions that its models have learned a vector for, if they have.
     pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
@@ -58,7 +58,7 @@ impl Default for FakeEngine {
         Self {
             n_vocab: 128,
             add_bos: true,
-            has_attention: true,
+            layers: Layers::default(),
             n_positions: None,
             fails_at: None,
             end_of_generation: None,
@@ -100,12 +100,14 @@ impl Engine for FakeEngine {
         let ModelFacts {
             identity,
             tokenizer,
+            layers,
             ..
         } = model.facts().clone();
         Ok(Inspected {
             identity,
             tokenizer,
             n_padding: 0,
+            layers,
         })
     }
 
@@ -176,8 +178,7 @@ impl FakeEngine {
                 n_used_vocab: self.n_vocab,
                 n_ctx_train: None,
                 n_positions: self.n_positions.map(u64::from),
-                has_attention: self.has_attention,
-                can_decode_together: self.has_attention,
+                layers: self.layers,
                 bos_token: Some(0),
                 add_bos: self.add_bos,
                 bos_and_eos_text: Default::default(),

@@ -163,7 +163,8 @@ impl Decoder for LlamaCppDecoder<'_> {
         }
         let first = appended.first();
         let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
-        let can_have_company = self.model.facts.can_decode_together && self.calls.n_batch > 1;
+        let can_have_company =
+            self.model.facts.layers.can_decode_together() && self.calls.n_batch > 1;
         if let Some(of) = first.filter(|_| batch.len() == 1 && can_have_company) {
             batch.repeat_last();
             self.company = Some((of.sequence, of.tokens.len()));

@@ -22,7 +22,7 @@ use super::model_params::ModelParams;
 use super::{LlamaCpp, LlamaCppModel, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
-    DeviceKind, EngineError, GpuLayers, ModelFacts, ModelOptions, SplitMode, TensorOverride,
+    DeviceKind, EngineError, GpuLayers, Layers, ModelFacts, ModelOptions, SplitMode, TensorOverride,
 };
 
 impl<'b> LlamaCppModel<'b> {
@@ -145,8 +145,11 @@ fn facts(
         n_used_vocab: n_vocab.saturating_sub(header.n_padding),
         n_ctx_train: u32::try_from(n_ctx_train).ok().filter(|&n| n > 0),
         n_positions: header.n_positions(),
-        has_attention: !model.is_recurrent(),
-        can_decode_together: !model.is_recurrent() && !model.is_hybrid(),
+        layers: match (model.is_recurrent(), model.is_hybrid()) {
+            (true, _) => Layers::Recurrent,
+            (false, true) => Layers::Hybrid,
+            (false, false) => Layers::Attention,
+        },
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),
         bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),

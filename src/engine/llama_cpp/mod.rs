@@ -59,7 +59,7 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use super::gguf::{self, Gguf};
 use super::quantizer_rules::needs_imatrix;
 use super::{
-    Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION,
+    Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION, Layers,
     ModelOptions, Quantization,
 };
 use device::GgmlDevice;
@@ -115,6 +115,7 @@ impl Engine for LlamaCpp {
         let header = inspect(path)?;
         Ok(Inspected {
             identity: header.identity(),
+            layers: layers(&header),
             tokenizer: header.tokenizer,
             n_padding: header.n_padding,
         })
@@ -160,6 +161,43 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     match unsuitable(&header) {
         None => Ok(header),
         Some(what) => Err(EngineError::model(path, what)),
+    }
+}
+
+/// Architectures whose layers are all recurrent (`llm_arch_is_recurrent` in `llama-arch.cpp`).
+const RECURRENT: [&str; 6] = ["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
+
+/// Architectures of which some layers are recurrent (`llm_arch_is_hybrid`).
+const HYBRID: [&str; 18] = [
+    "jamba",
+    "falcon-h1",
+    "plamo2",
+    "granitehybrid",
+    "lfm2",
+    "lfm2moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen3next",
+    "kimi-linear",
+    "bailingmoe3",
+    "kimi-k3",
+    "glm5-next",
+    "qwen35",
+    "qwen35moe",
+    "qwen4exp",
+    "deepseek4",
+    "minimax-01",
+];
+
+/// The kind of a model's layers, by its architecture.
+fn layers(header: &Gguf) -> Layers {
+    let architecture = header.architecture().unwrap_or_default();
+    if RECURRENT.contains(&architecture) {
+        Layers::Recurrent
+    } else if HYBRID.contains(&architecture) {
+        Layers::Hybrid
+    } else {
+        Layers::Attention
     }
 }
 

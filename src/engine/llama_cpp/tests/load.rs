@@ -148,3 +148,12 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     };
     assert_eq!((status, second_context.n_ctx), (0, 512));
 }
+
+#[test]
+fn a_header_tells_which_layers_a_model_has() {
+    for name in ["mamba", "falcon-h1", "lfm2", "qwen2"] {
+        let path = fixture(&format!("architectures/{name}.gguf"));
+        let loaded = load(&path).facts().layers;
+        assert_eq!(ENGINE.inspect(&path).unwrap().layers, loaded, "{name}");
+    }
+}
