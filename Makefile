@@ -8,7 +8,7 @@
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
 #   checks licences, sources and duplicates too; this compiles cargo-deny and adds known faults
-# make package  the two crates as crates.io would get them: target/package/
+# make package  the three crates as crates.io would get them: target/package/
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
 # Everything uses one profile (release): each profile compiles llama.cpp again, which takes minutes.

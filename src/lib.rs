@@ -1,7 +1,8 @@
 //! Measures how far a quantized GGUF has moved from its full-precision original.
 //!
 //! Data flows one way: [`cli`] -> [`commands`] -> [`input`] -> [`engine`] -> [`pipeline`] ->
-//! [`score`] -> [`stats`] -> [`recipe`] -> [`report`]. [`kl_formats`] reads and writes the files.
+//! [`score`] -> [`stats`] -> [`recipe`] -> [`report`]. [`kl_formats`] reads and writes the files, and
+//! [`kl_stats`] has the numbers: [`score`], [`stats`] and [`recipe`].
 
 pub mod cli;
 pub mod commands;
@@ -9,10 +10,9 @@ pub mod engine;
 pub mod input;
 mod lock;
 pub mod pipeline;
-pub mod recipe;
 pub mod report;
-pub mod score;
-pub mod stats;
+
+pub use kl_stats::{recipe, score, stats};
 
 #[cfg(test)]
 #[path = "../formats/src/testing/sparse.rs"]

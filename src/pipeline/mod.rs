@@ -25,7 +25,7 @@ pub use file_rows::FileRows;
 pub use in_turn::{LogitSource, Sources};
 pub use kept_rows::KeptRows;
 pub use reference_rows::ReferenceRows;
-pub use selection::{DEFAULT_SEED, Part, Random, choose_windows, shuffled, to_share};
+pub use selection::{DEFAULT_SEED, Part, choose_windows, shuffled, to_share};
 pub use source::RowsHere;
 pub use states::StateSource;
 pub use write::{Written, write_reference};

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use kl_formats::{Reference, Shard};
+use kl_stats::Random;
 
 /// The seed of the order in which windows are chosen where not all are wanted.
 pub const DEFAULT_SEED: u64 = 123;
@@ -83,20 +84,6 @@ impl FromStr for Part {
             Some((index, count)) if index < count => Ok(Self { index, count }),
             _ => Err("expected I/N, such as 0/3 for the first of three parts: I from 0 to N-1"),
         }
-    }
-}
-
-/// Random numbers by their seed alone: splitmix64 (Steele, Lea, Flood 2014).
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, value_parser};
 use kl_formats::{GgmlType, MAX_N_CTX};
 
-use super::values::{above_0, file, input, n_tokens, size, text};
+use super::values::{above_0, cluster, file, input, n_tokens, size, text};
 use super::{ContextArgs, DeviceArgs, GENERAL, RESULTS};
 use crate::commands::settings::DEFAULT_N_CTX;
 use crate::stats::{ClusterRule, Confidence};
@@ -113,7 +113,8 @@ pub struct RecipeArgs {
 
     /// What counts as one observation in the clustered intervals
     #[arg(
-        long, value_name = "window|block|auto", help_heading = CHECK, default_value = "auto"
+        long, value_name = "window|block|auto", help_heading = CHECK, default_value = "auto",
+        value_parser = cluster()
     )]
     pub cluster: ClusterRule,
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::RESULTS;
-use super::values::{file, label};
+use super::values::{cluster, file, label};
 use crate::commands::settings::Stats;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
@@ -19,7 +19,9 @@ pub struct ResultArgs {
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals
-    #[arg(long, value_name = "window|block|auto", default_value = "auto")]
+    #[arg(
+        long, value_name = "window|block|auto", default_value = "auto", value_parser = cluster()
+    )]
     pub cluster: ClusterRule,
 
     /// Statistics to report in addition to kl's own, comma-separated

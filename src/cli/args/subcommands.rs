@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kl_formats::{Encoding, Kind};
 
 use super::values::{
-    compare_vocab, file, input, n_tokens, near, row_encoding, server, written_kind,
+    cluster, compare_vocab, file, input, n_tokens, near, row_encoding, server, written_kind,
 };
 use super::{RESULTS, ResultArgs};
 use crate::commands::settings::{Bos, Vocabulary};
@@ -180,7 +180,9 @@ pub struct ReportArgs {
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals
-    #[arg(long, value_name = "window|block|auto", default_value = "auto")]
+    #[arg(
+        long, value_name = "window|block|auto", default_value = "auto", value_parser = cluster()
+    )]
     pub cluster: ClusterRule,
 
     /// Times as far as the best that makes no difference

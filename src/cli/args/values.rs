@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
 use crate::commands::settings::Vocabulary;
-use crate::stats::share;
+use crate::stats::{ClusterRule, share};
 
 /// Parses the way in which kl's own kind of file stores rows.
 pub fn encoding() -> impl TypedValueParser<Value = Encoding> {
@@ -32,6 +32,23 @@ pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
         "kl.py" => Kind::KlPy,
         "llama.cpp" => Kind::LlamaCpp,
         _ => Kind::Kl,
+    })
+}
+
+/// Parses the rule by which tokens are put into clusters.
+pub fn cluster() -> impl TypedValueParser<Value = ClusterRule> {
+    PossibleValuesParser::new([
+        PossibleValue::new("window").help("Each window, or prompt"),
+        PossibleValue::new("block").help("Each block of contiguous windows"),
+        PossibleValue::new("auto").help(
+            "Blocks if neighbouring windows resemble each other and make at least 10; parts of fewer \
+             than 6 long windows, unless those of one window resemble each other; else windows",
+        ),
+    ])
+    .map(|name| match &*name {
+        "window" => ClusterRule::Window,
+        "block" => ClusterRule::Block,
+        _ => ClusterRule::Auto,
     })
 }
 

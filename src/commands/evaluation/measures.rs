@@ -111,7 +111,7 @@ mod tests {
     use kl_formats::Kind;
 
     use super::*;
-    use crate::stats::oracle::records;
+    use crate::report::tests::made_up;
 
     #[test]
     fn distances_are_of_the_tokens_that_the_statistics_count() {
@@ -131,9 +131,7 @@ mod tests {
             let rule = ClusterRule::Window;
             measures.logits(records, measured, Confidence::default(), rule)
         };
-        let mut records = records();
-        records.retain(is_counted);
-        records.truncate(20);
+        let mut records = made_up::records(2, 10);
         let mut all: Vec<Measured> = (0..20_u8).map(|i| measured(f64::from(i))).collect();
         let counted = summary(&records, &all).unwrap();
         // A probability of e^1000 is impossible, though no logit is marked.

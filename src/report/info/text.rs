@@ -10,7 +10,8 @@ use super::{
 };
 use crate::report::layout::laid_out;
 use crate::report::number::{
-    bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_percent,
+    bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_kld,
+    short_percent,
 };
 use crate::report::set_up::setting;
 use crate::score::RowError;
@@ -381,12 +382,12 @@ fn step_text(step: HeadStep) -> String {
 /// Describes how far computed rows are from the model's own.
 fn states_error(states: &States) -> String {
     let error = RowError::from(&states.check);
-    match error.max_kld > 0.0 {
-        true => format!("{error} when it was written"),
-        false => format!(
-            "none in {} when it was written",
-            count_of(error.n_rows, "row")
-        ),
+    let rows = count_of(error.n_rows, "row");
+    if error.max_kld > 0.0 {
+        let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
+        format!("mean KLD of {mean}, {max} at most, in {rows} when it was written")
+    } else {
+        format!("none in {rows} when it was written")
     }
 }
 

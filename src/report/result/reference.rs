@@ -1,16 +1,12 @@
 //! The reference that models are evaluated against.
 
-use std::fmt;
-
 use kl_formats::{
-    About, BackendIdentity, HeadCheck, HeadStep, Prompt, Prompts, Sampling, States, TextIdentity,
-    Values,
+    About, BackendIdentity, HeadStep, Prompt, Prompts, Sampling, States, TextIdentity, Values,
 };
 use serde::Serialize;
 
 use super::model::ModelInfo;
 use crate::pipeline::RowsHere;
-use crate::report::number::{count_of, short_kld};
 use crate::score::RowError;
 
 /// A reference, as far as its file describes itself.
@@ -205,25 +201,5 @@ impl StatesInfo {
             error: RowError::from(&states.check),
             here: None,
         }
-    }
-}
-
-impl From<&HeadCheck> for RowError {
-    fn from(check: &HeadCheck) -> Self {
-        Self {
-            n_rows: check.n_rows,
-            mean_kld: check.mean_kld.into(),
-            max_kld: check.max_kld.into(),
-            ..Self::default()
-        }
-    }
-}
-
-/// `mean KLD of 1.20e-6, 0.0000340 at most, in 64 rows`.
-impl fmt::Display for RowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [mean, max] = [self.mean_kld, self.max_kld].map(short_kld);
-        let rows = count_of(self.n_rows, "row");
-        write!(f, "mean KLD of {mean}, {max} at most, in {rows}")
     }
 }

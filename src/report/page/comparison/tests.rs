@@ -62,13 +62,13 @@ fn many(n: usize) -> Comparison {
                 to_best.ratio = sample::ratio(mean / best, 0.01);
                 to_best
             });
-            model.ccdf = (0..120)
+            model.ccdf = (0..120_i32)
                 .map(|k| {
                     let x = mean * 10_f64.powf(f64::from(k) / 30.0 - 2.5);
                     (x, (-(x / mean).powf(0.6)).exp())
                 })
                 .collect();
-            model.by_window = (0..200)
+            model.by_window = (0..200_i32)
                 .map(|k| {
                     let swing = (f64::from(k) / 15.0).sin() * 0.5
                         + noise(7 * k as usize)

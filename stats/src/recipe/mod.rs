@@ -1,0 +1,140 @@
+//! From a map of sensitivity to the best mixture of types: pure functions, no model and no file.
+//!
+//! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve()`] chooses:
+//!
+//! 1. `cells`: the mean of each cell, and how sure it is;
+//! 2. `combination`: numbers that are made of cells' means, with intervals;
+//! 3. `costs`: the KLD of each tensor at each type;
+//! 4. `additivity`: the KLD of a mixture from the sum of its tensors';
+//! 5. `knapsack`, `solve`, `frontier`: the best mixtures;
+//! 6. `selection`: by how much a choice makes their KLDs too low;
+//! 7. `round`: a better one from what was measured around it;
+//! 8. `file`: a recipe as llama.cpp's quantizer takes it.
+
+mod additivity;
+mod cells;
+mod combination;
+mod costs;
+mod file;
+mod frontier;
+mod knapsack;
+mod names;
+mod round;
+mod selection;
+mod sensitivities;
+mod solve;
+
+pub use file::{QuantizeCommand, quoted, tensor_type_file};
+pub use frontier::{frontier, thinned};
+pub use names::role_and_layer;
+pub use round::{Neighbour, improved};
+pub use sensitivities::Sensitivities;
+pub use solve::solve;
+
+use kl_formats::{GgmlType, Mixture};
+use serde::Serialize;
+
+use crate::stats::Estimate;
+
+/// A tensor at each type that it can have.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct TensorCosts {
+    /// Its name in the file.
+    pub name: String,
+    /// Its name without the layer and `.weight`: `attn_v`, `ffn_down_exps`, `output`.
+    pub role: String,
+    /// The number in `blk.N.`.
+    pub layer: Option<u32>,
+    /// Its parameters.
+    pub n_params: u64,
+    /// By rising bytes; the original's own type is the last, and costs 0.
+    pub costs: Vec<Cost>,
+}
+
+/// What a tensor costs at a type.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Cost {
+    /// The type.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// Its bytes in a file, with the padding after it.
+    pub bytes: u64,
+    /// The mean KLD of the model with this tensor alone at this type, in nats.
+    pub kld: Estimate,
+    /// False if it follows from another type's, or from a group's, by the weight errors.
+    pub is_measured: bool,
+}
+
+/// The whole model at one type, against the sum of its tensors.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Additivity {
+    /// The type of all tensors that can have it.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// The mean KLD with all tensors exchanged, in nats.
+    pub together: Estimate,
+    /// The sum of the mean KLDs of each alone, on the same windows: where a tensor was measured over
+    /// fewer of them, in proportion to how hard those are for the whole model.
+    pub sum: f64,
+}
+
+/// A cell that was predicted, and then measured.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Check {
+    /// The tensor's name.
+    pub tensor: String,
+    /// The type that it was given.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// The KLD that was predicted, in nats.
+    pub predicted: f64,
+    /// The mean KLD that was measured then, in nats.
+    pub measured: Estimate,
+}
+
+/// What a recipe should reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// A file of at most so many bytes.
+    Size(u64),
+    /// At most so many bits a parameter, of all tensors together.
+    Bpw(f64),
+    /// A predicted KLD of at most so many nats, in the smallest file.
+    Kld(f64),
+}
+
+/// A mixture, its size, and what is known of its KLD before it is measured.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// A type for each tensor that the quantizer may change.
+    pub mixture: Mixture,
+    /// Bytes of the file that llama.cpp's quantizer writes.
+    pub size_bytes: u64,
+    pub bpw: f64,
+    /// The predicted mean KLD, in nats.
+    pub kld: Estimate,
+    /// By how many times the sum of its tensors' KLDs is too low, because it was chosen by them.
+    pub selection: f64,
+    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0
+    /// for the best there is.
+    pub gap: f64,
+}
+
+/// A mixture that no other one of its size, or of fewer bytes, beats.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct FrontierPoint {
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// Bits per parameter.
+    pub bpw: f64,
+    /// The predicted mean KLD, in nats.
+    pub kld: f64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Drafts of speculative decoding: the share of drafted tokens that are accepted, and the number that a
+//! round accepts.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::cluster::Cluster;
+use super::clustered_mean::ClusteredMean;
+use super::columns::Columns;
+use super::estimate::{Confidence, Estimate};
+use super::mean::{Powers, Sum};
+use super::spread::Spread;
+
+/// The longest draft.
+const MAX_DRAFTED: usize = 16;
+
+/// The tokens of a draft, unless a user asks llama.cpp for others: the default of `--spec-draft-n-max`,
+/// `common_params_speculative_draft::n_max` in its `common/common.h`.
+pub const DEFAULT_DRAFTED: u32 = 3;
+
+/// The acceptance of tokens that one model drafts and the other checks, by speculative sampling at
+/// temperature 1.
+///
+/// A token drafted from q is accepted with the probability `min(1, p/q)`, whose mean is
+/// `Σ min(p, q)`, one less the total variation distance (Leviathan et al. 2023, "Fast inference from
+/// transformers via speculative decoding"). It is the same whichever of the two models drafts.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Acceptance {
+    /// The mean of `Σ min(p, q)` over the counted tokens, with its clustered interval: the
+    /// probability that a drafted token is accepted.
+    pub mean: Estimate,
+    /// Drafts of 1 to 16 tokens, or up to the longest for which there are positions.
+    pub drafted: Vec<Drafted>,
+}
+
+/// The rounds of drafts of one length.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Drafted {
+    /// The number of tokens in a draft.
+    pub n_drafted: u32,
+    /// The mean number of drafted tokens that a round accepts, with its clustered interval. The original
+    /// adds one token of its own in each round.
+    ///
+    /// As in llama.cpp, a round accepts the drafted tokens before the first that is refused, in whose
+    /// stead the original's own token comes; where all n are accepted, that token follows them. The next
+    /// round drafts what comes after it. So with `a` the acceptances along the text, a round that starts
+    /// at position s accepts `A(s) = Σ_k a_s a_{s+1} … a_{s+k−1}` tokens, k from 1 to n, and
+    ///
+    /// - j < n of them with the probability `a_s … a_{s+j−1} (1 − a_{s+j})`, n with `a_s … a_{s+n−1}`;
+    /// - the next starts at `s + j + 1`.
+    ///
+    /// That gives the probability P(s) that a round starts at s, from P = 1 at the first scored position of
+    /// each window or answer. The mean is `Σ P(s) A(s) / Σ P(s)`, over the positions that n scored ones
+    /// begin at. It is below the mean of A over all positions where hard stretches are long, because
+    /// rounds start after a token that was refused. The positions are of the actual text, not of what a
+    /// model drafts.
+    pub accepted: Estimate,
+}
+
+/// A position at which a round may start.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    probability: f64,
+    /// The mean number of tokens that a round from here accepts.
+    accepted: f64,
+}
+
+impl Acceptance {
+    /// Summarises the counted tokens of an evaluation, the `i`-th of which is in cluster
+    /// `clusters[i]`; `None` where no acceptance is known.
+    pub(super) fn of(
+        columns: &Columns,
+        clusters: &[Cluster],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let stretches = stretches(columns).into_iter();
+        let stretches: Vec<(&[Cluster], &[f64])> = stretches
+            .map(|tokens| (&clusters[tokens.clone()], &columns.acceptance[tokens]))
+            .collect();
+        let known = |(clusters, acceptances): &(&[Cluster], &[f64])| {
+            let tokens = clusters.iter().copied().zip(acceptances.iter().copied());
+            tokens.collect::<Vec<_>>()
+        };
+        let (clusters, acceptances): (Vec<Cluster>, Vec<f64>) =
+            stretches.iter().flat_map(known).unzip();
+        let mean = ClusteredMean::of(&clusters, &acceptances, confidence)?;
+        let interval = mean.clustered.not_below_0().not_above(1.0);
+        let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::of(n, &stretches, confidence));
+        Some(Self {
+            mean: interval.around(mean.estimate.value),
+            drafted: drafts.collect(),
+        })
+    }
+
+    /// The accepted tokens of drafts of `n_drafted`; `None` where no window has as many positions.
+    pub fn of_drafted(&self, n_drafted: u32) -> Option<&Estimate> {
+        let mut drafted = self.drafted.iter();
+        let of_length = drafted.find(|of| of.n_drafted == n_drafted)?;
+        Some(&of_length.accepted)
+    }
+}
+
+impl Drafted {
+    /// Follows drafts of so many tokens along stretches of adjacent positions, given as each position's
+    /// cluster and acceptance; `None` where none is as long as a draft.
+    fn of(
+        n_drafted: usize,
+        stretches: &[(&[Cluster], &[f64])],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let starts = stretches.iter().map(|(_, of)| starts(of, n_drafted));
+        let starts: Vec<Vec<Start>> = starts.collect();
+        let all = || starts.iter().flatten();
+        all().next()?;
+        let n_rounds: Sum = all().map(|start| start.probability).collect();
+        let accepted: Sum = all()
+            .map(|start| start.probability * start.accepted)
+            .collect();
+        let value = accepted.value() / n_rounds.value();
+        // A round counts in the cluster that it starts in.
+        let mut residuals = BTreeMap::<Cluster, Powers>::new();
+        for ((clusters, _), starts) in stretches.iter().zip(&starts) {
+            let mut rest = starts.iter();
+            for cluster in clusters[..starts.len()].chunk_by(|one, next| one == next) {
+                let starts = rest.by_ref().take(cluster.len());
+                let residuals_here: Powers = starts
+                    .map(|of| Powers::weighted(of.accepted - value, of.probability))
+                    .collect();
+                *residuals.entry(cluster[0]).or_default() += residuals_here;
+            }
+        }
+        residuals.retain(|_, of| of.n > 0.0);
+        let interval = Spread::of_clusters(&residuals).interval(value, confidence);
+        let interval = interval.not_below_0().not_above(n_drafted as f64);
+        Some(Self {
+            n_drafted: n_drafted as u32,
+            accepted: interval.around(value),
+        })
+    }
+}
+
+/// The starts of rounds of `n_drafted` tokens along adjacent positions with these acceptances: none of
+/// those with fewer positions from there on.
+fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<Start> {
+    let mut probabilities = vec![0.0; acceptances.len() + 2];
+    probabilities[0] = 1.0;
+    let drafts = acceptances.windows(n_drafted).enumerate();
+    let start = |(s, draft): (usize, &[f64])| {
+        let probability = probabilities[s];
+        let (mut accepted, mut all_so_far) = (0.0, 1.0);
+        for (next, acceptance) in probabilities[s + 1..].iter_mut().zip(draft) {
+            *next += probability * all_so_far * (1.0 - acceptance);
+            all_so_far *= acceptance;
+            accepted += all_so_far;
+        }
+        probabilities[s + n_drafted + 1] += probability * all_so_far;
+        Start {
+            probability,
+            accepted,
+        }
+    };
+    drafts.map(start).collect()
+}
+
+/// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
+fn stretches(columns: &Columns) -> Vec<Range<usize>> {
+    let (positions, acceptances) = (&columns.position, &columns.acceptance);
+    let mut stretches: Vec<Range<usize>> = Vec::new();
+    let mut start = 0;
+    for window in columns
+        .counted
+        .chunk_by(|one, next| one.window == next.window)
+    {
+        let n: usize = window.iter().map(|run| run.n).sum();
+        let tokens = start..start + n;
+        start = tokens.end;
+        let mut is_adjacent = false;
+        for token in tokens {
+            let is_known = !acceptances[token].is_nan();
+            match stretches.last_mut() {
+                Some(last) if is_adjacent && is_known => last.end = token + 1,
+                _ if is_known => stretches.push(token..token + 1),
+                _ => {}
+            }
+            let next = positions.get(token + 1).copied();
+            is_adjacent = is_known && next == positions[token].checked_add(1);
+        }
+    }
+    stretches
+}
+
+#[cfg(test)]
+#[path = "tests/acceptance.rs"]
+mod tests;

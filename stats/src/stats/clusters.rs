@@ -1,0 +1,392 @@
+//! The clusters of an evaluation: each window, blocks of windows, or parts of few long ones.
+
+use std::collections::BTreeMap;
+use std::iter::repeat_n;
+
+use serde::{Deserialize, Serialize};
+
+use super::cluster::Cluster;
+use super::jackknife::n_effective;
+use super::parts::Parts;
+use super::runs::Run;
+use super::windows::Windows;
+
+/// From this many windows on, intervals hold the true value about as often as they promise, if the
+/// windows are independent: see docs/INTERVALS.md.
+const MIN_WINDOWS: u64 = 30;
+
+/// The same for windows that were put into blocks, because neighbours resemble each other.
+const MIN_WINDOWS_IN_BLOCKS: u64 = 100;
+
+/// Of this many windows there is one block more, from the fewest blocks to the most.
+///
+/// Longer blocks cut fewer articles in two, more blocks leave more observations. These cover best
+/// in the simulation of docs/INTERVALS.md, with articles of 8 windows.
+const WINDOWS_FOR_A_BLOCK: usize = 15;
+const BLOCKS: std::ops::RangeInclusive<usize> = 10..=30;
+
+/// The number of windows from which blocks are as many as they can be.
+pub const WINDOWS_FOR_MOST_BLOCKS: u64 = (WINDOWS_FOR_A_BLOCK * *BLOCKS.end()) as u64;
+
+/// The fewest windows in a block.
+const MIN_WINDOWS_IN_A_BLOCK: usize = 2;
+
+/// `auto` uses blocks from this autocorrelation on, in standard errors of that of independent
+/// windows (`1/sqrt(n)`). One in seven texts of independent windows is put into blocks without
+/// need, which makes intervals about 8 % wider.
+const AUTOCORRELATED: f64 = 1.0;
+
+/// The rule by which tokens are put into clusters.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterRule {
+    /// Each window, or prompt.
+    Window,
+    /// Each block of contiguous windows.
+    Block,
+    /// Blocks if neighbouring windows resemble each other and make at least 10; parts of fewer than 6
+    /// long windows, unless those of one window resemble each other; else windows.
+    #[default]
+    Auto,
+}
+
+/// The kind of a cluster.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterKind {
+    /// One window.
+    #[default]
+    Window,
+    /// Several contiguous windows.
+    Block,
+    /// Contiguous positions of a window.
+    Part,
+}
+
+/// The clusters that the tokens of one evaluation were put into.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct Clustering {
+    /// The rule that was asked for.
+    pub rule: ClusterRule,
+    /// The kind of a cluster.
+    pub kind: ClusterKind,
+    /// The number of clusters.
+    pub n: u64,
+    /// The number of clusters of equal length that these are worth, `(Σ tokens)² / Σ tokens²`. Student's t
+    /// has as many degrees of freedom, less one for each group.
+    pub n_effective: f64,
+    /// Windows in the longest block; others may have one less. 1 if each window is a cluster.
+    pub windows_per_block: u64,
+    /// Positions in the longest part of a window; absent unless each part is a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub positions_per_part: Option<u64>,
+    /// The correlation of the rank of a window's mean KLD with that of the next window's, of several
+    /// models the mean of theirs; `None` for fewer than three windows, and where all means are equal.
+    /// Of few long windows it is that of their parts, whichever are the clusters.
+    pub autocorrelation: Option<f64>,
+}
+
+impl Clustering {
+    /// Windows with so many rows, each a cluster, before their KLDs are known.
+    pub fn of_windows(lengths: impl Iterator<Item = u32>) -> Self {
+        let lengths: Vec<f64> = lengths.filter(|n| *n > 0).map(f64::from).collect();
+        Self {
+            n: lengths.len() as u64,
+            n_effective: n_effective(lengths),
+            ..Self::default()
+        }
+    }
+
+    /// The number of windows of equal length that `n_windows` in these clusters are worth, rounded up: a
+    /// text's last window is short.
+    pub fn worth(&self, n_windows: u64) -> u64 {
+        (n_windows as f64 * self.n_effective / self.n as f64).ceil() as u64
+    }
+
+    /// The same where it is notably less than `n_windows`.
+    pub fn worth_notably_less(&self, n_windows: u64) -> Option<u64> {
+        let worth = self.worth(n_windows);
+        (5 * worth < 4 * n_windows).then_some(worth)
+    }
+
+    /// The fewest windows from which the intervals hold the true value about as often as they
+    /// promise.
+    pub fn min_windows(&self) -> u64 {
+        match self.kind {
+            ClusterKind::Window | ClusterKind::Part => MIN_WINDOWS,
+            ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
+        }
+    }
+}
+
+/// The cluster of each window, by the number of the window.
+#[derive(Clone, Debug)]
+pub struct Clusters {
+    /// How the windows were put into clusters.
+    pub clustering: Clustering,
+    windows: BTreeMap<u32, Cluster>,
+    /// The parts of windows, if each is a cluster.
+    parts: Option<Parts>,
+}
+
+impl Clusters {
+    /// Puts the windows of one evaluation into clusters.
+    pub fn of(windows: &Windows, rule: ClusterRule) -> Self {
+        Self::chosen_by(windows, rule, windows.autocorrelation())
+    }
+
+    /// Puts windows into clusters, where neighbours have this correlation: of several models on the
+    /// same windows, the mean of theirs.
+    pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
+        let n_windows = windows.count();
+        let n_parts = Parts::of(windows).map(|parts| parts.n as usize);
+        let is_like_its_neighbours = || {
+            let n = n_parts.unwrap_or(n_windows) as f64;
+            let errors = autocorrelation.map(|r| r * n.sqrt());
+            errors.is_some_and(|errors| errors >= AUTOCORRELATED)
+        };
+        let kind = match (rule, n_parts) {
+            (ClusterRule::Window, _) => ClusterKind::Window,
+            (ClusterRule::Block, _) => ClusterKind::Block,
+            (ClusterRule::Auto, Some(_)) if n_windows > 1 && is_like_its_neighbours() => {
+                ClusterKind::Window
+            }
+            (ClusterRule::Auto, Some(_)) => ClusterKind::Part,
+            (ClusterRule::Auto, None) if leaves_a_choice(n_windows) && is_like_its_neighbours() => {
+                ClusterKind::Block
+            }
+            (ClusterRule::Auto, None) => ClusterKind::Window,
+        };
+        Self::of_kind(windows, rule, kind, autocorrelation)
+    }
+
+    /// The clusters of the other kind, if a comparison with other models may choose them.
+    pub fn others(&self, windows: &Windows) -> Option<Self> {
+        let Clustering { rule, kind, .. } = self.clustering;
+        let n_windows = windows.count();
+        let is_divided = n_windows > 1 && Parts::of(windows).is_some();
+        let other = match kind {
+            ClusterKind::Window if is_divided => ClusterKind::Part,
+            ClusterKind::Window => ClusterKind::Block,
+            ClusterKind::Block | ClusterKind::Part => ClusterKind::Window,
+        };
+        let has_others = rule == ClusterRule::Auto && (is_divided || leaves_a_choice(n_windows));
+        has_others.then(|| Self::of_kind(windows, rule, other, self.clustering.autocorrelation))
+    }
+
+    /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
+    /// windows. Window i of n is in block `⌊i B / n⌋` of B.
+    fn of_kind(
+        windows: &Windows,
+        rule: ClusterRule,
+        kind: ClusterKind,
+        autocorrelation: Option<f64>,
+    ) -> Self {
+        let parts = match kind {
+            ClusterKind::Part => Parts::of(windows),
+            ClusterKind::Window | ClusterKind::Block => None,
+        };
+        let (mut of_windows, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+        let groups = windows.groups();
+        let n_groups = groups.len();
+        for (stratum, of_group) in groups {
+            let n = of_group.len();
+            let n_blocks = match kind {
+                ClusterKind::Window | ClusterKind::Part => n,
+                ClusterKind::Block if n_groups == 1 => n_blocks(n),
+                // As many as its share of the windows.
+                ClusterKind::Block => {
+                    let share =
+                        n_blocks(windows.count()) as f64 * n as f64 / windows.count() as f64;
+                    (share.round() as usize).clamp(n.min(2), n)
+                }
+            };
+            for (i, window) in of_group.into_iter().enumerate() {
+                let cluster = Cluster {
+                    stratum,
+                    number: number + (i * n_blocks / n) as u32,
+                };
+                of_windows.insert(window, cluster);
+            }
+            number += n_blocks as u32;
+            longest = longest.max(n.div_ceil(n_blocks.max(1)));
+        }
+        let mut clusters = Self {
+            clustering: Clustering {
+                rule,
+                kind: match (&parts, longest) {
+                    (Some(_), _) => ClusterKind::Part,
+                    (None, 0 | 1) => ClusterKind::Window,
+                    (None, _) => kind,
+                },
+                n: parts.as_ref().map_or(number, |parts| parts.n).into(),
+                n_effective: 0.0,
+                windows_per_block: longest as u64,
+                positions_per_part: parts.as_ref().map(|parts| parts.longest),
+                autocorrelation,
+            },
+            windows: of_windows,
+            parts,
+        };
+        let mut lengths = BTreeMap::<Cluster, f64>::new();
+        for (window, piece, sums) in windows.sums_of_pieces() {
+            *lengths.entry(clusters.of_piece(window, piece)).or_default() += sums.n;
+        }
+        clusters.clustering.n_effective = n_effective(lengths.into_values());
+        clusters
+    }
+
+    fn of_piece(&self, window: u32, piece: u32) -> Cluster {
+        match &self.parts {
+            Some(parts) => parts.of_piece(window, piece),
+            None => self.of_window(window),
+        }
+    }
+
+    /// The cluster of a window that was put into one, or the window itself where its parts are
+    /// clusters.
+    pub fn of_window(&self, window: u32) -> Cluster {
+        self.windows.get(&window).copied().unwrap_or_default()
+    }
+
+    /// The cluster of each token.
+    pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
+        let mut clusters = Vec::new();
+        for run in runs {
+            clusters.extend(repeat_n(self.of_piece(run.window, run.piece), run.n));
+        }
+        clusters
+    }
+
+    /// The cluster of each token among those whose positions have the same power of two.
+    ///
+    /// Where parts of windows are clusters, those positions have parts of their own; where there are
+    /// too few of them, their windows are the clusters.
+    pub fn of_tokens_by_depth(&self, runs: &[Run]) -> Vec<Cluster> {
+        let Some(parts) = &self.parts else {
+            return self.of_tokens(runs);
+        };
+        let depths = (0..u32::BITS - 1).map(|power| parts.within(&(1 << power..2 << power)));
+        let depths: Vec<Option<Parts>> = depths.collect();
+        let mut clusters = Vec::new();
+        for run in runs {
+            let power = run.piece.checked_ilog2();
+            let parts = power.and_then(|power| depths.get(power as usize)?.as_ref());
+            let cluster = match parts {
+                Some(parts) => parts.of_piece(run.window, run.piece),
+                None => self.of_window(run.window),
+            };
+            clusters.extend(repeat_n(cluster, run.n));
+        }
+        clusters
+    }
+}
+
+/// Returns true if `auto` may put so many windows into blocks.
+fn leaves_a_choice(n_windows: usize) -> bool {
+    n_windows >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK
+}
+
+/// The number of blocks of so many windows.
+fn n_blocks(n_windows: usize) -> usize {
+    let most = (n_windows / MIN_WINDOWS_IN_A_BLOCK).max(1);
+    let blocks = (n_windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
+    blocks.min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows with these means, of one token each.
+    fn windows(means: impl IntoIterator<Item = f64>) -> Windows {
+        let means: Vec<f64> = means.into_iter().collect();
+        Windows::of(&runs((0..means.len() as u32).map(|i| (i, 0))), &means)
+    }
+
+    /// Windows of one token each, with their groups.
+    fn runs(windows: impl IntoIterator<Item = (u32, u32)>) -> Vec<Run> {
+        Run::of_each(windows)
+    }
+
+    fn in_groups(windows: impl IntoIterator<Item = (u32, u32)>) -> Windows {
+        let runs = runs(windows);
+        Windows::of(&runs, &vec![1.0; runs.len()])
+    }
+
+    #[test]
+    fn there_are_10_to_30_blocks_of_equal_length() {
+        let lengths = |n: u32| {
+            let windows = in_groups((0..n).map(|window| (window, 0)));
+            let clusters = Clusters::of(&windows, ClusterRule::Block);
+            let mut lengths = vec![0; clusters.clustering.n as usize];
+            for window in 0..n {
+                lengths[clusters.of_window(window).number as usize] += 1;
+            }
+            lengths
+        };
+        assert_eq!(
+            [1, 4, 20, 21, 33].map(|n| lengths(n).len()),
+            [1, 2, 10, 10, 10]
+        );
+        assert_eq!(
+            [100, 300, 450, 10_000].map(|n| lengths(n).len()),
+            [10, 20, 30, 30]
+        );
+        assert_eq!(lengths(33), [4, 3, 3, 4, 3, 3, 4, 3, 3, 3]);
+        assert_eq!(lengths(5), [3, 2]);
+    }
+
+    #[test]
+    fn auto_uses_blocks_where_neighbours_resemble_each_other() {
+        let of = |windows: &Windows| Clusters::of(windows, ClusterRule::Auto).clustering;
+        let articles = of(&windows((0..100).map(|i| f64::from(i / 10 % 2))));
+        assert_eq!(articles.kind, ClusterKind::Block);
+        assert!(articles.windows_per_block > 1 && articles.n < 100);
+        let alternating = of(&windows((0..100).map(|i| f64::from(i % 2))));
+        assert_eq!(alternating.kind, ClusterKind::Window);
+        assert_eq!((alternating.windows_per_block, alternating.n), (1, 100));
+        let few = of(&windows((0..19).map(|i| f64::from(i / 5 % 2))));
+        assert!(few.kind == ClusterKind::Window && few.autocorrelation.unwrap() > 0.5);
+    }
+
+    #[test]
+    fn blocks_are_of_the_windows_that_are_there() {
+        let means = in_groups([900, 7, 3, 40, 8].map(|window| (window, 0)));
+        let clusters = Clusters::of(&means, ClusterRule::Block);
+        assert_eq!((means.count(), clusters.clustering.n), (5, 2));
+        assert_eq!(
+            [3, 7, 8, 40, 900].map(|window| clusters.of_window(window).number),
+            [0, 0, 0, 1, 1]
+        );
+        let windows = Clusters::of(&means, ClusterRule::Window);
+        assert_eq!(
+            [3, 900].map(|window| windows.of_window(window).number),
+            [0, 4]
+        );
+    }
+
+    /// Two groups, whose windows alternate, as prompts' do.
+    #[test]
+    fn blocks_never_straddle_groups() {
+        let two = (0..60).map(|window| (window, window % 2));
+        let clusters = Clusters::of(&in_groups(two.chain([(60, 7)])), ClusterRule::Block);
+        let Clustering {
+            n,
+            windows_per_block,
+            ..
+        } = clusters.clustering;
+        // Of 30, 30 and 1 windows.
+        assert_eq!((windows_per_block, n), (6, 5 + 5 + 1));
+        assert_eq!(clusters.of_window(0), clusters.of_window(10));
+        assert_ne!(clusters.of_window(0), clusters.of_window(1));
+        assert_ne!(clusters.of_window(0), clusters.of_window(12));
+        assert_eq!(clusters.of_window(60).stratum, 7);
+        let few = in_groups((0..24).map(|window| (window, window / 4)));
+        let clusters = Clusters::of(&few, ClusterRule::Block);
+        assert_eq!(clusters.clustering.n, 12);
+    }
+}

@@ -1,0 +1,198 @@
+//! The statistics that `llama-perplexity --kl-divergence` prints after its table, by its formulas,
+//! in f64.
+//!
+//! Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`, as of mid 2026.
+//! docs/PEERS.md says which of its digits differ.
+
+use kl_formats::TokenRecord;
+use serde::Serialize;
+
+use super::cluster::Cluster;
+use super::estimate::{Confidence, finite_or_null};
+use super::mean::Moments;
+use super::perplexity::Perplexity;
+use super::quantile;
+use super::token::{delta_p, is_counted};
+
+/// llama-perplexity prints no statistics for fewer positions.
+pub const MIN_TOKENS: usize = 100;
+
+/// A value and its `±`: one standard error, with tokens as independent.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct WithError {
+    /// The value; null in JSON if it is not finite.
+    #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(feature = "testing", schemars(with = "Option<f64>"))]
+    pub value: f64,
+    /// Its standard error; null in JSON if it is not finite.
+    #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(feature = "testing", schemars(with = "Option<f64>"))]
+    pub err: f64,
+}
+
+/// llama-perplexity's statistics, in the order in which it prints them.
+///
+/// `q` is the evaluated model and `base` the reference; `kld` is in nats; `delta_p` is
+/// `q(next) − base(next)` as a fraction, which llama-perplexity prints in percent.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct LlamaPerplexity {
+    /// The perplexity of the evaluated model, `exp(mean NLL)`.
+    pub mean_ppl_q: WithError,
+    /// The perplexity of the reference.
+    pub mean_ppl_base: WithError,
+    /// The correlation of the two mean NLLs; `None` if one has no variance.
+    pub cor_ln_ppl: Option<f64>,
+    /// `ln(PPL(q) / PPL(base))`; the errors of ratio and difference include the covariance.
+    pub mean_ln_ppl_ratio: WithError,
+    /// `PPL(q) / PPL(base)`.
+    pub mean_ppl_ratio: WithError,
+    /// `PPL(q) − PPL(base)`.
+    pub mean_ppl_difference: WithError,
+
+    /// The mean KLD, nats.
+    pub mean_kld: WithError,
+    /// The largest KLD, nats.
+    pub maximum_kld: f64,
+    /// The 99.9 % quantile of the KLD, nats.
+    pub kld_99_9: f64,
+    /// The 99 % quantile of the KLD, nats.
+    pub kld_99: f64,
+    /// The 95 % quantile of the KLD, nats.
+    pub kld_95: f64,
+    /// The 90 % quantile of the KLD, nats.
+    pub kld_90: f64,
+    /// The median KLD, nats.
+    pub median_kld: f64,
+    /// The 10 % quantile of the KLD, nats.
+    pub kld_10: f64,
+    /// The 5 % quantile of the KLD, nats.
+    pub kld_5: f64,
+    /// The 1 % quantile of the KLD, nats.
+    pub kld_1: f64,
+    /// The 0.1 % quantile of the KLD, nats.
+    pub kld_0_1: f64,
+    /// The smallest KLD, nats.
+    pub minimum_kld: f64,
+
+    /// The mean Δp, a fraction.
+    pub mean_delta_p: WithError,
+    /// The largest Δp, a fraction.
+    pub maximum_delta_p: f64,
+    /// The 99.9 % quantile of the Δp, a fraction.
+    pub delta_p_99_9: f64,
+    /// The 99 % quantile of the Δp, a fraction.
+    pub delta_p_99: f64,
+    /// The 95 % quantile of the Δp, a fraction.
+    pub delta_p_95: f64,
+    /// The 90 % quantile of the Δp, a fraction.
+    pub delta_p_90: f64,
+    /// The 75 % quantile of the Δp, a fraction.
+    pub delta_p_75: f64,
+    /// The median Δp, a fraction.
+    pub median_delta_p: f64,
+    /// The 25 % quantile of the Δp, a fraction.
+    pub delta_p_25: f64,
+    /// The 10 % quantile of the Δp, a fraction.
+    pub delta_p_10: f64,
+    /// The 5 % quantile of the Δp, a fraction.
+    pub delta_p_5: f64,
+    /// The 1 % quantile of the Δp, a fraction.
+    pub delta_p_1: f64,
+    /// The 0.1 % quantile of the Δp, a fraction.
+    pub delta_p_0_1: f64,
+    /// The smallest Δp, a fraction.
+    pub minimum_delta_p: f64,
+    /// The root of the mean square of Δp, a fraction.
+    pub rms_delta_p: WithError,
+    /// The share of positions where both models have the same top token.
+    pub same_top_p: WithError,
+}
+
+impl LlamaPerplexity {
+    /// Computes them from the counted records whose KLD and NLLs are finite: llama-perplexity
+    /// scores no position without a next token. `None` for fewer than [`MIN_TOKENS`].
+    pub fn of_records(records: &[TokenRecord]) -> Option<Self> {
+        let is_finite =
+            |r: &TokenRecord| [r.kld, r.ref_nll, r.eval_nll].iter().all(|x| x.is_finite());
+        let mut counted: Vec<&TokenRecord> = records.iter().collect();
+        counted.retain(|record| is_counted(record) && is_finite(record));
+        if counted.len() < MIN_TOKENS {
+            return None;
+        }
+        let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
+            counted.iter().map(|record| value(record)).collect()
+        };
+        let tokens = vec![Cluster::default(); counted.len()];
+        let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
+        let ppl = Perplexity::of(&tokens, &base_nll, &eval_nll, Confidence::default())?;
+        let (klds, changes) = (of_each(|r| r.kld), of_each(delta_p));
+        let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
+        let mean_square = WithError::mean(&of_each(|r| delta_p(r).powi(2)))?;
+        let rms = mean_square.value.sqrt();
+        let (sorted_klds, sorted_changes) = (quantile::sorted(&klds), quantile::sorted(&changes));
+        let kld = |p| quantile::linear(&sorted_klds, p);
+        let delta_p = |p| quantile::linear(&sorted_changes, p);
+        Some(Self {
+            mean_ppl_q: WithError::of(ppl.evaluated, ppl.eval_se),
+            mean_ppl_base: WithError::of(ppl.reference, ppl.ref_se),
+            cor_ln_ppl: ppl.correlation,
+            mean_ln_ppl_ratio: WithError::of(ppl.ln_ratio.value, ppl.ln_ratio.se),
+            mean_ppl_ratio: WithError::of(ppl.ratio.value, ppl.ratio.se),
+            mean_ppl_difference: WithError::of(ppl.difference.value, ppl.difference.se),
+
+            mean_kld: WithError::mean(&klds)?,
+            maximum_kld: kld(1.0)?,
+            kld_99_9: kld(0.999)?,
+            kld_99: kld(0.99)?,
+            kld_95: kld(0.95)?,
+            kld_90: kld(0.9)?,
+            median_kld: kld(0.5)?,
+            kld_10: kld(0.1)?,
+            kld_5: kld(0.05)?,
+            kld_1: kld(0.01)?,
+            kld_0_1: kld(0.001)?,
+            minimum_kld: kld(0.0)?,
+
+            mean_delta_p: WithError::mean(&changes)?,
+            maximum_delta_p: delta_p(1.0)?,
+            delta_p_99_9: delta_p(0.999)?,
+            delta_p_99: delta_p(0.99)?,
+            delta_p_95: delta_p(0.95)?,
+            delta_p_90: delta_p(0.9)?,
+            delta_p_75: delta_p(0.75)?,
+            median_delta_p: delta_p(0.5)?,
+            delta_p_25: delta_p(0.25)?,
+            delta_p_10: delta_p(0.1)?,
+            delta_p_5: delta_p(0.05)?,
+            delta_p_1: delta_p(0.01)?,
+            delta_p_0_1: delta_p(0.001)?,
+            minimum_delta_p: delta_p(0.0)?,
+            rms_delta_p: WithError {
+                value: rms,
+                err: match rms > 0.0 {
+                    true => 0.5 * mean_square.err / rms,
+                    false => 0.0,
+                },
+            },
+            same_top_p: WithError::mean(&same_top)?,
+        })
+    }
+}
+
+impl WithError {
+    fn of(value: f64, se: Option<f64>) -> Self {
+        let err = se.unwrap_or(f64::NAN);
+        Self { value, err }
+    }
+
+    fn mean(samples: &[f64]) -> Option<Self> {
+        let moments = Moments::of(samples)?;
+        Some(Self::of(moments.mean, moments.standard_error()))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/llama_perplexity.rs"]
+mod tests;

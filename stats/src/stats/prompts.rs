@@ -1,0 +1,192 @@
+//! The statistics of each prompt by itself.
+
+use kl_formats::TokenRecord;
+use serde::Serialize;
+
+use super::mean::{MeanMax, MeanMaxSoFar};
+use super::token::is_counted;
+use crate::score::LogitMetrics;
+
+/// The statistics of one prompt.
+///
+/// A part is `None` (null) without counted tokens. Where prompts differ in length, the mean of
+/// their means is not the mean over all tokens.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct PromptStats {
+    /// The prompt's number, from 0.
+    pub window: u32,
+    /// The number of scored tokens that are counted.
+    pub n_tokens: u64,
+    /// Counted tokens whose KLD is infinite; `kld` is over the others.
+    pub n_infinite: u64,
+    /// KL(reference ‖ model), in nats.
+    pub kld: Option<MeanMax>,
+    /// The mean of KL(model ‖ reference), in nats, over the tokens where it is finite.
+    pub reverse_kld_mean: Option<f64>,
+    /// The share of tokens where both models have the same top token.
+    pub ref_top1: Option<f64>,
+    /// Distances in logit space; absent unless measured.
+    #[serde(flatten)]
+    pub logits: Option<PromptLogits>,
+}
+
+/// The distances between logits at one prompt: the columns of MAX's table.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct PromptLogits {
+    /// The mean of |l − m| over vocabulary and tokens.
+    pub mean_abs_diff: Option<f64>,
+    /// The mean of 1 − cos of the angle between the two rows.
+    pub cosine_distance: Option<f64>,
+    /// KL(p'‖q') of the smoothed distributions, in nats.
+    pub smoothed_kld: Option<MeanMax>,
+}
+
+/// Summarises some values; `None` without any.
+fn mean_max(values: impl Iterator<Item = f64>) -> Option<MeanMax> {
+    let mut so_far = MeanMaxSoFar::default();
+    values.for_each(|value| so_far.push(value));
+    so_far.value()
+}
+
+impl PromptStats {
+    /// Computes the statistics of each prompt that has records, in the order of the prompts'
+    /// numbers.
+    ///
+    /// `metrics`, if measured, has one entry per record.
+    pub fn of_each(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Vec<Self> {
+        let mut prompts = Vec::new();
+        let mut start = 0;
+        for records in records.chunk_by(|a, b| a.window == b.window) {
+            let end = start + records.len();
+            let metrics = metrics.map(|metrics| metrics.get(start..end).unwrap_or_default());
+            prompts.extend(Self::of(records, metrics));
+            start = end;
+        }
+        prompts.sort_by_key(|prompt| prompt.window);
+        prompts
+    }
+
+    /// Computes the statistics of one prompt from its records.
+    fn of(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
+        let window = records.first()?.window;
+        let counted = || records.iter().filter(|record| is_counted(record));
+        let mean = |of: fn(&TokenRecord) -> f64| {
+            mean_max(counted().map(of).filter(|value| value.is_finite()))
+        };
+        let same_top =
+            |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
+        Some(Self {
+            window,
+            n_tokens: counted().count() as u64,
+            n_infinite: counted().filter(|record| !record.kld.is_finite()).count() as u64,
+            kld: mean(|record| record.kld),
+            reverse_kld_mean: mean(|record| record.reverse_kld).map(|of| of.mean),
+            ref_top1: mean_max(counted().map(same_top)).map(|of| of.mean),
+            logits: metrics.map(|metrics| {
+                let measured = records.iter().zip(metrics);
+                let counted: Vec<_> = measured
+                    .filter(|(record, metrics)| is_counted(record) && metrics.is_finite())
+                    .collect();
+                PromptLogits::of(counted.iter().map(|(_, metrics)| *metrics))
+            }),
+        })
+    }
+}
+
+impl PromptLogits {
+    fn of<'m>(metrics: impl Iterator<Item = &'m LogitMetrics> + Clone) -> Self {
+        let of = |value: fn(&LogitMetrics) -> f64| mean_max(metrics.clone().map(value));
+        Self {
+            mean_abs_diff: of(|metrics| metrics.mean_abs_diff).map(|of| of.mean),
+            cosine_distance: of(|metrics| metrics.cosine_distance).map(|of| of.mean),
+            smoothed_kld: of(|metrics| metrics.smoothed_kld),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(window: u32, kld: f64, eval_top: u32) -> TokenRecord {
+        TokenRecord {
+            window,
+            position: 0,
+            token: u32::MAX,
+            flags: 0,
+            ref_top: 7,
+            eval_top,
+            ref_top_rank: 1,
+            eval_top_rank: 1,
+            kld,
+            reverse_kld: 2.0 * kld,
+            ref_nll: f64::NAN,
+            eval_nll: f64::NAN,
+            ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
+            group: 0,
+            span: 0,
+            acceptance: 0.9,
+        }
+    }
+
+    fn metrics(x: f64) -> LogitMetrics {
+        LogitMetrics {
+            mean_abs_diff: x,
+            max_abs_diff: 4.0 * x,
+            cosine_distance: 0.5 * x,
+            jensen_shannon: 0.25 * x,
+            smoothed_kld: 2.0 * x,
+        }
+    }
+
+    #[test]
+    fn each_prompt_has_its_own_numbers_in_the_order_of_the_file() {
+        let left_out = TokenRecord {
+            flags: TokenRecord::EVAL_NOT_FINITE,
+            ..record(5, f64::NAN, 7)
+        };
+        let records = [
+            record(5, 0.25, 7),
+            left_out,
+            record(5, 0.75, 8),
+            record(2, 1.0, 7),
+            TokenRecord {
+                window: 3,
+                ..left_out
+            },
+        ];
+        let measured = [
+            metrics(1.0),
+            LogitMetrics::EXCLUDED,
+            metrics(3.0),
+            metrics(4.0),
+            LogitMetrics::EXCLUDED,
+        ];
+        let prompts = PromptStats::of_each(&records, Some(&measured));
+        let expected = json!([
+            {"window": 2, "n_tokens": 1, "n_infinite": 0, "kld": {"mean": 1.0, "max": 1.0}, "reverse_kld_mean": 2.0,
+             "ref_top1": 1.0, "mean_abs_diff": 4.0, "cosine_distance": 2.0,
+             "smoothed_kld": {"mean": 8.0, "max": 8.0}},
+            {"window": 3, "n_tokens": 0, "n_infinite": 0, "kld": null, "reverse_kld_mean": null, "ref_top1": null,
+             "mean_abs_diff": null, "cosine_distance": null, "smoothed_kld": null},
+            {"window": 5, "n_tokens": 2, "n_infinite": 0, "kld": {"mean": 0.5, "max": 0.75}, "reverse_kld_mean": 1.0,
+             "ref_top1": 0.5, "mean_abs_diff": 2.0, "cosine_distance": 1.0,
+             "smoothed_kld": {"mean": 4.0, "max": 6.0}},
+        ]);
+        assert_eq!(serde_json::to_value(prompts).unwrap(), expected);
+        let plain = serde_json::to_value(PromptStats::of_each(&records, None)).unwrap();
+        assert_eq!(
+            plain[0].get("mean_abs_diff"),
+            None,
+            "absent unless measured"
+        );
+        assert!(PromptStats::of_each(&[], None).is_empty());
+    }
+}
