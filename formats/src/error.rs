@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Found;
+use crate::kinds::Found;
 
 /// A file, and its fault.
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +92,14 @@ impl Error {
         self
     }
 
-    /// Returns true if bytes of the file are missing or contradict themselves.
+    /// True if bytes of the file are missing or contradict themselves.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self.fault, Fault::Corrupt { .. } | Fault::Truncated { .. })
     }
 }
 
 /// A result of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A file's path, which makes the errors that name it. Readers and writers keep one as `name`.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ pub(crate) fn gzip(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&trailer(plain));
 }
 
-/// Returns true if a member's last bytes are those of `plain`.
+/// True if a member's last bytes are those of `plain`.
 pub(crate) fn is_trailer(bytes: &[u8; TRAILER_BYTES], plain: &[u8]) -> bool {
     let [crc, length] = bytemuck::cast::<_, [u32; 2]>(*bytes);
     checksum_matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
@@ -30,7 +30,7 @@ pub(crate) fn trailer(plain: &[u8]) -> [u8; TRAILER_BYTES] {
     bytemuck::cast([crc32fast::hash(plain), plain.len() as u32])
 }
 
-/// Returns true if a checksum is as stated. Always true for a fuzzer (`cfg(fuzzing)`): it cannot
+/// True if a checksum is as stated. Always true for a fuzzer (`cfg(fuzzing)`): it cannot
 /// guess a checksum, and would never reach the code that follows.
 pub(crate) fn checksum_matches(computed: u32, stated: u32) -> bool {
     cfg!(fuzzing) || computed == stated

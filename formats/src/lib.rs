@@ -142,20 +142,19 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
-mod calls;
+mod about;
 mod error;
-mod found;
-mod ggml;
-mod groups;
 mod gzip;
-mod header_lines;
+mod kinds;
 mod numbers;
 mod prompt;
 mod provenance;
 mod python_literal;
+mod reference;
 mod row;
 mod source;
 mod states;
+mod target;
 mod tensors;
 mod window;
 mod writing;
@@ -179,41 +178,30 @@ pub mod llamacpp;
 pub mod map;
 pub mod native;
 pub mod npz;
-pub mod reference;
 pub mod safetensors;
 pub mod sidecar;
 
-pub use calls::Calls;
+pub use about::{About, Checks, Prompts, ReferenceSummary, Sampling, Values};
 pub use error::{Error, Fault, Result};
-pub use found::Found;
-pub use ggml::GgmlType;
-pub use groups::Groups;
+pub use kinds::{Found, Kind};
 pub use map::{
     Cell, CutOffMap, ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow, MapWriter,
     Mixture, SensitivityMap,
 };
 pub use native::{Header, NativeReader};
-pub use numbers::Float;
+pub use numbers::{Float, GgmlType};
 pub use prompt::{Messages, Prompt, PromptContent, Role, Variables};
 pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
     split_gguf_name,
 };
-pub use reference::{
-    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, Sampling, Values,
-    Windows, sniff,
-};
-pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
+pub use reference::{Reference, Rows, Windows};
+pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{
-    CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
-    TokenTexts, is_sidecar,
+    CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
 };
-pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
-pub use window::{WindowEntry, WindowSpec, longest_window, n_rows};
-pub use writing::{Piece, Target, WindowEncoder, WindowFormat, Writer, rows_per_piece};
-
-/// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
-pub const MAX_N_VOCAB: u32 = 1 << 24;
-
-/// Most tokens a window may hold. The longest context published by 2026 is 10 million tokens.
-pub const MAX_N_CTX: u32 = 1 << 26;
+pub use source::sniff;
+pub use states::{Calls, CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
+pub use target::Target;
+pub use window::{Groups, MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec, longest_window, n_rows};
+pub use writing::{Piece, WindowEncoder, WindowFormat, Writer, rows_per_piece};

@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Calls, MAX_N_CTX, MAX_N_VOCAB};
+use crate::error::{Named, Result};
+use crate::states::Calls;
 
 /// The model that computed rows, the text that its windows are cut from, and the set-up. The
 /// description of an open reference ([`crate::About`]) and the headers of `kl`'s own files
@@ -56,30 +57,34 @@ pub struct Provenance {
     pub shard: Option<Shard>,
 }
 
-/// Finds a fault in the sizes of windows and rows that a header states.
-pub(crate) fn size_fault(n_ctx: u32, n_vocab: u32) -> Option<String> {
-    if !(1..=MAX_N_VOCAB).contains(&n_vocab) {
-        Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
-    } else if !(1..=MAX_N_CTX).contains(&n_ctx) {
-        Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
-    } else {
-        None
-    }
+/// Most bytes that both lines may have.
+pub const MAX_HEADER_BYTES: usize = 1 << 20;
+
+/// Most bytes that both lines may have with the prompts that a native file can hold.
+pub const MAX_HEADER_BYTES_WITH_PROMPTS: usize = 64 << 20;
+
+/// The bytes of both lines.
+pub(crate) fn to_lines(magic: &str, header: &impl Serialize, name: &Named) -> Result<Vec<u8>> {
+    let mut lines = magic.as_bytes().to_vec();
+    serde_json::to_writer(&mut lines, header)
+        .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
+    lines.push(b'\n');
+    Ok(lines)
 }
 
 /// Lets the fields of a struct's `provenance` be used as its own.
 macro_rules! deref_to_provenance {
     ($of:ty) => {
         impl std::ops::Deref for $of {
-            type Target = crate::Provenance;
+            type Target = crate::provenance::Provenance;
 
-            fn deref(&self) -> &crate::Provenance {
+            fn deref(&self) -> &crate::provenance::Provenance {
                 &self.provenance
             }
         }
 
         impl std::ops::DerefMut for $of {
-            fn deref_mut(&mut self) -> &mut crate::Provenance {
+            fn deref_mut(&mut self) -> &mut crate::provenance::Provenance {
                 &mut self.provenance
             }
         }
@@ -138,7 +143,7 @@ impl ModelIdentity {
         Some(8.0 * self.size_bytes? as f64 / n_params as f64)
     }
 
-    /// Returns true if both are the same model, as far as the hashes show. Without a hash, they are
+    /// True if both are the same model, as far as the hashes show. Without a hash, they are
     /// not.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_equal = |(here, there)| here == there;

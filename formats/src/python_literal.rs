@@ -20,7 +20,7 @@ pub(crate) fn dict(text: &str) -> Result<Option<Vec<(Value, Value)>>, &'static s
     }
 }
 
-/// Returns true if `text` is safe to parse: each level of nesting costs the parser more stack, and
+/// True if `text` is safe to parse: each level of nesting costs the parser more stack, and
 /// doubles its time. Brackets inside strings do not count. A `\N{...}` escape, the one that may
 /// hold a quote, is refused: Python's `repr` never writes it.
 fn is_shallow(text: &str) -> bool {

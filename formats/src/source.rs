@@ -1,10 +1,15 @@
-//! A file that many threads read at once, each at offsets of its own.
+//! Files that are read: what kind each is, by its first bytes and never by its name, and its bytes at
+//! any offset, for many threads at once.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
-use crate::error::{Named, Result};
+use flate2::read::GzDecoder;
+
+use crate::error::{Fault, Named, Result};
+use crate::gzip::GZIP_MAGIC;
+use crate::kinds::{self, Found, Kind};
 
 /// An open file of known length.
 #[derive(Debug)]
@@ -96,4 +101,161 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Resu
         }
     }
     Ok(())
+}
+
+impl Kind {
+    /// The kind of a file with these first bytes.
+    pub(crate) fn of(start: &FirstBytes) -> Option<Self> {
+        let starts: [(_, &[u8], &[u8]); 5] = [
+            (Kind::Kl, &start.plain, kinds::NATIVE.as_bytes()),
+            (Kind::KlPy, &start.plain, kinds::KL_PY.as_bytes()),
+            (Kind::LlamaCpp, &start.raw, &kinds::LLAMA_CPP),
+            (Kind::LlamaCpp, &start.raw, &kinds::LOGITS2),
+            (Kind::Npz, &start.raw, &kinds::NPZ),
+        ];
+        let mut starts = starts.into_iter();
+        let of_file = starts.find(|(_, bytes, magic)| bytes.starts_with(magic));
+        let folder = start.is_folder.then_some(Kind::Safetensors);
+        folder.or(of_file.map(|(kind, ..)| kind))
+    }
+}
+
+/// The kind of reference that a file is, as its first bytes show. A folder can only be one of
+/// `safetensors` files.
+///
+/// # Errors
+/// [`crate::Fault::NotAReference`] with what the file is instead, [`crate::Fault::Unsupported`] for
+/// what is not a regular file, [`crate::Fault::Io`].
+pub fn sniff(path: &Path) -> Result<Kind> {
+    let name = Named::new(path);
+    let start = FirstBytes::read(&name)?;
+    let found = || Fault::NotAReference(Found::of(&start));
+    Kind::of(&start).ok_or_else(|| name.error(found()))
+}
+
+/// Bytes that recognition reads, raw and plain.
+const START_BYTES: u64 = 512;
+
+/// The start of a file, by which its kind is recognised.
+#[derive(Debug, Default)]
+pub(crate) struct FirstBytes {
+    /// The first bytes.
+    pub(crate) raw: Vec<u8>,
+    /// The first inflated bytes, if the file is gzip.
+    plain: Vec<u8>,
+    /// Set for a folder, which has no bytes.
+    is_folder: bool,
+}
+
+impl FirstBytes {
+    pub(crate) fn read(name: &Named) -> Result<Self> {
+        if name.path().is_dir() {
+            return Ok(Self {
+                is_folder: true,
+                ..Self::default()
+            });
+        }
+        let open = || -> Result<File> { Ok(open(name, "a reference")?.0) };
+        let raw = first_bytes(&mut open()?).map_err(|source| name.io("read", source))?;
+        let plain = match raw.starts_with(&GZIP_MAGIC) {
+            // A damaged stream gives nothing, or too little.
+            true => first_bytes(&mut GzDecoder::new(open()?)).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        Ok(Self {
+            raw,
+            plain,
+            is_folder: false,
+        })
+    }
+}
+
+/// The first bytes, or all that came before a failure.
+fn first_bytes(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match stream.take(START_BYTES).read_to_end(&mut bytes) {
+        Err(error) if bytes.is_empty() => Err(error),
+        _ => Ok(bytes),
+    }
+}
+
+/// The first bytes of files that are not references.
+static MAGICS: [(&[u8], Found); 13] = [
+    (b"GGUF", Found::Model),
+    (kinds::SIDECAR.as_bytes(), Found::Sidecar),
+    (kinds::MAP.as_bytes(), Found::Map),
+    (kinds::NATIVE.as_bytes(), Found::Unpacked),
+    (kinds::KL_PY.as_bytes(), Found::Unpacked),
+    (b"\x28\xb5\x2f\xfd", Found::Packed("zstd")),
+    (b"\xfd7zXZ\0", Found::Packed("xz")),
+    (b"BZh", Found::Packed("bzip2")),
+    (b"7z\xbc\xaf\x27\x1c", Found::Packed("7z")),
+    (b"tjgg", Found::OldModel),
+    (b"lmgg", Found::OldModel),
+    (b"PAR1", Found::Parquet),
+    (b"%PDF-", Found::Pdf),
+];
+
+impl Found {
+    /// Looks at a file. One that cannot be read is unknown.
+    #[must_use]
+    pub fn look(path: &Path) -> Self {
+        let start = FirstBytes::read(&Named::new(path));
+        start.map_or(Self::Unknown, |start| Self::of(&start))
+    }
+
+    /// Recognises a file by its first bytes.
+    pub(crate) fn of(start: &FirstBytes) -> Self {
+        let raw = start.raw.as_slice();
+        match Kind::of(start) {
+            Some(Kind::Npz) if !is_npz(raw) => return Self::Zip,
+            Some(kind) => return Self::Reference(kind),
+            None => {}
+        }
+        let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
+        // In an old imatrix, the number of entries and the length of a name precede the first name.
+        let name = raw.get(8..).unwrap_or_default();
+        match magic {
+            Some((_, found)) => found.clone(),
+            None if raw.is_empty() => Self::Empty,
+            None if raw.starts_with(&GZIP_MAGIC) => Self::Gzip,
+            None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => {
+                Self::Imatrix
+            }
+            None => of_text(raw),
+        }
+    }
+}
+
+/// True if the first file in a zip file is a numpy array.
+fn is_npz(raw: &[u8]) -> bool {
+    /// Where a local file header states the length of its name, and where the name begins.
+    const NAME: (usize, usize) = (26, 30);
+    let length = raw.get(NAME.0..).and_then(|rest| rest.first_chunk());
+    let length = length.map_or(0, |n| u16::from_le_bytes(*n).into());
+    let name = raw.get(NAME.1..).and_then(|rest| rest.get(..length));
+    name.is_some_and(|name| name.ends_with(b".npy"))
+}
+
+fn of_text(raw: &[u8]) -> Found {
+    let text = String::from_utf8_lossy(raw).trim_start().to_lowercase();
+    if text.starts_with("version https://git-lfs") {
+        Found::LfsPointer
+    } else if text.starts_with("<!doctype") || text.starts_with("<html") {
+        Found::WebPage
+    } else if raw.get(8) == Some(&b'{') && raw.contains(&0) {
+        Found::SafetensorsFile
+    } else if raw.contains(&0) || !is_utf8(raw) {
+        Found::Unknown
+    } else if text.starts_with(['{', '[']) {
+        Found::Json
+    } else {
+        Found::Text
+    }
+}
+
+/// True if these are the first bytes of UTF-8, whose last character may be cut off.
+fn is_utf8(raw: &[u8]) -> bool {
+    let error = std::str::from_utf8(raw).err();
+    error.is_none_or(|error| error.error_len().is_none())
 }

@@ -3,8 +3,11 @@
 
 use std::path::Path;
 
-use crate::reference::{About, Kind, Values};
-use crate::{Float, MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowEntry, WindowSpec};
+use crate::about::{About, Values};
+use crate::kinds::Kind;
+use crate::numbers::Float;
+use crate::row::{Row, RowBlock};
+use crate::window::{MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec};
 
 /// An array of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +137,10 @@ pub(crate) fn describe<'w>(
     let n_vocab = first.map_or(0, |first| first.matrix.n_vocab);
     let mut about = About {
         encoding: first.map_or(Float::F32, |first| first.matrix.float).name(),
-        values: match log_probabilities {
-            true => Values::LogProbabilities,
-            false => Values::Logits,
+        values: if log_probabilities {
+            Values::LogProbabilities
+        } else {
+            Values::Logits
         },
         holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
         is_decodable: false,
@@ -146,7 +150,7 @@ pub(crate) fn describe<'w>(
     (about, entries)
 }
 
-/// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1;
+/// True if the first finite row of `block` holds log-probabilities, that is, sums to 1;
 /// `None` if no row is finite.
 pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
     let row = block.rows().find(Row::is_finite)?;

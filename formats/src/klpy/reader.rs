@@ -6,13 +6,14 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::{MAGIC_LINE, MAX_HEADER_BYTES, header};
-use crate::error::{Named, Result};
+use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use crate::about::About;
+use crate::error::{Error, Fault, Named, Result};
 use crate::gzip::GZIP_MAGIC;
-use crate::reference::{About, ReadStream, Reference, Rows};
-use crate::row::{RowLayout, Shape};
+use crate::kinds::Kind;
+use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
 use crate::source;
-use crate::{Error, Fault, Kind, RowBlock, WindowSpec};
+use crate::window::{WindowEntry, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived, in words.
 const STEP_WORDS: usize = 256 << 10;
@@ -64,15 +65,14 @@ impl KlPyReader {
                 .not_a_reference("its first line is not that of kl.py's file"));
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
-        reader.about = header::parse(&line, &reader.name)?;
+        reader.about = super::parse(&line, &reader.name)?;
         reader.about.file_bytes = file_bytes;
         Ok(reader)
     }
 
-    /// The open file as a reference. The file does not list its windows.
-    pub(super) fn into_reference(self) -> Reference {
-        let about = self.about.clone();
-        Reference::new(about, None, Rows::Stream(Box::new(self)))
+    /// Describes the open file, which does not list its windows.
+    pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
+        (self.about.clone(), None)
     }
 
     fn skip_rows(&mut self) -> Result<()> {
@@ -82,9 +82,10 @@ impl KlPyReader {
         let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
             .map_err(|e| self.error(Some(window), e))?;
         self.offset += skipped;
-        match skipped == bytes {
-            true => Ok(()),
-            false => Err(self.error(Some(window), io::ErrorKind::UnexpectedEof.into())),
+        if skipped == bytes {
+            Ok(())
+        } else {
+            Err(self.error(Some(window), io::ErrorKind::UnexpectedEof.into()))
         }
     }
 

@@ -6,7 +6,7 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reference::ReadStream;
+use crate::ReadStream;
 use crate::testing::*;
 use crate::{About, Error, Fault, Kind, Result, Target, WindowSpec, Writer};
 
@@ -344,4 +344,118 @@ fn bombs_end_early() {
     assert!(rows.to_string().contains("entries"), "{rows}");
     let line = read(scratch.file(&bomb(MAGIC_LINE, [0; 3])), 9).unwrap_err();
     assert!(matches!(line.fault, Fault::Header(_)), "{line}");
+}
+
+mod header {
+    use super::super::*;
+    use crate::{Error, Fault};
+
+    fn parse(line: &str) -> Result<About> {
+        super::super::parse(line.as_bytes(), &Named::default())
+    }
+
+    #[test]
+    fn a_line_of_kl_py_is_parsed() {
+        let header = parse(
+            "{'model': '../models/s.gguf', 'text_path': \"it's.txt\", 'n_ctx': 256, \
+             'n_batch': 256, 'read_path': None, 'n_tokens': -1, 'verbose': False, 'n_vocab': 512}",
+        )
+        .unwrap();
+        assert_eq!(
+            (header.n_ctx, header.n_vocab, header.n_windows),
+            (256, 512, None)
+        );
+        assert_eq!(header.model_path.as_deref(), Some("../models/s.gguf"));
+        assert_eq!(header.text_path.as_deref(), Some("it's.txt"));
+        let others: Vec<_> = header
+            .others
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        let expected = [
+            ("n_batch", "256"),
+            ("read_path", "None"),
+            ("n_tokens", "-1"),
+            ("verbose", "False"),
+        ];
+        assert_eq!(others, expected);
+    }
+
+    #[test]
+    fn the_last_value_of_a_repeated_key_counts() {
+        let header = parse(
+            "{'n_ctx': None, 'model': 'a', 'x': 1, 'y': 2, 'x': 3, 'n_vocab': 5, 'n_ctx': 8, \
+             'model': 'b', 'x': 'z'}",
+        )
+        .unwrap();
+        assert_eq!((header.n_ctx, header.model_path.as_deref()), (8, Some("b")));
+        assert_eq!(
+            header.others,
+            [("x", "z"), ("y", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()))
+        );
+    }
+
+    #[test]
+    fn hostile_lines_are_refused_at_once() {
+        let nested = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+        let hidden = "{'a': ".repeat(30) + "'}'";
+        for line in [
+            "",
+            "[]",
+            "{",
+            "{'n_ctx': 256}",
+            "{'n_ctx': 256, 'n_vocab': 0}",
+            "{'n_ctx': 256, 'n_vocab': -1}",
+            "{'n_ctx': 4294967296, 'n_vocab': 5}",
+            "{'n_ctx': '256', 'n_vocab': 5}",
+            "{'n_ctx': 256, 'n_vocab': 16777217}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'kl_values': 'logits'}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'kl_values': 1}",
+            "{5: 6, 'n_ctx': 256, 'n_vocab': 5}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'a': '\\N{ ' }'}",
+            nested.as_str(),
+            hidden.as_str(),
+        ] {
+            assert!(
+                matches!(
+                    parse(line),
+                    Err(Error {
+                        fault: Fault::Header(_),
+                        ..
+                    })
+                ),
+                "{line:.60}"
+            );
+        }
+        assert!(super::super::parse(b"{'\xff': 1}", &Named::default()).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut about = About {
+            values: Values::FlooredLogProbabilities,
+            others: [
+                ("n_batch", "512"),
+                ("n_tokens", "-1"),
+                ("zip", "007"),
+                ("read_path", "None"),
+            ]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into(),
+            ..About::new(Kind::KlPy, "", 256, 512)
+        };
+        about.model_path = Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into());
+        let lines = to_lines(&about, 256, 0, &Named::default()).unwrap();
+        let line = lines
+            .strip_prefix(MAGIC_LINE.as_bytes())
+            .unwrap()
+            .strip_suffix(b"\n")
+            .unwrap();
+        let found = super::super::parse(line, &Named::default()).unwrap();
+        assert_eq!((found.n_ctx, found.n_vocab), (256, 512));
+        assert_eq!((found.n_windows, &found.text_path), (Some(0), &None));
+        assert_eq!((found.values, &found.others), (about.values, &about.others));
+        assert_eq!(found.model_path, about.model_path);
+        assert!(serde_json::from_slice::<serde_json::Value>(line).is_ok());
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Cell, ErrorsLine, MapHeader, MapTensor, Mixture, SensitivityMap};
-use crate::GgmlType;
+use crate::numbers::GgmlType;
 use crate::sidecar::{MOST_NATS, ROUNDING};
 
 /// A map that grows line by line.

@@ -6,24 +6,22 @@
 //! [`verify()`] reads all of it to check that it is whole.
 
 mod builder;
-mod header;
-mod reader;
-mod writer;
+mod file;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::GgmlType;
-pub use header::{ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow};
-pub use reader::{CutOffMap, verify};
-pub use writer::MapWriter;
-
-/// The bytes that a map starts with.
-pub const MAGIC: &str = "{\"kl_map\":";
+use crate::about::ReferenceSummary;
+use crate::error::{Named, Result};
+pub use crate::kinds::MAP as MAGIC;
+use crate::numbers::GgmlType;
+use crate::provenance::{Provenance, deref_to_provenance, to_lines};
+use crate::window::size_fault;
+pub use file::{CutOffMap, MapWriter, verify};
 
 /// Most bytes that a line may have.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
@@ -78,4 +76,204 @@ struct EndLine {
     n_lines: u64,
     /// CRC-32 of all bytes before it.
     crc32: u32,
+}
+
+/// The version of the map that this crate writes and reads.
+pub const MAP_VERSION: u32 = 1;
+
+/// Most parameters of a model, and most bytes before its tensors: sums of sizes stay far below 2^64.
+const MAX_SIZE: u64 = 1 << 50;
+
+/// Dimensions of a tensor, at most (`GGML_MAX_DIMS`).
+const MAX_DIMS: usize = 4;
+
+/// The first line of a map: what was measured, and what a recipe needs to know of the model.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct MapHeader {
+    /// [`MAP_VERSION`], the first key.
+    pub kl_map: u32,
+    /// The original model, the text and the set-up. With a `shard`, the file holds some of the cells,
+    /// over all windows: `n_windows` and `n_rows` of the shard are those of [`Self::windows`].
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The file whose rows the tensors were measured against; `None`: the original's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<ReferenceSummary>,
+    /// The windows, in the order in which they are measured.
+    pub windows: Vec<MapWindow>,
+    /// The type at which tensors are measured, where their rows are whole blocks of it.
+    pub measured_type: GgmlType,
+    /// The types that a recipe may use.
+    pub types: Vec<GgmlType>,
+    /// The importance matrix with which tensors are quantized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imatrix: Option<ImatrixIdentity>,
+    /// Bytes of a quantized file before its tensors.
+    pub metadata_bytes: u64,
+    /// Bytes that the start of each tensor in a quantized file is a multiple of.
+    pub alignment: u64,
+    /// All tensors of the model, in the order of its file.
+    pub tensors: Vec<MapTensor>,
+}
+
+deref_to_provenance!(MapHeader);
+
+/// A window of the text that a map is measured on.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapWindow {
+    /// Its number, in text order.
+    pub window: u32,
+    /// Its scored positions.
+    pub n_rows: u32,
+}
+
+/// A tensor of the original.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct MapTensor {
+    /// Its name.
+    pub name: String,
+    /// Elements in each dimension, the innermost first.
+    pub shape: Vec<u64>,
+    /// Its type in the original.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// True if llama.cpp's quantizer may give it another type.
+    pub is_quantizable: bool,
+}
+
+/// The file of an importance matrix.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ImatrixIdentity {
+    /// The file's name, without its folder.
+    pub file_name: String,
+    /// SHA-256 (hex) of its bytes.
+    pub sha256: String,
+}
+
+impl MapHeader {
+    /// The header of the whole that this file is a part of; of a whole file, its own.
+    #[must_use]
+    pub fn of_whole(&self) -> Self {
+        let mut whole = self.clone();
+        whole.shard = None;
+        whole
+    }
+
+    /// The bytes of the line.
+    fn to_line(&self, name: &Named) -> Result<Vec<u8>> {
+        if let Some(fault) = self.fault() {
+            return Err(name.unwritable(fault));
+        }
+        let line = to_lines("", self, name)?;
+        if line.len() <= MAX_LINE_BYTES {
+            Ok(line)
+        } else {
+            Err(name.unwritable("a header of more than 64 MiB"))
+        }
+    }
+
+    /// Parses the line.
+    fn from_line(line: &[u8], name: &Named) -> Result<Self> {
+        /// Read first: another version may have other fields.
+        #[derive(Deserialize)]
+        struct Versioned {
+            kl_map: u32,
+        }
+        let unusable = |e: serde_json::Error| name.header(format!("{e}"));
+        let stated: Versioned = serde_json::from_slice(line).map_err(unusable)?;
+        if stated.kl_map != MAP_VERSION {
+            return Err(name.unsupported(format!(
+                "map version {}, this kl reads {MAP_VERSION}: \
+                 use the kl that wrote it, or measure again",
+                stated.kl_map
+            )));
+        }
+        let header: Self = serde_json::from_slice(line).map_err(unusable)?;
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        let version = self.kl_map;
+        (version != MAP_VERSION)
+            .then(|| format!("map version {version}, not {MAP_VERSION}"))
+            .or_else(|| size_fault(self.n_ctx, self.n_vocab))
+            .or_else(|| self.shard?.fault(None))
+            .or_else(|| self.windows_fault())
+            .or_else(|| self.types_fault())
+            .or_else(|| self.tensors_fault())
+    }
+
+    fn windows_fault(&self) -> Option<String> {
+        let (mut numbers, n_ctx) = (BTreeSet::new(), self.n_ctx);
+        if self.windows.is_empty() {
+            return Some("no windows".to_owned());
+        }
+        let mut faults = self.windows.iter().filter_map(|of| {
+            let MapWindow { window, n_rows } = *of;
+            if !numbers.insert(window) {
+                Some(format!("window {window} is listed twice"))
+            } else if n_rows > n_ctx {
+                Some(format!(
+                    "window {window} of {n_rows} rows, n_ctx is {n_ctx}"
+                ))
+            } else {
+                None
+            }
+        });
+        faults.next()
+    }
+
+    fn types_fault(&self) -> Option<String> {
+        let mut all = self.types.iter().chain([&self.measured_type]);
+        let other = all.find(|kind| !kind.is_for_weights);
+        if let Some(other) = other {
+            return Some(format!("{other} is not a type of weights"));
+        }
+        let mut seen = BTreeSet::new();
+        let twice = self.types.iter().find(|kind| !seen.insert(**kind))?;
+        Some(format!("type {twice} is listed twice"))
+    }
+
+    fn tensors_fault(&self) -> Option<String> {
+        if !self.alignment.is_power_of_two() || self.alignment > MAX_SIZE {
+            return Some(format!("an alignment of {} bytes", self.alignment));
+        }
+        if self.metadata_bytes > MAX_SIZE {
+            let n = self.metadata_bytes;
+            return Some(format!("{n} bytes before the tensors"));
+        }
+        let (mut names, mut n_params) = (BTreeSet::new(), 0u64);
+        for tensor in &self.tensors {
+            let name = tensor.name.escape_debug();
+            if !names.insert(&tensor.name) {
+                return Some(format!("tensor {name} is listed twice"));
+            }
+            let n = tensor.n_params();
+            n_params = n_params.saturating_add(n);
+            let n_dims = tensor.shape.len();
+            if !(1..=MAX_DIMS).contains(&n_dims) || n == 0 || !tensor.has_rows_of(tensor.kind) {
+                let (shape, kind) = (&tensor.shape, tensor.kind);
+                return Some(format!("tensor {name} of shape {shape:?} and type {kind}"));
+            }
+        }
+        (n_params > MAX_SIZE).then(|| format!("{n_params} parameters"))
+    }
+}
+
+impl MapTensor {
+    /// Its elements.
+    pub fn n_params(&self) -> u64 {
+        let sizes = self.shape.iter();
+        sizes.fold(1, |product, n| product.saturating_mul(*n))
+    }
+
+    /// True if its rows are whole blocks of this type.
+    pub fn has_rows_of(&self, kind: GgmlType) -> bool {
+        let row = self.shape.first();
+        row.is_some_and(|n| n.is_multiple_of(kind.block))
+    }
 }

@@ -6,9 +6,8 @@ use super::NativeReader;
 use super::member::{self, HEADER_BYTES, MemberHeader, Tag, unpack_at};
 use crate::error::Result;
 use crate::gzip::checksum_matches;
-use crate::reference::ReadBlocks;
-use crate::row::{RowBlock, Shape};
-use crate::{WindowEntry, WindowSpec};
+use crate::row::{ReadBlocks, RowBlock, Shape};
+use crate::window::{WindowEntry, WindowSpec};
 
 /// Bytes of a window's counts, which its tokens follow.
 const COUNTS_BYTES: u64 = 20;
@@ -106,9 +105,10 @@ impl NativeReader {
             .map_err(|e| self.in_window(i, e))?;
         let plain = plain.get_mut(..plain_bytes).unwrap_or_default();
         header.unpack(packed, plain).map_err(corrupt)?;
-        match block.find_rows(plain_bytes - crc_bytes as usize) {
-            true => Ok(block),
-            false => Err(corrupt("a member does not hold the rows that it should")),
+        if block.find_rows(plain_bytes - crc_bytes as usize) {
+            Ok(block)
+        } else {
+            Err(corrupt("a member does not hold the rows that it should"))
         }
     }
 }
@@ -202,13 +202,12 @@ impl ReadBlocks for NativeReader {
             crc.update(block.bytes().get(..bytes).unwrap_or_default());
             reuse = Some(block);
         }
-        match checksum_matches(crc.finalize(), CRC_OF_WHOLE) {
-            true => Ok(()),
-            false => {
-                let what = "the checksum after the window's rows does not match";
-                let start = self.placed_at(i).offset();
-                Err(self.name().corrupt(Some(window.window), start, what))
-            }
+        if checksum_matches(crc.finalize(), CRC_OF_WHOLE) {
+            Ok(())
+        } else {
+            let what = "the checksum after the window's rows does not match";
+            let start = self.placed_at(i).offset();
+            Err(self.name().corrupt(Some(window.window), start, what))
         }
     }
 }

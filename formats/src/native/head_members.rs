@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use super::NativeReader;
 use super::member::{self, HEADER_BYTES, Tag, plain_at};
 use crate::error::Result;
+use crate::provenance::hex;
+use crate::states::States;
 use crate::writing::Writer;
-use crate::{States, hex};
 
 /// Plain bytes of each piece of the head but the last.
 pub(super) const HEAD_PIECE_BYTES: u64 = 16 << 20;

@@ -6,8 +6,8 @@ use byteorder::{LittleEndian, ReadBytesExt};
 
 use super::Header;
 use super::member::MIN_BYTES;
-use crate::window::PlacedWindow;
-use crate::{CheckRow, WindowEntry};
+use crate::states::CheckRow;
+use crate::window::{PlacedWindow, WindowEntry};
 
 /// The index's first bytes in the plain stream.
 const MAGIC: [u8; 8] = *b"KL_INDEX";
@@ -15,7 +15,7 @@ const MAGIC: [u8; 8] = *b"KL_INDEX";
 /// Bytes of a window's entry before its offsets.
 const ENTRY_BYTES: u64 = 20;
 
-/// Returns true if a window's counts can be those of a window of this file.
+/// True if a window's counts can be those of a window of this file.
 pub(super) fn fits(window: &WindowEntry, header: &Header) -> bool {
     let end = window.first_scored.checked_add(window.n_rows);
     window.n_tokens <= header.n_ctx && end.is_some_and(|end| end <= window.n_tokens)
@@ -54,7 +54,6 @@ pub(super) fn decode(
     start: u64,
     end: u64,
 ) -> Result<Vec<PlacedWindow>, String> {
-    let short = |_| "the index ends within an entry".to_string();
     let mut bytes = plain
         .strip_prefix(&MAGIC)
         .ok_or("the index does not start with KL_INDEX")?;
@@ -66,53 +65,19 @@ pub(super) fn decode(
         ));
     }
     let mut windows: Vec<PlacedWindow> = Vec::new();
-    let mut seen = HashSet::new();
-    let mut n_rows = 0u64;
-    // The least that the next member's start can be.
-    let mut next = start;
+    let (mut seen, mut n_rows, mut next) = (HashSet::new(), 0u64, start);
     for _ in 0..n_windows {
-        let mut counts = [0; 5];
-        bytes
-            .read_u32_into::<LittleEndian>(&mut counts)
-            .map_err(short)?;
-        let [window, n_tokens, rows, first_scored, n_members] = counts;
-        let what = |what: &str| Err(format!("the index's entry of window {window} {what}"));
-        if !seen.insert(window) {
-            return what("comes twice");
+        let placed = decode_window(&mut bytes, header, next, end)?;
+        let of = |what: &str| of_window(placed.entry.window, what);
+        if !seen.insert(placed.entry.window) {
+            return Err(of("comes twice"));
         }
-        if u64::from(n_members) != u64::from(rows.div_ceil(header.rows_per_piece)) + 1 {
-            return what("has members that do not fit its rows");
+        if windows.is_empty() && placed.offset() != start {
+            return Err(of("does not point at a member"));
         }
-        let length = (n_members as usize)
-            .checked_mul(8)
-            .filter(|&n| n <= bytes.len());
-        let mut list;
-        (list, bytes) = bytes.split_at(length.ok_or("the index ends within an entry")?);
-        let mut offsets = Vec::with_capacity(list.len() / 8);
-        while let Ok(offset) = list.read_u64::<LittleEndian>() {
-            let first = windows.is_empty() && offsets.is_empty();
-            if (first && offset != start) || offset < next {
-                return what("does not point at a member");
-            }
-            next = offset
-                .checked_add(MIN_BYTES)
-                .filter(|&n| n <= end)
-                .ok_or_else(|| {
-                    format!("the index's entry of window {window} points past the windows")
-                })?;
-            offsets.push(offset);
-        }
-        n_rows += u64::from(rows); // at most 2^32 times 2^32
-        let entry = WindowEntry {
-            window,
-            n_tokens,
-            n_rows: rows,
-            first_scored,
-        };
-        if !fits(&entry, header) {
-            return what("has counts that do not fit its tokens");
-        }
-        windows.push(PlacedWindow { entry, offsets });
+        n_rows += u64::from(placed.entry.n_rows); // at most 2^32 times 2^32
+        next = placed.offsets.last().map_or(next, |last| last + MIN_BYTES);
+        windows.push(placed);
     }
     if !bytes.is_empty() {
         return Err(format!("the index is {} bytes too long", bytes.len()));
@@ -126,10 +91,58 @@ pub(super) fn decode(
     if n_windows == 0 && start != end {
         return Err("bytes between the header and the index".into());
     }
-    match check_row_fault(header, &windows) {
-        Some(fault) => Err(fault),
-        None => Ok(windows),
+    check_row_fault(header, &windows).map_or(Ok(windows), Err)
+}
+
+/// Reads a window's entry. Its members must follow each other from `next` on, and end before `end`.
+fn decode_window(
+    bytes: &mut &[u8],
+    header: &Header,
+    mut next: u64,
+    end: u64,
+) -> Result<PlacedWindow, String> {
+    let mut counts = [0; 5];
+    bytes
+        .read_u32_into::<LittleEndian>(&mut counts)
+        .map_err(short)?;
+    let [window, n_tokens, n_rows, first_scored, n_members] = counts;
+    if u64::from(n_members) != u64::from(n_rows.div_ceil(header.rows_per_piece)) + 1 {
+        return Err(of_window(window, "has members that do not fit its rows"));
     }
+    let list = (n_members as usize)
+        .checked_mul(8)
+        .and_then(|length| bytes.split_off(..length));
+    let mut list = list.ok_or("the index ends within an entry")?;
+    let mut offsets = Vec::with_capacity(list.len() / 8);
+    while let Ok(offset) = list.read_u64::<LittleEndian>() {
+        if offset < next {
+            return Err(of_window(window, "does not point at a member"));
+        }
+        next = offset
+            .checked_add(MIN_BYTES)
+            .filter(|&n| n <= end)
+            .ok_or_else(|| of_window(window, "points past the windows"))?;
+        offsets.push(offset);
+    }
+    let entry = WindowEntry {
+        window,
+        n_tokens,
+        n_rows,
+        first_scored,
+    };
+    if !fits(&entry, header) {
+        return Err(of_window(window, "has counts that do not fit its tokens"));
+    }
+    Ok(PlacedWindow { entry, offsets })
+}
+
+fn short(_: std::io::Error) -> String {
+    "the index ends within an entry".to_owned()
+}
+
+/// A fault of a window's entry.
+fn of_window(window: u32, what: &str) -> String {
+    format!("the index's entry of window {window} {what}")
 }
 
 /// Finds a check row that its window does not have. The window may be missing where the file is a

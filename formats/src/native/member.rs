@@ -3,6 +3,7 @@
 
 use byteorder::{LittleEndian, ReadBytesExt};
 
+use crate::error::Result;
 use crate::gzip::{self, TRAILER_BYTES, checksum_matches, deflate, is_trailer, trailer};
 use crate::source::Source;
 
@@ -174,13 +175,13 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
 }
 
 impl MemberHeader {
-    /// Returns true if the packed bytes can hold as much as the header states. Call it before
+    /// True if the packed bytes can hold as much as the header states. Call it before
     /// allocating memory.
     pub(super) fn is_plausible(&self) -> bool {
         u64::from(self.plain_bytes) <= gzip::most_plain_bytes(self.member_bytes as usize)
     }
 
-    /// Returns true if these bytes are what follows the header.
+    /// True if these bytes are what follows the header.
     pub(super) fn matches(&self, packed: &[u8]) -> bool {
         checksum_matches(crc32fast::hash(packed), self.packed_crc)
     }
@@ -221,15 +222,16 @@ impl MemberHeader {
         if !gzip::inflate(body, plain) {
             return Err("a member does not inflate to the length it states");
         }
-        match is_trailer(end, plain) {
-            true => Ok(()),
-            false => Err("a member's checksum does not match what it inflates to"),
+        if is_trailer(end, plain) {
+            Ok(())
+        } else {
+            Err("a member's checksum does not match what it inflates to")
         }
     }
 }
 
 /// The header of the member at `offset`, which must be whole and state `tag`.
-pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> crate::Result<MemberHeader> {
+pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> Result<MemberHeader> {
     let corrupt = |what| source.name.corrupt(None, offset, what);
     let bytes = source
         .array_at(offset)?
@@ -252,11 +254,7 @@ pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> crate::Result
 }
 
 /// The plain bytes of the member at `offset`, whose header has been read.
-pub(super) fn unpack_at(
-    source: &Source,
-    offset: u64,
-    header: &MemberHeader,
-) -> crate::Result<Vec<u8>> {
+pub(super) fn unpack_at(source: &Source, offset: u64, header: &MemberHeader) -> Result<Vec<u8>> {
     let corrupt = |what| source.name.corrupt(None, offset, what);
     if u64::from(header.member_bytes) < MIN_BYTES || !header.is_plausible() {
         return Err(corrupt("a member states more than its bytes can hold"));
@@ -269,7 +267,7 @@ pub(super) fn unpack_at(
 }
 
 /// The plain bytes of the member at `offset`, which must be whole and state `tag`.
-pub(super) fn plain_at(source: &Source, offset: u64, tag: Tag) -> crate::Result<Vec<u8>> {
+pub(super) fn plain_at(source: &Source, offset: u64, tag: Tag) -> Result<Vec<u8>> {
     let header = member_at(source, offset, tag)?;
     unpack_at(source, offset, &header)
 }

@@ -7,21 +7,312 @@
 
 mod blocks;
 mod head_members;
-mod header;
 mod index;
 mod member;
 mod reader;
-mod walk;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
-pub use header::{FORMAT_VERSION, Header};
-pub use reader::NativeReader;
-pub use walk::count_windows;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::about::{About, Sampling, Values};
+use crate::error::{Named, Result};
+pub use crate::kinds::NATIVE as MAGIC_LINE;
+use crate::prompt::Prompt;
+pub use crate::provenance::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
+use crate::provenance::{ModelIdentity, Provenance, TextIdentity, deref_to_provenance, to_lines};
+use crate::row::{Encoding, RowLayout};
+use crate::states::States;
+use crate::window::{Groups, WindowSpec, longest_window, n_rows, size_fault};
+use crate::writing::rows_per_piece;
+pub use reader::{NativeReader, count_windows};
 pub(crate) use writer::start;
 
-/// The plain stream's first line.
-pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
+/// The version of the native file that this crate writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Most plain bytes of a piece, unless it is a single row or has exact rows.
+const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// The JSON line of a native file. `null` means unknown, as in a file that was converted. A reader
+/// ignores other keys.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Header {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// Where the rows come from; without the paths of model and text.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// Windows in the file.
+    pub n_windows: u32,
+    /// Rows in the file: scored positions.
+    pub n_rows: u64,
+    /// The encoding of rows.
+    pub encoding: Encoding,
+    /// The hidden states, where `encoding` stores those and not rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<States>,
+    /// Rows in each piece but a window's last: see [`rows_per_piece`].
+    pub rows_per_piece: u32,
+    /// True if the rows are log-probabilities, without a way back to logits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log_probabilities: bool,
+    /// True if they are floored, as in llama.cpp's base file: a row's smallest value then means "at
+    /// or below".
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub floored: bool,
+    /// The prompts, where the windows are prompts and not parts of a text: window `i` is the `i`-th
+    /// prompt's. There may be more prompts than windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Vec<Prompt>>,
+    /// SHA-256 (hex) of the chat template that was applied to the prompts; `None` if none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// The names of the windows' groups; empty without groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// The runs of windows of one group: see [`Groups::window_groups`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub window_groups: Vec<(u32, u32)>,
+    /// The most tokens that the model itself generated as an answer, at each window's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<u32>,
+    /// The way it chose them; `None`: greedily.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
+    /// The names of the spans of prompts' windows; empty without spans.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<String>,
+}
+
+deref_to_provenance!(Header);
+
+impl Header {
+    /// The header of a file that will hold exactly `windows`. Counts follow from the windows, the
+    /// rest from `about`.
+    pub fn new(about: &About, encoding: Encoding, windows: &[WindowSpec]) -> Self {
+        let longest = longest_window(windows);
+        // A padded context may be longer than every window: then the windows decide.
+        let n_ctx = if about.n_ctx_is_padded {
+            longest.max(1)
+        } else {
+            about.n_ctx.max(longest)
+        };
+        let mut provenance = about.provenance.clone();
+        let file_name_of = |path: Option<String>| path.as_deref().map(file_name);
+        let model = file_name_of(provenance.model_path.take());
+        let text = file_name_of(provenance.text_path.take());
+        provenance.model = provenance.model.or(model.map(ModelIdentity::named));
+        provenance.text = provenance.text.or(text.map(TextIdentity::named));
+        provenance.n_ctx = n_ctx;
+        let first = windows.first().map_or(0, |window| window.first_scored);
+        provenance.first_scored.get_or_insert(first);
+        let states = about.states.clone().filter(|_| encoding.holds_states());
+        let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
+        let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
+        Self {
+            format_version: FORMAT_VERSION,
+            provenance,
+            n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+            n_rows: n_rows(windows),
+            encoding,
+            states,
+            rows_per_piece: rows_per_piece(layout, row_len),
+            log_probabilities: about.values != Values::Logits,
+            floored: about.values == Values::FlooredLogProbabilities,
+            prompts: prompts.map(|prompts| prompts.list.clone()),
+            chat_template: prompts.and_then(|prompts| prompts.chat_template.clone()),
+            groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
+            window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
+            generated: prompts.and_then(|prompts| prompts.generated),
+            sampling: prompts.and_then(|prompts| prompts.sampling),
+            spans: prompts.map_or_else(Vec::new, |prompts| prompts.spans.clone()),
+        }
+    }
+
+    /// The windows' groups; `None` if there are none.
+    ///
+    /// # Errors
+    /// A phrase that states what is wrong with them.
+    fn groups(&self) -> Result<Option<Groups>, String> {
+        if self.groups.is_empty() && self.window_groups.is_empty() {
+            return Ok(None);
+        }
+        let groups = Groups::new(self.groups.clone(), self.window_groups.clone())?;
+        if groups.n_windows() < self.n_windows {
+            Err(format!(
+                "n_windows {}, more than the {} that have a group",
+                self.n_windows,
+                groups.n_windows()
+            ))
+        } else {
+            Ok(Some(groups))
+        }
+    }
+
+    /// The header of the whole reference that this file is a part of; of a whole file, its own. Where
+    /// answers were generated, its number of rows is the most that there can be.
+    #[must_use]
+    pub fn of_whole(&self) -> Self {
+        let mut whole = self.clone();
+        if let Some(shard) = whole.shard.take() {
+            (whole.n_windows, whole.n_rows) = (shard.n_windows, shard.n_rows);
+        }
+        whole
+    }
+
+    /// Returns the layout of the rows.
+    pub(crate) fn layout(&self) -> RowLayout {
+        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).0
+    }
+
+    /// Numbers in a row: those of a hidden state, where these are stored.
+    pub(crate) fn row_len(&self) -> u32 {
+        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).1
+    }
+
+    /// Returns the meaning of the rows' values.
+    pub(crate) fn values(&self) -> Values {
+        match (self.log_probabilities, self.floored) {
+            (false, _) => Values::Logits,
+            (true, false) => Values::LogProbabilities,
+            (true, true) => Values::FlooredLogProbabilities,
+        }
+    }
+
+    /// The bytes of both lines.
+    pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
+        if let Some(fault) = self.fault() {
+            return Err(name.unwritable(fault));
+        }
+        let lines = to_lines(MAGIC_LINE, self, name)?;
+        let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
+        match Preview::of(json, name)?.too_large(lines.len()) {
+            Some(fault) => Err(name.unwritable(fault)),
+            None => Ok(lines),
+        }
+    }
+
+    /// Parses both lines.
+    pub(crate) fn from_lines(lines: &[u8], name: &Named) -> Result<Self> {
+        let json = lines
+            .strip_prefix(MAGIC_LINE.as_bytes())
+            .ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?
+            .strip_suffix(b"\n")
+            .ok_or_else(|| name.header("the JSON line does not end"))?;
+        let preview = Preview::of(json, name)?;
+        let version = preview.format_version;
+        if version != FORMAT_VERSION {
+            return Err(name.unsupported(format!(
+                "format version {version}, this kl reads {FORMAT_VERSION}: \
+                 use the kl that wrote it, or write it again"
+            )));
+        }
+        if let Some(fault) = preview.too_large(lines.len()) {
+            return Err(name.too_large(fault));
+        }
+        let header: Self = serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
+        }
+    }
+
+    /// Finds a fault in the sizes.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let row_bytes = self.layout().row_bytes(self.row_len() as usize) as u64;
+        let piece_bytes = row_bytes.saturating_mul(self.rows_per_piece.into());
+        let n_positions = u64::from(self.n_windows) * u64::from(self.n_ctx);
+        let n_prompts = self.prompts.as_ref().map(Vec::len);
+        if let Some(fault) = size_fault(self.n_ctx, self.n_vocab) {
+            Some(fault)
+        } else if self.rows_per_piece == 0 {
+            Some("rows_per_piece 0".into())
+        } else if self.rows_per_piece > 1 && piece_bytes > MAX_PIECE_BYTES {
+            let n = self.rows_per_piece;
+            Some(format!("rows_per_piece {n}, more than 64 MiB a piece"))
+        } else if self.n_rows > n_positions {
+            let n = self.n_rows;
+            Some(format!("n_rows {n}, more than the windows have positions"))
+        } else if let Some(of) = n_prompts.filter(|&of| of < self.n_windows as usize) {
+            let n = self.n_windows;
+            Some(format!("n_windows {n}, more than the {of} prompts"))
+        } else {
+            self.states_fault()
+                .or_else(|| self.groups().err())
+                .or_else(|| self.shard_fault())
+        }
+    }
+
+    /// Finds a fault in the description of hidden states.
+    fn states_fault(&self) -> Option<String> {
+        let encoding = self.encoding;
+        match &self.states {
+            None if !encoding.holds_states() => None,
+            None => Some(format!("encoding {encoding} without states")),
+            Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
+            Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
+            Some(states) => states.fault(self.n_vocab, self.n_ctx),
+        }
+    }
+
+    /// Finds a fault in the part that the file holds.
+    fn shard_fault(&self) -> Option<String> {
+        let shard = self.shard?;
+        let (own, n_windows) = (shard.n_own_windows(), self.n_windows);
+        let other = || format!("n_windows {n_windows}, not the {own} of the shard");
+        let fault = shard.fault(Some(self.n_rows));
+        fault.or_else(|| (n_windows != own).then(other))
+    }
+}
+
+/// The layout of a row, and the number of its values. Hidden states without a description, which no
+/// valid header has, count as f32 rows.
+fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (RowLayout, u32) {
+    match states {
+        Some(states) => (RowLayout::State(states.state_type), states.n_embd),
+        None => (encoding.layout().unwrap_or(RowLayout::F32), n_vocab),
+    }
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> String {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The fields that are read first, without copying: another version may have other fields, and only
+/// fields that hold something for each prompt or window may make a header long.
+#[derive(Deserialize)]
+struct Preview<'a> {
+    format_version: u32,
+    #[serde(borrow, default)]
+    prompts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    window_groups: Option<&'a RawValue>,
+}
+
+impl<'a> Preview<'a> {
+    fn of(json: &'a [u8], name: &Named) -> Result<Self> {
+        serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))
+    }
+
+    /// Finds what is too large in a header whose lines have `bytes`.
+    fn too_large(&self, bytes: usize) -> Option<&'static str> {
+        let lists = [self.prompts, self.window_groups].into_iter().flatten();
+        let lists_bytes: usize = lists.map(|list| list.get().len()).sum();
+        if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
+            Some("a header of more than 64 MiB: give fewer prompts")
+        } else if bytes.saturating_sub(lists_bytes) > MAX_HEADER_BYTES {
+            Some("a header of more than 1 MiB")
+        } else {
+            None
+        }
+    }
+}

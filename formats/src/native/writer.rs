@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::member::{self, HEADER_BYTES, MemberHeader, Tag, WRONG_CHECKSUM, member_at};
 use super::{Header, NativeReader, index};
-use crate::ReadBlocks as _;
 use crate::error::{Named, Result};
+use crate::row::ReadBlocks as _;
 use crate::writing::{FileFormat, Part, Piece, Start, WindowFormat, Writer};
 
 const FORMAT: FileFormat = FileFormat {
@@ -139,9 +139,10 @@ impl NativeReader {
         // No more than the file has: `member_at` has checked it.
         let mut bytes = vec![0; header.member_bytes as usize];
         self.source.read_exact_at(&mut bytes, offset)?;
-        match header.matches(bytes.get(HEADER_BYTES..).unwrap_or_default()) {
-            true => Ok(bytes),
-            false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
+        if header.matches(bytes.get(HEADER_BYTES..).unwrap_or_default()) {
+            Ok(bytes)
+        } else {
+            Err(self.name().corrupt(None, offset, WRONG_CHECKSUM))
         }
     }
 }

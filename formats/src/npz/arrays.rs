@@ -151,7 +151,7 @@ pub(super) struct TokenIds {
 }
 
 impl TokenIds {
-    /// Returns true if no prompt has token ids.
+    /// True if no prompt has token ids.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }

@@ -9,17 +9,18 @@ use flate2::write::DeflateEncoder;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
-use crate::reference::{ReadStream, Values};
 use crate::testing::Scratch;
 use crate::{Error, Fault};
+use crate::{ReadStream, Values};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
 fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
     let mut archive = ZipArchiveWriter::new(Vec::new());
     for (name, bytes) in members {
-        let method = match deflated {
-            false => CompressionMethod::STORE,
-            true => CompressionMethod::DEFLATE,
+        let method = if deflated {
+            CompressionMethod::DEFLATE
+        } else {
+            CompressionMethod::STORE
         };
         let file = archive.new_file(*name).compression_method(method);
         let (mut entry, config) = file.start().unwrap();
@@ -118,8 +119,8 @@ fn windows_come_in_the_order_of_their_numbers() {
         let mut reader = NpzReader::open(scratch.file(&zip(&members, deflated))).unwrap();
         let expected: Vec<_> = (3..15).map(|n| (vec![], logits(n))).collect();
         assert_eq!(read(&mut reader).unwrap(), expected);
-        let about = reader.into_reference().about().clone();
-        assert_eq!((about.n_windows, about.n_vocab), (Some(12), 5));
+        let (about, windows) = reader.describe();
+        assert_eq!((windows.unwrap().len(), about.n_vocab), (12, 5));
         assert_eq!(
             (about.holds_tokens, &about.model_path),
             (Some(false), &None)
@@ -177,8 +178,8 @@ fn token_ids_are_read_from_arrays_and_from_prompts() {
     ];
     let mut reader = NpzReader::open(scratch.file(&zip(&cache, true))).unwrap();
     assert_eq!(tokens(&mut reader), [vec![3, 1], vec![2]]);
-    let reference = reader.into_reference();
-    assert_eq!(reference.about().model_path.as_deref(), Some("org/model"));
+    let (about, _) = reader.describe();
+    assert_eq!(about.model_path.as_deref(), Some("org/model"));
 }
 
 #[test]

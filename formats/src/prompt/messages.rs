@@ -55,9 +55,10 @@ impl Role {
 
 /// Where a line stops being JSON.
 pub(super) fn invalid(error: &serde_json::Error) -> String {
-    match error.is_eof() {
-        true => "not valid JSON: it ends too early".to_owned(),
-        false => format!("not valid JSON at column {}", error.column()),
+    if error.is_eof() {
+        "not valid JSON: it ends too early".to_owned()
+    } else {
+        format!("not valid JSON at column {}", error.column())
     }
 }
 
@@ -180,7 +181,7 @@ fn message_fault(message: &RawValue) -> Option<String> {
     }
 }
 
-/// Returns true if a message has a value besides its role and its content.
+/// True if a message has a value besides its role and its content.
 fn has_other_keys(message: &RawValue) -> bool {
     let fields = serde_json::from_str::<BTreeMap<String, Option<IgnoredAny>>>(message.get());
     let is_other = |name: &String| !["role", "content"].contains(&name.as_str());
@@ -191,7 +192,7 @@ fn has_other_keys(message: &RawValue) -> bool {
     })
 }
 
-/// Returns true if an item of a content's list is meant as a part.
+/// True if an item of a content's list is meant as a part.
 fn is_part(item: &RawValue) -> bool {
     let part = serde_json::from_str::<Part<'_>>(item.get());
     item.get().starts_with('{') && part.is_ok_and(|part| part.kind.is_some())

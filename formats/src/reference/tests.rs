@@ -5,7 +5,7 @@ use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
     BackendIdentity, Encoding, Error, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary,
-    Target, Writer, native, sidecar,
+    Target, Values, Writer, native, sidecar, sniff,
 };
 
 const N_VOCAB: u32 = 5;
@@ -277,4 +277,59 @@ fn the_fingerprint_of_a_model_is_of_what_determines_its_rows() {
     assert_ne!(fingerprint(&about, &windows[..1]), expected);
     about.backend.as_mut().unwrap().threads = Some(2);
     assert_ne!(fingerprint(&about, &windows), expected);
+}
+
+#[test]
+fn files_are_known_by_their_first_bytes() {
+    let scratch = Scratch::new();
+    let npz = |name: &str| {
+        let length = [name.len() as u8, 0];
+        [
+            b"PK\x03\x04".as_slice(),
+            &[0; 22],
+            &length,
+            &[0; 2],
+            name.as_bytes(),
+        ]
+        .concat()
+    };
+    for (bytes, what) in [
+        (b"".to_vec(), Found::Empty),
+        (b"GGUF\x03\0\0\0".to_vec(), Found::Model),
+        (b"kl_sidecar_v1\n{}".to_vec(), Found::Sidecar),
+        (b"{\"kl_map\":1,\"model\":{}}".to_vec(), Found::Map),
+        (b"_logits_\0\x02".to_vec(), Found::Reference(Kind::LlamaCpp)),
+        (npz("logits_0.npy"), Found::Reference(Kind::Npz)),
+        (npz("archive/data.pkl"), Found::Zip),
+        (npz(""), Found::Zip),
+        (b"llama_kl_divergence_v2\n{".to_vec(), Found::Unpacked),
+        (b"\x1f\x8b\x08".to_vec(), Found::Gzip),
+        (b"\x28\xb5\x2f\xfd\x04".to_vec(), Found::Packed("zstd")),
+        (b"tjgg\x03\0\0\0".to_vec(), Found::OldModel),
+        (b"PAR1\x15\x04".to_vec(), Found::Parquet),
+        (b"%PDF-1.7".to_vec(), Found::Pdf),
+        (
+            b"\x40\0\0\0\0\0\0\0{\"a\":".to_vec(),
+            Found::SafetensorsFile,
+        ),
+        (b"\x03\0\0\0\x13\0\0\0blk.0.attn_q".to_vec(), Found::Imatrix),
+        (
+            b"version https://git-lfs.github.com/".to_vec(),
+            Found::LfsPointer,
+        ),
+        (b"\n  <html lang=\"en\">".to_vec(), Found::WebPage),
+        (b"<!DOCTYPE html>\n\xe9".to_vec(), Found::WebPage),
+        (b"{\"error\":\"Invalid\"}".to_vec(), Found::Json),
+        (b"Entry {not found".to_vec(), Found::Text),
+        ("\u{e9}".repeat(400).into_bytes(), Found::Text),
+        (
+            ("a".to_owned() + &"\u{e9}".repeat(400)).into_bytes(),
+            Found::Text,
+        ),
+        (b"caf\xe9 au lait".to_vec(), Found::Unknown),
+        (b"\x07\x07\x07\0\xff\xff".to_vec(), Found::Unknown),
+    ] {
+        assert_eq!(Found::look(scratch.file(&bytes)), what, "{bytes:?}");
+    }
+    assert_eq!(Found::look(Path::new("/no/such/file")), Found::Unknown);
 }

@@ -1,6 +1,10 @@
-//! Several rows of a file at once.
+//! Several rows of a file at once, and the two ways in which files give them.
+
+use std::fmt::Debug;
 
 use super::{Form, Row, RowLayout};
+use crate::error::Result;
+use crate::window::WindowSpec;
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
@@ -121,12 +125,11 @@ impl RowBlock {
 
     /// The bytes of the rows before row `i`.
     fn start(&self, i: usize) -> usize {
-        match self.layout.is_fixed() {
-            true => i * self.row_bytes,
-            false => {
-                let end = i.checked_sub(1).and_then(|last| self.ends.get(last));
-                end.map_or(0, |&end| end as usize)
-            }
+        if self.layout.is_fixed() {
+            i * self.row_bytes
+        } else {
+            let end = i.checked_sub(1).and_then(|last| self.ends.get(last));
+            end.map_or(0, |&end| end as usize)
         }
     }
 
@@ -179,6 +182,73 @@ impl RowBlock {
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         (0..self.n_rows).map(|i| self.row(i))
     }
+}
+
+/// Rows that can be read in any order, by many threads at once: window `i` of the file, in blocks.
+///
+/// Methods panic if there is no such window or block.
+pub trait ReadBlocks: Debug + Send + Sync {
+    /// Rows in each block but a window's last.
+    fn rows_per_block(&self) -> u32;
+
+    /// Blocks of a window's rows.
+    fn n_blocks(&self, i: usize) -> u32;
+
+    /// A window's tokens, and which of its rows are stored.
+    ///
+    /// # Errors
+    /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`].
+    fn window(&self, i: usize) -> Result<WindowSpec>;
+
+    /// Block `b` of a window's rows, in the memory of `reuse` if given.
+    ///
+    /// # Errors
+    /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`].
+    fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock>;
+
+    /// Tells the system that a block will be read soon, so that the disk can work meanwhile.
+    /// Returns at once.
+    fn prefetch(&self, _i: usize, _b: u32) {}
+
+    /// Sets the token that the model decodes in place of each window's first, where
+    /// [`crate::About::hides_bos`].
+    fn set_bos(&mut self, _bos: Option<u32>) {}
+
+    /// Reads a whole window and checks all that can be checked in a file of its kind.
+    ///
+    /// # Errors
+    /// The window's first fault.
+    fn verify_window(&self, i: usize) -> Result<()> {
+        self.window(i)?;
+        let mut reuse = None;
+        for b in 0..self.n_blocks(i) {
+            reuse = Some(self.block(i, b, reuse)?);
+        }
+        Ok(())
+    }
+}
+
+/// Rows that can only be read from the first window to the last.
+pub trait ReadStream: Debug + Send {
+    /// The next window; `None` after the last. Rows of the window before that were not read are
+    /// skipped.
+    ///
+    /// # Errors
+    /// [`crate::Fault::Corrupt`] or [`crate::Fault::Truncated`] with the window and its position,
+    /// [`crate::Fault::Io`].
+    fn next_window(&mut self) -> Result<Option<WindowSpec>>;
+
+    /// Up to `max_rows` more rows of that window; `None` when there are no more.
+    ///
+    /// # Errors
+    /// As [`ReadStream::next_window`].
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>>;
+
+    /// Opens the same stream again, at its first window.
+    ///
+    /// # Errors
+    /// Those of opening the file.
+    fn reopen(&self) -> Result<Box<dyn ReadStream>>;
 }
 
 #[cfg(test)]

@@ -31,14 +31,15 @@ pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_logits2: bool) -> Option<Row
         return None;
     };
     let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
-    Some(match is_logits2 {
-        false => Row::U16 { min, step, codes },
-        true => Row::U16Masked {
+    Some(if is_logits2 {
+        Row::U16Masked {
             masked: f32::NEG_INFINITY,
             min,
             step,
             codes,
-        },
+        }
+    } else {
+        Row::U16 { min, step, codes }
     })
 }
 

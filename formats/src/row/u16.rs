@@ -189,9 +189,12 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
 /// Writes the code of each entry: `FIRST` for `min`, one more for each `step` above it, rounded to
 /// the nearest; 0 for an entry below `min`, which only a `FIRST` above 0 allows.
 fn put_codes<const FIRST: u16>(row: &[f32], min: f32, step: f32, codes: &mut [[u8; 2]]) {
-    let code = |x: f32, steps: f32| match FIRST > 0 && x < min {
-        true => [0; 2],
-        false => (nearest::<FIRST>(steps) + FIRST).to_le_bytes(),
+    let code = |x: f32, steps: f32| {
+        if FIRST > 0 && x < min {
+            [0; 2]
+        } else {
+            (nearest::<FIRST>(steps) + FIRST).to_le_bytes()
+        }
     };
     let inverse = 1.0 / step;
     let codes = codes.iter_mut().zip(row);

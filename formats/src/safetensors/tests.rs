@@ -9,9 +9,9 @@ use half::f16;
 
 use super::SafetensorsReader;
 use crate::Float;
-use crate::reference::ReadBlocks;
+use crate::ReadBlocks;
 use crate::testing::bits;
-use crate::{About, Error};
+use crate::{About, Error, Reference};
 
 const N_VOCAB: usize = 5;
 
@@ -35,7 +35,7 @@ impl Folder {
 
     /// The folder as a reference.
     fn about(&self) -> About {
-        self.open().unwrap().into_reference().about().clone()
+        Reference::open(self.0.path()).unwrap().about().clone()
     }
 
     /// The error of opening it, which is one line that names this file.

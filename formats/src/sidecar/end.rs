@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use bytemuck::{Pod, Zeroable};
+
 use super::crc_of;
 use crate::gzip::checksum_matches;
 
@@ -42,7 +44,7 @@ impl TokenTexts {
         ids.filter_map(|(n, &id)| Some((id, self.nth(n)?)))
     }
 
-    /// Returns true if no text is known.
+    /// True if no text is known.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -106,33 +108,50 @@ impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
     }
 }
 
-/// Bytes of the trailer: the end mark, the number of records, the bytes of the texts and their
-/// checksum, the trailer's checksum.
-pub const TRAILER_BYTES: usize = END_MARK.len() + 8 + 8 + 4 + 4;
+/// Bytes of the trailer.
+pub const TRAILER_BYTES: usize = size_of::<Trailer>();
 
 /// The start of the trailer. A record would have to belong to window 1,600,351,339 to start so.
-const END_MARK: &[u8; 8] = b"kls_end\n";
+const END_MARK: [u8; 8] = *b"kls_end\n";
 
-/// The contents of a trailer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A file's last bytes.
+#[derive(Pod, Zeroable, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(super) struct Trailer {
+    /// [`END_MARK`].
+    mark: [u8; 8],
     /// Records in the file.
     pub n_records: u64,
     /// Bytes of the section of texts.
     pub texts_bytes: u64,
     /// CRC-32 of these bytes.
     pub texts_crc: u32,
+    /// CRC-32 of the fields before it.
+    crc: u32,
 }
 
 impl Trailer {
-    /// The bytes of the trailer.
-    pub fn to_bytes(self, header_crc: u32) -> Vec<u8> {
-        let mut bytes = END_MARK.to_vec();
-        bytes.extend(self.n_records.to_le_bytes());
-        bytes.extend(self.texts_bytes.to_le_bytes());
-        bytes.extend(self.texts_crc.to_le_bytes());
-        bytes.extend(crc_of(header_crc, &[&bytes]).to_le_bytes());
-        bytes
+    /// The trailer of a file with this section of texts.
+    pub fn new(n_records: u64, texts: &[u8], header_crc: u32) -> Self {
+        let trailer = Self {
+            mark: END_MARK,
+            n_records,
+            texts_bytes: texts.len() as u64,
+            texts_crc: crc32fast::hash(texts),
+            crc: 0,
+        };
+        trailer.sealed(header_crc)
+    }
+
+    /// The same with the checksum of its fields.
+    pub fn sealed(mut self, header_crc: u32) -> Self {
+        self.crc = self.computed_crc(header_crc);
+        self
+    }
+
+    fn computed_crc(&self, header_crc: u32) -> u32 {
+        let fields = bytemuck::bytes_of(self).split_last_chunk::<4>();
+        fields.map_or(0, |(fields, _)| crc_of(header_crc, &[fields]))
     }
 
     /// Reads the last bytes of a file; `None` if they are not a trailer, so that the file was cut off.
@@ -143,17 +162,14 @@ impl Trailer {
         bytes: &[u8; TRAILER_BYTES],
         header_crc: u32,
     ) -> Option<Result<Self, &'static str>> {
-        let (n_records, rest) = bytes.strip_prefix(END_MARK)?.split_first_chunk()?;
-        let (texts_bytes, rest) = rest.split_first_chunk()?;
-        let (fields, stated) = bytes.split_last_chunk()?;
-        if !checksum_matches(crc_of(header_crc, &[fields]), u32::from_le_bytes(*stated)) {
-            return Some(Err("the trailer's checksum does not match"));
-        }
-        Some(Ok(Self {
-            n_records: u64::from_le_bytes(*n_records),
-            texts_bytes: u64::from_le_bytes(*texts_bytes),
-            texts_crc: u32::from_le_bytes(*rest.first_chunk()?),
-        }))
+        let trailer: Self = bytemuck::pod_read_unaligned(bytes);
+        let is_right = || checksum_matches(trailer.computed_crc(header_crc), trailer.crc);
+        let checked = || {
+            is_right()
+                .then_some(trailer)
+                .ok_or("the trailer's checksum does not match")
+        };
+        (trailer.mark == END_MARK).then(checked)
     }
 }
 

@@ -8,10 +8,10 @@ use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord, TokenTexts,
     record::record_bytes,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::gzip::checksum_matches;
+use crate::kinds::Found;
 use crate::source::Source;
-use crate::{Fault, Found};
 
 /// Records that are read at once, about 256 KiB.
 const RECORDS_AT_ONCE: u64 = 2048;
@@ -45,7 +45,7 @@ pub struct CutOffSidecar {
     pub records: Vec<TokenRecord>,
 }
 
-/// Returns true if the file starts like a sidecar, and false if it cannot be read.
+/// True if the file starts like a sidecar, and false if it cannot be read.
 pub fn is_sidecar(path: &Path) -> bool {
     let source = Source::open(path, "a sidecar");
     source.is_ok_and(|source| starts_like_one(&source).unwrap_or(false))

@@ -88,10 +88,7 @@ impl<W: Write> SidecarWriter<W> {
             let fault = format!("a record of span {} of {}", record.span, self.n_spans);
             return Err(self.name.unwritable(fault));
         }
-        let bytes = record
-            .to_bytes(self.n_records, self.header_crc)
-            .ok_or_else(|| self.name.unwritable("a record of another size"))?;
-        self.put(&bytes)?;
+        self.put(&record.to_bytes(self.n_records, self.header_crc))?;
         self.n_records += 1;
         Ok(())
     }
@@ -117,12 +114,8 @@ impl<W: Write> SidecarWriter<W> {
     pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
         let section = texts.to_bytes();
         self.put(&section)?;
-        let trailer = Trailer {
-            n_records: self.n_records,
-            texts_bytes: section.len() as u64,
-            texts_crc: crc32fast::hash(&section),
-        };
-        self.put(&trailer.to_bytes(self.header_crc))?;
+        let trailer = Trailer::new(self.n_records, &section, self.header_crc);
+        self.put(bytemuck::bytes_of(&trailer))?;
         self.flush()?;
         Ok(self.out)
     }

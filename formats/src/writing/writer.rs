@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::Path;
 
-use super::target::Target;
-use super::window_encoder::{Part, Piece, WindowFormat};
+use super::{Part, Piece, WindowFormat};
 use crate::error::{Named, Result};
-use crate::window::PlacedWindow;
-use crate::{About, Header, RowForms, States, WindowSpec, klpy, llamacpp, native};
+use crate::row::RowForms;
+use crate::states::States;
+use crate::window::{PlacedWindow, WindowSpec};
 
 /// The start of a file that is to be written.
 #[derive(Debug)]
@@ -46,32 +45,6 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
-    /// as much of `about` as the kind can record; windows and rows are counted here. `path` is only
-    /// used in messages.
-    ///
-    /// llama.cpp's base file starts with the tokens of all windows. Give those of the text: where
-    /// the model adds a BOS, llama-perplexity puts it in place of each window's first token before
-    /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
-    ///
-    /// # Errors
-    /// [`crate::Fault::Unwritable`] if the file cannot hold such windows, [`crate::Fault::Io`].
-    pub fn create(
-        out: W,
-        path: &Path,
-        target: Target,
-        about: &About,
-        windows: &[WindowSpec],
-    ) -> Result<Self> {
-        let name = &Named::new(path);
-        let start = match target {
-            Target::Kl(encoding) => native::start(name, &Header::new(about, encoding, windows)),
-            Target::KlPy => klpy::start(name, about, windows),
-            Target::LlamaCpp => llamacpp::start(name, about, windows),
-        };
-        Self::begin(out, start?)
-    }
-
     /// Writes the start of any file.
     pub(crate) fn begin(out: W, start: Start) -> Result<Self> {
         let mut writer = Self::at(out, start, 0, Vec::new());
@@ -158,7 +131,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// A phrase that states why it is not the next one.
-    fn place(&mut self, part: Part) -> std::result::Result<(), String> {
+    fn place(&mut self, part: Part) -> Result<(), String> {
         match part {
             Part::Window(entry) => {
                 self.check_last_window()?;
@@ -190,7 +163,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Checks that the last window has all its rows.
-    fn check_last_window(&self) -> std::result::Result<(), String> {
+    fn check_last_window(&self) -> Result<(), String> {
         let Some(last) = self.windows.last() else {
             return Ok(());
         };
@@ -234,9 +207,10 @@ impl<W: Write> Writer<W> {
 
     /// Checks that the head of hidden states has been written, where the file needs one.
     fn check_head(&self) -> Result<()> {
-        match self.is_head_due {
-            true => Err(self.name().unwritable("hidden states without their head")),
-            false => Ok(()),
+        if self.is_head_due {
+            Err(self.name().unwritable("hidden states without their head"))
+        } else {
+            Ok(())
         }
     }
 

@@ -1,7 +1,7 @@
 //! beellama.cpp's `_logits2` files, spelled out: this crate does not write them.
 
 use super::*;
-use crate::reference::{Kind, Reference, Values};
+use crate::{Kind, Reference, Values};
 
 /// ln 2 in f32: probabilities are powers of it.
 const LN_2: f32 = std::f32::consts::LN_2;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
-use crate::reference::ReadBlocks;
+use crate::ReadBlocks;
 use crate::testing::*;
 use crate::{About, Error, Fault, Kind, Result, RowBlock, Target, WindowSpec, Writer};
 

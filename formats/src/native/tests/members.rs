@@ -140,7 +140,7 @@ fn windows_may_come_in_any_order() {
     assert!(check_any_order(&write(&header, &windows, 3)));
 }
 
-/// Returns true if the windows are the sample's, in whatever order.
+/// True if the windows are the sample's, in whatever order.
 fn check_any_order(bytes: &[u8]) -> bool {
     let sorted = |path: &Path| {
         let mut contents = read(path).unwrap().1;

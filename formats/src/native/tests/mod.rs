@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::member::{self, Tag};
 use super::*;
-use crate::reference::ReadBlocks;
+use crate::ReadBlocks;
 use crate::testing::*;
 use crate::{
     Encoding, Kind, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, RowLayout,
@@ -157,7 +157,7 @@ fn the_forms_of_rows_are_counted() {
 
 #[test]
 fn what_log_probabilities_mean_is_kept() {
-    use crate::reference::Values::*;
+    use crate::Values::*;
     for values in [Logits, LogProbabilities, FlooredLogProbabilities] {
         let mut about = crate::common::about(Kind::Kl, 8, N_VOCAB);
         about.values = values;

@@ -65,19 +65,11 @@ fn texts() -> TokenTexts {
 /// The bytes of a file's end: the texts and the trailer.
 const END_BYTES: usize = 23 + TRAILER_BYTES;
 
-fn trailer(n_records: u64, section: &[u8]) -> end::Trailer {
-    end::Trailer {
-        n_records,
-        texts_bytes: section.len() as u64,
-        texts_crc: crc32fast::hash(section),
-    }
-}
-
 /// The bytes of [`texts`] and of a trailer for this number of records.
 fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
     let section = texts().to_bytes();
-    let trailer = trailer(n_records, &section);
-    [section, trailer.to_bytes(header_crc)].concat()
+    let trailer = Trailer::new(n_records, &section, header_crc);
+    [&section, bytemuck::bytes_of(&trailer)].concat()
 }
 
 fn write(records: &[TokenRecord]) -> Vec<u8> {
@@ -169,7 +161,7 @@ fn a_record_of_version_1_lacks_what_came_later() {
     let (mut bytes, crc) = with_lines(MAGIC_LINE, &json.unwrap());
     let mut records = [record(0), record(1)];
     for (i, record) in (0..2_u64).zip(&records) {
-        let fields = record.to_bytes(i, crc).unwrap();
+        let fields = record.to_bytes(i, crc);
         let fields = &fields[..100];
         bytes.extend(fields);
         bytes.extend(crc_of(crc, &[&i.to_le_bytes(), fields]).to_le_bytes());
@@ -262,7 +254,7 @@ fn the_trailer_counts_the_records() {
         let error = read(scratch.file(&changed)).unwrap_err();
         check_message(&error, &scratch.path);
     }
-    let more = record(3).to_bytes(3, crc).unwrap();
+    let more = record(3).to_bytes(3, crc);
     let changed = [&bytes[..after], &more, &end(4, crc)].concat();
     assert!(matches!(
         read(scratch.file(&changed)),

@@ -6,13 +6,11 @@ use super::*;
 fn with_texts(section: &[u8], stated_bytes: u64) -> Vec<u8> {
     let json = serde_json::to_string(&header(1)).unwrap();
     let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
-    bytes.extend(record(0).to_bytes(0, crc).unwrap());
+    bytes.extend(record(0).to_bytes(0, crc));
     bytes.extend(section);
-    let trailer = Trailer {
-        texts_bytes: stated_bytes,
-        ..trailer(1, section)
-    };
-    bytes.extend(trailer.to_bytes(crc));
+    let mut trailer = Trailer::new(1, section, crc);
+    trailer.texts_bytes = stated_bytes;
+    bytes.extend(bytemuck::bytes_of(&trailer.sealed(crc)));
     bytes
 }
 

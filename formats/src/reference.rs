@@ -1,21 +1,24 @@
 //! A reference of any kind: what is known about it, its windows, and its rows.
 
-mod about;
-pub(crate) mod fingerprint;
-pub(crate) mod kind;
-mod rows;
-
-#[cfg(test)]
-mod tests;
-
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-pub use about::{About, Checks, Prompts, Sampling, Values};
-pub use kind::{Kind, sniff};
-pub use rows::{ReadBlocks, ReadStream, Rows};
+use sha2::{Digest, Sha256};
 
-use crate::error::{Named, Result};
-use crate::{WindowEntry, WindowSpec};
+use crate::about::{About, ReferenceSummary};
+use crate::error::{Fault, Named, Result};
+use crate::kinds::{Found, Kind};
+use crate::klpy::KlPyReader;
+use crate::llamacpp::LlamaCppReader;
+use crate::native::NativeReader;
+use crate::npz::NpzReader;
+use crate::provenance::hex;
+use crate::row::{ReadBlocks, ReadStream};
+use crate::safetensors::SafetensorsReader;
+use crate::source::FirstBytes;
+use crate::states::States;
+use crate::window::{WindowEntry, WindowSpec};
 
 /// An open reference, of whatever kind.
 #[derive(Debug)]
@@ -89,7 +92,7 @@ impl Reference {
         })
     }
 
-    /// Returns true if its windows are in random order already, or in an order that cannot be
+    /// True if its windows are in random order already, or in an order that cannot be
     /// changed.
     pub fn is_shuffled(&self) -> bool {
         matches!(self.rows, Rows::Stream(_)) || self.about.seed.is_some()
@@ -113,7 +116,7 @@ impl Reference {
         if path.is_dir() {
             return Ok(None);
         }
-        fingerprint::of_file(path)
+        fingerprint_of_file(path)
             .map(Some)
             .map_err(|error| Named::new(path).io("read", error))
     }
@@ -133,3 +136,89 @@ impl Reference {
         self.windows.as_ref().map_or(0, Vec::len)
     }
 }
+
+/// The rows of a reference.
+#[derive(Debug)]
+pub enum Rows {
+    /// Blocks that can be read in any order, by many threads at once.
+    Blocks(Box<dyn ReadBlocks>),
+    /// One stream from the first window to the last.
+    Stream(Box<dyn ReadStream>),
+    /// A file of hidden states ([`NativeReader::read_states`]), and the description by which the
+    /// caller computes rows from them.
+    States(Box<NativeReader>, States),
+    /// No rows: the caller computes those of these windows with a model that it has.
+    Model(Vec<WindowSpec>),
+}
+
+impl Reference {
+    /// Opens a reference of any kind.
+    ///
+    /// # Errors
+    /// Those of [`crate::sniff`] and of the kind's own reader.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = Named::new(path);
+        let start = FirstBytes::read(&name)?;
+        let ((about, windows), rows) = match Kind::of(&start) {
+            Some(Kind::Kl) => return NativeReader::open(path).map(NativeReader::into_reference),
+            Some(Kind::KlPy) => {
+                let reader = KlPyReader::open(path)?;
+                (reader.describe(), Rows::Stream(Box::new(reader)))
+            }
+            Some(Kind::LlamaCpp) => {
+                let reader = LlamaCppReader::open(path)?;
+                (reader.describe(), Rows::Blocks(Box::new(reader)))
+            }
+            Some(Kind::Safetensors) => {
+                let reader = SafetensorsReader::open(path)?;
+                (reader.describe(), Rows::Blocks(Box::new(reader)))
+            }
+            Some(Kind::Npz) => {
+                let reader = NpzReader::open(path)?;
+                (reader.describe(), Rows::Stream(Box::new(reader)))
+            }
+            Some(Kind::Model) | None => {
+                return Err(name.error(Fault::NotAReference(Found::of(&start))));
+            }
+        };
+        Ok(Self::new(about, windows, rows))
+    }
+}
+
+impl NativeReader {
+    /// The open file as a reference, of rows or of hidden states.
+    pub fn into_reference(self) -> Reference {
+        let (about, windows) = self.describe();
+        let rows = match about.states.clone() {
+            None => Rows::Blocks(Box::new(self)),
+            Some(states) => Rows::States(Box::new(self), states),
+        };
+        Reference::new(about, windows, rows)
+    }
+}
+
+impl ReferenceSummary {
+    /// Describes `reference` as a sidecar records it.
+    ///
+    /// # Errors
+    /// Those of [`Reference::fingerprint`].
+    pub fn of(reference: &Reference) -> Result<Self> {
+        Ok(Self::new(reference.about(), reference.fingerprint()?))
+    }
+}
+
+/// SHA-256 of a file's length, its first 64 KiB and its last 64 KiB. In `kl`'s own files these hold
+/// the header, the index and the checksums of the last rows, which differ between any two.
+fn fingerprint_of_file(path: &Path) -> io::Result<String> {
+    const PART: u64 = 64 << 10;
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = length.to_le_bytes().to_vec();
+    (&mut file).take(PART).read_to_end(&mut bytes)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(PART)))?;
+    file.take(PART).read_to_end(&mut bytes)?;
+    Ok(hex(&Sha256::digest(&bytes)))
+}
+
+#[cfg(test)]
+mod tests;

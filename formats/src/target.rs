@@ -1,12 +1,19 @@
-//! The kinds of file that can be written, and how large a file becomes.
+//! The kinds of file that can be written, how large a file becomes, and its start.
 
 use std::fmt;
+use std::io::Write;
+use std::path::Path;
 
-use super::rows_per_piece;
-use crate::reference::{About, Kind};
-use crate::row::RowLayout;
-use crate::window::n_rows;
-use crate::{BackendIdentity, Encoding, States, WindowSpec, klpy, llamacpp};
+use crate::about::About;
+use crate::error::{Named, Result};
+use crate::kinds::Kind;
+use crate::native::{self, Header};
+use crate::provenance::BackendIdentity;
+use crate::row::{Encoding, RowLayout};
+use crate::states::States;
+use crate::window::{WindowSpec, n_rows};
+use crate::writing::{Writer, rows_per_piece};
+use crate::{klpy, llamacpp};
 
 /// A kind of file that can be written, and how it stores a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +33,7 @@ impl Target {
     ///
     /// # Errors
     /// A phrase, if the kind can only be read, or does not have this encoding.
-    pub fn new(kind: Kind, encoding: Option<Encoding>) -> std::result::Result<Self, String> {
+    pub fn new(kind: Kind, encoding: Option<Encoding>) -> Result<Self, String> {
         let target = match kind {
             Kind::Kl => Self::Kl(encoding.unwrap_or(Encoding::U16)),
             Kind::KlPy => Self::KlPy,
@@ -127,4 +134,32 @@ fn head_bytes(states: &States, n_vocab: u32) -> u64 {
 /// Stored deflate blocks of 64 KiB cost 5 bytes each: less than a thousandth.
 fn with_blocks(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 1000)
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
+    /// as much of `about` as the kind can record; windows and rows are counted here. `path` is only
+    /// used in messages.
+    ///
+    /// llama.cpp's base file starts with the tokens of all windows. Give those of the text: where
+    /// the model adds a BOS, llama-perplexity puts it in place of each window's first token before
+    /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
+    ///
+    /// # Errors
+    /// [`crate::Fault::Unwritable`] if the file cannot hold such windows, [`crate::Fault::Io`].
+    pub fn create(
+        out: W,
+        path: &Path,
+        target: Target,
+        about: &About,
+        windows: &[WindowSpec],
+    ) -> Result<Self> {
+        let name = &Named::new(path);
+        let start = match target {
+            Target::Kl(encoding) => native::start(name, &Header::new(about, encoding, windows)),
+            Target::KlPy => klpy::start(name, about, windows),
+            Target::LlamaCpp => llamacpp::start(name, about, windows),
+        };
+        Self::begin(out, start?)
+    }
 }

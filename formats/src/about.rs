@@ -1,12 +1,18 @@
-//! The description of a reference, whatever its kind.
+//! The description of a reference, whatever its kind; in full, and as sidecars and maps record it.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
-use crate::provenance::deref_to_provenance;
-use crate::{Groups, Kind, Prompt, Provenance, States};
+use crate::kinds::Kind;
+use crate::prompt::Prompt;
+use crate::provenance::{
+    BackendIdentity, ModelIdentity, Provenance, TextIdentity, deref_to_provenance, hex,
+};
+use crate::states::States;
+use crate::window::{Groups, WindowSpec};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
 /// file, or any file of its kind, does not record it.
@@ -35,7 +41,7 @@ pub struct About {
     /// The meaning of a row's entry.
     pub values: Values,
     /// True if the model may put a BOS in place of each window's first token when it decodes: see
-    /// [`super::Reference::set_bos`].
+    /// [`crate::Reference::set_bos`].
     pub hides_bos: bool,
     /// The group of each window, where there are groups.
     pub groups: Option<Groups>,
@@ -167,8 +173,93 @@ impl About {
         }
     }
 
-    /// Returns true if the rows are log-probabilities, from which logits cannot be computed.
+    /// True if the rows are log-probabilities, from which logits cannot be computed.
     pub fn holds_log_probabilities(&self) -> bool {
         self.values != Values::Logits
     }
+}
+
+/// The description of the reference in a sidecar.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ReferenceSummary {
+    /// The file's name, without its folder; where the rows come from a model, its file's.
+    pub file_name: Option<String>,
+    /// Its kind: `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran
+    /// beside the evaluated one.
+    pub kind: Option<String>,
+    /// The model whose logits it holds.
+    pub model: Option<ModelIdentity>,
+    /// The text.
+    pub text: Option<TextIdentity>,
+    /// A hash that distinguishes it from others of its kind: see `SIDECAR.md`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// The set-up that computed its rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendIdentity>,
+    /// The way its model chose the tokens of answers by chance; absent if it did not, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
+}
+
+impl ReferenceSummary {
+    /// Describes the reference that a model computes over `windows`, of which there is no file, as
+    /// a sidecar records it.
+    pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
+        Self::new(about, Some(fingerprint_of_model(about, windows)))
+    }
+
+    pub(crate) fn new(about: &About, fingerprint: Option<String>) -> Self {
+        let file_name = about.path.file_name();
+        Self {
+            file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
+            kind: Some(about.kind.to_string()),
+            model: about.model.clone(),
+            text: about.text.clone(),
+            fingerprint,
+            backend: about.backend.clone(),
+            sampling: about.prompts.as_ref().and_then(|prompts| prompts.sampling),
+        }
+    }
+}
+
+/// SHA-256 of what determines the rows that a model computes over `windows`: the model by its
+/// hashes, how it computes, the groups of the windows, and the windows with their tokens. Names of
+/// files and texts do not count.
+fn fingerprint_of_model(about: &About, windows: &[WindowSpec]) -> String {
+    #[derive(Serialize)]
+    struct Described<'a> {
+        file_bytes: Option<u64>,
+        metadata_sha256: Option<&'a str>,
+        sample_sha256: Option<&'a str>,
+        backend: Option<&'a BackendIdentity>,
+        groups: &'a [String],
+        window_groups: &'a [(u32, u32)],
+    }
+    let (model, groups) = (about.model.as_ref(), about.groups.as_ref());
+    let described = Described {
+        file_bytes: model.and_then(|model| model.file_bytes),
+        metadata_sha256: model.and_then(|model| model.metadata_sha256.as_deref()),
+        sample_sha256: model.and_then(|model| model.sample_sha256.as_deref()),
+        backend: about.backend.as_ref(),
+        groups: groups.map_or(&[], |groups| groups.names()),
+        window_groups: groups.map_or(&[], |groups| groups.window_groups()),
+    };
+    // Strings and numbers always have a JSON.
+    let mut hash = Sha256::new_with_prefix(serde_json::to_vec(&described).unwrap_or_default());
+    hash.update(b"\n");
+    for window in windows {
+        let numbers = [
+            window.window,
+            window.first_scored,
+            window.n_rows,
+            window.tokens.len() as u32,
+        ];
+        for number in numbers.iter().chain(&window.tokens) {
+            hash.update(number.to_le_bytes());
+        }
+    }
+    hex(&hash.finalize())
 }

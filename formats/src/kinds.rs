@@ -1,0 +1,137 @@
+//! The kinds of files, and the bytes that they start with.
+
+use std::fmt;
+
+/// The first line of `kl`'s own reference, unpacked.
+pub const NATIVE: &str = "llama_kl_divergence_v2\n";
+
+/// The first line of kl.py's reference, unpacked.
+pub const KL_PY: &str = "llama_kl_divergence_v1\n";
+
+/// The first bytes of llama.cpp's base file.
+pub const LLAMA_CPP: [u8; 8] = *b"_logits_";
+
+/// The first bytes of beellama.cpp's file.
+pub const LOGITS2: [u8; 8] = *b"_logits2";
+
+/// The first bytes of an npz: a zip's first member.
+pub const NPZ: [u8; 4] = *b"PK\x03\x04";
+
+/// The first line of a sidecar.
+pub const SIDECAR: &str = "kl_sidecar_v1\n";
+
+/// The first bytes of a map.
+pub const MAP: &str = "{\"kl_map\":";
+
+/// A kind of reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `kl`'s own file: [`crate::native`].
+    Kl,
+    /// kl.py's file: [`crate::klpy`].
+    KlPy,
+    /// llama.cpp's base file: [`crate::llamacpp`].
+    LlamaCpp,
+    /// A folder of `safetensors` files: [`crate::safetensors`].
+    Safetensors,
+    /// An npz: [`crate::npz`].
+    Npz,
+    /// No file: a model computes the rows.
+    Model,
+}
+
+impl Kind {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Kl => "kl",
+            Kind::KlPy => "kl.py",
+            Kind::LlamaCpp => "llama.cpp",
+            Kind::Safetensors => "safetensors",
+            Kind::Npz => "npz",
+            Kind::Model => "model",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The kind that a file seems to be, where another was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Found {
+    /// No bytes at all.
+    Empty,
+    /// A GGUF.
+    Model,
+    /// The result of an evaluation.
+    Sidecar,
+    /// A map of sensitivity.
+    Map,
+    /// A reference of this kind.
+    Reference(Kind),
+    /// A reference of kl or kl.py that was decompressed.
+    Unpacked,
+    /// Gzip with other contents.
+    Gzip,
+    /// Compressed by the named program.
+    Packed(&'static str),
+    /// A zip file, as PyTorch's models are, without numpy arrays.
+    Zip,
+    /// A single file of `safetensors`.
+    SafetensorsFile,
+    /// A model in one of the formats that GGUF replaced.
+    OldModel,
+    /// A pointer of Git LFS, which stands for another file.
+    LfsPointer,
+    /// HTML.
+    WebPage,
+    /// An importance matrix of llama-imatrix, in the format from before GGUF.
+    Imatrix,
+    /// Parquet.
+    Parquet,
+    /// PDF.
+    Pdf,
+    /// JSON.
+    Json,
+    /// Another text.
+    Text,
+    /// None of these.
+    Unknown,
+    /// Something else, in words.
+    Other(String),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "it is empty",
+            Self::Model => "it is a model, not what a model computed",
+            Self::Sidecar => "it is a sidecar, the result of an evaluation",
+            Self::Map => "it is a map of sensitivity, which kl recipe reads",
+            Self::Reference(Kind::LlamaCpp) => "it is a base file of llama-perplexity",
+            Self::Reference(kind) => return write!(f, "it is a reference ({kind})"),
+            Self::Unpacked => "it is a reference that was unpacked; use it as it was written",
+            Self::Gzip => "it is gzip, but its contents do not start like a reference",
+            Self::Packed(program) => return write!(f, "it is packed by {program}"),
+            Self::Zip => "it is a zip file",
+            Self::SafetensorsFile => {
+                "it seems to be a safetensors file (give the folder that holds 0.safetensors and so on)"
+            }
+            Self::OldModel => "it is a model, in a format from before GGUF",
+            Self::LfsPointer => "it is a pointer of Git LFS, which stands for the file",
+            Self::WebPage => "it is a web page, perhaps an error page saved by a download",
+            Self::Imatrix => "it is an importance matrix",
+            Self::Parquet => "it is Parquet",
+            Self::Pdf => "it is a PDF",
+            Self::Json => "it is JSON",
+            Self::Text => "it is a text",
+            Self::Unknown => "its first bytes are of no kind that is known",
+            Self::Other(what) => what,
+        })
+    }
+}
