@@ -237,7 +237,7 @@ fn not_from_the_first(about: &About, first_scored: u32) -> Error {
     )
 }
 
-/// Returns true if all windows start with the same token, as with a BOS.
+/// True if all windows start with the same token, as with a BOS.
 pub fn begin_alike(windows: &[WindowSpec]) -> bool {
     let mut firsts = windows.iter().map(|window| window.tokens.first());
     let first = firsts.next();

@@ -1,50 +1,11 @@
-//! Joins maps of sensitivity whose cells were measured in parts.
+//! The order of what a map of sensitivity holds, however it was measured.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{Cell, GgmlType, MapHeader, MapWriter, Mixture, SensitivityMap};
-
-use crate::commands::observer::Watch;
-use crate::commands::parts::{Opened, in_order, warnings};
-
-/// Writes the map of all cells of the parts, byte for byte what one run writes. Returns the number of
-/// cells.
-pub(super) fn join_maps(
-    parts: &[PathBuf],
-    out: &mut impl Write,
-    path: &Path,
-    watch: &Watch<'_>,
-) -> Result<u64> {
-    let mut maps = BTreeMap::new();
-    let mut opened = Vec::new();
-    for path in parts {
-        let map = SensitivityMap::read(path)?;
-        if map.is_cut_off {
-            bail!(
-                "{}: is not finished: finish that run with --resume, then merge",
-                path.display()
-            );
-        }
-        let (header, whole) = (map.header.clone(), map.header.of_whole());
-        opened.push(Opened::new(path, header, &whole, map.cells.len() as u64));
-        maps.insert(path.clone(), map);
-    }
-    let parts = in_order(opened)?;
-    watch.warn_all(warnings(&parts));
-    let maps: Vec<&SensitivityMap> = parts
-        .iter()
-        .filter_map(|part| maps.get(&part.path))
-        .collect();
-    let Some(first) = maps.first() else {
-        bail!("no parts were given");
-    };
-    let map = write_in_order(first.header.of_whole(), &maps, out, path)?;
-    watch.check()?;
-    Ok(map.cells.len() as u64)
-}
 
 /// Writes the map of all that these hold, in an order that does not depend on how it was measured: the
 /// weight errors in the order of the tensors, then the cells, by the number of tensors that they exchange,

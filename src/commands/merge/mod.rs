@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{Found, NativeReader, Prompt, Reference, SidecarWriter, Writer};
+use kl_formats::{
+    Found, Header, Kind, MapHeader, NativeReader, Prompt, SensitivityMap, SidecarWriter, Writer,
+    sniff,
+};
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
-use super::parts::{Opened, StoredEvaluation, in_order, warnings};
+use super::parts::{StoredEvaluation, open_parts};
 use super::settings::MergeSettings;
-use maps::join_maps;
 pub use maps::write_in_order;
 
 /// The kind of the parts.
@@ -54,9 +56,10 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let was_whole = settings.existing == Existing::Resume && settings.output.is_file();
-    let (n_rows, file_bytes) = match was_whole {
-        true => compare(settings, watch)?,
-        false => write(settings, watch)?,
+    let (n_rows, file_bytes) = if was_whole {
+        compare(settings, watch)?
+    } else {
+        write(settings, watch)?
     };
     Ok(NewFile {
         path: settings.output.display().to_string(),
@@ -164,23 +167,11 @@ fn join_references(
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let mut opened = Vec::new();
-    for path in parts {
-        let header = open_part(path)?.header().clone();
-        let (whole, n_rows) = (header.of_whole(), header.n_rows);
-        opened.push(Opened::new(path, header, &whole, n_rows));
-    }
-    let parts = in_order(opened)?;
-    watch.warn_all(warnings(&parts));
-    let Some(first) = parts.first() else {
-        bail!("no parts were given");
-    };
-    let mut header = first.header.of_whole();
-    let readers = parts.iter().map(|part| open_part(&part.path));
-    let readers = readers.collect::<Result<Vec<_>>>()?;
+    let (mut header, parts) = open_parts(parts, open_reference, Header::of_whole, watch)?;
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
     }
+    let readers: Vec<NativeReader> = parts.into_iter().map(|part| part.file).collect();
     if let Some(prompts) = &mut header.prompts {
         take_prompts(prompts, &readers);
     }
@@ -222,15 +213,18 @@ fn take_prompts(prompts: &mut [Prompt], parts: &[NativeReader]) {
 }
 
 /// Opens a part, which must be a file of kl's own.
-fn open_part(path: &Path) -> Result<NativeReader> {
-    let kind = Reference::open(path)?.about().kind;
-    if kind != kl_formats::Kind::Kl {
+fn open_reference(path: &Path) -> Result<(NativeReader, Header, u64)> {
+    let kind = sniff(path)?;
+    if kind != Kind::Kl {
         bail!(
             "{}: is a file of kind {kind}, which has no parts: leave it out",
             path.display()
         );
     }
-    Ok(NativeReader::open(path)?)
+    let reader = NativeReader::open(path)?;
+    let header = reader.header().clone();
+    let n_rows = header.n_rows;
+    Ok((reader, header, n_rows))
 }
 
 /// Writes each record with the checksum of its new position.
@@ -263,6 +257,33 @@ fn join_sidecars(
     Ok(n_records)
 }
 
+/// Writes all cells of the parts, byte for byte as one run writes them.
+fn join_maps(
+    parts: &[PathBuf],
+    out: &mut impl Write,
+    path: &Path,
+    watch: &Watch<'_>,
+) -> Result<u64> {
+    let (header, parts) = open_parts(parts, open_map, MapHeader::of_whole, watch)?;
+    let maps: Vec<&SensitivityMap> = parts.iter().map(|part| &part.file).collect();
+    let map = write_in_order(header, &maps, out, path)?;
+    watch.check()?;
+    Ok(map.cells.len() as u64)
+}
+
+/// Opens a part, which must be finished.
+fn open_map(path: &Path) -> Result<(SensitivityMap, MapHeader, u64)> {
+    let map = SensitivityMap::read(path)?;
+    if map.is_cut_off {
+        bail!(
+            "{}: is not finished: finish that run with --resume, then merge",
+            path.display()
+        );
+    }
+    let (header, n_cells) = (map.header.clone(), map.cells.len() as u64);
+    Ok((map, header, n_cells))
+}
+
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
 struct Compared {
     file: BufReader<Take<File>>,
@@ -293,9 +314,10 @@ impl Write for Compared {
         let n = found.len().min(bytes.len());
         self.differs = found.get(..n) != bytes.get(..n) || (n == 0 && !bytes.is_empty());
         self.file.consume(n);
-        match self.differs {
-            true => Err(io::Error::other("holds other bytes")),
-            false => Ok(n),
+        if self.differs {
+            Err(io::Error::other("holds other bytes"))
+        } else {
+            Ok(n)
         }
     }
 

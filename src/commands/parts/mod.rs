@@ -10,7 +10,8 @@ use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
 use super::observer::one_line;
 use crate::report::Warning;
 use crate::report::number::count;
-pub use whole::{Opened, in_order, warnings};
+pub use whole::open_parts;
+use whole::{Opened, in_order, warnings};
 
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct StoredEvaluation {
 }
 
 /// A sidecar whose header was read.
-type OpenedSidecar = Opened<SidecarHeader>;
+type OpenedSidecar = Opened<(), SidecarHeader>;
 
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
 /// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
@@ -92,8 +93,8 @@ fn open(path: &Path) -> Result<OpenedSidecar> {
             count(n)
         );
     }
-    let whole = header.of_whole();
-    Ok(Opened::new(path, header, &whole, n_records))
+    let file = ((), header, n_records);
+    Ok(Opened::new(path, file, SidecarHeader::of_whole))
 }
 
 impl StoredEvaluation {

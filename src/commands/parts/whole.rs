@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::commands::differences;
+use crate::commands::observer::Watch;
 use crate::commands::resume::first_difference;
 use crate::report::Warning;
 
@@ -17,8 +18,9 @@ const N_PARTS: &str = "parts";
 
 /// An open file that may hold a part of a whole.
 #[derive(Debug)]
-pub struct Opened<H> {
+pub struct Opened<F, H> {
     pub path: PathBuf,
+    pub file: F,
     pub header: H,
     /// Rows in the file; of a sidecar, records.
     pub n_rows: u64,
@@ -26,18 +28,24 @@ pub struct Opened<H> {
     pub identity: Value,
 }
 
-impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
-    /// `whole`: the header of the whole, without its part.
-    pub fn new(path: &Path, header: H, whole: &H, n_rows: u64) -> Self {
+impl<F, H: Deref<Target = Provenance> + Serialize> Opened<F, H> {
+    /// A file with its header and number of rows; `of_whole` makes the header of the whole, without
+    /// its part.
+    pub fn new(
+        path: &Path,
+        (file, header, n_rows): (F, H, u64),
+        of_whole: impl FnOnce(&H) -> H,
+    ) -> Self {
         Self {
             path: path.to_owned(),
-            identity: identity(whole, header.shard),
+            identity: identity(&of_whole(&header), header.shard),
+            file,
             header,
             n_rows,
         }
     }
 
-    /// Returns true if this file holds the whole that `part` is a part of.
+    /// True if this file holds the whole that `part` is a part of.
     pub fn is_whole_of(&self, part: &Self) -> bool {
         let mut identity = part.identity.clone();
         let shared = identity.as_object_mut();
@@ -111,14 +119,36 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     identity
 }
 
+/// Opens all parts of one whole, and warns of what was not alike when they were computed. Returns
+/// the header of the whole, and the parts in their order.
+///
+/// # Errors
+/// Those of `open` and of [`in_order`].
+pub fn open_parts<F, H: Deref<Target = Provenance> + Serialize>(
+    paths: &[PathBuf],
+    open: impl Fn(&Path) -> Result<(F, H, u64)>,
+    of_whole: fn(&H) -> H,
+    watch: &Watch<'_>,
+) -> Result<(H, Vec<Opened<F, H>>)> {
+    let opened = paths
+        .iter()
+        .map(|path| Ok(Opened::new(path, open(path)?, of_whole)));
+    let parts = in_order(opened.collect::<Result<_>>()?)?;
+    watch.warn_all(warnings(&parts));
+    match parts.first() {
+        Some(first) => Ok((of_whole(&first.header), parts)),
+        None => bail!("no parts were given"),
+    }
+}
+
 /// Puts the parts of one whole in their order.
 ///
 /// # Errors
 /// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
 /// twice: which, and in which files.
-pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
-    mut parts: Vec<Opened<H>>,
-) -> Result<Vec<Opened<H>>> {
+pub fn in_order<F, H: Deref<Target = Provenance> + Serialize>(
+    mut parts: Vec<Opened<F, H>>,
+) -> Result<Vec<Opened<F, H>>> {
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
@@ -133,7 +163,7 @@ pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
             );
         }
     }
-    let index = |part: &Opened<H>| part.header.shard.map_or(0, |shard| shard.index);
+    let index = |part: &Opened<F, H>| part.header.shard.map_or(0, |shard| shard.index);
     parts.sort_by_key(index);
     for (one, other) in parts.iter().zip(parts.iter().skip(1)) {
         if index(one) == index(other) {
@@ -147,14 +177,15 @@ pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
     }
     let is_missing = |wanted: &u32| parts.binary_search_by_key(wanted, index).is_err();
     let missing: Vec<u32> = (0..count).filter(is_missing).collect();
-    match missing.is_empty() {
-        true => Ok(parts),
-        false => bail!("{}", missing_parts(&parts, &missing, count)),
+    if missing.is_empty() {
+        Ok(parts)
+    } else {
+        bail!("{}", missing_parts(&parts, &missing, count))
     }
 }
 
 /// Names the parts that are missing, and the files that are there.
-fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String {
+fn missing_parts<F, H>(parts: &[Opened<F, H>], missing: &[u32], count: u32) -> String {
     /// More would not help.
     const MOST_SHOWN: usize = 10;
     let and_more = |n: usize| match n {
@@ -178,7 +209,9 @@ fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String 
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.
-pub fn warnings<H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<H>]) -> Vec<Warning> {
+pub fn warnings<F, H: Deref<Target = Provenance> + Serialize>(
+    parts: &[Opened<F, H>],
+) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
