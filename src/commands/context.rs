@@ -1,15 +1,22 @@
-//! The model's context: how rows are computed.
+//! The model's context: how rows are computed, with the tokens and windows of a decode call; and whether
+//! the model can be a quant of the reference's.
 
-use anyhow::Result;
+use std::cell::LazyCell;
+use std::path::Path;
+
+use anyhow::{Result, bail};
 use clap::ValueEnum as _;
-use kl_formats::{About, BackendIdentity};
+use kl_formats::{About, BackendIdentity, Calls, ModelIdentity};
 
-use super::calls::{Decoding, Split};
-use super::observer::Watch;
+use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model};
+use crate::engine::{
+    ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model, default_batch,
+    default_calls, memory,
+};
 use crate::pipeline::{Error, Sources};
 use crate::report::Warning;
+use crate::report::number::bytes;
 
 /// The set-up that computed the reference's own rows, as far as it is recorded and affects results.
 #[derive(Debug, Clone, Copy, Default)]
@@ -181,4 +188,407 @@ pub fn record_calls(identity: &mut BackendIdentity, options: &ContextOptions) {
 /// This program's name and version, as files record them.
 pub fn writer() -> String {
     format!("kl {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// llama.cpp's own default batches, which accelerators like.
+const ACCELERATOR_N_BATCH: u32 = 2048;
+const ACCELERATOR_N_UBATCH: u32 = 512;
+
+/// With an accelerator, rows of logits may take this share of the memory that the host has
+/// available: they lie there beside what reads and scores them, and ggml's own staging buffers.
+const MEMORY_SHARE: u64 = 8;
+
+/// Most windows of a call. llama.cpp holds 256 sequences; more than these make no call faster.
+const MAX_N_SEQ: u32 = 64;
+
+/// Tokens in the KV caches of all answers that an accelerator generates together, unless one needs
+/// more: as many as two contexts of 4096 tokens hold, for which `-ngl auto` leaves room.
+const ANSWERS_N_CTX: u32 = 8192;
+
+/// The model's properties that decide how its windows are decoded.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoding {
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Most rows that are wanted of a window.
+    pub window_rows: u32,
+    /// True if an accelerator computes some of its layers.
+    pub is_accelerated: bool,
+    /// True if a call may decode several windows.
+    pub is_together: bool,
+}
+
+impl Decoding {
+    /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window.
+    pub fn of(model: &impl Model, window_rows: u32) -> Self {
+        Self {
+            n_vocab: model.facts().n_vocab,
+            window_rows,
+            is_accelerated: model.facts().options.n_gpu_layers != GpuLayers::Count(0),
+            is_together: model.facts().layers.can_decode_together(),
+        }
+    }
+
+    /// One window a call, for those who need to know what was decoded in which.
+    pub fn one_by_one(self) -> Self {
+        Self {
+            is_together: false,
+            ..self
+        }
+    }
+
+    /// The number of answers that grow together, in windows of `n_ctx` tokens: what the user set, else
+    /// one on the CPU, and with an accelerator as many as [`ANSWERS_N_CTX`] holds. A model that decodes
+    /// its windows one by one answers one by one too.
+    pub fn n_answers(self, n_parallel: Option<u32>, n_ctx: u32) -> u32 {
+        let best = match self.is_accelerated {
+            true => ANSWERS_N_CTX / n_ctx.max(1),
+            false => 1,
+        };
+        match self.is_together {
+            true => n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ),
+            false => 1,
+        }
+    }
+
+    /// Most rows of a call of `n_batch` tokens, in windows of `n_ctx`.
+    fn call_rows(self, n_batch: u32, n_ctx: u32) -> u32 {
+        let n_windows = match self.is_together {
+            true => (n_batch / n_ctx.max(1)).max(1),
+            false => 1,
+        };
+        n_batch.min(self.window_rows.saturating_mul(n_windows))
+    }
+}
+
+/// The sizes of decode calls: where windows are split, and how many a call decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    pub calls: Calls,
+    pub n_seq: u32,
+}
+
+impl Split {
+    /// Chooses for windows of at most `n_ctx` tokens: what the user set, else what the reference was
+    /// computed with, else what is best. A batch that the user sets is llama.cpp's.
+    pub fn choose(
+        run: &RunSettings,
+        n_ctx: u32,
+        decoding: Decoding,
+        precedent: Option<Split>,
+    ) -> Self {
+        let n_ctx = n_ctx.max(1);
+        let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
+        // Once, as the memory that is free changes.
+        let best = LazyCell::new(|| Self::best(n_ctx, decoding, run.n_contexts(true)));
+        let otherwise = precedent.unwrap_or_else(|| *best);
+        let most = run.n_batch.unwrap_or(match run.n_parallel {
+            // As many as fit in what is best.
+            Some(_) if decoding.is_accelerated => best.calls.n_batch,
+            Some(_) => default_batch(decoding.n_vocab),
+            None => otherwise.calls.n_batch,
+        });
+        let n_seq = match decoding.is_together {
+            true => run.n_parallel.unwrap_or(otherwise.n_seq),
+            false => 1,
+        };
+        let n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
+        let n_batch = match (run.n_batch, n_seq) {
+            (None, 1) => otherwise.calls.n_batch,
+            _ => most,
+        };
+        // A batch is never larger than its windows. Stated here, so that headers of equal runs are
+        // equal.
+        let n_batch = n_batch.min(n_ctx.saturating_mul(n_seq));
+        let n_ubatch = run.n_ubatch.unwrap_or(match otherwise.calls.is_equal {
+            true if is_set || n_seq > 1 => n_batch,
+            _ => otherwise.calls.n_ubatch,
+        });
+        Self {
+            calls: Calls {
+                n_batch,
+                n_ubatch: n_ubatch.min(n_batch),
+                is_equal: otherwise.calls.is_equal && !is_set && n_seq == 1 && n_batch < n_ctx,
+            },
+            n_seq,
+        }
+    }
+
+    /// The sizes, if they are certain before the model is loaded: whatever device computes it, and
+    /// whichever of two precedents is followed.
+    pub fn settled(
+        run: &RunSettings,
+        n_ctx: u32,
+        is_together: bool,
+        precedents: [Option<Split>; 2],
+    ) -> Option<Self> {
+        // What is best otherwise depends on the vocabulary and the free memory.
+        if run.n_batch.is_none() && (precedents.contains(&None) || run.n_parallel.is_some()) {
+            return None;
+        }
+        let mut splits = precedents.into_iter().flat_map(|precedent| {
+            [false, true].map(|is_accelerated| {
+                let decoding = Decoding {
+                    n_vocab: 1,
+                    window_rows: n_ctx,
+                    is_accelerated,
+                    is_together,
+                };
+                Self::choose(run, n_ctx, decoding, precedent)
+            })
+        });
+        let first = splits.next()?;
+        splits.all(|split| split == first).then_some(first)
+    }
+
+    /// The best sizes where nothing is set: on the CPU, equal calls of one window; with an
+    /// accelerator, llama.cpp's batches, with as many whole windows as they hold.
+    fn best(n_ctx: u32, decoding: Decoding, n_contexts: u32) -> Self {
+        if !decoding.is_accelerated {
+            return Self {
+                calls: default_calls(decoding.n_vocab, n_ctx),
+                n_seq: 1,
+            };
+        }
+        let rows = memory::available().map(|bytes| {
+            let row = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
+            bytes / MEMORY_SHARE / row
+        });
+        let fits =
+            |n_batch| rows.is_none_or(|rows| u64::from(decoding.call_rows(n_batch, n_ctx)) <= rows);
+        Self {
+            calls: Calls {
+                n_batch: fitting(fits),
+                n_ubatch: ACCELERATOR_N_UBATCH,
+                is_equal: false,
+            },
+            n_seq: MAX_N_SEQ,
+        }
+    }
+
+    /// Tells how a run with an accelerator decodes, which depends on the memory that is free, or
+    /// with several windows in a call. `n_windows`: how many there are, if that is known.
+    pub fn announce(
+        options: &ContextOptions,
+        decoding: Decoding,
+        n_windows: Option<usize>,
+        watch: &Watch<'_>,
+    ) {
+        if !decoding.is_accelerated && options.n_seq <= 1 {
+            return;
+        }
+        let (n_batch, n_ubatch) = (options.calls.n_batch, options.calls.n_ubatch);
+        let n_rows = decoding.call_rows(n_batch, options.n_ctx);
+        let logits = bytes(4 * u64::from(n_rows) * u64::from(decoding.n_vocab));
+        let n_windows = n_windows.and_then(|n| u32::try_from(n).ok());
+        let windows = match options.n_seq.min(n_windows.unwrap_or(u32::MAX)) {
+            0 | 1 => String::new(),
+            n => format!(", up to {n} windows in a call"),
+        };
+        let text = format!("{n_batch}, physical {n_ubatch}{windows}; logits of a call: {logits}");
+        watch.event(&Event::Plan("batch", &text));
+    }
+}
+
+/// Refuses several windows in a call where a model cannot decode them, before it is loaded.
+///
+/// # Errors
+/// If `--parallel` asks for it; what is wrong with the model's file.
+pub fn check_parallel(run: &RunSettings, engine: &impl Engine, path: &Path) -> Result<()> {
+    match run.n_parallel {
+        Some(n @ 2..) if !engine.inspect(path)?.layers.can_decode_together() => bail!(
+            "{}: -np {n}: a model with recurrent layers decodes one window at a time: leave out -np",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The batch whose rows fit: llama.cpp's, halved as often as needed, but never less than a physical
+/// one.
+fn fitting(fits: impl Fn(u32) -> bool) -> u32 {
+    let mut n_batch = ACCELERATOR_N_BATCH;
+    while n_batch > ACCELERATOR_N_UBATCH && !fits(n_batch) {
+        n_batch /= 2;
+    }
+    n_batch
+}
+
+/// By how much the numbers of parameters may differ: some quants leave out the layers that predict
+/// further tokens, and a small model's output head, up to 28 % of one of 0.5 billion parameters, may
+/// be stored in one file and be the embeddings in the other.
+const PARAMETERS_TOLERANCE: f64 = 0.3;
+
+/// From so many bits per weight on, a reference is an original.
+const ORIGINAL_BITS: f64 = 15.5;
+
+/// The most bits per weight that a quant may have, as a multiple of the reference's. Two
+/// conversions of one model differ by little: some keep a few tensors in another type.
+const BITS_TOLERANCE: f64 = 1.1;
+
+/// Warns if the evaluated model is another one than the reference's, or the larger one of the two.
+pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, watch: &Watch<'_>) {
+    let Some(reference) = reference else { return };
+    if let Some(warning) = other_model(reference, model) {
+        watch.warn(warning);
+    } else if let (Some(here), Some(there)) = (model.bits_per_weight(), reference.bits_per_weight())
+        && there < ORIGINAL_BITS
+        && here > BITS_TOLERANCE * there
+    {
+        watch.warn(Warning::SmallerReference { here, there });
+    }
+}
+
+/// The warning that the evaluated model cannot be a quant of the reference's, if headers show it.
+pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<Warning> {
+    let other = |what, here: String, there: String| Warning::OtherModel { what, here, there };
+    if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
+        && here != there
+    {
+        return Some(other("architecture", here.clone(), there.clone()));
+    }
+    let (here, there) = (model.n_params?, reference.n_params?);
+    if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
+        let [here, there] = [here, there].map(|n| n.to_string());
+        return Some(other("number of parameters", here, there));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::tests::run;
+
+    const CPU: Decoding = Decoding {
+        n_vocab: 32_000,
+        window_rows: u32::MAX,
+        is_accelerated: false,
+        is_together: true,
+    };
+
+    const GPU: Decoding = Decoding {
+        is_accelerated: true,
+        ..CPU
+    };
+
+    fn chosen(decoding: Decoding, n_ctx: u32, change: fn(&mut RunSettings)) -> (u32, u32, u32) {
+        let mut run = RunSettings {
+            n_batch: None,
+            ..run()
+        };
+        change(&mut run);
+        let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
+        (calls.n_batch, calls.n_ubatch, n_seq)
+    }
+
+    #[test]
+    fn accelerators_decode_as_many_whole_windows_as_a_batch_holds() {
+        assert_eq!(chosen(GPU, 512, |_| ()), (2048, 512, 4));
+        assert_eq!(chosen(GPU, 700, |_| ()), (1400, 512, 2));
+        assert_eq!(chosen(GPU, 4096, |_| ()), (2048, 512, 1));
+        assert_eq!(
+            chosen(GPU, 512, |run| run.n_batch = Some(1024)),
+            (1024, 512, 2)
+        );
+        assert_eq!(
+            chosen(GPU, 512, |run| run.n_parallel = Some(2)),
+            (1024, 512, 2)
+        );
+        assert_eq!(chosen(GPU.one_by_one(), 512, |_| ()), (512, 512, 1));
+    }
+
+    #[test]
+    fn the_cpu_decodes_one_window_unless_told_otherwise() {
+        assert_eq!(chosen(CPU, 512, |_| ()), (512, 512, 1));
+        assert_eq!(chosen(CPU, 128, |_| ()), (128, 128, 1));
+        assert_eq!(
+            chosen(CPU, 128, |run| run.n_parallel = Some(3)),
+            (384, 128, 3)
+        );
+        assert_eq!(
+            chosen(CPU, 128, |run| run.n_parallel = Some(9)),
+            (512, 128, 4)
+        );
+        assert_eq!(
+            chosen(CPU.one_by_one(), 128, |run| run.n_parallel = Some(3)),
+            (128, 128, 1)
+        );
+    }
+
+    #[test]
+    fn a_reference_is_evaluated_as_it_was_written() {
+        let run = RunSettings {
+            n_batch: None,
+            ..run()
+        };
+        let written = Split::choose(&run, 512, GPU, None);
+        assert_eq!(Split::choose(&run, 512, CPU, Some(written)), written);
+        let written = Split::choose(&run, 600, CPU, None);
+        assert!(written.calls.is_equal);
+        assert_eq!(Split::choose(&run, 600, GPU, Some(written)), written);
+    }
+
+    #[test]
+    fn only_wanted_rows_take_memory() {
+        let half = Decoding {
+            window_rows: 255,
+            ..GPU
+        };
+        assert_eq!(half.call_rows(2048, 512), 4 * 255);
+        assert_eq!(half.one_by_one().call_rows(512, 512), 255);
+        // A long window's second half may fill a call.
+        let long = Decoding {
+            window_rows: 2047,
+            ..GPU
+        };
+        assert_eq!(long.call_rows(2048, 4096), 2047);
+        assert_eq!(long.call_rows(512, 4096), 512);
+        assert_eq!(GPU.call_rows(2048, 512), 2048);
+    }
+
+    #[test]
+    fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
+        for (rows, n_batch) in [
+            (None, 2048),
+            (Some(5000), 2048),
+            (Some(2047), 1024),
+            (Some(600), 512),
+            (Some(1), 512),
+        ] {
+            let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
+            assert_eq!(fitting(fits), n_batch, "{rows:?}");
+        }
+    }
+
+    fn model(architecture: &str, n_params: u64, size_bytes: u64) -> ModelIdentity {
+        let mut model = ModelIdentity::named("a.gguf");
+        model.architecture = Some(architecture.to_owned());
+        model.n_params = Some(n_params);
+        model.size_bytes = Some(size_bytes);
+        model
+    }
+
+    fn kind(reference: &ModelIdentity, evaluated: &ModelIdentity) -> Option<&'static str> {
+        let watch = Watch::new(&());
+        check_models(Some(reference), evaluated, &watch);
+        watch.warnings().first().map(Warning::kind)
+    }
+
+    #[test]
+    fn other_models_and_swapped_ones_are_noticed() {
+        let original = model("llama", 1000, 2000);
+        let quant = model("llama", 1000, 600);
+        assert_eq!(kind(&original, &quant), None);
+        assert_eq!(kind(&original, &original), None);
+        assert_eq!(kind(&quant, &original), Some("smaller_reference"));
+        assert_eq!(kind(&original, &model("llama", 1000, 4000)), None);
+        assert_eq!(kind(&original, &model("llama", 980, 600)), None);
+        assert_eq!(kind(&original, &model("llama", 1270, 760)), None);
+        let other = Some("other_model");
+        assert_eq!(kind(&original, &model("llama", 600, 400)), other);
+        assert_eq!(kind(&original, &model("qwen2", 1000, 600)), other);
+        assert_eq!(kind(&ModelIdentity::named("b"), &quant), None);
+        check_models(None, &quant, &Watch::new(&()));
+    }
 }

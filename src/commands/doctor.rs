@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cpu;
+use super::devices;
 use crate::engine::{Device, Engine, memory};
 use crate::report::Warning;
 
@@ -64,7 +64,7 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
             Default::default()
         }
     };
-    if cpu::is_slow_build(&devices) {
+    if devices::is_slow_build(&devices) {
         problems.push(Warning::SlowBuild.to_string());
     }
     let total = memory::total();
@@ -72,7 +72,7 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
         engine: engine.version(),
         backends,
         devices,
-        cpu_features: cpu::features(),
+        cpu_features: devices::features(),
         cores: num_cpus::get_physical(),
         threads: num_cpus::get(),
         memory: total,

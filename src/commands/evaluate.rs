@@ -9,10 +9,9 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
 
-use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
-    Precedent, backend_identity, check_windows, context_options, largest_context, record_calls,
-    settled_identity, shorter_reference,
+    Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
+    context_options, largest_context, record_calls, settled_identity, shorter_reference,
 };
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
@@ -21,7 +20,6 @@ use super::evaluation::{
 };
 use super::input;
 use super::observer::{Observer, Watch};
-use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,

@@ -1,13 +1,15 @@
-//! The models of a folder.
+//! The models of a folder, and the names of evaluations and of their sidecars.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
 use kl_formats::split_gguf_name;
 
 use super::output::folder_of;
 use crate::engine::gguf;
+use crate::report::without_part;
 
 /// The models that `-m FOLDER` stands for.
 #[derive(Debug, Default)]
@@ -91,6 +93,81 @@ fn is_later_part(path: &Path) -> bool {
     part.is_some_and(|(_, number, _)| number != 1)
 }
 
+/// The name of a file without its folder and its extension; of a split model, without the number of
+/// its first part too. A folder's name has no extension.
+pub fn stem(path: &Path) -> String {
+    let name = match path.is_dir() {
+        true => path.file_name(),
+        false => path.file_stem(),
+    };
+    let name = name.unwrap_or_default().to_string_lossy();
+    without_part(&name).unwrap_or(&name).to_owned()
+}
+
+/// Labels for the files whose name another one has too: the name after that of the folder, or of as
+/// many folders as it takes to tell them apart, as in `A-Q4_K_M`. Files that differ in nothing but
+/// their extension keep that. No label is the name of another file, nor starts with the dot of a
+/// hidden folder: shells leave hidden files out of `*`.
+///
+/// A file that is given twice gets none.
+pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
+    let mut by_name: BTreeMap<String, Vec<&PathBuf>> = BTreeMap::new();
+    for path in paths {
+        by_name.entry(stem(path)).or_default().push(path);
+    }
+    let mut taken: HashSet<String> = by_name.keys().cloned().collect();
+    let mut labels = BTreeMap::new();
+    for (name, paths) in by_name {
+        if paths.len() > 1 {
+            taken.remove(&name);
+            let of_these = distinct(&paths, &taken);
+            taken.insert(name);
+            taken.extend(of_these.iter().map(|(_, label)| label.clone()));
+            labels.extend(of_these);
+        }
+    }
+    labels
+}
+
+/// The shortest labels that tell these paths apart, and from what is `taken`, if any do.
+fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
+    let depth = |path: &&PathBuf| folders(path).len();
+    let most = paths.iter().map(depth).max().unwrap_or(0);
+    let whole_name = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    for name in [stem, whole_name] {
+        for n_folders in 0..=most {
+            let label = |path: &&PathBuf| {
+                let mut parts = folders(path);
+                parts.drain(..parts.len().saturating_sub(n_folders));
+                parts.push(name(path));
+                let label = parts.join("-");
+                ((*path).clone(), label.trim_start_matches('.').to_owned())
+            };
+            let labels: Vec<_> = paths.iter().map(label).collect();
+            let different: HashSet<String> =
+                labels.iter().map(|(_, label)| label.clone()).collect();
+            if different.len() == labels.len() && different.is_disjoint(taken) {
+                return labels;
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// The names of the folders that a path leads through, from the root on.
+fn folders(path: &Path) -> Vec<String> {
+    let path = absolute(path).unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().unwrap_or(&path);
+    let names = folder.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+        _ => None,
+    });
+    names.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +198,62 @@ mod tests {
         assert_eq!(found.models, [path.join("a.GGUF"), path.join("b.gguf")]);
         assert_eq!(found.skipped, []);
         assert!(models_of_folder(&path.join("none")).is_err());
+    }
+
+    #[test]
+    fn a_name_has_no_folder_and_no_extension() {
+        for (path, name) in [
+            ("models/q4.gguf", "q4"),
+            ("q4-00001-of-00003.gguf", "q4"),
+            ("Llama-3.1-Q4_K_M.gguf", "Llama-3.1-Q4_K_M"),
+            ("ref.logits.gz", "ref.logits"),
+            ("other", "other"),
+        ] {
+            assert_eq!(stem(Path::new(path)), name);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("Llama-3.1");
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(stem(&folder), "Llama-3.1");
+    }
+
+    #[test]
+    fn namesakes_are_told_apart_by_as_many_folders_as_it_takes() {
+        let labels = |paths: &[&str]| {
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            let labels = labels_of_namesakes(&paths);
+            let of_each = paths.iter().map(|path| labels.get(path).cloned());
+            of_each.map(Option::unwrap_or_default).collect::<Vec<_>>()
+        };
+        let two = labels(&["/m/A/Q4_K_M.gguf", "/m/q8.gguf", "/m/B/Q4_K_M.gguf"]);
+        assert_eq!(two, ["A-Q4_K_M", "", "B-Q4_K_M"]);
+        assert_eq!(
+            labels(&["/m/A/gguf/q4.gguf", "/m/B/gguf/q4.gguf"]),
+            ["A-gguf-q4", "B-gguf-q4"]
+        );
+        assert_eq!(labels(&["/q4.gguf", "/A/q4.gguf"]), ["q4", "A-q4"]);
+        // Relative paths have folders too.
+        let [here, there] = &labels(&["q4.gguf", "A/q4.gguf"])[..] else {
+            panic!("two labels");
+        };
+        assert_eq!(there, "A-q4");
+        assert!(here.ends_with("-q4"), "{here}");
+        assert_eq!(labels(&["a/q4.npz", "a/q4.gz"]), ["q4.npz", "q4.gz"]);
+        assert_eq!(labels(&["q4.gguf", "q4.gguf"]), ["", ""]);
+        assert_eq!(labels(&["/m/.c/q4", "/m/A/q4"]), ["c-q4", "A-q4"]);
+        assert_eq!(
+            labels(&["/m/.c/q4", "/m/c/q4"]),
+            ["m-.c-q4", "m-c-q4"],
+            "a dot inside"
+        );
+        // Another file's name, and another's label.
+        assert_eq!(
+            labels(&["/m/A-q4", "/m/A/q4", "/m/B/q4"]),
+            ["", "m-A-q4", "m-B-q4"]
+        );
+        assert_eq!(
+            labels(&["/a/b-q4", "/c/b-q4", "/m/a/b/q4", "/m/d/b/q4"]),
+            ["a-b-q4", "c-b-q4", "m-a-b-q4", "m-d-b-q4"]
+        );
     }
 }

@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use kl_formats::{About, BackendIdentity, Kind, Prompts, longest_window};
 
-use super::calls::Decoding;
-use super::context::{Precedent, check_windows, context_options, writer};
+use super::context::{Decoding, Precedent, check_windows, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};

@@ -13,11 +13,9 @@
     )
 )]
 
-mod calls;
 mod compare;
 mod context;
 mod convert;
-mod cpu;
 mod devices;
 mod differences;
 mod doctor;
@@ -27,9 +25,7 @@ pub mod folder;
 mod info;
 mod input;
 mod merge;
-mod names;
 mod observer;
-mod other_model;
 pub mod output;
 mod parts;
 mod prompt_texts;
@@ -49,10 +45,9 @@ pub use convert::convert;
 pub use devices::list_devices;
 pub use doctor::{Disk, Doctor, doctor};
 pub use evaluate::evaluate;
-pub use folder::{ModelsOfFolder, is_gguf, models_of_folder};
+pub use folder::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder};
 pub use info::info;
 pub use merge::merge;
-pub use names::labels_of_namesakes;
 pub use observer::{Event, Observer, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};

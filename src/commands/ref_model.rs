@@ -7,8 +7,7 @@ use kl_formats::{
     About, BackendIdentity, Kind, Prompts, Reference, ReferenceSummary, Rows, WindowSpec,
 };
 
-use super::calls::Decoding;
-use super::context::{Precedent, backend_identity, context_options, largest_context};
+use super::context::{Decoding, Precedent, backend_identity, context_options, largest_context};
 use super::devices;
 use super::input::{self, Answering};
 use super::observer::{Event, Watch};

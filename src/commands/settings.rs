@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use kl_formats::{GgmlType, Target};
 use regex::Regex;
 
-use super::names::stem;
+use super::folder::stem;
 use super::output::Existing;
 use super::subject::{CacheTypes, Subject};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};

@@ -21,9 +21,10 @@ impl Call {
     pub(super) fn of(window: &WindowSpec, calls: Calls, start: usize) -> Self {
         let scored_start = window.first_scored as usize;
         let scored_end = scored_start + window.n_rows as usize;
-        let end = match start < scored_end {
-            true => calls.call(window.n_decoded(), start as u64).end as usize,
-            false => start,
+        let end = if start < scored_end {
+            calls.call(window.n_decoded(), start as u64).end as usize
+        } else {
+            start
         };
         Self {
             positions: start..end,

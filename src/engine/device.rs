@@ -1,4 +1,4 @@
-//! The devices that a model can be computed on.
+//! The devices that a model can be computed on, and the machine's memory.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns true if its backend was compiled to use this instruction set, such as `AVX2`.
+    /// Checks whether its backend was compiled to use this instruction set, such as `AVX2`.
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature == name)
     }

@@ -7,11 +7,9 @@
 //! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
 //! every command runs without one.
 
-mod blueprint;
 mod call;
 mod device;
 mod error;
-mod exchange;
 #[cfg(test)]
 mod fake;
 pub mod gguf;
@@ -19,15 +17,12 @@ mod imatrix;
 mod llama_cpp;
 pub mod memory;
 mod model_options;
-mod options;
-mod quantizer_rules;
+mod quantizer;
 
-pub use blueprint::{Blueprint, TensorFacts};
 use call::Call;
 pub use call::top_token;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
-pub use exchange::{Exchange, Quantization};
 #[cfg(test)]
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
@@ -36,16 +31,16 @@ pub use llama_cpp::{
     on_wait, servers,
 };
 pub use model_options::{
-    GpuLayers, ModelOptions, Room, SecondModel, SplitMode, TensorOverride, TensorSplit,
+    CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions, Room, SecondModel,
+    SplitMode, TensorOverride, TensorSplit, default_batch, default_calls,
 };
-pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, default_calls};
-pub use quantizer_rules::{FileType, file_type};
+pub use quantizer::{Blueprint, FileType, TensorFacts, file_type};
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{
-    Calls, GgmlType, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec,
+    Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec,
 };
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
@@ -108,7 +103,7 @@ pub trait Engine {
     /// Those of [`inspect`](Self::inspect).
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError>;
 
-    /// Returns true if llama.cpp's quantizer refuses to give a tensor this type without an importance
+    /// Checks whether llama.cpp's quantizer refuses to give a tensor this type without an importance
     /// matrix.
     fn needs_imatrix(&self, tensor: &str, kind: GgmlType) -> bool;
 
@@ -130,6 +125,18 @@ pub trait Engine {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
+}
+
+/// A quantized file to write.
+#[derive(Debug)]
+pub struct Quantization<'q> {
+    /// The original.
+    pub input: &'q Path,
+    pub output: &'q Path,
+    /// A type for each tensor that the quantizer may change.
+    pub mixture: &'q Mixture,
+    pub imatrix: Option<&'q Imatrix>,
+    pub threads: u32,
 }
 
 /// What a model's file shows without being loaded.
@@ -168,10 +175,10 @@ pub trait Tokens {
     /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
 
-    /// Returns true if a token is a control or a user-defined one.
+    /// Checks whether a token is a control or a user-defined one.
     fn is_special(&self, token: u32) -> bool;
 
-    /// Returns true if a token ends what the model generates: EOS, the end of a turn.
+    /// Checks whether a token ends what the model generates: EOS, the end of a turn.
     fn is_end_of_generation(&self, token: u32) -> bool;
 
     /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
@@ -312,6 +319,38 @@ pub trait Model: Tokens + Exchange {
     }
 }
 
+/// A loaded model whose weights can be exchanged for quantized ones, and back, in their own memory.
+/// It must be loaded with [`ModelOptions::is_exchangeable`].
+pub trait Exchange {
+    /// Names the weights that decoding uses and the quantizer may change, in the order of the file.
+    ///
+    /// # Errors
+    /// Why the model cannot be decoded, or weights that lie where they cannot be exchanged.
+    fn exchangeable(&self) -> Result<Vec<String>, EngineError>;
+
+    /// Gives each tensor of `mixture` its type, quantized from the original with the importance matrix,
+    /// and all others the original's weights. What is there already stays.
+    ///
+    /// # Errors
+    /// A tensor that cannot be exchanged or has no such type, a type that needs an importance matrix,
+    /// or a file that cannot be read any more.
+    fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError>;
+
+    /// Returns the relative squared errors of a tensor's weights at some types,
+    /// `sum((w - q)^2) / sum(w^2)`, each square weighted by the importance of its column if there is an
+    /// importance matrix. At most `n_rows` rows are used, evenly spaced.
+    ///
+    /// # Errors
+    /// Those of [`exchange`](Self::exchange).
+    fn weight_errors(
+        &self,
+        tensor: &str,
+        kinds: &[GgmlType],
+        imatrix: Option<&Imatrix>,
+        n_rows: usize,
+    ) -> Result<Vec<f64>, EngineError>;
+}
+
 /// A context of a model: decodes windows, and can continue texts.
 pub trait Decoder {
     /// Entries in a row.
@@ -402,7 +441,7 @@ pub trait Head: Send {
     /// Where the rows are computed: `CPU`, `CUDA0`.
     fn device(&self) -> String;
 
-    /// Returns true if it uses the matrix of a loaded model, and has no copy of its own.
+    /// Checks whether it uses the matrix of a loaded model, and has no copy of its own.
     fn is_shared(&self) -> bool;
 }
 

@@ -12,11 +12,11 @@ use kl_formats::{
     About, ModelIdentity, Reference, ReferenceSummary, SidecarHeader, States, WindowSpec,
 };
 
+use super::context::check_models;
 use super::evaluation::{
     Evaluated, Evaluation, Measures, Queue, SidecarFile, Turn, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
-use super::other_model::check_models;
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };

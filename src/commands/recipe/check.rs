@@ -8,12 +8,13 @@ use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
 
 use super::is_of_map;
 use super::klds::Klds;
-use crate::commands::calls::{Decoding, Split, check_parallel};
-use crate::commands::context::{Precedent, context_options, context_sources, largest_context};
+use crate::commands::context::{
+    Decoding, Precedent, Split, check_models, check_parallel, context_options, context_sources,
+    largest_context,
+};
 use crate::commands::devices::{connect_devices, load};
 use crate::commands::input;
 use crate::commands::observer::{Event, Watch};
-use crate::commands::other_model::check_models;
 use crate::commands::settings::{OriginalSettings, RunSettings};
 use crate::engine::{ContextOptions, Engine, Imatrix, Model, Room, memory};
 use crate::input::{Selection, Source};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::row::Row;
-use crate::commands::other_model::other_model;
+use crate::commands::context::other_model;
 use crate::report::number::{count, short_percent};
 
 /// Finds the rows that were not measured like most others, and why they cannot be compared. The rows of

@@ -12,8 +12,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{Cell, GgmlType, MAP_VERSION, MapHeader, Mixture, SensitivityMap};
 
-use super::calls::check_parallel;
-use super::context::{Precedent, largest_context};
+use super::context::{Precedent, check_parallel, largest_context};
 use super::devices::{connect_devices, load};
 use super::observer::{Observer, Phase, Watch};
 use super::settings::{SensitivitySettings, SensitivitySource};

@@ -10,14 +10,12 @@ use kl_formats::{
     WindowSpec, longest_window,
 };
 
-use crate::commands::calls::Decoding;
 use crate::commands::context::{
-    Precedent, backend_identity, check_windows, context_options, context_sources,
-    shorter_reference, writer,
+    Decoding, Precedent, backend_identity, check_models, check_windows, context_options,
+    context_sources, shorter_reference, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
-use crate::commands::other_model::check_models;
 use crate::commands::reference::{
     Entries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };

@@ -8,8 +8,9 @@ use kl_formats::{
 };
 
 use super::trial::{self, N_TRIAL_ROWS};
-use crate::commands::calls::Decoding;
-use crate::commands::context::{Precedent, backend_identity, context_options, record_calls};
+use crate::commands::context::{
+    Decoding, Precedent, backend_identity, context_options, record_calls,
+};
 use crate::commands::input::describe;
 use crate::commands::observer::Watch;
 use crate::commands::resume::check_same_run;

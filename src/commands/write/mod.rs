@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
 
-use super::calls::{Split, check_parallel};
-use super::context::{Precedent, largest_context};
+use super::context::{Precedent, Split, check_parallel, largest_context};
 use super::devices::{self, connect_devices};
 use super::input::{self, Answering};
 use super::observer::{Observer, Watch};

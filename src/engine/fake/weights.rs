@@ -98,7 +98,7 @@ impl FakeWeight {
     }
 }
 
-/// Returns true if no tensor gets this type without an importance matrix.
+/// Checks whether no tensor gets this type without an importance matrix.
 pub(super) fn needs_imatrix(kind: GgmlType) -> bool {
     NEEDS_IMATRIX.contains(&kind.name)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::error::{ModelError, Result};
+use super::{ModelError, Result};
 
 /// Skipped strings are read in steps of this many bytes: most are tokens, which are far shorter.
 const STEP_BYTES: usize = 256;
@@ -34,7 +34,7 @@ pub fn open(path: &Path) -> Result<(File, u64)> {
 }
 
 /// Reads a GGUF in order, and hashes the bytes that it reads.
-pub(super) struct Cursor {
+pub struct Cursor {
     stream: BufReader<File>,
     /// The hash of all bytes read so far.
     pub(super) hash: Sha256,
@@ -45,10 +45,16 @@ pub(super) struct Cursor {
     after_zero: u64,
     /// Bytes of the file.
     pub(super) len: u64,
+    /// What to do with a damaged file besides downloading it again, in one verb.
+    remedy: &'static str,
 }
 
 impl Cursor {
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens a file. `remedy`: what to do if it is damaged, besides downloading it again, in one verb.
+    ///
+    /// # Errors
+    /// Those of [`open`].
+    pub fn open(path: &Path, remedy: &'static str) -> Result<Self> {
         let (file, len) = open(path)?;
         Ok(Self {
             stream: BufReader::with_capacity(256 << 10, file),
@@ -57,11 +63,12 @@ impl Cursor {
             offset: 0,
             after_zero: 0,
             len,
+            remedy,
         })
     }
 
     /// Bytes that are left.
-    pub(super) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.len.saturating_sub(self.offset)
     }
 
@@ -76,17 +83,18 @@ impl Cursor {
     }
 
     /// The error for a header that is wrong up to here.
-    pub(super) fn corrupt(&self, what: impl Display) -> ModelError {
-        let offset = self.offset;
+    pub fn corrupt(&self, what: impl Display) -> ModelError {
+        let (offset, remedy) = (self.offset, self.remedy);
         self.fault(format!(
-            "corrupt at byte {offset}: {what}; download or convert it again"
+            "corrupt at byte {offset}: {what}; download or {remedy} it again"
         ))
     }
 
     /// The error for bytes that are missing from `offset` on.
     pub(super) fn truncated(&self, offset: u64, what: &str) -> ModelError {
+        let remedy = self.remedy;
         self.fault(format!(
-            "incomplete at byte {offset}: {what}; download or convert it again"
+            "incomplete at byte {offset}: {what}; download or {remedy} it again"
         ))
     }
 
@@ -113,13 +121,28 @@ impl Cursor {
         Ok(())
     }
 
+    /// Reads `n` bytes, which `what` takes.
+    ///
+    /// # Errors
+    /// A file that ends before, or cannot be read.
+    pub fn bytes(&mut self, n: u64, what: &str) -> Result<Vec<u8>> {
+        self.need(n, what)?;
+        let mut bytes = vec![0; n as usize];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32> {
+    /// Reads a number, little-endian.
+    ///
+    /// # Errors
+    /// A file that ends before, or cannot be read.
+    pub fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
@@ -152,8 +175,7 @@ impl Cursor {
 
     /// Reads `n` bytes of text; invalid UTF-8 is replaced by U+FFFD.
     pub(super) fn text(&mut self, n: u64) -> Result<String> {
-        let mut bytes = vec![0; n as usize];
-        self.fill(&mut bytes)?;
+        let bytes = self.bytes(n, "a string")?;
         self.after_zero += after_zero(&bytes);
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }

@@ -6,9 +6,7 @@ use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::cursor::Cursor;
-use super::error::{Result, instead_of_gguf};
-use super::samples::sample_sha256;
-use super::{Gguf, Pair, Tensor, Value};
+use super::{Gguf, Pair, Result, Tensor, Value, instead_of_gguf, sample_sha256};
 
 /// The file's first bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -45,7 +43,7 @@ const ARRAY: u32 = 9;
 
 /// Reads everything before the tensors' data, and checks that the file holds all of the data.
 pub(super) fn read(path: &Path) -> Result<Gguf> {
-    let mut cursor = Cursor::open(path)?;
+    let mut cursor = Cursor::open(path, "convert")?;
     read_start(&mut cursor)?;
     let n_tensors = cursor.count("tensors", MIN_INFO_BYTES)?;
     let n_pairs = cursor.count("key-value pairs", MIN_PAIR_BYTES)?;

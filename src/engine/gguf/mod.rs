@@ -25,24 +25,18 @@
 #[path = "../../../formats/src/testing/change.rs"]
 pub(crate) mod change;
 mod cursor;
-mod error;
 mod header;
 #[cfg(test)]
-pub(crate) mod made;
-mod samples;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kl_formats::{ModelIdentity, TokenizerIdentity, hex};
+use kl_formats::{Found, Kind, ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-pub use cursor::open;
-pub use error::ModelError;
-use error::Result;
+pub use cursor::{Cursor, open};
 
 /// The contents of the header of a model's file; of a split model, those of all its files.
 #[derive(Debug, Default)]
@@ -223,8 +217,10 @@ impl Gguf {
         /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
         let number = self.number("general.file_type")?;
-        let known = file_type_name(number % GUESSED);
-        Some(known.map_or_else(|| number.to_string(), str::to_owned))
+        let known = FILE_KINDS
+            .iter()
+            .find(|kind| i128::from(kind.0) == number % GUESSED);
+        Some(known.map_or_else(|| number.to_string(), |kind| kind.1.to_owned()))
     }
 
     /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
@@ -278,48 +274,151 @@ impl Tensor {
     }
 }
 
-/// llama-quantize's name of a kind of quantized file (`llama_ftype`), if it is known here.
-pub fn file_type_name(number: i128) -> Option<&'static str> {
-    let mut known = FILE_TYPES.into_iter();
-    known.find(|row| row.0 == number).map(|(_, name)| name)
+/// Hashes all bytes of a file from where it stands: SHA-256 (hex).
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn sha256_of(mut file: impl Read) -> std::io::Result<String> {
+    let (mut hash, mut piece) = (Sha256::new(), Vec::new());
+    while (&mut file).take(1 << 20).read_to_end(&mut piece)? > 0 {
+        hash.update(&piece);
+        piece.clear();
+    }
+    Ok(hex(&hash.finalize()))
 }
 
-/// The kinds of quantized files: `llama_ftype` and llama-quantize's name.
-const FILE_TYPES: [(i128, &str); 36] = [
-    (0, "F32"),
-    (1, "F16"),
-    (2, "Q4_0"),
-    (3, "Q4_1"),
-    (7, "Q8_0"),
-    (8, "Q5_0"),
-    (9, "Q5_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K_S"),
-    (12, "Q3_K_M"),
-    (13, "Q3_K_L"),
-    (14, "Q4_K_S"),
-    (15, "Q4_K_M"),
-    (16, "Q5_K_S"),
-    (17, "Q5_K_M"),
-    (18, "Q6_K"),
-    (19, "IQ2_XXS"),
-    (20, "IQ2_XS"),
-    (21, "Q2_K_S"),
-    (22, "IQ3_XS"),
-    (23, "IQ3_XXS"),
-    (24, "IQ1_S"),
-    (25, "IQ4_NL"),
-    (26, "IQ3_S"),
-    (27, "IQ3_M"),
-    (28, "IQ2_S"),
-    (29, "IQ2_M"),
-    (30, "IQ4_XS"),
-    (31, "IQ1_M"),
-    (32, "BF16"),
-    (36, "TQ1_0"),
-    (37, "TQ2_0"),
-    (38, "MXFP4_MOE"),
-    (39, "NVFP4"),
-    (40, "Q1_0"),
-    (41, "Q2_0"),
+/// The number of samples that are hashed: hashing the whole file would take minutes.
+const SAMPLES: u64 = 64;
+
+/// Bytes of each sample.
+const SAMPLE_BYTES: u64 = 4096;
+
+/// SHA-256 (hex) of 64 samples of 4 KiB, evenly spaced from the file's first byte to its last; of
+/// the whole file, if it is not longer than that.
+///
+/// # Errors
+/// A file that cannot be read.
+fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
+    let (mut file, _) = open(path)?;
+    let mut hash = Sha256::new();
+    let mut sample = |from: u64, bytes: u64| {
+        let mut sample = Vec::new();
+        file.seek(SeekFrom::Start(from))?;
+        (&mut file).take(bytes).read_to_end(&mut sample)?;
+        hash.update(&sample);
+        Ok::<_, std::io::Error>(())
+    };
+    let read = match file_bytes.checked_sub(SAMPLE_BYTES) {
+        Some(last) if file_bytes > SAMPLES * SAMPLE_BYTES => {
+            // No overflow: no file has 2^58 bytes.
+            let from = |i| last.saturating_mul(i) / (SAMPLES - 1);
+            (0..SAMPLES).try_for_each(|i| sample(from(i), SAMPLE_BYTES))
+        }
+        _ => sample(0, file_bytes),
+    };
+    read.map_err(|cause| ModelError::io(path, "read", &cause))?;
+    Ok(hex(&hash.finalize()))
+}
+
+/// Why a model, or its file, cannot be used: one line that states what is wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {what}", path.display())]
+pub struct ModelError {
+    /// The model's file.
+    pub path: PathBuf,
+    /// The fault, and the remedy.
+    pub what: String,
+}
+
+impl ModelError {
+    /// The error for the model in this file.
+    pub fn new(path: &Path, what: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            what: what.into(),
+        }
+    }
+
+    /// The error for a file that the system refuses to open or read, with the system's own words.
+    fn io(path: &Path, verb: &str, cause: &std::io::Error) -> Self {
+        Self::new(path, format!("cannot {verb}: {cause}"))
+    }
+}
+
+/// A result of reading a model's header.
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// Names what a file holds whose first bytes are not those of a GGUF, and what to do.
+fn instead_of_gguf(path: &Path) -> String {
+    let found = Found::look(path);
+    let what = match found {
+        Found::Gzip => "it is gzip".to_owned(),
+        Found::Zip => "it is a zip file, as PyTorch's models are".to_owned(),
+        Found::SafetensorsFile => "it is a safetensors file".to_owned(),
+        Found::Json => "it is JSON, perhaps an error message saved by a download".to_owned(),
+        Found::Unpacked => "it is a reference that was unpacked".to_owned(),
+        Found::Unknown => "its first bytes are not GGUF".to_owned(),
+        _ => found.to_string(),
+    };
+    let path = path.display();
+    let advice = match found {
+        Found::Sidecar => &format!("kl report {path} shows it"),
+        Found::Reference(Kind::Npz) => "kl compare compares it with another",
+        Found::Reference(_) | Found::Unpacked => "give it to -r, and a model to -m",
+        Found::Gzip => "unpack it with gunzip",
+        Found::Packed(_) => "unpack it",
+        Found::Zip | Found::SafetensorsFile => "make a GGUF with llama.cpp's convert_hf_to_gguf.py",
+        Found::OldModel => "convert the original model again, or download it as GGUF",
+        Found::LfsPointer => "run 'git lfs pull' there",
+        Found::WebPage => "download the model again",
+        Found::Imatrix => "give the model that it was computed with",
+        Found::Text => "give a model in GGUF format (a text goes to -t)",
+        _ => "give a model in GGUF format",
+    };
+    format!("not a GGUF model: {what}; {advice}")
+}
+
+/// A kind of file: its number, `llama_ftype`, which a file states as `general.file_type`, and
+/// llama-quantize's name for it. Then the type of tensors for which it is the file's kind, if most
+/// parameters have that type. With Q2_K_S llama-quantize would ask for an importance matrix.
+pub type FileKind = (u32, &'static str, &'static str);
+
+/// The kinds of files that llama-quantize writes.
+pub const FILE_KINDS: [FileKind; 36] = [
+    (0, "F32", ""),
+    (1, "F16", ""),
+    (2, "Q4_0", "q4_0"),
+    (3, "Q4_1", "q4_1"),
+    (7, "Q8_0", "q8_0"),
+    (8, "Q5_0", "q5_0"),
+    (9, "Q5_1", "q5_1"),
+    (10, "Q2_K", "q2_K"),
+    (11, "Q3_K_S", ""),
+    (12, "Q3_K_M", "q3_K"),
+    (13, "Q3_K_L", ""),
+    (14, "Q4_K_S", ""),
+    (15, "Q4_K_M", "q4_K"),
+    (16, "Q5_K_S", ""),
+    (17, "Q5_K_M", "q5_K"),
+    (18, "Q6_K", "q6_K"),
+    (19, "IQ2_XXS", "iq2_xxs"),
+    (20, "IQ2_XS", "iq2_xs"),
+    (21, "Q2_K_S", ""),
+    (22, "IQ3_XS", ""),
+    (23, "IQ3_XXS", "iq3_xxs"),
+    (24, "IQ1_S", "iq1_s"),
+    (25, "IQ4_NL", "iq4_nl"),
+    (26, "IQ3_S", "iq3_s"),
+    (27, "IQ3_M", ""),
+    (28, "IQ2_S", ""),
+    (29, "IQ2_M", "iq2_s"),
+    (30, "IQ4_XS", "iq4_xs"),
+    (31, "IQ1_M", "iq1_m"),
+    (32, "BF16", ""),
+    (36, "TQ1_0", "tq1_0"),
+    (37, "TQ2_0", "tq2_0"),
+    (38, "MXFP4_MOE", "mxfp4"),
+    (39, "NVFP4", ""),
+    (40, "Q1_0", "q1_0"),
+    (41, "Q2_0", "q2_0"),
 ];

@@ -1,14 +1,15 @@
 //! Models made byte by byte: whole, cut off, and hostile.
 
 mod large;
+pub(crate) mod made;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::change::any_change;
 use super::header::MAGIC;
-use super::made::*;
 use super::*;
+use made::*;
 
 fn sample() -> Model {
     let mut model = Model {
@@ -318,4 +319,30 @@ proptest! {
             assert!(message.contains(folder.path().to_str().unwrap()), "{message}");
         }
     }
+}
+
+#[test]
+fn changed_weights_change_the_hash() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let hash = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        sample_sha256(&path, bytes.len() as u64).unwrap()
+    };
+    let mut bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let before = hash(&bytes);
+    for weight in bytes.iter_mut().skip(1_000_000).take(500_000) {
+        *weight ^= 1;
+    }
+    assert_ne!(hash(&bytes), before);
+    // The last byte counts too, and each of a short file.
+    let last = bytes.len() - 1;
+    let before = hash(&bytes);
+    bytes[last] ^= 1;
+    assert_ne!(hash(&bytes), before);
+    let short = &mut bytes[..200_000];
+    let before = hash(short);
+    short[123_456] ^= 1;
+    assert_ne!(hash(short), before);
+    assert_eq!(hash(&[]), hex(&Sha256::digest([])));
 }

@@ -2,11 +2,13 @@
 
 use std::fs;
 
+use kl_formats::hex;
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::engine::gguf::change::any_change;
-use crate::engine::gguf::made::{ARRAY, Model, STRING, U32, string, words};
+use crate::engine::gguf::tests::made::{ARRAY, Model, STRING, U32, string, words};
 
 fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,6 +1,20 @@
-//! Starts llama.cpp's backends: those compiled in, or libraries that lie beside the program.
+//! Starts what computes: llama.cpp's backends, which are compiled in or libraries that lie beside the
+//! program, and servers with ggml's RPC backend (`ggml/src/ggml-rpc` in llama.cpp).
+
+use std::ffi::{CString, c_char};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_sys_2 as sys;
+
+use super::device::{RPC_BACKEND, function_of};
+use crate::engine::EngineError;
+use crate::lock::locked;
 
 /// Starts the backends. With the feature `dynamic-backends` this loads their libraries, once.
 ///
@@ -23,14 +37,14 @@ pub(super) fn start() -> Result<LlamaBackend, String> {
 fn check_cpu() -> Result<(), String> {
     // SAFETY: returns a constant.
     let needs_avx2 = unsafe { llama_cpp_sys_2::ggml_cpu_has_avx2() } != 0;
-    match needs_avx2 && !std::is_x86_feature_detected!("avx2") {
-        true => Err(
+    if needs_avx2 && !std::is_x86_feature_detected!("avx2") {
+        return Err(
             "ggml was compiled for CPUs with AVX2, and this one has none: install kl again on this \
              machine, with RUSTFLAGS=-Ctarget-cpu=native in the environment"
                 .to_owned(),
-        ),
-        false => Ok(()),
+        );
     }
+    Ok(())
 }
 
 #[cfg(feature = "dynamic-backends")]
@@ -44,7 +58,7 @@ mod libraries {
 
     use crate::engine::DeviceKind;
     use crate::engine::llama_cpp::device::GgmlDevice;
-    use crate::engine::llama_cpp::log::last_log_errors;
+    use crate::engine::llama_cpp::messages::last_log_errors;
 
     /// The folder of the libraries if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";
@@ -115,7 +129,7 @@ mod libraries {
         libraries
     }
 
-    /// Returns true if there is a backend of this name, in any case of letters.
+    /// Checks whether there is a backend of this name, in any case of letters.
     fn is_loaded(backend: &str) -> bool {
         // SAFETY: the name ends with a NUL byte, and the registry lives as long as the process.
         CString::new(backend)
@@ -125,5 +139,270 @@ mod libraries {
     fn c_path(path: &Path) -> Result<CString, String> {
         CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| format!("{}: is no path that ggml can open", path.display()))
+    }
+}
+
+/// The time that a server may take to accept a connection, and to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time that a server may take before the user is told that `kl` waits for it.
+const NOTICE: Duration = Duration::from_secs(2);
+
+/// The function that tells the user, given the server's address.
+static ON_WAIT: OnceLock<fn(&str)> = OnceLock::new();
+
+/// The version of ggml's RPC protocol, major and minor (`RPC_PROTO_MAJOR_VERSION` in
+/// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
+const PROTOCOL: [u8; 2] = [7, 0];
+
+/// The type of `ggml_backend_rpc_add_server`.
+type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
+
+/// The servers whose devices are registered.
+static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Locked while a graph is handed to servers, whichever model or head it belongs to. ggml notes the
+/// last graph of a device before it sends it (`ggml_backend_rpc_graph_compute`): if two threads do
+/// that at once, a server may repeat the wrong one.
+pub(super) static TURN: Mutex<()> = Mutex::new(());
+
+/// Hands the address of each server that takes long to connect to `handler`, on a thread of its own.
+pub fn on_wait(handler: fn(&str)) {
+    // A second call, as in tests, keeps the first handler.
+    let _ = ON_WAIT.set(handler);
+}
+
+/// Tells the user which server `kl` waits for, unless the result is dropped within [`NOTICE`].
+fn notice(endpoint: &str) -> Sender<()> {
+    let (waits, ends) = mpsc::channel();
+    let endpoint = endpoint.to_owned();
+    thread::spawn(move || {
+        let waited = ends.recv_timeout(NOTICE);
+        if let (Err(RecvTimeoutError::Timeout), Some(handler)) = (waited, ON_WAIT.get()) {
+            handler(&endpoint);
+        }
+    });
+    waits
+}
+
+/// Connects to a server, `HOST:PORT`, and registers its devices after those of earlier servers. Does
+/// nothing if it is connected already.
+///
+/// # Errors
+/// What is wrong with the address, or with what answers there.
+pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
+    let fails = |what: String| EngineError::Setup(format!("--rpc {endpoint}: {what}"));
+    if locked(&SERVERS).iter().any(|known| known == endpoint) {
+        return Ok(());
+    }
+    let _notice = notice(endpoint);
+    // The server would not answer: it serves one connection at a time, and ggml holds that one.
+    if let Some(known) = same_server(endpoint) {
+        return Err(fails(format!(
+            "is the same server as {known}: name it once"
+        )));
+    }
+    let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
+    // SAFETY: a function of this name has this type.
+    let add_server: Option<AddServer> = unsafe { std::mem::transmute(function) };
+    let Some(add_server) = add_server else {
+        return Err(fails(
+            "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the \
+             environment"
+                .to_owned(),
+        ));
+    };
+    check(endpoint).map_err(fails)?;
+    let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
+    // SAFETY: the function copies the name, and returns null or a registry that lives as long as the
+    // process.
+    let is_added = unsafe {
+        let registry = add_server(name.as_ptr());
+        sys::ggml_backend_register(registry);
+        !registry.is_null()
+    };
+    if !is_added {
+        return Err(fails("the server has no device".to_owned()));
+    }
+    locked(&SERVERS).push(endpoint.to_owned());
+    Ok(())
+}
+
+/// The addresses of the servers that are connected.
+pub fn servers() -> Vec<String> {
+    locked(&SERVERS).clone()
+}
+
+/// The servers that no longer accept a connection, or all if each of them does.
+pub(super) fn suspects() -> Vec<String> {
+    let all = servers();
+    let mut gone = all.clone();
+    gone.retain(|endpoint| connect(endpoint).is_err());
+    if gone.is_empty() { all } else { gone }
+}
+
+/// The connected server that this address is another name of.
+fn same_server(endpoint: &str) -> Option<String> {
+    let addresses = resolve(endpoint).ok()?;
+    let is_same = |known: &&String| {
+        resolve(known)
+            .is_ok_and(|of_known| addresses.iter().any(|address| of_known.contains(address)))
+    };
+    locked(&SERVERS).iter().find(is_same).cloned()
+}
+
+/// Checks that the server that answers is one that ggml can use: ggml itself would end the process.
+fn check(endpoint: &str) -> Result<(), String> {
+    let stream = connect(endpoint)?;
+    match hello(&stream) {
+        Ok([major, minor, _]) if major == PROTOCOL[0] && minor <= PROTOCOL[1] => Ok(()),
+        Ok([major, minor, patch]) => Err(format!(
+            "the server has version {major}.{minor}.{patch} of ggml's RPC protocol, this kl {}.{}: use a server of the llama.cpp that kl was built with",
+            PROTOCOL[0], PROTOCOL[1]
+        )),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(format!(
+                "the server does not answer within {} s: it serves one program at a time, so wait until no other uses it",
+                PATIENCE.as_secs()
+            ))
+        }
+        Err(error) => Err(format!(
+            "what answers is not a server of ggml's RPC protocol {}.{} ({error}): start llama.cpp's ggml-rpc-server there",
+            PROTOCOL[0], PROTOCOL[1]
+        )),
+    }
+}
+
+/// Opens a connection to a server.
+fn connect(endpoint: &str) -> Result<TcpStream, String> {
+    let addresses = resolve(endpoint)?;
+    let mut refused = String::new();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error.to_string(),
+        }
+    }
+    Err(format!(
+        "cannot be reached ({refused}): check the address, that llama.cpp's ggml-rpc-server runs there, and that no other program uses it"
+    ))
+}
+
+/// The addresses of a server. ggml splits at the first colon, and uses IPv4 only.
+fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
+    let wrong = || "is not HOST:PORT, such as 192.168.1.2:50052".to_owned();
+    let (host, port) = endpoint.split_once(':').ok_or_else(wrong)?;
+    if port.contains(':') {
+        return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".to_owned());
+    }
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    if host.is_empty() || port == 0 {
+        return Err(wrong());
+    }
+    let all = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("the host is not known ({error}): check its name"))?;
+    let addresses: Vec<_> = all.filter(SocketAddr::is_ipv4).collect();
+    if addresses.is_empty() {
+        return Err(
+            "the host has no IPv4 address, and ggml's RPC backend uses no other".to_owned(),
+        );
+    }
+    Ok(addresses)
+}
+
+/// Greets a server and returns its version of the protocol (`negotiate_hello` in `ggml-rpc.cpp`): a
+/// command, the length of what follows, and the abilities of the connection, of which none are
+/// needed; the answer has a length too, then three bytes of the version, and a padding.
+fn hello(mut stream: &TcpStream) -> io::Result<[u8; 3]> {
+    const HELLO: u8 = 14;
+    const ABILITIES: [u8; 24] = [0; 24];
+    const ANSWER_LENGTH: u64 = 4 + ABILITIES.len() as u64;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut request = vec![HELLO];
+    request.extend((ABILITIES.len() as u64).to_le_bytes());
+    request.extend(ABILITIES);
+    stream.write_all(&request)?;
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    if u64::from_le_bytes(length) != ANSWER_LENGTH {
+        return Err(io::Error::new(ErrorKind::InvalidData, "an unknown answer"));
+    }
+    let mut answer = [0; ANSWER_LENGTH as usize];
+    stream.read_exact(&mut answer)?;
+    let [major, minor, patch, ..] = answer;
+    Ok([major, minor, patch])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Checks a server that sends these bytes and then closes the connection.
+    fn check_answer(answer: Vec<u8>) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 33]).unwrap();
+            stream.write_all(&answer).unwrap();
+        });
+        let checked = check(&endpoint);
+        server.join().unwrap();
+        checked
+    }
+
+    fn answer(major: u8, minor: u8) -> Vec<u8> {
+        let mut answer = 28_u64.to_le_bytes().to_vec();
+        answer.extend([major, minor, 9, 0]);
+        answer.extend([0; 24]);
+        answer
+    }
+
+    #[test]
+    fn a_server_of_the_same_version_will_do() {
+        assert_eq!(check_answer(answer(7, 0)), Ok(()));
+        for (major, minor) in [(6, 0), (8, 0), (7, 1)] {
+            let error = check_answer(answer(major, minor)).unwrap_err();
+            let version = format!("the server has version {major}.{minor}.9 ");
+            assert!(error.starts_with(&version), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_server_is_refused() {
+        for answer in [b"".as_slice(), b"SSH-2.0-OpenSSH_9.2\r\n", &[28, 0, 0]] {
+            let error = check_answer(answer.to_vec()).unwrap_err();
+            assert!(error.starts_with("what answers is not a server"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_is_refused() {
+        for endpoint in [
+            "",
+            "host",
+            ":50052",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:x",
+        ] {
+            let error = resolve(endpoint).unwrap_err();
+            assert!(error.starts_with("is not HOST:PORT"), "{endpoint}: {error}");
+        }
+        for endpoint in ["[::1]:50052", "::1:50052"] {
+            let error = resolve(endpoint).unwrap_err();
+            assert!(error.contains("IPv4 only"), "{endpoint}: {error}");
+        }
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let error = connect(&port.to_string()).unwrap_err();
+        assert!(error.starts_with("cannot be reached"), "{error}");
     }
 }

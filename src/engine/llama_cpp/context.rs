@@ -14,7 +14,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::node::Node;
-use crate::engine::{ContextOptions, FlashAttention, ModelOptions};
+use super::params::context_params;
+use crate::engine::ContextOptions;
 use crate::lock::locked;
 
 unsafe extern "C" {
@@ -24,7 +25,7 @@ unsafe extern "C" {
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
-    /// Returns true if [`computed`](Self::computed) should see this tensor, which costs a little time.
+    /// Checks whether [`computed`](Self::computed) should see this tensor, which costs a little time.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
     /// Looks at a tensor that was computed. Returns whether to compute the rest of the graph, as far as
@@ -219,39 +220,6 @@ impl Drop for Context<'_> {
             unsafe { sys::llama_free(context.as_ptr()) }
         }
     }
-}
-
-/// llama.cpp's parameters of a context of a model that was loaded with `model`.
-pub(super) fn context_params(
-    options: &ContextOptions,
-    model: &ModelOptions,
-) -> sys::llama_context_params {
-    // SAFETY: returns plain values.
-    let mut params = unsafe { sys::llama_context_default_params() };
-    let (calls, n_seq) = (options.calls, options.n_seq.max(1));
-    params.n_ctx = options.n_ctx.saturating_mul(n_seq);
-    params.n_seq_max = n_seq;
-    // With one cache for all sequences, llama.cpp computes the tokens of a call in their order, so a
-    // window's stay together. Otherwise it would take a few of each sequence in turn.
-    params.kv_unified = n_seq > 1 && !options.has_own_caches;
-    params.n_batch = calls.most_tokens(params.n_ctx);
-    params.n_ubatch = match calls.is_equal {
-        true => params.n_batch,
-        false => calls.n_ubatch,
-    };
-    params.n_threads = options.threads as i32;
-    params.n_threads_batch = options.threads as i32;
-    params.flash_attn_type = match options.flash_attn {
-        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    };
-    params.type_k = options.type_k.0 as sys::ggml_type;
-    params.type_v = options.type_v.0 as sys::ggml_type;
-    params.offload_kqv = !model.no_kv_offload;
-    params.op_offload = !model.no_op_offload;
-    params.no_perf = true;
-    params
 }
 
 /// Shows a tensor: llama.cpp asks first whether it is wanted, and calls again when it is computed.

@@ -7,8 +7,8 @@ use kl_formats::{Calls, WindowSpec};
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context};
-use super::log::last_log_errors;
-use super::tap::Tap;
+use super::hidden_states::Tap;
+use super::messages::last_log_errors;
 use crate::engine::{Appended, Call, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
@@ -28,39 +28,15 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl LlamaCppDecoder<'_> {
-    /// Decodes the tokens of a call, and returns the rows of its scored positions. Without `wants_rows`,
-    /// the rows of a context that shows hidden states hold no logits.
-    fn rows_of_call(
-        &mut self,
-        window: &WindowSpec,
-        call: &Call,
-        wants_rows: bool,
-    ) -> Result<Vec<&[f32]>, EngineError> {
-        if let Some(tap) = &self.tap {
-            locked(tap).start(wants_rows);
-        }
-        let Range { start, end } = call.positions;
-        // The windows of a stream can be checked only here.
-        self.model.facts.check_window(end as u64)?;
-        if start == 0 {
-            self.context.clear();
-        }
-        let mut batch = Batch::default();
-        batch.push(0, &window.tokens, start..end, call.scored_start);
-        self.compute(batch, window.window, start)
-    }
-
     /// Forgets the tokens of a sequence from a position on.
     fn forget_from(&mut self, sequence: usize, position: usize) -> Result<(), EngineError> {
-        match self.context.forget(sequence, position) {
-            true => Ok(()),
-            false => {
-                let what = format!(
-                    "llama.cpp cannot forget the tokens of sequence {sequence} from position {position} on"
-                );
-                Err(EngineError::model(&self.model.facts.path, what))
-            }
+        if self.context.forget(sequence, position) {
+            return Ok(());
         }
+        let what = format!(
+            "llama.cpp cannot forget the tokens of sequence {sequence} from position {position} on"
+        );
+        Err(EngineError::model(&self.model.facts.path, what))
     }
 
     /// Computes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
@@ -126,15 +102,26 @@ impl Decoder for LlamaCppDecoder<'_> {
         let call = Call::of(window, self.calls, start);
         let groups = call.groups(window, self.calls);
         let (tap, path) = (self.tap.clone(), &self.model.facts.path);
-        let mut rows = self.rows_of_call(window, &call, wants_rows)?;
+        if let Some(tap) = &tap {
+            locked(tap).start(wants_rows);
+        }
+        let Range { start, end } = call.positions;
+        // The windows of a stream can be checked only here.
+        self.model.facts.check_window(end as u64)?;
+        if start == 0 {
+            self.context.clear();
+        }
+        let mut batch = Batch::default();
+        batch.push(0, &window.tokens, start..end, call.scored_start);
+        let mut rows = self.compute(batch, window.window, start)?;
         let mut states = Vec::new();
         if let Some(tap) = tap {
-            states = locked(&tap)
-                .take(&groups)
-                .map_err(|what| EngineError::NoStates {
-                    path: path.clone(),
-                    what,
-                })?;
+            let taken = locked(&tap).take(&groups);
+            states = taken.map_err(|what| EngineError::NoStates {
+                path: path.clone(),
+                what,
+            })?;
+            // They hold no logits.
             if !wants_rows {
                 rows.clear();
             }
@@ -176,12 +163,10 @@ impl Decoder for LlamaCppDecoder<'_> {
 
     fn forget(&mut self, sequence: usize) -> Result<(), EngineError> {
         self.company.take_if(|(of, _)| *of == sequence);
-        match self.n_seq {
-            1 => {
-                self.context.clear();
-                Ok(())
-            }
-            _ => self.forget_from(sequence, 0),
+        if self.n_seq == 1 {
+            self.context.clear();
+            return Ok(());
         }
+        self.forget_from(sequence, 0)
     }
 }

@@ -53,10 +53,10 @@ pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: both names end with NUL, and a registry lives as long as the process.
     unsafe {
         let registry = sys::ggml_backend_reg_by_name(backend.as_ptr());
-        match registry.is_null() {
-            true => std::ptr::null_mut(),
-            false => sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr()),
+        if registry.is_null() {
+            return std::ptr::null_mut();
         }
+        sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr())
     }
 }
 
@@ -168,7 +168,7 @@ impl GgmlDevice {
         unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) }
     }
 
-    /// Returns true if it is made up of several devices.
+    /// Checks whether it is made up of several devices.
     pub(super) fn is_made_up(self) -> bool {
         self.type_() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }

@@ -8,6 +8,33 @@ use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice};
 
+/// One of ggml's objects, which is freed when it is dropped.
+struct Owned<T> {
+    pointer: NonNull<T>,
+    free: unsafe extern "C" fn(*mut T),
+}
+
+impl<T> Owned<T> {
+    /// Takes an object over; `None` for null.
+    ///
+    /// # Safety
+    /// The pointer is null, or points to an object that `free` frees and nothing else does.
+    unsafe fn new(pointer: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+        NonNull::new(pointer).map(|pointer| Self { pointer, free })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` requires it, and nothing uses the object after this.
+        unsafe { (self.free)(self.as_ptr()) }
+    }
+}
+
 /// A matrix's type and size: `n_rows` rows of `n_embd` elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
@@ -18,15 +45,14 @@ pub(super) struct Matrix {
 
 impl Matrix {
     pub(super) fn of_f32(n_embd: i64, n_rows: i64) -> Self {
-        let kind = sys::GGML_TYPE_F32;
         Self {
-            kind,
+            kind: sys::GGML_TYPE_F32,
             n_embd,
             n_rows,
         }
     }
 
-    /// Returns true if a device can multiply a matrix like this, in this memory, with many states.
+    /// Checks whether a device can multiply a matrix like this, in this memory, with many states.
     pub(super) fn can_be_multiplied_by(self, device: GgmlDevice, memory: BufferType) -> bool {
         /// The number of states that llama.cpp asks for when it chooses a weight's memory.
         const N_STATES: i64 = 512;
@@ -49,7 +75,7 @@ impl Matrix {
 }
 
 /// Holds the descriptions of a few tensors and a graph, not their data.
-pub(super) struct Arena(NonNull<sys::ggml_context>);
+pub(super) struct Arena(Owned<sys::ggml_context>);
 
 impl Arena {
     /// Most tensors of an arena, and most of a graph, those of other arenas among them.
@@ -59,12 +85,12 @@ impl Arena {
         // SAFETY: no memory is passed, and the data of tensors lies elsewhere.
         unsafe {
             let graph = sys::ggml_graph_overhead_custom(Self::MAX_TENSORS, false);
-            NonNull::new(sys::ggml_init(sys::ggml_init_params {
+            let context = sys::ggml_init(sys::ggml_init_params {
                 mem_size: Self::MAX_TENSORS * sys::ggml_tensor_overhead() + graph,
                 mem_buffer: std::ptr::null_mut(),
                 no_alloc: true,
-            }))
-            .map(Self)
+            });
+            Owned::new(context, sys::ggml_free).map(Self)
         }
     }
 
@@ -86,21 +112,14 @@ impl Arena {
     }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_free(self.as_ptr()) }
-    }
-}
-
 /// A matrix in the memory of a device.
-pub(super) struct Weight {
+pub(super) struct DeviceMatrix {
     pub(super) tensor: NonNull<sys::ggml_tensor>,
-    buffer: NonNull<sys::ggml_backend_buffer>,
+    _buffer: Owned<sys::ggml_backend_buffer>,
     _arena: Arena,
 }
 
-impl Weight {
+impl DeviceMatrix {
     /// Takes memory for a matrix; `None` where there is too little.
     pub(super) fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
         let arena = Arena::new()?;
@@ -112,7 +131,7 @@ impl Weight {
             let buffer = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), bytes);
             let weight = Self {
                 tensor,
-                buffer: NonNull::new(buffer)?,
+                _buffer: Owned::new(buffer, sys::ggml_backend_buffer_free)?,
                 _arena: arena,
             };
             // The scheduler computes on the device that holds the weights.
@@ -146,42 +165,34 @@ impl Weight {
     }
 }
 
-impl Drop for Weight {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_backend_buffer_free(self.buffer.as_ptr()) }
-    }
-}
-
 /// Spreads a graph over devices that are ready to compute, the CPU last.
 pub(super) struct Scheduler {
-    inner: NonNull<sys::ggml_backend_sched>,
-    _backends: Vec<Backend>,
+    inner: Owned<sys::ggml_backend_sched>,
+    _backends: Vec<Owned<sys::ggml_backend>>,
 }
 
 impl Scheduler {
-    /// Starts the devices, of which the last must be the CPU; `None` if one does not start. With
+    /// Starts the devices, the CPU last; `None` if one does not start. With
     /// `op_offload`, GPUs may compute large batches where the weights lie in the CPU's memory.
     pub(super) fn new(devices: &[GgmlDevice], threads: u32, op_offload: bool) -> Option<Self> {
-        let backends = devices
-            .iter()
-            .map(|&device| Backend::start(device, threads));
-        let backends: Vec<Backend> = backends.collect::<Option<_>>()?;
-        let mut pointers: Vec<_> = backends.iter().map(|backend| backend.0.as_ptr()).collect();
+        let start = |&device| start_backend(device, threads);
+        let backends = devices.iter().map(start).collect::<Option<Vec<_>>>()?;
+        let mut pointers: Vec<_> = backends.iter().map(Owned::as_ptr).collect();
         // SAFETY: the backends are valid and outlive the scheduler, with the memory that each
         // prefers.
         let inner = unsafe {
-            sys::ggml_backend_sched_new(
+            let scheduler = sys::ggml_backend_sched_new(
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),
                 pointers.len() as i32,
                 Arena::MAX_TENSORS,
                 false,
                 op_offload,
-            )
+            );
+            Owned::new(scheduler, sys::ggml_backend_sched_free)?
         };
         Some(Self {
-            inner: NonNull::new(inner)?,
+            inner,
             _backends: backends,
         })
     }
@@ -191,35 +202,17 @@ impl Scheduler {
     }
 }
 
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_backend_sched_free(self.inner.as_ptr()) }
-    }
-}
-
-/// A device that is ready to compute.
-struct Backend(NonNull<sys::ggml_backend>);
-
-impl Backend {
-    fn start(device: GgmlDevice, threads: u32) -> Option<Self> {
-        // SAFETY: the device is valid, and a function of this name has this type.
-        unsafe {
-            let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
-            let backend = Self(NonNull::new(backend)?);
-            let function = device.function(c"ggml_backend_set_n_threads");
-            let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
-            if let Some(set_n_threads) = function {
-                set_n_threads(backend.0.as_ptr(), threads as i32);
-            }
-            Some(backend)
+/// Makes a device ready to compute.
+fn start_backend(device: GgmlDevice, threads: u32) -> Option<Owned<sys::ggml_backend>> {
+    // SAFETY: the device is valid, and a function of this name has this type.
+    unsafe {
+        let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
+        let backend = Owned::new(backend, sys::ggml_backend_free)?;
+        let function = device.function(c"ggml_backend_set_n_threads");
+        let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
+        if let Some(set_n_threads) = function {
+            set_n_threads(backend.as_ptr(), threads as i32);
         }
-    }
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this: the scheduler is dropped first.
-        unsafe { sys::ggml_backend_free(self.0.as_ptr()) }
+        Some(backend)
     }
 }

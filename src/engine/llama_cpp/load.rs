@@ -3,7 +3,6 @@
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
 use std::collections::HashSet;
-use std::ffi::CString;
 use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -13,12 +12,11 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use super::abort::while_loading;
 use super::device::{GgmlDevice, names};
 use super::exchange::disable_graph_reuse;
-use super::fit::fit;
-use super::log::last_log_errors;
-use super::model_params::ModelParams;
+use super::messages::{last_log_errors, while_loading};
+use super::params::{ModelParams, fit};
+use super::quantize::c_path;
 use super::{LlamaCpp, LlamaCppModel, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
@@ -41,11 +39,7 @@ impl<'b> LlamaCppModel<'b> {
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
 
-        let file = path.to_str().and_then(|text| CString::new(text).ok());
-        let file = file.ok_or_else(|| {
-            let what = "llama.cpp cannot open a path that is not valid Unicode: rename the file";
-            EngineError::model(path, what)
-        })?;
+        let file = c_path(path)?;
         if options.is_exchangeable {
             disable_graph_reuse();
         }
@@ -131,9 +125,11 @@ fn facts(
     let mut identity = header.identity();
     identity.size_bytes = Some(model.size());
     identity.n_params = Some(model.n_params());
-    let text = |token: LlamaToken| match token.0 < 0 {
-        true => String::new(),
-        false => String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned(),
+    let text = |token: LlamaToken| {
+        if token.0 < 0 {
+            return String::new();
+        }
+        String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
     ModelFacts {

@@ -1,52 +1,41 @@
 //! The engine's traits, implemented with llama.cpp.
 //!
-//! `load` places and loads a [`LlamaCppModel`] (`model`), with `model_params` and `fit`. `context` wraps
-//! llama.cpp's contexts, and `decoder` decodes windows with them.
+//! `load` places and loads a [`LlamaCppModel`] (`model`), with `params`. `context` wraps llama.cpp's
+//! contexts, and `decoder` decodes windows with them; `sampler` chooses tokens by chance.
 //!
-//! Hidden states: `probe` finds the output head in the graph of one token (`model_head`), and `tap`
-//! takes states out of the graphs of a window; both see a graph's tensors as `node` shows them.
-//! `head_product` computes rows from stored states with objects of `ggml`, where `head_placement` puts
-//! them.
+//! Hidden states: `hidden_states` finds the output head in the graph of one token and takes states out of
+//! the graphs of a window, whose tensors `node` shows. `head` computes rows from stored states with
+//! objects of `ggml`.
 //!
-//! `quantize` writes quantized files.
+//! `quantize` writes quantized files. `exchange` exchanges weights in memory for bytes that
+//! `quantized_rows` makes of the original's.
 //!
-//! Exchanged weights: `weights` finds those that can be exchanged, `quantized_rows` makes their bytes of
-//! the original's, and `exchange` keeps account of what lies in their memory.
-//!
-//! `backends` and `rpc` start what computes, `device` describes it, and `log` and `abort` receive the
-//! messages of llama.cpp and ggml. `sampler` chooses tokens by chance.
+//! `backends` starts what computes, `device` describes it, and `messages` receives what llama.cpp and ggml
+//! have to say.
 
-mod abort;
 mod backends;
 mod context;
 mod decoder;
 mod device;
 mod exchange;
-mod fit;
 mod ggml;
-mod head_placement;
-mod head_product;
+mod head;
+mod hidden_states;
 mod load;
-mod log;
+mod messages;
 mod model;
-mod model_head;
-mod model_params;
 mod node;
-mod probe;
+mod params;
 mod quantize;
 mod quantized_rows;
-mod rpc;
 mod sampler;
-mod tap;
 #[cfg(test)]
 mod tests;
-mod weights;
 
-pub use abort::on_abort;
+pub use backends::{on_wait, servers};
 pub use decoder::LlamaCppDecoder;
-pub use log::{follow_log, mlock_has_failed};
+pub use messages::{follow_log, mlock_has_failed, on_abort};
 pub use model::LlamaCppModel;
-pub use rpc::{on_wait, servers};
 pub use sampler::Sampler;
 
 use std::io::Read;
@@ -57,14 +46,13 @@ use kl_formats::{GgmlType, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
-use super::quantizer_rules::needs_imatrix;
+use super::quantizer::needs_imatrix;
 use super::{
     Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION, Layers,
     ModelOptions, Quantization,
 };
 use device::GgmlDevice;
-use head_placement::HeadPlacement;
-use head_product::HeadProduct;
+use head::{HeadPlacement, HeadProduct};
 use quantize::quantize;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -97,7 +85,7 @@ impl Engine for LlamaCpp {
         }
         endpoints
             .iter()
-            .try_for_each(|endpoint| rpc::add_server(endpoint))
+            .try_for_each(|endpoint| backends::add_server(endpoint))
     }
 
     fn backends(&self) -> Result<Vec<String>, EngineError> {

@@ -3,23 +3,20 @@
 use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, hex};
+use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
-use sha2::{Digest, Sha256};
 
+use super::backends::TURN;
 use super::context::{Context, Contexts, Watch};
 use super::device::GgmlDevice;
-use super::exchange::Exchanged;
-use super::head_product::HeadProduct;
-use super::log::last_log_errors;
-use super::probe::FoundHead;
-use super::rpc;
-use super::tap::Tap;
-use super::weights::Weight;
+use super::exchange::{Exchanged, Weight};
+use super::head::HeadProduct;
+use super::hidden_states::{FoundHead, Tap};
+use super::messages::last_log_errors;
 use super::{LlamaCpp, LlamaCppDecoder};
-use crate::engine::gguf::Gguf;
+use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens};
 
 /// A model that llama.cpp has loaded.
@@ -35,7 +32,7 @@ pub struct LlamaCppModel<'b> {
     pub(super) turn: Mutex<()>,
     pub(super) contexts: Mutex<Contexts>,
     /// The model's output head, once it was looked for.
-    pub(super) found_head: OnceLock<FoundHead>,
+    pub(super) found_head: OnceLock<Arc<FoundHead>>,
     /// SHA-256 of the head's matrix, once it was needed.
     pub(super) head_sha256: OnceLock<String>,
     /// The weights that can be exchanged, once they were looked for.
@@ -47,9 +44,11 @@ impl LlamaCppModel<'_> {
     /// Returns the lock that is held while one of the contexts decodes; devices of servers are
     /// shared by all models.
     pub(super) fn turn(&self) -> &Mutex<()> {
-        match self.gpus.iter().any(|gpu| gpu.kind() == DeviceKind::Remote) {
-            true => &rpc::TURN,
-            false => &self.turn,
+        let is_remote = |gpu: &GgmlDevice| gpu.kind() == DeviceKind::Remote;
+        if self.gpus.iter().any(is_remote) {
+            &TURN
+        } else {
+            &self.turn
         }
     }
 
@@ -128,11 +127,12 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
-        let tap = match options.shows_states {
-            true => Some(Tap::new(self.found_head()?)),
-            false => None,
+        let tap = if options.shows_states {
+            let tap = Tap::new(self.found_head()?.clone());
+            Some(Arc::new(Mutex::new(tap)))
+        } else {
+            None
         };
-        let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
         Ok(LlamaCppDecoder {
             context: self.context(options, tap.clone())?,
             calls: options.calls,
@@ -145,13 +145,11 @@ impl Model for LlamaCppModel<'_> {
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {
         let (head, tensor) = (self.found_head()?, self.head_tensor()?);
-        let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
-        let kind = kind.ok_or_else(|| {
+        let Some(kind) = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights) else {
             let id = head.type_id;
-            self.no_states(&format!(
-                "its head has ggml's type {id}, which kl does not know"
-            ))
-        })?;
+            let what = format!("its head has ggml's type {id}, which kl does not know");
+            return Err(self.no_states(&what));
+        };
         Ok(States {
             n_embd: head.n_embd,
             state_type: Float::F32,
@@ -172,29 +170,16 @@ impl Model for LlamaCppModel<'_> {
         if let Some(sha256) = self.head_sha256.get() {
             return Ok(sha256.clone());
         }
-        let mut tensor = self.header.open(self.head_tensor()?)?;
-        let (mut hash, mut piece) = (Sha256::new(), Vec::new());
-        loop {
-            piece.clear();
-            let read = tensor.by_ref().take(1 << 20).read_to_end(&mut piece);
-            read.map_err(|error| {
-                EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
-            })?;
-            if piece.is_empty() {
-                let sha256 = || hex(&hash.finalize());
-                return Ok(self.head_sha256.get_or_init(sha256).clone());
-            }
-            hash.update(&piece);
-        }
+        let sha256 = sha256_of(self.header.open(self.head_tensor()?)?).map_err(|error| {
+            EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
+        })?;
+        Ok(self.head_sha256.get_or_init(|| sha256).clone())
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         let tensor = self.header.open(self.head_tensor()?)?;
-        let values = self
-            .found_head()?
-            .then
-            .iter()
-            .flat_map(|(_, values)| values);
+        let steps = self.found_head()?.then.iter();
+        let values = steps.flat_map(|(_, values)| values);
         let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         Ok(Box::new(tensor.chain(Cursor::new(values))))
     }

@@ -40,7 +40,7 @@ impl ModelTensor {
         i64::from(tensor.type_) as u32
     }
 
-    /// Returns true if another type needs no more memory than this one's contents.
+    /// Checks whether another type needs no more memory than this one's contents.
     pub(super) fn has_room_for(self, kind: GgmlType, original: GgmlType) -> bool {
         // SAFETY: the tensor is valid, and so is its buffer; the descriptions exist during the call.
         let bytes = |kind: GgmlType| unsafe {
@@ -155,7 +155,7 @@ impl<'g> Node<'g> {
         original(&name).unwrap_or(&name).to_owned()
     }
 
-    /// Returns true if it was copied for another device.
+    /// Checks whether it was copied for another device.
     pub(super) fn is_copy(self) -> bool {
         original(&self.own_name().to_string_lossy()).is_some()
     }

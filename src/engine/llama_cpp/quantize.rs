@@ -7,11 +7,10 @@ use std::ptr;
 
 use llama_cpp_sys_2 as sys;
 
-use super::abort::while_loading;
 use super::inspect;
-use super::log::last_log_errors;
+use super::messages::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
-use crate::engine::quantizer_rules::{file_type, n_dims, needs_imatrix};
+use crate::engine::quantizer::{file_type, n_dims, needs_imatrix};
 use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 
 /// Writes the file, after a check of all that the quantizer would abort on.
@@ -35,12 +34,13 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     params.ftype = file_type(&blueprint.tensors, quantization.mixture).id as _;
     // `Blueprint` lets no type but q8_0 be quantized again.
     params.allow_requantize = true;
-    let types = Types::new(quantization, &blueprint)?;
-    params.tt_overrides = types.overrides.as_ptr();
-    let importance = quantization.imatrix.map(Importance::new).transpose()?;
-    if let Some(importance) = &importance {
-        params.imatrix = importance.entries.as_ptr();
-        params.kv_overrides = importance.pairs.as_ptr();
+    let (types, _patterns) = types(quantization, &blueprint)?;
+    params.tt_overrides = types.as_ptr();
+    let entries = quantization.imatrix.map(entries).transpose()?;
+    let pairs = quantization.imatrix.map(pairs);
+    if let (Some((entries, _)), Some(pairs)) = (&entries, &pairs) {
+        params.imatrix = entries.as_ptr();
+        params.kv_overrides = pairs.as_ptr();
     }
     let (from, to) = (c_path(input)?, c_path(output)?);
     // Errors that an earlier model left in the log are not this one's.
@@ -49,18 +49,17 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     // llama.cpp wants them to, outlive the call.
     let call =
         || unsafe { sys::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params) };
-    match while_loading(input, call) {
-        0 => Ok(()),
-        _ => {
-            let reason = last_log_errors();
-            // The C++ library's words for a failed write.
-            let what = match reason.contains("iostream") {
-                true => format!("cannot write {}: is the disk full?", output.display()),
-                false => format!("llama.cpp's quantizer refuses it: {reason}"),
-            };
-            Err(EngineError::model(input, what))
-        }
+    if while_loading(input, call) == 0 {
+        return Ok(());
     }
+    let reason = last_log_errors();
+    // The C++ library's words for a failed write.
+    let what = if reason.contains("iostream") {
+        format!("cannot write {}: is the disk full?", output.display())
+    } else {
+        format!("llama.cpp's quantizer refuses it: {reason}")
+    };
+    Err(EngineError::model(input, what))
 }
 
 /// Refuses a mixture or an importance matrix that does not suit the original.
@@ -110,35 +109,28 @@ fn check(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<(), E
     Ok(())
 }
 
-/// The type of each tensor that the quantizer may change, as it wants them: those that are not in the
-/// mixture too, since it would choose one for them.
-struct Types {
-    /// The overrides, and one without a pattern.
-    overrides: Vec<sys::llama_model_tensor_override>,
-    _patterns: Vec<CString>,
-}
-
-impl Types {
-    fn new(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<Self, EngineError> {
-        let (mut overrides, mut patterns) = (Vec::new(), Vec::new());
-        for tensor in blueprint.tensors.iter().filter(|t| n_dims(&t.shape) > 1) {
-            let kind = quantization.mixture.get(&tensor.name);
-            let pattern = c_string(quantization.input, &tensor_pattern(&tensor.name))?;
-            overrides.push(sys::llama_model_tensor_override {
-                pattern: pattern.as_ptr(),
-                type_: kind.unwrap_or(&tensor.kind).id as _,
-            });
-            patterns.push(pattern);
-        }
-        overrides.push(sys::llama_model_tensor_override {
-            pattern: ptr::null(),
-            type_: sys::GGML_TYPE_COUNT,
+/// The type of each tensor that the quantizer may change, as it wants them, and one without a pattern:
+/// those that are not in the mixture too, since it would choose one for them. The patterns that they point
+/// to come with them.
+fn types(
+    quantization: &Quantization<'_>,
+    blueprint: &Blueprint,
+) -> Result<(Vec<sys::llama_model_tensor_override>, Vec<CString>), EngineError> {
+    let (mut types, mut patterns) = (Vec::new(), Vec::new());
+    for tensor in blueprint.tensors.iter().filter(|t| n_dims(&t.shape) > 1) {
+        let kind = quantization.mixture.get(&tensor.name);
+        let pattern = c_string(quantization.input, &tensor_pattern(&tensor.name))?;
+        types.push(sys::llama_model_tensor_override {
+            pattern: pattern.as_ptr(),
+            type_: kind.unwrap_or(&tensor.kind).id as _,
         });
-        Ok(Self {
-            overrides,
-            _patterns: patterns,
-        })
+        patterns.push(pattern);
     }
+    types.push(sys::llama_model_tensor_override {
+        pattern: ptr::null(),
+        type_: sys::GGML_TYPE_COUNT,
+    });
+    Ok((types, patterns))
 }
 
 /// The regular expression (ECMAScript) that matches this name and no other.
@@ -153,60 +145,50 @@ pub(super) fn tensor_pattern(name: &str) -> String {
     pattern + "$"
 }
 
-/// An importance matrix as the quantizer wants it, and the pairs that name it.
-struct Importance<'i> {
-    /// The entries, and one without a name.
-    entries: Vec<sys::llama_model_imatrix_data>,
-    /// The pairs, and one without a key.
-    pairs: Vec<sys::llama_model_kv_override>,
-    _names: Vec<CString>,
-    _imatrix: &'i Imatrix,
+/// The entries of an importance matrix as the quantizer wants them, and one without a name. They point to
+/// the matrix, and to the names that come with them.
+fn entries(
+    imatrix: &Imatrix,
+) -> Result<(Vec<sys::llama_model_imatrix_data>, Vec<CString>), EngineError> {
+    let (mut entries, mut names) = (Vec::new(), Vec::new());
+    for (name, values) in imatrix.entries() {
+        let name = c_string(&imatrix.path, name)?;
+        entries.push(sys::llama_model_imatrix_data {
+            name: name.as_ptr(),
+            data: values.as_ptr(),
+            size: values.len(),
+        });
+        names.push(name);
+    }
+    entries.push(sys::llama_model_imatrix_data {
+        name: ptr::null(),
+        data: ptr::null(),
+        size: 0,
+    });
+    Ok((entries, names))
 }
 
-impl<'i> Importance<'i> {
-    fn new(imatrix: &'i Imatrix) -> Result<Self, EngineError> {
-        let (mut entries, mut names) = (Vec::new(), Vec::new());
-        for (name, values) in imatrix.entries() {
-            let name = c_string(&imatrix.path, name)?;
-            entries.push(sys::llama_model_imatrix_data {
-                name: name.as_ptr(),
-                data: values.as_ptr(),
-                size: values.len(),
-            });
-            names.push(name);
-        }
-        entries.push(sys::llama_model_imatrix_data {
-            name: ptr::null(),
-            data: ptr::null(),
-            size: 0,
-        });
-        let pairs = imatrix.pairs().into_iter();
-        let mut pairs: Vec<_> = pairs.map(|(key, value)| pair(key, &value)).collect();
-        pairs.push(pair("", &PairValue::Number(0)));
-        Ok(Self {
-            entries,
-            pairs,
-            _names: names,
-            _imatrix: imatrix,
-        })
-    }
+/// The pairs that name an importance matrix, and one without a key.
+fn pairs(imatrix: &Imatrix) -> Vec<sys::llama_model_kv_override> {
+    let pairs = imatrix.pairs().into_iter();
+    let end = pair("", &PairValue::Number(0));
+    pairs
+        .map(|(key, value)| pair(key, &value))
+        .chain([end])
+        .collect()
 }
 
 fn pair(key: &str, value: &PairValue) -> sys::llama_model_kv_override {
     use sys::llama_model_kv_override__bindgen_ty_1 as Value;
     let (tag, value) = match value {
-        PairValue::Number(number) => (
-            sys::LLAMA_KV_OVERRIDE_TYPE_INT,
-            Value {
-                val_i64: (*number).into(),
-            },
-        ),
-        PairValue::Text(text) => (
-            sys::LLAMA_KV_OVERRIDE_TYPE_STR,
-            Value {
-                val_str: chars(text),
-            },
-        ),
+        PairValue::Number(number) => {
+            let val_i64 = (*number).into();
+            (sys::LLAMA_KV_OVERRIDE_TYPE_INT, Value { val_i64 })
+        }
+        PairValue::Text(text) => {
+            let val_str = chars(text);
+            (sys::LLAMA_KV_OVERRIDE_TYPE_STR, Value { val_str })
+        }
     };
     sys::llama_model_kv_override {
         tag,
@@ -232,7 +214,8 @@ fn c_string(path: &Path, name: &str) -> Result<CString, EngineError> {
     })
 }
 
-fn c_path(path: &Path) -> Result<CString, EngineError> {
+/// The path of a model, for llama.cpp.
+pub(super) fn c_path(path: &Path) -> Result<CString, EngineError> {
     let text = path.to_str().and_then(|text| CString::new(text).ok());
     text.ok_or_else(|| {
         let what = "llama.cpp cannot open a path that is not valid Unicode: rename the file";

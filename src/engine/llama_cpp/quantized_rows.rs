@@ -26,17 +26,6 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Makes this many bytes of them.
-    fn resize(&mut self, n: usize) -> Result<(), String> {
-        let n_words = n.div_ceil(size_of::<u64>());
-        let more = n_words.saturating_sub(self.words.len());
-        let reserved = self.words.try_reserve_exact(more);
-        reserved.map_err(|_| format!("not enough memory for {n} bytes"))?;
-        self.words.resize(n_words, 0);
-        self.n = n;
-        Ok(())
-    }
-
     pub(super) fn get(&self) -> &[u8] {
         &cast_slice(&self.words)[..self.n]
     }
@@ -95,8 +84,7 @@ impl<'m> OriginalRows<'m> {
     /// A file that cannot be read any more, or too little memory.
     pub(super) fn read(&self) -> Result<Bytes, EngineError> {
         let mut bytes = Bytes::default();
-        let n_bytes = self.row_bytes * self.n_rows * self.n_experts;
-        bytes.resize(n_bytes).map_err(|what| self.fault(what))?;
+        self.resize(&mut bytes, self.row_bytes * self.n_rows * self.n_experts)?;
         let mut file = self.header.open(self.tensor)?;
         file.read_exact(bytes.get_mut())
             .map_err(|error| self.unreadable(&error))?;
@@ -115,15 +103,13 @@ impl<'m> OriginalRows<'m> {
         let row_bytes = self.row_bytes(kind).unwrap_or_default();
         let all_rows = self.n_rows * self.n_experts;
         let (mut slab, mut quantized) = (Bytes::default(), Bytes::default());
-        let resized = quantized.resize(row_bytes * all_rows);
-        resized.map_err(|what| self.fault(what))?;
+        self.resize(&mut quantized, row_bytes * all_rows)?;
         let rows_of_slab = (SLAB_BYTES / self.row_bytes).max(1);
         let mut file = self.header.open(self.tensor)?;
         let slabs = quantized.get_mut().chunks_mut(row_bytes * rows_of_slab);
         for (i, quantized) in slabs.enumerate() {
             let n_rows = quantized.len() / row_bytes;
-            let resized = slab.resize(n_rows * self.row_bytes);
-            resized.map_err(|what| self.fault(what))?;
+            self.resize(&mut slab, n_rows * self.row_bytes)?;
             file.read_exact(slab.get_mut())
                 .map_err(|error| self.unreadable(&error))?;
             let rows_of_piece = (PIECE_ELEMENTS / self.n_columns).max(1);
@@ -146,7 +132,7 @@ impl<'m> OriginalRows<'m> {
         Ok(quantized)
     }
 
-    /// Quantizes some rows, which may be of several experts. Returns true if all numbers are finite.
+    /// Quantizes some rows, which may be of several experts, and returns whether all numbers are finite.
     fn quantize_piece(
         &self,
         kind: GgmlType,
@@ -194,8 +180,7 @@ impl<'m> OriginalRows<'m> {
         // Of each type the squared errors, and then the squared weights.
         let mut sums = vec![0.0; kinds.len() + 1];
         for rows in rows.chunks((SLAB_BYTES / self.row_bytes).max(1)) {
-            let resized = slab.resize(rows.len() * self.row_bytes);
-            resized.map_err(|what| self.fault(what))?;
+            self.resize(&mut slab, rows.len() * self.row_bytes)?;
             for (&row, bytes) in rows.iter().zip(slab.get_mut().chunks_mut(self.row_bytes)) {
                 file.seek(SeekFrom::Start(row as u64 * self.row_bytes as u64))
                     .and_then(|_| file.read_exact(bytes))
@@ -216,10 +201,7 @@ impl<'m> OriginalRows<'m> {
             }
         }
         let weights = sums.pop().unwrap_or_default();
-        let relative = |error: f64| match error {
-            0.0 => 0.0,
-            error => error / weights,
-        };
+        let relative = |error: f64| if error == 0.0 { 0.0 } else { error / weights };
         Ok(sums.into_iter().map(relative).collect())
     }
 
@@ -243,8 +225,7 @@ impl<'m> OriginalRows<'m> {
         let (mut quantized, mut back) = (Bytes::default(), vec![0.0; self.n_columns]);
         let mut sums = Vec::with_capacity(kinds.len() + 1);
         for &kind in kinds {
-            let resized = quantized.resize(self.row_bytes(kind).unwrap_or_default());
-            resized.map_err(|what| self.fault(what))?;
+            self.resize(&mut quantized, self.row_bytes(kind).unwrap_or_default())?;
             let bytes = quantized.get_mut();
             if !quantize(kind, self.n_columns, &weights, importances, bytes) {
                 return Err(self.not_finite(kind));
@@ -254,6 +235,17 @@ impl<'m> OriginalRows<'m> {
         }
         sums.push(sum_of(&|i| weights[i]));
         Ok(sums)
+    }
+
+    /// Makes this many bytes of `bytes`.
+    fn resize(&self, bytes: &mut Bytes, n: usize) -> Result<(), EngineError> {
+        let n_words = n.div_ceil(size_of::<u64>());
+        let more = n_words.saturating_sub(bytes.words.len());
+        let reserved = bytes.words.try_reserve_exact(more);
+        reserved.map_err(|_| self.fault(format!("not enough memory for {n} bytes")))?;
+        bytes.words.resize(n_words, 0);
+        bytes.n = n;
+        Ok(())
     }
 
     fn of_expert<'i>(&self, importances: Option<&'i [f32]>, expert: usize) -> Option<&'i [f32]> {
@@ -292,7 +284,7 @@ fn to_f32(kind: GgmlType, rows: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Quantizes rows. Returns true if all numbers in them are finite.
+/// Quantizes rows, and returns whether all numbers in them are finite.
 fn quantize(
     kind: GgmlType,
     n_columns: usize,

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::engine::GpuLayers;
-use crate::engine::llama_cpp::fit::Extra;
-use crate::engine::llama_cpp::model_params::{END_OF_OVERRIDES, ModelParams};
+use crate::engine::llama_cpp::params::Extra;
+use crate::engine::llama_cpp::params::{END_OF_OVERRIDES, ModelParams};
 
 fn refused(options: &ModelOptions) -> String {
     hush();

@@ -9,7 +9,7 @@ use super::super::quantize::tensor_pattern;
 use super::quantizer_rules::{MODELS, keys, kind, made};
 use super::*;
 use crate::engine::file_type;
-use crate::engine::gguf::made::{I32, Model, U16, U32};
+use crate::engine::gguf::tests::made::{I32, Model, U16, U32};
 
 /// All tensors that the quantizer changes, at one of these types after the other, where they can have it.
 fn mixture(blueprint: &Blueprint, kinds: &[&str], imatrix: Option<&Imatrix>) -> Mixture {

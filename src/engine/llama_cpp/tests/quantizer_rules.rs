@@ -4,8 +4,8 @@ use std::fs;
 
 use super::*;
 use crate::engine::gguf;
-use crate::engine::gguf::made::{ARRAY, F32, Model, STRING, U32, string, words};
-use crate::engine::quantizer_rules::changes;
+use crate::engine::gguf::tests::made::{ARRAY, F32, Model, STRING, U32, string, words};
+use crate::engine::quantizer::changes;
 
 pub(super) const MODELS: [&str; 10] = [
     "tiny-f16.gguf",

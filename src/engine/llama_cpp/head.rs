@@ -1,5 +1,5 @@
 //! Computes rows from hidden states: ggml multiplies an output head with them as llama.cpp does in its
-//! own graph.
+//! own graph, on the device where llama.cpp would put it.
 
 use std::io::{self, ErrorKind, Read};
 use std::marker::PhantomData;
@@ -8,12 +8,11 @@ use std::ptr::NonNull;
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
-use super::device::GgmlDevice;
-use super::ggml::{Arena, Matrix, Scheduler, Weight};
-use super::head_placement::{HeadPlacement, Place};
-use super::log::last_log_errors;
+use super::backends::TURN;
+use super::device::{BufferType, GgmlDevice};
+use super::ggml::{Arena, DeviceMatrix, Matrix, Scheduler};
+use super::messages::last_log_errors;
 use super::node::ModelTensor;
-use super::rpc;
 use crate::engine::{DeviceKind, EngineError, Head};
 use crate::lock::locked;
 
@@ -30,9 +29,9 @@ pub(super) struct HeadProduct<'m> {
     n_vocab: usize,
     /// The matrix: a model's, or that of `own`.
     matrix: NonNull<sys::ggml_tensor>,
-    own: Option<Weight>,
+    own: Option<DeviceMatrix>,
     /// The steps that follow the product, with the values of each step that has some.
-    steps: Vec<(HeadStep, Option<Weight>)>,
+    steps: Vec<(HeadStep, Option<DeviceMatrix>)>,
     device: GgmlDevice,
     graph: Option<Graph>,
     scheduler: Scheduler,
@@ -87,20 +86,18 @@ impl<'m> HeadProduct<'m> {
                 (own.tensor, Some(own))
             }
         };
-        let steps = states.then.iter();
-        let steps = steps.map(|&step| {
-            Ok((
-                step,
-                read_values(step, matrix.n_rows, place.device, section)?,
-            ))
-        });
+        let mut steps = Vec::with_capacity(states.then.len());
+        for &step in &states.then {
+            let values = read_values(step, matrix.n_rows, place.device, section)?;
+            steps.push((step, values));
+        }
         let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload)
             .ok_or_else(|| fault(format!("ggml does not start: {}", last_log_errors())))?;
         Ok(Self {
             n_embd: matrix.n_embd as usize,
             n_vocab: matrix.n_rows as usize,
             matrix: tensor,
-            steps: steps.collect::<Result<_, EngineError>>()?,
+            steps,
             device: place.device,
             graph: None,
             scheduler,
@@ -167,8 +164,8 @@ impl Head for HeadProduct<'_> {
             return Ok(&[]);
         }
         let n_logits = n * self.n_vocab;
-        let turn = || locked(&rpc::TURN);
-        let _turn = (self.device.kind() == DeviceKind::Remote).then(turn);
+        let is_remote = self.device.kind() == DeviceKind::Remote;
+        let _turn = is_remote.then(|| locked(&TURN));
         let graph = match self.graph.take().filter(|graph| graph.n == n) {
             Some(graph) => graph,
             None => self.build(n)?,
@@ -240,20 +237,23 @@ fn read_matrix(
     matrix: Matrix,
     place: &Place,
     section: &mut dyn Read,
-) -> Result<Weight, EngineError> {
-    let mut weight = Weight::allocate(matrix, place.memory).ok_or_else(|| {
+) -> Result<DeviceMatrix, EngineError> {
+    let mut weight = DeviceMatrix::allocate(matrix, place.memory).ok_or_else(|| {
         let (device, reason) = (place.device.name(), last_log_errors());
         fault(format!("no memory for it on {device}: {reason}"))
     })?;
-    let piece_bytes = match place.is_reordered {
-        true => usize::MAX,
-        false => PIECE_BYTES,
+    let piece_bytes = if place.is_reordered {
+        usize::MAX
+    } else {
+        PIECE_BYTES
     };
-    let filled = weight.fill(section, piece_bytes);
-    filled.map(|()| weight).map_err(|error| match error.kind() {
-        ErrorKind::OutOfMemory => fault(format!("no memory to read it: {error}")),
-        _ => EngineError::ReadHead(error),
-    })
+    match weight.fill(section, piece_bytes) {
+        Ok(()) => Ok(weight),
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+            Err(fault(format!("no memory to read it: {error}")))
+        }
+        Err(error) => Err(EngineError::ReadHead(error)),
+    }
 }
 
 /// Reads the values of a step, if it has some.
@@ -262,7 +262,7 @@ fn read_values(
     n_vocab: i64,
     device: GgmlDevice,
     section: &mut dyn Read,
-) -> Result<Option<Weight>, EngineError> {
+) -> Result<Option<DeviceMatrix>, EngineError> {
     let n_values = i64::from(step.n_values());
     if n_values == 0 {
         return Ok(None);
@@ -271,11 +271,76 @@ fn read_values(
         let what = format!("a step has {n_values} values for {n_vocab} entries");
         return Err(fault(what));
     }
-    let memory = device.buffer_type();
-    let place = Place {
-        device,
-        memory: memory.ok_or_else(|| fault(format!("{} has no memory", device.name())))?,
-        is_reordered: false,
-    };
+    let place =
+        Place::plain(device).ok_or_else(|| fault(format!("{} has no memory", device.name())))?;
     read_matrix(Matrix::of_f32(n_values, 1), &place, section).map(Some)
+}
+
+/// The devices that an output head may lie on and be computed by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeadPlacement {
+    /// The GPUs that may compute it.
+    pub(super) gpus: Vec<GgmlDevice>,
+    /// The GPU whose memory holds it; `None` for the CPU's.
+    pub(super) home: Option<GgmlDevice>,
+    /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
+    pub(super) no_op_offload: bool,
+}
+
+/// The memory for a matrix, and the device that multiplies it there.
+pub(super) struct Place {
+    pub(super) device: GgmlDevice,
+    pub(super) memory: BufferType,
+    /// True if its kernels want the weights in another order, so that all of them are written at once.
+    pub(super) is_reordered: bool,
+}
+
+impl Place {
+    /// A device's own memory.
+    fn plain(device: GgmlDevice) -> Option<Self> {
+        device.buffer_type().map(|memory| Self {
+            device,
+            memory,
+            is_reordered: false,
+        })
+    }
+}
+
+impl HeadPlacement {
+    /// The first memory that can hold a matrix to multiply with (`make_cpu_buft_list`,
+    /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
+    pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
+        let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
+        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator);
+        let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
+        let libraries = libraries
+            .filter_map(Place::plain)
+            .filter(|place| Some(place.memory) != of_cpu);
+        // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
+        // mapped, as it is by default, uses the CPU's plain memory in its place.
+        let mut hosts = (self.gpus.iter()).filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
+        let is_hosted =
+            (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
+        let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
+            let memories = device.extra_buffer_types().into_iter();
+            memories.map(move |memory| Place {
+                device,
+                memory,
+                is_reordered: true,
+            })
+        });
+        let mut places = (self.home.and_then(Place::plain).into_iter())
+            .chain(libraries)
+            .chain(reordered)
+            .chain(cpus().filter_map(Place::plain));
+        places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
+    }
+
+    /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
+    pub(super) fn devices(&self) -> Vec<GgmlDevice> {
+        let mut devices = self.gpus.clone();
+        devices.extend(GgmlDevice::of_kind(DeviceKind::Accelerator));
+        devices.extend(GgmlDevice::of_kind(DeviceKind::Cpu).take(1));
+        devices
+    }
 }

@@ -1,13 +1,19 @@
-//! Converts the options that a user gives to llama.cpp's parameters of a model, and back.
+//! llama.cpp's parameters of a model and of its contexts, made of the options that a user gives; and `-ngl
+//! auto`, which fits them to the memory that the devices have free.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::sync::Mutex;
 
 use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice, names};
+use super::messages::last_log_errors;
 use crate::engine::{
-    DeviceKind, EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit,
+    ContextOptions, DeviceKind, EngineError, FlashAttention, GpuLayers, ModelOptions, Room,
+    SecondModel, SplitMode, TensorOverride, TensorSplit,
 };
+use crate::lock::locked;
 
 /// llama.cpp's parameters of a model, with all that they point to.
 pub(super) struct ModelParams {
@@ -136,10 +142,7 @@ impl ModelParams {
         if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
-        options.n_gpu_layers = GpuLayers::Count(match n_gpus {
-            0 => 0,
-            _ => n.min(n_layers),
-        });
+        options.n_gpu_layers = GpuLayers::Count(if n_gpus == 0 { 0 } else { n.min(n_layers) });
         if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.0.is_empty() {
             let mut split = self.tensor_split.clone();
             split.truncate(n_gpus);
@@ -181,16 +184,155 @@ pub(super) const END_OF_OVERRIDES: sys::llama_model_tensor_buft_override =
 /// The memory of a device, by the name of either.
 fn memory_named(name: &str) -> Result<BufferType, EngineError> {
     let devices = GgmlDevice::all();
-    let mut of_devices = devices
-        .iter()
-        .filter_map(|device| Some((device.name(), device.buffer_type()?)));
-    of_devices
-        .find(|(device, memory)| device == name || memory.name() == name)
-        .map(|(_, memory)| memory)
-        .ok_or_else(|| {
-            let known = names(&devices).join(", ");
-            EngineError::Setup(format!(
-                "--override-tensor: no device '{name}': available are {known}"
-            ))
-        })
+    let named = |device: &GgmlDevice| {
+        let memory = device.buffer_type()?;
+        (device.name() == name || memory.name() == name).then_some(memory)
+    };
+    devices.iter().find_map(named).ok_or_else(|| {
+        let known = names(&devices).join(", ");
+        EngineError::Setup(format!(
+            "--override-tensor: no device '{name}': available are {known}"
+        ))
+    })
+}
+
+/// llama.cpp's parameters of a context of a model that was loaded with `model`.
+pub(super) fn context_params(
+    options: &ContextOptions,
+    model: &ModelOptions,
+) -> sys::llama_context_params {
+    // SAFETY: returns plain values.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    let (calls, n_seq) = (options.calls, options.n_seq.max(1));
+    params.n_ctx = options.n_ctx.saturating_mul(n_seq);
+    params.n_seq_max = n_seq;
+    // With one cache for all sequences, llama.cpp computes the tokens of a call in their order, so a
+    // window's stay together. Otherwise it would take a few of each sequence in turn.
+    params.kv_unified = n_seq > 1 && !options.has_own_caches;
+    params.n_batch = calls.most_tokens(params.n_ctx);
+    params.n_ubatch = if calls.is_equal {
+        params.n_batch
+    } else {
+        calls.n_ubatch
+    };
+    params.n_threads = options.threads as i32;
+    params.n_threads_batch = options.threads as i32;
+    params.flash_attn_type = match options.flash_attn {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    };
+    params.type_k = options.type_k.0 as sys::ggml_type;
+    params.type_v = options.type_v.0 as sys::ggml_type;
+    params.offload_kqv = !model.no_kv_offload;
+    params.op_offload = !model.no_op_offload;
+    params.no_perf = true;
+    params
+}
+
+/// The memory that is to stay free on each device: llama.cpp's default.
+const MARGIN_BYTES: usize = 1 << 30;
+
+/// `common_fit_extra_model` of llama.cpp's `common/fit.h`, whose bindings lack it.
+#[repr(C)]
+pub(super) struct Extra {
+    pub(super) path_model: *const c_char,
+    pub(super) mparams: *mut sys::llama_model_params,
+    pub(super) cparams: *mut sys::llama_context_params,
+    pub(super) shares_model: bool,
+}
+
+/// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
+/// besides it (`room`) leave a margin on each device. llama.cpp loads the model several times
+/// for this, without its weights.
+///
+/// # Errors
+/// If the model cannot be fitted with the placement that the user wants.
+pub(super) fn fit(
+    path: &Path,
+    file: &CStr,
+    params: &mut ModelParams,
+    options: &ModelOptions,
+    room: &Room,
+) -> Result<(), EngineError> {
+    /// llama.cpp swaps its global log while it measures.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = locked(&ONE_AT_A_TIME);
+
+    let no_fit = |why: &str| {
+        let what = format!(
+            "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
+        );
+        EngineError::model(path, what)
+    };
+    if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
+        return Err(no_fit(
+            "llama.cpp fits no model that -sm row or tensor splits",
+        ));
+    }
+    let mut own = context_params(&room.context, options);
+    let mut second_model = params.raw;
+    let (second_file, mut second_context) = match &room.second_model {
+        Some(SecondModel {
+            path,
+            n_gpu_layers,
+            context,
+        }) => {
+            if let GpuLayers::Count(n) = *n_gpu_layers {
+                second_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+            }
+            let file = path.to_str().and_then(|path| CString::new(path).ok());
+            (file, context_params(context, options))
+        }
+        None => (None, own),
+    };
+    let mut extra = Extra {
+        path_model: second_file.as_deref().unwrap_or(file).as_ptr(),
+        mparams: &raw mut second_model,
+        cparams: &raw mut second_context,
+        // Of the second context of this model, only what it adds is counted.
+        shares_model: second_file.is_none(),
+    };
+    let wants_extra = second_file.is_some() || room.n_contexts > 1;
+    // llama.cpp takes one extra: if that is the second model, the margin covers second contexts.
+    let n_margins = if second_file.is_some() {
+        room.n_contexts.max(1) as usize
+    } else {
+        1
+    };
+    // SAFETY: plain values.
+    let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
+    let mut margins = vec![MARGIN_BYTES * n_margins; params.tensor_split.len()];
+    let mut overrides = vec![END_OF_OVERRIDES; max_overrides];
+    // SAFETY: all pointers are valid during the call: the lists of the model's parameters lie in
+    // `params`, which outlives it. Proportions and margins have an element for each device, and the
+    // list of overrides is as long as llama.cpp wants it. What it writes into that are patterns that
+    // live as long as the process.
+    let status = unsafe {
+        sys::llama_rs_fit_params(
+            file.as_ptr(),
+            &raw mut params.raw,
+            &raw mut own,
+            params.tensor_split.as_mut_ptr(),
+            overrides.as_mut_ptr(),
+            margins.as_mut_ptr(),
+            room.context.n_ctx,
+            if wants_extra {
+                (&raw mut extra).cast_const().cast()
+            } else {
+                std::ptr::null()
+            },
+            sys::GGML_LOG_LEVEL_ERROR,
+        )
+    };
+    if params.raw.tensor_buft_overrides == overrides.as_ptr() {
+        params.overrides = overrides;
+    }
+    match status {
+        0 => Ok(()),
+        1 => Err(no_fit(
+            "it is too large with -ts, -ot, -cmoe and -ncmoe as they are",
+        )),
+        _ => Err(no_fit(&last_log_errors())),
+    }
 }

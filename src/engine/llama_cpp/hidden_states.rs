@@ -1,0 +1,350 @@
+//! The hidden states of a model, and its output head: `Probe` finds the head in the graph of one token,
+//! and `Tap` takes states out of the graphs of a window.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use kl_formats::{Calls, HeadStep, States};
+use llama_cpp_sys_2 as sys;
+
+use super::LlamaCppModel;
+use super::context::{Batch, Watch};
+use super::device::{BufferType, GgmlDevice};
+use super::head::HeadPlacement;
+use super::messages::last_log_errors;
+use super::node::{ModelTensor, Node};
+use crate::engine::gguf::Tensor;
+use crate::engine::{ContextOptions, EngineError, Model as _};
+use crate::lock::locked;
+
+/// Tokens of the context that shows the output head: llama.cpp's smallest.
+const PROBE_N_CTX: u32 = 256;
+
+/// Its batches, of which one token is decoded.
+const PROBE_CALLS: Calls = Calls {
+    n_batch: 32,
+    n_ubatch: 32,
+    is_equal: false,
+};
+
+impl LlamaCppModel<'_> {
+    /// The error for a model whose rows cannot be computed from hidden states.
+    pub(super) fn no_states(&self, what: &str) -> EngineError {
+        let architecture = self.facts.identity.architecture.as_deref();
+        EngineError::NoStates {
+            path: self.facts.path.clone(),
+            what: format!(
+                "{what} (architecture {})",
+                architecture.unwrap_or("unknown")
+            ),
+        }
+    }
+
+    /// The output head, which the first call finds by decoding one token.
+    pub(super) fn found_head(&self) -> Result<&Arc<FoundHead>, EngineError> {
+        if let Some(head) = self.found_head.get() {
+            return Ok(head);
+        }
+        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
+        self.show_one_token(probe.clone(), |what| self.no_states(&what))?;
+        let found = mem::replace(&mut locked(&probe).found, Err(String::new()));
+        let head = found.map_err(|what| self.no_states(&what))?;
+        Ok(self.found_head.get_or_init(|| head.into()))
+    }
+
+    /// Decodes one token, and shows the graph to `watch`.
+    pub(super) fn show_one_token<W: Watch>(
+        &self,
+        watch: Arc<Mutex<W>>,
+        failed: impl Fn(String) -> EngineError,
+    ) -> Result<(), EngineError> {
+        let options = ContextOptions {
+            n_ctx: PROBE_N_CTX,
+            calls: PROBE_CALLS,
+            threads: 1,
+            ..ContextOptions::default()
+        };
+        let mut context = self.context(&options, Some(watch))?;
+        let mut batch = Batch::default();
+        batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0..1, 0);
+        let _turn = locked(self.turn());
+        context
+            .decode(&mut batch)
+            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))
+    }
+
+    /// The head's matrix in the model's file.
+    pub(super) fn head_tensor(&self) -> Result<&Tensor, EngineError> {
+        let head = self.found_head()?;
+        let shape = [u64::from(head.n_embd), u64::from(self.facts.n_vocab)];
+        let tensor = self.header.tensor(&head.name);
+        tensor
+            .filter(|tensor| tensor.type_id == head.type_id && tensor.shape == shape)
+            .ok_or_else(|| self.no_states(&format!("{} is not in the file", head.name)))
+    }
+
+    /// The model's own matrix, if it is the same as that of `states` and can be used in place: not where
+    /// it may be exchanged.
+    pub(super) fn shared_head(&self, states: &States) -> Option<&ModelTensor> {
+        if self.facts.options.is_exchangeable {
+            return None;
+        }
+        let stored = &states.head;
+        let own = self.found_head().ok()?;
+        let tensor = self.head_tensor().ok()?;
+        let is_alike = (own.type_id, own.n_embd) == (stored.type_id, states.n_embd)
+            && tensor.bytes == stored.bytes;
+        if !is_alike || self.head_sha256().ok()? != stored.sha256 {
+            return None;
+        }
+        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use.
+        let is_within_reach = |weight: &&ModelTensor| {
+            let device = weight.memory().and_then(BufferType::device);
+            device.is_none_or(|device| !device.is_made_up())
+        };
+        own.weight.as_ref().filter(is_within_reach)
+    }
+
+    /// The devices of the model's own head; one that was not found lies with the layers.
+    pub(super) fn head_placement(&self) -> HeadPlacement {
+        let home = match self.found_head().ok().and_then(|head| head.weight) {
+            Some(weight) => weight.memory().and_then(gpu_of),
+            None => (self.gpus.first().copied()).filter(|_| self.facts.is_offloaded),
+        };
+        HeadPlacement {
+            gpus: self.gpus.clone(),
+            home: home.filter(|device| device.kind().is_gpu()),
+            no_op_offload: self.facts.options.no_op_offload,
+        }
+    }
+}
+
+/// The device of this memory, unless it is a part of the CPU's that the device reads faster.
+fn gpu_of(memory: BufferType) -> Option<GgmlDevice> {
+    let device = memory.device()?;
+    (device.host_buffer_type() != Some(memory)).then_some(device)
+}
+
+/// The name that llama.cpp gives to the rows.
+const ROWS: &str = "result_output";
+
+/// The start of the names that ggml gives to tensors without one, numbered in the graph's order.
+const UNNAMED: &str = "node_";
+
+/// The output head, as one graph has shown it.
+#[derive(Debug)]
+pub(super) struct FoundHead {
+    pub(super) n_embd: u32,
+    /// The matrix's name.
+    pub(super) name: String,
+    /// ggml's number of its type.
+    pub(super) type_id: u32,
+    /// The matrix; `None` if the graph multiplied a copy of it.
+    pub(super) weight: Option<ModelTensor>,
+    /// The name of the tensor of hidden states, after which a graph can end, if that finds it in every
+    /// graph of the model.
+    pub(super) states_name: Option<String>,
+    /// The steps that follow the product, each with its values.
+    pub(super) then: Vec<(HeadStep, Vec<f32>)>,
+}
+
+/// Watches a graph for its rows, and goes back from them to the head.
+pub(super) struct Probe {
+    n_vocab: i64,
+    /// The number of times that each name has occurred.
+    names: HashMap<String, u32>,
+    /// The head that was found, or the operation that `kl` cannot repeat.
+    pub(super) found: Result<FoundHead, String>,
+}
+
+impl Probe {
+    pub(super) fn new(n_vocab: u32) -> Self {
+        Self {
+            n_vocab: n_vocab.into(),
+            names: HashMap::new(),
+            found: Err("its graph does not name its rows".to_owned()),
+        }
+    }
+
+    /// Goes back from the rows to the product with the head.
+    fn find(&self, rows: Node<'_>) -> Result<FoundHead, String> {
+        let mut then = Vec::new();
+        let mut node = rows;
+        let (weight, states) = loop {
+            let unknown = move || format!("kl does not know the operation {}", node.op_name());
+            let input = move |i| node.input(i).ok_or_else(unknown);
+            then.push(match node.op() {
+                sys::GGML_OP_MUL_MAT if input(0)?.shape()[1] == self.n_vocab => {
+                    break (input(0)?, input(1)?);
+                }
+                sys::GGML_OP_SCALE => {
+                    let (factor, bias) = (node.f32_param(0), node.f32_param(1));
+                    (HeadStep::Scale { factor, bias }, Vec::new())
+                }
+                sys::GGML_OP_UNARY if node.param(0) == sys::GGML_UNARY_OP_TANH as i32 => {
+                    (HeadStep::Tanh, Vec::new())
+                }
+                op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL) => {
+                    let values = self.read_values(input(1)?)?;
+                    let n_values = values.len() as u32;
+                    match op {
+                        sys::GGML_OP_ADD => (HeadStep::Add { n_values }, values),
+                        _ => (HeadStep::Mul { n_values }, values),
+                    }
+                }
+                _ => return Err(unknown()),
+            });
+            node = input(0)?;
+        };
+        then.reverse();
+        let [n_embd, n_vocab, 1, 1] = weight.shape() else {
+            return Err(format!("its head {} is not a matrix", weight.name()));
+        };
+        if n_vocab != self.n_vocab || states.shape() != [n_embd, 1, 1, 1] {
+            return Err("its head is not multiplied with one state for each token".to_owned());
+        }
+        let name = states.name();
+        let is_unique = self.names.get(&name) == Some(&1) && !name.starts_with(UNNAMED);
+        Ok(FoundHead {
+            n_embd: n_embd as u32,
+            name: weight.name(),
+            type_id: weight.type_id(),
+            weight: weight.as_weight(),
+            states_name: is_unique.then_some(name),
+            then,
+        })
+    }
+
+    /// Reads the weights that are added to all rows, or that these are multiplied with.
+    fn read_values(&self, operand: Node<'_>) -> Result<Vec<f32>, String> {
+        let mut values = Vec::new();
+        match operand.shape() {
+            [n, 1, 1, 1] if operand.op() == sys::GGML_OP_NONE && (n == 1 || n == self.n_vocab) => {
+                operand.read(&mut values).map(|()| values)
+            }
+            _ => Err(format!("kl cannot apply {} to all rows", operand.name())),
+        }
+    }
+}
+
+impl Watch for Probe {
+    fn wants(&mut self, node: Node<'_>) -> bool {
+        *self.names.entry(node.name()).or_default() += 1;
+        node.is_named(ROWS)
+    }
+
+    fn computed(&mut self, node: Node<'_>) -> bool {
+        self.found = self.find(node);
+        true
+    }
+}
+
+/// Watches a context's graphs for the states that its head is multiplied with.
+pub(super) struct Tap {
+    head: Arc<FoundHead>,
+    /// True if the graphs of the call end after the states.
+    ends_early: bool,
+    /// The states of the last decode call, n x n_embd.
+    states: Vec<f32>,
+    /// The number of states that each physical batch gave, without batches that gave none.
+    groups: Vec<usize>,
+    /// Why a state could not be read.
+    fault: Option<String>,
+}
+
+impl Tap {
+    pub(super) fn new(head: Arc<FoundHead>) -> Self {
+        Self {
+            head,
+            ends_early: false,
+            states: Vec::new(),
+            groups: Vec::new(),
+            fault: None,
+        }
+    }
+
+    /// Prepares for a decode call: unless its rows are wanted, its graphs end before the head where
+    /// they can.
+    pub(super) fn start(&mut self, wants_rows: bool) {
+        self.ends_early = !wants_rows && self.head.states_name.is_some();
+        self.states.clear();
+        self.groups.clear();
+        self.fault = None;
+    }
+
+    /// Takes the states of the last call. Each physical batch must have given as many as `groups` has:
+    /// a reader of the states will multiply exactly those together.
+    pub(super) fn take(&mut self, groups: &[usize]) -> Result<Vec<f32>, String> {
+        match self.fault.take() {
+            Some(fault) => Err(fault),
+            None if self.groups == groups => Ok(mem::take(&mut self.states)),
+            None => Err(format!(
+                "its graphs gave {} hidden states in {} physical batches, not {} in {}",
+                self.groups.iter().sum::<usize>(),
+                self.groups.len(),
+                groups.iter().sum::<usize>(),
+                groups.len()
+            )),
+        }
+    }
+}
+
+impl Watch for Tap {
+    fn wants(&mut self, node: Node<'_>) -> bool {
+        match &self.head.states_name {
+            Some(name) if self.ends_early => node.is_named(name),
+            _ => {
+                let is_head = |input: Node<'_>| input.name() == self.head.name;
+                node.op() == sys::GGML_OP_MUL_MAT && node.input(0).is_some_and(is_head)
+            }
+        }
+    }
+
+    /// A product does not change its operands, so the states are still there after it.
+    fn computed(&mut self, node: Node<'_>) -> bool {
+        let states = if self.ends_early {
+            Some(node)
+        } else {
+            node.input(1)
+        };
+        let before = self.states.len();
+        if let Some(Err(fault)) = states.map(|states| states.read(&mut self.states)) {
+            self.fault = Some(fault);
+        }
+        match (self.states.len() - before) / self.head.n_embd as usize {
+            0 => {}
+            taken => self.groups.push(taken),
+        }
+        !self.ends_early
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_come_in_the_batches_of_the_call_or_not_at_all() {
+        let head = FoundHead {
+            n_embd: 2,
+            name: "output.weight".to_owned(),
+            type_id: 0,
+            weight: None,
+            states_name: None,
+            then: Vec::new(),
+        };
+        let mut tap = Tap::new(head.into());
+        assert_eq!(tap.take(&[]), Ok(Vec::new()));
+        tap.groups = vec![7, 3];
+        for (groups, expected) in [(&[5, 5][..], "not 10 in 2"), (&[10], "not 10 in 1")] {
+            assert!(tap.take(groups).unwrap_err().ends_with(expected));
+        }
+        tap.states = vec![1.0; 20];
+        assert_eq!(tap.take(&[7, 3]), Ok(vec![1.0; 20]));
+        tap.fault = Some("unreadable".to_owned());
+        assert_eq!(tap.take(&[7, 3]), Err("unreadable".to_owned()));
+        tap.start(true);
+        assert_eq!(tap.take(&[]), Ok(Vec::new()));
+    }
+}

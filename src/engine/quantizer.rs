@@ -1,0 +1,284 @@
+//! The rules of llama.cpp's quantizer: the tensors that it changes, the types that it refuses without an
+//! importance matrix, and the files that it writes. Source: `src/llama-quant.cpp`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kl_formats::{GgmlType, Mixture};
+
+use super::gguf::{FILE_KINDS, Gguf};
+use super::{EngineError, Imatrix};
+
+/// Tensors with one of these in their names stay as they are in every architecture.
+const KEPT: [&str; 35] = [
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "time_mix_first.weight",
+    "time_mix_w0.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_v0.weight",
+    "time_mix_v1.weight",
+    "time_mix_v2.weight",
+    "time_mix_a0.weight",
+    "time_mix_a1.weight",
+    "time_mix_a2.weight",
+    "time_mix_g1.weight",
+    "time_mix_g2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+    "attn_rel_b.weight",
+    ".position_embd",
+    "sam.pos_embd",
+    "sam.neck.",
+    "sam.net_",
+    ".rel_pos",
+    ".patch_embd",
+    ".patch_merger",
+    "a.rvq.codebook",
+    "mm.a.code_embd",
+];
+
+/// More of them, in the architecture glm5-next.
+const KEPT_IN_GLM5_NEXT: [&str; 14] = [
+    "hc_",
+    "indexer.attn_q_b",
+    "indexer.attn_k",
+    "indexer.proj",
+    "indexer_compressor_gate",
+    "indexer_compressor_ape",
+    "ssm_f_a.weight",
+    "ssm_f_b.weight",
+    "ssm_g_a.weight",
+    "ssm_g_b.weight",
+    "ssm_beta.weight",
+    "attn_kv_a_mqa.weight",
+    "attn_k_b.weight",
+    "attn_v_b.weight",
+];
+
+/// The number of dimensions as ggml counts them: without those of one element at the end.
+pub(super) fn n_dims(shape: &[u64]) -> usize {
+    let last = shape.iter().rposition(|&n| n != 1);
+    last.map_or(1, |last| last + 1)
+}
+
+/// Checks whether the quantizer gives this tensor another type.
+pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
+    let has = |part: &&str| name.contains(part);
+    n_dims(shape) >= 2
+        && name.ends_with("weight")
+        && !matches!(name, "position_embd.weight" | "token_types.weight")
+        && !KEPT.iter().any(has)
+        && !(architecture == "glm5-next" && KEPT_IN_GLM5_NEXT.iter().any(has))
+}
+
+/// Checks whether the quantizer takes weights of this type as an original. Of q8_0 it does so only with
+/// `--allow-requantize`.
+pub(super) fn is_original(kind: GgmlType) -> bool {
+    matches!(kind.name, "f32" | "f16" | "bf16" | "q8_0")
+}
+
+/// Checks whether a tensor cannot have this type without an importance matrix. The quantizer makes an
+/// exception of embeddings and the output, but ggml itself ends the process for three of the types.
+pub(super) fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
+    let is_exception = matches!(
+        tensor,
+        "token_embd.weight" | "per_layer_token_embd.weight" | "output.weight"
+    );
+    match kind.name {
+        "iq2_xxs" | "iq2_xs" | "iq1_s" => true,
+        "iq3_xxs" | "iq2_s" | "iq1_m" => !is_exception,
+        _ => false,
+    }
+}
+
+/// A kind of quantized file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileType {
+    /// Its number, `llama_ftype`, which a file states as `general.file_type`.
+    pub id: u32,
+    /// `llama-quantize`'s name for it, such as `Q4_K_M`.
+    pub name: &'static str,
+}
+
+/// Names a file of this mixture by the type that most of its parameters have. The quantizer takes a type
+/// for each tensor only if it is asked for a kind of quantized file, so this is `Q8_0` for a mixture without
+/// quantized types.
+pub fn file_type(tensors: &[TensorFacts], mixture: &Mixture) -> FileType {
+    const Q8_0: FileType = FileType {
+        id: 7,
+        name: "Q8_0",
+    };
+    let mut n_params: HashMap<(u32, &str), u64> = HashMap::new();
+    for tensor in tensors.iter().filter(|tensor| tensor.is_quantizable) {
+        let kind = mixture.get(&tensor.name).unwrap_or(&tensor.kind).name;
+        if let Some(&(id, name, _)) = FILE_KINDS.iter().find(|of| of.2 == kind) {
+            let n = n_params.entry((id, name)).or_default();
+            *n = n.saturating_add(tensor.shape.iter().product());
+        }
+    }
+    // The largest number of equals, so that the choice is always the same.
+    let most = n_params.into_iter().max_by_key(|&(of, n)| (n, of));
+    most.map_or(Q8_0, |((id, name), _)| FileType { id, name })
+}
+
+/// A tensor of a model's file, as llama.cpp's quantizer treats it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorFacts {
+    pub name: String,
+    /// Elements in each dimension, the innermost first.
+    pub shape: Vec<u64>,
+    pub kind: GgmlType,
+    /// True if the quantizer may give it another type: not norms, vectors and the like, nor what is
+    /// quantized already, except for q8_0.
+    pub is_quantizable: bool,
+}
+
+/// A model's file, as llama.cpp's quantizer rewrites it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blueprint {
+    /// All tensors, in the order of the original's file.
+    pub tensors: Vec<TensorFacts>,
+    /// Bytes of a quantized file before its tensors.
+    pub metadata_bytes: u64,
+    /// Bytes that the start of each tensor in a quantized file is a multiple of.
+    pub alignment: u64,
+}
+
+/// The alignment of every file that the quantizer writes (`GGUF_DEFAULT_ALIGNMENT`).
+const ALIGNMENT: u64 = 32;
+
+/// Bytes of the magic, the version, and the numbers of tensors and of pairs.
+const START_BYTES: u64 = 4 + 4 + 8 + 8;
+
+/// Bytes of a string's or a list's length.
+const LENGTH_BYTES: u64 = 8;
+
+/// Bytes of a type's number, or of another u32.
+const U32_BYTES: u64 = 4;
+
+/// The pairs that the quantizer leaves out: its output is one file.
+const REMOVED: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
+
+/// The pairs that it sets in every file, u32.
+const SET: [&str; 2] = ["general.quantization_version", "general.file_type"];
+
+impl Blueprint {
+    /// Describes the file that the quantizer makes of the model with this header. An importance matrix is
+    /// named in its metadata.
+    pub(super) fn of(header: &Gguf, imatrix: Option<&Imatrix>) -> Result<Self, EngineError> {
+        let path = header.files.first().map_or(Path::new(""), |path| path);
+        let refused = |what: String| Err(EngineError::model(path, what));
+        if let Some(alignment) = header.number("general.alignment")
+            && alignment != i128::from(ALIGNMENT)
+        {
+            return refused(format!(
+                "its tensors are aligned to {alignment} bytes, and llama.cpp's quantizer writes files that state this but are aligned to {ALIGNMENT}, which nothing can read: convert it without --alignment"
+            ));
+        }
+        let architecture = header.architecture().unwrap_or_default();
+        let mut tensors = Vec::new();
+        for tensor in &header.tensors {
+            let Some(kind) = GgmlType::of(tensor.type_id) else {
+                let what = format!("tensor {:?} has type {}", tensor.name, tensor.type_id);
+                return refused(format!("{what}, which is unknown: use a newer kl"));
+            };
+            tensors.push(TensorFacts {
+                name: tensor.name.clone(),
+                shape: tensor.shape.clone(),
+                kind,
+                // The quantizer's loops have three dimensions, and it aborts where there are more.
+                is_quantizable: changes(architecture, &tensor.name, &tensor.shape)
+                    && n_dims(&tensor.shape) <= 3
+                    && is_original(kind),
+            });
+        }
+        Ok(Self {
+            metadata_bytes: metadata_bytes(header, &tensors, imatrix),
+            tensors,
+            alignment: ALIGNMENT,
+        })
+    }
+}
+
+/// Bytes of a quantized file before its tensors: the original's pairs, those that the quantizer adds, and
+/// what describes the tensors (`gguf_write_out` in `ggml/src/gguf.cpp`).
+fn metadata_bytes(header: &Gguf, tensors: &[TensorFacts], imatrix: Option<&Imatrix>) -> u64 {
+    let added: Vec<(&str, u64)> = imatrix.map_or_else(Vec::new, |imatrix| {
+        let pairs = imatrix.pairs().into_iter();
+        pairs.map(|(key, value)| (key, value.bytes())).collect()
+    });
+    let is_copied = |key: &str| {
+        !REMOVED.contains(&key)
+            && !SET.contains(&key)
+            && !added.iter().any(|(added, _)| *added == key)
+    };
+    let pair = |key: &str, value| LENGTH_BYTES + key.len() as u64 + U32_BYTES + value;
+    let copied = header.pair_bytes().filter(|(key, _)| is_copied(key));
+    let copied: u64 = copied.map(|(_, bytes)| bytes).sum();
+    let set: u64 = SET.iter().map(|key| pair(key, U32_BYTES)).sum();
+    let added: u64 = added.iter().map(|(key, bytes)| pair(key, *bytes)).sum();
+    let infos = tensors.iter().map(|tensor| {
+        let shape = 8 * n_dims(&tensor.shape) as u64;
+        // The offset has eight bytes.
+        LENGTH_BYTES + tensor.name.len() as u64 + U32_BYTES + shape + U32_BYTES + 8
+    });
+    (START_BYTES + copied + set + added + infos.sum::<u64>()).next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, n_params: u64) -> TensorFacts {
+        TensorFacts {
+            name: name.to_owned(),
+            shape: vec![256, n_params / 256],
+            kind: "f16".parse().unwrap(),
+            is_quantizable: !name.starts_with("kept"),
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_by_the_type_of_most_parameters() {
+        let tensors = [
+            tensor("small", 256),
+            tensor("smaller", 256),
+            tensor("large", 1024),
+            tensor("kept", 1 << 20),
+        ];
+        let name = |types: [&str; 3]| {
+            let names = ["small", "smaller", "large"].map(str::to_owned);
+            let types = types.map(|kind| kind.parse().unwrap());
+            file_type(&tensors, &names.into_iter().zip(types).collect()).name
+        };
+        assert_eq!(name(["q4_K", "q4_K", "q6_K"]), "Q6_K");
+        assert_eq!(name(["q4_K", "q4_K", "q4_K"]), "Q4_K_M");
+        assert_eq!(name(["q2_K", "iq2_s", "f16"]), "IQ2_M");
+        assert_eq!(name(["nvfp4", "f16", "bf16"]), "Q8_0");
+        assert_eq!(file_type(&tensors, &Mixture::new()).name, "Q8_0");
+    }
+
+    #[test]
+    fn dimensions_are_counted_as_ggml_does() {
+        let counts = [
+            (&[1, 1][..], 1),
+            (&[7], 1),
+            (&[1, 2], 2),
+            (&[7, 1, 3, 1], 3),
+        ];
+        for (shape, n) in counts {
+            assert_eq!(n_dims(shape), n, "{shape:?}");
+        }
+    }
+}
