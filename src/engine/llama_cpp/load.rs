@@ -3,6 +3,7 @@
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -50,16 +51,7 @@ impl<'b> LlamaCppModel<'b> {
         {
             fit(path, &file, &mut params, options, room)?;
         }
-        // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
-        // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-        let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
-        let model = while_loading(path, load);
-        let model = NonNull::new(model).ok_or_else(|| {
-            let reason = last_log_errors();
-            let advice = load_advice(&reason);
-            let what = format!("llama.cpp could not load the model: {reason}{advice}");
-            EngineError::model(path, what)
-        })?;
+        let model = open(path, &file, &params)?;
         // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
         // SAFETY: the model is valid.
         let n_layers = unsafe {
@@ -108,6 +100,23 @@ impl<'b> LlamaCppModel<'b> {
             exchanged: Mutex::default(),
         })
     }
+}
+
+/// Loads the weights.
+fn open(
+    path: &Path,
+    file: &CStr,
+    params: &ModelParams,
+) -> Result<NonNull<sys::llama_model>, EngineError> {
+    // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
+    // llama.cpp wants them to. It copies the proportions, and reads no other list later.
+    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    NonNull::new(while_loading(path, load)).ok_or_else(|| {
+        let reason = last_log_errors();
+        let advice = load_advice(&reason);
+        let what = format!("llama.cpp could not load the model: {reason}{advice}");
+        EngineError::model(path, what)
+    })
 }
 
 /// Gathers the facts about a loaded model. Its sizes are llama.cpp's: bytes and parameters of the

@@ -11,7 +11,7 @@ use super::device::{BufferType, GgmlDevice, names};
 use super::messages::last_log_errors;
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, FlashAttention, GpuLayers, ModelOptions, Room,
-    SecondModel, SplitMode, TensorOverride, TensorSplit,
+    SplitMode, TensorOverride, TensorSplit,
 };
 use crate::lock::locked;
 
@@ -38,13 +38,7 @@ impl ModelParams {
             // Any negative number; `fit` wants the default one.
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
-        if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = options.split_mode
-            && options.is_exchangeable
-        {
-            return Err(EngineError::Setup(format!(
-                "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
-            )));
-        }
+        check(options, gpus)?;
         if let Some(mode) = options.split_mode
             && !gpus.is_empty()
         {
@@ -55,23 +49,16 @@ impl ModelParams {
                 SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
             };
         }
-        if let Some(main_gpu) = options.main_gpu {
-            let is_there = usize::try_from(main_gpu).is_ok_and(|index| index < gpus.len());
-            if !is_there && !gpus.is_empty() {
-                // llama.cpp ignores a wrong index, unless it uses that device alone.
-                return Err(EngineError::Setup(format!(
-                    "--main-gpu {main_gpu}: counted from 0, the devices are {}",
-                    names(gpus).join(", ")
-                )));
-            }
-            raw.main_gpu = main_gpu;
-        }
+        raw.main_gpu = options.main_gpu.unwrap_or(raw.main_gpu);
         // Never with AMX, which llama.cpp's own list would include.
         let mut cpus = GgmlDevice::of_kind(DeviceKind::Cpu);
         raw.use_extra_bufts =
             !options.is_exchangeable && cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
-        let use_mmap = options.use_mmap.filter(|_| !options.is_exchangeable);
-        let use_mmap = use_mmap.or(options.is_exchangeable.then_some(false));
+        let use_mmap = if options.is_exchangeable {
+            Some(false)
+        } else {
+            options.use_mmap
+        };
         raw.load_mode = match (use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
@@ -80,13 +67,6 @@ impl ModelParams {
             (Some(false), true) => sys::LLAMA_LOAD_MODE_MLOCK,
         };
         let TensorSplit(proportions) = &options.tensor_split;
-        if !gpus.is_empty() && proportions.len() > gpus.len() {
-            return Err(EngineError::Setup(format!(
-                "--tensor-split: {} proportions, but the devices are {}: give one for each",
-                proportions.len(),
-                names(gpus).join(", ")
-            )));
-        }
         let mut tensor_split = proportions.clone();
         tensor_split.resize(max_devices.max(gpus.len()), 0.0);
         let overrides = options.all_overrides();
@@ -174,6 +154,36 @@ impl ModelParams {
     }
 }
 
+/// Refuses options that do not go together, or for other devices than these.
+fn check(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<(), EngineError> {
+    let refused = |what| Err(EngineError::Setup(what));
+    if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = options.split_mode
+        && options.is_exchangeable
+    {
+        return refused(format!(
+            "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
+        ));
+    }
+    if gpus.is_empty() {
+        return Ok(());
+    }
+    let known = names(gpus).join(", ");
+    // llama.cpp ignores a wrong index, unless it uses that device alone.
+    let is_there = |main: i32| usize::try_from(main).is_ok_and(|index| index < gpus.len());
+    if let Some(main_gpu) = options.main_gpu.filter(|&main| !is_there(main)) {
+        return refused(format!(
+            "--main-gpu {main_gpu}: counted from 0, the devices are {known}"
+        ));
+    }
+    let n = options.tensor_split.0.len();
+    if n > gpus.len() {
+        return refused(format!(
+            "--tensor-split: {n} proportions, but the devices are {known}: give one for each"
+        ));
+    }
+    Ok(())
+}
+
 /// The end of a list of overrides.
 pub(super) const END_OF_OVERRIDES: sys::llama_model_tensor_buft_override =
     sys::llama_model_tensor_buft_override {
@@ -242,6 +252,31 @@ pub(super) struct Extra {
     pub(super) shares_model: bool,
 }
 
+/// The model that will be loaded later: its path, and llama.cpp's parameters of it and of its contexts.
+/// Without such a model, those of a second context of this one.
+fn second_model(
+    room: &Room,
+    options: &ModelOptions,
+    params: &ModelParams,
+) -> (
+    Option<CString>,
+    sys::llama_model_params,
+    sys::llama_context_params,
+) {
+    let mut model = params.raw;
+    let Some(second) = &room.second_model else {
+        return (None, model, context_params(&room.context, options));
+    };
+    if let GpuLayers::Count(n) = second.n_gpu_layers {
+        model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+    }
+    let file = second
+        .path
+        .to_str()
+        .and_then(|path| CString::new(path).ok());
+    (file, model, context_params(&second.context, options))
+}
+
 /// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
 /// besides it (`room`) leave a margin on each device. llama.cpp loads the model several times
 /// for this, without its weights.
@@ -271,21 +306,7 @@ pub(super) fn fit(
         ));
     }
     let mut own = context_params(&room.context, options);
-    let mut second_model = params.raw;
-    let (second_file, mut second_context) = match &room.second_model {
-        Some(SecondModel {
-            path,
-            n_gpu_layers,
-            context,
-        }) => {
-            if let GpuLayers::Count(n) = *n_gpu_layers {
-                second_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
-            }
-            let file = path.to_str().and_then(|path| CString::new(path).ok());
-            (file, context_params(context, options))
-        }
-        None => (None, own),
-    };
+    let (second_file, mut second_model, mut second_context) = second_model(room, options, params);
     let mut extra = Extra {
         path_model: second_file.as_deref().unwrap_or(file).as_ptr(),
         mparams: &raw mut second_model,

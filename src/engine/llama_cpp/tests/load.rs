@@ -118,7 +118,7 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
             threads: 1,
             ..ContextOptions::default()
         };
-        context::context_params(&options, &ModelOptions::default())
+        params::context_params(&options, &ModelOptions::default())
     };
     let mut params = ModelParams::new(&options, &[]).unwrap();
     let (mut own, mut second_context) = (context(512), context(64));
