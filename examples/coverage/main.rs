@@ -1,17 +1,16 @@
 //! How often the 95 % intervals of a report hold the true value, on made-up evaluations: the tables
 //! of docs/INTERVALS.md.
 //!
-//!     coverage [REPLICATIONS]
-//!     coverage paired [REPLICATIONS]
-//!     coverage until [REPLICATIONS]
-//!     coverage answers [REPLICATIONS]
-//!     coverage long [REPLICATIONS]
-//!     coverage spans [REPLICATIONS]
-//!     coverage lengths [REPLICATIONS]
+//!     coverage [REPLICATIONS]                  of one model
+//!     coverage lengths [REPLICATIONS]          of windows of very different length
+//!     coverage paired [REPLICATIONS]           of models on the same tokens
+//!     coverage spans [REPLICATIONS]            of two models on a span's tokens
+//!     coverage answers [REPLICATIONS]          of greedy answers
+//!     coverage long [REPLICATIONS]             of few long windows
+//!     coverage until [REPLICATIONS] [A.kls...] of evaluations that stop by themselves
+//!     coverage gates [REPLICATIONS] [A.kls B.kls...]   how often gates pass
 //!
-//! The second is of models on the same tokens, the third of evaluations that stop by themselves, the
-//! fourth of greedy answers, the fifth of few long windows, the sixth of two models on a span's tokens, the
-//! last of windows of very different length.
+//! The last two draw windows of real evaluations if they get sidecars.
 //!
 //! With 100 replications (the default) a share of 95 % is known to about ±4 %, with 1,600 to ±1 %.
 //! 500 windows take so long that there are a quarter as many.
@@ -20,6 +19,7 @@ mod answers;
 mod lengths;
 mod long;
 mod paired;
+mod real;
 mod spans;
 mod text;
 mod until;
@@ -55,20 +55,24 @@ struct Interval {
     hi: f64,
 }
 
-fn main() {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1).peekable();
     let of = args.next_if(|arg| arg.parse::<u64>().is_err());
     let replications = args.next().and_then(|n| n.parse().ok()).unwrap_or(100);
+    let paths: Vec<String> = args.collect();
     match of.as_deref() {
         None => evaluations(replications),
+        Some("lengths") => lengths::table(replications),
         Some("paired") => paired::tables(replications),
-        Some("until") => until::table(replications),
+        Some("spans") => spans::table(replications),
         Some("answers") => answers::table(replications),
         Some("long") => long::tables(replications),
-        Some("spans") => spans::table(replications),
-        Some("lengths") => lengths::table(replications),
-        Some(other) => eprintln!("coverage: no tables of '{other}'"),
+        Some("until") if paths.is_empty() => until::table(replications),
+        Some("until") => real::until(replications, &paths)?,
+        Some("gates") => real::gates(replications, &paths)?,
+        Some(other) => return Err(format!("no tables of '{other}'").into()),
     }
+    Ok(())
 }
 
 /// Prints the tables of evaluations of one model.

@@ -56,16 +56,23 @@ impl Text {
 
     /// The records of `n_windows` contiguous windows, which depend on the seed.
     pub fn records(&self, n_windows: u32, seed: u64) -> Vec<TokenRecord> {
+        self.windows(seed)
+            .take(n_windows as usize)
+            .flatten()
+            .collect()
+    }
+
+    /// The records of contiguous windows, one window at a time and without an end.
+    pub fn windows(&self, seed: u64) -> impl Iterator<Item = Vec<TokenRecord>> {
         let mut random = Random(seed);
-        let mut records = Vec::with_capacity((n_windows * TOKENS) as usize);
         let mut article = Article::of(self, &mut random);
-        for window in 0..n_windows {
+        (0..).map(move |window| {
             let difficulty = article.difficulty(self, window, &mut random);
-            for position in 0..TOKENS {
-                records.push(self.record(window, position, difficulty, &mut random));
-            }
-        }
-        records
+            let positions = 0..TOKENS;
+            positions
+                .map(|position| self.record(window, position, difficulty, &mut random))
+                .collect()
+        })
     }
 
     fn record(
@@ -101,17 +108,6 @@ impl Text {
             span: 0,
             acceptance: 0.9,
         }
-    }
-
-    /// The mean KLD of each of so many windows: at a difficulty of 1 one of `easy`.
-    pub fn window_means(&self, n_windows: u32, seed: u64, easy: &[f64]) -> Vec<f64> {
-        let mut random = Random(seed);
-        let mut article = Article::of(self, &mut random);
-        let means = (0..n_windows).map(|window| {
-            let i = (random.uniform() * easy.len() as f64) as usize;
-            article.difficulty(self, window, &mut random) * easy[i]
-        });
-        means.collect()
     }
 
     /// The KLDs of several models on the tokens of one text, each with a distribution of its tokens'

@@ -1,94 +1,82 @@
 //! Evaluations that stop where their interval is narrow enough: how often it then holds the true mean.
 
-use kl::stats::{
-    ClusterRule, ClusteredMean, Clusters, Confidence, MIN_WINDOWS_TO_PLAN, Run, Windows,
-};
+use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, Run, Until, Windows};
+use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
+use super::Interval;
 use super::text::{Q4_K_M, Text};
 
-/// The clusters from which `--until` may stop.
-const MIN_CLUSTERS: usize = 30;
+/// Half the interval's width over the mean, at which evaluations stop.
+pub const TARGETS: [f64; 3] = [0.03, 0.05, 0.1];
 
 /// The most windows that an evaluation has.
-const MAX_WINDOWS: u32 = 3000;
+pub const MAX_WINDOWS: usize = 3000;
 
-/// Prints the coverage where the interval is looked at from 100 windows on, from 100 windows and 30
-/// clusters on, and from 30 of both on.
+/// Where an evaluation has stopped, and its interval there.
+pub struct Stop {
+    n_windows: usize,
+    interval: Interval,
+}
+
+/// Prints how often the interval holds the mean of made-up texts.
 pub fn table(replications: u64) {
-    let text = |article_sd| Text {
-        klds: &Q4_K_M,
-        window_sd: 0.08,
-        article_sd,
-    };
-    // Tokens are drawn once, for windows of equal difficulty.
-    let easy = Text {
-        window_sd: 0.0,
-        ..text(0.0)
-    };
-    let klds = easy.klds_of(20_000, 7, &[&Q4_K_M[..]], 0.0);
-    let klds = klds.of_models[0].chunks(klds.windows.len() / 20_000);
-    let easy: Vec<f64> = klds
-        .map(|of| of.iter().sum::<f64>() / of.len() as f64)
-        .collect();
-    let truth = easy.iter().sum::<f64>() / easy.len() as f64;
-    println!(
-        "| text | target, % | from 100 windows | stops at | stopped | and 30 clusters | stops at \
-         | stopped | from 30 of both | stops at | stopped |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    header();
     for (of, article_sd) in [("independent", 0.0), ("articles", 0.4)] {
-        for target in [0.03, 0.05, 0.1] {
-            let cells = [
-                (MIN_WINDOWS_TO_PLAN as usize, 0),
-                (MIN_WINDOWS_TO_PLAN as usize, MIN_CLUSTERS),
-                (MIN_CLUSTERS, MIN_CLUSTERS),
-            ]
-            .map(|rule| {
-                let seeds = (0..replications).into_par_iter();
-                let ends = seeds.map(|seed| {
-                    let means = text(article_sd).window_means(MAX_WINDOWS, seed, &easy);
-                    stop(&means, target, rule)
-                });
-                let ends: Vec<(usize, f64, f64, bool)> = ends.collect();
-                let ends: Vec<_> = ends.iter().filter(|end| end.3).collect();
-                let n = ends.len() as f64;
-                let holds = ends.iter().filter(|end| (end.1..=end.2).contains(&truth));
-                let windows: usize = ends.iter().map(|end| end.0).sum();
-                format!(
-                    " {:.1} | {:.0} | {n} |",
-                    100.0 * holds.count() as f64 / n,
-                    windows as f64 / n
-                )
-            });
-            println!("| {of} | {} |{}", 100.0 * target, cells.concat());
+        let text = Text {
+            klds: &Q4_K_M,
+            window_sd: 0.08,
+            article_sd,
+        };
+        for target in TARGETS {
+            let seeds = (0..replications).into_par_iter();
+            let stops = seeds.map(|seed| stop(text.windows(seed), target));
+            row(of, target, text.mean_kld(), &stops.collect::<Vec<_>>());
         }
     }
 }
 
-/// The number of windows at which the evaluation stops, its interval, and whether it stopped at all.
-fn stop(means: &[f64], target: f64, (from, clusters): (usize, usize)) -> (usize, f64, f64, bool) {
-    let mut look = from;
-    while look <= means.len() {
-        let ((lo, hi), n_clusters) = interval(&means[..look]);
-        let mean = means[..look].iter().sum::<f64>() / look as f64;
-        if n_clusters >= clusters && 0.5 * (hi - lo) < target * mean {
-            return (look, lo, hi, true);
-        }
-        look += (look / 100).max(1);
-    }
-    (means.len(), 0.0, 0.0, false)
+pub fn header() {
+    println!("| text | target, % | holds | stops at, on average | never stops |");
+    println!("|---|---:|---:|---:|---:|");
 }
 
-/// The interval of the mean of windows' means, and its number of clusters.
-fn interval(means: &[f64]) -> ((f64, f64), usize) {
-    let runs = Run::of_each((0..means.len() as u32).map(|window| (window, 0)));
-    let clusters = Clusters::of(&Windows::of(&runs, means), ClusterRule::Auto);
-    let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), means, Confidence::default());
-    let interval = mean.unwrap().clustered;
-    let ends = (
-        interval.lo.unwrap_or(f64::NEG_INFINITY),
-        interval.hi.unwrap_or(f64::INFINITY),
+/// Prints the coverage of the evaluations that have stopped.
+pub fn row(of: &str, target: f64, truth: f64, stops: &[Option<Stop>]) {
+    let stopped: Vec<&Stop> = stops.iter().flatten().collect();
+    let n = stopped.len() as f64;
+    let holds = stopped
+        .iter()
+        .filter(|stop| (stop.interval.lo..=stop.interval.hi).contains(&truth));
+    let windows: usize = stopped.iter().map(|stop| stop.n_windows).sum();
+    println!(
+        "| {of} | {} | {:.1} | {:.0} | {} of {} |",
+        100.0 * target,
+        100.0 * holds.count() as f64 / n,
+        windows as f64 / n,
+        stops.len() - stopped.len(),
+        stops.len()
     );
-    (ends, clusters.clustering.n as usize)
+}
+
+/// Evaluates these windows with `--until`; `None` if the target is not reached.
+pub fn stop(windows: impl Iterator<Item = Vec<TokenRecord>>, target: f64) -> Option<Stop> {
+    let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
+    let mut until = Until::new(target, confidence, rule);
+    let (mut keys, mut klds, mut n_windows) = (Vec::new(), Vec::new(), 0);
+    for window in windows.take(MAX_WINDOWS) {
+        keys.extend(window.iter().map(|record| (record.window, record.group)));
+        klds.extend(window.iter().map(|record| record.kld));
+        n_windows += 1;
+        if until.push(&window) {
+            let runs = Run::of_each(keys);
+            let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
+            let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), &klds, confidence)?;
+            return Some(Stop {
+                n_windows,
+                interval: super::ends(mean.estimate.value, mean.clustered.lo, mean.clustered.hi),
+            });
+        }
+    }
+    None
 }

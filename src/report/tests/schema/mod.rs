@@ -1,15 +1,13 @@
-//! The JSON Schemas of all documents, in `docs/schema`, and the tables of `docs/JSON.md`: both are made
-//! from the types that the documents are serialized from, whose comments describe the keys.
+//! The JSON Schemas of all documents, in `docs/schema`: they are made from the types that the documents are
+//! serialized from, whose comments describe the keys.
 //!
 //! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them.
 //! Read the difference before you commit it, and docs/PROMISES.md.
 
-mod page;
-
 use std::borrow::Cow;
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
@@ -21,54 +19,15 @@ use crate::report::recipe::RecipeReport;
 use crate::report::sensitivity::Sensitivity;
 use crate::report::{Info, Report, Warning};
 
-/// A kind of document.
-struct Document {
-    /// The schema's file in `docs/schema`.
-    file: &'static str,
-    title: &'static str,
-    /// The calls that write it.
-    calls: &'static str,
-    schema: Value,
-}
-
-fn documents() -> [Document; 6] {
+/// The schemas by their files in `docs/schema`.
+fn documents() -> [(&'static str, Value); 6] {
     [
-        Document {
-            file: "evaluation.json",
-            title: "Evaluation",
-            calls: "`kl -m … --json PATH`, `kl compare … --json PATH`",
-            schema: schema::<Report>("Evaluation"),
-        },
-        Document {
-            file: "report.json",
-            title: "Report",
-            calls: "`kl report … --json PATH`",
-            schema: schema::<Comparison>("Report"),
-        },
-        Document {
-            file: "pair.json",
-            title: "Pair",
-            calls: "`kl report A.kls B.kls --pair --json PATH`",
-            schema: schema::<InDepth>("Pair"),
-        },
-        Document {
-            file: "sensitivity.json",
-            title: "Sensitivity",
-            calls: "`kl sensitivity … --json PATH`",
-            schema: schema::<Sensitivity>("Sensitivity"),
-        },
-        Document {
-            file: "recipe.json",
-            title: "Recipe",
-            calls: "`kl recipe … --json PATH`",
-            schema: schema::<RecipeReport>("Recipe"),
-        },
-        Document {
-            file: "info.json",
-            title: "Info",
-            calls: "`kl info FILE --json`",
-            schema: schema::<Info>("Info"),
-        },
+        ("evaluation.json", schema::<Report>("Evaluation")),
+        ("report.json", schema::<Comparison>("Report")),
+        ("pair.json", schema::<InDepth>("Pair")),
+        ("sensitivity.json", schema::<Sensitivity>("Sensitivity")),
+        ("recipe.json", schema::<RecipeReport>("Recipe")),
+        ("info.json", schema::<Info>("Info")),
     ]
 }
 
@@ -144,36 +103,32 @@ impl JsonSchema for Warning {
     }
 }
 
-/// A file of the documentation.
-fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("docs")
-        .join(name)
-}
-
-/// Checks that a file holds `text`, or rewrites it if the environment asks for that.
-fn is_current(name: &str, text: &str) {
+/// Checks that a file of `docs/schema` holds `text`, or rewrites it if the environment asks for that.
+fn is_current(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs/schema")
+        .join(file);
     if env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        fs::write(path(name), text).unwrap();
+        fs::write(&path, text).unwrap();
     }
-    let there = fs::read_to_string(path(name)).unwrap_or_default();
+    let there = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         there == text,
-        "docs/{name} is not what the types give: INSTA_UPDATE=always rewrites it"
+        "docs/schema/{file} is not what the types give: INSTA_UPDATE=always rewrites it"
     );
 }
 
 #[test]
 fn schemas_are_those_of_the_types() {
-    for Document { file, schema, .. } in documents() {
+    for (file, schema) in documents() {
         let text = serde_json::to_string_pretty(&schema).unwrap();
-        is_current(&format!("schema/{file}"), &(text + "\n"));
+        is_current(file, &(text + "\n"));
     }
 }
 
 #[test]
 fn every_key_is_described() {
-    for Document { file, schema, .. } in documents() {
+    for (file, schema) in documents() {
         check_described(file, &schema);
     }
 }
