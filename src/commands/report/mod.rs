@@ -15,14 +15,12 @@ use rayon::prelude::*;
 use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
-use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NotCompared, PairKind,
-    RatioToBest, Sizes,
-};
+use crate::report::comparison::{ComparedReference, Comparison, InDepth, NotCompared, PairKind};
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Clusters, Confidence, Paired, SpanRatio};
 use comparable::not_comparable;
 pub use files::is_listed;
+use ranking::{Compared, Ranking};
 pub use row::Row;
 
 /// A report: of two models in depth, or of several side by side.
@@ -154,8 +152,7 @@ impl Comparer {
     }
 
     /// Adds the row of the model with this index among all.
-    pub fn push(&mut self, index: usize, mut row: Row) {
-        row.model.index = index;
+    pub fn push(&mut self, index: usize, row: Row) {
         self.rows.insert(index, row);
     }
 
@@ -169,27 +166,26 @@ impl Comparer {
         let alike = rows.filter(|(index, _)| !others.contains_key(index));
         let alike: Vec<&Row> = alike.map(|(_, row)| row).collect();
         let clusters = self.clusters(&alike);
-        let mut comparison = self.table(&alike, clusters.as_ref());
-        self.mark_same(&mut comparison.models);
-        if let Some(clusters) = &clusters {
-            self.compare_pairs(&mut comparison, clusters, watch)?;
-        }
-        ranking::mark_indistinguishable(&mut comparison);
-        ranking::mark_dominated(&mut comparison);
-        ranking::adjust_spans(&mut comparison.models);
+        let ranking = Ranking::of(&alike, clusters.as_ref());
+        let compared = match &clusters {
+            Some(clusters) => self.compare_pairs(&ranking, clusters, watch)?,
+            None => Vec::new(),
+        };
         let not_compared = others.into_iter().filter_map(|(index, why)| {
-            let sidecar = self.rows.get(&index)?.model.sidecar.clone();
+            let sidecar = self.rows.get(&index)?.sidecar();
             Some(NotCompared { sidecar, why })
         });
-        comparison.not_compared = not_compared.collect();
-        Ok(comparison)
+        Ok(Comparison {
+            not_compared: not_compared.collect(),
+            ..self.table(&alike, ranking, compared, clusters.as_ref())
+        })
     }
 
     /// The clusters of rows over the same tokens: chosen once, by the mean autocorrelation of the
     /// ranked ones. `None` without rows.
     fn clusters(&self, rows: &[&Row]) -> Option<Clusters> {
-        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.model))?;
-        let is_ranked = |row: &Row| !row.model.is_noise_floor && row.model.n_left_out() == fewest;
+        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.result))?;
+        let is_ranked = |row: &Row| !row.result.is_noise_floor && row.result.n_left_out() == fewest;
         let has_ranked = rows.iter().any(|row| is_ranked(row));
         let ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
         let windows = Vec::from_iter(ranked.map(|row| &row.windows));
@@ -201,94 +197,42 @@ impl Comparer {
         Some(Clusters::chosen_by(windows, self.rule, mean))
     }
 
-    /// Marks the models that have the same KLDs as one above them.
-    fn mark_same(&self, models: &mut [ComparedModel]) {
-        let klds = |model: &ComparedModel| {
-            let row = self
-                .rows
-                .get(&model.index)
-                .filter(|_| model.is_candidate())?;
-            Some(row.klds.iter().map(|kld| kld.to_bits()))
-        };
-        let same_as = |(i, model): (usize, &ComparedModel)| {
-            let mut above = models.iter().take(i);
-            let same = above.find(|above| {
-                let both = klds(above).zip(klds(model));
-                both.is_some_and(|(above, klds)| above.eq(klds))
-            });
-            same.map(|same| same.label.clone())
-        };
-        let of_each: Vec<_> = models.iter().enumerate().map(same_as).collect();
-        for (model, same_as) in models.iter_mut().zip(of_each) {
-            model.same_as = same_as;
-        }
-    }
-
-    /// Compares the models of a table on the same tokens, two at a time.
+    /// Compares rows on the same tokens, two at a time.
     fn compare_pairs(
         &self,
-        comparison: &mut Comparison,
+        ranking: &Ranking<'_>,
         clusters: &Clusters,
         watch: &Watch<'_>,
-    ) -> Result<()> {
-        let best = comparison.best().map(|best| best.index);
-        let pairs = pairs(&comparison.models, best);
-        let compared = pairs.into_par_iter().map(|(kind, a, b)| {
+    ) -> Result<Vec<Compared>> {
+        let confidence = self.confidence;
+        let compared = ranking.pairs().into_par_iter().map(|(kind, a, b)| {
             watch.check()?;
-            let rows = self.rows.get(&a).zip(self.rows.get(&b));
-            let paired = rows.and_then(|(a, b)| {
-                Paired::of(&a.runs, &a.klds, &b.klds, clusters, self.confidence)
-            });
-            let of_spans = rows.filter(|_| kind == PairKind::Best).map(|(a, b)| {
-                let (tokens, names) = ((a.runs.as_slice(), &a.spans), &a.header().spans);
-                SpanRatio::of_each(tokens, names, &a.klds, &b.klds, clusters, self.confidence)
-            });
-            Ok((kind, a, b, (paired, of_spans.unwrap_or_default())))
+            let (first, second) = (ranking.row(a), ranking.row(b));
+            let klds = (&first.klds, &second.klds);
+            let spans = if kind == PairKind::Best {
+                let (tokens, names) = ((&*first.runs, &first.spans), &first.header().spans);
+                SpanRatio::of_each(tokens, names, klds.0, klds.1, clusters, confidence)
+            } else {
+                Vec::new()
+            };
+            let paired = Paired::of(&first.runs, klds.0, klds.1, clusters, confidence);
+            Ok(paired.map(|paired| Compared {
+                kind,
+                a,
+                b,
+                paired,
+                spans,
+            }))
         });
-        type Compared = (PairKind, usize, usize, (Option<Paired>, Vec<SpanRatio>));
-        let compared: Vec<Compared> = compared.collect::<Result<_>>()?;
-        for model in &mut comparison.models {
-            let is_its = |(kind, a, ..): &&Compared| *kind == PairKind::Best && *a == model.index;
-            model.indistinguishable_from_best = best == Some(model.index);
-            let to_best = compared.iter().find(is_its);
-            if let Some((Some(paired), of_spans)) = to_best.map(|(.., of)| of) {
-                let p_holm = None;
-                let ratio = paired.ratio;
-                model.ratio_to_best = ratio.map(|ratio| RatioToBest { ratio, p_holm });
-                model.ratio_to_best_by_span = of_spans.clone();
-                model.difference_to_best = Some(paired.difference);
-            }
-        }
-        let label = |index| {
-            let mut models = comparison.models.iter();
-            let model = models.find(|model| model.index == index);
-            model.map(|model| model.label.clone())
-        };
-        let pairs = compared
-            .into_iter()
-            .filter_map(|(kind, a, b, (paired, _))| {
-                let paired = paired?;
-                Some(ComparedPair {
-                    kind,
-                    a: label(a)?,
-                    b: label(b)?,
-                    n_tokens: paired.n_tokens,
-                    ratio: paired.ratio,
-                    difference: paired.difference,
-                    share_a_nearer: paired.share_a_nearer,
-                })
-            });
-        comparison.pairs = pairs.collect();
-        comparison.drop_multiples_of_noise();
-        comparison.mark_as_near();
-        Ok(())
+        let compared: Vec<Option<Compared>> = compared.collect::<Result<_>>()?;
+        Ok(compared.into_iter().flatten().collect())
     }
 
     /// The rows beside each other, which are not compared, and why not.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
-        let mut table = self.table(&self.rows.values().collect::<Vec<_>>(), None);
+        let rows: Vec<&Row> = self.rows.values().collect();
+        let mut table = self.table(&rows, Ranking::of(&rows, None), Vec::new(), None);
         table.warnings.push(Warning::Unpaired(why));
-        table.mark_as_near();
         table
     }
 
@@ -297,18 +241,15 @@ impl Comparer {
         self.rows.len()
     }
 
-    /// The models of rows by ascending mean KLD, with labels that differ, and the reference of all;
-    /// with the intervals by these clusters, or by each row's own.
-    fn table(&self, rows: &[&Row], clusters: Option<&Clusters>) -> Comparison {
-        let models = rows.iter().map(|row| match clusters {
-            Some(clusters) => row.by(clusters),
-            None => row.model.clone(),
-        });
-        let mut models: Vec<ComparedModel> = models.collect();
-        ranking::mark_incomplete(&mut models);
-        ranking::sort(&mut models);
-        ranking::make_distinct(&mut models);
-        ranking::mark_pareto_front(&mut models);
+    /// The models of rows in their places, and the reference of all.
+    fn table(
+        &self,
+        rows: &[&Row],
+        ranking: Ranking<'_>,
+        compared: Vec<Compared>,
+        clusters: Option<&Clusters>,
+    ) -> Comparison {
+        let (models, pairs) = ranking.finished(compared, self.confidence, self.near);
         let reference = rows.first().map(|row| ComparedReference::of(row.header()));
         let reference = reference.unwrap_or_default();
         Comparison {
@@ -316,7 +257,7 @@ impl Comparer {
             confidence: self.confidence,
             near: self.near,
             clusters: clusters.map(|clusters| clusters.clustering),
-            pairs: Vec::new(),
+            pairs,
             not_compared: Vec::new(),
             warnings: doubts_of_models(&models, reference.prompts),
             models,
@@ -327,28 +268,3 @@ impl Comparer {
 
 #[cfg(test)]
 mod tests;
-
-/// The pairs to compare, by the indices of their models: each candidate with the best, with the next in
-/// size, and with the nearest of those that are no larger, if that is another.
-fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
-    let candidates = models.iter().filter(|model| model.is_candidate());
-    let mut by_size: Vec<&ComparedModel> = candidates.clone().collect();
-    let sizes = Sizes::of(models);
-    by_size.retain(|model| sizes.bytes(model).is_some());
-    by_size.sort_by_key(|model| sizes.bytes(model));
-    let to_best = candidates.filter_map(|model| {
-        let best = best.filter(|best| *best != model.index)?;
-        Some((PairKind::Best, model.index, best))
-    });
-    let to_next = by_size.iter().zip(by_size.iter().skip(1));
-    let to_next = to_next.map(|(smaller, larger)| (PairKind::Size, smaller.index, larger.index));
-    let dominating = ranking::dominating(models).into_iter();
-    let to_front = models
-        .iter()
-        .zip(dominating)
-        .filter_map(|(model, dominating)| {
-            let front = models.get(dominating?)?.index;
-            (best != Some(front)).then_some((PairKind::Front, model.index, front))
-        });
-    to_best.chain(to_next).chain(to_front).collect()
-}

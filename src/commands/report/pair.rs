@@ -57,9 +57,9 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
     let label = |model: &ComparedModel| printable(&model.label);
     Ok(InDepth {
         unranked: comparison.unranked(&label),
-        a: model(&comparison, first),
-        b: model(&comparison, second),
-        quantiles: PairedQuantile::of_each(&first.model.summary, &second.model.summary),
+        a: model(&comparison, first)?,
+        b: model(&comparison, second)?,
+        quantiles: PairedQuantile::of_each(&first.result.summary, &second.result.summary),
         conditions: Vec::new(),
         top: paired.top.iter().copied().map(describe).collect(),
         paired,
@@ -71,9 +71,10 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
     })
 }
 
-/// A row's model, by the label that tells it from the other.
-fn model(comparison: &Comparison, row: &Row) -> InDepthModel {
+/// A row's model, under the label that tells it from the other.
+fn model(comparison: &Comparison, row: &Row) -> Result<InDepthModel> {
     let mut models = comparison.models.iter();
-    let named = models.find(|model| model.index == row.model.index);
-    InDepthModel::of(named.unwrap_or(&row.model), comparison)
+    let its = models.find(|model| model.sidecar == row.sidecar());
+    let its = its.context("the sidecar is not among those compared")?;
+    Ok(InDepthModel::of(its, comparison))
 }

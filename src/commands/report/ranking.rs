@@ -1,183 +1,335 @@
-//! The place of a row among the others: its rank, its label, and the Pareto front.
+//! The place of each evaluation among the others: its rank, its label, its distance from the best, and the
+//! Pareto front. From it every model of a comparison is made, complete.
 
-use crate::report::comparison::{ComparedModel, Comparison, PairKind, Sizes};
+use super::row::Row;
+use crate::report::ModelResult;
+use crate::report::comparison::{ComparedModel, ComparedPair, Noise, PairKind, RatioToBest, Sizes};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-use crate::stats::{SpanRatio, holm};
+use crate::stats::{Clusters, Confidence, Paired, SpanRatio, holm};
 
-/// Sorts by mean KLD, of equal ones by size. Those that leave out tokens come after the others.
-pub fn sort(models: &mut [ComparedModel]) {
-    let sizes = Sizes::of(models);
-    let size = |model: &ComparedModel| sizes.bytes(model).unwrap_or(u64::MAX);
-    models.sort_by(|a, b| {
-        a.is_incomplete
-            .cmp(&b.is_incomplete)
-            .then_with(|| mean(a).total_cmp(&mean(b)))
-            .then_with(|| size(a).cmp(&size(b)))
-    });
+/// Evaluations by rising mean KLD, of equal ones by size; those that leave out tokens come last.
+pub struct Ranking<'r> {
+    placed: Vec<Placed<'r>>,
+    noise: Noise,
+}
+
+/// An evaluation in its place.
+struct Placed<'r> {
+    row: &'r Row,
+    /// Its numbers by the clusters of all, under a label that no other has.
+    result: ModelResult,
+    /// True if it leaves out more tokens than the one that leaves out fewest: its mean lacks its worst
+    /// tokens, and cannot be ranked.
+    is_incomplete: bool,
+    size: Option<u64>,
+}
+
+/// Two evaluations on the same tokens, by their places.
+pub struct Compared {
+    pub kind: PairKind,
+    pub a: usize,
+    pub b: usize,
+    pub paired: Paired,
+    /// The ratio in each span; empty unless the second is the best.
+    pub spans: Vec<SpanRatio>,
 }
 
 /// Returns the fewest tokens that one of some models leaves out. The noise floor does not count unless
 /// there is nothing else: an infinite KLD that every quant has, the original has not.
-pub fn fewest_left_out<'m>(models: impl Iterator<Item = &'m ComparedModel>) -> Option<u64> {
-    let (floors, others): (Vec<_>, Vec<_>) = models.partition(|model| model.is_noise_floor);
+pub fn fewest_left_out<'m>(results: impl Iterator<Item = &'m ModelResult>) -> Option<u64> {
+    let (floors, others): (Vec<_>, Vec<_>) = results.partition(|of| of.is_noise_floor);
     let counted = if others.is_empty() { floors } else { others };
-    counted.into_iter().map(ComparedModel::n_left_out).min()
+    counted.into_iter().map(ModelResult::n_left_out).min()
 }
 
-/// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
-/// their worst tokens, and cannot be ranked.
-pub fn mark_incomplete(models: &mut [ComparedModel]) {
-    let fewest = fewest_left_out(models.iter());
-    for model in models {
-        model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
+impl<'r> Ranking<'r> {
+    /// Ranks evaluations, with the intervals by these clusters, or by each one's own.
+    pub fn of(rows: &[&'r Row], clusters: Option<&Clusters>) -> Self {
+        let fewest = fewest_left_out(rows.iter().map(|row| &row.result));
+        let sizes = Sizes::of(rows.iter().map(|row| &row.set_up));
+        let placed = rows.iter().map(|row| {
+            let result = row.by(clusters);
+            Placed {
+                row,
+                is_incomplete: fewest.is_some_and(|fewest| result.n_left_out() > fewest),
+                size: sizes.bytes(&result.model, &row.set_up),
+                result,
+            }
+        });
+        let mut placed: Vec<Placed<'r>> = placed.collect();
+        placed.sort_by(|a, b| {
+            let size = |of: &Placed<'_>| of.size.unwrap_or(u64::MAX);
+            let by_mean = a.is_incomplete.cmp(&b.is_incomplete);
+            let by_mean = by_mean.then_with(|| a.mean().total_cmp(&b.mean()));
+            by_mean.then_with(|| size(a).cmp(&size(b)))
+        });
+        make_distinct(&mut placed);
+        let noise = Noise::of(placed.iter().map(|of| &of.result));
+        Self { placed, noise }
     }
-}
 
-/// The mean KLD; infinite where there is none.
-fn mean(model: &ComparedModel) -> f64 {
-    model.mean_kld().map_or(f64::INFINITY, |mean| mean.value)
-}
-
-/// Marks the models that no other candidate dominates.
-pub fn mark_pareto_front(models: &mut [ComparedModel]) {
-    let (sizes, dominating) = (Sizes::of(models), dominating(models));
-    for (model, dominating) in models.iter_mut().zip(dominating) {
-        model.pareto = point(model, sizes).is_some() && dominating.is_none();
+    /// Returns the row in a place.
+    pub fn row(&self, place: usize) -> &'r Row {
+        self.placed[place].row
     }
-}
 
-/// Finds for each model the index in `models` of the first candidate that dominates it: it is at most as
-/// large and at most as far from the reference, and better in one of the two. In a sorted list it is the
-/// nearest such.
-pub fn dominating(models: &[ComparedModel]) -> Vec<Option<usize>> {
-    let sizes = Sizes::of(models);
-    let points: Vec<Option<(u64, f64)>> = models.iter().map(|model| point(model, sizes)).collect();
-    let of_each = points.iter().map(|point| {
-        let (size, kld) = (*point)?;
-        points.iter().position(|other| {
-            other.is_some_and(|(other_size, other_kld)| {
-                let is_better = other_size < size || other_kld < kld;
-                other_size <= size && other_kld <= kld && is_better
+    /// The place of the lowest mean KLD; the noise floor does not count.
+    pub fn best(&self) -> Option<usize> {
+        let has_mean = |of: &Placed<'_>| of.is_candidate() && of.mean().is_finite();
+        self.placed.iter().position(has_mean)
+    }
+
+    /// The pairs to compare: each candidate with the best, with the next in size, and with the nearest
+    /// model of at most its size, if that is another.
+    pub fn pairs(&self) -> Vec<(PairKind, usize, usize)> {
+        let best = self.best();
+        let candidates = (0..self.placed.len()).filter(|&i| self.placed[i].is_candidate());
+        let to_best = candidates.clone().filter_map(|i| {
+            let best = best.filter(|&best| best != i)?;
+            Some((PairKind::Best, i, best))
+        });
+        let sized = candidates.filter(|&i| self.placed[i].size.is_some());
+        let mut by_size: Vec<usize> = sized.collect();
+        by_size.sort_by_key(|&i| self.placed[i].size);
+        let to_next = by_size.windows(2).map(|of| (PairKind::Size, of[0], of[1]));
+        let dominating = self.dominating().into_iter().enumerate();
+        let to_front = dominating.filter_map(|(i, front)| {
+            let front = front.filter(|front| best != Some(*front))?;
+            Some((PairKind::Front, i, front))
+        });
+        to_best.chain(to_next).chain(to_front).collect()
+    }
+
+    /// The place of the nearest candidate that dominates each: it is at most as large and at most as far
+    /// from the reference, and better in one of the two.
+    fn dominating(&self) -> Vec<Option<usize>> {
+        let point = |of: &Placed<'_>| {
+            let size = of.size.filter(|_| of.is_candidate())?;
+            Some((size, of.result.mean_kld()?.value))
+        };
+        let points: Vec<Option<(u64, f64)>> = self.placed.iter().map(point).collect();
+        let of_each = points.iter().map(|point| {
+            let (size, kld) = (*point)?;
+            points.iter().position(|other| {
+                other.is_some_and(|(other_size, other_kld)| {
+                    let is_better = other_size < size || other_kld < kld;
+                    other_size <= size && other_kld <= kld && is_better
+                })
             })
-        })
-    });
-    of_each.collect()
-}
-
-/// Marks the models that the nearest of those that are no larger is nearer than, by more than chance. The
-/// p-values of their ratios are adjusted for the number of models other than the best, whether dominated
-/// or not; where it is the best that dominates, the set of those that cannot be told from it counts too.
-pub fn mark_dominated(of: &mut Comparison) {
-    let is_other = |model: &ComparedModel| model.difference_to_best.is_some();
-    let dominating = dominating(&of.models);
-    let p_of = |(model, dominating): (&ComparedModel, &Option<usize>)| {
-        let dominating = of.models.get((*dominating)?)?;
-        let mut pairs = of.pairs.iter().filter(|pair| pair.kind != PairKind::Size);
-        let pair = pairs.find(|pair| pair.a == model.label && pair.b == dominating.label)?;
-        let may_be_chance = of.may_be_chance(pair) || of.is_noise(model);
-        // On the tokens that both count, the other way round is possible.
-        pair.ratio
-            .filter(|ratio| ratio.value > 1.0 && !may_be_chance)?
-            .p
-    };
-    let others = of
-        .models
-        .iter()
-        .zip(&dominating)
-        .filter(|(model, _)| is_other(model));
-    let p: Vec<f64> = others.map(|other| p_of(other).unwrap_or(1.0)).collect();
-    let others = of.models.iter_mut().filter(|model| is_other(model));
-    for (model, p) in others.zip(holm(&p)) {
-        model.is_dominated = p < of.confidence.outside();
+        });
+        of_each.collect()
     }
-}
 
-/// The size and the mean KLD of a candidate, where both are known.
-fn point(model: &ComparedModel, sizes: Sizes) -> Option<(u64, f64)> {
-    let size = sizes.bytes(model).filter(|_| model.is_candidate())?;
-    Some((size, model.mean_kld()?.value))
-}
+    /// The place of the first candidate above each that has the same KLD at every token.
+    fn same_as(&self) -> Vec<Option<usize>> {
+        let klds = |of: &Placed<'r>| {
+            let klds = of.is_candidate().then_some(&of.row.klds)?;
+            Some(klds.iter().map(|kld| kld.to_bits()))
+        };
+        let same_as = |(i, of): (usize, &Placed<'r>)| {
+            self.placed[..i].iter().position(|above| {
+                let both = klds(above).zip(klds(of));
+                both.is_some_and(|(above, klds)| above.eq(klds))
+            })
+        };
+        self.placed.iter().enumerate().map(same_as).collect()
+    }
 
-/// Adjusts the p-values of all ratios to the best for their number, and marks the models that cannot
-/// be told from it. A ratio without a p-value, as from one window, tells nothing.
-///
-/// The best of these data need not be the one that is really nearest. That one is marked in at least
-/// the share `confidence` of texts (docs/INTERVALS.md).
-///
-/// Models that are as near to the reference as can be measured differ by noise, whatever p says.
-pub fn mark_indistinguishable(of: &mut Comparison) {
-    let best_is_noise = of.best().is_some_and(|best| of.is_noise(best));
-    let are_noise = |model| best_is_noise && of.is_noise(model);
-    let are_noise: Vec<bool> = of.models.iter().map(are_noise).collect();
-    let p_of = |model: &ComparedModel| model.ratio_to_best.as_ref()?.ratio.p;
-    let p: Vec<f64> = of.models.iter().filter_map(p_of).collect();
-    let mut adjusted = holm(&p).into_iter();
-    let models = of.models.iter_mut().zip(are_noise);
-    for (model, are_noise) in models.filter(|(model, _)| model.difference_to_best.is_some()) {
-        let has_p = p_of(model).is_some();
-        let p_holm = has_p.then(|| adjusted.next()).flatten();
-        if let Some(to_best) = &mut model.ratio_to_best {
-            to_best.p_holm = p_holm;
+    fn is_noise(&self, place: usize) -> bool {
+        self.noise.has(&self.placed[place].result)
+    }
+
+    /// Keeps the p-value alone of each ratio to a mean that is noise.
+    fn without_noise(&self, mut compared: Compared) -> Compared {
+        let second = &self.placed[compared.b].result;
+        let is_noise = self.is_noise(compared.b);
+        if is_noise {
+            compared.paired.ratio = compared.paired.ratio.map(|ratio| ratio.p_alone());
         }
-        let is_told = p_holm.is_some_and(|p| p < of.confidence.outside());
-        model.indistinguishable_from_best = are_noise || !is_told;
+        for of in &mut compared.spans {
+            let mut bins = second.breakdown.by_span.iter();
+            let bin = bins.find(|bin| bin.label == of.label);
+            let kld = bin.and_then(|bin| bin.kld);
+            if kld.is_some_and(|kld| is_noise || self.noise.has_kld(kld.value)) {
+                of.ratio = of.ratio.map(|ratio| ratio.p_alone());
+                of.to_others = None;
+            }
+        }
+        compared
+    }
+
+    /// The p-values by which the nearest model of at most each one's size is nearer, adjusted for the number
+    /// of models other than the best, dominated or not; `None` for the best, and for what is not ranked.
+    /// Where the best dominates, `p_holm`, the p-value of the ratio to it, has to show it, too.
+    fn p_dominated(
+        &self,
+        compared: &[Compared],
+        p_holm: &[Option<f64>],
+        is_told: impl Fn(Option<f64>) -> bool,
+    ) -> Vec<Option<f64>> {
+        let best = self.best();
+        let p_of = |(i, front): (usize, Option<usize>)| {
+            let is_its =
+                |of: &&Compared| of.kind != PairKind::Size && of.a == i && Some(of.b) == front;
+            let ratio = compared.iter().find(is_its)?.paired.ratio?;
+            let p_shown = if best == front { p_holm[i] } else { ratio.p };
+            // On the tokens that both count, the other way round is possible.
+            let is_farther = ratio.value > 1.0 && is_told(p_shown) && !self.is_noise(i);
+            ratio.p.filter(|_| is_farther)
+        };
+        let is_other = |i: usize| {
+            compared
+                .iter()
+                .any(|of| of.kind == PairKind::Best && of.a == i)
+        };
+        let places = self.dominating().into_iter().enumerate();
+        let p = places.map(|of| is_other(of.0).then(|| p_of(of).unwrap_or(1.0)));
+        adjusted(&Vec::from_iter(p))
+    }
+
+    /// The models and the pairs, complete.
+    ///
+    /// The best of these data need not be the one that is really nearest. That one cannot be told from the
+    /// best in at least the share `confidence` of texts (docs/INTERVALS.md).
+    pub fn finished(
+        self,
+        compared: Vec<Compared>,
+        confidence: Confidence,
+        near: f64,
+    ) -> (Vec<ComparedModel>, Vec<ComparedPair>) {
+        let compared = compared.into_iter().map(|of| self.without_noise(of));
+        let compared: Vec<Compared> = compared.collect();
+        let places = 0..self.placed.len();
+        let best = self.best();
+        let best_is_noise = best.is_some_and(|best| self.is_noise(best));
+        let (dominating, same_as) = (self.dominating(), self.same_as());
+        let to_best = places.clone().map(|i| {
+            let is_its = |of: &&Compared| of.kind == PairKind::Best && of.a == i;
+            compared.iter().find(is_its)
+        });
+        let to_best: Vec<Option<&Compared>> = to_best.collect();
+        let ratios = to_best.iter().map(|of| of.and_then(|of| of.paired.ratio));
+        let ratios = Vec::from_iter(ratios);
+        let p_holm = adjusted(&Vec::from_iter(
+            ratios.iter().map(|of| of.and_then(|of| of.p)),
+        ));
+        let spans = to_best.iter().map(|of| of.map(|of| of.spans.clone()));
+        let mut spans: Vec<Vec<SpanRatio>> = spans.map(Option::unwrap_or_default).collect();
+        SpanRatio::adjust(spans.iter_mut());
+        let is_told = |p: Option<f64>| p.is_some_and(|p| p < confidence.outside());
+        let p_dominated = self.p_dominated(&compared, &p_holm, is_told);
+        let label = |place: usize| self.placed[place].result.label.clone();
+        let pairs = compared.iter().map(|of| ComparedPair {
+            kind: of.kind,
+            a: label(of.a),
+            b: label(of.b),
+            n_tokens: of.paired.n_tokens,
+            ratio: of.paired.ratio,
+            difference: of.paired.difference,
+            share_a_nearer: of.paired.share_a_nearer,
+        });
+        let pairs = pairs.collect();
+        let models = self
+            .placed
+            .iter()
+            .zip(places)
+            .zip(spans)
+            .map(|((of, i), spans)| {
+                let is_best = best == Some(i);
+                let are_noise = best_is_noise && of.is_candidate() && self.is_noise(i);
+                let upper = ratios[i].and_then(|ratio| ratio.upper);
+                let (row, paths) = (of.row, &of.row.paths);
+                ComparedModel {
+                    result: of.result.clone(),
+                    sidecar: row.sidecar(),
+                    parts: if paths.len() > 1 {
+                        paths.clone()
+                    } else {
+                        Vec::new()
+                    },
+                    set_up: row.set_up.clone(),
+                    ccdf: row.ccdf.clone(),
+                    by_window: row.by_window.clone(),
+                    conditions: Vec::new(),
+                    top: row.top.clone(),
+                    is_incomplete: of.is_incomplete,
+                    same_as: same_as[i].map(label),
+                    ratio_to_best: ratios[i].map(|ratio| RatioToBest {
+                        ratio,
+                        p_holm: p_holm[i],
+                    }),
+                    ratio_to_best_by_span: spans,
+                    difference_to_best: to_best[i].map(|of| of.paired.difference),
+                    indistinguishable_from_best: is_best
+                        || (to_best[i].is_some() && (are_noise || !is_told(p_holm[i]))),
+                    is_as_near: is_best || are_noise || upper.is_some_and(|upper| upper <= near),
+                    pareto: of.is_candidate()
+                        && of.size.is_some()
+                        && of.result.mean_kld().is_some()
+                        && dominating[i].is_none(),
+                    is_dominated: is_told(p_dominated[i]),
+                }
+            });
+        (models.collect(), pairs)
     }
 }
 
-/// Adjusts the p-values by which models lose more in one span than elsewhere for the number of models
-/// and spans.
-pub fn adjust_spans(models: &mut [ComparedModel]) {
-    SpanRatio::adjust(
-        models
-            .iter_mut()
-            .map(|model| &mut model.ratio_to_best_by_span),
-    );
-}
+impl Placed<'_> {
+    /// Whether it can be the best: the noise floor cannot, nor one that leaves out tokens.
+    fn is_candidate(&self) -> bool {
+        !self.result.is_noise_floor && !self.is_incomplete
+    }
 
-/// The path of a row's sidecar, or of its model where it has none.
-fn path_of(model: &ComparedModel) -> &str {
-    match model.sidecar.as_str() {
-        "" => &model.model.path,
-        sidecar => sidecar,
+    /// The mean KLD; infinite where there is none.
+    fn mean(&self) -> f64 {
+        self.result
+            .mean_kld()
+            .map_or(f64::INFINITY, |mean| mean.value)
+    }
+
+    /// The path of its sidecar, or of its model where it has none.
+    fn path(&self) -> &str {
+        let sidecar = self.row.paths.first();
+        sidecar.map_or(self.result.model.path.as_str(), String::as_str)
     }
 }
 
-/// Makes the labels of all rows distinct: by what differs in their set-ups, else by their paths.
-pub fn make_distinct(models: &mut [ComparedModel]) {
-    let names: Vec<String> = models.iter().map(|model| model.label.clone()).collect();
-    for i in 0..models.len() {
-        let Some(name) = names.get(i) else { continue };
-        let alike: Vec<&ComparedModel> = models
+/// Adjusts the p-values that are there for their number, by Holm's method. A ratio without one, as from
+/// one window, tells nothing.
+fn adjusted(p: &[Option<f64>]) -> Vec<Option<f64>> {
+    let known: Vec<f64> = p.iter().flatten().copied().collect();
+    let mut adjusted = holm(&known).into_iter();
+    p.iter().map(|p| p.and_then(|_| adjusted.next())).collect()
+}
+
+/// Makes all labels distinct: by what differs in their set-ups, else by their paths.
+fn make_distinct(placed: &mut [Placed<'_>]) {
+    let names: Vec<String> = placed.iter().map(|of| of.result.label.clone()).collect();
+    for (i, name) in names.iter().enumerate() {
+        let alike = placed
             .iter()
             .zip(&names)
-            .filter(|(_, other)| *other == name)
-            .map(|(model, _)| model)
-            .collect();
+            .filter(|(_, other)| *other == name);
+        let alike: Vec<_> = alike.map(|(of, _)| &of.row.set_up).collect();
         if alike.len() < 2 {
             continue;
         }
         let tells_apart = |of: &&SettingValue| {
-            let mut all: Vec<_> = alike.iter().map(|model| of(&model.set_up)).collect();
+            let mut all: Vec<_> = alike.iter().map(|set_up| of(set_up)).collect();
             all.sort();
             all.dedup();
             all.len() == alike.len() && all.iter().all(Option::is_some)
         };
         let distinction = DISTINCTIONS.iter().find(tells_apart);
-        if let Some(model) = models.get_mut(i) {
-            let what = distinction.and_then(|of| of(&model.set_up));
-            let what = what.unwrap_or_else(|| path_of(model).to_owned());
-            model.label = format!("{name} ({what})");
-        }
+        let what = distinction.and_then(|of| of(&placed[i].row.set_up));
+        let what = what.unwrap_or_else(|| placed[i].path().to_owned());
+        placed[i].result.label = format!("{name} ({what})");
     }
     // A label that was given may be what another was made into.
-    for i in 0..models.len() {
-        let is_taken = |model: &ComparedModel| {
-            let same = models.iter().filter(|other| other.label == model.label);
-            same.count() > 1
-        };
-        let taken = models.get(i).is_some_and(is_taken);
-        if let Some(model) = models.get_mut(i).filter(|_| taken) {
-            model.label = path_of(model).to_owned();
+    for i in 0..placed.len() {
+        let is_its = |of: &&Placed<'_>| of.result.label == placed[i].result.label;
+        if placed.iter().filter(is_its).count() > 1 {
+            placed[i].result.label = placed[i].path().to_owned();
         }
     }
 }
@@ -185,97 +337,11 @@ pub fn make_distinct(models: &mut [ComparedModel]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample::comparison;
 
     #[test]
-    fn the_front_holds_what_nothing_dominates() {
-        let mut models = comparison().models;
-        models.iter_mut().for_each(|model| model.pareto = false);
-        mark_pareto_front(&mut models);
-        let front: Vec<&str> = models
-            .iter()
-            .filter(|model| model.pareto)
-            .map(|model| model.label.as_str())
-            .collect();
-        assert_eq!(front, ["tiny-q4_K_M", "tiny-iq4_xs", "tiny-q2_K"]);
-        // Of two that are equal, neither dominates.
-        let mut twins = vec![models[1].clone(), models[1].clone()];
-        mark_pareto_front(&mut twins);
-        assert!(twins.iter().all(|twin| twin.pareto));
-        // An unknown cache is not a small one, and one of several windows not a large one.
-        let mut runs = vec![models[1].clone(), models[4].clone()];
-        runs[1].model = runs[0].model.clone();
-        for (bytes, n_seq) in [(None, None), (Some(500), Some(4))] {
-            runs.iter_mut().for_each(|run| run.pareto = false);
-            runs[0].set_up.kv_cache_bytes = Some(1000);
-            runs[1].set_up.kv_cache_bytes = bytes;
-            runs[1].set_up.n_seq = n_seq;
-            mark_pareto_front(&mut runs);
-            assert_eq!([runs[0].pareto, runs[1].pareto], [true, false]);
-        }
-        // A smaller cache of one model is on the front though it is farther, a larger one is not.
-        let (worse, better) = (models[4].clone(), models[1].clone());
-        for (bytes, is_on_front) in [(500, true), (1000, false), (2000, false)] {
-            let mut runs = vec![better.clone(), worse.clone()];
-            runs[1].model = better.model.clone();
-            runs.iter_mut().for_each(|run| run.pareto = false);
-            runs[0].set_up.kv_cache_bytes = Some(1000);
-            runs[1].set_up.kv_cache_bytes = Some(bytes);
-            mark_pareto_front(&mut runs);
-            assert_eq!([runs[0].pareto, runs[1].pareto], [true, is_on_front]);
-        }
-    }
-
-    #[test]
-    fn holm_decides_what_cannot_be_told_from_the_best() {
-        let mut of = comparison();
-        let p = [None, None, Some(0.03), Some(0.02), Some(0.001), None];
-        for (model, p) in of.models.iter_mut().zip(p) {
-            model.indistinguishable_from_best = false;
-            if let Some(to_best) = &mut model.ratio_to_best {
-                to_best.ratio.p = p;
-            }
-        }
-        mark_indistinguishable(&mut of);
-        let models = of.models;
-        let holm = |i: usize| models[i].ratio_to_best.unwrap().p_holm;
+    fn what_has_no_p_value_is_not_adjusted() {
         // By hand: 0.001 · 3, 0.02 · 2, 0.03 (not below the one before).
-        let expected = [0.04, 0.04, 0.003];
-        for (i, expected) in (2..5).zip(expected) {
-            assert!((holm(i).unwrap() - expected).abs() < 1e-15);
-        }
-        assert_eq!(holm(5), None);
-        let marked: Vec<bool> = models
-            .iter()
-            .map(|model| model.indistinguishable_from_best)
-            .collect();
-        // The last has no p-value: one window, say.
-        assert_eq!(marked, [false, false, false, false, false, true]);
-    }
-    #[test]
-    fn a_mean_without_the_worst_tokens_has_no_rank() {
-        let mut models = comparison().models;
-        // The nearest model has lost a row.
-        let nearest = models.iter().position(ComparedModel::is_candidate).unwrap();
-        let label = models[nearest].label.clone();
-        models[nearest].summary.n_excluded += 1;
-        mark_incomplete(&mut models);
-        let incomplete: Vec<&str> = models
-            .iter()
-            .filter(|model| model.is_incomplete)
-            .map(|model| model.label.as_str())
-            .collect();
-        assert_eq!(incomplete, [label.as_str()]);
-        sort(&mut models);
-        assert_eq!(models.last().unwrap().label, label);
-        models.iter_mut().for_each(|model| model.pareto = false);
-        mark_pareto_front(&mut models);
-        assert!(!models.last().unwrap().pareto);
-        // What all lose, none loses alone.
-        for model in &mut models {
-            model.summary.n_excluded = 3;
-        }
-        mark_incomplete(&mut models);
-        assert!(models.iter().all(|model| !model.is_incomplete));
+        let p = adjusted(&[None, Some(0.03), Some(0.02), Some(0.001)]);
+        assert_eq!(p, [None, Some(0.04), Some(0.04), Some(0.003)]);
     }
 }

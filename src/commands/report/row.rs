@@ -6,12 +6,10 @@ use anyhow::Result;
 use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
-use crate::report::comparison::ComparedModel;
-use crate::report::{ModelInfo, ModelResult};
-use crate::report::{WorstText, WorstToken};
+use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
-    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Run, Summary,
-    TokenSpans, Tokens, Until, Windows,
+    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
+    Summary, TokenSpans, Tokens, Until, Windows,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -20,9 +18,19 @@ const DEFAULT_KV_TYPE: &str = "f16";
 /// The number of tokens that are listed, those that diverge most.
 const N_WORST: usize = 10;
 
-/// An evaluation with its own numbers. What depends on the other rows is not filled in.
+/// An evaluation with its own numbers.
 pub struct Row {
-    pub model: ComparedModel,
+    pub result: ModelResult,
+    /// The paths of its sidecar's parts; of one for a whole sidecar, empty without one.
+    pub paths: Vec<String>,
+    /// The set-up in which the model was run, as far as it is recorded.
+    pub set_up: BackendIdentity,
+    /// The share of tokens with at least a KLD.
+    pub ccdf: Vec<Point>,
+    /// The means along the text.
+    pub by_window: Vec<Point>,
+    /// The tokens that diverge most.
+    pub top: Vec<WorstToken>,
     pub tokens: TokenSet,
     /// The windows of its tokens.
     pub runs: Vec<Run>,
@@ -94,38 +102,23 @@ impl Row {
         let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
         let paths = stored.paths.iter().map(|path| path.display().to_string());
-        let paths: Vec<String> = paths.collect();
-        let model = ComparedModel {
-            result: ModelResult {
-                label: label.unwrap_or_else(|| model.default_label()).to_owned(),
-                model,
-                is_reference_model: is_reference_model(header),
-                is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
-                n_vocab_compared: header.n_vocab_compared,
-                until: until.map(|until| until.info(&summary, None)),
-                summary,
-                breakdown,
-            },
-            index: 0,
-            sidecar: paths.first().cloned().unwrap_or_default(),
-            parts: if paths.len() > 1 { paths } else { Vec::new() },
-            set_up: header.backend.clone().unwrap_or_default(),
-            is_incomplete: false,
-            same_as: None,
-            ratio_to_best: None,
-            ratio_to_best_by_span: Vec::new(),
-            difference_to_best: None,
-            indistinguishable_from_best: false,
-            is_as_near: false,
-            pareto: false,
-            is_dominated: false,
-            ccdf: counted.ccdf(),
-            by_window: counted.by_window(),
-            conditions: Vec::new(),
-            top: worst_of(worst, &texts),
+        let result = ModelResult {
+            label: label.unwrap_or_else(|| model.default_label()).to_owned(),
+            model,
+            is_reference_model: is_reference_model(header),
+            is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
+            n_vocab_compared: header.n_vocab_compared,
+            until: until.map(|until| until.info(&summary, None)),
+            summary,
+            breakdown,
         };
         Ok(Self {
-            model,
+            result,
+            paths: paths.collect(),
+            set_up: header.backend.clone().unwrap_or_default(),
+            ccdf: counted.ccdf(),
+            by_window: counted.by_window(),
+            top: worst_of(worst, &texts),
             tokens,
             runs: columns.runs.clone(),
             spans: columns.spans.clone(),
@@ -136,16 +129,21 @@ impl Row {
         })
     }
 
-    /// The model with its intervals by the clusters of a comparison.
-    pub fn by(&self, clusters: &Clusters) -> ComparedModel {
-        let mut model = self.model.clone();
-        if let Some((summary, breakdown)) = &self.by_others
-            && clusters.clustering.kind != model.summary.clusters.kind
+    /// The result with its intervals by the clusters of a comparison, or by its own.
+    pub fn by(&self, clusters: Option<&Clusters>) -> ModelResult {
+        let mut result = self.result.clone();
+        if let (Some((summary, breakdown)), Some(clusters)) = (&self.by_others, clusters)
+            && clusters.clustering.kind != result.summary.clusters.kind
         {
-            model.summary = summary.clone();
-            model.breakdown = breakdown.clone();
+            result.summary = summary.clone();
+            result.breakdown = breakdown.clone();
         }
-        model
+        result
+    }
+
+    /// Returns the path of its sidecar, or of the first part; empty without one.
+    pub fn sidecar(&self) -> String {
+        self.paths.first().cloned().unwrap_or_default()
     }
 
     /// Returns what the evaluation's files record of it.

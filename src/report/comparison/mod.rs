@@ -58,7 +58,7 @@ pub struct Comparison {
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
     /// Models compared two at a time: each with the best, with its neighbour in size, and with the nearest
-    /// of those that are no larger.
+    /// model of at most its size.
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,
@@ -125,13 +125,13 @@ impl Comparison {
 
     /// The sizes by which the models are compared.
     pub(super) fn sizes(&self) -> Sizes {
-        Sizes::of(&self.models)
+        Sizes::of(self.models.iter().map(|model| &model.set_up))
     }
 
     /// The unit that suits the models' sizes.
     pub(super) fn size_unit(&self) -> SizeUnit {
         let sizes = self.sizes();
-        let of_each = self.models.iter().filter_map(|model| sizes.bytes(model));
+        let of_each = self.models.iter().filter_map(|model| sizes.of_model(model));
         SizeUnit::for_sizes(of_each.max().unwrap_or(0))
     }
 
@@ -186,56 +186,14 @@ impl Comparison {
         groups
     }
 
-    /// Returns true if a model is as near to the original as can be measured.
+    /// The mean KLDs that are noise here.
+    pub(super) fn noise(&self) -> Noise {
+        Noise::of(self.models.iter().map(|model| &model.result))
+    }
+
+    /// Whether a model is as near to the original as can be measured.
     pub fn is_noise(&self, model: &ComparedModel) -> bool {
-        model
-            .mean_kld()
-            .is_some_and(|mean| self.is_noise_kld(mean.value))
-    }
-
-    /// Returns true if a mean KLD is at the noise floor, or rounding.
-    fn is_noise_kld(&self, mean: f64) -> bool {
-        mean < ROUNDING || mean <= AT_FLOOR * self.floor()
-    }
-
-    /// The mean KLD of the noise floor, the highest if there are several; 0 without one.
-    fn floor(&self) -> f64 {
-        let floors = self.models.iter().filter(|model| model.is_noise_floor);
-        let means = floors.filter_map(|floor| floor.mean_kld());
-        means.map(|mean| mean.value).fold(0.0, f64::max)
-    }
-
-    /// Says why nothing nearer can be measured.
-    pub(super) fn why_noise(&self) -> String {
-        match AT_FLOOR * self.floor() >= ROUNDING {
-            true => "the original, run again, is about as far from itself".to_owned(),
-            false => format!("a mean KLD below {ROUNDING:e} nats is rounding"),
-        }
-    }
-
-    /// Keeps the p-value alone of each ratio to a mean that is noise.
-    pub fn drop_multiples_of_noise(&mut self) {
-        let noise = self.models.iter().filter(|model| self.is_noise(model));
-        let noise: Vec<String> = noise.map(|model| model.label.clone()).collect();
-        let Some(best) = self.best() else { return };
-        let best_is_noise = noise.contains(&best.label);
-        let is_noise_there = |kld| best_is_noise || self.is_noise_kld(kld);
-        let spans = best.breakdown.by_span.iter();
-        let spans = spans.filter(|span| span.kld.is_some_and(|kld| is_noise_there(kld.value)));
-        let spans: Vec<String> = spans.map(|span| span.label.clone()).collect();
-        for pair in self.pairs.iter_mut().filter(|pair| noise.contains(&pair.b)) {
-            pair.ratio = pair.ratio.map(Ratio::p_alone);
-        }
-        for model in &mut self.models {
-            if let Some(to_best) = model.ratio_to_best.as_mut().filter(|_| best_is_noise) {
-                to_best.ratio = to_best.ratio.p_alone();
-            }
-            let in_spans = model.ratio_to_best_by_span.iter_mut();
-            for of in in_spans.filter(|of| spans.contains(&of.label)) {
-                of.ratio = of.ratio.map(Ratio::p_alone);
-                of.to_others = None;
-            }
-        }
+        self.noise().has(model)
     }
 
     /// The spans of the models' tokens, in order; empty unless there are several.
@@ -345,9 +303,6 @@ pub struct ComparedModel {
     /// Its result.
     #[serde(flatten)]
     pub result: ModelResult,
-    /// Its index among the models that were given.
-    #[serde(skip)]
-    pub index: usize,
     /// The path of its sidecar; of one in parts, of the first part.
     pub sidecar: String,
     /// The paths of all parts, in order; absent if the sidecar is whole.
@@ -381,8 +336,8 @@ pub struct ComparedModel {
     /// True if no other model is at most as large and at most as far from the reference. KV caches count
     /// as part of the size where they differ and the size of each is recorded. False for what is not ranked, and where the size is not known.
     pub pareto: bool,
-    /// True if the nearest of the models that are no larger is nearer than this one, after Holm's adjustment
-    /// for the number of models: leaving this one out costs nothing.
+    /// True if the nearest model of at most its size is nearer than this one, after Holm's adjustment for the
+    /// number of models: leaving this one out costs nothing.
     pub is_dominated: bool,
     /// The share of tokens with at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
@@ -442,12 +397,6 @@ impl ComparedModel {
     pub fn is_near_best(&self) -> bool {
         self.indistinguishable_from_best && self.difference_to_best.is_some()
     }
-
-    /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
-    /// those with an infinite KLD.
-    pub fn n_left_out(&self) -> u64 {
-        self.summary.n_excluded + self.summary.n_infinite()
-    }
 }
 
 /// Why two models are compared.
@@ -459,7 +408,7 @@ pub enum PairKind {
     Best,
     /// The second is the next model by size, which may be as large.
     Size,
-    /// The second is the nearest of those that are no larger, and has no higher a mean KLD. Not listed where it
+    /// The second is the nearest model of at most this size, and has no higher a mean KLD. Not listed where it
     /// is the best.
     Front,
 }
@@ -485,6 +434,45 @@ pub struct ComparedPair {
     pub share_a_nearer: Option<f64>,
 }
 
+/// The mean KLDs that are so small that a multiple of them says nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Noise {
+    /// The mean KLD of the noise floor, the highest if there are several; 0 without one.
+    floor: f64,
+}
+
+impl Noise {
+    /// Finds the noise floor among results.
+    pub fn of<'m>(results: impl Iterator<Item = &'m ModelResult>) -> Self {
+        let floors = results.filter(|of| of.is_noise_floor);
+        let means = floors.filter_map(|floor| floor.mean_kld());
+        Self {
+            floor: means.map(|mean| mean.value).fold(0.0, f64::max),
+        }
+    }
+
+    /// Whether a mean KLD is at the noise floor, or rounding.
+    pub fn has_kld(self, mean: f64) -> bool {
+        mean < ROUNDING || mean <= AT_FLOOR * self.floor
+    }
+
+    /// Whether a model is as near to the original as can be measured.
+    pub fn has(self, result: &ModelResult) -> bool {
+        result
+            .mean_kld()
+            .is_some_and(|mean| self.has_kld(mean.value))
+    }
+
+    /// Says why nothing nearer can be measured.
+    pub fn why(self) -> String {
+        if AT_FLOOR * self.floor >= ROUNDING {
+            "the original, run again, is about as far from itself".to_owned()
+        } else {
+            format!("a mean KLD below {ROUNDING:e} nats is rounding")
+        }
+    }
+}
+
 /// The sizes of a comparison's models: those of their files, and of their KV caches too where these
 /// differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -493,10 +481,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Chooses the sizes by which these models are compared. KV caches count only if the size of each is
-    /// recorded, and is that of as many windows.
-    pub fn of(models: &[ComparedModel]) -> Self {
-        let set_ups = models.iter().map(|model| &model.set_up);
+    /// Chooses the sizes by which models of these set-ups are compared. KV caches count only if the size of
+    /// each is recorded, and is that of as many windows.
+    pub fn of<'s>(set_ups: impl Iterator<Item = &'s BackendIdentity> + Clone) -> Self {
         let caches: BTreeSet<_> = set_ups.clone().map(|of| of.kv_cache_bytes).collect();
         let n_seqs: BTreeSet<_> = set_ups.map(|of| of.n_seq.unwrap_or(1)).collect();
         Self {
@@ -504,18 +491,23 @@ impl Sizes {
         }
     }
 
-    /// The bytes of a model; `None` where its file's size is not known.
-    pub fn bytes(self, model: &ComparedModel) -> Option<u64> {
-        let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
-        let file = model.model.shown_bytes()?;
+    /// The bytes of a model in a set-up; `None` where its file's size is not known.
+    pub fn bytes(self, model: &ModelInfo, set_up: &BackendIdentity) -> Option<u64> {
+        let cache = set_up.kv_cache_bytes.filter(|_| self.has_caches);
+        let file = model.shown_bytes()?;
         Some(file.saturating_add(cache.unwrap_or(0)))
+    }
+
+    /// The bytes of a model of the comparison.
+    pub fn of_model(self, model: &ComparedModel) -> Option<u64> {
+        self.bytes(&model.model, &model.set_up)
     }
 
     /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which
     /// nobody would choose it.
     pub fn saved(self, larger: &ComparedModel, smaller: &ComparedModel) -> Option<u64> {
-        let size = self.bytes(larger)?;
-        let saved = size.checked_sub(self.bytes(smaller)?)?;
+        let size = self.of_model(larger)?;
+        let saved = size.checked_sub(self.of_model(smaller)?)?;
         (saved > 0 && saved.saturating_mul(100) >= size).then_some(saved)
     }
 }
@@ -595,8 +587,8 @@ mod tests {
                 model.set_up.kv_cache_bytes = bytes;
             }
             models[1].set_up.n_seq = n_seq;
-            let sizes = Sizes::of(&models);
-            [0, 1].map(|i| sizes.bytes(&models[i]).unwrap() - file)
+            let sizes = Sizes::of(models.iter().map(|model| &model.set_up));
+            [0, 1].map(|i| sizes.of_model(&models[i]).unwrap() - file)
         };
         assert_eq!(more([Some(5), Some(7)], None), [5, 7]);
         assert_eq!(more([Some(5), Some(7)], Some(1)), [5, 7]);

@@ -141,7 +141,7 @@ impl Comparison {
         format!(
             "{} {are} {AS_CAN_BE_MEASURED}: {}.",
             list(equals),
-            self.why_noise()
+            self.noise().why()
         )
     }
 
@@ -173,7 +173,7 @@ impl Comparison {
         name: &impl Fn(&ComparedModel) -> String,
     ) -> Option<String> {
         let sizes = self.sizes();
-        let best_size = sizes.bytes(best)?;
+        let best_size = sizes.of_model(best)?;
         let smaller = others.iter().filter(|model| model.pareto);
         let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(best, model)?)));
         let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
@@ -193,7 +193,8 @@ impl Comparison {
         }
         let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
             // Nothing is known of those without a size.
-            let others: Option<Vec<u64>> = others.iter().map(|model| sizes.bytes(model)).collect();
+            let others: Option<Vec<u64>> =
+                others.iter().map(|model| sizes.of_model(model)).collect();
             return Some(match others?.iter().any(|size| *size <= best_size) {
                 true => "No other is even 1 % smaller.".to_owned(),
                 false => format!("{} is also the smallest.", name(best)),
@@ -248,25 +249,6 @@ impl Comparison {
             ));
         }
         said
-    }
-
-    /// Marks the models that are as near as the best as makes no difference.
-    pub fn mark_as_near(&mut self) {
-        let best = self
-            .best()
-            .map(|best| (best.label.clone(), self.is_noise(best)));
-        let Some((best, best_is_noise)) = best else {
-            return;
-        };
-        let is_as_near = |model: &ComparedModel| {
-            let is_below = upper(model).is_some_and(|upper| upper <= self.near);
-            let are_noise = best_is_noise && model.is_candidate() && self.is_noise(model);
-            model.label == best || are_noise || is_below
-        };
-        let marks: Vec<bool> = self.models.iter().map(is_as_near).collect();
-        for (model, mark) in self.models.iter_mut().zip(marks) {
-            model.is_as_near = mark;
-        }
     }
 
     /// Says which models cannot be ranked, why, and what to do; empty where all can.
@@ -451,7 +433,10 @@ mod tests {
     }
 
     fn said(of: &mut Comparison) -> String {
-        of.mark_as_near();
+        for model in &mut of.models {
+            let is_best = model.label == "tiny-q4_K_M";
+            model.is_as_near = is_best || upper(model).is_some_and(|upper| upper <= of.near);
+        }
         of.sentences(str::to_owned).join(" ")
     }
 

@@ -156,7 +156,7 @@ impl Comparison {
             .shown(Shown::InText)
             .left("\nmodel", |m| name(&m.label))
             .right(format!("size\n{}", unit.symbol), |m| {
-                or_undefined(sizes.bytes(m), |size| {
+                or_undefined(sizes.of_model(m), |size| {
                     format!("{:.2}", size as f64 / unit.bytes)
                 })
             })

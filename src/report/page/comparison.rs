@@ -32,7 +32,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
     let sizes = comparison.sizes();
-    let size = |m: &ComparedModel| sizes.bytes(m);
+    let size = |m: &ComparedModel| sizes.of_model(m);
     let unsized_models = models.iter().filter(|m| size(m).is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
@@ -125,7 +125,7 @@ fn chart_data(comparison: &Comparison, front: &[Step<'_>], unit: SizeUnit) -> se
             "floor": model.is_noise_floor,
             "front": model.pareto,
             "near": model.indistinguishable_from_best,
-            "size": in_units(sizes.bytes(model)),
+            "size": in_units(sizes.of_model(model)),
             "kld": mean.map(|mean| mean.value),
             "lo": mean.and_then(|mean| on_log_scale(mean.lo)),
             "hi": mean.and_then(|mean| on_log_scale(mean.hi)),
@@ -210,7 +210,7 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         Some(Step {
             model: m,
             label: &m.label,
-            size: sizes.bytes(m)?,
+            size: sizes.of_model(m)?,
             kld: m.mean_kld()?.value,
             gain: None,
         })

@@ -109,6 +109,12 @@ impl ModelResult {
         self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT)
     }
 
+    /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
+    /// those with an infinite KLD.
+    pub fn n_left_out(&self) -> u64 {
+        self.summary.n_excluded + self.summary.n_infinite()
+    }
+
     /// The mean KLD with its clustered interval.
     pub fn mean_kld(&self) -> Option<Estimate> {
         Some(self.summary.kld.as_ref()?.mean.by_cluster())

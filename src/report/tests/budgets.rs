@@ -79,7 +79,6 @@ fn sixteen_models_have_50_lines() {
     let models = (0..16).map(|i| {
         let times = 1.0 + i as f64 / 8.0;
         let mut model = ComparedModel {
-            index: i,
             ratio_to_best: (i > 0).then(|| RatioToBest {
                 ratio: sample::ratio(times, 0.03),
                 p_holm: Some(0.3),

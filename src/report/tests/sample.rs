@@ -296,7 +296,6 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     result.summary.identical_output = Some(identical(40.0 / scale));
     ComparedModel {
         result,
-        index: 0,
         sidecar: format!("{path}.kls"),
         parts: Vec::new(),
         is_incomplete: false,
