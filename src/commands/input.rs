@@ -92,10 +92,10 @@ pub fn prepare<M: Model>(
     let input = raw.prepare(model, in_chunks, selection, generation)?;
     drop(phase);
     if let Some(unanswered) = &input.unanswered {
-        watch.warn(Warning::Unanswered {
-            n: unanswered.n_windows,
-            why: unanswered.why.clone(),
-        });
+        let (answers, why) = (count_of(unanswered.n_windows, "answer"), &unanswered.why);
+        let what =
+            format!("{answers} of conversations that could not be continued, the first one: {why}");
+        left_out(watch, "turns_left_out", what);
     }
     Ok(input)
 }
@@ -112,10 +112,16 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     if input.n_left_out > 0 {
-        watch.warn(Warning::NoWholeWindow(input.n_left_out));
+        let tokens = count_of(input.n_left_out, "token");
+        let what = format!("the last {tokens}, too few to fill a window");
+        left_out(watch, "tokens_left_out", what);
     }
     if input.n_turns_left_out > 0 {
-        watch.warn(Warning::TurnsLeftOut(input.n_turns_left_out));
+        let answers = count_of(input.n_turns_left_out, "answer");
+        let what = format!(
+            "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
+        );
+        left_out(watch, "turns_left_out", what);
     }
     let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
     if let Some(groups) = &input.groups {
@@ -127,11 +133,27 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
             .filter(|(group, _)| !scored.contains(group));
         watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
-    match (input.plan.n_unscored, &input.prompts) {
-        (0, _) => {}
-        (n, None) => watch.warn(Warning::UnscoredWindows(n as u64)),
-        (n, Some(_)) => watch.warn(Warning::UnscoredPrompts(n as u64)),
+    let (n, short) = (
+        input.plan.n_unscored as u64,
+        "too short to hold a scored position",
+    );
+    if n > 0 && input.prompts.is_some() {
+        left_out(
+            watch,
+            "unscored_prompts",
+            format!("{}, {short}", count_of(n, "prompt")),
+        );
+    } else if n > 0 {
+        left_out(
+            watch,
+            "unscored_windows",
+            format!("the last {}, {short}", count_of(n, "window")),
+        );
     }
+}
+
+fn left_out(watch: &Watch<'_>, kind: &'static str, what: String) {
+    watch.warn(Warning::LeftOut { kind, what });
 }
 
 /// Describes in full the reference of this kind and path that `model` makes of `input`, which was

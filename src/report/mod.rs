@@ -12,7 +12,6 @@ mod doubts;
 pub mod identical_output;
 mod info;
 pub mod layout;
-mod model_line;
 mod named_numbers;
 pub mod number;
 pub mod page;
@@ -32,12 +31,11 @@ pub use info::{
     GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
     prompts_text, verified_text,
 };
-pub use model_line::model_line;
 pub use result::{
     DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
     NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
     TokenColumns, TopToken, Versions, WorstText, WorstToken, WorstTop, json_text,
     notable_core_wait, unit, without_part,
 };
-pub use text::text_report;
+pub use text::{model_line, text_report};
 pub use warning::Warning;

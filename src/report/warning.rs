@@ -81,28 +81,19 @@ pub enum Warning {
         "{0}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {0} > new.txt"
     )]
     ByteOrderMark(String),
-    /// Windows at the end of the text are too short to score.
-    #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
-    UnscoredWindows(u64),
+    /// Something is not scored or not compared.
+    #[error("left out: {what}")]
+    LeftOut {
+        /// The warning's kind in JSON: `unscored_windows`, `turns_left_out` and so on.
+        kind: &'static str,
+        /// The number of windows, prompts, answers or tokens, and why.
+        what: String,
+    },
     /// Tokens of these groups are not among those that are scored.
     #[error(
         "no token of {} is scored: -n chooses whole windows at random, and none of these is there; raise -n, or leave it out", .0.join(" or ")
     )]
     EmptyGroups(Vec<String>),
-    /// Prompts are too short to score.
-    #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
-    UnscoredPrompts(u64),
-    /// Answers of conversations do not fit in a window.
-    #[error(
-        "left out: {} of conversations that grow longer than a window (--n-ctx makes windows longer)", count_of(*.0, "answer")
-    )]
-    TurnsLeftOut(u64),
-    /// Conversations could not be continued after an answer.
-    #[error(
-        "left out: {} of conversations that could not be continued, the first one: {why}", count_of(*.n, "answer")
-    )]
-    #[strum(serialize = "turns_left_out")]
-    Unanswered { n: u64, why: String },
     /// With the longest answers, a reference does not fit on its disk.
     #[error(
         "{path}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then", bytes(*.size), bytes(*.free)
@@ -118,10 +109,6 @@ pub enum Warning {
         "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again"
     )]
     NoPreTokenizer,
-    /// Tokens at the end of the text do not fill a chunk of llama-perplexity.
-    #[error("left out: the last {}, too few to fill a window", count_of(*.0, "token"))]
-    #[strum(serialize = "tokens_left_out")]
-    NoWholeWindow(u64),
     /// A sidecar lacks numbers that this run wants.
     #[error(
         "{0} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start"
@@ -316,14 +303,6 @@ pub enum Warning {
         /// The work that it waited for most, and what helps.
         wait: &'static str,
     },
-    /// Windows of the reference are missing in the other file.
-    #[error("left out: {n} of the reference's {}, not in the other file", count_of(*.of as u64, "window"))]
-    MissingWindows { n: usize, of: usize },
-    /// The other file has more windows than the reference.
-    #[error(
-        "left out: {unused} of the other file's {}, not in the reference", count_of(*.of as u64, "window")
-    )]
-    UnusedWindows { unused: usize, of: usize },
     /// There are too few windows for their intervals.
     #[error("{}", few_windows_message(*.n, *.worth, (*.n_blocks, *.n_parts), *.needed, .unit))]
     FewWindows {
@@ -408,7 +387,10 @@ impl Warning {
 
     /// The warning's subject, for scripts: stable, unlike the message.
     pub fn kind(&self) -> &'static str {
-        self.into()
+        match self {
+            Self::LeftOut { kind, .. } => kind,
+            other => other.into(),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use kl_formats::{Kind, Reference, Rows, WindowSpec};
 use crate::commands::observer::Watch;
 use crate::pipeline::choose_windows;
 use crate::report::Warning;
+use crate::report::number::count_of;
 
 /// One of the two files.
 #[derive(Clone, Copy)]
@@ -117,12 +118,20 @@ pub fn pair(
                 reference.shown_path()
             );
         }
-        watch.warn(Warning::MissingWindows { n, of });
+        let of = count_of(of as u64, "window");
+        watch.warn(Warning::LeftOut {
+            kind: "missing_windows",
+            what: format!("{n} of the reference's {of}, not in the other file"),
+        });
     }
     let of = other.windows.iter().filter(|of| has_rows(of)).count();
     let unused = of.saturating_sub(pairs.len());
     if unused > 0 {
-        watch.warn(Warning::UnusedWindows { unused, of });
+        let of = count_of(of as u64, "window");
+        watch.warn(Warning::LeftOut {
+            kind: "unused_windows",
+            what: format!("{unused} of the other file's {of}, not in the reference"),
+        });
     }
     if other.is_stream() && !reference.is_stream() {
         pairs.sort_by_key(|pair| pair.other_index);

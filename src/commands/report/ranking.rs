@@ -135,6 +135,22 @@ impl<'r> Ranking<'r> {
         self.placed.iter().enumerate().map(same_as).collect()
     }
 
+    fn label(&self, place: usize) -> String {
+        self.placed[place].result.label.clone()
+    }
+
+    fn pair(&self, of: &Compared) -> ComparedPair {
+        ComparedPair {
+            kind: of.kind,
+            a: self.label(of.a),
+            b: self.label(of.b),
+            n_tokens: of.paired.n_tokens,
+            ratio: of.paired.ratio,
+            difference: of.paired.difference,
+            share_a_nearer: of.paired.share_a_nearer,
+        }
+    }
+
     fn is_noise(&self, place: usize) -> bool {
         self.noise.has(&self.placed[place].result)
     }
@@ -218,17 +234,7 @@ impl<'r> Ranking<'r> {
         SpanRatio::adjust(spans.iter_mut());
         let is_told = |p: Option<f64>| p.is_some_and(|p| p < confidence.outside());
         let p_dominated = self.p_dominated(&compared, &p_holm, is_told);
-        let label = |place: usize| self.placed[place].result.label.clone();
-        let pairs = compared.iter().map(|of| ComparedPair {
-            kind: of.kind,
-            a: label(of.a),
-            b: label(of.b),
-            n_tokens: of.paired.n_tokens,
-            ratio: of.paired.ratio,
-            difference: of.paired.difference,
-            share_a_nearer: of.paired.share_a_nearer,
-        });
-        let pairs = pairs.collect();
+        let pairs = compared.iter().map(|of| self.pair(of)).collect();
         let models = self
             .placed
             .iter()
@@ -253,7 +259,7 @@ impl<'r> Ranking<'r> {
                     conditions: Vec::new(),
                     top: row.top.clone(),
                     is_incomplete: of.is_incomplete,
-                    same_as: same_as[i].map(label),
+                    same_as: same_as[i].map(|place| self.label(place)),
                     ratio_to_best: ratios[i].map(|ratio| RatioToBest {
                         ratio,
                         p_holm: p_holm[i],

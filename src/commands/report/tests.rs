@@ -9,7 +9,7 @@ use kl_formats::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::comparison::NEAR;
+use crate::report::comparison::{ComparedModel, NEAR, RatioToBest};
 use crate::report::tests::FULL;
 use crate::stats::ClusterKind;
 

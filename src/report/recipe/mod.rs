@@ -3,16 +3,24 @@
 
 #[cfg(test)]
 pub(super) mod tests;
-mod text;
+
+use std::collections::BTreeMap;
 
 use kl_formats::{GgmlType, Mixture, ModelIdentity};
 use serde::Serialize;
 
+use super::layout::{Sheet, hanging, laid_out};
+use super::number::{bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld};
+use super::table::Table;
 use super::{Versions, Warning};
-use crate::recipe::{FrontierPoint, Recipe, Sensitivities};
+use crate::recipe::{FrontierPoint, Recipe, Sensitivities, quoted, thinned};
 use crate::stats::{Clustering, Estimate, Ratio};
 
-pub use text::recipe_text;
+/// The width of the column of names.
+const NAME_WIDTH: usize = 15;
+
+/// The lines of the table of sizes, besides the recipe's own.
+const N_SIZES: usize = 12;
 
 /// The best mixture of types for a size, by a map of sensitivity.
 #[derive(Serialize, Debug)]
@@ -204,4 +212,236 @@ impl RecipeReport {
         let round = check.and_then(|check| check.second_round.as_ref());
         round.is_some_and(|round| round.is_used)
     }
+}
+
+/// The recipe: its size and its KLD, its types by role, the sizes around it, and the command that
+/// writes the file.
+pub fn recipe_text(report: &RecipeReport) -> String {
+    let model = report.model.as_ref().and_then(|model| model.shown_name());
+    let mut out = Sheet::new(true, NAME_WIDTH, "window");
+    let title = format!(
+        "A recipe for {}, by {}",
+        model.unwrap_or("a model"),
+        report.map_path
+    );
+    out.title(&printable(&title));
+    let exact = format!("{} bytes", count(report.size_bytes));
+    out.value("size", &bytes(report.size_bytes), &exact);
+    out.value("bits", &fixed(report.bpw, 3), "a parameter");
+    out.estimate("predicted KLD", &report.kld.predicted, short_kld);
+    out.line("", &gap(report));
+    if let Some(measured) = &report.kld.measured {
+        out.estimate("measured KLD", measured, short_kld);
+    }
+    if let Some(check) = &report.check {
+        measured(&mut out, check);
+    }
+    out.title("Types by role, those that cost most first");
+    roles(&mut out.text, &report.tensors);
+    out.title("Sizes, and the lowest KLD that is predicted for each");
+    out.text.push_str(&sizes(report));
+    out.title(match report.quantized_path {
+        None => "To write the file",
+        Some(_) => "To write the same file with llama-quantize",
+    });
+    out.text.push_str(&command(&report.command));
+    if report.types_path.is_none() {
+        let missing = "This run writes no file of types: -w recipe.txt does.";
+        out.text.push_str(&hanging("  ", 2, missing));
+    }
+    out.title("Next");
+    for step in next_steps(report) {
+        out.text.push_str(&hanging("  - ", 4, &step));
+    }
+    out.text
+}
+
+/// The command over several lines of a shell: each flag with its value, and last the two files and the
+/// type that the file is marked with.
+fn command(words: &[String]) -> String {
+    const LAST: usize = 3;
+    let (flags, files) = words.split_at(words.len().saturating_sub(LAST));
+    let mut lines: Vec<String> = Vec::new();
+    for word in flags {
+        match lines.last_mut() {
+            Some(line) if !word.starts_with("--") => *line = format!("{line} {}", quoted(word)),
+            _ => lines.push(quoted(word)),
+        }
+    }
+    let files: Vec<String> = files.iter().map(|word| quoted(word)).collect();
+    lines.push(files.join(" "));
+    format!("  {}\n", lines.join(" \\\n    "))
+}
+
+/// What was measured, and on what.
+fn measured(out: &mut Sheet, check: &RecipeCheck) {
+    out.title(&printable(&format!("Measured on {}", check.text_path)));
+    let windows = count_of(check.n_windows, "window");
+    out.value("tokens", &count(check.n_tokens), &format!("in {windows}"));
+    out.value(
+        "control",
+        &short_kld(check.control),
+        "the original, with its tensors back",
+    );
+    if let Some(like) = &check.like {
+        let path = printable(&like.path);
+        out.value("like", &bytes(like.size_bytes), &path);
+        out.estimate("its KLD", &like.kld, short_kld);
+        match &like.ratio {
+            Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),
+            None => out.line("ratio", "not defined: both are 0"),
+        }
+        if let Some(predicted) = &like.predicted_ratio {
+            out.estimate("predicted ratio", predicted, ratio);
+        }
+    }
+    if let Some(round) = &check.second_round {
+        let cells = count_of(round.n_cells, "mixture");
+        let why = "as the prediction did not hold";
+        out.line("second round", &format!("{cells} around the recipe, {why}"));
+        let changed = count_of(round.changed.len() as u64, "tensor");
+        let used = match (round.is_used, round.changed.is_empty()) {
+            (_, true) => "and no better one was found".to_owned(),
+            (true, false) => format!("and {changed} changed"),
+            (false, false) => format!("and the change of {changed} dropped: it was no better here"),
+        };
+        out.line("", &used);
+        if round.changed.is_empty() {
+            return;
+        }
+        let kept_back = &round.kept_back;
+        let before = format!(
+            "after it, as expected there, and {} before",
+            short_kld(kept_back.before)
+        );
+        out.value("kept back", &short_kld(kept_back.after), &before);
+        if let Some(before) = &round.before.measured {
+            out.estimate("before", before, short_kld);
+        }
+        if let Some(after) = &round.after.measured {
+            out.estimate("after", after, short_kld);
+        }
+        if let Some(of) = &round.ratio {
+            ratio_line(out, "after/before", of, "");
+        }
+    }
+}
+
+fn ratio_line(out: &mut Sheet, name: &str, of: &Ratio, what: &str) {
+    let ends = ends(of.lo, of.hi, ratio);
+    let rest = [ends.as_str(), what].join("  ");
+    out.value(name, &ratio(of.value), rest.trim());
+}
+
+/// What is left to do.
+fn next_steps(report: &RecipeReport) -> Vec<String> {
+    let mut steps = Vec::new();
+    if report.check.is_none() {
+        steps.push(
+            "-m ORIGINAL -t OTHER.txt measures the recipe, on a text that the map was not made on; \
+             with --like, beside that model."
+                .to_owned(),
+        );
+    }
+    steps.push(match &report.quantized_path {
+        None => "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
+                 kl -m OUT.gguf -r REF evaluates it."
+            .to_owned(),
+        Some(_) => "kl -m OUT.gguf -r REF evaluates the quantized file.".to_owned(),
+    });
+    steps
+}
+
+/// How good the mixture is among all of its size.
+fn gap(report: &RecipeReport) -> String {
+    match report.gap {
+        _ if report.is_of_second_round() => "of the mixture that the second round found".to_owned(),
+        _ if report.kld.predicted.value == 0.0 => {
+            "of the original itself, which is within what was asked for".to_owned()
+        }
+        gap if gap > 0.0 => format!(
+            "the best that is predicted for this size, to within {}",
+            short_kld(gap)
+        ),
+        _ => "the best that is predicted for this size".to_owned(),
+    }
+}
+
+/// A line for each role: its tensors and bytes, its share of the KLD, and its types.
+fn roles(out: &mut String, tensors: &[RecipeTensor]) {
+    let mut by_role: BTreeMap<&str, Vec<&RecipeTensor>> = BTreeMap::new();
+    for tensor in tensors {
+        by_role.entry(&tensor.role).or_default().push(tensor);
+    }
+    let kld_of = |tensors: &[&RecipeTensor]| tensors.iter().map(|of| of.kld).sum::<f64>();
+    let all: f64 = tensors.iter().map(|tensor| tensor.kld).sum();
+    let mut by_role: Vec<_> = by_role.into_iter().collect();
+    by_role.sort_by(|(_, a), (_, b)| kld_of(b).total_cmp(&kld_of(a)));
+    let width = by_role.iter().map(|(role, _)| role.chars().count()).max();
+    let width = width.unwrap_or_default().max("role".len());
+    let line = |[role, n, size, bits, share]: [&str; 5]| {
+        format!("  {role:<width$} {n:>7} {size:>11} {bits:>6} {share:>8}  ")
+    };
+    let title = line(["role", "tensors", "size", "bits", "of KLD"]);
+    out.push_str(&format!("{title}types\n"));
+    for (role, of_role) in by_role {
+        let size: u64 = of_role.iter().map(|tensor| tensor.bytes).sum();
+        let n_params: u64 = of_role.iter().map(|tensor| tensor.n_params).sum();
+        let share = kld_of(&of_role) / all;
+        let share = if all > 0.0 {
+            percent_1(share)
+        } else {
+            String::new()
+        };
+        let start = line([
+            &printable(role),
+            &count(of_role.len() as u64),
+            &bytes(size),
+            &fixed(8.0 * size as f64 / n_params as f64, 2),
+            &share,
+        ]);
+        let types = types(&of_role);
+        let indent = start.chars().count();
+        out.push_str(&laid_out(
+            &start,
+            indent,
+            ", ",
+            types.iter().map(String::as_str),
+        ));
+    }
+}
+
+/// The types of some tensors, the most frequent first: `12 q4_K`.
+fn types(tensors: &[&RecipeTensor]) -> Vec<String> {
+    let mut counts: BTreeMap<GgmlType, u64> = BTreeMap::new();
+    for tensor in tensors {
+        *counts.entry(tensor.kind).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let shown = counts.into_iter().map(|(kind, n)| format!("{n} {kind}"));
+    shown.collect()
+}
+
+/// The frontier at some sizes, which grow by a factor, and the recipe among them.
+fn sizes(report: &RecipeReport) -> String {
+    let own = FrontierPoint {
+        size_bytes: report.size_bytes,
+        bpw: report.bpw,
+        kld: report.kld.predicted.value,
+    };
+    let mut points = thinned(&report.frontier, N_SIZES);
+    points.retain(|point| point.size_bytes != own.size_bytes);
+    points.push(own);
+    points.sort_by_key(|point| point.size_bytes);
+    Table::new("", points)
+        .gap(2)
+        .left("  size", |of| format!("  {}", bytes(of.size_bytes)))
+        .right("bits", |of| fixed(of.bpw, 2))
+        .right("KLD", |of| short_kld(of.kld))
+        .right("", |of| {
+            let is_own = of.size_bytes == own.size_bytes;
+            (if is_own { "<- this recipe" } else { "" }).to_owned()
+        })
+        .rows_text()
 }

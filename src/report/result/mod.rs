@@ -2,16 +2,17 @@
 
 mod model;
 mod reference;
-mod timing;
 mod tokens;
 
 use serde::Serialize;
 
 use super::warning::Warning;
 
-pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
+pub use model::{
+    Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, TimingInfo, notable_core_wait,
+    without_part,
+};
 pub use reference::{HeadInfo, PromptsInfo, ReferenceInfo, StatesInfo, unit};
-pub use timing::{TimingInfo, notable_core_wait};
 pub use tokens::{
     DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
 };

@@ -1,26 +1,28 @@
 //! A map of sensitivity as `kl sensitivity` shows it: [`Sensitivity`], from which every output is made.
 //! Its fields are the keys of the JSON.
 
-mod doubts;
-mod parts;
 #[cfg(test)]
 pub(super) mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use std::collections::BTreeMap;
+
 use kl_formats::{
     BackendIdentity, Cell, GgmlType, ImatrixIdentity, MapHeader, SensitivityMap, TextIdentity,
 };
 use serde::Serialize;
 
+use super::number::finite;
 use super::result::{ModelInfo, Versions};
 use super::warning::Warning;
 use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
-pub use doubts::doubts;
-pub use parts::{LayerSensitivity, Part, RoleSensitivity};
-use parts::{by_layer, by_role};
+
+/// Below so many windows, their spread says little of other text.
+const MIN_WINDOWS: u64 = 8;
+
 pub(super) use text::{times_predicted, times_sum};
 
 /// What each tensor of a model costs when it is quantized, from a map.
@@ -251,4 +253,182 @@ fn compared(tensor: &TensorCosts, measured: GgmlType) -> Option<Cost> {
         a.cmp(&b).then(a_bits.total_cmp(&b_bits))
     };
     costs.iter().min_by(nearer).copied()
+}
+
+/// Some tensors, each alone at the type at which tensors are compared.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Part {
+    /// Tensors.
+    pub n_tensors: u64,
+    /// Their parameters.
+    pub n_params: u64,
+    /// The bytes that the type saves, against the original.
+    pub bytes_saved: u64,
+    /// The sum of their KLDs, in nats. Its ends are the sums of the tensors' ends: all were measured on
+    /// the same windows, so their errors go together.
+    pub kld: Estimate,
+    /// Their share of the KLD of the whole.
+    pub share: Option<f64>,
+    /// Their KLD for each byte that the type saves, over that of the whole: 1 is the average. A recipe
+    /// spends bytes where it is large. Null where no byte is saved.
+    pub relative_cost: Option<f64>,
+}
+
+/// The tensors of a role.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RoleSensitivity {
+    /// The tensors' name without the layer and `.weight`.
+    pub role: String,
+    #[serde(flatten)]
+    pub part: Part,
+}
+
+/// The tensors of a layer.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LayerSensitivity {
+    /// The layer's number, from 0.
+    pub layer: u32,
+    #[serde(flatten)]
+    pub part: Part,
+}
+
+impl Default for Part {
+    /// No tensor.
+    fn default() -> Self {
+        Self {
+            n_tensors: 0,
+            n_params: 0,
+            bytes_saved: 0,
+            kld: Estimate::within(0.0, 0.0, 0.0),
+            share: None,
+            relative_cost: None,
+        }
+    }
+}
+
+impl Part {
+    /// A tensor by itself.
+    pub fn of_tensor(tensor: &TensorCosts, at: &Cost) -> Self {
+        let mut part = Self::default();
+        part.add(tensor, at);
+        part
+    }
+
+    /// Adds a tensor.
+    pub fn add(&mut self, tensor: &TensorCosts, at: &Cost) {
+        let original = tensor.costs.last().map_or(at.bytes, |cost| cost.bytes);
+        let sum = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
+        self.n_tensors += 1;
+        self.n_params = self.n_params.saturating_add(tensor.n_params);
+        let saved = original.saturating_sub(at.bytes);
+        self.bytes_saved = self.bytes_saved.saturating_add(saved);
+        self.kld = Estimate {
+            value: self.kld.value + at.kld.value,
+            lo: sum(self.kld.lo, at.kld.lo),
+            hi: sum(self.kld.hi, at.kld.hi),
+        };
+    }
+
+    /// The same tensors, as a part of `whole`.
+    pub fn of(&self, whole: &Self) -> Self {
+        let per_byte = |part: &Self| part.kld.value / part.bytes_saved as f64;
+        Self {
+            share: finite(self.kld.value / whole.kld.value),
+            relative_cost: finite(per_byte(self) / per_byte(whole)),
+            ..self.clone()
+        }
+    }
+}
+
+/// The tensors of each role, by falling relative cost.
+fn by_role(tensors: &[TensorSensitivity], whole: &Part) -> Vec<RoleSensitivity> {
+    let roles = sums(tensors, |tensor| Some(tensor.role.clone()));
+    let roles = roles.into_iter().map(|(role, part)| RoleSensitivity {
+        role,
+        part: part.of(whole),
+    });
+    let mut roles: Vec<RoleSensitivity> = roles.collect();
+    let cost = |of: &RoleSensitivity| of.part.relative_cost.unwrap_or(f64::NEG_INFINITY);
+    roles.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+    roles
+}
+
+/// The tensors of each layer, from the first layer on.
+fn by_layer(tensors: &[TensorSensitivity], whole: &Part) -> Vec<LayerSensitivity> {
+    let layers = sums(tensors, |tensor| tensor.layer).into_iter();
+    let layers = layers.map(|(layer, part)| LayerSensitivity {
+        layer,
+        part: part.of(whole),
+    });
+    layers.collect()
+}
+
+/// The sums of the tensors with the same key; those without one are left out.
+fn sums<K: Ord>(
+    tensors: &[TensorSensitivity],
+    key: impl Fn(&TensorCosts) -> Option<K>,
+) -> BTreeMap<K, Part> {
+    let mut sums: BTreeMap<K, Part> = BTreeMap::new();
+    for of in tensors {
+        if let Some(key) = key(&of.tensor) {
+            sums.entry(key).or_default().add(&of.tensor, &of.at);
+        }
+    }
+    sums
+}
+
+/// The warnings that a map deserves.
+pub fn doubts(map: &SensitivityMap) -> Vec<Warning> {
+    few_windows(map)
+        .into_iter()
+        .chain(lost_tokens(map))
+        .collect()
+}
+
+fn few_windows(map: &SensitivityMap) -> Option<Warning> {
+    let n = map.header.windows.len() as u64;
+    (n < MIN_WINDOWS).then_some(Warning::FewWindows {
+        n,
+        worth: None,
+        n_blocks: None,
+        n_parts: None,
+        needed: MIN_WINDOWS,
+        unit: "window",
+    })
+}
+
+/// The warning about cells with tokens that have no finite KLD, where other cells have one.
+fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
+    let mut all = vec![0; map.header.windows.len()];
+    for cell in &map.cells {
+        for (most, n) in all.iter_mut().zip(&cell.n_tokens) {
+            *most = u64::from(*n).max(*most);
+        }
+    }
+    let lost = |cell: &Cell| {
+        let of: u64 = all.iter().take(cell.n_tokens.len()).sum();
+        let kept: u64 = cell.n_tokens.iter().map(|n| u64::from(*n)).sum();
+        (of - kept, of)
+    };
+    let cells = map.cells.iter().map(|cell| (cell, lost(cell)));
+    let cells: Vec<_> = cells.filter(|(_, (n, _))| *n > 0).collect();
+    let share = |(n, of): (u64, u64)| n as f64 / of as f64;
+    // One tensor says more than all of them together.
+    let worst = cells.iter().min_by(|(a, a_lost), (b, b_lost)| {
+        let fewer = a.exchanged.len().cmp(&b.exchanged.len());
+        fewer.then(share(*b_lost).total_cmp(&share(*a_lost)))
+    });
+    let (cell, (n, of)) = worst?;
+    let (tensor, kind) = cell.exchanged.first_key_value()?;
+    Some(Warning::LostTokens {
+        tensor: tensor.clone(),
+        kind: *kind,
+        n_tensors: cell.exchanged.len() as u64 - 1,
+        n: *n,
+        of: *of,
+        n_cells: cells.len() as u64 - 1,
+    })
 }

@@ -1,4 +1,6 @@
-use super::{Sensitivity, compared, testing as sample};
+use kl_formats::{Cell, Mixture, SensitivityMap};
+
+use super::{Sensitivity, compared, doubts, testing as sample};
 use crate::report::json_text;
 use crate::report::layout::WIDTH;
 use crate::report::tests::schema;
@@ -178,4 +180,46 @@ fn the_csv_has_a_row_for_each_tensor_and_type() {
     let csv = of.csv();
     assert_eq!(csv.lines().count(), 1 + 22 * 7);
     insta::assert_snapshot!(Vec::from_iter(csv.lines().take(10)).join("\n"));
+}
+
+fn cell(names: &[&str], n_tokens: &[u32]) -> Cell {
+    let typed = names
+        .iter()
+        .map(|name| (format!("{name}.weight"), sample::kind("q2_K")));
+    Cell {
+        exchanged: typed.collect::<Mixture>(),
+        from: 0,
+        klds: vec![0.5; n_tokens.len()],
+        n_tokens: n_tokens.to_vec(),
+    }
+}
+
+#[test]
+fn cells_that_lost_tokens_and_few_windows_are_doubted() {
+    let mut map = SensitivityMap {
+        header: sample::header("a.gguf", 1000),
+        errors: Default::default(),
+        // The original has no finite row at one token of the second window.
+        cells: vec![
+            cell(&[], &[127, 126]),
+            cell(&["one"], &[127, 126]),
+            cell(&["two"], &[127]),
+        ],
+        is_cut_off: false,
+    };
+    assert_eq!(doubts(&map), []);
+    map.cells.push(cell(&["one", "three", "two"], &[0, 0]));
+    map.cells.push(cell(&["four"], &[127, 120]));
+    map.cells.push(cell(&["three"], &[120, 113]));
+    map.header.windows.truncate(7);
+    let messages: Vec<String> = doubts(&map).iter().map(ToString::to_string).collect();
+    assert!(messages[0].contains("rest on 7 windows"), "{messages:?}");
+    let expected = "three.weight at q2_K: 20 of 253 tokens have no finite KLD and are left out, \
+                    as in 2 more cells: it may hurt much more than it seems to; keep kl recipe \
+                    from it with --types";
+    assert_eq!(messages[1..], [expected]);
+    map.cells.truncate(4);
+    let messages: Vec<String> = doubts(&map).iter().map(ToString::to_string).collect();
+    let expected = "one.weight and 2 more at q2_K: 253 of 253 tokens";
+    assert!(messages[1].starts_with(expected), "{messages:?}");
 }
