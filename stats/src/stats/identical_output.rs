@@ -87,7 +87,7 @@ impl IdenticalOutput {
         let [n_near_ties, n_unknown, n_cut_short] = left_out;
         let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
         let of_answers: Vec<Cluster> = of_answers.collect();
-        // Of no answers there is no share.
+        // Without answers, no share is defined.
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
             let is_same: Vec<bool> = counted.iter().map(is_same).collect();
