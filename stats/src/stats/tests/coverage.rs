@@ -7,7 +7,6 @@ use super::clusters::Clusters;
 use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run, Windows};
 
 #[path = "../../../../examples/coverage/text.rs"]
-#[expect(dead_code, reason = "the example draws more than these tests do")]
 mod text;
 
 use text::{Q4_K_M, Text};
