@@ -23,7 +23,6 @@ macro_rules! say {
 }
 
 mod args;
-mod doctor;
 mod generate;
 mod hints;
 mod pace;
@@ -121,7 +120,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     stop::listen(decodes);
     let engine = LlamaCpp::default();
     if call.verbose {
-        say_lines(&doctor::doctor_text(&commands::doctor(&[], &engine)));
+        say_lines(&commands::doctor(&[], settings::default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, Results::default());
     match command {
@@ -155,14 +154,13 @@ fn run(call: &Call) -> Result<ExitCode> {
         }
         Command::Recipe(settings) => return recipe::show_recipe(settings, &engine, quiet),
         Command::ListDevices(servers) => {
-            let devices = commands::list_devices(servers, &engine)?;
-            return print(&doctor::devices_text(&devices));
+            return print(&commands::list_devices(servers, &engine)?);
         }
         Command::Doctor(servers) => {
-            let doctor = commands::doctor(servers, &engine);
-            print(&doctor::doctor_text(&doctor))?;
-            if !doctor.problems.is_empty() {
-                let n = count_of(doctor.problems.len() as u64, "problem");
+            let doctor = commands::doctor(servers, settings::default_threads(), &engine);
+            print(&doctor.text)?;
+            if doctor.n_problems > 0 {
+                let n = count_of(doctor.n_problems as u64, "problem");
                 bail!("{n} found: see each line that starts with PROBLEM");
             }
         }

@@ -11,13 +11,29 @@ use crate::engine::{
 };
 use crate::report::Warning;
 
-/// The devices that a model can be computed on, those of the servers (`HOST:PORT`) too.
+/// Lists the devices that a model can be computed on, those of the servers (`HOST:PORT`) too, as llama.cpp's
+/// tools list them, and below each what is special about it.
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
-pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<Vec<Device>> {
+pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> {
+    const MIB: u64 = 1024 * 1024;
     engine.add_servers(servers)?;
-    Ok(engine.devices()?)
+    let mut text = String::from("Available devices:\n");
+    for device in engine.devices()? {
+        let (name, what) = (&device.name, &device.description);
+        let [total, free] = [device.memory_total, device.memory_free].map(|bytes| bytes / MIB);
+        text += &format!("  {name}: {what} ({total} MiB, {free} MiB free)\n");
+        text += &match device.kind {
+            DeviceKind::Cpu | DeviceKind::Gpu if !device.features.is_empty() => {
+                format!("    compiled for {}\n", device.features.join(", "))
+            }
+            DeviceKind::Cpu | DeviceKind::Gpu | DeviceKind::Remote => String::new(),
+            DeviceKind::IntegratedGpu => "    shares the CPU's memory\n".to_owned(),
+            DeviceKind::Accelerator => "    computes in the CPU's memory\n".to_owned(),
+        };
+    }
+    Ok(text)
 }
 
 /// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device

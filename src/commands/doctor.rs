@@ -1,56 +1,53 @@
-//! `kl doctor`: the facts that a report of a problem should state.
+//! `kl doctor`: the facts that a report of a problem should state, which `-v` prints first.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::devices;
-use crate::engine::{Device, Engine, memory};
+use crate::engine::{Device, DeviceKind, Engine, memory};
 use crate::report::Warning;
+use crate::report::layout::hanging;
+use crate::report::number::{bytes, count_of, printable};
 
-/// The build of `kl`, and the machine that it runs on. What the system does not tell is `None` or
-/// empty.
+/// The width of the column of names.
+const NAME_WIDTH: usize = 13;
+
+/// Variables that change what is computed, where, or how fast.
+const VARIABLES: [&str; 16] = [
+    "GGML_",
+    "LLAMA_",
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "VK_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "RAYON_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+];
+
+/// Parts of names whose values nobody should publish.
+const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
+
+/// The build of `kl`, and the machine that it runs on.
 #[derive(Debug)]
 pub struct Doctor {
-    /// The engine's name and version.
-    pub engine: String,
-    /// The names of its backends.
-    pub backends: Vec<String>,
-    pub devices: Vec<Device>,
-    /// The instruction sets of the CPU that ggml can use.
-    pub cpu_features: Vec<&'static str>,
-    /// Physical cores.
-    pub cores: usize,
-    /// Threads that this process may run at once: several for each core with hyper-threading, and
-    /// fewer in some containers.
-    pub threads: usize,
-    /// Bytes of memory.
-    pub memory: Option<u64>,
-    /// Bytes of memory that a program could take now.
-    pub memory_available: Option<u64>,
-    /// Bytes of swap space.
-    pub swap: Option<u64>,
-    /// Bytes of memory that the container may use.
-    pub memory_limit: Option<u64>,
-    /// The process's limits that are low enough to matter, by the system's names: bytes, or open
-    /// files.
-    pub limits: Vec<(&'static str, u64)>,
-    /// Disks by a folder on each.
-    pub disks: Vec<Disk>,
-    /// Faults to mend, each with how.
-    pub problems: Vec<String>,
+    /// A name and a text per line, within 80 columns. What the system does not tell has no line.
+    pub text: String,
+    /// The number of faults to mend, of which each has a line that states how.
+    pub n_problems: usize,
 }
 
-/// The space on the disk that holds a folder.
-#[derive(Debug)]
-pub struct Disk {
-    pub folder: PathBuf,
-    pub free: u64,
-    pub total: u64,
-}
-
-/// Looks at everything, the devices of `servers` (`HOST:PORT`) too. What fails becomes a problem in
-/// the result.
-pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
+/// Looks at everything, the devices of `servers` (`HOST:PORT`) too. `threads`: those that `kl` decodes
+/// with by default.
+pub fn doctor(servers: &[String], threads: u32, engine: &impl Engine) -> Doctor {
     let mut problems = Vec::new();
     for server in servers {
         if let Err(error) = engine.add_servers(std::slice::from_ref(server)) {
@@ -67,50 +64,119 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
     if devices::is_slow_build(&devices) {
         problems.push(Warning::SlowBuild.to_string());
     }
-    let total = memory::total();
+    let mut lines = vec![
+        ("kl", env!("CARGO_PKG_VERSION").to_owned()),
+        ("llama.cpp", engine.version()),
+        ("compiled for", compiled_for()),
+        ("backends", backends.join(", ")),
+    ];
+    lines.extend(devices.iter().flat_map(device_lines));
+    lines.push(("CPU", cpu(threads)));
+    lines.push(("memory", memory_text()));
+    lines.extend(disks().map(|disk| ("disk", disk)));
+    let limits = fs::read_to_string("/proc/self/limits");
+    lines.push((
+        "limits",
+        limits.map_or_else(|_| String::new(), |text| limits_of(&text)),
+    ));
+    lines.extend(environment().map(|variable| ("environment", variable)));
+    let n_problems = problems.len();
+    lines.extend(problems.into_iter().map(|problem| ("PROBLEM", problem)));
     Doctor {
-        engine: engine.version(),
-        backends,
-        devices,
-        cpu_features: devices::features(),
-        cores: num_cpus::get_physical(),
-        threads: num_cpus::get(),
-        memory: total,
-        memory_available: memory::available(),
-        swap: memory::swap(),
-        // Without a limit, version 1 gives a number beyond any machine.
-        memory_limit: memory_limit().filter(|limit| Some(*limit) < total),
-        limits: read("/proc/self/limits").map_or_else(Vec::new, |text| limits(&text)),
-        disks: disks(),
-        problems,
+        text: laid_out(&lines),
+        n_problems,
     }
 }
 
-/// The disks of the current folder and of the one for temporary files.
-fn disks() -> Vec<Disk> {
-    let mut folders = Vec::from_iter(std::env::current_dir());
-    folders.push(std::env::temp_dir());
-    folders.dedup();
-    folders
-        .into_iter()
-        .filter_map(|folder| {
-            Some(Disk {
-                free: fs4::available_space(&folder).ok()?,
-                total: fs4::total_space(&folder).ok()?,
-                folder,
-            })
-        })
-        .collect()
+/// Lays out the lines that have a text.
+fn laid_out(lines: &[(&str, String)]) -> String {
+    let lines = lines.iter().filter(|(_, text)| !text.is_empty());
+    let line = |(name, text): &(&str, String)| {
+        hanging(
+            &format!("{name:<NAME_WIDTH$}"),
+            NAME_WIDTH,
+            &printable(text),
+        )
+    };
+    lines.map(line).collect()
 }
 
-/// A file of the system's; `None` on others.
-fn read(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok()
+fn compiled_for() -> String {
+    let backends = if cfg!(feature = "dynamic-backends") {
+        "backends loaded from libraries"
+    } else {
+        "backends compiled in"
+    };
+    format!("{} {}, {backends}", env::consts::ARCH, env::consts::OS)
+}
+
+/// A device, the instruction sets that its backend uses, and those of the CPU that it does not use.
+fn device_lines(device: &Device) -> Vec<(&'static str, String)> {
+    let (name, what) = (&device.name, &device.description);
+    let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
+    let text = match device.kind {
+        // Its memory has a line of its own.
+        DeviceKind::Cpu | DeviceKind::Accelerator => format!("{name}: {what}"),
+        DeviceKind::IntegratedGpu => format!("{name}: {what}, shares the CPU's memory"),
+        DeviceKind::Gpu | DeviceKind::Remote => format!("{name}: {what}, {free} free of {total}"),
+    };
+    let mut lines = vec![("device", text), ("  uses", device.features.join(", "))];
+    if device.kind == DeviceKind::Cpu && !device.features.is_empty() {
+        let mut unused = devices::features();
+        unused.retain(|one| !device.has_feature(one));
+        lines.push(("  unused", unused.join(", ")));
+    }
+    lines
+}
+
+/// The physical cores, and the threads that this process may run at once: several for each core with
+/// hyper-threading, and fewer in some containers.
+fn cpu(default_threads: u32) -> String {
+    let (n_cores, n_threads) = (num_cpus::get_physical(), num_cpus::get());
+    let cores = count_of(n_cores as u64, "core");
+    let threads = if n_threads < n_cores {
+        format!("of which this process may use {n_threads}")
+    } else {
+        count_of(n_threads as u64, "thread")
+    };
+    format!("{cores}, {threads}; kl decodes with {default_threads} unless --threads is given")
+}
+
+fn memory_text() -> String {
+    let Some(total) = memory::total() else {
+        return String::new();
+    };
+    let parts = [
+        (Some(total), ""),
+        (memory::available(), " available"),
+        (memory::swap(), " of swap"),
+        // Without a limit, version 1 gives a number beyond any machine.
+        (
+            memory_limit().filter(|&limit| limit < total),
+            " is the limit of this container",
+        ),
+    ];
+    let known = parts
+        .iter()
+        .filter_map(|(value, what)| Some(format!("{}{what}", bytes((*value)?))));
+    known.collect::<Vec<_>>().join(", ")
+}
+
+/// The space on the disks of the current folder and of the one for temporary files.
+fn disks() -> impl Iterator<Item = String> {
+    let mut folders: Vec<PathBuf> = env::current_dir().into_iter().collect();
+    folders.push(env::temp_dir());
+    folders.dedup();
+    folders.into_iter().filter_map(|folder| {
+        let free = bytes(fs4::available_space(&folder).ok()?);
+        let total = bytes(fs4::total_space(&folder).ok()?);
+        Some(format!("{free} free of {total}: {}", folder.display()))
+    })
 }
 
 /// The lowest memory limit of the control groups that hold this process, of version 2 or 1.
 fn memory_limit() -> Option<u64> {
-    let groups = read("/proc/self/cgroup")?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut limits = Vec::new();
     for line in groups.lines() {
         // ID:CONTROLLERS:PATH, where version 2 names no controller.
@@ -123,43 +189,66 @@ fn memory_limit() -> Option<u64> {
         // A container may see its own group as the root. The groups above limit it too.
         let path = Path::new(fields.next()?.trim_start_matches('/'));
         for group in path.ancestors() {
-            let limit = read(Path::new(root).join(group).join(file));
+            let limit = fs::read_to_string(Path::new(root).join(group).join(file)).ok();
             limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
         }
     }
     limits.into_iter().min()
 }
 
-/// The limits in `/proc/self/limits` that can stop a run: columns of a name, the soft limit and the
-/// hard one.
-fn limits(text: &str) -> Vec<(&'static str, u64)> {
-    [
-        ("Max locked memory", "locked memory"),
-        ("Max file size", "file size"),
-        ("Max address space", "address space"),
-        ("Max open files", "open files"),
-    ]
-    .into_iter()
-    .filter_map(|(prefix, name)| {
+/// The limits in `/proc/self/limits` that are low enough to stop a run: columns of a name, the soft limit
+/// and the hard one.
+fn limits_of(text: &str) -> String {
+    let limit = |prefix: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(prefix))?;
-        let value = line.split_whitespace().next()?.parse().ok()?;
-        Some((name, value))
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let in_bytes = ["locked memory", "file size", "address space"];
+    let known = in_bytes.iter().filter_map(|name| {
+        let value = limit(&format!("Max {name}"))?;
+        Some(format!("{name} {}", bytes(value)))
+    });
+    let files = limit("Max open files").map(|n| format!("open files {n}"));
+    known.chain(files).collect::<Vec<_>>().join(", ")
+}
+
+/// The variables of the environment that matter here, sorted, without what is secret.
+fn environment() -> impl Iterator<Item = String> {
+    let is_shown = |name: &str| VARIABLES.iter().any(|start| name.starts_with(start));
+    let is_secret = |name: &str| SECRETS.iter().any(|part| name.contains(part));
+    let mut shown: Vec<_> = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| is_shown(name))
+        .collect();
+    shown.sort();
+    shown.into_iter().map(move |(name, value)| {
+        if is_secret(&name) {
+            format!("{name} is set")
+        } else {
+            format!("{name}={}", value.to_string_lossy())
+        }
     })
-    .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::FakeEngine;
+    use crate::report::layout::WIDTH;
 
     #[test]
-    fn it_looks_at_the_engine_and_the_disks() {
-        let doctor = doctor(&[], &FakeEngine::default());
-        assert_eq!(doctor.engine, "fake 1");
-        assert_eq!(doctor.devices[0].name, "FAKE");
-        assert!(doctor.disks.iter().all(|disk| disk.free <= disk.total));
-        assert!(!doctor.disks.is_empty());
+    fn everything_is_listed_within_80_columns() {
+        let Doctor { text, n_problems } = doctor(&[], 2, &FakeEngine::default());
+        assert!(text.contains("llama.cpp    fake 1\n"), "{text}");
+        assert!(text.contains("device       FAKE: no device\n  uses       AVX2, FMA\n"));
+        assert!(text.contains("\ndisk "), "{text}");
+        assert_eq!(text.matches("\nPROBLEM ").count(), n_problems);
+        let long = "many words that do not fit on a line, ".repeat(4);
+        for text in [text, laid_out(&[("PROBLEM", long)])] {
+            // A folder's name cannot be broken.
+            let mut lines = text.lines().filter(|line| !line.contains('/'));
+            assert!(lines.all(|line| line.chars().count() <= WIDTH), "{text}");
+        }
     }
 
     #[test]
@@ -170,17 +259,6 @@ Max file size             unlimited            unlimited            bytes
 Max open files            1024                 524288               files
 Max locked memory         8388608              8388608              bytes
 ";
-        assert_eq!(
-            limits(text),
-            [("locked memory", 8 << 20), ("open files", 1024)]
-        );
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn linux_tells_its_memory_and_its_threads() {
-        let doctor = doctor(&[], &FakeEngine::default());
-        assert!(doctor.memory_available <= doctor.memory && doctor.memory > Some(0));
-        assert!(doctor.threads > 0);
+        assert_eq!(limits_of(text), "locked memory 8.00 MiB, open files 1024");
     }
 }

@@ -43,7 +43,7 @@ mod write;
 pub use compare::compare;
 pub use convert::convert;
 pub use devices::list_devices;
-pub use doctor::{Disk, Doctor, doctor};
+pub use doctor::{Doctor, doctor};
 pub use evaluate::evaluate;
 pub use folder::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder};
 pub use info::info;

@@ -228,29 +228,3 @@ fn available_devices(known: &[String]) -> String {
         ),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_device_is_answered_with_those_available() {
-        let message = |known: &[&str]| {
-            let known: Vec<String> = known.iter().map(ToString::to_string).collect();
-            available_devices(&known)
-        };
-        let none = "only 'none', the CPU alone, is available: this kl was built without an \
-                    accelerator backend, or finds no device (kl --list-devices shows what it finds)";
-        let one =
-            "available are CUDA0 and 'none', the CPU alone (kl --list-devices describes them)";
-        let two = "available are CUDA0, CUDA1 and 'none', the CPU alone (kl --list-devices describes \
-                   them)";
-        for (known, rest) in [
-            (&[][..], none),
-            (&["CUDA0"], one),
-            (&["CUDA0", "CUDA1"], two),
-        ] {
-            assert_eq!(message(known), rest);
-        }
-    }
-}

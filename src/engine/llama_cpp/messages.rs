@@ -173,14 +173,6 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_cannot_be_loaded_is_named() {
-        let message = "/src/llama-model.cpp:1330: GGML_ASSERT(hparams.n_layer_all > 0) failed";
-        let line = explain(message, Some("m.gguf"), || panic!("no server is to blame"));
-        let start = "m.gguf: llama.cpp cannot load the model (llama-model.cpp:1330: GGML_ASSERT(";
-        assert!(line.starts_with(start), "{line}");
-    }
-
-    #[test]
     fn a_lost_server_is_named() {
         let message = r"C:\src\ggml-rpc\ggml-rpc.cpp:573: Remote RPC server crashed";
         let line = explain(message, Some("m.gguf"), || {
