@@ -113,10 +113,11 @@ impl Kind {
             (Kind::LlamaCpp, &start.raw, &kinds::LOGITS2),
             (Kind::Npz, &start.raw, &kinds::NPZ),
         ];
-        let mut starts = starts.into_iter();
-        let of_file = starts.find(|(_, bytes, magic)| bytes.starts_with(magic));
+        let of_file = starts
+            .into_iter()
+            .find_map(|(kind, bytes, magic)| bytes.starts_with(magic).then_some(kind));
         let folder = start.is_folder.then_some(Kind::Safetensors);
-        folder.or(of_file.map(|(kind, ..)| kind))
+        folder.or(of_file)
     }
 }
 
@@ -231,8 +232,10 @@ impl Found {
 fn is_npz(raw: &[u8]) -> bool {
     /// Where a local file header states the length of its name, and where the name begins.
     const NAME: (usize, usize) = (26, 30);
-    let length = raw.get(NAME.0..).and_then(|rest| rest.first_chunk());
-    let length = length.map_or(0, |n| u16::from_le_bytes(*n).into());
+    let length = raw
+        .get(NAME.0..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |n| u16::from_le_bytes(*n).into());
     let name = raw.get(NAME.1..).and_then(|rest| rest.get(..length));
     name.is_some_and(|name| name.ends_with(b".npy"))
 }

@@ -180,11 +180,13 @@ impl Groups {
                 _ => runs.push((group, 1)),
             }
         }
-        let ends = runs.iter().scan(0, |end, (_, n_windows)| {
-            *end += n_windows;
-            Some(*end)
-        });
-        let ends = ends.collect();
+        let ends = runs
+            .iter()
+            .scan(0, |end, (_, n_windows)| {
+                *end += n_windows;
+                Some(*end)
+            })
+            .collect();
         Self { names, runs, ends }
     }
 

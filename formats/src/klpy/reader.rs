@@ -52,14 +52,15 @@ impl KlPyReader {
             rows_left: 0,
             name,
         };
-        let magic = reader.line(MAGIC_LINE.len());
-        let magic = magic.map_err(|error| match error.fault {
-            Fault::Corrupt { .. } | Fault::Header(_) => reader
-                .name
-                .not_a_reference("it is not gzip, or not kl.py's file"),
-            _ => error,
-        });
-        if magic? != MAGIC_LINE.trim_end().as_bytes() {
+        let magic = reader
+            .line(MAGIC_LINE.len())
+            .map_err(|error| match error.fault {
+                Fault::Corrupt { .. } | Fault::Header(_) => reader
+                    .name
+                    .not_a_reference("it is not gzip, or not kl.py's file"),
+                _ => error,
+            })?;
+        if magic != MAGIC_LINE.trim_end().as_bytes() {
             return Err(reader
                 .name
                 .not_a_reference("its first line is not that of kl.py's file"));

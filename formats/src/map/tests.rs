@@ -222,102 +222,48 @@ fn control() -> [Line; 1] {
     [Line::Cell(cell(&[], 0, &[(0.0, 3)]))]
 }
 
+/// Lines, and what the error about each states.
+const WRONG_LINES: &str = r#"
+{"klds":[0.0]} => line 3: neither a cell nor
+{"exchanged":{},"klds":[0.0],"n_ => line 3: EOF while parsing a string in column 32, at byte
+{"exchanged":{},"klds":[0.0]} => missing field `n_tokens`
+{"exchanged":{"a.weight":"q9"},"klds":[0.0],"n_tokens":[1]} => no type 'q9'
+{"exchanged":{"c":"q8_0"},"klds":[0.0],"n_tokens":[1]} => line 3: no tensor c in
+{"exchanged":{"norm":"q8_0"},"klds":[0.0],"n_tokens":[1]} => tensor norm is never quantized
+{"exchanged":{"b.weight":"q4_K"},"klds":[0.0],"n_tokens":[1]} => tensor b.weight cannot be q4_K
+{"exchanged":{"b.weight":"i8"},"klds":[0.0],"n_tokens":[1]} => tensor b.weight cannot be i8
+{"exchanged":{"b.weight":"q8_0"},"klds":[],"n_tokens":[]} => the cell of b.weight at q8_0 has 0 sums and 0 counts
+{"exchanged":{"b.weight":"q8_0"},"klds":[0.0],"n_tokens":[1,1]} => has 1 sums and 2 counts
+{"exchanged":{"a.weight":"q8_0","b.weight":"q8_0"},"klds":[0,0,0,0],"n_tokens":[0,0,0,0]} => the cell of a.weight at q8_0 and 1 more has more windows
+{"exchanged":{"b.weight":"q8_0"},"klds":[0.5],"n_tokens":[4]} => has 4 tokens with a KLD of 0.5 in window 7, which has 3 rows
+{"exchanged":{"b.weight":"q8_0"},"klds":[-0.1],"n_tokens":[3]} => KLD of -0.1
+{"exchanged":{"b.weight":"q8_0"},"klds":[0.1],"n_tokens":[0]} => 0 tokens with a KLD of 0.1
+{"exchanged":{"b.weight":"q8_0"},"klds":[1e999],"n_tokens":[1]} => number out of range
+{"exchanged":{"b.weight":"q8_0"},"klds":[1e300],"n_tokens":[1]} => KLD of 1e300
+{"exchanged":{"b.weight":"q8_0"},"from":1,"klds":[0.0],"n_tokens":[1]} => the cell of b.weight at q8_0 starts at window 1, and 0 are there
+{"exchanged":{},"klds":[0.0],"n_tokens":[1]} => the cell without an exchanged tensor starts at window 0, and 1 are there
+{"exchanged":{},"from":18446744073709551615,"klds":[0.0],"n_tokens":[1]} => more windows than the header
+{"tensor":"c","errors":{"q8_0":0.1}} => no tensor c in
+{"tensor":"a.weight","errors":{}} => no weight errors of a.weight
+{"tensor":"a.weight","errors":{"q8_0":-0.1}} => the weight error of a.weight at q8_0 is -0.1
+{"n_lines":3,"crc32":0} => line 3: 3 lines, and there are 2
+{"n_lines":2,"crc32":0} => line 3: the checksum
+"#;
+
 #[test]
 fn a_line_that_contradicts_the_header_or_other_lines_is_named() {
-    for (line, expected) in [
+    let once = r#"{"tensor":"a.weight","errors":{"q8_0":1}}"#;
+    let twice = format!("{once}\n{once}");
+    let cases = WRONG_LINES.trim().lines();
+    let cases = cases.map(|case| case.split_once(" => ").unwrap());
+    let more = [
         ("", "line 3: neither a cell nor"),
-        (r#"{"klds":[0.0]}"#, "line 3: neither a cell nor"),
         (
-            r#"{"exchanged":{},"klds":[0.0],"n_"#,
-            "line 3: EOF while parsing a string in column 32, at byte",
-        ),
-        (
-            r#"{"exchanged":{},"klds":[0.0]}"#,
-            "missing field `n_tokens`",
-        ),
-        (
-            r#"{"exchanged":{"a.weight":"q9"},"klds":[0.0],"n_tokens":[1]}"#,
-            "no type 'q9'",
-        ),
-        (
-            r#"{"exchanged":{"c":"q8_0"},"klds":[0.0],"n_tokens":[1]}"#,
-            "line 3: no tensor c in",
-        ),
-        (
-            r#"{"exchanged":{"norm":"q8_0"},"klds":[0.0],"n_tokens":[1]}"#,
-            "tensor norm is never quantized",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q4_K"},"klds":[0.0],"n_tokens":[1]}"#,
-            "tensor b.weight cannot be q4_K",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"i8"},"klds":[0.0],"n_tokens":[1]}"#,
-            "tensor b.weight cannot be i8",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[],"n_tokens":[]}"#,
-            "the cell of b.weight at q8_0 has 0 sums and 0 counts",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.0],"n_tokens":[1,1]}"#,
-            "has 1 sums and 2 counts",
-        ),
-        (
-            r#"{"exchanged":{"a.weight":"q8_0","b.weight":"q8_0"},"klds":[0,0,0,0],"n_tokens":[0,0,0,0]}"#,
-            "the cell of a.weight at q8_0 and 1 more has more windows",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.5],"n_tokens":[4]}"#,
-            "has 4 tokens with a KLD of 0.5 in window 7, which has 3 rows",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[-0.1],"n_tokens":[3]}"#,
-            "KLD of -0.1",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[0.1],"n_tokens":[0]}"#,
-            "0 tokens with a KLD of 0.1",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[1e999],"n_tokens":[1]}"#,
-            "number out of range",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"klds":[1e300],"n_tokens":[1]}"#,
-            "KLD of 1e300",
-        ),
-        (
-            r#"{"exchanged":{"b.weight":"q8_0"},"from":1,"klds":[0.0],"n_tokens":[1]}"#,
-            "the cell of b.weight at q8_0 starts at window 1, and 0 are there",
-        ),
-        (
-            r#"{"exchanged":{},"klds":[0.0],"n_tokens":[1]}"#,
-            "the cell without an exchanged tensor starts at window 0, and 1 are there",
-        ),
-        (
-            r#"{"exchanged":{},"from":18446744073709551615,"klds":[0.0],"n_tokens":[1]}"#,
-            "more windows than the header",
-        ),
-        (r#"{"tensor":"c","errors":{"q8_0":0.1}}"#, "no tensor c in"),
-        (
-            r#"{"tensor":"a.weight","errors":{}}"#,
-            "no weight errors of a.weight",
-        ),
-        (
-            r#"{"tensor":"a.weight","errors":{"q8_0":-0.1}}"#,
-            "the weight error of a.weight at q8_0 is -0.1",
-        ),
-        (
-            "{\"tensor\":\"a.weight\",\"errors\":{\"q8_0\":1}}\n{\"tensor\":\"a.weight\",\"errors\":{\"q8_0\":1}}",
+            &twice,
             "line 4: the weight error of a.weight at q8_0 is stated twice",
         ),
-        (
-            r#"{"n_lines":3,"crc32":0}"#,
-            "line 3: 3 lines, and there are 2",
-        ),
-        (r#"{"n_lines":2,"crc32":0}"#, "line 3: the checksum"),
-    ] {
+    ];
+    for (line, expected) in cases.chain(more) {
         let error = error_of(line);
         assert!(
             matches!(error.fault, Fault::Corrupt { .. }),
@@ -365,37 +311,19 @@ fn a_header_that_cannot_be_is_named() {
         (|h| h.n_ctx = 0, "n_ctx 0"),
         (|h| h.windows.clear(), "no windows"),
         (|h| h.windows[1].window = 7, "window 7 is listed twice"),
-        (
-            |h| h.windows[1].n_rows = 5,
-            "window 2 of 5 rows, n_ctx is 4",
-        ),
-        (
-            |h| h.measured_type = kind("q8_K"),
-            "q8_K is not a type of weights",
-        ),
-        (
-            |h| h.types.push(kind("i32")),
-            "i32 is not a type of weights",
-        ),
+        (|h| h.windows[1].n_rows = 5, "window 2 of 5 rows"),
+        (|h| h.measured_type = kind("q8_K"), "q8_K is not a type"),
+        (|h| h.types.push(kind("i32")), "i32 is not a type"),
         (|h| h.types.push(kind("q8_0")), "type q8_0 is listed twice"),
         (|h| h.alignment = 24, "an alignment of 24 bytes"),
         (|h| h.metadata_bytes = u64::MAX, "bytes before the tensors"),
         (
             |h| h.tensors[1].name = "a.weight".into(),
-            "tensor a.weight is listed twice",
+            "a.weight is listed",
         ),
-        (
-            |h| h.tensors[0].shape.clear(),
-            "tensor a.weight of shape []",
-        ),
-        (
-            |h| h.tensors[0].shape[1] = 0,
-            "tensor a.weight of shape [256, 0]",
-        ),
-        (
-            |h| h.tensors[2].kind = kind("q4_K"),
-            "shape [32, 2, 2] and type q4_K",
-        ),
+        (|h| h.tensors[0].shape.clear(), "of shape []"),
+        (|h| h.tensors[0].shape[1] = 0, "of shape [256, 0]"),
+        (|h| h.tensors[2].kind = kind("q4_K"), "and type q4_K"),
         (|h| h.tensors[0].shape = vec![1 << 40; 2], "parameters"),
     ];
     for (edit, expected) in cases {

@@ -109,10 +109,10 @@ fn decode_window(
     if u64::from(n_members) != u64::from(n_rows.div_ceil(header.rows_per_piece)) + 1 {
         return Err(of_window(window, "has members that do not fit its rows"));
     }
-    let list = (n_members as usize)
+    let mut list = (n_members as usize)
         .checked_mul(8)
-        .and_then(|length| bytes.split_off(..length));
-    let mut list = list.ok_or("the index ends within an entry")?;
+        .and_then(|length| bytes.split_off(..length))
+        .ok_or("the index ends within an entry")?;
     let mut offsets = Vec::with_capacity(list.len() / 8);
     while let Ok(offset) = list.read_u64::<LittleEndian>() {
         if offset < next {

@@ -110,8 +110,9 @@ impl<W: Write> Writer<W> {
             .enumerate()
         {
             let (offset, header) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
-            let bytes = from.whole_member(offset, &header);
-            let bytes = bytes.map_err(|e| from.in_window(i, e))?;
+            let bytes = from
+                .whole_member(offset, &header)
+                .map_err(|e| from.in_window(i, e))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
         }
         Ok(())

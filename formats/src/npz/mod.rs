@@ -197,8 +197,9 @@ impl NpzReader {
         let (header, mut stream) = self.open_array(member)?;
         let (of, n) = size(&header)
             .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
-        let bytes = read_bytes(&mut stream, n).and_then(|bytes| stream.finish().map(|()| bytes));
-        let bytes = bytes.map_err(|e| array_error(&self.name, None, &stream, e))?;
+        let bytes = read_bytes(&mut stream, n)
+            .and_then(|bytes| stream.finish().map(|()| bytes))
+            .map_err(|e| array_error(&self.name, None, &stream, e))?;
         Ok((of, bytes))
     }
 
@@ -305,9 +306,8 @@ fn array_error(name: &Named, window: Option<u32>, stream: &Stream, error: io::Er
         io::ErrorKind::UnexpectedEof => "ends before all of its shape is read".to_owned(),
         _ => error.to_string(),
     };
-    let what = format!("{} {what}", stream.name());
-    let offset = stream.n_bytes();
-    read_error(name, window, offset, io::Error::new(error.kind(), what))
+    let named = io::Error::new(error.kind(), format!("{} {what}", stream.name()));
+    read_error(name, window, stream.n_bytes(), named)
 }
 
 /// The error for a failure to read.

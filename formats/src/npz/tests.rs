@@ -9,8 +9,8 @@ use flate2::write::DeflateEncoder;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
+use crate::Fault;
 use crate::testing::Scratch;
-use crate::{Error, Fault};
 use crate::{ReadStream, Values};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
@@ -196,84 +196,57 @@ fn an_error_states_why_a_file_is_refused() {
         }
     };
     let one = ("logits_0.npy", rows(1));
-    let wide = npy("<f4", "(1, 6)", &[0; 24]);
+    let alone = |name, array, what| refused(&[(name, array)], what);
+    let beside = |name, array, what| refused(&[one.clone(), (name, array)], what);
     refused(&[], "holds no rows");
-    refused(&[("weights.npy", rows(1))], "holds no rows");
-    refused(
-        &[one.clone(), ("logits_2.npy", rows(1))],
-        "none of window 1",
-    );
-    refused(&[one.clone(), one.clone()], "another array of its kind");
-    refused(
-        &[one.clone(), ("logprobs_0.npy", rows(1))],
-        "another array of its kind",
-    );
-    refused(
-        &[one.clone(), ("logits_00.npy", rows(1))],
-        "another array of its kind",
-    );
-    refused(&[one.clone(), ("logits_1.npy", wide)], "rows of 6");
-    refused(
-        &[("logits_0.npy", npy(">f4", "(1, 5)", &[0; 20]))],
-        "big-endian",
-    );
-    refused(
-        &[("logits_0.npy", npy("|O", "(1, 5)", &[0; 20]))],
-        "Python objects",
-    );
-    refused(
-        &[("logits_0.npy", npy("<i4", "(1, 5)", &[0; 20]))],
-        "rows must be",
-    );
-    refused(
-        &[("arr_0.npy", npy("<f4", "(5,)", &[0; 20]))],
+    alone("weights.npy", rows(1), "holds no rows");
+    beside("logits_2.npy", rows(1), "none of window 1");
+    for name in ["logits_0.npy", "logprobs_0.npy", "logits_00.npy"] {
+        beside(name, rows(1), "another array of its kind");
+    }
+    beside("logits_1.npy", npy("<f4", "(1, 6)", &[0; 24]), "rows of 6");
+    for (descr, what) in [
+        (">f4", "big-endian"),
+        ("|O", "Python objects"),
+        ("<i4", "rows must be"),
+    ] {
+        alone("logits_0.npy", npy(descr, "(1, 5)", &[0; 20]), what);
+    }
+    alone(
+        "arr_0.npy",
+        npy("<f4", "(5,)", &[0; 20]),
         "its shape is [5]",
     );
-    refused(
-        &[("arr_0.npy", b"junk and more of it".to_vec())],
+    alone(
+        "arr_0.npy",
+        b"junk and more of it".to_vec(),
         "not a numpy array",
     );
-    refused(&[("arr_0.npy", Vec::new())], "arr_0.npy");
+    alone("arr_0.npy", Vec::new(), "arr_0.npy");
     let two = ("logits_1.npy", rows(2));
-    refused(
-        &[one.clone(), two, ("tokens_0.npy", ids(&[1]))],
-        "none for logits_1.npy",
-    );
-    refused(
-        &[one.clone(), ("tokens_5.npy", ids(&[1]))],
-        "none for logits_0.npy",
-    );
-    refused(
-        &[one.clone(), ("tokens_0.npy", ids(&[1, 2, 3]))],
-        "3 token ids for 1 rows",
-    );
-    refused(&[one.clone(), ("tokens_0.npy", ids(&[5]))], "position 0");
-    refused(
-        &[one.clone(), ("tokens_0.npy", rows(1))],
-        "token ids must be",
-    );
+    let first_alone = [one.clone(), two, ("tokens_0.npy", ids(&[1]))];
+    refused(&first_alone, "none for logits_1.npy");
+    beside("tokens_5.npy", ids(&[1]), "none for logits_0.npy");
+    beside("tokens_0.npy", ids(&[1, 2, 3]), "3 token ids for 1 rows");
+    beside("tokens_0.npy", ids(&[5]), "position 0");
+    beside("tokens_0.npy", rows(1), "token ids must be");
     for (json, what) in [
-        (serde_json::json!({"prompts": []}), None),
-        (serde_json::json!({"prompts": [{}, {}, {}]}), None),
-        (serde_json::json!({"prompts": [{"token_ids": [1]}]}), None),
+        (r#"{"prompts": []}"#, None),
+        (r#"{"prompts": [{}, {}, {}]}"#, None),
+        (r#"{"prompts": [{"token_ids": [1]}]}"#, None),
+        (r#"{"prompts": [{"token_ids": [9]}]}"#, Some("position 0")),
         (
-            serde_json::json!({"prompts": [{"token_ids": [9]}]}),
-            Some("position 0"),
-        ),
-        (
-            serde_json::json!({"prompts": [{"token_ids": [1]}, {}]}),
+            r#"{"prompts": [{"token_ids": [1]}, {}]}"#,
             Some("2 prompts"),
         ),
         (
-            serde_json::json!({"format": "sparse_topk", "prompts": []}),
+            r#"{"format": "sparse_topk", "prompts": []}"#,
             Some("sparse"),
         ),
-        (
-            serde_json::json!({"format": "other", "prompts": []}),
-            Some("\"other\""),
-        ),
-        (serde_json::json!("text"), Some("meta_json")),
+        (r#"{"format": "other", "prompts": []}"#, Some("\"other\"")),
+        (r#""text""#, Some("meta_json")),
     ] {
+        let json = serde_json::from_str(json).unwrap();
         let members = [("meta_json.npy", meta(&json)), one.clone()];
         match what {
             Some(what) => refused(&members, what),
@@ -282,11 +255,7 @@ fn an_error_states_why_a_file_is_refused() {
     }
     let deep = npy("|u1", "(1048576,)", "[".repeat(1 << 20).as_bytes());
     refused(&[("meta_json.npy", deep), one], "meta_json");
-    let sparse = [
-        ("lp_0.npy", rows(1)),
-        ("idx_0.npy", ids(&[1])),
-        ("tail_0.npy", rows(1)),
-    ];
+    let sparse = ["lp_0.npy", "idx_0.npy", "tail_0.npy"].map(|name| (name, rows(1)));
     refused(&sparse, "sparse kind");
 }
 
@@ -361,12 +330,9 @@ fn a_changed_byte_of_a_row_is_noticed() {
     assert!(error.to_string().contains("checksum"), "{error}");
     assert!(
         matches!(
-            error,
-            Error {
-                fault: Fault::Corrupt {
-                    window: Some(0),
-                    ..
-                },
+            error.fault,
+            Fault::Corrupt {
+                window: Some(0),
                 ..
             }
         ),

@@ -143,8 +143,8 @@ impl SidecarReader {
         let mut bytes = vec![0; len.min(MAX_HEADER_BYTES as u64) as usize];
         source.read_exact_at(&mut bytes, 0)?;
         let rest = bytes.get(MAGIC_LINE.len()..).unwrap_or_default();
-        let json = rest.split_inclusive(|&byte| byte == b'\n').next();
-        let json = json.unwrap_or_default();
+        let mut lines = rest.split_inclusive(|&byte| byte == b'\n');
+        let json = lines.next().unwrap_or_default();
         let n_bytes = MAGIC_LINE.len() + json.len();
         let Some(stated) = source.array_at(n_bytes as u64)? else {
             return Err(name.truncated(None, len, "the file ends within its header"));
@@ -227,12 +227,12 @@ impl SidecarReader {
         let bytes = self.bytes.get(self.used..self.used + self.record_bytes);
         self.used += self.record_bytes;
         let corrupt = |window, what| self.source.name.corrupt(window, offset, what);
-        let record =
-            bytes.and_then(|bytes| TokenRecord::from_bytes(bytes, self.i, self.header_crc));
-        let record = record.ok_or_else(|| {
-            let what = format!("the checksum of record {} does not match", self.i);
-            corrupt(None, what)
-        })?;
+        let record = bytes
+            .and_then(|bytes| TokenRecord::from_bytes(bytes, self.i, self.header_crc))
+            .ok_or_else(|| {
+                let what = format!("the checksum of record {} does not match", self.i);
+                corrupt(None, what)
+            })?;
         if record.group as usize >= self.header.n_groups() {
             let what = format!("record {} is of a group without a name", self.i);
             return Err(corrupt(None, what));

@@ -311,9 +311,9 @@ impl WindowEncoder {
     fn insert_exact<'r>(&mut self, start: usize, row: impl Fn(usize) -> &'r [f32]) {
         let (layout, n_exact) = (self.format.layout, self.forms.exact);
         let rows = &self.plain[start..self.filled];
-        let forms = rows.chunks_exact(self.row_bytes);
-        let forms = forms.filter_map(|encoded| layout.form(encoded));
-        forms.for_each(|form| self.forms.count(form));
+        rows.chunks_exact(self.row_bytes)
+            .filter_map(|encoded| layout.form(encoded))
+            .for_each(|form| self.forms.count(form));
         if self.forms.exact == n_exact {
             return;
         }

@@ -147,12 +147,9 @@ fn a_file_that_shrinks_is_an_error() {
         reader.rows(1, 0, 2, None).unwrap_err(),
     ] {
         let is_right = matches!(
-            error,
-            Error {
-                fault: Fault::Truncated {
-                    window: Some(1),
-                    ..
-                },
+            error.fault,
+            Fault::Truncated {
+                window: Some(1),
                 ..
             }
         );

@@ -83,12 +83,9 @@ fn check(bytes: &[u8]) -> Option<Error> {
     check_message(&error, path);
     assert!(verify(path).is_err(), "{error}");
     let is_located = matches!(
-        error,
-        Error {
-            fault: Fault::Corrupt {
-                window: Some(_),
-                ..
-            },
+        error.fault,
+        Fault::Corrupt {
+            window: Some(_),
             ..
         }
     );

@@ -12,7 +12,7 @@ use super::end::Trailer;
 use super::*;
 use crate::common::model;
 use crate::testing::*;
-use crate::{Error, Fault, Result};
+use crate::{Fault, Result};
 
 fn header(n_records: u64) -> SidecarHeader {
     let reference = ReferenceSummary {
@@ -257,11 +257,8 @@ fn the_trailer_counts_the_records() {
     let more = record(3).to_bytes(3, crc);
     let changed = [&bytes[..after], &more, &end(4, crc)].concat();
     assert!(matches!(
-        read(scratch.file(&changed)),
-        Err(Error {
-            fault: Fault::Corrupt { .. },
-            ..
-        })
+        read(scratch.file(&changed)).unwrap_err().fault,
+        Fault::Corrupt { .. }
     ));
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::super::members::{Part, number, parts_of, put_together};
 use super::*;
-use crate::{CheckRow, Error, Fault, Kind};
+use crate::{CheckRow, Fault, Kind};
 
 #[test]
 fn writers_refuse_a_head_that_the_header_does_not_state() {
@@ -162,13 +162,7 @@ fn hostile_heads_are_refused() {
         json["states"]["head"]["bytes"] = (1u64 << 46).into();
         json["states"]["then"] = serde_json::json!([]);
     });
-    assert!(matches!(
-        open(&large),
-        Error {
-            fault: Fault::Truncated { .. },
-            ..
-        }
-    ));
+    assert!(matches!(open(&large).fault, Fault::Truncated { .. }));
     let piece = |bytes: usize| member::build(Tag::head_piece(0), &vec![0; bytes]);
     for bytes in [0, 1 << 20, (16 << 20) + 1] {
         let error = open(&[large.clone(), piece(bytes)].concat());

@@ -1,7 +1,6 @@
 //! Makes one file of parts that were computed one by one, byte for byte what one run writes.
 
-mod maps;
-
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::path::{Path, PathBuf};
@@ -9,15 +8,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::{
-    Found, Header, Kind, MapHeader, NativeReader, Prompt, SensitivityMap, SidecarWriter, Writer,
-    sniff,
+    Cell, Found, GgmlType, Header, Kind, MapHeader, MapWriter, Mixture, NativeReader, Prompt,
+    SensitivityMap, SidecarWriter, Writer, sniff,
 };
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
 use super::parts::{StoredEvaluation, open_parts};
 use super::settings::MergeSettings;
-pub use maps::write_in_order;
 
 /// The kind of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +280,57 @@ fn open_map(path: &Path) -> Result<(SensitivityMap, MapHeader, u64)> {
     }
     let (header, n_cells) = (map.header.clone(), map.cells.len() as u64);
     Ok((map, header, n_cells))
+}
+
+/// Writes the map of all that these hold, in an order that does not depend on how it was measured: the
+/// weight errors in the order of the tensors, then the cells, by the number of tensors that they exchange,
+/// and those by their order.
+pub fn write_in_order(
+    header: MapHeader,
+    maps: &[&SensitivityMap],
+    out: &mut impl Write,
+    path: &Path,
+) -> Result<SensitivityMap> {
+    let mut writer = MapWriter::create(out, path, header.clone())?;
+    for tensor in &header.tensors {
+        let errors = errors_of(&tensor.name, maps);
+        if !errors.is_empty() {
+            writer.write_errors(&tensor.name, &errors)?;
+        }
+    }
+    for cell in cells(&header, maps) {
+        writer.write_cell(cell)?;
+    }
+    Ok(writer.finish()?.1)
+}
+
+/// The weight errors of a tensor. Of one that several parts state, the first's is used.
+fn errors_of(tensor: &str, maps: &[&SensitivityMap]) -> BTreeMap<GgmlType, f64> {
+    let all = maps.iter().rev().filter_map(|map| map.errors.get(tensor));
+    all.flatten().map(|(&kind, &error)| (kind, error)).collect()
+}
+
+/// The cells of all parts in their order. Of one that several parts hold, such as the control, the one
+/// of the most windows is used, and the first among equals.
+fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
+    let mut of_each: BTreeMap<&Mixture, &Cell> = BTreeMap::new();
+    for cell in maps.iter().flat_map(|map| &map.cells) {
+        let held = of_each.entry(&cell.exchanged).or_insert(cell);
+        if cell.klds.len() > held.klds.len() {
+            *held = cell;
+        }
+    }
+    let names = header.tensors.iter().map(|tensor| tensor.name.as_str());
+    let indices: BTreeMap<&str, usize> = names.zip(0..).collect();
+    let index = |name: &String| indices.get(name.as_str()).copied();
+    let mut cells: Vec<&Cell> = of_each.into_values().collect();
+    cells.sort_by_cached_key(|cell| {
+        let types = cell.exchanged.iter();
+        let mut exchanged: Vec<_> = types.map(|(name, &kind)| (index(name), kind)).collect();
+        exchanged.sort();
+        (exchanged.len(), exchanged)
+    });
+    cells
 }
 
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
