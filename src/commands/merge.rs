@@ -88,9 +88,9 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
         let size = lengths.map(|about| about.len()).sum();
         check_free_space(output.path(), &settings.output, size)?;
     }
-    let mut file = output.direct_file(0)?;
+    let mut file = output.writer(0)?;
     let n_rows = join(parts, &mut file, output.path(), watch)?;
-    Ok((n_rows, output.commit_direct(file)?))
+    Ok((n_rows, output.commit_writer(file)?))
 }
 
 /// True if the partial file that exists, if any, is the start of what the parts make: this merge

@@ -55,7 +55,7 @@ pub fn convert<E: Engine>(
     check_free_space(output.path(), &settings.output, size)?;
 
     let writer = Writer::create(
-        output.direct_file(0)?,
+        output.writer(0)?,
         output.path(),
         target,
         &describe(about, windows),
@@ -71,7 +71,7 @@ pub fn convert<E: Engine>(
         path: settings.output.display().to_string(),
         is_map: false,
         was_whole: false,
-        file_bytes: output.commit_direct(written.output)?,
+        file_bytes: output.commit_writer(written.output)?,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),
         warnings: watch.warnings(),

@@ -1,13 +1,7 @@
-//! Output files, which appear whole or not at all; large ones are written past the page cache.
+//! Output files, which appear whole or not at all.
 
-#[expect(
-    clippy::indexing_slicing,
-    reason = "every range is of bytes that the chunk holds"
-)]
-mod direct_file;
 mod partial_file;
 
-pub use direct_file::DirectFile;
 pub use partial_file::{
     Existing, PartialFile, folder_of, follow_links, partial_path, remove_partial_files,
 };

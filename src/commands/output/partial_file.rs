@@ -1,13 +1,12 @@
 //! Files that appear whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 
-use super::DirectFile;
 use crate::lock::locked;
 
 /// Files that are being written, which a process that must end at once removes.
@@ -125,10 +124,15 @@ impl PartialFile {
             .with_context(|| format!("{}: cannot be written", self.partial.display()))
     }
 
-    /// A writer that continues after the first `length` bytes, past the page cache.
-    pub fn direct_file(&self, length: u64) -> Result<DirectFile> {
-        DirectFile::new(self.file()?, length)
-            .with_context(|| format!("{}: cannot be written", self.partial.display()))
+    /// A writer that continues after the first `length` bytes, and drops the rest.
+    pub fn writer(&self, length: u64) -> Result<BufWriter<File>> {
+        /// A piece of a reference is some megabytes.
+        const BUFFER_BYTES: usize = 4 << 20;
+        let mut file = self.file()?;
+        file.set_len(length)
+            .and_then(|()| file.seek(SeekFrom::Start(length)))
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
     }
 
     /// Where the bytes go until the file is whole.
@@ -158,13 +162,16 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Finishes `file` and [commits](Self::commit) it. Returns its length in bytes.
-    pub fn commit_direct(self, file: DirectFile) -> Result<u64> {
-        let written = file
-            .finish()
+    /// Writes what `writer` still holds, and [commits](Self::commit) the file. Returns its length in
+    /// bytes.
+    pub fn commit_writer(self, writer: BufWriter<File>) -> Result<u64> {
+        let length = writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|file| Ok(file.metadata()?.len()))
             .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
         self.commit()?;
-        Ok(written)
+        Ok(length)
     }
 
     /// Makes sure that every byte is on the disk, then gives the file its name. If another file

@@ -215,7 +215,7 @@ fn write_missing<M: Model + Sync>(
         (Some(states), None) => hidden = Some(choice.source(states.clone())?),
         (Some(_), Some(_)) => {}
     }
-    let file = output.direct_file(length)?;
+    let file = output.writer(length)?;
     let writer = match &begun {
         Some(begun) => Writer::resume(file, output.path(), begun)?,
         None => {
@@ -265,7 +265,7 @@ fn write_missing<M: Model + Sync>(
     };
     watch.warn_of_times(&timing, true);
     let new_file = NewFile {
-        file_bytes: output.commit_direct(file)?,
+        file_bytes: output.commit_writer(file)?,
         n_rows: n_rows(missing),
         ..NewFile::default()
     };
