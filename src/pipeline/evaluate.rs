@@ -6,10 +6,10 @@ use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 
 use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::open_window::OpenWindow;
-use super::reference_rows::ReferenceRows;
-use super::source::Origin;
-use super::{Error, Step, Timing};
+use super::reference_rows::{Origin, ReferenceRows};
+use super::timing::Timing;
+use super::window_rows::OpenWindow;
+use super::{Error, Step};
 use crate::score::{RowPair, floor, score};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
@@ -48,7 +48,6 @@ pub fn evaluate<S: LogitSource, M: Send>(
         },
         _ => sources,
     };
-    let n_entries = reference.n_entries;
     let device = sources.device.clone();
     // The last window may bring more rows than are wanted.
     let mut wanted = reference.max_rows;
@@ -56,7 +55,7 @@ pub fn evaluate<S: LogitSource, M: Send>(
         sources,
         || reference.next_window(),
         |source, windows, progress| {
-            evaluate_windows(source, windows, n_entries, &measure, progress)
+            evaluate_windows(source, reference, windows, &measure, progress)
         },
         |step| match step {
             Step::Rows(n) => on_step(Step::Rows(n)),
@@ -77,8 +76,8 @@ pub fn evaluate<S: LogitSource, M: Send>(
 
 fn evaluate_windows<S: LogitSource, M: Send>(
     source: &mut S,
-    mut windows: Vec<OpenWindow<'_, '_>>,
-    n_entries: usize,
+    reference: &ReferenceRows<'_>,
+    mut windows: Vec<OpenWindow<'_>>,
     measure: &(impl Fn(&RowPair<'_>) -> M + Sync),
     progress: &mut Progress<'_>,
 ) -> Result<Vec<ScoredWindow<M>>, Error> {
@@ -86,23 +85,18 @@ fn evaluate_windows<S: LogitSource, M: Send>(
         check_tokens(&window.spec, source.n_vocab())?;
     }
     let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
-    let scored = specs.iter().map(|spec| ScoredWindow {
-        tokens: spec.tokens.clone(),
-        records: Vec::with_capacity(spec.n_rows as usize),
-        measured: Vec::with_capacity(spec.n_rows as usize),
-    });
-    let mut scored: Vec<ScoredWindow<M>> = scored.collect();
-    let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
+    let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(ScoredWindow::of).collect();
+    let in_reading = |windows: &[OpenWindow<'_>]| -> Duration {
         windows.iter().map(|window| window.in_reading).sum()
     };
     let before_rows = in_reading(&windows);
+    let (n_entries, ref_is_floored) = (reference.n_entries, reference.source.is_floored);
     let eval_is_floored = source.is_floored();
     let decoded: Vec<&WindowSpec> = specs.iter().collect();
     let in_sink = progress.decode(source, &decoded, |i, evaluated| {
-        let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
-        let ref_is_floored = window.source.is_floored;
+        let (spec, scored) = (&specs[i], &mut scored[i]);
         let first = spec.first_scored as usize + scored.records.len();
-        let scores = window.map(evaluated.len(), |i, row| {
+        let scores = windows[i].map(evaluated.len(), |i, row| {
             let (whole, position) = (evaluated[i], first + i);
             let eval = whole.get(..n_entries).unwrap_or(whole);
             let next = spec.tokens.get(position + 1).copied();
@@ -130,6 +124,17 @@ fn evaluate_windows<S: LogitSource, M: Send>(
     progress.timing.score += in_sink.saturating_sub(in_reading - before_rows);
     progress.timing.read += in_reading;
     Ok(scored)
+}
+
+impl<M> ScoredWindow<M> {
+    /// A window none of whose rows are scored yet.
+    fn of(spec: &WindowSpec) -> Self {
+        Self {
+            tokens: spec.tokens.clone(),
+            records: Vec::with_capacity(spec.n_rows as usize),
+            measured: Vec::with_capacity(spec.n_rows as usize),
+        }
+    }
 }
 
 fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {

@@ -2,15 +2,14 @@
 //! another decodes.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use kl_formats::WindowSpec;
 
-use super::device_clock::DeviceClock;
-use super::{Error, Step, Timing, locked};
+use super::timing::{DeviceClock, Timing, core_wait};
+use super::{Error, Step, locked};
 use crate::engine::Decoder;
 
 /// A source of rows of logits, one window at a time: a model's context, or a file.
@@ -236,15 +235,6 @@ pub(super) fn in_turn<S, J, T: Send>(
     }
 }
 
-/// The time since its start for which the calling thread was ready to run while no core was free
-/// for it. Of all systems only Linux measures that.
-fn core_wait() -> Option<Duration> {
-    // The time that it ran and the time that it waited, in nanoseconds, and a count.
-    let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let waited = times.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Duration::from_nanos(waited))
-}
-
 /// The notes of a thread as it works.
 pub(super) struct Progress<'p> {
     /// Where its time went.
@@ -302,27 +292,4 @@ fn in_order<T>(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::core_wait;
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn linux_measures_how_long_a_thread_waits_for_a_core() {
-        let spin = || {
-            let started = std::time::Instant::now();
-            while started.elapsed().as_millis() < 100 {}
-            core_wait()
-        };
-        let n = 2 * std::thread::available_parallelism().unwrap().get();
-        let waited = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..n).map(|_| scope.spawn(spin)).collect();
-            let waited = threads.into_iter().map(|thread| thread.join().unwrap());
-            waited.sum::<Option<std::time::Duration>>()
-        });
-        // Some containers do not show it.
-        assert_ne!(waited, Some(std::time::Duration::ZERO));
-    }
 }

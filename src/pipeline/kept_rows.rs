@@ -1,12 +1,16 @@
-//! The reference's rows in memory, where many models are evaluated against the same few windows.
+//! Rows that are used again: a reference's in memory, where many models are evaluated against the same
+//! few windows, and a file's in place of a model's.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
-use kl_formats::{Row, WindowSpec};
-use rayon::prelude::*;
+use kl_formats::WindowSpec;
 
 use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::{Error, Step, Timing, locked, rows_per_task};
+use super::reference_rows::ReferenceRows;
+use super::timing::Timing;
+use super::window_rows::{KeptWindow, OpenWindow};
+use super::{Error, Pool, Step, locked};
 
 /// Rows of logits of some windows, in memory.
 #[derive(Debug)]
@@ -79,7 +83,6 @@ impl KeptRows {
         KeptWindow {
             logits: self.logits.get(i).map_or(&[], Vec::as_slice),
             n_vocab: self.n_vocab.max(1),
-            used: 0,
         }
     }
 }
@@ -101,35 +104,71 @@ fn logits_of<S: LogitSource>(
     Ok(logits)
 }
 
-/// The rows of an open window, and how far they are used.
-pub(super) struct KeptWindow<'r> {
-    logits: &'r [f32],
-    n_vocab: usize,
-    pub(super) used: usize,
+/// A source of a file's rows.
+pub struct FileRows<'r, 'h> {
+    rows: &'r ReferenceRows<'h>,
+    /// Its own windows, by the number of the window that is asked for, where they differ.
+    windows: HashMap<u32, WindowSpec>,
+    /// The memory of logits.
+    used: Pool<Vec<f32>>,
 }
 
-impl KeptWindow<'_> {
-    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
-    pub(super) fn map<T: Send>(
+impl<'r, 'h> FileRows<'r, 'h> {
+    /// Hands out `rows`, whose windows come in the order in which they are asked for. `windows` holds
+    /// the rows to use, by the number of the window that is asked for, where those are not its own.
+    pub fn new(rows: &'r ReferenceRows<'h>, windows: HashMap<u32, WindowSpec>) -> Self {
+        Self {
+            rows,
+            windows,
+            used: Pool::default(),
+        }
+    }
+
+    /// Goes on to the window with this number.
+    fn find(&self, number: u32) -> Result<OpenWindow<'r>, Error> {
+        while let Some(window) = self.rows.next_window()? {
+            if window.spec.window == number {
+                return Ok(window);
+            }
+        }
+        Err(Error::inconsistent(&format!("no window {number}")))
+    }
+}
+
+impl LogitSource for FileRows<'_, '_> {
+    fn n_vocab(&self) -> usize {
+        self.rows.source.n_vocab
+    }
+
+    fn is_floored(&self) -> bool {
+        self.rows.source.is_floored
+    }
+
+    /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of
+    /// the file's window with that number. Windows before it are skipped.
+    fn decode(
         &mut self,
-        n: usize,
-        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
-    ) -> Result<Vec<T>, Error> {
-        let rows = self.used * self.n_vocab..(self.used + n) * self.n_vocab;
-        let rows = self.logits.get(rows).ok_or_else(Error::too_few_rows)?;
-        self.used += n;
-        let rows = rows.par_chunks_exact(self.n_vocab).enumerate();
-        let rows = rows.with_min_len(rows_per_task(self.n_vocab));
-        Ok(rows.map(|(i, row)| of_row(i, Row::F32(row))).collect())
+        window: &WindowSpec,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let wanted = self.windows.get(&window.window).unwrap_or(window);
+        let mut found = self.find(wanted.window)?;
+        let (spec, n_rows) = (&found.spec, wanted.n_rows);
+        let before = wanted.first_scored.checked_sub(spec.first_scored);
+        let before = before.filter(|before| before + n_rows <= spec.n_rows);
+        let number = wanted.window;
+        let before = before.ok_or_else(|| {
+            Error::inconsistent(&format!("different rows for window {number} than before"))
+        })?;
+        found.rows.skip(before as usize);
+        found.logits(n_rows as usize, self.n_vocab(), &self.used, sink)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
+    use super::super::evaluate;
     use super::super::tests::{NOTHING_MORE, fake, plan, write_native};
-    use super::super::{FileRows, ReferenceRows, evaluate};
     use super::*;
     use crate::engine::{Engine as _, FakeEngine};
     use crate::input::ScoreFrom;

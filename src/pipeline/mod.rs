@@ -4,34 +4,27 @@
 //! the blocks of the reference that they belong to. Pieces are compressed and written while the
 //! model decodes the next rows.
 
-mod computed;
-mod device_clock;
 mod evaluate;
-mod file_rows;
 mod in_turn;
 mod kept_rows;
-mod open_window;
-mod parallel_writer;
 mod reference_rows;
 mod selection;
-mod source;
 mod states;
 mod stream;
+mod timing;
+mod window_rows;
 mod write;
 
-pub use device_clock::{DeviceClock, DeviceTime};
 pub use evaluate::{ScoredWindow, evaluate};
-pub use file_rows::FileRows;
 pub use in_turn::{LogitSource, Sources};
-pub use kept_rows::KeptRows;
-pub use reference_rows::ReferenceRows;
+pub use kept_rows::{FileRows, KeptRows};
+pub use reference_rows::{ReferenceRows, RowsHere};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, shuffled, to_share};
-pub use source::RowsHere;
 pub use states::StateSource;
+pub use timing::{DeviceClock, DeviceTime, Timing};
 pub use write::{Written, write_reference};
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::engine::EngineError;
 use crate::lock::locked;
@@ -120,52 +113,6 @@ pub enum Step<T> {
     Rows(usize),
     /// A window is done.
     Window(T),
-}
-
-/// Where the time of a run went, as seen from the thread that decodes; the mean over several
-/// threads.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Timing {
-    /// Creating the model's context.
-    pub load: Duration,
-    /// Decoding in llama.cpp, and reporting progress to the caller.
-    pub decode: Duration,
-    /// Scoring rows, or encoding them.
-    pub score: Duration,
-    /// Reading the reference, or waiting for it; of hidden states and a second model, computing its
-    /// rows too.
-    pub read: Duration,
-    /// Waiting for the reference to be written.
-    pub write: Duration,
-    /// Being ready to run while all cores were busy with other work, part of the times above; `None`
-    /// where the system does not measure it.
-    pub core_wait: Option<Duration>,
-    /// Where the time of the accelerator went that computes all of the model's rows, if one does.
-    pub device: Option<DeviceTime>,
-    /// The number of sources that could not be created; the run continued without them.
-    pub refused: usize,
-}
-
-impl Timing {
-    /// The mean over threads that worked side by side.
-    fn mean(timings: &[Timing]) -> Timing {
-        let n = timings.len().max(1) as u32;
-        let mean = |of: fn(&Timing) -> Duration| timings.iter().map(of).sum::<Duration>() / n;
-        Timing {
-            load: mean(|timing| timing.load),
-            decode: mean(|timing| timing.decode),
-            score: mean(|timing| timing.score),
-            read: mean(|timing| timing.read),
-            write: mean(|timing| timing.write),
-            core_wait: timings
-                .iter()
-                .map(|timing| timing.core_wait)
-                .sum::<Option<Duration>>()
-                .map(|all| all / n),
-            device: None,
-            refused: 0,
-        }
-    }
 }
 
 /// The number of rows that a thread scores at once: waking a thread takes longer than scoring one

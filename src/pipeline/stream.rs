@@ -3,12 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
 
 use kl_formats::{ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piece};
-use rayon::prelude::*;
 
-use super::{Error, depth, rows_per_task};
+use super::{Error, depth};
 
 /// A part of a reference, in the order in which they are read.
 #[derive(Debug)]
@@ -83,39 +81,25 @@ impl Stream {
         }
     }
 
-    pub(super) fn map<T: Send>(
-        &mut self,
-        n: usize,
-        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
-        in_reading: &mut Duration,
-    ) -> Result<Vec<T>, Error> {
-        let started = Instant::now();
-        loop {
-            self.drop_used();
-            let available: usize = self.rows.iter().map(RowBlock::n_rows).sum();
-            if available >= self.used + n {
-                break;
-            }
+    /// Waits until the next `n` rows of the window are here.
+    pub(super) fn wait_for(&mut self, n: usize) -> Result<(), Error> {
+        self.drop_used();
+        while self.rows.iter().map(RowBlock::n_rows).sum::<usize>() < self.used + n {
             match self.next_event()? {
                 Event::Rows(block) => self.rows.push_back(block),
                 Event::Window(_) | Event::End => return Err(Error::too_few_rows()),
             }
+            self.drop_used();
         }
-        *in_reading += started.elapsed();
-        let rows = self.rows.iter().flat_map(RowBlock::rows);
-        let rows: Vec<Row<'_>> = rows.skip(self.used).take(n).collect();
-        let min_len = rows_per_task(rows.first().map_or(1, Row::len));
-        let made = rows
-            .par_iter()
-            .enumerate()
-            .with_min_len(min_len)
-            .map(|(i, &row)| of_row(i, row))
-            .collect();
-        self.used += n;
-        self.drop_used();
-        Ok(made)
+        Ok(())
     }
 
+    /// The rows that are here, from the one that is used next on.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().flat_map(RowBlock::rows).skip(self.used)
+    }
+
+    /// Drops the blocks that are used.
     fn drop_used(&mut self) {
         while let Some(block) = self.rows.front()
             && block.n_rows() <= self.used

@@ -1,15 +1,22 @@
-//! Writes rows into a reference, a model's or another file's: encoded in place, compressed on all cores, appended in
-//! order.
+//! Writes rows into a reference, a model's or another file's: encoded in place and compressed on all
+//! cores, and appended in order while the model continues.
+//!
+//! Several windows can be under way at once. Each has a lane for its pieces, and the lanes are emptied
+//! one after the other, in the order in which the windows began.
 
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kl_formats::{RowForms, WindowSpec, Writer};
+use kl_formats::{Piece, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec, Writer};
+use rayon::prelude::*;
 
 use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::parallel_writer::{OpenOutput, ParallelWriter};
-use super::{Error, Step, Timing, locked};
+use super::timing::Timing;
+use super::{Error, Pool, Step, depth, locked};
 
 /// A reference that was written.
 #[derive(Debug)]
@@ -92,4 +99,212 @@ fn write_windows<'w, S: LogitSource>(
     written
         .map(|(window, output)| Ok((window, output.finish()?)))
         .collect()
+}
+
+/// Rows are handed to threads in groups of about this many bytes, since a row of a small
+/// vocabulary is encoded faster than a thread is woken.
+const BYTES_PER_TASK: usize = 1 << 17;
+
+/// The bytes of pieces that may wait while another thread's windows are written: those of 512 rows
+/// of 248,320 entries in f32. A thread that has more waits.
+const BYTES_AHEAD: usize = 512 << 20;
+
+/// The pieces of a window: each is compressed on any core, and waited for in order. There is room for a
+/// bounded number of them.
+type Lane = Receiver<Receiver<Piece>>;
+
+/// Writes windows in order.
+struct ParallelWriter<W> {
+    format: WindowFormat,
+    /// The pieces of windows, in their order.
+    lanes: SyncSender<Lane>,
+    /// Pieces that a window may have under way.
+    lane_depth: usize,
+    thread: JoinHandle<Result<W, kl_formats::Error>>,
+    memory: Pool<Piece>,
+}
+
+/// A window that is being written.
+struct OpenOutput {
+    layout: RowLayout,
+    encoder: WindowEncoder,
+    /// Ends with the window's last row, so that the next window's lane is emptied.
+    lane: Option<SyncSender<Receiver<Piece>>>,
+    memory: Pool<Piece>,
+    /// The time for which writing has kept its caller waiting.
+    waited: Duration,
+}
+
+impl<W: Write + Send + 'static> ParallelWriter<W> {
+    /// Starts a thread that appends to `writer` the windows that `n_threads` threads encode, each with
+    /// up to `n_windows` begun.
+    fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Self {
+        let format = writer.window_format();
+        let (lanes, windows) = sync_channel::<Lane>(n_threads * n_windows);
+        let memory = Pool::default();
+        let written = memory.clone();
+        let thread = std::thread::spawn(move || {
+            for piece in windows.into_iter().flatten() {
+                // One that is lost ends the file: its job panicked, and has printed so.
+                let Ok(piece) = piece.recv() else { break };
+                if let Some(piece) = writer.append(piece)? {
+                    written.give(piece);
+                }
+            }
+            writer.finish()
+        });
+        let lane_depth = match n_threads {
+            0 | 1 => depth(),
+            _ => {
+                let bytes = BYTES_AHEAD / n_windows.max(1);
+                depth().max(bytes / format.piece_bytes().max(1))
+            }
+        };
+        Self {
+            format,
+            lanes,
+            lane_depth,
+            thread,
+            memory,
+        }
+    }
+
+    /// Begins the next window. Its rows are written once all windows before it are whole.
+    fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
+        let (encoder, first) = self.format.begin(window)?;
+        let (lane, pieces) = sync_channel(self.lane_depth);
+        let started = Instant::now();
+        // If writing has failed, `finish` returns the cause.
+        self.lanes.send(pieces).map_err(|_| Error::WorkerLost)?;
+        let mut output = OpenOutput {
+            layout: self.format.row_layout(),
+            encoder,
+            lane: Some(lane),
+            memory: self.memory.clone(),
+            waited: started.elapsed(),
+        };
+        output.send(first)?;
+        Ok(output)
+    }
+
+    /// Waits until everything is written; a run that is cut off waits too, since what was sent is
+    /// worth keeping.
+    ///
+    /// # Errors
+    /// Why writing has failed, or that windows are missing.
+    fn finish(self) -> Result<W, Error> {
+        drop(self.lanes);
+        Ok(self.thread.join().map_err(|_| Error::WorkerLost)??)
+    }
+}
+
+impl OpenOutput {
+    /// Encodes the next rows; they are compressed and written later.
+    fn push(&mut self, mut rows: &[&[f32]]) -> Result<(), Error> {
+        while !rows.is_empty() {
+            let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || self.memory.take());
+            if n == 0 {
+                return Err(Error::inconsistent("more rows than a window has"));
+            }
+            encode_rows(self.layout, &rows[..n], bytes);
+            let piece = self.encoder.commit(|i| rows[i]);
+            rows = &rows[n..];
+            if let Some(piece) = piece {
+                self.send(piece)?;
+            }
+        }
+        if self.encoder.rows_left() == 0 {
+            self.lane = None;
+        }
+        Ok(())
+    }
+
+    /// Ends the window, and returns how its rows are stored.
+    fn finish(self) -> Result<RowForms, Error> {
+        Ok(self.encoder.finish()?)
+    }
+
+    /// Sends a piece to be compressed and appended.
+    fn send(&mut self, piece: Piece) -> Result<(), Error> {
+        let started = Instant::now();
+        let (sender, member) = sync_channel(1);
+        let sent = self.lane.as_ref().map(|lane| lane.send(member));
+        self.waited += started.elapsed();
+        // If writing has failed, `ParallelWriter::finish` returns the cause.
+        sent.and_then(Result::ok).ok_or(Error::WorkerLost)?;
+        rayon::spawn(move || {
+            // A panic, which is printed, must not end the process. Nobody waits for a member once
+            // writing has stopped.
+            if let Ok(member) = catch_unwind(AssertUnwindSafe(|| piece.compress())) {
+                let _ = sender.send(member);
+            }
+        });
+        Ok(())
+    }
+}
+
+fn encode_rows(layout: RowLayout, rows: &[&[f32]], bytes: &mut [u8]) {
+    let row_bytes = bytes.len() / rows.len().max(1);
+    if row_bytes > 0 {
+        bytes
+            .par_chunks_exact_mut(row_bytes)
+            .zip(rows)
+            .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes))
+            .for_each(|(bytes, row)| layout.encode(row, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kl_formats::{About, Encoding, Header, Kind};
+
+    use super::*;
+
+    #[test]
+    fn pieces_wait_in_their_lane_until_earlier_windows_are_whole() {
+        let window = |window| WindowSpec {
+            window,
+            tokens: vec![1; 8],
+            first_scored: 0,
+            n_rows: 8,
+        };
+        let windows = [window(0), window(1)];
+        let rows: Vec<Vec<f32>> = (0..8u8).map(|i| vec![f32::from(i); 5]).collect();
+        let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let written = |is_interleaved: bool| {
+            let about = About::new(Kind::Kl, "", 8, 5);
+            let mut header = Header::new(&about, Encoding::F32, &windows);
+            header.rows_per_piece = 1;
+            let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();
+            let mut writer = ParallelWriter::start(writer, 2, 1);
+            // Less than a window has.
+            writer.lane_depth = 2;
+            let mut first = writer.begin(&windows[0]).unwrap();
+            if !is_interleaved {
+                first.push(&rows).unwrap();
+                first.finish().unwrap();
+                let mut second = writer.begin(&windows[1]).unwrap();
+                second.push(&rows).unwrap();
+                second.finish().unwrap();
+                return writer.finish().unwrap();
+            }
+            let mut second = writer.begin(&windows[1]).unwrap();
+            std::thread::scope(|scope| {
+                let rows = &rows;
+                let second = scope.spawn(move || {
+                    second.push(rows).unwrap();
+                    second.finish().unwrap();
+                });
+                for row in rows {
+                    assert!(!second.is_finished());
+                    first.push(&[row]).unwrap();
+                }
+                first.finish().unwrap();
+            });
+            writer.finish().unwrap()
+        };
+        assert!(written(true) == written(false));
+    }
 }

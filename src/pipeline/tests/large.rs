@@ -39,7 +39,7 @@ fn the_last_rows_of_a_large_window_are_those_of_their_positions() {
     let rows = open(&path).at(vec![1]);
     let mut window = rows.next_window().unwrap().unwrap();
     assert_eq!(window.spec.tokens.len() as u64, N_CTX);
-    window.skip(N_ROWS as usize - 2);
+    window.rows.skip(N_ROWS as usize - 2);
     let first_logit = |_, row: Row<'_>| row.get(0);
     assert_eq!(window.map(2, first_logit).unwrap(), [-6.0, -7.0]);
     assert!(window.map(1, first_logit).is_err());

@@ -1,11 +1,67 @@
-//! The time for which the accelerator is busy that computes a run's rows.
+//! Where the time of a run goes, and for how long the accelerator is busy that computes its rows.
 
+use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::locked;
+
+/// Where the time of a run went, as seen from the thread that decodes; the mean over several
+/// threads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Timing {
+    /// Creating the model's context.
+    pub load: Duration,
+    /// Decoding in llama.cpp, and reporting progress to the caller.
+    pub decode: Duration,
+    /// Scoring rows, or encoding them.
+    pub score: Duration,
+    /// Reading the reference, or waiting for it; of hidden states and a second model, computing its
+    /// rows too.
+    pub read: Duration,
+    /// Waiting for the reference to be written.
+    pub write: Duration,
+    /// Being ready to run while all cores were busy with other work, part of the times above; `None`
+    /// where the system does not measure it.
+    pub core_wait: Option<Duration>,
+    /// Where the time of the accelerator went that computes all of the model's rows, if one does.
+    pub device: Option<DeviceTime>,
+    /// The number of sources that could not be created; the run continued without them.
+    pub refused: usize,
+}
+
+impl Timing {
+    /// The mean over threads that worked side by side.
+    pub(super) fn mean(timings: &[Timing]) -> Timing {
+        let n = timings.len().max(1) as u32;
+        let mean = |of: fn(&Timing) -> Duration| timings.iter().map(of).sum::<Duration>() / n;
+        Timing {
+            load: mean(|timing| timing.load),
+            decode: mean(|timing| timing.decode),
+            score: mean(|timing| timing.score),
+            read: mean(|timing| timing.read),
+            write: mean(|timing| timing.write),
+            core_wait: timings
+                .iter()
+                .map(|timing| timing.core_wait)
+                .sum::<Option<Duration>>()
+                .map(|all| all / n),
+            device: None,
+            refused: 0,
+        }
+    }
+}
+
+/// The time since its start for which the calling thread was ready to run while no core was free
+/// for it. Of all systems only Linux measures that.
+pub(super) fn core_wait() -> Option<Duration> {
+    // The time that it ran and the time that it waited, in nanoseconds, and a count.
+    let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let waited = times.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited))
+}
 
 /// Measures for how long at least one call was under way on a device, from the start of the first to
 /// the end of the last. Calls of several threads that overlap count once; one that waits for its turn
@@ -121,5 +177,23 @@ mod tests {
         assert_eq!(locked(&clock.0).n_under_way, 1);
         drop(two);
         assert_eq!(locked(&clock.0).n_under_way, 0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn linux_measures_how_long_a_thread_waits_for_a_core() {
+        let spin = || {
+            let started = std::time::Instant::now();
+            while started.elapsed().as_millis() < 100 {}
+            core_wait()
+        };
+        let n = 2 * std::thread::available_parallelism().unwrap().get();
+        let waited = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..n).map(|_| scope.spawn(spin)).collect();
+            let waited = threads.into_iter().map(|thread| thread.join().unwrap());
+            waited.sum::<Option<std::time::Duration>>()
+        });
+        // Some containers do not show it.
+        assert_ne!(waited, Some(std::time::Duration::ZERO));
     }
 }
