@@ -23,9 +23,9 @@ const SETTINGS: [(&str, &str, &str); 7] = [
 /// Those of them that a model without attention does not have.
 const OF_ATTENTION: [&str; 3] = ["flash attention", "K cache", "V cache"];
 
-/// The parts of two runs that are compared.
+/// The set-ups of two runs, to be compared.
 #[derive(Debug, Clone, Copy)]
-pub struct Run<'b> {
+pub struct SetUps<'b> {
     /// The set-up of this run.
     pub here: &'b BackendIdentity,
     /// The set-up of the reference's rows.
@@ -45,7 +45,7 @@ pub struct Difference {
     flags: String,
 }
 
-impl Run<'_> {
+impl SetUps<'_> {
     /// Warns of each setting that differs and changes results.
     pub fn warn(self, watch: &Watch<'_>) {
         for different in self.differences() {
@@ -249,7 +249,7 @@ mod tests {
         there: &BackendIdentity,
         attention: bool,
     ) -> Vec<[String; 2]> {
-        let run = Run {
+        let run = SetUps {
             here,
             there,
             n_ctx: 64,

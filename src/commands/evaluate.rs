@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
+use kl_formats::{
+    About, BackendIdentity, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff,
+};
 
 use super::context::{
     Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
@@ -16,7 +18,7 @@ use super::context::{
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{
-    Evaluated, Evaluation, Measures, Queue, SidecarFile, Turn, evaluate_each, header_against,
+    ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each, header_against,
 };
 use super::input;
 use super::observer::{Observer, Watch};
@@ -27,11 +29,10 @@ use super::reference::{
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use super::subject::Subject;
 use crate::engine::{
-    ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
-    Room,
+    ContextOptions, Decoder as _, Engine, FlashAttention, GpuLayers, Layers, Model, Room,
 };
 use crate::lock::locked;
-use crate::pipeline::{DeviceClock, Sources, to_share};
+use crate::pipeline::{DeviceClock, ReferenceRows, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
@@ -67,38 +68,93 @@ fn against_file<E: Engine>(
     watch: &Watch<'_>,
 ) -> Result<Report> {
     let reference = open(path, settings)?;
-    check_reference(reference.about(), n_ctx)?;
-    let precedent = Precedent::of(reference.about().backend.as_ref());
-    check_caches(settings, precedent.flash_attn)?;
-    let summary = ReferenceSummary::of(&reference)?;
-    let run = Run {
-        settings,
-        engine,
-        watch,
-        header: header(settings, &reference, summary)?,
-        path,
-        ref_model: None,
-    };
     let about = reference.about().clone();
-    let longest = reference.longest_window().unwrap_or(about.n_ctx);
+    check_reference(&about, n_ctx)?;
+    check_caches(settings, Precedent::of(about.backend.as_ref()).flash_attn)?;
+    let summary = ReferenceSummary::of(&reference)?;
+    let header = header(settings, &reference, summary)?;
     let subjects = settings.subjects();
     let mut queue = Queue::new(watch, &subjects);
+    let longest = reference.longest_window().unwrap_or(about.n_ctx);
     queue.look_ahead(|subject| {
-        look_ahead(
-            settings,
-            engine,
-            subject,
-            &about,
-            Some((&run.header, longest)),
-        )
+        look_ahead(settings, engine, subject, &about, &header, Some(longest))
     });
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
         watch.warn_all(about.shard.map(Warning::PartOfReference));
         connect_devices(engine, &settings.run, watch)?;
     }
+    // A stream can only be read from its start, so each model opens the file again.
     drop(reference);
-    Ok(run.evaluate(ReferenceInfo::new(&about), queue))
+    let against = Against {
+        settings,
+        engine,
+        watch,
+        header,
+        path,
+        ref_model: None,
+        is_single: !queue.has_several(),
+    };
+    Ok(against.evaluate(ReferenceInfo::new(&about), queue))
+}
+
+/// Evaluates every model against another, which stays in memory.
+fn against_model<E: Engine>(
+    settings: &EvaluateSettings,
+    model: &ReferenceModel,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Report> {
+    check_caches(settings, None)?;
+    let raw = input::read(&model.input, watch)?;
+    let expected = ref_model::expected(model, &raw, engine)?;
+    let subjects = settings.subjects();
+    let queue = RefCell::new(Queue::new(watch, &subjects));
+    let check = |about: &About| {
+        let header = expected_header(settings, about);
+        let mut queue = queue.borrow_mut();
+        queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, &header, None));
+        if queue.is_empty() {
+            bail!("no model can be evaluated");
+        }
+        Ok(())
+    };
+    let loaded = check(&expected).and_then(|()| {
+        connect_devices(engine, &settings.run, watch)?;
+        if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
+            check_reference_offload(engine, &model.run, watch)?;
+        }
+        ref_model::load(model, raw, settings, engine, watch, &check)
+    });
+    let mut queue = queue.into_inner();
+    let ref_model = match loaded {
+        // Each model has its own reason, which is the result.
+        Err(_) if queue.is_empty() => {
+            let unused = |_: &Subject| bail!("the queue is empty");
+            let info = ReferenceInfo::new(&expected);
+            return Ok(evaluate_each(info, queue, &settings.results, unused));
+        }
+        loaded => loaded?,
+    };
+    let reference = ref_model.windows();
+    let about = reference.about();
+    warn_of_overlap(&reference, watch);
+    let header = header(settings, &reference, ref_model.summary.clone())?;
+    let longest = reference.longest_window().unwrap_or(about.n_ctx);
+    queue
+        .look_ahead(|subject| look_ahead(settings, engine, subject, about, &header, Some(longest)));
+    let against = Against {
+        settings,
+        engine,
+        watch,
+        header,
+        path: &model.path,
+        ref_model: Some(&ref_model),
+        is_single: !queue.has_several(),
+    };
+    let report = against.evaluate(ReferenceInfo::new(about), queue);
+    ref_model.model.drop_last();
+    Ok(report)
 }
 
 /// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.
@@ -129,155 +185,6 @@ fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
     }
 }
 
-/// Evaluates every model against another, which stays in memory.
-fn against_model<E: Engine>(
-    settings: &EvaluateSettings,
-    model: &ReferenceModel,
-    engine: &E,
-    watch: &Watch<'_>,
-) -> Result<Report> {
-    check_caches(settings, None)?;
-    let raw = input::read(&model.input, watch)?;
-    let expected = ref_model::expected(model, &raw, engine)?;
-    let subjects = settings.subjects();
-    let queue = RefCell::new(Queue::new(watch, &subjects));
-    let check = |about: &About| {
-        let mut queue = queue.borrow_mut();
-        queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, None));
-        match queue.is_empty() {
-            true => bail!("no model can be evaluated"),
-            false => Ok(()),
-        }
-    };
-    let loaded = check(&expected).and_then(|()| {
-        connect_devices(engine, &settings.run, watch)?;
-        if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
-            check_reference_offload(engine, &model.run, watch)?;
-        }
-        ref_model::load(model, raw, settings, engine, watch, &check)
-    });
-    let mut queue = queue.into_inner();
-    let ref_model = match loaded {
-        // Each model has its own reason, which is the result.
-        Err(_) if queue.is_empty() => {
-            let unused = |_: &Subject, _| bail!("the queue is empty");
-            let info = ReferenceInfo::new(&expected);
-            return Ok(evaluate_each(info, queue, &settings.results, unused));
-        }
-        loaded => loaded?,
-    };
-    let reference = ref_model.windows();
-    let about = reference.about();
-    warn_of_overlap(&reference, watch);
-    let run = Run {
-        settings,
-        engine,
-        watch,
-        header: header(settings, &reference, ref_model.summary.clone())?,
-        path: &model.path,
-        ref_model: Some(&ref_model),
-    };
-    let longest = reference.longest_window().unwrap_or(about.n_ctx);
-    queue.look_ahead(|subject| {
-        look_ahead(
-            settings,
-            engine,
-            subject,
-            about,
-            Some((&run.header, longest)),
-        )
-    });
-    let report = run.evaluate(ReferenceInfo::new(about), queue);
-    ref_model.model.drop_last();
-    Ok(report)
-}
-
-/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `about` is what is known of the reference; `planned` what the sidecar will record of it and its
-/// longest window, once all of it is known.
-fn look_ahead<E: Engine>(
-    settings: &EvaluateSettings,
-    engine: &E,
-    subject: &Subject,
-    about: &About,
-    planned: Option<(&SidecarHeader, u32)>,
-) -> Result<()> {
-    let sidecar = SidecarFile::create(&settings.results, subject)?;
-    let model = engine.inspect(&subject.path)?;
-    if subject.cell.is_some() && model.layers == Layers::Recurrent {
-        bail!(
-            "{}: has no KV cache to sweep: evaluate it without --sweep",
-            subject.path.display()
-        );
-    }
-    check_parallel(&settings.run, engine, &subject.path)?;
-    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
-        let entries = Entries {
-            path: &subject.path,
-            n_vocab: tokenizer.n_tokens,
-            tokenizer: Some(tokenizer),
-            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
-        };
-        // What it warns of is said when the model is evaluated.
-        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
-    }
-    let Some(held) = sidecar.as_ref().and_then(SidecarFile::held) else {
-        return Ok(());
-    };
-    held.check_model(&model.identity, false)?;
-    match planned {
-        Some((header, _)) => {
-            held.check_reference(&header.reference)?;
-            held.check_tokens(header)?;
-        }
-        None => {
-            held.check_expected_reference(about)?;
-            held.check_goal(settings.results.part, settings.until)?;
-        }
-    }
-    let run = &settings.run;
-    let precedent = Precedent::of(about.backend.as_ref());
-    let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
-    let mut settled = settled_identity(engine, &options);
-    let is_together = model.layers.can_decode_together()
-        && matches!(settings.reference, ReferenceSource::File { .. });
-    let begun = precedent.or_begun(held.header.backend.as_ref());
-    let precedents = [precedent, begun].map(|precedent| precedent.split);
-    if let Some(n_ctx) = planned.map(|(_, longest)| longest)
-        && let Some(Split { calls, n_seq }) = Split::settled(run, n_ctx, is_together, precedents)
-    {
-        let options = ContextOptions {
-            calls,
-            n_seq,
-            ..options
-        };
-        record_calls(&mut settled, &options);
-    }
-    held.check_settled(&settled)
-}
-
-/// The sidecars' record of the reference, and of which of its tokens are evaluated.
-fn header(
-    settings: &EvaluateSettings,
-    reference: &Reference,
-    summary: ReferenceSummary,
-) -> Result<SidecarHeader> {
-    let max_rows = settings.run.max_rows;
-    let to_share = to_share(reference, max_rows);
-    let n_rows = to_share.map(|(_, n_rows)| n_rows);
-    let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
-    header.until = settings.until;
-    header.shard = match (settings.results.part, to_share) {
-        (None, _) => None,
-        (Some(part), Some((n_windows, n_rows))) => Some(part.of(n_windows, n_rows)?),
-        (Some(_), None) => bail!(
-            "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
-            reference.path().display()
-        ),
-    };
-    Ok(header)
-}
-
 /// Refuses a reference that no model can be run against, or whose windows have another size than
 /// the user expects.
 fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
@@ -304,193 +211,6 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// A run over one reference.
-struct Run<'r, 'e, E: Engine> {
-    settings: &'r EvaluateSettings,
-    engine: &'e E,
-    watch: &'r Watch<'r>,
-    /// What the sidecars of all models record alike.
-    header: SidecarHeader,
-    /// The reference: a file, which must keep its fingerprint, or a model.
-    path: &'r Path,
-    /// The model, if it is one, which runs beside the evaluated ones.
-    ref_model: Option<&'r RefModel<E::Model<'e>>>,
-}
-
-impl<'e, E: Engine> Run<'_, 'e, E> {
-    fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
-        let mut loaded = None;
-        let results = &self.settings.results;
-        evaluate_each(info, queue, results, |subject, turn| {
-            let (evaluated, model) = self.evaluate_one(subject, loaded.take(), turn)?;
-            loaded = model;
-            Ok(evaluated)
-        })
-    }
-
-    /// Runs a model over the reference. `loaded`: the model of the cell before, which is returned if the
-    /// next may be of it too.
-    fn evaluate_one(
-        &self,
-        subject: &Subject,
-        loaded: Option<E::Model<'e>>,
-        turn: Turn,
-    ) -> Result<(Evaluated, Option<E::Model<'e>>)> {
-        let Self {
-            settings,
-            watch,
-            ref_model,
-            ..
-        } = self;
-        let run = &settings.run;
-        let mut sidecar = SidecarFile::create(&settings.results, subject)?;
-        if let Some(sidecar) = &mut sidecar {
-            sidecar.read_cut_off();
-        }
-        // Opened for each model: a stream can only be read from its start.
-        let mut reference = match ref_model {
-            Some(model) => model.windows(),
-            None => open_again(self.path, &self.header.reference)?,
-        };
-        let started = Instant::now();
-        let precedent = Precedent::of(reference.about().backend.as_ref());
-        let model = self.model_of(subject, loaded, reference.about().n_ctx, precedent)?;
-        let facts = model.facts();
-        let entries = Entries {
-            path: &facts.path,
-            n_vocab: facts.n_vocab,
-            tokenizer: facts.tokenizer.as_ref(),
-            n_used: Some(facts.n_used_vocab),
-        };
-        let n_compared = check_vocabulary(reference.about(), &entries, settings.vocabulary, watch)?;
-        let longest = reference.longest_window();
-        if let Some(longest) = longest {
-            check_windows(longest, &model, shorter_reference(reference.about()), watch)?;
-        }
-        let about = reference.about().clone();
-        let n_ctx = longest.unwrap_or(about.n_ctx);
-        let windows = reference.windows().into_iter().flatten();
-        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
-        let decoding = match ref_model {
-            None => Decoding::of(&model, window_rows),
-            // The reference model decodes window by window beside it.
-            Some(_) => Decoding::of(&model, window_rows).one_by_one(),
-        };
-        check_models(about.model.as_ref(), &facts.identity, watch);
-        let mut header = self.header.clone();
-        header.model = Some(facts.identity.clone());
-        header.n_vocab_compared = Some(n_compared);
-        let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
-        let precedent = precedent.or_begun(begun.as_ref());
-        let options = context_options(run, n_ctx, decoding, precedent);
-        let options = subject.with_cache_types(options);
-        let n_windows = reference.windows().map(|windows| windows.len());
-        Split::announce(&options, decoding, n_windows, watch);
-        let mut backend = backend_identity(self.engine, &model, &options)?;
-        // What is recorded is not measured again: nothing may be left to decode.
-        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
-        let first = match backend.kv_cache_bytes {
-            Some(_) => None,
-            None => Some(model.decoder(&options)?),
-        };
-        if let Some(decoder) = &first {
-            backend.kv_cache_bytes = Some(decoder.cache_bytes());
-        }
-        let first = Mutex::new(first);
-        if let Some(there) = &about.backend {
-            let mut there = there.clone();
-            if subject.cell.is_some() {
-                // Nobody who sweeps the types needs a warning that they differ.
-                there.type_k.clone_from(&backend.type_k);
-                there.type_v.clone_from(&backend.type_v);
-            }
-            let run = differences::Run {
-                here: &backend,
-                there: &there,
-                n_ctx,
-                has_attention: facts.layers != Layers::Recurrent,
-            };
-            run.warn(watch);
-        }
-        header.backend = Some(backend);
-        reference.set_bos(facts.bos());
-        let device = DeviceClock::default();
-        let head =
-            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
-        let mut rows = open_rows(reference, head, watch)?;
-        let ref_is_offloaded = ref_model.is_some_and(|of| of.model.facts().is_offloaded);
-        let computes_reference = match &rows.here {
-            Some(here) => here.is_on_device(),
-            None => ref_is_offloaded,
-        };
-        rows.source.device = computes_reference.then(|| device.clone());
-        rows.n_entries = n_compared as usize;
-        let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
-
-        let contexts = rows.source.contexts.clone();
-        let give_reference = || -> Result<(), EngineError> {
-            if let Some(reference) = ref_model {
-                contexts.give(Box::new(reference.decoder()?));
-            }
-            Ok(())
-        };
-        let make = || {
-            let first = locked(&first).take();
-            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
-            give_reference()?;
-            Ok(decoder)
-        };
-        let sources = Sources {
-            n: run.n_contexts(facts.is_offloaded || ref_is_offloaded) as usize,
-            make,
-            device: facts.is_offloaded.then_some(device),
-            n_windows: options.n_seq as usize,
-        };
-        let evaluation = Evaluation {
-            subject,
-            reference: &about,
-            settings: &settings.results,
-            watch,
-            header,
-            measures: Measures::new(&settings.results.stats, &about, None),
-            tokens: Some(&model),
-            not_available: Vec::new(),
-            started,
-            is_only: turn.is_only,
-        };
-        let evaluated = evaluation.run(sidecar, rows, sources)?;
-        drop((contexts, first));
-        if turn.is_last {
-            model.drop_last();
-            return Ok((evaluated, None));
-        }
-        // With auto, a smaller cache may leave room for more layers.
-        let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
-        Ok((evaluated, is_kept.then_some(model)))
-    }
-
-    /// Returns the model of an evaluation: the one that is `loaded` if it is the same, else a new one,
-    /// loaded after that was freed.
-    fn model_of(
-        &self,
-        subject: &Subject,
-        loaded: Option<E::Model<'e>>,
-        n_ctx: u32,
-        precedent: Precedent,
-    ) -> Result<E::Model<'e>> {
-        let run = &self.settings.run;
-        let room = || Room {
-            context: subject.with_cache_types(largest_context(run, Some(n_ctx), precedent)),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
-        match loaded.filter(|model| model.facts().path == subject.path) {
-            Some(model) => Ok(model),
-            None => Ok(load(self.engine, &subject.path, run, room, self.watch)?),
-        }
-    }
-}
-
 /// Refuses quantized values in a KV cache without flash attention, which llama.cpp would refuse once the
 /// model is loaded. `precedent`: the flash attention of the reference, where it is recorded.
 ///
@@ -514,4 +234,364 @@ fn check_caches(settings: &EvaluateSettings, precedent: Option<FlashAttention>) 
         "{flag}{kind}: llama.cpp quantizes cached values with flash attention only, {off}: use \
          --flash-attn on or auto, or {flag}f16"
     )
+}
+
+/// The sidecars' record of the reference, and of which of its tokens are evaluated.
+fn header(
+    settings: &EvaluateSettings,
+    reference: &Reference,
+    summary: ReferenceSummary,
+) -> Result<SidecarHeader> {
+    let max_rows = settings.run.max_rows;
+    let to_share = to_share(reference, max_rows);
+    let n_rows = to_share.map(|(_, n_rows)| n_rows);
+    let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
+    header.until = settings.until;
+    header.shard = match (settings.results.part, to_share) {
+        (None, _) => None,
+        (Some(part), Some((n_windows, n_rows))) => Some(part.of(n_windows, n_rows)?),
+        (Some(_), None) => bail!(
+            "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
+            reference.path().display()
+        ),
+    };
+    Ok(header)
+}
+
+/// The same of a reference that a model is still to compute, as far as it is known.
+fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader {
+    let mut header = header_against(about, ReferenceSummary::expected(about), None);
+    header.first_scored = about.first_scored;
+    header.until = settings.until;
+    header.shard = settings.results.part.map(|part| part.shard(0, 0));
+    header
+}
+
+/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
+/// it. `about` and `header`, which the sidecar would have, are what is known of the reference; `longest`
+/// is its longest window, once its windows are planned.
+fn look_ahead<E: Engine>(
+    settings: &EvaluateSettings,
+    engine: &E,
+    subject: &Subject,
+    about: &About,
+    header: &SidecarHeader,
+    longest: Option<u32>,
+) -> Result<()> {
+    let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+    let model = engine.inspect(&subject.path)?;
+    if subject.cell.is_some() && model.layers == Layers::Recurrent {
+        bail!(
+            "{}: has no KV cache to sweep: evaluate it without --sweep",
+            subject.path.display()
+        );
+    }
+    check_parallel(&settings.run, engine, &subject.path)?;
+    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
+        let entries = Entries {
+            path: &subject.path,
+            n_vocab: tokenizer.n_tokens,
+            tokenizer: Some(tokenizer),
+            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
+        };
+        // What it warns of is said when the model is evaluated.
+        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
+    }
+    let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
+        return Ok(());
+    };
+    held.check_model(&model.identity, false)?;
+    held.check_reference(header)?;
+    held.check_tokens(header)?;
+    let run = &settings.run;
+    let precedent = Precedent::of(about.backend.as_ref());
+    let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
+    let mut settled = settled_identity(engine, &options);
+    let is_together = model.layers.can_decode_together()
+        && matches!(settings.reference, ReferenceSource::File { .. });
+    let begun = precedent.or_begun(held.header.backend.as_ref());
+    let precedents = [precedent, begun].map(|precedent| precedent.split);
+    if let Some(n_ctx) = longest
+        && let Some(Split { calls, n_seq }) = Split::settled(run, n_ctx, is_together, precedents)
+    {
+        let options = ContextOptions {
+            calls,
+            n_seq,
+            ..options
+        };
+        record_calls(&mut settled, &options);
+    }
+    held.check_settled(&settled)
+}
+
+/// The evaluations of a run, all against one reference.
+struct Against<'r, 'e, E: Engine> {
+    settings: &'r EvaluateSettings,
+    engine: &'e E,
+    watch: &'r Watch<'r>,
+    /// What the sidecars of all models record alike.
+    header: SidecarHeader,
+    /// The reference: a file, which must keep its fingerprint, or a model.
+    path: &'r Path,
+    /// The model, if it is one, which runs beside the evaluated ones.
+    ref_model: Option<&'r RefModel<E::Model<'e>>>,
+    /// True if the run has one evaluation, which is compared with no other.
+    is_single: bool,
+}
+
+/// An evaluation before its model is loaded.
+struct Opened {
+    started: Instant,
+    sidecar: Option<ClaimedSidecar>,
+    reference: Reference,
+    about: About,
+    /// How the reference's own rows were computed.
+    precedent: Precedent,
+}
+
+/// An evaluation whose model is loaded, and all of which is settled.
+struct Planned<D> {
+    opened: Opened,
+    header: SidecarHeader,
+    options: ContextOptions,
+    /// The first context, if its cache had to be measured.
+    first: Option<D>,
+}
+
+impl<'e, E: Engine> Against<'_, 'e, E> {
+    /// Evaluates each model of the queue: opened, loaded, planned and run.
+    fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
+        let mut loaded: Option<E::Model<'e>> = None;
+        let report = evaluate_each(info, queue, &self.settings.results, |subject| {
+            let opened = self.open(subject)?;
+            let model = self.load(subject, &opened, loaded.take())?;
+            let n_compared = self.check(&opened, &model)?;
+            let planned = self.plan(subject, opened, &model, n_compared)?;
+            let evaluated = self.run(subject, planned, &model)?;
+            loaded = Some(model);
+            Ok(evaluated)
+        });
+        if let Some(last) = loaded {
+            last.drop_last();
+        }
+        report
+    }
+
+    /// Claims the sidecar, and opens the reference.
+    fn open(&self, subject: &Subject) -> Result<Opened> {
+        let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
+        let reference = match self.ref_model {
+            Some(model) => model.windows(),
+            None => open_again(self.path, &self.header.reference)?,
+        };
+        Ok(Opened {
+            started: Instant::now(),
+            sidecar,
+            precedent: Precedent::of(reference.about().backend.as_ref()),
+            about: reference.about().clone(),
+            reference,
+        })
+    }
+
+    /// Returns the model that is `loaded` if it is the same, as in the cells of a sweep; else a new one,
+    /// loaded after that was freed.
+    fn load(
+        &self,
+        subject: &Subject,
+        opened: &Opened,
+        loaded: Option<E::Model<'e>>,
+    ) -> Result<E::Model<'e>> {
+        let run = &self.settings.run;
+        let n_ctx = Some(opened.about.n_ctx);
+        let room = || Room {
+            context: subject.with_cache_types(largest_context(run, n_ctx, opened.precedent)),
+            n_contexts: run.n_contexts(true),
+            second_model: None,
+        };
+        // With auto, a smaller cache may leave room for more layers.
+        let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
+        match loaded.filter(|model| is_kept && model.facts().path == subject.path) {
+            Some(model) => Ok(model),
+            None => Ok(load(self.engine, &subject.path, run, room, self.watch)?),
+        }
+    }
+
+    /// Refuses what cannot be evaluated together. Returns how many entries of the rows are compared.
+    fn check(&self, opened: &Opened, model: &E::Model<'e>) -> Result<u32> {
+        let (facts, about, watch) = (model.facts(), &opened.about, self.watch);
+        let entries = Entries {
+            path: &facts.path,
+            n_vocab: facts.n_vocab,
+            tokenizer: facts.tokenizer.as_ref(),
+            n_used: Some(facts.n_used_vocab),
+        };
+        let n_compared = check_vocabulary(about, &entries, self.settings.vocabulary, watch)?;
+        if let Some(longest) = opened.reference.longest_window() {
+            check_windows(longest, model, shorter_reference(about), watch)?;
+        }
+        check_models(about.model.as_ref(), &facts.identity, watch);
+        Ok(n_compared)
+    }
+
+    /// Chooses how windows are decoded, and describes it in the sidecar's header. Warns where the
+    /// reference's rows were computed otherwise.
+    fn plan<'m>(
+        &self,
+        subject: &Subject,
+        opened: Opened,
+        model: &'m E::Model<'e>,
+        n_compared: u32,
+    ) -> Result<Planned<<E::Model<'e> as Model>::Decoder<'m>>> {
+        let Opened {
+            sidecar, reference, ..
+        } = &opened;
+        let mut header = self.header.clone();
+        header.model = Some(model.facts().identity.clone());
+        header.n_vocab_compared = Some(n_compared);
+        let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
+        let n_ctx = reference.longest_window().unwrap_or(opened.about.n_ctx);
+        let windows = reference.windows().into_iter().flatten();
+        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
+        let together = Decoding::of(model, window_rows);
+        let decoding = match self.ref_model {
+            None => together,
+            // The reference model decodes window by window beside it.
+            Some(_) => together.one_by_one(),
+        };
+        let precedent = opened.precedent.or_begun(begun.as_ref());
+        let options = subject.with_cache_types(context_options(
+            &self.settings.run,
+            n_ctx,
+            decoding,
+            precedent,
+        ));
+        let n_windows = reference.windows().map(|windows| windows.len());
+        Split::announce(&options, decoding, n_windows, self.watch);
+        let mut backend = backend_identity(self.engine, model, &options)?;
+        // What is recorded is not measured again: nothing may be left to decode.
+        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
+        let mut first = None;
+        if backend.kv_cache_bytes.is_none() {
+            let decoder = model.decoder(&options)?;
+            backend.kv_cache_bytes = Some(decoder.cache_bytes());
+            first = Some(decoder);
+        }
+        if let Some(there) = &opened.about.backend {
+            self.warn_of_set_up(subject, &backend, there, n_ctx, model);
+        }
+        header.backend = Some(backend);
+        Ok(Planned {
+            opened,
+            header,
+            options,
+            first,
+        })
+    }
+
+    fn warn_of_set_up(
+        &self,
+        subject: &Subject,
+        here: &BackendIdentity,
+        there: &BackendIdentity,
+        n_ctx: u32,
+        model: &E::Model<'e>,
+    ) {
+        let mut there = there.clone();
+        if subject.cell.is_some() {
+            // Nobody who sweeps the types needs a warning that they differ.
+            there.type_k.clone_from(&here.type_k);
+            there.type_v.clone_from(&here.type_v);
+        }
+        let set_ups = differences::SetUps {
+            here,
+            there: &there,
+            n_ctx,
+            has_attention: model.facts().layers != Layers::Recurrent,
+        };
+        set_ups.warn(self.watch);
+    }
+
+    /// Runs the model over the reference.
+    fn run<'m>(
+        &self,
+        subject: &Subject,
+        planned: Planned<<E::Model<'e> as Model>::Decoder<'m>>,
+        model: &'m E::Model<'e>,
+    ) -> Result<Evaluated> {
+        let Planned {
+            opened,
+            header,
+            options,
+            first,
+        } = planned;
+        let Opened {
+            started,
+            sidecar,
+            reference,
+            about,
+            ..
+        } = opened;
+        let device = DeviceClock::default();
+        let rows = self.open_rows(reference, model, &header, &device)?;
+        let contexts = rows.source.contexts.clone();
+        let (first, ref_model) = (Mutex::new(first), self.ref_model);
+        let make = || {
+            let first = locked(&first).take();
+            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
+            if let Some(reference) = ref_model {
+                contexts.give(Box::new(reference.decoder()?));
+            }
+            Ok(decoder)
+        };
+        let is_offloaded = model.facts().is_offloaded;
+        let has_device = is_offloaded || self.ref_is_offloaded();
+        let sources = Sources {
+            n: self.settings.run.n_contexts(has_device) as usize,
+            make,
+            device: is_offloaded.then_some(device),
+            n_windows: options.n_seq as usize,
+        };
+        let evaluation = Evaluation {
+            subject,
+            reference: &about,
+            settings: &self.settings.results,
+            watch: self.watch,
+            header,
+            measures: Measures::new(&self.settings.results.stats, &about, None),
+            tokens: Some(model),
+            not_available: Vec::new(),
+            started,
+            is_single: self.is_single,
+        };
+        evaluation.run(sidecar, rows, sources)
+    }
+
+    fn ref_is_offloaded(&self) -> bool {
+        self.ref_model
+            .is_some_and(|of| of.model.facts().is_offloaded)
+    }
+
+    /// Opens the reference's rows that are evaluated.
+    fn open_rows<'m>(
+        &self,
+        mut reference: Reference,
+        model: &'m E::Model<'e>,
+        header: &SidecarHeader,
+        device: &DeviceClock,
+    ) -> Result<ReferenceRows<'m>> {
+        let run = &self.settings.run;
+        reference.set_bos(model.facts().bos());
+        let head =
+            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
+        let mut rows = open_rows(reference, head, self.watch)?;
+        let computes_reference = match &rows.here {
+            Some(here) => here.is_on_device(),
+            None => self.ref_is_offloaded(),
+        };
+        rows.source.device = computes_reference.then(|| device.clone());
+        if let Some(n_compared) = header.n_vocab_compared {
+            rows.n_entries = n_compared as usize;
+        }
+        Ok(rows.choose(run.max_rows, header.shard, header.until.is_some()))
+    }
 }

@@ -385,7 +385,7 @@ fn warnings<F, H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<F, H>]
         let mut differences = vec![("the program", writer(here), writer(there))];
         differences.retain(|(_, here, there)| here != there);
         if let (Some(here), Some(there)) = (&here.backend, &there.backend) {
-            let run = differences::Run {
+            let run = differences::SetUps {
                 here,
                 there,
                 n_ctx: first.header.n_ctx,

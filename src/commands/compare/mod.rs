@@ -14,7 +14,7 @@ use kl_formats::{
 
 use super::context::check_models;
 use super::evaluation::{
-    Evaluated, Evaluation, Measures, Queue, SidecarFile, Turn, evaluate_each, header_against,
+    ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
 use super::reference::{
@@ -49,30 +49,17 @@ pub fn compare<E: Engine + Sync>(
     let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
     let mut queue = Queue::new(watch, &subjects);
     queue.look_ahead(|subject| {
-        let sidecar = SidecarFile::create(&settings.results, subject)?;
+        let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
         let model = &identity(Reference::open(&subject.path)?.about());
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
             finished.check_model(model, true)?;
-            finished.check_reference(&header.reference)?;
+            finished.check_reference(&header)?;
         }
         Ok(())
     });
-    Ok(evaluate_each(
-        info,
-        queue,
-        &settings.results,
-        |subject, turn| {
-            compare_one(
-                settings,
-                engine,
-                watch,
-                subject,
-                turn,
-                &windows,
-                header.clone(),
-            )
-        },
-    ))
+    Ok(evaluate_each(info, queue, &settings.results, |subject| {
+        compare_one(settings, engine, watch, subject, &windows, header.clone())
+    }))
 }
 
 /// Compares one file with the reference, of all whose `windows` are known; `header` is what sidecars
@@ -82,13 +69,12 @@ fn compare_one<E: Engine + Sync>(
     engine: &E,
     watch: &Watch<'_>,
     subject: &Subject,
-    turn: Turn,
     windows: &[WindowSpec],
     mut header: SidecarHeader,
 ) -> Result<Evaluated> {
     let started = Instant::now();
     let path = &subject.path;
-    let sidecar = SidecarFile::create(&settings.results, subject)?;
+    let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
     // Opened anew for each file: a stream can only be read from its start.
     let reference = open_again(&settings.reference, &header.reference)?;
     let other = Reference::open(path)?;
@@ -138,7 +124,7 @@ fn compare_one<E: Engine + Sync>(
             false => vec![NotAvailable::without_token_ids()],
         },
         started,
-        is_only: turn.is_only,
+        is_single: settings.others.len() == 1,
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();

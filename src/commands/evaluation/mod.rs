@@ -1,14 +1,13 @@
 //! One evaluation: rows are scored against the reference's, which gives a sidecar and a report.
 
-mod finished;
+mod held;
 mod measures;
 mod models;
 mod sidecar;
-mod token_log;
 
 pub use measures::Measures;
-pub use models::{Evaluated, Queue, Turn, evaluate_each};
-pub use sidecar::SidecarFile;
+pub use models::{Evaluated, Queue, evaluate_each};
+pub use sidecar::ClaimedSidecar;
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,7 @@ use crate::report::{
 use crate::score::RowPair;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
 use measures::Measured;
-use token_log::{TokenLog, texts_of};
+use sidecar::{TokenLog, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -50,7 +49,7 @@ pub struct Evaluation<'e> {
     /// When loading began.
     pub started: Instant,
     /// True if the run has no other evaluation to compare it with.
-    pub is_only: bool,
+    pub is_single: bool,
 }
 
 /// The header of a sidecar of `n_records` records, if their number is known, with what it records of
@@ -92,7 +91,7 @@ impl Evaluation<'_> {
     /// on what it has.
     pub fn run<S: LogitSource>(
         mut self,
-        sidecar: Option<SidecarFile>,
+        sidecar: Option<ClaimedSidecar>,
         mut rows: ReferenceRows<'_>,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Evaluated> {
@@ -130,14 +129,14 @@ impl Evaluation<'_> {
                 Err(error) => unwritten = Some(error),
             }
         }
-        let wrote = sidecar.is_some() && !log.is_whole;
+        let wrote = sidecar.is_some() && !log.is_whole();
         let records = &log.records;
         // A sidecar that was resumed keeps the earlier run's path; the report shows this run's.
         self.header.model_path = Some(self.subject.path.display().to_string());
         let (header, n_records) = (self.header.clone(), records.len() as u64);
         let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(stored, confidence, rule, self.is_only, |_, each| {
+        let mut row = Row::measure(stored, confidence, rule, self.is_single, |_, each| {
             let mut windows = records.chunk_by(|one, next| one.window == next.window);
             windows.try_for_each(each)?;
             Ok(texts)
@@ -163,7 +162,7 @@ impl Evaluation<'_> {
     /// unless this run needs more than their records.
     fn open_log(
         &self,
-        sidecar: Option<SidecarFile>,
+        sidecar: Option<ClaimedSidecar>,
         rows: &mut ReferenceRows<'_>,
     ) -> Result<TokenLog> {
         let (header, Some(mut sidecar)) = (&self.header, sidecar) else {
@@ -213,7 +212,7 @@ impl Evaluation<'_> {
         if let Some(until) = &mut until {
             until.replay(&log.records);
         }
-        if log.is_whole || until.as_ref().is_some_and(Until::is_reached) {
+        if log.is_whole() || until.as_ref().is_some_and(Until::is_reached) {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();

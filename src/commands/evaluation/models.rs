@@ -54,13 +54,13 @@ impl<'q> Queue<'q> {
         }
     }
 
-    /// Returns true if no evaluation can be done.
+    /// Whether no evaluation can be done.
     pub fn is_empty(&self) -> bool {
         self.usable.is_empty()
     }
 
-    /// Returns true if the run has more than one evaluation.
-    fn has_several(&self) -> bool {
+    /// Whether the run has more than one evaluation.
+    pub fn has_several(&self) -> bool {
         self.n > 1
     }
 
@@ -81,22 +81,13 @@ impl<'q> Queue<'q> {
     }
 }
 
-/// The place of an evaluation in its run.
-#[derive(Debug, Clone, Copy)]
-pub struct Turn {
-    /// True if the run has no other: nothing is compared then.
-    pub is_only: bool,
-    /// True if the process ends after it.
-    pub is_last: bool,
-}
-
 /// Evaluates models, or files with their rows. The observer gets the report so far after each, and at
 /// the end a comparison of several. One that cannot be evaluated does not stop the others.
 pub fn evaluate_each(
     reference: ReferenceInfo,
     mut queue: Queue<'_>,
     settings: &ResultSettings,
-    mut evaluate: impl FnMut(&Subject, Turn) -> Result<Evaluated>,
+    mut evaluate: impl FnMut(&Subject) -> Result<Evaluated>,
 ) -> Report {
     let watch = queue.watch;
     let mut report = Report {
@@ -113,12 +104,8 @@ pub fn evaluate_each(
         if watch.should_stop() {
             break;
         }
-        let turn = Turn {
-            is_only: !several,
-            is_last: i + 1 == usable.len(),
-        };
         watch.evaluates(several.then_some(index));
-        match evaluate(subject, turn) {
+        match evaluate(subject) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
                     states.here = evaluated.here;
@@ -157,7 +144,7 @@ pub fn evaluate_each(
             Err(_) if watch.should_stop() => break,
             Err(error) => queue.fail(subject, &error),
         }
-        report.complete = turn.is_last;
+        report.complete = i + 1 == usable.len();
         publish(&queue, &mut report);
     }
     watch.evaluates(None);

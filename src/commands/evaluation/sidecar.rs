@@ -1,104 +1,107 @@
-//! The per-token file of an evaluation, which grows with each window.
+//! The sidecar of an evaluation: its name is claimed before the model is loaded, then it is begun or
+//! continued, grows with each window, and is finished, kept for `--resume` or discarded.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom};
+use std::mem;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{
     BackendIdentity, CutOffSidecar, Fault, SidecarHeader, SidecarReader, SidecarWriter,
     TokenRecord, TokenTexts,
 };
 
-use super::finished::Finished;
+use super::held::HeldSidecar;
 use crate::commands::folder::parts_of;
+use crate::commands::observer::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::commands::subject::Subject;
+use crate::engine::Tokens;
+use crate::pipeline::ReferenceRows;
 use crate::report::number::count_of;
 use crate::stats::Until;
 
-/// A sidecar, whose file is created before the model is loaded.
-pub struct SidecarFile {
-    pub output: PartialFile,
+/// A sidecar whose name and partial file are claimed, before the model is loaded.
+pub struct ClaimedSidecar {
     pub path: PathBuf,
-    /// Present once records are written.
-    pub writer: Option<SidecarWriter<BufWriter<File>>>,
-    n_records: u64,
+    output: PartialFile,
     /// True to continue what an earlier run left.
-    resume: bool,
+    resumes: bool,
+    /// The finished one that has the name, which only the same measurement may replace; `None` if
+    /// there is none, or with `--force`.
+    pub finished: Option<HeldSidecar>,
     /// The remains of a run that was cut off, if it is continued.
     cut_off: Option<kl_formats::Result<CutOffSidecar>>,
     /// True if the model's file is newer than the sidecar that an earlier run has left: it may be
     /// another model, even if 64 samples of its bytes are the same.
     pub is_stale: bool,
-    /// The finished one that has the name, which only the same measurement may replace; `None` if
-    /// there is none, or with `--force`.
-    pub finished: Option<Finished>,
 }
 
 /// The records that an earlier run has measured of the same model.
 pub struct Earlier {
     /// With `--until`, no more than a run needs.
-    pub records: Vec<TokenRecord>,
+    records: Vec<TokenRecord>,
     /// True if they are all that there are to measure, and in a finished file.
-    pub is_whole: bool,
+    is_whole: bool,
 }
 
-impl SidecarFile {
-    /// Creates the file that the settings name, if they want one. A finished sidecar that has the
-    /// name is there to be [checked](Self::finished); any other file is refused unless `--force`.
-    pub fn create(settings: &ResultSettings, subject: &Subject) -> Result<Option<Self>> {
+impl ClaimedSidecar {
+    /// Claims the name that the settings give, if they want a sidecar. A finished one that has the name
+    /// is there to be [checked](Self::finished); any other file is refused unless `--force`.
+    pub fn claim(settings: &ResultSettings, subject: &Subject) -> Result<Option<Self>> {
         let Some(path) = settings.sidecar_path(subject) else {
             return Ok(None);
         };
-        let finished = match settings.existing {
-            Existing::Replace => None,
-            _ => Finished::at(&path)?,
+        let replaces = settings.existing == Existing::Replace;
+        let finished = if replaces {
+            None
+        } else {
+            HeldSidecar::at(&path)?
         };
-        let may_replace = settings.existing == Existing::Replace || finished.is_some();
+        let may_replace = replaces || finished.is_some();
         let output = PartialFile::create(&path, may_replace, settings.existing).map_err(
-            |error| match error.root_cause().downcast_ref().is_some_and(is_of_place) {
-                true => anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar"),
-                false => error,
+            |error| match error.root_cause().downcast_ref() {
+                Some(cause) if is_of_place(cause) => {
+                    anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar")
+                }
+                _ => error,
             },
         )?;
-        let left = match finished {
-            Some(_) => path.as_path(),
-            None => output.path(),
+        let is_resumed = output.is_resumed();
+        let left = if finished.is_some() {
+            Some(path.as_path())
+        } else {
+            is_resumed.then(|| output.path())
         };
-        let left = fs::metadata(left).and_then(|about| about.modified()).ok();
-        let has_left = finished.is_some() || output.is_resumed();
+        let left = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
+        let changed = modified(&subject.path).zip(left);
         Ok(Some(Self {
-            is_stale: has_left
-                && modified(&subject.path)
-                    .zip(left)
-                    .is_some_and(|(model, left)| model > left),
-            cut_off: None,
+            is_stale: changed.is_some_and(|(model, left)| model > left),
+            cut_off: is_resumed.then(|| SidecarReader::open_cut_off(output.path())),
             output,
             path,
-            writer: None,
-            n_records: 0,
-            resume: settings.existing == Existing::Resume,
+            resumes: settings.existing == Existing::Resume,
             finished,
         }))
     }
 
-    /// Reads the header of what the evaluation would replace or continue, to be checked before the
-    /// model is loaded; `None` if there is nothing, or nothing whole.
-    pub fn held(&self) -> Option<Finished> {
-        let cut_off = || Finished::at(self.output.path()).ok().flatten();
-        let cut_off = || self.output.is_resumed().then(cut_off).flatten();
-        self.finished.clone().or_else(cut_off)
-    }
-
-    /// Reads what an earlier run has left, if this one resumes it.
-    pub fn read_cut_off(&mut self) {
-        let path = self.output.path();
-        let cut_off = self.output.is_resumed();
-        self.cut_off = cut_off.then(|| SidecarReader::open_cut_off(path));
+    /// The sidecar that the evaluation would replace or continue, to be checked before the model is
+    /// loaded; `None` if there is none, or nothing whole.
+    pub fn held(&self) -> Option<HeldSidecar> {
+        let cut_off = self
+            .cut_off
+            .as_ref()
+            .and_then(|cut_off| cut_off.as_ref().ok());
+        let cut_off = cut_off.map(|cut_off| HeldSidecar {
+            path: self.output.path().to_owned(),
+            header: cut_off.header.clone(),
+        });
+        self.finished.clone().or(cut_off)
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed
@@ -132,28 +135,7 @@ impl SidecarFile {
         header: &SidecarHeader,
         until: Option<Until>,
     ) -> Result<Option<Earlier>> {
-        // Under the same label, by the same version of `kl`, nothing is left to do.
-        let finished = self
-            .finished
-            .as_ref()
-            .filter(|Finished { header: there, .. }| {
-                self.resume
-                    && !self.is_stale
-                    && there.label == header.label
-                    && there.writer == header.writer
-            });
-        // A damaged one is replaced.
-        let records = finished.and_then(|finished| finished.read_all().ok());
-        // Only the stream shows whether its sidecar holds all that this run wants, unless the records
-        // show that the run would stop early.
-        let is_whole = |records: &Vec<TokenRecord>| match until.clone() {
-            None => header.n_records.is_some(),
-            Some(mut until) => {
-                until.replay(records);
-                until.is_reached() || header.n_records == Some(records.len() as u64)
-            }
-        };
-        if let Some(records) = records.filter(is_whole) {
+        if let Some(records) = self.finished_records(header, until.clone()) {
             let is_whole = true;
             return Ok(Some(Earlier { records, is_whole }));
         }
@@ -181,9 +163,34 @@ impl SidecarFile {
         Ok(Some(Earlier { records, is_whole }))
     }
 
+    /// The records of the finished file, where they are all that the run would measure: under the same
+    /// label, by the same version of `kl`, nothing is left to do. A damaged file is replaced.
+    fn finished_records(
+        &self,
+        header: &SidecarHeader,
+        until: Option<Until>,
+    ) -> Option<Vec<TokenRecord>> {
+        let finished = self.finished.as_ref()?;
+        let there = &finished.header;
+        let is_same = there.label == header.label && there.writer == header.writer;
+        if !self.resumes || self.is_stale || !is_same {
+            return None;
+        }
+        let records = finished.read_all().ok()?;
+        // Only the stream shows whether its sidecar holds all that this run wants, unless the records
+        // show that the run would stop early.
+        let is_whole = match until {
+            None => header.n_records.is_some(),
+            Some(mut until) => {
+                until.replay(&records);
+                until.is_reached() || header.n_records == Some(records.len() as u64)
+            }
+        };
+        is_whole.then_some(records)
+    }
+
     /// Begins to write, after the first `n_kept` records of an earlier run.
-    pub fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<()> {
-        self.n_records = n_kept;
+    fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<Writer> {
         let file = BufWriter::new(self.output.file()?);
         let path = self.output.path();
         let writer = if n_kept > 0 {
@@ -193,47 +200,213 @@ impl SidecarFile {
             };
             SidecarWriter::resume(file, path, header, n_kept, cut_to)?
         } else {
-            file.get_ref().set_len(0).map_err(anyhow::Error::from)?;
+            file.get_ref().set_len(0).map_err(Error::from)?;
             SidecarWriter::create(file, path, header)?
         };
         self.output.keep_if_cut_off();
-        self.writer = Some(writer);
-        Ok(())
+        Ok(writer)
     }
 
-    /// Writes the records of a window, so that they are kept if the run is cut off.
-    pub fn push(&mut self, records: &[TokenRecord]) -> Result<()> {
-        let Some(writer) = &mut self.writer else {
-            return Ok(());
-        };
-        for record in records {
-            writer.push(record)?;
-        }
-        writer.flush()?;
-        self.n_records += records.len() as u64;
-        Ok(())
+    /// Refuses values other than those of the finished file that has the name.
+    fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
+        let finished = self.finished.as_ref();
+        finished.map_or(Ok(()), |finished| finished.check_values(records))
     }
 
-    /// Completes the file; then it can have its name.
-    pub fn complete(&mut self, texts: &TokenTexts) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
-            writer.finish(texts)?;
-        }
-        Ok(())
-    }
-
-    /// Keeps what was written, for `--resume`, and describes it.
-    pub fn keep(self) -> Option<String> {
-        if self.n_records == 0 {
+    /// Keeps the `n` records that were written, for `--resume`, and describes them.
+    fn keep(self, n: u64) -> Option<String> {
+        if n == 0 {
             self.output.discard();
             return None;
         }
         Some(format!(
             "{} keeps {}: --resume continues it",
             self.output.path().display(),
-            count_of(self.n_records, "token")
+            count_of(n, "token")
         ))
     }
+
+    /// Keeps what was written until an error came, and adds that to the error.
+    fn keep_after(self, error: Error, n: u64) -> Error {
+        match self.keep(n) {
+            Some(kept) => anyhow!("{error:#}; {kept}"),
+            None => error,
+        }
+    }
+}
+
+type Writer = SidecarWriter<BufWriter<File>>;
+
+/// The records of an evaluation so far, those of an earlier run first: in memory, and in the sidecar.
+#[derive(Default)]
+pub struct TokenLog {
+    pub records: Vec<TokenRecord>,
+    /// The number of records that an earlier run has measured.
+    pub n_resumed: usize,
+    /// The time that writing has taken.
+    pub in_writing: Duration,
+    sidecar: SidecarState,
+}
+
+/// How far the sidecar of an evaluation is.
+#[derive(Default)]
+enum SidecarState {
+    /// None is wanted.
+    #[default]
+    Unwanted,
+    /// An earlier run has finished it, and nothing is left to measure.
+    Whole(PathBuf),
+    /// It is written at the end: one of stored rows cannot be resumed.
+    AtEnd(ClaimedSidecar),
+    /// It grows window by window, so that a run that is cut off keeps its records.
+    Growing(ClaimedSidecar, Writer),
+    /// It could not be written, as on a full disk: why, and what was kept. The records stay in memory.
+    Failed(Error),
+}
+
+impl TokenLog {
+    /// Opens a log that starts with an earlier run's records, and removes their windows from `rows`.
+    ///
+    /// # Errors
+    /// If the earlier records have other positions than `rows`, or the reference cannot be read.
+    pub fn open(
+        mut sidecar: ClaimedSidecar,
+        earlier: Option<Earlier>,
+        header: &SidecarHeader,
+        rows: &mut ReferenceRows<'_>,
+    ) -> Result<Self> {
+        let mut log = Self::default();
+        if let Some(Earlier { records, is_whole }) = earlier {
+            log.records = records;
+            if is_whole {
+                log.sidecar = SidecarState::Whole(sidecar.path);
+                log.n_resumed = log.records.len();
+                return Ok(log);
+            }
+            log.records.truncate(rows.resume_after(&log.records)?);
+        }
+        log.n_resumed = log.records.len();
+        let n_kept = log.n_resumed as u64;
+        log.sidecar = if header.stored {
+            SidecarState::AtEnd(sidecar)
+        } else {
+            match sidecar.begin(header, n_kept) {
+                Ok(writer) => SidecarState::Growing(sidecar, writer),
+                Err(error) => SidecarState::Failed(sidecar.keep_after(error, n_kept)),
+            }
+        };
+        Ok(log)
+    }
+
+    /// True if an earlier run has measured all, so that nothing is left to do.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.sidecar, SidecarState::Whole(_))
+    }
+
+    /// Adds the records of the next window, and returns them.
+    pub fn push(&mut self, records: Vec<TokenRecord>) -> &[TokenRecord] {
+        let n_before = self.records.len();
+        self.records.extend(records);
+        let new = self.records.split_at(n_before).1;
+        let started = Instant::now();
+        if let SidecarState::Growing(_, writer) = &mut self.sidecar
+            && let Err(error) = append(writer, new)
+            && let SidecarState::Growing(sidecar, _) = mem::take(&mut self.sidecar)
+        {
+            self.sidecar = SidecarState::Failed(sidecar.keep_after(error, n_before as u64));
+        }
+        self.in_writing += started.elapsed();
+        new
+    }
+
+    /// Completes the sidecar, if there is one, with the texts of its tokens, and returns its path.
+    ///
+    /// # Errors
+    /// Why it could not be written.
+    pub fn finish(
+        &mut self,
+        header: &SidecarHeader,
+        texts: &TokenTexts,
+    ) -> Result<Option<PathBuf>> {
+        let (started, records) = (Instant::now(), &self.records);
+        let sidecar = match mem::take(&mut self.sidecar) {
+            SidecarState::Unwanted => return Ok(None),
+            SidecarState::Failed(error) => return Err(error),
+            SidecarState::Whole(path) => {
+                self.sidecar = SidecarState::Whole(path.clone());
+                return Ok(Some(path));
+            }
+            SidecarState::AtEnd(mut sidecar) => {
+                sidecar.check_values(records)?;
+                let written = sidecar.begin(header, 0).and_then(|mut writer| {
+                    append(&mut writer, records)?;
+                    Ok(writer.finish(texts)?)
+                });
+                if let Err(error) = written {
+                    // Nothing could resume it.
+                    sidecar.output.discard();
+                    return Err(error);
+                }
+                sidecar
+            }
+            SidecarState::Growing(sidecar, writer) => {
+                if sidecar.is_stale
+                    && let Err(error) = sidecar.check_values(records)
+                {
+                    sidecar.output.discard();
+                    return Err(error);
+                }
+                if let Err(error) = writer.finish(texts) {
+                    return Err(sidecar.keep_after(error.into(), records.len() as u64));
+                }
+                sidecar
+            }
+        };
+        sidecar.output.commit()?;
+        self.in_writing += started.elapsed();
+        Ok(Some(sidecar.path))
+    }
+
+    /// Removes the sidecar of a run that came to nothing.
+    pub fn discard(&mut self) {
+        if let SidecarState::AtEnd(sidecar) | SidecarState::Growing(sidecar, _) =
+            mem::take(&mut self.sidecar)
+        {
+            sidecar.output.discard();
+        }
+    }
+
+    /// Keeps the sidecar of a run that was cut off, for `--resume`, and describes what it holds.
+    pub fn keep(&mut self) -> Option<String> {
+        match mem::take(&mut self.sidecar) {
+            SidecarState::Failed(error) => Some(one_line(&error)),
+            SidecarState::Growing(sidecar, writer) => {
+                drop(writer);
+                sidecar.keep(self.records.len() as u64)
+            }
+            SidecarState::AtEnd(sidecar) => sidecar.keep(0),
+            SidecarState::Unwanted | SidecarState::Whole(_) => None,
+        }
+    }
+}
+
+/// Writes records, so that they are kept if the run is cut off.
+fn append(writer: &mut Writer, records: &[TokenRecord]) -> Result<()> {
+    for record in records {
+        writer.push(record)?;
+    }
+    Ok(writer.flush()?)
+}
+
+/// The texts of all tokens that records name; none without a vocabulary.
+pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Tokens>) -> TokenTexts {
+    let Some(vocabulary) = vocabulary else {
+        return TokenTexts::default();
+    };
+    let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
+    let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
+    let text = |token| Some((token, vocabulary.token_bytes(token)?));
+    tokens.into_iter().filter_map(text).collect()
 }
 
 /// The time at which a model was last changed; of a split one, any of its files.
@@ -243,8 +416,8 @@ fn modified(model: &Path) -> Option<SystemTime> {
     times.max()
 }
 
-/// Returns true if the file cannot be where it was named: its name is too long, or its folder is
-/// not there or not writable.
+/// Whether the file cannot be where it was named: its name is too long, or its folder is not there or
+/// not writable.
 fn is_of_place(error: &io::Error) -> bool {
     use io::ErrorKind::{
         InvalidFilename, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,

@@ -66,7 +66,6 @@ pub fn states(target: Target, states: &States, watch: &Watch<'_>) {
 /// Names the file to be written, and how many windows an earlier run has left.
 pub fn file(
     settings: &WriteSettings,
-    target: Target,
     output: &PartialFile,
     size: u64,
     n_whole: usize,
@@ -78,7 +77,7 @@ pub fn file(
     say(
         watch,
         "file",
-        &format!("{path} ({target}), at most {size}; {free} free"),
+        &format!("{path} ({}), at most {size}; {free} free", settings.target),
     );
     if n_whole > 0 {
         let windows = count_of(n_whole as u64, "whole window");

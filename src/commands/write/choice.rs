@@ -1,13 +1,13 @@
 //! How a run stores rows: as the settings ask, in the type of hidden states that a trial finds.
 
-use std::sync::Mutex;
+use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, Encoding, Float, Header, Kind, NativeReader, States, Target, WindowSpec, n_rows,
+    About, CheckRow, Encoding, Float, Header, Kind, NativeReader, States, Target, WindowSpec,
+    n_rows,
 };
 
-use super::trial::{self, N_TRIAL_ROWS};
 use crate::commands::context::{
     Decoding, Precedent, backend_identity, context_options, record_calls,
 };
@@ -16,10 +16,23 @@ use crate::commands::observer::Watch;
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, EngineError, Model};
-use crate::input::PreparedInput;
-use crate::lock::locked;
+use crate::input::{Plan, PreparedInput};
 use crate::pipeline::{DeviceClock, Error, Sources, StateSource};
 use crate::report::number::{printable, significant};
+
+/// A trial goes over the first windows that have so many rows together.
+pub const N_TRIAL_ROWS: u64 = 64;
+
+/// Rows that a file holds as the model gave them, so that every reader can see how far its own are
+/// from those.
+const N_CHECK_ROWS: usize = 8;
+
+/// Of the sizes of products that the trial has not seen, so many are tried: the smallest, for which
+/// kernels differ most.
+const MAX_OTHER_SIZES: usize = 16;
+
+/// What to do where hidden states do not give the model's rows.
+pub const ADVICE: &str = "use --encoding u16";
 
 /// What a run could write, and the ways to store it.
 pub struct Choice<'m, 'a, M> {
@@ -121,7 +134,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     /// the trial finds.
     fn states(&self) -> Result<States, EngineError> {
         let mut states = self.model.describe_states(self.state_options.calls)?;
-        states.check.rows = trial::check_positions(&self.input.plan);
+        states.check.rows = check_positions(&self.input.plan);
         Ok(states)
     }
 
@@ -192,45 +205,34 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         Ok(Header::new(about, encoding, &self.input.plan.windows))
     }
 
-    /// The source of hidden states for a new file that stores those.
+    /// The source of hidden states for a new file that stores those, once a trial over the first windows
+    /// has shown in which type they give the model's rows.
     ///
     /// # Errors
     /// If they do not give the model's rows, and those of the trial.
-    pub fn for_new_file(
+    pub fn try_states(
         &self,
         about: &mut About,
         watch: &Watch<'_>,
     ) -> Result<Option<StateSource<'m>>> {
-        let mut source = None;
-        if self.settings.target.encoding().holds_states() {
-            match self.tried(watch)? {
-                Ok(tried) => source = Some(tried),
-                Err(off) => bail!(
-                    "{}: rows computed from hidden states are not the model's own {}: {ADVICE}",
-                    self.settings.model.display(),
-                    self.distance(off),
-                ),
-            }
+        if !self.settings.target.encoding().holds_states() {
+            return Ok(None);
         }
-        self.record(source.as_ref().map(|source| source.states.clone()), about);
-        Ok(source)
-    }
-
-    /// Hidden states, if the trial finds that they give the model's rows; else how far theirs are from
-    /// those, in nats.
-    fn tried(&self, watch: &Watch<'_>) -> Result<Result<StateSource<'m>, f64>> {
         let plan = &self.input.plan;
         let windows = plan.first(N_TRIAL_ROWS);
         let mut source = self.source(self.hashed_states()?)?;
-        let sizes = trial::other_sizes(&source.states, plan);
+        let sizes = other_sizes(&source.states, plan);
         let rows = Some(n_rows(windows));
         let phase = watch.begin("checking", Some(windows.len() as u64), rows);
-        let is_exact = source.try_types(windows, &sizes, |step| phase.step(step))?;
-        Ok(if is_exact {
-            Ok(source)
-        } else {
-            Err(source.checked.max_kld)
-        })
+        if !source.try_types(windows, &sizes, |step| phase.step(step))? {
+            bail!(
+                "{}: rows computed from hidden states are not the model's own {}: {ADVICE}",
+                self.settings.model.display(),
+                self.distance(source.checked.max_kld),
+            );
+        }
+        self.record(Some(source.states.clone()), about);
+        Ok(Some(source))
     }
 
     /// A context and a head, for hidden states of which none is known yet.
@@ -252,20 +254,13 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         format!("({name}: {} nats off)", significant(off, 3))
     }
 
-    /// Sources of rows as they are; the first uses `decoder`.
-    pub fn sources(
-        &self,
-        decoder: Option<M::Decoder<'m>>,
-    ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
+    /// Sources of rows as they are.
+    pub fn sources(&self) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
+        let is_offloaded = self.model.facts().is_offloaded;
         let (model, options) = (self.model, &self.options);
-        let is_offloaded = model.facts().is_offloaded;
-        let ready = Mutex::new(decoder);
         Sources {
             n: self.settings.run.n_contexts(is_offloaded) as usize,
-            make: move || {
-                let ready = locked(&ready).take();
-                Ok(ready.map_or_else(|| model.decoder(options), Ok)?)
-            },
+            make: move || Ok(model.decoder(options)?),
             device: is_offloaded.then(DeviceClock::default),
             n_windows: options.n_seq as usize,
         }
@@ -282,5 +277,108 @@ fn expected_type(head_type: &str) -> Float {
     }
 }
 
-/// What to do where hidden states do not give the model's rows.
-pub const ADVICE: &str = "use --encoding u16";
+/// The positions whose rows a file holds as the model gave them: spread evenly over the first window
+/// of all parts that has rows, its first and its last row among them.
+fn check_positions(plan: &Plan) -> Vec<CheckRow> {
+    // A conversation may have ended before a window. Every part has the rows of these.
+    let mut windows = plan.first(N_TRIAL_ROWS).iter();
+    let Some(window) = windows.find(|window| window.n_rows > 0) else {
+        return Vec::new();
+    };
+    let last = window.n_rows.saturating_sub(1) as usize;
+    let n = N_CHECK_ROWS.min(window.n_rows as usize);
+    let position = |i: usize| CheckRow {
+        window: window.window,
+        position: window.first_scored + (i * last / n.saturating_sub(1).max(1)) as u32,
+    };
+    (0..n).map(position).collect()
+}
+
+/// The numbers of rows that a product has in some window of the plan, but in none of the trial's.
+fn other_sizes(states: &States, plan: &Plan) -> BTreeSet<usize> {
+    let sizes = |windows: &[WindowSpec]| {
+        let groups = windows
+            .iter()
+            .flat_map(|window| states.row_batches(&window.entry()));
+        groups.map(|rows| rows.len()).collect::<BTreeSet<_>>()
+    };
+    let seen = sizes(plan.first(N_TRIAL_ROWS));
+    let others = sizes(plan.whole())
+        .into_iter()
+        .filter(|size| !seen.contains(size));
+    others.take(MAX_OTHER_SIZES).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kl_formats::{Calls, Float, HeadCheck, HeadTensor};
+
+    use super::*;
+    use crate::input::{ScoreFrom, Windowing};
+
+    fn states() -> States {
+        States {
+            n_embd: 1,
+            state_type: Float::F32,
+            head: HeadTensor {
+                name: String::new(),
+                type_name: "f32".to_owned(),
+                type_id: 0,
+                bytes: 0,
+                sha256: String::new(),
+            },
+            then: Vec::new(),
+            calls: Calls {
+                n_batch: 32,
+                n_ubatch: 16,
+                is_equal: false,
+            },
+            check: HeadCheck::default(),
+        }
+    }
+
+    fn plan(n_tokens: u32) -> Plan {
+        let windowing = Windowing {
+            n_ctx: 50,
+            stride: None,
+            score: ScoreFrom::All,
+            max_windows: None,
+        };
+        Plan::cut(&vec![1; n_tokens as usize], &windowing, None)
+    }
+
+    #[test]
+    fn sizes_that_only_later_windows_have_are_tried() {
+        // Two windows of 50 rows make the trial: products of 16 and of 2.
+        let other = |n_tokens| other_sizes(&states(), &plan(n_tokens));
+        assert_eq!(other(100), BTreeSet::new());
+        assert_eq!(other(150), BTreeSet::new());
+        assert_eq!(other(107), BTreeSet::from([7]));
+        assert_eq!(other(190), BTreeSet::from([8]));
+        // Every part of a text tries the same.
+        let mut part = plan(107);
+        part.keep(Some("0/3".parse().unwrap())).unwrap();
+        assert_eq!(other_sizes(&states(), &part), BTreeSet::from([7]));
+    }
+
+    #[test]
+    fn check_rows_are_spread_over_the_first_window() {
+        let positions = |n_tokens| {
+            let rows = check_positions(&plan(n_tokens));
+            rows.iter().map(|row| row.position).collect::<Vec<_>>()
+        };
+        assert_eq!(positions(100), [0, 7, 14, 21, 28, 35, 42, 49]);
+        assert_eq!(positions(3), [0, 1, 2]);
+        assert_eq!(positions(1), [0]);
+    }
+
+    #[test]
+    fn check_rows_are_of_the_first_window_that_has_rows() {
+        let mut plan = plan(150);
+        let planned = plan.windows.clone();
+        (plan.windows[0].tokens, plan.windows[0].n_rows) = (Vec::new(), 0);
+        plan.was_planned_as(planned, 2);
+        let windows = check_positions(&plan).into_iter().map(|row| row.window);
+        assert_eq!(windows.collect::<Vec<_>>(), [1; N_CHECK_ROWS]);
+    }
+}

@@ -4,12 +4,13 @@
 mod announce;
 mod answers;
 mod choice;
-mod trial;
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
 
 use super::context::{Precedent, Split, check_parallel, largest_context};
@@ -20,8 +21,8 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space, free_space
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
-use crate::input::{PreparedInput, Selection};
-use crate::pipeline::{self, Error, Sources, Timing, write_reference};
+use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
+use crate::pipeline::{self, Error, Sources, StateSource, Timing, write_reference};
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
 use crate::stats::Clustering;
@@ -58,96 +59,40 @@ pub fn write<E: Engine>(
     let started = Instant::now();
     let raw = input::read(&settings.input, watch)?;
     check_parallel(&settings.run, engine, &settings.model)?;
-    // Created before the model is loaded: a bad path fails now, not hours later.
-    let whole = whole_already(settings);
-    let can_resume = settings.target.kind() == Kind::Kl;
-    let may_replace = settings.existing == Existing::Replace || whole.is_some();
-    let output = PartialFile::create(&settings.output, may_replace, settings.existing)?;
-    let begun = match can_resume {
-        true => resume::cut_off(&output)?,
-        false => None,
-    };
+    // Claimed before the model is loaded: a bad path fails now, not hours later.
+    let (output, left) = open(settings)?;
     let kept_answers = Kept::of(settings)?;
     connect_devices(engine, &settings.run, watch)?;
-    let earlier = whole.as_ref().or(begun.as_ref());
-    let precedent = Precedent::of(settings.target.assumed_backend().as_ref())
-        .or_begun(earlier.and_then(|earlier| earlier.header().backend.as_ref()));
-    let room = || Room {
-        context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
-        n_contexts: settings.run.n_contexts(true),
-        second_model: None,
-    };
-    let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
-    let in_chunks = settings.target == Target::LlamaCpp;
-    let selection = Selection {
-        max_rows: settings.run.max_rows,
-        part: settings.part,
-        n_first_rows: if settings.target.encoding().holds_states() {
-            trial::N_TRIAL_ROWS
-        } else {
-            0
-        },
-    };
-    let read = |kept: Kept<'_>| kept.read(engine, &model, earlier);
+    let backend_of_left = left
+        .reader()
+        .and_then(|left| left.header().backend.as_ref());
+    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
+    let precedent = precedent.or_begun(backend_of_left);
+    let model = load(settings, engine, precedent, watch)?;
+    let read = |kept: Kept<'_>| kept.read(engine, &model, left.reader());
     let mut answers = kept_answers.map(read).transpose()?;
-    let warn_of_few = |planned: &PreparedInput| {
-        let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
-        let windows = Clustering::of_windows(lengths);
-        let few = few_windows(&windows, windows.n, unit(planned.prompts.is_some()));
-        // Of a part, the others are not counted.
-        watch.warn_all(few.filter(|_| settings.part.is_none()));
-    };
-    let is_checked = Cell::new(false);
-    let check = |planned: &PreparedInput| {
-        warn_of_few(planned);
-        let choice = Choice::new(&model, settings, planned, precedent);
-        let mut about = choice.describe(engine)?;
-        if let Some(earlier) = earlier {
-            choice.check_planned(earlier, &mut about)?;
-        }
-        let there = earlier.map_or(0, NativeReader::windows_end);
-        let size = choice.planned_bytes(&mut about).saturating_sub(there);
-        let free = free_space(output.path()).filter(|&free| size > free);
-        if let (Some(free), None) = (free, &whole) {
-            let path = settings.output.display().to_string();
-            watch.warn(Warning::MayNotFit { path, size, free });
-        }
-        is_checked.set(true);
-        Ok(())
-    };
-    let answering = answers.as_mut().map(|kept| Answering {
-        kept: Some(kept),
-        check: &check,
-    });
-    let prepared = input::prepare(
-        raw,
-        &model,
-        &settings.run,
-        in_chunks,
-        &selection,
-        answering,
+    let preparation = Preparation {
+        settings,
+        engine,
+        model: &model,
+        precedent,
+        output: &output,
+        left: &left,
         watch,
-    );
-    let input = match (prepared, &answers) {
-        (Err(error), Some(answers)) if is_checked.get() => {
-            bail!("{error:#}{}", answers::kept(answers))
-        }
-        (prepared, _) => prepared?,
     };
-    if !is_checked.get() {
-        warn_of_few(&input);
-    }
+    let input = preparation.prepare(raw, answers.as_mut())?;
 
     let choice = Choice::new(&model, settings, &input, precedent);
     let mut about = choice.describe(engine)?;
-    let mut written = match whole {
-        Some(whole) => {
+    let mut written = match left {
+        Left::Whole(whole) => {
             choice.as_begun(&whole, &mut about)?;
             let mut written = Written::default();
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
             written
         }
-        None => write_missing(&choice, about, output, begun, watch)?,
+        Left::Begun(begun) => write_missing(&choice, about, output, Some(begun), watch)?,
+        Left::Nothing => write_missing(&choice, about, output, None, watch)?,
     };
     if let Some(answers) = answers {
         answers.remove()?;
@@ -159,13 +104,149 @@ pub fn write<E: Engine>(
     Ok(written)
 }
 
-/// Opens the file if `--resume` finds it whole: the earlier run was not cut off, or was resumed
-/// already.
-fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
-    let is_cut_off = partial_path(&settings.output).exists();
-    (settings.existing == Existing::Resume && !is_cut_off)
-        .then(|| NativeReader::open(&settings.output).ok())
-        .flatten()
+/// The part of the file that an earlier run has left, for `--resume`.
+enum Left {
+    Nothing,
+    /// The run was cut off.
+    Begun(NativeReader),
+    /// The run was not cut off, or was resumed already.
+    Whole(NativeReader),
+}
+
+impl Left {
+    fn reader(&self) -> Option<&NativeReader> {
+        match self {
+            Self::Nothing => None,
+            Self::Begun(reader) | Self::Whole(reader) => Some(reader),
+        }
+    }
+}
+
+/// Claims the output, and opens what an earlier run has left of it.
+fn open(settings: &WriteSettings) -> Result<(PartialFile, Left)> {
+    let (path, existing) = (&settings.output, settings.existing);
+    let may_be_whole = existing == Existing::Resume && !partial_path(path).exists();
+    let whole = may_be_whole
+        .then(|| NativeReader::open(path).ok())
+        .flatten();
+    let may_replace = existing == Existing::Replace || whole.is_some();
+    let output = PartialFile::create(path, may_replace, existing)?;
+    let left = if let Some(whole) = whole {
+        Left::Whole(whole)
+    } else if settings.target.kind() == Kind::Kl {
+        resume::cut_off(&output)?.map_or(Left::Nothing, Left::Begun)
+    } else {
+        Left::Nothing
+    };
+    Ok((output, left))
+}
+
+fn load<'e, E: Engine>(
+    settings: &WriteSettings,
+    engine: &'e E,
+    precedent: Precedent,
+    watch: &Watch<'_>,
+) -> Result<E::Model<'e>> {
+    let room = || Room {
+        context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
+        n_contexts: settings.run.n_contexts(true),
+        second_model: None,
+    };
+    Ok(devices::load(
+        engine,
+        &settings.model,
+        &settings.run,
+        room,
+        watch,
+    )?)
+}
+
+/// What is known once the model is loaded, before the input is tokenized and prompts are answered.
+struct Preparation<'p, 'e, E: Engine> {
+    settings: &'p WriteSettings,
+    engine: &'e E,
+    model: &'p E::Model<'e>,
+    precedent: Precedent,
+    output: &'p PartialFile,
+    left: &'p Left,
+    watch: &'p Watch<'p>,
+}
+
+impl<E: Engine> Preparation<'_, '_, E> {
+    /// Cuts the windows, and lets the model answer prompts, once the plan of them is checked. `answers`
+    /// are those that an earlier run has generated.
+    fn prepare(
+        &self,
+        raw: RawInput<'_>,
+        mut answers: Option<&mut AnswerFile>,
+    ) -> Result<PreparedInput> {
+        let settings = self.settings;
+        let selection = Selection {
+            max_rows: settings.run.max_rows,
+            part: settings.part,
+            n_first_rows: if settings.target.encoding().holds_states() {
+                choice::N_TRIAL_ROWS
+            } else {
+                0
+            },
+        };
+        let is_checked = Cell::new(false);
+        let check = |planned: &PreparedInput| {
+            self.check_plan(planned)?;
+            is_checked.set(true);
+            Ok(())
+        };
+        let answering = answers.as_deref_mut().map(|kept| Answering {
+            kept: Some(kept),
+            check: &check,
+        });
+        let in_chunks = settings.target == Target::LlamaCpp;
+        let (model, run) = (self.model, &settings.run);
+        let prepared = input::prepare(
+            raw, model, run, in_chunks, &selection, answering, self.watch,
+        );
+        match (prepared, answers) {
+            (Err(error), Some(answers)) if is_checked.get() => {
+                bail!("{error:#}{}", answers::kept(answers))
+            }
+            (prepared, _) => {
+                let input = prepared?;
+                if !is_checked.get() {
+                    self.warn_of_few(&input);
+                }
+                Ok(input)
+            }
+        }
+    }
+
+    /// Checks the plan of the windows before any answer is generated, which can take hours.
+    fn check_plan(&self, planned: &PreparedInput) -> Result<()> {
+        self.warn_of_few(planned);
+        let choice = Choice::new(self.model, self.settings, planned, self.precedent);
+        let mut about = choice.describe(self.engine)?;
+        let left = self.left.reader();
+        if let Some(left) = left {
+            choice.check_planned(left, &mut about)?;
+        }
+        if !matches!(self.left, Left::Whole(_)) {
+            let there = left.map_or(0, NativeReader::windows_end);
+            let size = choice.planned_bytes(&mut about).saturating_sub(there);
+            let free = free_space(self.output.path()).filter(|&free| size > free);
+            let path = self.settings.output.display().to_string();
+            self.watch
+                .warn_all(free.map(|free| Warning::MayNotFit { path, size, free }));
+        }
+        Ok(())
+    }
+
+    fn warn_of_few(&self, planned: &PreparedInput) {
+        let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
+        let windows = Clustering::of_windows(lengths);
+        let few = few_windows(&windows, windows.n, unit(planned.prompts.is_some()));
+        // Of a part, the others are not counted.
+        let is_part = self.settings.part.is_some();
+        self.watch.warn_all(few.filter(|_| !is_part));
+    }
 }
 
 /// Writes the windows that no earlier run has written.
@@ -178,56 +259,28 @@ fn write_missing<M: Model + Sync>(
 ) -> Result<Written> {
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
-    let can_resume = settings.target.kind() == Kind::Kl;
     if let Some(begun) = &mut begun {
         choice.as_begun(begun, &mut about)?;
         resume::check_windows(begun, &input.plan)?;
         resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
     }
-    let (n_whole, length) = begun
-        .as_ref()
-        .map_or((0, 0), |begun| (begun.windows().len(), begun.windows_end()));
+    let n_whole = begun.as_ref().map_or(0, |begun| begun.windows().len());
     let missing = windows.get(n_whole..).unwrap_or_default();
 
     announce::input(settings, choice.model, input, watch);
     announce::sizes(&choice.sizes(&mut about), watch);
     let trying = Instant::now();
-    let target = settings.target;
-    let mut hidden = if begun.is_some() {
-        None
-    } else {
-        choice.for_new_file(&mut about, watch)?
+    let mut hidden = match &begun {
+        Some(_) => None,
+        None => choice.try_states(&mut about, watch)?,
     };
     let trial_time = trying.elapsed();
-    let options = choice.options_of(&about);
-    Split::announce(options, choice.decoding, Some(windows.len()), watch);
-    if let Some(states) = &about.states {
-        announce::states(target, states, watch);
+    check_plan(choice, &about, &output, begun.as_ref(), watch)?;
+    if let (Some(states), None) = (&about.states, &hidden) {
+        hidden = Some(choice.source(states.clone())?);
     }
-    let size = target.projected_bytes(&about, windows);
-    let size = size.saturating_add(input.prompt_bytes());
-    announce::file(settings, target, &output, size, n_whole, watch);
-    check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;
-
-    let mut decoder = None;
-    match (&about.states, &hidden) {
-        (None, _) => decoder = Some(choice.model.decoder(&choice.options)?),
-        (Some(states), None) => hidden = Some(choice.source(states.clone())?),
-        (Some(_), Some(_)) => {}
-    }
-    let file = output.writer(length)?;
-    let writer = match &begun {
-        Some(begun) => Writer::resume(file, output.path(), begun)?,
-        None => {
-            let specs = input.windows_of_the_text();
-            let mut writer = Writer::create(file, output.path(), target, &about, &specs)?;
-            if let Some(hidden) = &hidden {
-                writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
-            }
-            writer
-        }
-    };
-    if can_resume {
+    let writer = open_writer(choice, &about, &output, begun.as_ref(), hidden.as_ref())?;
+    if settings.target.kind() == Kind::Kl {
         output.keep_if_cut_off();
     }
     let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
@@ -235,9 +288,7 @@ fn write_missing<M: Model + Sync>(
         Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, |step| {
             phase.step(step)
         }),
-        None => write_reference(choice.sources(decoder), missing, writer, |step| {
-            phase.step(step)
-        }),
+        None => write_reference(choice.sources(), missing, writer, |step| phase.step(step)),
     };
     drop(phase);
     let pipeline::Written {
@@ -246,34 +297,19 @@ fn write_missing<M: Model + Sync>(
         forms,
     } = match written {
         Ok(written) => written,
-        Err(Error::RowMoved {
-            window,
-            position,
-            kld,
-        }) => {
-            // A run that continued it would end in the same place.
-            output.discard();
-            bail!(
-                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {ADVICE}",
-                settings.model.display(),
-                choice.distance(kld),
-                settings.output.display(),
-            );
-        }
-        Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(failed(choice, output, error)),
     };
     watch.warn_of_times(&timing, true);
-    let new_file = NewFile {
-        file_bytes: output.commit_writer(file)?,
-        n_rows: n_rows(missing),
-        ..NewFile::default()
-    };
+    let file_bytes = output.commit_writer(file)?;
     watch.warn_all(Warning::of_forms(forms));
     let hidden = hidden.as_ref();
     let check_time = hidden.map_or(Duration::ZERO, |hidden| hidden.check_time);
     Ok(Written {
-        file: new_file,
+        file: NewFile {
+            file_bytes,
+            n_rows: n_rows(missing),
+            ..NewFile::default()
+        },
         n_tokens: missing
             .iter()
             .map(|window| window.tokens.len() as u64)
@@ -285,4 +321,77 @@ fn write_missing<M: Model + Sync>(
             ..timing
         },
     })
+}
+
+/// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
+fn check_plan<M: Model + Sync>(
+    choice: &Choice<'_, '_, M>,
+    about: &About,
+    output: &PartialFile,
+    begun: Option<&NativeReader>,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let (settings, windows) = (choice.settings, &choice.input.plan.windows);
+    let options = choice.options_of(about);
+    Split::announce(options, choice.decoding, Some(windows.len()), watch);
+    if let Some(states) = &about.states {
+        announce::states(settings.target, states, watch);
+    }
+    let rows_bytes = settings.target.projected_bytes(about, windows);
+    let size = rows_bytes.saturating_add(choice.input.prompt_bytes());
+    let n_whole = begun.map_or(0, |begun| begun.windows().len());
+    announce::file(settings, output, size, n_whole, watch);
+    let length = begun.map_or(0, NativeReader::windows_end);
+    check_free_space(output.path(), &settings.output, size.saturating_sub(length))
+}
+
+/// Opens the file behind the windows that it has already, or with the head of hidden states.
+fn open_writer<M: Model + Sync>(
+    choice: &Choice<'_, '_, M>,
+    about: &About,
+    output: &PartialFile,
+    begun: Option<&NativeReader>,
+    hidden: Option<&StateSource<'_>>,
+) -> Result<Writer<BufWriter<File>>> {
+    if let Some(begun) = begun {
+        let file = output.writer(begun.windows_end())?;
+        return Ok(Writer::resume(file, output.path(), begun)?);
+    }
+    let (file, target) = (output.writer(0)?, choice.settings.target);
+    let specs = choice.input.windows_of_the_text();
+    let mut writer = Writer::create(file, output.path(), target, about, &specs)?;
+    if let Some(hidden) = hidden {
+        writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
+    }
+    Ok(writer)
+}
+
+/// Why writing stopped, and what is kept of the file.
+fn failed<M: Model + Sync>(
+    choice: &Choice<'_, '_, M>,
+    output: PartialFile,
+    error: Error,
+) -> anyhow::Error {
+    let settings = choice.settings;
+    match error {
+        Error::RowMoved {
+            window,
+            position,
+            kld,
+        } => {
+            // A run that continued it would end in the same place.
+            output.discard();
+            anyhow!(
+                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {ADVICE}",
+                settings.model.display(),
+                choice.distance(kld),
+                settings.output.display(),
+            )
+        }
+        error if settings.target.kind() == Kind::Kl => {
+            let kept = resume::keep(output, choice.input.plan.windows.len());
+            anyhow!("{error}{kept}")
+        }
+        error => error.into(),
+    }
 }

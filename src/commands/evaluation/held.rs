@@ -1,13 +1,12 @@
-//! The finished sidecar that a run finds under the name of its own: only the same measurement may
-//! replace it.
+//! The sidecar that a run finds under the name of its own: only the same measurement may replace it.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{
-    About, BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader,
-    TextIdentity, TokenRecord, is_sidecar,
+    BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord,
+    is_sidecar,
 };
 
 use crate::commands::resume::first_difference;
@@ -15,14 +14,14 @@ use crate::pipeline::Part;
 use crate::report::number::{count_of, printable};
 use crate::stats::Until;
 
-/// A finished sidecar.
+/// A sidecar that is there already.
 #[derive(Debug, Clone)]
-pub struct Finished {
-    path: PathBuf,
+pub struct HeldSidecar {
+    pub path: PathBuf,
     pub header: SidecarHeader,
 }
 
-impl Finished {
+impl HeldSidecar {
     /// Reads the header of the sidecar at `path`; `None` if there is none.
     ///
     /// # Errors
@@ -58,9 +57,10 @@ impl Finished {
             _ => there.is_same(model),
         };
         if !is_same {
-            let named = match there.file_name == model.file_name {
-                true => " that is also named",
-                false => ",",
+            let named = if there.file_name == model.file_name {
+                " that is also named"
+            } else {
+                ","
             };
             let name = name_of(&there);
             return Err(self.refused(format!("holds another model{named} {name}")));
@@ -72,81 +72,51 @@ impl Finished {
         }
     }
 
-    /// Refuses another reference: one of another fingerprint or, where neither has one, one that is
-    /// described in another way.
-    pub fn check_reference(&self, reference: &ReferenceSummary) -> Result<()> {
-        let there = &self.header.reference;
-        let is_same = match (&there.fingerprint, &reference.fingerprint) {
-            (None, None) => there == reference,
+    /// Refuses another reference than that of `header`, which this run would write.
+    pub fn check_reference(&self, header: &SidecarHeader) -> Result<()> {
+        let (there, here) = (&self.header.reference, &header.reference);
+        if self.is_before_reference(header) {
+            return match difference_of_expected(&self.header, header) {
+                None => Ok(()),
+                Some(why) => Err(self.refused(format!("{}, {why}", self.against_another()))),
+            };
+        }
+        let is_same = match (&there.fingerprint, &here.fingerprint) {
+            (None, None) => there == here,
             (there, here) => there == here,
         };
-        match is_same {
-            true => Ok(()),
-            false => Err(self.refused(self.against_another())),
+        if is_same {
+            Ok(())
+        } else {
+            Err(self.refused(self.against_another()))
         }
     }
 
-    /// Refuses a reference that is already known to be another, before it has a fingerprint: its
-    /// rows or their tokens are still to be computed. What is not known of it may be the same.
-    pub fn check_expected_reference(&self, about: &About) -> Result<()> {
-        fn differ<T: PartialEq>(held: &Option<T>, known: &Option<T>) -> bool {
-            held.is_some() && known.is_some() && held != known
-        }
-        let held = &self.header.reference;
-        let text = |of: &Option<TextIdentity>| of.clone().unwrap_or_default();
-        let (held_text, text) = (text(&held.text), text(&about.text));
-        let models = held.model.as_ref().zip(about.model.as_ref());
-        let prompts = about.prompts.as_ref();
-        let sampling = prompts.map(|prompts| prompts.sampling);
-        let spans = prompts.map_or(&[][..], |prompts| &prompts.spans);
-        let why = if held.kind.as_deref() != Some(about.kind.name()) {
-            "which is of another kind"
-        } else if models.is_some_and(|(held, here)| !held.is_same(here)) {
-            "which has another model"
-        } else if differ(&held_text.sha256, &text.sha256) {
-            "which has another text"
-        } else if sampling.is_some_and(|sampling| sampling != held.sampling) {
-            "whose answers were chosen in another way"
-        } else if differ(&held_text.n_tokens, &text.n_tokens)
-            || differ(
-                &Some(self.header.n_ctx),
-                &Some(about.n_ctx).filter(|&n| n > 0),
-            )
-            || differ(&self.header.first_scored, &about.first_scored)
-        {
-            "whose windows are others"
-        } else if !spans.is_empty() && *spans != self.header.spans {
-            "which has other spans"
+    /// Refuses the evaluation of other tokens of the reference than those of `header`.
+    pub fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
+        let [held, wanted] = [&self.header, header].map(scope);
+        let n_known = if self.is_before_reference(header) {
+            2
         } else {
-            return Ok(());
+            3
         };
-        Err(self.refused(format!("{}, {why}", self.against_another())))
+        let mut both = held.into_iter().zip(wanted).take(n_known);
+        match both.find(|(held, wanted)| held != wanted) {
+            None => Ok(()),
+            Some((held, wanted)) => Err(self.refused(format!("holds {held}, not {wanted}"))),
+        }
+    }
+
+    /// Whether a model is still to compute the reference of `header`: it has no fingerprint yet, and how
+    /// many of its tokens are scored is not known.
+    fn is_before_reference(&self, header: &SidecarHeader) -> bool {
+        self.header.reference.fingerprint.is_some() && header.reference.fingerprint.is_none()
     }
 
     fn against_another(&self) -> String {
         let model = name_of(&self.header.model.clone().unwrap_or_default());
         let reference = described(&self.header.reference);
         format!("holds {model} against another reference, {reference}")
-    }
-
-    /// Refuses the evaluation of other tokens.
-    pub fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
-        self.check_goal(header.shard.map(Part::from), header.until)?;
-        let [held, wanted] = [&self.header, header].map(n_tokens_of);
-        match held == wanted {
-            true => Ok(()),
-            false => Err(self.refused(format!("holds {held}, not {wanted}"))),
-        }
-    }
-
-    /// Refuses the evaluation of another part, or one that is to stop elsewhere.
-    pub fn check_goal(&self, part: Option<Part>, until: Option<f64>) -> Result<()> {
-        let held = goal(self.header.shard.map(Part::from), self.header.until);
-        let mut both = held.into_iter().zip(goal(part, until));
-        match both.find(|(held, wanted)| held != wanted) {
-            None => Ok(()),
-            Some((held, wanted)) => Err(self.refused(format!("holds {held}, not {wanted}"))),
-        }
     }
 
     /// Refuses a set-up that already differs in what is `known` of it before a model is loaded.
@@ -180,7 +150,7 @@ impl Finished {
     pub fn check(&self, header: &SidecarHeader) -> Result<()> {
         let model = header.model.clone().unwrap_or_default();
         self.check_model(&model, header.stored)?;
-        self.check_reference(&header.reference)?;
+        self.check_reference(header)?;
         self.check_tokens(header)?;
         let mut held = self.header.clone();
         held.version = header.version;
@@ -222,9 +192,10 @@ impl Finished {
         let is_same = self
             .read_all()
             .is_ok_and(|held| held.iter().map(values).eq(records.iter().map(values)));
-        match is_same {
-            true => Ok(()),
-            false => Err(self.refused("holds other values")),
+        if is_same {
+            Ok(())
+        } else {
+            Err(self.refused("holds other values"))
         }
     }
 
@@ -237,6 +208,46 @@ impl Finished {
 /// The advice about a sidecar that is not replaced.
 const ADVICE: &str = "name another file with --sidecar, or overwrite it with --force";
 
+/// Returns why the reference that `held` is against differs from the one that is expected, if what is
+/// known of both shows it.
+fn difference_of_expected(held: &SidecarHeader, expected: &SidecarHeader) -> Option<&'static str> {
+    fn differ<T: PartialEq>(held: &Option<T>, known: &Option<T>) -> bool {
+        held.is_some() && known.is_some() && held != known
+    }
+    let (there, here) = (&held.reference, &expected.reference);
+    let models = there.model.as_ref().zip(here.model.as_ref());
+    let text_of = |of: &ReferenceSummary| of.text.clone().unwrap_or_default();
+    let (held_text, text) = (text_of(there), text_of(here));
+    let n_ctx = Some(expected.n_ctx).filter(|&n| n > 0);
+    let differences = [
+        (there.kind != here.kind, "which is of another kind"),
+        (
+            models.is_some_and(|(held, here)| !held.is_same(here)),
+            "which has another model",
+        ),
+        (
+            differ(&held_text.sha256, &text.sha256),
+            "which has another text",
+        ),
+        (
+            expected.prompts && there.sampling != here.sampling,
+            "whose answers were chosen in another way",
+        ),
+        (
+            differ(&held_text.n_tokens, &text.n_tokens)
+                || differ(&Some(held.n_ctx), &n_ctx)
+                || differ(&held.first_scored, &expected.first_scored),
+            "whose windows are others",
+        ),
+        (
+            !expected.spans.is_empty() && expected.spans != held.spans,
+            "which has other spans",
+        ),
+    ];
+    let found = differences.into_iter().find(|(differs, _)| *differs);
+    found.map(|(_, why)| why)
+}
+
 fn name_of(model: &ModelIdentity) -> String {
     let name = model.shown_name().map(printable);
     name.unwrap_or_else(|| "an unknown model".to_owned())
@@ -247,25 +258,24 @@ fn described(reference: &ReferenceSummary) -> String {
     let name = printable(reference.file_name.as_deref().unwrap_or("without a name"));
     let text = reference.text.as_ref().and_then(|text| text.name.as_ref());
     let text = text.map(|text| printable(text));
-    let by = reference.model.as_ref();
-    let by = by.map(|model| format!("by {}", name_of(model)));
-    match [text, by].into_iter().flatten().collect::<Vec<_>>() {
-        of if of.is_empty() => name,
-        of => format!("{name} ({})", of.join(" ")),
+    let model = reference.model.as_ref();
+    let model = model.map(|model| format!("by {}", name_of(model)));
+    match [text, model].into_iter().flatten().collect::<Vec<_>>() {
+        details if details.is_empty() => name,
+        details => format!("{name} ({})", details.join(" ")),
     }
 }
 
-/// The number of tokens that an evaluation scores, of the whole where it is a part.
-fn n_tokens_of(header: &SidecarHeader) -> String {
-    let n_records = header.shard.map(|shard| shard.n_rows).or(header.n_records);
-    n_records.map_or_else(|| "all tokens".to_owned(), |n| count_of(n, "token"))
-}
-
-/// The part of the tokens that an evaluation scores, and until when.
-fn goal(part: Option<Part>, until: Option<f64>) -> [String; 2] {
+/// The tokens that an evaluation scores: of which part, until when, and how many of the whole.
+fn scope(header: &SidecarHeader) -> [String; 3] {
+    let part = header.shard.map(Part::from);
+    let until = header.until;
     let until = until.map(|until| format!("tokens --until {}%", 100.0 * until));
+    let all = || "all tokens".to_owned();
+    let n_records = header.shard.map(|shard| shard.n_rows).or(header.n_records);
     [
         part.map_or_else(|| "all parts".to_owned(), |part| format!("part {part}")),
-        until.unwrap_or_else(|| "all tokens".to_owned()),
+        until.unwrap_or_else(all),
+        n_records.map_or_else(all, |n| count_of(n, "token")),
     ]
 }
