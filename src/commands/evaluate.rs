@@ -29,7 +29,8 @@ use super::reference::{
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use super::subject::Subject;
 use crate::engine::{
-    ContextOptions, Decoder as _, Engine, FlashAttention, GpuLayers, Layers, Model, Room,
+    ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
+    Room,
 };
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, ReferenceRows, Sources, to_share};
@@ -534,13 +535,18 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let device = DeviceClock::default();
         let rows = self.open_rows(reference, model, &header, &device)?;
         let contexts = rows.source.contexts.clone();
-        let (first, ref_model) = (Mutex::new(first), self.ref_model);
-        let make = || {
-            let first = locked(&first).take();
-            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
+        let ref_model = self.ref_model;
+        let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
                 contexts.give(Box::new(reference.decoder()?));
             }
+            Ok(())
+        };
+        let first = Mutex::new(first);
+        let make = || {
+            let first = locked(&first).take();
+            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
+            give_reference()?;
             Ok(decoder)
         };
         let is_offloaded = model.facts().is_offloaded;
