@@ -205,6 +205,11 @@ pub struct ReferenceSummary {
 }
 
 impl ReferenceSummary {
+    /// Describes a reference of which `about` is all that is known: its rows are still to be computed.
+    pub fn expected(about: &About) -> Self {
+        Self::new(about, None)
+    }
+
     /// Describes the reference that a model computes over `windows`, of which there is no file, as
     /// a sidecar records it.
     pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
