@@ -420,12 +420,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     /// Refuses what cannot be evaluated together. Returns how many entries of the rows are compared.
     fn check(&self, opened: &Opened, model: &E::Model<'e>) -> Result<u32> {
         let (facts, about, watch) = (model.facts(), &opened.about, self.watch);
-        let entries = Entries {
-            path: &facts.path,
-            n_vocab: facts.n_vocab,
-            tokenizer: facts.tokenizer.as_ref(),
-            n_used: Some(facts.n_used_vocab),
-        };
+        let entries = Entries::of(facts);
         let n_compared = check_vocabulary(about, &entries, self.settings.vocabulary, watch)?;
         if let Some(longest) = opened.reference.longest_window() {
             check_windows(longest, model, shorter_reference(about), watch)?;

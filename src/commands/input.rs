@@ -91,8 +91,8 @@ pub fn prepare<M: Model>(
     };
     let input = raw.prepare(model, in_chunks, selection, generation)?;
     drop(phase);
-    if let Some(unanswered) = &input.unanswered {
-        let (answers, why) = (count_of(unanswered.n_windows, "answer"), &unanswered.why);
+    if let Some((n, why)) = &input.unanswered {
+        let answers = count_of(*n, "answer");
         let what =
             format!("{answers} of conversations that could not be continued, the first one: {why}");
         left_out(watch, "turns_left_out", what);
@@ -183,13 +183,7 @@ pub fn describe<M: Model>(
     about.groups.clone_from(&input.groups);
     about.shard = input.shard;
     about.backend = Some(backend);
-    about.prompts = input.prompts.clone().map(|list| Prompts {
-        list,
-        chat_template: input.chat_template.clone(),
-        generated: input.generated,
-        sampling: input.sampling,
-        spans: input.spans.clone(),
-    });
+    about.prompts.clone_from(&input.prompts);
     about
 }
 
@@ -218,28 +212,14 @@ pub fn in_words(
             )
         }
         Some(prompts) => {
-            let template = match input.chat_template {
-                Some(_) => "in a chat template",
-                None => "as they are",
-            };
             let longest = count(longest_window(&input.plan.windows).into());
-            let generated = input.generated;
-            let sampled = sampled(input.sampling.as_ref());
-            let generated = generated.map(|n| format!(", at most {n} of them generated{sampled}"));
-            let generated = generated.unwrap_or_default();
-            // Without those that their conversations did not reach.
-            let n_windows = prompts.iter().filter(|prompt| prompt.n_tokens > 0).count() as u64;
-            let n_begun = prompts.iter().filter(|prompt| !prompt.continues).count() as u64;
-            let number = match n_begun < n_windows {
-                true => {
-                    let conversations = count_of(n_begun, "conversation");
-                    format!("{} in {conversations}", count_of(n_windows, "answer"))
-                }
-                false => count(n_windows),
-            };
+            let generated = prompts.generated.map_or(String::new(), |n| {
+                let sampled = sampled(prompts.sampling.as_ref());
+                format!(", at most {n} of them generated{sampled}")
+            });
             (
                 "prompts",
-                format!(", {number} {template}"),
+                prompts_in_words(prompts),
                 format!("of at most {longest} tokens{generated}"),
             )
         }
@@ -248,4 +228,24 @@ pub fn in_words(
         (name, format!("{source}{what}, {n_tokens}")),
         ("windows", format!("{n_windows} {shape}{bos}, {n_rows}")),
     ]
+}
+
+/// The number of prompts, and whether they are in a chat template.
+fn prompts_in_words(prompts: &Prompts) -> String {
+    // Without those that their conversations did not reach.
+    let n_windows = prompts.list.iter().filter(|prompt| prompt.n_tokens > 0);
+    let n_windows = n_windows.count() as u64;
+    let n_begun = prompts.list.iter().filter(|prompt| !prompt.continues);
+    let n_begun = n_begun.count() as u64;
+    let number = if n_begun < n_windows {
+        let conversations = count_of(n_begun, "conversation");
+        format!("{} in {conversations}", count_of(n_windows, "answer"))
+    } else {
+        count(n_windows)
+    };
+    let template = match prompts.chat_template {
+        Some(_) => "in a chat template",
+        None => "as they are",
+    };
+    format!(", {number} {template}")
 }

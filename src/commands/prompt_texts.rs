@@ -54,12 +54,7 @@ pub fn prompt_texts<E: Engine>(
     };
     let model = engine.load(&model, &options)?;
     let facts = model.facts();
-    let entries = Entries {
-        path: &facts.path,
-        n_vocab: facts.n_vocab,
-        tokenizer: facts.tokenizer.as_ref(),
-        n_used: Some(facts.n_used_vocab),
-    };
+    let entries = Entries::of(facts);
     let watch = &Watch::new(observer);
     check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
     let windows = read_windows(&reference, watch)?;

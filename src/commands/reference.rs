@@ -9,7 +9,7 @@ use kl_formats::{About, Reference, ReferenceSummary, States, TokenizerIdentity, 
 
 use super::observer::{Event, Watch};
 use super::settings::Vocabulary;
-use crate::engine::{EngineError, Head};
+use crate::engine::{EngineError, Head, ModelFacts};
 use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
 
@@ -111,6 +111,18 @@ pub struct Entries<'e> {
     pub tokenizer: Option<&'e TokenizerIdentity>,
     /// Of a model, the number of entries that its tokenizer uses.
     pub n_used: Option<u32>,
+}
+
+impl<'e> Entries<'e> {
+    /// The entries of a model's rows.
+    pub fn of(facts: &'e ModelFacts) -> Self {
+        Self {
+            path: &facts.path,
+            n_vocab: facts.n_vocab,
+            tokenizer: facts.tokenizer.as_ref(),
+            n_used: Some(facts.n_used_vocab),
+        }
+    }
 }
 
 /// Returns how many entries of the reference's rows are compared with these.

@@ -500,27 +500,6 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
 }
 
 #[test]
-fn stored_rows_compare_like_the_model_that_made_them() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let mut settings = folder.write_settings("other");
-    settings.model = folder.path("q4");
-    write(&settings, &FakeEngine::default(), &()).unwrap();
-    let settings = CompareSettings {
-        reference: folder.path("ref"),
-        others: vec![folder.path("other"), folder.path("ref")],
-        max_rows: None,
-        vocabulary: Vocabulary::Same,
-        threads: 1,
-        results: results(),
-    };
-    let report = compare(&settings, &FakeEngine::default(), &()).unwrap();
-    assert_eq!(mean(&report, 0), mean(&folder.evaluate(&["q4"]), 0));
-    assert_eq!(mean(&report, 1), 0.0);
-    assert!(report.models[1].is_reference_model);
-}
-
-#[test]
 fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
     let folder = Folder::new();
     folder.write("ref");
@@ -554,17 +533,4 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
         observer.heard(),
         ["described", "begin verifying", "end", "verified"]
     );
-}
-
-#[test]
-fn a_window_size_that_is_not_the_references_is_refused() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.reference = ReferenceSource::File {
-        path: folder.path("ref"),
-        n_ctx: Some(128),
-    };
-    let error = evaluate(&settings, &FakeEngine::default(), &()).unwrap_err();
-    assert!(error.to_string().contains("windows of 64"), "{error}");
 }

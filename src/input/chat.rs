@@ -1,10 +1,12 @@
 //! A conversation in a chat template: the text before each answer, and the answers that are given.
 
-use kl_formats::{Messages, PromptContent, Role, Variables};
+use std::borrow::Cow;
+
+use kl_formats::{Messages, Role, Variables};
 use minijinja::Value;
 
 use super::chat_template::{self, ChatTemplate, Given, TemplateError, Turn};
-use super::spans::{opening_in, reasoning_of};
+use super::spans::{opening_at_end, opening_in, reasoning_of};
 
 /// The content of a message that no conversation has.
 const PROBE: &str = "kl-probe-of-answers";
@@ -19,27 +21,23 @@ pub struct Chat<'t> {
 }
 
 impl<'t> Chat<'t> {
-    /// The messages of a prompt, with the variables that come with it; a text is a message of the user.
+    /// The messages of a prompt, with the variables that come with it.
     ///
     /// # Errors
     /// A value that cannot be read.
     pub fn new(
         template: &'t ChatTemplate,
-        content: &PromptContent,
+        messages: &Messages,
         variables: &Variables,
     ) -> Result<Self, TemplateError> {
-        let messages = match content {
-            PromptContent::Messages(messages) => template.messages(messages.json()),
-            PromptContent::Text(text) => template.messages(Messages::of_user(text).json()),
-        };
         Ok(Self {
             template,
-            messages: messages?,
+            messages: template.messages(messages.json())?,
             given: Given::new(variables)?,
         })
     }
 
-    /// Returns true if the template has looked up this variable.
+    /// Whether the template has looked up this variable.
     pub fn is_used(&self, variable: &str) -> bool {
         self.given.is_used(variable)
     }
@@ -53,13 +51,7 @@ impl<'t> Chat<'t> {
     }
 
     /// The text before the message at `index`, and what the template makes of that message, up to the
-    /// end of its turn.
-    ///
-    /// The two are told apart by rendering the messages with and without that one. A prompt may end
-    /// otherwise than the text that the answer is in: with the mark that opens a thought, which a
-    /// template leaves out before an answer without one. The answer then begins where they part. Or the
-    /// template writes the messages before an answer in another way once they are answered: the answer
-    /// then begins after the same header as in the prompt.
+    /// end of its turn. The two are told apart by rendering the messages with and without that one.
     ///
     /// # Errors
     /// Why the template refuses the messages.
@@ -72,49 +64,21 @@ impl<'t> Chat<'t> {
             return Ok((prompt.clone(), answer.to_owned()));
         }
         let history = self.render(before, Turn::Ended).unwrap_or_default();
-        // The part of the prompt that asks for the answer, and that part without an opened thought.
-        let asks = prompt.strip_prefix(&history).unwrap_or_default();
-        let header = opening_in(asks).and_then(|at| asks.get(..at));
-        let header = header.unwrap_or(asks);
         let mut probed = before.to_vec();
         probed.push(of_assistant(PROBE));
         let probed = self.render(&probed, Turn::Ended);
-        let probed = probed.unwrap_or_else(|_| whole.clone());
-
-        let shared = common_bytes(&prompt, &whole).min(common_bytes(&prompt, &probed));
-        let start = match shared.checked_sub(history.len()) {
-            // A mark that the answer shares by chance with its first characters is not shared.
-            Some(n) if !asks.is_empty() => {
-                Some(history.len() + without_part_of_mark(asks, n).min(header.len()))
-            }
-            // A template that always asks may open a thought, too.
-            _ => Some(without_part_of_mark(&prompt, shared)).filter(|&start| {
-                let (_, rest) = prompt.split_at(start);
-                opening_in(rest) == Some(0) && !has_content_of(rest, before.last())
-            }),
+        let apart = Apart {
+            probed: &probed.unwrap_or_else(|_| whole.clone()),
+            asks: prompt.strip_prefix(&history).unwrap_or_default(),
+            prompt: &prompt,
+            whole: &whole,
+            history: &history,
+            last: before.last(),
         };
-        if let Some(start) = start {
-            let (prompt, answer) = whole.split_at(start);
-            return Ok((prompt.to_owned(), answer.to_owned()));
-        }
-        let (shared, _) = whole.split_at(common_bytes(&probed, &whole));
-        if let Some((_, begun)) = shared.rsplit_once(header).filter(|_| !header.is_empty())
-            && !has_content_of(begun, before.last())
-        {
-            let (_, answer) = whole.split_at(shared.len() - begun.len());
-            let opened = asks.get(header.len()..).unwrap_or_default();
-            return Ok(match answer.strip_prefix(opened) {
-                Some(answer) => (prompt.clone(), answer.to_owned()),
-                None => (format!("{history}{header}"), answer.to_owned()),
-            });
-        }
-        // Blanks that the prompt does not end with are the model's own.
-        let start = match prompt.ends_with(char::is_whitespace) {
-            true => shared.len(),
-            false => shared.trim_end().len(),
-        };
-        let (_, answer) = whole.split_at(without_part_of_mark(&whole, start));
-        Ok((prompt, answer.to_owned()))
+        let (prompt, answer) = (apart.at_the_parting())
+            .or_else(|| apart.after_the_header())
+            .unwrap_or_else(|| apart.at_the_probe());
+        Ok((prompt.into_owned(), answer.to_owned()))
     }
 
     /// Inserts what the model has answered as the message at `index`. `opened` is the end of the
@@ -122,14 +86,13 @@ impl<'t> Chat<'t> {
     pub fn insert(&mut self, index: usize, opened: &str, answer: &str) {
         let index = index.min(self.messages.len());
         let text = format!("{opened}{answer}");
-        let message = match self.template.has_channels {
-            true => of_channels(answer),
-            false => {
-                let reasoning = reasoning_of(&text);
-                let mut reasonings = [reasoning, reasoning.map(str::trim), None].into_iter();
-                let found = reasonings.find_map(|of| self.message_of(index, answer, of));
-                found.unwrap_or_else(|| of_assistant(&text))
-            }
+        let message = if self.template.has_channels {
+            of_channels(answer)
+        } else {
+            let reasoning = reasoning_of(&text);
+            let mut reasonings = [reasoning, reasoning.map(str::trim), None].into_iter();
+            let found = reasonings.find_map(|of| self.message_of(index, answer, of));
+            found.unwrap_or_else(|| of_assistant(&text))
         };
         self.messages.insert(index, message);
     }
@@ -167,6 +130,122 @@ impl<'t> Chat<'t> {
     }
 }
 
+/// A conversation's renderings of which the prompt is not the start of the whole. Each method is a way
+/// to tell the text before the answer from the answer.
+struct Apart<'t> {
+    /// The messages before the answer, and what asks for it.
+    prompt: &'t str,
+    /// The messages before the answer, and the answer.
+    whole: &'t str,
+    /// The messages before the answer alone.
+    history: &'t str,
+    /// The messages before the answer, and another answer.
+    probed: &'t str,
+    /// The end of the prompt that asks for the answer; empty if the prompt does not begin with the
+    /// history.
+    asks: &'t str,
+    /// The message before the answer.
+    last: Option<&'t Value>,
+}
+
+impl<'t> Apart<'t> {
+    /// The end of the prompt that asks for the answer, without a thought that it opens.
+    fn header(&self) -> &'t str {
+        let header = opening_in(self.asks).and_then(|at| self.asks.get(..at));
+        header.unwrap_or(self.asks)
+    }
+
+    /// The answer begins where the prompt and the whole part. The prompt may end with the mark that
+    /// opens a thought, which a template leaves out before an answer without one.
+    fn at_the_parting(&self) -> Option<(Cow<'t, str>, &'t str)> {
+        let shared = common_bytes(self.prompt, self.whole);
+        let shared = shared.min(common_bytes(self.prompt, self.probed));
+        let n_history = self.history.len();
+        let start = match shared.checked_sub(n_history) {
+            // A mark that the answer shares by chance with its first characters is not shared.
+            Some(n) if !self.asks.is_empty() => {
+                n_history + without_part_of_mark(self.asks, n).min(self.header().len())
+            }
+            // A template that always asks may open a thought, too.
+            _ => {
+                let start = without_part_of_mark(self.prompt, shared);
+                let (_, rest) = self.prompt.split_at(start);
+                if opening_in(rest) != Some(0) || has_content_of(rest, self.last) {
+                    return None;
+                }
+                start
+            }
+        };
+        let (prompt, answer) = self.whole.split_at(start);
+        Some((prompt.into(), answer))
+    }
+
+    /// The answer begins after the prompt's own header, where the template writes the messages before
+    /// an answer in another way once they are answered.
+    fn after_the_header(&self) -> Option<(Cow<'t, str>, &'t str)> {
+        let header = self.header();
+        let (shared, _) = self.whole.split_at(common_bytes(self.probed, self.whole));
+        let (_, begun) = shared.rsplit_once(header).filter(|_| !header.is_empty())?;
+        if has_content_of(begun, self.last) {
+            return None;
+        }
+        let (_, answer) = self.whole.split_at(shared.len() - begun.len());
+        let opened = self.asks.get(header.len()..).unwrap_or_default();
+        Some(match answer.strip_prefix(opened) {
+            Some(answer) => (self.prompt.into(), answer),
+            None => (format!("{}{header}", self.history).into(), answer),
+        })
+    }
+
+    /// The answer begins where another answer would differ, and the text before it is the prompt.
+    fn at_the_probe(&self) -> (Cow<'t, str>, &'t str) {
+        let (shared, _) = self.whole.split_at(common_bytes(self.probed, self.whole));
+        // Blanks that the prompt does not end with are the model's own.
+        let start = if self.prompt.ends_with(char::is_whitespace) {
+            shared.len()
+        } else {
+            shared.trim_end().len()
+        };
+        let (_, answer) = self.whole.split_at(without_part_of_mark(self.whole, start));
+        (self.prompt.into(), answer)
+    }
+}
+
+/// The prompts of a conversation that a model answers, one after the other.
+#[derive(Clone)]
+pub struct Exchange<'t> {
+    chat: Chat<'t>,
+    /// The numbers of given messages after each of which the model answers.
+    ends: Vec<usize>,
+    /// The prompts made so far.
+    n_asked: usize,
+}
+
+impl<'t> Exchange<'t> {
+    /// The conversation of which the model answers the first so many messages, for each of `ends`.
+    pub fn new(chat: Chat<'t>, ends: Vec<usize>) -> Self {
+        Self {
+            chat,
+            ends,
+            n_asked: 0,
+        }
+    }
+
+    /// The next prompt, where the last one was answered with this text; `None` after the last.
+    pub fn next(&mut self, answer: &str) -> Option<Result<String, TemplateError>> {
+        let end = *self.ends.get(self.n_asked)?;
+        if let Some(n_before) = self.n_asked.checked_sub(1) {
+            let asked = self.ends.get(n_before)? + n_before;
+            let prompt = self.chat.prompt(asked).unwrap_or_default();
+            let opened = opening_at_end(&prompt).unwrap_or_default();
+            self.chat.insert(asked, opened, answer);
+        }
+        let prompt = self.chat.prompt(end + self.n_asked);
+        self.n_asked += 1;
+        Some(prompt)
+    }
+}
+
 /// The numbers of messages after each of which the model is to answer: those that end with one of the
 /// user or of tools, and perhaps of the system or another role, where no given answer follows. If all
 /// messages are of the system, the end of the conversation is the only one.
@@ -186,11 +265,10 @@ pub fn unanswered(roles: &[Role]) -> Vec<usize> {
             ends.push(next.map_or(roles.len(), |(next, _)| next));
         }
     }
-    let only_systems = roles.iter().all(|role| *role == Role::System);
-    match only_systems {
-        true => vec![roles.len()],
-        false => ends,
+    if roles.iter().all(|role| *role == Role::System) {
+        ends.push(roles.len());
     }
+    ends
 }
 
 /// The indices of the assistant's messages that follow another message.
@@ -226,7 +304,7 @@ fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
     found.next().unwrap_or(text)
 }
 
-/// Returns true if a text may have the content of this message in it.
+/// Whether a text may have the content of this message in it.
 fn has_content_of(text: &str, message: Option<&Value>) -> bool {
     let content = message.and_then(|message| message.get_attr("content").ok());
     content.is_none_or(|content| text.contains(content.as_str().unwrap_or_default().trim()))
@@ -241,23 +319,18 @@ fn of_assistant(text: &str) -> Value {
 fn of_channels(answer: &str) -> Value {
     let message = |from: &str| {
         let (_, text) = answer.split_once(from)?;
-        let (text, _) = text.split_once("<|end|>").unwrap_or((text, ""));
-        Some(text.to_owned())
+        Some(text.split_once("<|end|>").map_or(text, |(text, _)| text))
     };
     let thinking = message("<|channel|>analysis<|message|>");
     let last = answer.rsplit("<|message|>").next().unwrap_or(answer);
     // An answer may have ended within its reasoning.
-    let last = if thinking.as_deref() == Some(last) {
-        ""
-    } else {
-        last
-    };
-    let pairs = [
-        ("role", "assistant".to_owned()),
-        ("content", last.to_owned()),
+    let is_within = thinking == Some(last);
+    let fields = [
+        ("role", "assistant"),
+        ("content", if is_within { "" } else { last }),
     ];
     let thinking = thinking.map(|text| ("thinking", text));
-    Value::from_pairs(pairs.into_iter().chain(thinking))
+    Value::from_pairs(fields.into_iter().chain(thinking))
 }
 
 #[cfg(test)]

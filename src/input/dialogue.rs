@@ -1,210 +1,196 @@
-//! Conversations that the model answers, one turn after the other.
+//! The windows of prompts get the model's answers.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use kl_formats::{Prompt, WindowSpec};
 
-use super::chat::Chat;
-use super::generation::{
-    Answered, Answers, Asked, Conversation, Generation, GenerationStep, Next, answer,
-};
-use super::spans::opening_at_end;
-use crate::engine::Model;
+use super::chat::Exchange;
+use super::generation::{Answered, Answers, Generation, GenerationStep, answer};
+use super::prompts::with_bos;
+use super::{PreparedInput, Selection};
+use crate::engine::{Model, Sampler, top_token};
 
 /// A prompt to answer, or several of one conversation, each of which becomes a window.
 pub struct Dialogue<'t> {
-    /// The window of the first prompt; those of the others follow.
-    pub first_window: u32,
-    /// The line of the file, for messages.
+    /// The file and the line that it comes from, for messages.
     pub line: String,
-    pub turns: Turns<'t>,
+    /// The window of the prompt; those of later prompts follow.
+    pub window: u32,
+    /// The prompts that are left.
+    pub n_left: u32,
+    /// The conversation after its first prompt; `None` for a prompt without a chat template.
+    pub exchange: Option<Exchange<'t>>,
+    /// The prompt and its answer so far; before the first call of [`Self::next`], the first prompt.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt that is answered; 0 before the first.
+    pub n_prompt: usize,
+    /// Chooses the answer's tokens; `None`: the top token is chosen.
+    pub sampler: Option<Sampler>,
 }
 
-/// Windows that have no answer and so no rows, because their conversations ended before them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unanswered {
-    pub n_windows: u64,
-    /// The reason, of the first of those conversations, with its file and line.
-    pub why: String,
-}
-
-/// The prompts of a conversation.
-pub enum Turns<'t> {
-    /// One, of these tokens.
-    One(Vec<u32>),
-    /// One after each of these numbers of messages.
-    Chat(Chat<'t>, Vec<usize>),
+/// The next step of a conversation.
+pub enum Next {
+    /// The tokens of a prompt: all that the model sees before it answers.
+    Prompt(Vec<u32>),
+    /// Nothing is left to answer.
+    End,
+    /// The chat template refuses the conversation with the last answer, for this reason.
+    CutOff(String),
 }
 
 impl Dialogue<'_> {
-    fn n_turns(&self) -> u32 {
-        match &self.turns {
-            Turns::One(_) => 1,
-            Turns::Chat(_, ends) => ends.len() as u32,
+    /// The next prompt, after the answer to the last one. The first call has no answer.
+    ///
+    /// # Errors
+    /// A prompt that cannot be tokenized.
+    pub fn next<M: Model>(&mut self, answer: Option<&[u32]>, model: &M) -> Result<Next> {
+        if answer.is_some() {
+            self.window += 1;
         }
-    }
-}
-
-/// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
-/// and true if it was inserted.
-pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
-    let bos = model.facts().bos();
-    let bos = bos.filter(|bos| tokens.first() != Some(bos));
-    tokens.splice(0..0, bos);
-    (tokens, bos.is_some())
-}
-
-/// Lets the model answer the prompts of these windows, which are planned for the longest answers, and
-/// all prompts that come before one of them in its conversation. Each window gets its prompt and its
-/// answer, and no more rows than it was planned for; `first_scored` gives the first scored position
-/// of a window's tokens, of which so many are its prompt. A window whose conversation has ended before
-/// it loses its tokens and its rows: it stays in the plan, since parts share that.
-///
-/// # Errors
-/// Those of [`answer`].
-pub fn answer_prompts<M: Model>(
-    windows: &mut [&mut WindowSpec],
-    prompts: &mut [Prompt],
-    dialogues: Vec<Dialogue<'_>>,
-    first_scored: impl Fn(&[u32], u32) -> u32,
-    answers: &Answers,
-    model: &M,
-    generation: &mut Generation<'_>,
-) -> Result<Option<Unanswered>> {
-    // A window that `-n` has cut may end within its prompt.
-    let is_cut = |window: &WindowSpec, prompts: &[Prompt]| {
-        let prompt = prompts.get(window.window as usize);
-        prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
-    };
-    let wanted = windows.iter().filter(|window| !is_cut(window, prompts));
-    let mut wanted: Vec<u32> = wanted.map(|window| window.window).collect();
-    wanted.sort_unstable();
-    let mut asked = Vec::new();
-    let mut firsts = Vec::new();
-    let mut n_answers = 0;
-    for dialogue in dialogues {
-        let (first, n_turns) = (dialogue.first_window, dialogue.n_turns());
-        let line = dialogue.line;
-        let end = wanted.partition_point(|window| *window < first + n_turns);
-        let last = end
-            .checked_sub(1)
-            .and_then(|last| wanted.get(last).copied());
-        let Some(n) = last.and_then(|last| last.checked_sub(first)).map(|n| n + 1) else {
-            continue;
-        };
-        n_answers += u64::from(n);
-        firsts.push(first);
-        let conversation: Box<dyn Conversation + '_> = match dialogue.turns {
-            Turns::One(prompt) => Box::new(OneTurn(Some(prompt))),
-            Turns::Chat(chat, mut ends) => {
-                ends.truncate(n as usize);
-                Box::new(OpenChat {
-                    chat,
-                    ends: ends.into_iter(),
-                    end: 0,
-                    n_inserted: 0,
-                    opened: String::new(),
-                    model,
-                })
-            }
-        };
-        asked.push(Asked {
-            first_window: first,
-            line,
-            conversation,
-        });
-    }
-    (generation.on_step)(GenerationStep::Begin {
-        n_prompts: n_answers,
-        n_tokens: n_answers * u64::from(answers.most),
-    })?;
-    let mut answered = answer(model, asked, answers, generation)?;
-    let why = answered.iter_mut().find_map(|turns| turns.cut_off.take());
-    let of_dialogues = firsts.into_iter().zip(answered);
-    let of_windows = of_dialogues.flat_map(|(first, turns)| (first..).zip(turns.answered));
-    let mut of_windows: BTreeMap<u32, Answered> = of_windows.collect();
-    let mut n_unanswered = 0;
-    for window in windows {
-        let turn = of_windows.remove(&window.window);
-        if turn.is_none() && wanted.binary_search(&window.window).is_err() {
-            continue;
-        }
-        let n_prompt = turn.as_ref().map_or(0, |turn| turn.prompt.len() as u32);
-        if let Some(prompt) = prompts.get_mut(window.window as usize) {
-            prompt.n_tokens = n_prompt;
-        }
-        let Some(turn) = turn else {
-            n_unanswered += 1;
-            (window.tokens, window.first_scored, window.n_rows) = (Vec::new(), 0, 0);
-            continue;
-        };
-        window.tokens = [turn.prompt, turn.answer].concat();
-        window.first_scored = first_scored(&window.tokens, n_prompt);
-        let scored_end = window.tokens.len().saturating_sub(1) as u32;
-        let n_rows = scored_end.saturating_sub(window.first_scored);
-        if window.n_rows < n_rows {
-            // `-n` has cut it: the token after the last row stays.
-            let n_tokens = window.first_scored + window.n_rows + 1;
-            window.tokens.truncate(n_tokens as usize);
-        }
-        window.n_rows = window.n_rows.min(n_rows);
-    }
-    let why = why.filter(|_| n_unanswered > 0);
-    Ok(why.map(|why| Unanswered {
-        n_windows: n_unanswered,
-        why,
-    }))
-}
-
-/// A prompt that is answered once.
-struct OneTurn(Option<Vec<u32>>);
-
-impl Conversation for OneTurn {
-    fn next(&mut self, _answer: Option<&[u32]>) -> Result<Next> {
-        Ok(self.0.take().map_or(Next::End, Next::Prompt))
-    }
-}
-
-/// A conversation under way.
-struct OpenChat<'t, 'm, M> {
-    chat: Chat<'t>,
-    /// The numbers of given messages after which the model answers.
-    ends: std::vec::IntoIter<usize>,
-    /// The last of them, for which a prompt was made.
-    end: usize,
-    /// The answers among the messages.
-    n_inserted: usize,
-    /// The end of the prompt that began the answer.
-    opened: String,
-    model: &'m M,
-}
-
-impl<M: Model> Conversation for OpenChat<'_, '_, M> {
-    fn next(&mut self, answer: Option<&[u32]>) -> Result<Next> {
-        let Some(end) = self.ends.next() else {
+        let Some(n_left) = self.n_left.checked_sub(1) else {
             return Ok(Next::End);
         };
-        if let Some(answer) = answer {
-            let ended = answer.split_last();
-            let ended = ended.filter(|(last, _)| self.model.is_end_of_generation(**last));
-            let text = self.model.text(ended.map_or(answer, |(_, said)| said));
-            let index = self.end + self.n_inserted;
-            self.chat.insert(index, &self.opened, &text);
-            self.n_inserted += 1;
-        }
-        self.end = end;
-        let text = match self.chat.prompt(end + self.n_inserted) {
-            Ok(text) => text,
-            Err(error) => {
-                let what = "the chat template refuses the conversation with the model's answers";
-                return Ok(Next::CutOff(format!("{what}: {error}")));
-            }
+        self.n_left = n_left;
+        let Some(answer) = answer else {
+            return Ok(Next::Prompt(std::mem::take(&mut self.tokens)));
         };
-        opening_at_end(&text)
-            .unwrap_or_default()
-            .clone_into(&mut self.opened);
-        let tokens = self.model.tokenize(&text, true)?;
-        Ok(Next::Prompt(with_bos(self.model, tokens).0))
+        let ended = answer.split_last();
+        let ended = ended.filter(|(last, _)| model.is_end_of_generation(**last));
+        let said = model.text(ended.map_or(answer, |(_, said)| said));
+        match self
+            .exchange
+            .as_mut()
+            .and_then(|exchange| exchange.next(&said))
+        {
+            None => Ok(Next::End),
+            Some(Ok(text)) => {
+                let (tokens, _) = with_bos(model, model.tokenize(&text, true)?);
+                Ok(Next::Prompt(tokens))
+            }
+            Some(Err(error)) => Ok(Next::CutOff(format!(
+                "the chat template refuses the conversation with the model's answers: {error}"
+            ))),
+        }
     }
+
+    /// The prompt and the answer, if it has a prompt.
+    pub fn answered(&self) -> Option<Answered> {
+        let (prompt, answer) = self.tokens.split_at_checked(self.n_prompt)?;
+        (!prompt.is_empty()).then(|| Answered {
+            prompt: prompt.to_vec(),
+            answer: answer.to_vec(),
+        })
+    }
+
+    /// Adds the token that a row gives to the answer.
+    pub fn push(&mut self, row: &[f32], model: &impl Model) -> Result<()> {
+        let token = match &mut self.sampler {
+            Some(sampler) => sampler.choose(row),
+            None => top_token(row),
+        };
+        let (line, last) = (&self.line, self.tokens.len().saturating_sub(1));
+        let token = token.ok_or_else(|| {
+            let path = model.facts().path.display();
+            anyhow!(
+                "{path}: {line}: cannot generate a token after position {last}: the logits are not finite: leave out the prompt, or use another model"
+            )
+        })?;
+        self.tokens.push(token);
+        Ok(())
+    }
+
+    /// Leaves out the prompts after the last wanted window; returns whether any is wanted.
+    fn ends_with_the_last_of(&mut self, wanted: &BTreeSet<u32>) -> bool {
+        let windows = self.window..self.window + self.n_left;
+        let last = wanted.range(windows).next_back();
+        self.n_left = last.map_or(0, |last| last + 1 - self.window);
+        last.is_some()
+    }
+}
+
+/// The dialogues of an input, which a model is to answer.
+pub struct Asked<'t> {
+    pub dialogues: Vec<Dialogue<'t>>,
+    pub answers: Answers,
+    /// True if the first scored position is not the one before the answer.
+    pub is_prompt_scored: bool,
+}
+
+impl Asked<'_> {
+    /// Lets the model answer the prompts of the selected windows, which are planned for the longest
+    /// answers, and all prompts that come before one of them in its conversation. A window whose
+    /// conversation has ended before it loses its tokens and its rows: it stays in the plan, since
+    /// parts share that.
+    ///
+    /// # Errors
+    /// Those of [`answer`].
+    pub fn answer<M: Model>(
+        mut self,
+        input: &mut PreparedInput,
+        selection: &Selection,
+        model: &M,
+        generation: &mut Generation<'_>,
+    ) -> Result<()> {
+        let prompts = &mut input.prompts.get_or_insert_default().list;
+        let planned = input.plan.windows.clone();
+        let n_first = input.plan.first(selection.n_first_rows).len();
+        let is_selected = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
+        let windows = input.plan.windows.iter_mut().enumerate();
+        let windows = windows.filter_map(|(i, window)| is_selected(i).then_some(window));
+        let windows = windows.filter(|window| !ends_in_its_prompt(window, prompts));
+        let windows: Vec<&mut WindowSpec> = windows.collect();
+
+        let wanted: BTreeSet<u32> = windows.iter().map(|window| window.window).collect();
+        self.dialogues
+            .retain_mut(|of| of.ends_with_the_last_of(&wanted));
+        let n_prompts = self.dialogues.iter().map(|of| u64::from(of.n_left)).sum();
+        (generation.on_step)(GenerationStep::Begin {
+            n_prompts,
+            n_tokens: n_prompts * u64::from(self.answers.most),
+        })?;
+        let mut generated = answer(model, self.dialogues, &self.answers, generation)?;
+        let mut n_unanswered = 0;
+        for window in windows {
+            let answered = generated.answers.remove(&window.window);
+            n_unanswered += u64::from(answered.is_none());
+            let n_prompt = answered.as_ref().map_or(0, |of| of.prompt.len() as u32);
+            if let Some(prompt) = prompts.get_mut(window.window as usize) {
+                prompt.n_tokens = n_prompt;
+            }
+            fill(window, answered, self.is_prompt_scored);
+        }
+        let why = generated.cut_off.into_values().next();
+        let why = why.filter(|_| n_unanswered > 0);
+        input.unanswered = why.map(|why| (n_unanswered, why));
+        input.plan.was_planned_as(planned, n_first);
+        Ok(())
+    }
+}
+
+/// Whether `-n` has cut a window within its prompt, so that it needs no answer.
+fn ends_in_its_prompt(window: &WindowSpec, prompts: &[Prompt]) -> bool {
+    let prompt = prompts.get(window.window as usize);
+    prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
+}
+
+/// Puts a prompt and its answer into the window that was planned for them, with at most the rows that
+/// were planned; without an answer it is empty.
+fn fill(window: &mut WindowSpec, answered: Option<Answered>, is_prompt_scored: bool) {
+    let Some(Answered { prompt, answer }) = answered else {
+        (window.tokens, window.first_scored, window.n_rows) = (Vec::new(), 0, 0);
+        return;
+    };
+    if !is_prompt_scored {
+        window.first_scored = (prompt.len() as u32).saturating_sub(1);
+    }
+    window.tokens = [prompt, answer].concat();
+    let scored_end = window.tokens.len().saturating_sub(1) as u32;
+    let n_rows = scored_end.saturating_sub(window.first_scored);
+    if window.n_rows < n_rows {
+        // `-n` has cut it: the token after the last row stays.
+        let n_tokens = window.first_scored + window.n_rows + 1;
+        window.tokens.truncate(n_tokens as usize);
+    }
+    window.n_rows = window.n_rows.min(n_rows);
 }

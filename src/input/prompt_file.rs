@@ -4,14 +4,19 @@ use std::fmt;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
-use kl_formats::{PromptContent, TextIdentity, Variables};
+use kl_formats::{Messages, PromptContent, TextIdentity, Variables};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::source::{GROUP_NAMES, PromptPath, is_group_name};
-use super::{starter, text};
+use super::texts::{self, Text};
 use crate::report::Warning;
+
+/// The name and version in references of the prompts that come with `kl`: other prompts need another
+/// version.
+const STARTER_NAME: &str = "starter-1";
+const STARTER_PROMPTS: &str = include_str!("../../prompts/starter.jsonl");
 
 /// A prompt of a file.
 #[derive(Debug, PartialEq)]
@@ -22,6 +27,16 @@ pub struct PromptLine {
     pub variables: Variables,
     /// The name of its group; either all prompts of a file have one, or none.
     pub group: Option<String>,
+}
+
+impl PromptLine {
+    /// The prompt's messages; a text is a message of the user.
+    pub fn messages(&self) -> Messages {
+        match &self.content {
+            PromptContent::Messages(messages) => messages.clone(),
+            PromptContent::Text(text) => Messages::of_user(text),
+        }
+    }
 }
 
 /// The position of a prompt in its file, from 1.
@@ -49,8 +64,11 @@ pub fn read(
     warnings: &mut Vec<Warning>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
     let file = match path {
-        PromptPath::Starter => starter::text(),
-        PromptPath::File(path) => text::read(path, warnings)?,
+        PromptPath::Starter => Text {
+            text: STARTER_PROMPTS.to_owned(),
+            identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
+        },
+        PromptPath::File(path) => texts::read(path, warnings)?,
     };
     let lines = parse(&file.text, max)
         .map_err(|(place, what)| anyhow!("{}: {place}: {what}", path.display()))?;
@@ -108,9 +126,10 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, (Place, String)> {
         Ok(items) => Ok(Some(items)),
         // Nothing but brackets begins JSON that was laid out over lines.
         Err(error) if first.chars().all(|c| "[{ \t\r".contains(c)) => {
-            let found = match error.is_eof() {
-                true => ": it ends too early".to_owned(),
-                false => format!(" at column {}", error.column()),
+            let found = if error.is_eof() {
+                ": it ends too early".to_owned()
+            } else {
+                format!(" at column {}", error.column())
             };
             let what = format!("not valid JSON{found}; {FORMS}");
             Err((Place::Line(error.line()), what))
@@ -119,7 +138,7 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, (Place, String)> {
     }
 }
 
-/// What a file of prompts may hold in JSON.
+/// The forms of prompts in JSON.
 const FORMS: &str = r#"expected {"prompt": "..."} or {"messages": [...]} on each line, or one list of them: [..., ...]"#;
 
 /// Parses every line that is not empty. The first decides whether all are plain text or JSON.
@@ -198,142 +217,11 @@ fn is_json(line: &str) -> Result<bool, String> {
             )),
         };
     }
-    match line.starts_with('[') && serde_json::from_str::<IgnoredAny>(line).is_ok() {
-        true => Err(format!("is a list, not an object; {advice}")),
-        false => Ok(false),
+    if line.starts_with('[') && serde_json::from_str::<IgnoredAny>(line).is_ok() {
+        return Err(format!("is a list, not an object; {advice}"));
     }
+    Ok(false)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Place::{Item, Line};
-    use super::*;
-
-    fn texts(text: &str, max: Option<u32>) -> Vec<(Place, String)> {
-        let label = |line: PromptLine| (line.place, line.content.label());
-        parse(text, max).unwrap().into_iter().map(label).collect()
-    }
-
-    #[test]
-    fn each_line_is_a_prompt() {
-        let lines = "\u{feff}one\r\n\n \t\n two \n{\"a\": \"x\"}";
-        let expected = [
-            (Line(1), "one"),
-            (Line(4), " two "),
-            (Line(5), "{\"a\": \"x\"}"),
-        ];
-        let expected = expected.map(|(place, text)| (place, text.to_owned()));
-        assert_eq!(texts(lines, None), expected);
-        assert_eq!(texts(lines, Some(2)), expected[..2]);
-        for plain in ["[a] b", "[\"a\"] b", "[1, 2"] {
-            assert_eq!(texts(plain, None), [(Line(1), plain.to_owned())]);
-        }
-        assert_eq!(texts(" \n\n", None), []);
-    }
-
-    #[test]
-    fn a_prompt_in_json_after_a_plain_one_is_refused() {
-        let prompt = r#"{"prompt": "a"}"#;
-        let (place, what) = parse(&format!("# a comment\n{prompt}"), None).unwrap_err();
-        assert_eq!((place, &*what), (Line(2), MIXED));
-    }
-
-    #[test]
-    fn a_list_in_json_is_a_list_of_prompts() {
-        let list = "\u{feff}\n[\r\n  \"a\\nb\",\n  {\n    \"prompt\": \"c\"\n  },\n  \
-                    {\"messages\": [{\"role\": \"user\", \"content\": \"d\"}], \"id\": 7}\n]\n";
-        let expected = [(Item(1), "a\nb"), (Item(2), "c"), (Item(3), "d")];
-        let expected = expected.map(|(place, text)| (place, text.to_owned()));
-        assert_eq!(texts(list, None), expected);
-        assert_eq!(texts(list, Some(1)), expected[..1]);
-        let variables = &parse(list, None).unwrap()[2].variables;
-        assert_eq!(variables.iter().collect::<Vec<_>>(), [("id", "7")]);
-        assert_eq!(texts(r#"["a"]"#, None), [(Item(1), "a".to_owned())]);
-        let one = "{\n  \"prompt\": \"a\"\n}\n";
-        assert_eq!(texts(one, None), [(Item(1), "a".to_owned())]);
-        for (text, place, said) in [
-            (r#"["a", 7]"#, Item(2), "not a JSON object; expected {"),
-            (r#"[{"role": "user"}]"#, Item(1), "neither prompt nor"),
-            (
-                r#"["a", {"prompt": "b", "group": "c"}]"#,
-                Item(1),
-                "but prompt 2 has",
-            ),
-            (
-                "[\n  \"a\",\n]\n",
-                Line(3),
-                "not valid JSON at column 1; expected {",
-            ),
-            (
-                "[\n{\"prompt\": \"a\"}\n",
-                Line(3),
-                "JSON: it ends too early; expected",
-            ),
-            (
-                "{\n  \"prompt\": \"a\"\n}\n{\n",
-                Line(4),
-                "not valid JSON at column 1",
-            ),
-            ("[\"a\"]\n[\"b\"]\n", Line(1), "is a list, not an object"),
-        ] {
-            let (found, what) = parse(text, None).unwrap_err();
-            assert_eq!(found, place, "{text}: {what}");
-            assert!(
-                what.contains(said) && !what.contains('\n'),
-                "{text}: {what}"
-            );
-        }
-    }
-
-    #[test]
-    fn all_prompts_have_a_group_or_none_has() {
-        let with = r#"{"prompt": "a", "group": "chat"}"#;
-        let lines = parse(&format!("{with}\n{with}"), None).unwrap();
-        assert_eq!(lines[1].group.as_deref(), Some("chat"));
-        for (second, what) in [
-            (r#"{"prompt": "a"}"#, "line 1 has one"),
-            (r#"{"prompt": "a", "group": 5}"#, "must be a string"),
-            (r#"{"prompt": "a", "group": ""}"#, "group"),
-            (r#"{"prompt": "a", "group": "a\nb"}"#, "group"),
-        ] {
-            let (place, found) = parse(&format!("{with}\n{second}"), None).unwrap_err();
-            assert!(found.contains(what) && !found.contains('\n'), "{found}");
-            assert_eq!(place, Line(2));
-        }
-        let null = r#"{"prompt": "a", "group": null}"#;
-        assert_eq!(parse(null, None).unwrap()[0].group, None);
-    }
-
-    #[test]
-    fn other_keys_are_kept_for_the_template() {
-        let line = r#"{"tools": [{"name": "a"}], "prompt": "a", "group": "b", "id": 7}"#;
-        let lines = parse(line, None).unwrap();
-        let variables: Vec<_> = lines[0].variables.iter().collect();
-        assert_eq!(variables, [("tools", r#"[{"name": "a"}]"#), ("id", "7")]);
-    }
-
-    #[test]
-    fn the_first_line_decides_that_all_are_json() {
-        let lines = "\u{feff}\n{\"prompt\": \"a\\nb\"}\r\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}";
-        let expected = [(Line(2), "a\nb".to_owned()), (Line(4), "c".to_owned())];
-        assert_eq!(texts(lines, None), expected);
-        let (place, what) = parse("{\"prompt\": \"a\"}\nplain\n", None).unwrap_err();
-        assert_eq!(place, Line(2));
-        assert!(
-            what.contains(r#"expected {"prompt": "..."} or {"messages": ["#),
-            "{what}"
-        );
-        for mistake in [
-            "{\"prompt\": \"a\",}",
-            "{not json",
-            "{\"prompt\": \"a\"} b",
-            "[{}]",
-        ] {
-            let (place, what) = parse(&format!("\n{mistake}\nplain\n"), None).unwrap_err();
-            assert_eq!(place, Line(2));
-            assert!(what.contains("expected {"), "{mistake}: {what}");
-        }
-        // Lines past the limit are not parsed.
-        assert_eq!(texts("{\"prompt\": \"a\"}\nplain\n", Some(1)).len(), 1);
-    }
-}
+mod tests;

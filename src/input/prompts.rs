@@ -1,21 +1,33 @@
-//! Prompts become windows: the chat template turns them into texts, the tokenizer into tokens, and
-//! the model may answer them.
+//! Prompts become windows: the chat template turns them into texts, and the tokenizer these into
+//! tokens. A prompt has one window, or a conversation one for each of its answers.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{Groups, TextIdentity, longest_window};
+use kl_formats::{
+    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, TextIdentity, WindowSpec,
+    longest_window,
+};
 
-use super::chat_template::ChatTemplate;
-use super::dialogue::answer_prompts;
+use super::chat::{Chat, Exchange, answered, unanswered};
+use super::chat_template::{ChatTemplate, TemplateError};
+use super::dialogue::{Asked, Dialogue};
 use super::generation::{Answers, Generation, GenerationStep};
 use super::prompt_file::{self, PromptLine};
-use super::prompt_windows::PromptWindows;
 use super::spans::Spans;
-use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
+use super::{Plan, Planned, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
 use crate::engine::Model;
 use crate::report::Warning;
+
+/// The fault of a prompt whose answers are to be scored.
+const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
+     assistant after another message; to let the model answer, use --generate";
+/// The fault of a conversation that is to be answered.
+const NOTHING_TO_ANSWER: &str = "has nothing to answer: no message of role user or tool is \
+     without an answer; leave it out, or use --score answers instead of --generate to score the \
+     answers that it has";
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
@@ -45,108 +57,49 @@ impl<'s> RawPrompts<'s> {
         })
     }
 
-    /// Makes the windows of the prompts with `model`'s tokenizer.
+    /// Plans the windows of the prompts, has the plan checked, and lets the model answer them if it
+    /// should.
     pub fn prepare<M: Model>(
         mut self,
         model: &M,
         selection: &Selection,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
-        let template = self.template(model)?;
-        let lines = std::mem::take(&mut self.lines);
-        let source = self.source;
+        let (source, lines) = (self.source, std::mem::take(&mut self.lines));
+        let text_and_path = self.template_text(model);
+        let spans = source.has_answers().then(|| {
+            let template = text_and_path.map(|(text, _)| text);
+            Spans::new(template, &source.spans)
+        });
+        let template = text_and_path.map(|(text, path)| compile(text, path, model));
+        let template = template.transpose()?;
         let maker = PromptWindows {
             source,
             template: template.as_ref(),
             model,
         };
-        let (mut windows, mut prompts, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut n_tokens, mut add_bos, mut n_turns_left_out) = (0, true, 0);
-        let mut dialogues = Vec::new();
-        for line in lines {
-            (generation.on_step)(GenerationStep::Prompt)?;
-            let group = line.group.clone();
-            let planned = maker.of(windows.len() as u32, line)?;
-            n_tokens += planned.n_tokens;
-            n_turns_left_out += planned.n_left_out;
-            add_bos &= planned.has_inserted_bos;
-            for (window, prompt) in planned.windows {
-                windows.push(window);
-                prompts.push(prompt);
-                groups.push(group.clone());
-            }
-            dialogues.extend(planned.dialogue);
-        }
-        self.text.n_tokens = Some(n_tokens);
-        let groups: Option<Vec<&str>> = groups.iter().map(Option::as_deref).collect();
-        let groups = groups.map(Groups::of_each);
-        let plan = Plan::of(windows);
-        if plan.n_rows() == 0 {
-            bail!(
-                "{}: no prompt is long enough for a scored position: lower --score",
-                source.path.display()
-            );
-        }
-        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
-        let longest_of_all = longest_window(&plan.windows);
-        let plan = plan.limited(selection.max_rows);
-        // Answers can make later prompts longer than they were planned.
-        let may_grow = source.generate.is_some() && prompts.iter().any(|prompt| prompt.continues);
-        let n_ctx = source.n_ctx.filter(|_| may_grow);
-        let spans = source.has_answers().then(|| {
-            let template = self.template_source(model).map(|(text, _)| text);
-            Spans::new(template, &source.spans)
-        });
-        // Refused before hours of work.
-        let part = selection.part;
-        let shard = part.map(|part| part.of(plan.windows.len(), plan.n_rows()));
-        let mut input = PreparedInput {
-            shard: shard.transpose()?,
-            n_ctx: source.n_ctx.unwrap_or(longest_of_all),
-            longest_window: n_ctx.unwrap_or_else(|| longest_window(&plan.windows)),
-            first_scored: first_scored.unwrap_or(0),
-            add_bos,
-            text: self.text.clone(),
-            groups,
-            plan,
+        let mut all = Lines::default();
+        all.input.text = self.text.clone();
+        all.input.prompts = Some(Prompts {
             chat_template: template.as_ref().map(|template| template.sha256.clone()),
             generated: source.generate,
-            spans: spans
-                .as_ref()
-                .map_or_else(Vec::new, |spans| spans.names().to_vec()),
             sampling: source.sampling,
-            n_turns_left_out,
-            prompts: Some(prompts),
-            ..PreparedInput::default()
-        };
-        (generation.on_plan)(&input)?;
-        let (plan, prompts) = (&mut input.plan, input.prompts.get_or_insert_default());
-        if let Some(most) = source.generate {
-            let n_first = plan.first(selection.n_first_rows).len();
-            let is_wanted = |i| i < n_first || part.is_none_or(|part| part.has(i));
-            let planned = plan.windows.clone();
-            let windows = plan.windows.iter_mut().enumerate();
-            let windows = windows.filter_map(|(i, window)| is_wanted(i).then_some(window));
-            let answers = Answers {
-                most,
-                n_ctx: n_ctx.unwrap_or(longest_of_all),
-                sampling: source.sampling,
-            };
-            input.unanswered = answer_prompts(
-                &mut windows.collect::<Vec<_>>(),
-                prompts,
-                dialogues,
-                |tokens, n_prompt| maker.first_scored(tokens, n_prompt),
-                &answers,
-                model,
-                &mut generation,
-            )?;
-            plan.was_planned_as(planned, n_first);
+            spans: spans.iter().flat_map(Spans::names).cloned().collect(),
+            ..Prompts::default()
+        });
+        for line in lines {
+            (generation.on_step)(GenerationStep::Prompt)?;
+            maker.add(line, &mut all)?;
         }
-        plan.keep(part)?;
-        if let Some(spans) = spans {
-            for window in &plan.windows {
-                if let Some(prompt) = prompts.get_mut(window.window as usize) {
+        let (planned, asked) = all.plan(source, selection.max_rows)?;
+        let mut input = planned.check(selection, &mut generation)?;
+        if let Some(asked) = asked {
+            asked.answer(&mut input, selection, model, &mut generation)?;
+        }
+        input.plan.keep(selection.part)?;
+        if let (Some(spans), Some(prompts)) = (spans, &mut input.prompts) {
+            for window in &input.plan.windows {
+                if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
                     prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
                 }
             }
@@ -154,28 +107,341 @@ impl<'s> RawPrompts<'s> {
         Ok(input)
     }
 
-    /// Compiles the template that is applied to each prompt, if there is one.
-    fn template<M: Model>(&self, model: &M) -> Result<Option<ChatTemplate>> {
-        let Some((source, path)) = self.template_source(model) else {
-            return Ok(None);
-        };
-        let (bos, eos) = model.facts().bos_and_eos_text.clone();
-        let template = ChatTemplate::new(source, bos, eos).map_err(|error| {
-            anyhow!(
-                "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
-                path.display()
-            )
-        })?;
-        Ok(Some(template))
-    }
-
-    /// The source of the chat template, if there is one, and the file that holds it.
-    fn template_source<'a, M: Model>(&'a self, model: &'a M) -> Option<(&'a str, &'a Path)> {
+    /// The text of the chat template, if there is one, and the file that holds it.
+    fn template_text<'a, M: Model>(&'a self, model: &'a M) -> Option<(&'a str, &'a Path)> {
         let facts = model.facts();
         match (&self.source.template, &self.template, &facts.chat_template) {
-            (TemplateChoice::File(path), Some(source), _) => Some((source, path)),
-            (TemplateChoice::OfModel, _, Some(source)) => Some((source, &facts.path)),
+            (TemplateChoice::File(path), Some(text), _) => Some((text, path)),
+            (TemplateChoice::OfModel, _, Some(text)) => Some((text, &facts.path)),
             _ => None,
         }
     }
+}
+
+/// Compiles a chat template, which this file holds, with the texts of the model's tokens.
+fn compile<M: Model>(text: &str, path: &Path, model: &M) -> Result<ChatTemplate> {
+    let (bos, eos) = model.facts().bos_and_eos_text.clone();
+    ChatTemplate::new(text, bos, eos).map_err(|error| {
+        anyhow!(
+            "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
+            path.display()
+        )
+    })
+}
+
+/// The windows of all lines so far.
+#[derive(Default)]
+struct Lines<'t> {
+    /// Tokens that are to be generated are 0, and so are those of prompts that depend on them.
+    input: PreparedInput,
+    /// The group of each window.
+    groups: Vec<Option<String>>,
+    /// The windows that do not begin with an inserted BOS.
+    n_without_bos: usize,
+    /// The prompts of each line, in the order in which the model is to answer them.
+    dialogues: Vec<Dialogue<'t>>,
+}
+
+impl<'t> Lines<'t> {
+    /// The input with these windows, or with a sample of `max_rows` rows, and the dialogues that the
+    /// model is to answer, if it should.
+    ///
+    /// # Errors
+    /// If no position is scored.
+    fn plan(
+        self,
+        source: &PromptSource,
+        max_rows: Option<u64>,
+    ) -> Result<(Planned, Option<Asked<'t>>)> {
+        let mut input = self.input;
+        let plan = Plan::of(input.plan.windows);
+        if plan.n_rows() == 0 {
+            bail!(
+                "{}: no prompt is long enough for a scored position: lower --score",
+                source.path.display()
+            );
+        }
+        let groups: Option<Vec<&str>> = self.groups.iter().map(Option::as_deref).collect();
+        input.groups = groups.map(Groups::of_each);
+        input.add_bos = self.n_without_bos == 0;
+        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
+        input.first_scored = first_scored.unwrap_or(0);
+        let longest = longest_window(&plan.windows);
+        input.n_ctx = source.n_ctx.unwrap_or(longest);
+        input.plan = plan.limited(max_rows);
+        // Answers can make later prompts longer than they were planned.
+        let mut prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
+        let may_grow = source.generate.is_some() && prompts.any(|prompt| prompt.continues);
+        let n_ctx = source.n_ctx.filter(|_| may_grow);
+        input.longest_window = n_ctx.unwrap_or_else(|| longest_window(&input.plan.windows));
+        let asked = source.generate.map(|most| Asked {
+            dialogues: self.dialogues,
+            answers: Answers {
+                most,
+                n_ctx: n_ctx.unwrap_or(longest),
+                sampling: source.sampling,
+            },
+            is_prompt_scored: source.score.is_some(),
+        });
+        Ok((Planned(input), asked))
+    }
+}
+
+/// The way from a prompt to its windows.
+struct PromptWindows<'p, M> {
+    source: &'p PromptSource,
+    /// The chat template that is applied to each prompt, if there is one.
+    template: Option<&'p ChatTemplate>,
+    model: &'p M,
+}
+
+/// A prompt, and the answer to it if it is given: a window.
+struct Turn {
+    content: PromptContent,
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+}
+
+impl<'p, M: Model> PromptWindows<'p, M> {
+    /// Adds the windows of a line.
+    ///
+    /// # Errors
+    /// The line's fault, in one line with the file and the line's number.
+    fn add(&self, mut line: PromptLine, all: &mut Lines<'p>) -> Result<()> {
+        let (turns, exchange) = match self.template {
+            None => (vec![self.as_it_is(&line)?], None),
+            Some(template) => {
+                let chat = Chat::new(template, &line.messages(), &line.variables);
+                let chat = chat.map_err(|error| self.refused(&line, &error))?;
+                let turns = self.of_chat(&chat, &line)?;
+                line.variables.retain(|name| chat.is_used(name));
+                turns
+            }
+        };
+        let first_window = all.input.plan.windows.len() as u32;
+        let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
+        for (index, turn) in turns.into_iter().enumerate() {
+            let n_own = turn.prompt.len() as u64;
+            let (mut tokens, has_inserted_bos) = with_bos(self.model, turn.prompt);
+            if index == 0 {
+                first_prompt.clone_from(&tokens);
+            }
+            // Later prompts hold answers that are not known yet.
+            tokens.resize(tokens.len() + index * self.room(), 0);
+            if let Some(fault) = self.length_fault(tokens.len(), turn.answer.len()) {
+                if index == 0 {
+                    bail!(self.fault(&line, &fault));
+                }
+                all.input.n_turns_left_out += (n_turns - index) as u64;
+                break;
+            }
+            n_tokens = n_own;
+            all.n_without_bos += usize::from(!has_inserted_bos);
+            let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
+            prompt.continues = index > 0;
+            if index == 0 && self.template.is_some() {
+                prompt.variables = std::mem::take(&mut line.variables);
+            }
+            let number = first_window + index as u32;
+            let window = self.window(number, tokens, turn.answer);
+            all.input.plan.windows.push(window);
+            all.input.prompts.get_or_insert_default().list.push(prompt);
+            all.groups.push(line.group.clone());
+        }
+        *all.input.text.n_tokens.get_or_insert(0) += n_tokens;
+        all.dialogues.push(Dialogue {
+            line: self.name(&line),
+            window: first_window,
+            n_left: all.input.plan.windows.len() as u32 - first_window,
+            exchange,
+            tokens: first_prompt,
+            n_prompt: 0,
+            sampler: None,
+        });
+        Ok(())
+    }
+
+    /// A prompt without a template.
+    fn as_it_is(&self, line: &PromptLine) -> Result<Turn> {
+        let text = match (&line.content, &self.source.template) {
+            (PromptContent::Text(_), _) if self.source.scores_given_answers() => {
+                bail!(self.fault(line, NO_ANSWER))
+            }
+            (PromptContent::Text(text), _) => text,
+            (PromptContent::Messages(_), TemplateChoice::OfModel) => bail!(self.fault(
+                line,
+                "messages need a chat template: the model has none: give one with --chat-template-file"
+            )),
+            (PromptContent::Messages(_), _) => bail!(self.fault(
+                line,
+                "messages need a chat template: leave --no-chat-template out"
+            )),
+        };
+        Ok(Turn {
+            content: line.content.clone(),
+            prompt: self.model.tokenize(text, self.source.parse_special)?,
+            answer: Vec::new(),
+        })
+    }
+
+    /// The turns of a conversation. If the model is to answer, it also returns the conversation after
+    /// its first prompt.
+    fn of_chat(
+        &self,
+        chat: &Chat<'p>,
+        line: &PromptLine,
+    ) -> Result<(Vec<Turn>, Option<Exchange<'p>>)> {
+        let messages = line.messages();
+        let roles = messages.roles();
+        let scores_given = self.source.scores_given_answers();
+        let (ends, fault) = match self.source.generate {
+            _ if scores_given => (answered(&roles), NO_ANSWER),
+            Some(_) => (unanswered(&roles), NOTHING_TO_ANSWER),
+            None => (vec![roles.len()], NO_ANSWER),
+        };
+        if ends.is_empty() {
+            bail!(self.fault(line, fault));
+        }
+        let mut asked = Exchange::new(chat.clone(), ends.clone());
+        let mut after_first = None;
+        let (mut turns, mut start) = (Vec::new(), 0);
+        for &end in &ends {
+            let texts = if scores_given {
+                chat.answer(end)
+            } else {
+                let prompt = asked.next("").unwrap_or_else(|| chat.prompt(end));
+                after_first.get_or_insert_with(|| asked.clone());
+                prompt.map(|prompt| (prompt, String::new()))
+            };
+            let (prompt, answer) = texts.map_err(|error| self.refused(line, &error))?;
+            if scores_given && answer.is_empty() {
+                let what = format!("the chat template makes nothing of message {}", end + 1);
+                bail!(self.fault(line, &what));
+            }
+            let (prompt, answer) = self.joined(&prompt, &answer)?;
+            turns.push(Turn {
+                content: some_of(&line.content, &messages, start..end)?,
+                prompt,
+                answer,
+            });
+            start = end + usize::from(scores_given);
+        }
+        Ok((turns, after_first))
+    }
+
+    /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their
+    /// texts are tokenized as one; where a token would span both, each by itself, unless the tokenizer
+    /// adds a space to the answer: then that token is the answer's first.
+    fn joined(&self, prompt: &str, answer: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+        let model = self.model;
+        let of_prompt = model.tokenize(prompt, true)?;
+        if answer.is_empty() {
+            return Ok((of_prompt, Vec::new()));
+        }
+        let mut whole = model.tokenize(&format!("{prompt}{answer}"), true)?;
+        let alike = whole.iter().zip(&of_prompt);
+        let n_alike = alike.take_while(|(one, other)| one == other).count();
+        let mut of_answer = whole.split_off(n_alike);
+        if n_alike < of_prompt.len() {
+            let alone = model.tokenize(answer, true)?;
+            let bytes = alone.iter().filter_map(|&token| model.token_bytes(token));
+            if bytes.map(|bytes| bytes.len()).sum::<usize>() == answer.len() {
+                (whole, of_answer) = (of_prompt, alone);
+            }
+        }
+        let ends = |token: &u32| model.is_end_of_generation(*token);
+        if let Some(end) = of_answer.iter().position(ends) {
+            of_answer.truncate(end + 1);
+        }
+        Ok((whole, of_answer))
+    }
+
+    /// The window of a prompt, a BOS included, and of the answer: the given one, or one to generate.
+    ///
+    /// The last row of a prompt is scored like that of a text; the row of an answer's last token is
+    /// not.
+    fn window(&self, number: u32, mut tokens: Vec<u32>, answer: Vec<u32>) -> WindowSpec {
+        let n_prompt = tokens.len() as u32;
+        tokens.extend(answer);
+        tokens.resize(tokens.len() + self.source.generate.unwrap_or(0) as usize, 0);
+        let bos = self.model.facts().bos_token;
+        let begins_with_bos = bos.is_some() && tokens.first() == bos.as_ref();
+        let first_scored = match self.source.score {
+            None | Some(ScoreFrom::Answers) => n_prompt.saturating_sub(1),
+            Some(score) => score.first(tokens.len() as u32, begins_with_bos),
+        };
+        let scored_end = tokens.len() as u32 - u32::from(self.source.has_answers());
+        WindowSpec {
+            window: number,
+            tokens,
+            first_scored,
+            n_rows: scored_end.saturating_sub(first_scored),
+        }
+    }
+
+    /// Tokens to leave in a prompt for each answer that it will hold. Read again as text, an answer
+    /// can have a few more tokens than it was generated with, and a template adds some.
+    fn room(&self) -> usize {
+        let generate = self.source.generate.map(|most| most as usize);
+        generate.map_or(0, |most| most + most / 8 + 32)
+    }
+
+    /// The fault of a prompt that is too short or too long: it needs a token to predict and one to
+    /// predict it from, and must fit in a window together with its answer.
+    fn length_fault(&self, n_prompt: usize, n_given: usize) -> Option<String> {
+        let generated = self.source.generate.unwrap_or(0) as usize;
+        let (least, too_few, and_more) = match (generated, n_given) {
+            (0, 0) => (2, "fewer than two tokens", String::new()),
+            (0, n) => (1, "no token", format!(" and an answer of {n}")),
+            (n, _) => (1, "no token", format!(" and {n} generated")),
+        };
+        if n_prompt < least {
+            return Some(format!(
+                "the prompt has {too_few}: leave it out, or use a chat template that adds some"
+            ));
+        }
+        let most = self.source.n_ctx.unwrap_or(MAX_N_CTX) as usize;
+        (n_prompt.saturating_add(generated + n_given) > most).then(|| {
+            format!(
+                "a prompt of {n_prompt} tokens{and_more} does not fit in a window of {most}: raise --n-ctx, or shorten it"
+            )
+        })
+    }
+
+    /// The file and the prompt's place in it, for messages.
+    fn name(&self, line: &PromptLine) -> String {
+        format!("{}: {}", self.source.path.display(), line.place)
+    }
+
+    /// An error about one prompt, in one line with the file and its line.
+    fn fault(&self, line: &PromptLine, what: &str) -> anyhow::Error {
+        anyhow!("{}: {what}", self.name(line))
+    }
+
+    fn refused(&self, line: &PromptLine, error: &TemplateError) -> anyhow::Error {
+        self.fault(line, &format!("the chat template refuses it: {error}"))
+    }
+}
+
+/// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
+/// and true if it was inserted.
+pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
+    let bos = model.facts().bos();
+    let bos = bos.filter(|bos| tokens.first() != Some(bos));
+    tokens.splice(0..0, bos);
+    (tokens, bos.is_some())
+}
+
+/// The messages with these indices, which keep their bytes, as does the list of all; a text stays one.
+fn some_of(
+    content: &PromptContent,
+    messages: &Messages,
+    indices: Range<usize>,
+) -> Result<PromptContent> {
+    let each = messages.each();
+    if matches!(content, PromptContent::Text(_)) || indices == (0..each.len()) {
+        return Ok(content.clone());
+    }
+    let some = Messages::of(each.get(indices).unwrap_or_default());
+    Ok(PromptContent::Messages(some?))
 }

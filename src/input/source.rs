@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::Sampling;
 
-use super::starter::STARTER;
 use super::{ScoreFrom, SpanRule, Windowing};
 
 /// Texts or a file of prompts, and how they become windows.
@@ -34,7 +33,7 @@ impl Source {
         }
     }
 
-    /// Returns true if a model is to answer the prompts.
+    /// Whether a model is to answer the prompts.
     pub fn is_answered(&self) -> bool {
         matches!(self, Self::Prompts(prompts) if prompts.generate.is_some())
     }
@@ -96,10 +95,13 @@ impl NamedText {
 /// The rule for a group's name, for messages.
 pub const GROUP_NAMES: &str = "use 1 to 100 characters, none of them a control character";
 
-/// Returns true if a group can have this name.
+/// Whether a group can have this name.
 pub fn is_group_name(name: &str) -> bool {
     (1..=100).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
+
+/// The name of the prompts that come with `kl`.
+const STARTER: &str = "starter";
 
 /// The prompts to make windows of.
 #[derive(Debug)]
@@ -126,12 +128,12 @@ pub struct PromptSource {
 }
 
 impl PromptSource {
-    /// Returns true if the answers that conversations hold are scored, and nothing else.
+    /// Whether the answers that conversations hold are scored, and nothing else.
     pub fn scores_given_answers(&self) -> bool {
         self.score == Some(ScoreFrom::Answers)
     }
 
-    /// Returns true if windows end with an answer: one that is given, or one that is generated.
+    /// Whether windows end with an answer: one that is given, or one that is generated.
     pub fn has_answers(&self) -> bool {
         self.generate.is_some() || self.scores_given_answers()
     }
@@ -163,9 +165,10 @@ impl PromptPath {
 
 impl From<PathBuf> for PromptPath {
     fn from(path: PathBuf) -> Self {
-        match path.as_os_str() == STARTER {
-            true => Self::Starter,
-            false => Self::File(path),
+        if path.as_os_str() == STARTER {
+            Self::Starter
+        } else {
+            Self::File(path)
         }
     }
 }

@@ -59,168 +59,97 @@ impl FromStr for SpanRule {
     }
 }
 
-/// Markers of published chat templates: the span, its markers, and a text that a template with these
-/// markers has, if that is neither of them.
-const KNOWN: [(&str, &str, &str, &str); 44] = [
+/// Markers of reasoning in published chat templates: `OPEN..CLOSE`. A template has these markers if it
+/// contains one of them, or else the text after ` if `.
+const REASONING_MARKERS: [&str; 16] = [
     // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
-    (REASONING, "<think>", "</think>", ""),
+    "<think>..</think>",
     // Magistral.
-    (REASONING, "[THINK]", "[/THINK]", ""),
+    "[THINK]..[/THINK]",
     // gpt-oss.
-    (REASONING, "<|channel|>analysis", "<|end|>", "<|channel|>"),
+    "<|channel|>analysis..<|end|> if <|channel|>",
     // Gemma 4.
-    (REASONING, "<|channel>thought", "<channel|>", "<|channel>"),
+    "<|channel>thought..<channel|> if <|channel>",
     // Command A Reasoning and R7B.
-    (REASONING, "<|START_THINKING|>", "<|END_THINKING|>", ""),
+    "<|START_THINKING|>..<|END_THINKING|>",
     // Seed-OSS.
-    (REASONING, "<seed:think>", "</seed:think>", ""),
+    "<seed:think>..</seed:think>",
     // EXAONE Deep.
-    (REASONING, "<thought>", "</thought>", ""),
+    "<thought>..</thought>",
     // Apertus.
-    (REASONING, "<|inner_prefix|>", "<|inner_suffix|>", ""),
+    "<|inner_prefix|>..<|inner_suffix|>",
     // Kimi-VL.
-    (REASONING, "◁think▷", "◁/think▷", ""),
+    "◁think▷..◁/think▷",
     // Granite 3.2.
-    (
-        REASONING,
-        "Here is my thought process:",
-        "Here is my response:",
-        "",
-    ),
+    "Here is my thought process:..Here is my response:",
     // Apriel 1.6.
-    (
-        REASONING,
-        "Here are my reasoning steps:",
-        "[BEGIN FINAL RESPONSE]",
-        "",
-    ),
+    "Here are my reasoning steps:..[BEGIN FINAL RESPONSE]",
     // MiniMax M3.
-    (REASONING, "<mm:think>", "</mm:think>", ""),
+    "<mm:think>..</mm:think>",
     // Kimi K3.
-    (
-        REASONING,
-        "<|open|>think<|sep|>",
-        "<|close|>think<|sep|>",
-        "<|close|>",
-    ),
+    "<|open|>think<|sep|>..<|close|>think<|sep|> if <|close|>",
     // Hunyuan 3.
-    (
-        REASONING,
-        "<think:opensource>",
-        "</think:opensource>",
-        ":opensource",
-    ),
+    "<think:opensource>..</think:opensource> if :opensource",
     // Solar Open.
-    (REASONING, "<|think|>", "<|end|>", "<|think|>"),
+    "<|think|>..<|end|> if <|think|>",
     // Muse Glimmer.
-    (REASONING, " to=self<|message|>", "<|eom|>", "to=self"),
+    " to=self<|message|>..<|eom|> if to=self",
+];
+
+/// Markers of calls of tools, in the same form. One without an end marker runs to the answer's end.
+const TOOL_CALL_MARKERS: [&str; 28] = [
     // Hermes, Qwen, GLM, Granite 4.
-    (TOOL_CALL, "<tool_call>", "</tool_call>", ""),
+    "<tool_call>..</tool_call>",
     // Mistral.
-    (TOOL_CALL, "[TOOL_CALLS]", "", ""),
+    "[TOOL_CALLS]..",
     // Llama 3.1.
-    (TOOL_CALL, "<|python_tag|>", "", ""),
+    "<|python_tag|>..",
     // DeepSeek V3 to V3.1, and V3.2.
-    (
-        TOOL_CALL,
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "",
-    ),
-    (
-        TOOL_CALL,
-        "<｜DSML｜function_calls>",
-        "</｜DSML｜function_calls>",
-        "DSML",
-    ),
+    "<｜tool▁calls▁begin｜>..<｜tool▁calls▁end｜>",
+    "<｜DSML｜function_calls>..</｜DSML｜function_calls> if DSML",
     // DeepSeek V4.
-    (
-        TOOL_CALL,
-        "<｜DSML｜tool_calls>",
-        "</｜DSML｜tool_calls>",
-        "DSML",
-    ),
+    "<｜DSML｜tool_calls>..</｜DSML｜tool_calls> if DSML",
     // gpt-oss, which names a tool before the channel or in it.
-    (TOOL_CALL, " to=functions.", "<|call|>", "<|channel|>"),
-    (
-        TOOL_CALL,
-        "<|channel|>commentary to=functions.",
-        "<|call|>",
-        "<|channel|>",
-    ),
+    " to=functions...<|call|> if <|channel|>",
+    "<|channel|>commentary to=functions...<|call|> if <|channel|>",
     // Gemma 4 and FunctionGemma.
-    (TOOL_CALL, "<|tool_call>", "<tool_call|>", ""),
-    (
-        TOOL_CALL,
-        "<start_function_call>",
-        "<end_function_call>",
-        "",
-    ),
+    "<|tool_call>..<tool_call|>",
+    "<start_function_call>..<end_function_call>",
     // Phi-4-mini, and Granite 3, which has no end marker.
-    (TOOL_CALL, "<|tool_call|>", "<|/tool_call|>", ""),
+    "<|tool_call|>..<|/tool_call|>",
     // Command A and R7B.
-    (TOOL_CALL, "<|START_ACTION|>", "<|END_ACTION|>", ""),
+    "<|START_ACTION|>..<|END_ACTION|>",
     // Kimi K2.
-    (
-        TOOL_CALL,
-        "<|tool_calls_section_begin|>",
-        "<|tool_calls_section_end|>",
-        "",
-    ),
+    "<|tool_calls_section_begin|>..<|tool_calls_section_end|>",
     // LFM2.
-    (TOOL_CALL, "<|tool_call_start|>", "<|tool_call_end|>", ""),
+    "<|tool_call_start|>..<|tool_call_end|>",
     // MiniMax M2.
-    (TOOL_CALL, "<minimax:tool_call>", "</minimax:tool_call>", ""),
+    "<minimax:tool_call>..</minimax:tool_call>",
     // Nemotron Nano 2.
-    (TOOL_CALL, "<TOOLCALL>", "</TOOLCALL>", ""),
+    "<TOOLCALL>..</TOOLCALL>",
     // Apertus.
-    (TOOL_CALL, "<|tools_prefix|>", "<|tools_suffix|>", ""),
+    "<|tools_prefix|>..<|tools_suffix|>",
     // OLMo 3.
-    (TOOL_CALL, "<function_calls>", "</function_calls>", ""),
+    "<function_calls>..</function_calls>",
     // Jamba.
-    (TOOL_CALL, "<tool_calls>", "</tool_calls>", ""),
+    "<tool_calls>..</tool_calls>",
     // Functionary 3.1, and others that are shown this form.
-    (TOOL_CALL, "<function=", "</function>", ""),
+    "<function=..</function>",
     // MiniCPM5.
-    (TOOL_CALL, "<function name=", "</function>", ""),
+    "<function name=..</function>",
     // Seed-OSS.
-    (TOOL_CALL, "<seed:tool_call>", "</seed:tool_call>", ""),
+    "<seed:tool_call>..</seed:tool_call>",
     // GigaChat 3 and 3.1.
-    (
-        TOOL_CALL,
-        "function call<|role_sep|>",
-        "<|message_sep|>",
-        "<|role_sep|>",
-    ),
-    (
-        TOOL_CALL,
-        "<|function_call|>",
-        "<|message_sep|>",
-        "<|function_call|>",
-    ),
+    "function call<|role_sep|>..<|message_sep|> if <|role_sep|>",
+    "<|function_call|>..<|message_sep|> if <|function_call|>",
     // Solar Open.
-    (TOOL_CALL, "<|tool_calls|>", "<|calls|>", ""),
+    "<|tool_calls|>..<|calls|>",
     // Kimi K3.
-    (
-        TOOL_CALL,
-        "<|open|>tools<|sep|>",
-        "<|close|>tools<|sep|>",
-        "<|close|>",
-    ),
+    "<|open|>tools<|sep|>..<|close|>tools<|sep|> if <|close|>",
     // Hunyuan 3.
-    (
-        TOOL_CALL,
-        "<tool_calls:opensource>",
-        "</tool_calls:opensource>",
-        ":opensource",
-    ),
+    "<tool_calls:opensource>..</tool_calls:opensource> if :opensource",
     // Muse Glimmer.
-    (
-        TOOL_CALL,
-        "<atem:function_calls>",
-        "</atem:function_calls>",
-        "",
-    ),
+    "<atem:function_calls>..</atem:function_calls>",
 ];
 
 /// The spans that answers can have.
@@ -235,39 +164,39 @@ impl Spans {
     /// The spans of answers in a chat template, given by its source, if there is one: those whose
     /// markers it has. `given` are the user's, which come before others that begin at the same byte.
     pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
-        let has = |text: &&str| template.is_some_and(|template| template.contains(text));
-        let known = KNOWN.iter().filter(|(_, open, close, sign)| {
-            let signs = match sign.is_empty() {
-                true => [*open, *close],
-                false => [*sign; 2],
-            };
-            signs.iter().any(|sign| !sign.is_empty() && has(sign))
-        });
-        let rule = |&(name, open, close, _): &(&str, &str, &str, &str)| SpanRule {
-            name: name.to_owned(),
-            open: open.to_owned(),
-            close: close.to_owned(),
+        let has = |sign: &&str| {
+            !sign.is_empty() && template.is_some_and(|template| template.contains(sign))
         };
-        let known: Vec<SpanRule> = known.map(rule).collect();
-        let mut names: Vec<&str> = vec![PROMPT, ANSWER];
-        let is_known = |name: &&str| known.iter().any(|rule| rule.name == *name);
-        names.extend([REASONING, TOOL_CALL].iter().filter(|name| is_known(name)));
-        names.push(CODE);
-        for rule in given {
-            if !names.contains(&&*rule.name) {
-                names.push(&rule.name);
+        let of_template = |name: &'static str, markers| {
+            let used = known(markers).filter(move |(.., signs)| signs.iter().any(has));
+            used.map(move |(open, close, _)| SpanRule {
+                name: name.to_owned(),
+                open: open.to_owned(),
+                close: close.to_owned(),
+            })
+        };
+        let mut rules = given.to_vec();
+        rules.extend(of_template(REASONING, &REASONING_MARKERS));
+        rules.extend(of_template(TOOL_CALL, &TOOL_CALL_MARKERS));
+        let (given, known) = rules.split_at(given.len());
+        let mut names = vec![PROMPT, ANSWER];
+        let found = known.iter().map(|rule| &*rule.name).chain([CODE]);
+        for name in found.chain(given.iter().map(|rule| &*rule.name)) {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
         let index = |name: &str| {
             let index = names.iter().position(|other| *other == name);
             index.map_or(ANSWER_INDEX, |index| index as u32)
         };
-        let rules = given.iter().chain(&known);
-        let rules = rules.map(|rule| (rule.clone(), index(&rule.name)));
         Self {
-            rules: rules.collect(),
             code: index(CODE),
-            names: names.into_iter().map(str::to_owned).collect(),
+            rules: rules
+                .iter()
+                .map(|rule| (rule.clone(), index(&rule.name)))
+                .collect(),
+            names: names.iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
@@ -347,28 +276,43 @@ impl Spans {
     }
 }
 
+/// The opening and the closing marker of each of these rules, and the texts of which a template with
+/// these markers has one.
+fn known(
+    rules: &'static [&'static str],
+) -> impl Iterator<Item = (&'static str, &'static str, [&'static str; 2])> {
+    rules.iter().filter_map(|rule| {
+        let (markers, sign) = rule.split_once(" if ").unwrap_or((rule, ""));
+        let (open, close) = markers.rsplit_once("..")?;
+        let signs = if sign.is_empty() {
+            [open, close]
+        } else {
+            [sign; 2]
+        };
+        Some((open, close, signs))
+    })
+}
+
 /// The position of the first known opening marker of reasoning in a text.
 pub fn opening_in(text: &str) -> Option<usize> {
-    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
-    known.filter_map(|(_, open, ..)| text.find(open)).min()
+    known(&REASONING_MARKERS)
+        .filter_map(|(open, ..)| text.find(open))
+        .min()
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
 pub fn reasoning_of(text: &str) -> Option<&str> {
-    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
-    let mut found = known.filter_map(|(_, open, close, _)| {
+    known(&REASONING_MARKERS).find_map(|(open, close, _)| {
         let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
         Some(reasoning)
-    });
-    found.next()
+    })
 }
 
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
-    let known = KNOWN.iter().filter(|(name, ..)| *name == REASONING);
     let trimmed = text.trim_end();
-    let mut found = known.filter_map(|(_, open, ..)| trimmed.strip_suffix(open));
-    text.get(found.next()?.len()..)
+    let start = known(&REASONING_MARKERS).find_map(|(open, ..)| trimmed.strip_suffix(open))?;
+    text.get(start.len()..)
 }
 
 /// The end of a span whose text starts at `from`: after its closing marker, or the answer's end.

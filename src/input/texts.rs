@@ -1,12 +1,115 @@
-//! Texts become windows: the tokenizer turns each into tokens, which are cut.
+//! Texts become windows: they are read from files or standard input, the tokenizer turns each into
+//! tokens, and these are cut.
 
-use anyhow::{Result, bail};
-use kl_formats::{Groups, TextIdentity, hex};
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kl_formats::{Found, Groups, TextIdentity, hex, map};
 use sha2::{Digest, Sha256};
 
-use super::text::Text;
-use super::{NamedText, Plan, PreparedInput, TextSource, Windowing};
+use super::{NamedText, Plan, Planned, PreparedInput, TextSource, Windowing};
 use crate::engine::Model;
+use crate::report::Warning;
+
+/// llama.cpp counts a text's bytes in 31 bits.
+const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+
+/// A text that was read, and what identifies it; `identity.n_tokens` is not known yet.
+pub struct Text {
+    pub text: String,
+    pub identity: TextIdentity,
+}
+
+/// Reads a text whose every character is tokenized. Warns also of what editors on Windows add.
+pub fn read_to_tokenize(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
+    let text = read(path, warnings)?;
+    let name = || path.display().to_string();
+    if text.text.starts_with('\u{feff}') {
+        warnings.push(Warning::ByteOrderMark(name()));
+    }
+    let n = text.text.matches("\r\n").count();
+    if n > 0 {
+        warnings.push(Warning::Crlf { name: name(), n });
+    }
+    Ok(text)
+}
+
+/// Reads a text from a file, or from standard input for `-`. Warns of bytes that are not UTF-8, which
+/// become U+FFFD.
+pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
+    let shown = path.display();
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        let read = io::stdin().read_to_end(&mut bytes);
+        read.context("standard input: cannot be read")?;
+        bytes
+    } else {
+        read_file(path)?
+    };
+    if bytes.is_empty() {
+        bail!("{shown}: is empty: there is nothing to tokenize");
+    }
+    if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
+        bail!("{shown}: not a text: {}", instead(path, first));
+    }
+    if bytes.starts_with(map::MAGIC.as_bytes()) {
+        bail!("{shown}: not a text: {}", Found::Map);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let identity = identity_of(name, &bytes);
+    let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+        let bytes = error.as_bytes();
+        let chunks = bytes.utf8_chunks();
+        warnings.push(Warning::NotUtf8 {
+            name: shown.to_string(),
+            n: chunks.map(|chunk| chunk.invalid().len()).sum(),
+            first: error.utf8_error().valid_up_to(),
+        });
+        String::from_utf8_lossy(bytes).into_owned()
+    });
+    Ok(Text { text, identity })
+}
+
+/// The identity of a text with this name, not tokenized yet.
+pub fn identity_of(name: impl Into<String>, bytes: &[u8]) -> TextIdentity {
+    let mut identity = TextIdentity::named(name);
+    identity.bytes = Some(bytes.len() as u64);
+    identity.sha256 = Some(hex(&Sha256::digest(bytes)));
+    identity
+}
+
+/// Reads a file, unless it is a folder or too long.
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    if path.is_dir() {
+        bail!("{shown}: is a folder: name a file in it");
+    }
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
+        bail!("{shown}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it");
+    }
+    fs::read(path).with_context(|| format!("{shown}: cannot be read"))
+}
+
+/// Names what a file holds in place of a text, and says what to do; `first` is its first byte that
+/// no text has.
+fn instead(path: &Path, first: usize) -> String {
+    let found = Found::look(path);
+    match found {
+        Found::Model => "it is a model; give it to -m".to_owned(),
+        Found::Sidecar => format!("{found}; kl report {} shows it", path.display()),
+        Found::Reference(_) | Found::Unpacked => {
+            "it is a reference, which holds its own text; give it to -r".to_owned()
+        }
+        Found::Gzip => "it is gzip; unpack it with gunzip".to_owned(),
+        Found::Packed(_) | Found::Zip => format!("{found}; unpack it"),
+        Found::Parquet | Found::Pdf => format!("{found}; save what it holds as plain text"),
+        _ => format!(
+            "byte {first} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all"
+        ),
+    }
+}
 
 /// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
 /// texts. Each starts with an inserted BOS, where the model wants one. The windows are as many as the
@@ -16,7 +119,7 @@ pub(super) fn in_windows<M: Model>(
     texts: Vec<Text>,
     model: &M,
     max_rows: Option<u64>,
-) -> Result<PreparedInput> {
+) -> Result<Planned> {
     let (windowing, bos) = (&source.windowing, model.facts().bos());
     check_stride(windowing, bos)?;
     let mut all = Plan::default();
@@ -42,11 +145,11 @@ pub(super) fn in_windows<M: Model>(
     if !has_groups {
         identities.clear();
     }
-    Ok(PreparedInput {
+    Ok(Planned(PreparedInput {
         texts: identities,
         groups: has_groups.then(|| Groups::of_each(groups)),
         ..PreparedInput::of_text(plan, windowing, bos, text)
-    })
+    }))
 }
 
 /// Cuts the only text as llama-perplexity does, with one BOS before all of it: whole windows whose first
@@ -55,7 +158,7 @@ pub(super) fn in_chunks<M: Model>(
     source: &TextSource,
     texts: Vec<Text>,
     model: &M,
-) -> Result<PreparedInput> {
+) -> Result<Planned> {
     let (windowing, bos) = (&source.windowing, model.facts().bos());
     let Some((named, text)) = source.texts.iter().zip(texts).next() else {
         bail!("there is no text to cut into chunks");
@@ -74,11 +177,11 @@ pub(super) fn in_chunks<M: Model>(
     let n_whole = plan.windows.len() * windowing.n_ctx as usize;
     let n_left_out = stream.len().saturating_sub(n_whole) as u64;
     stream.truncate(n_whole);
-    Ok(PreparedInput {
+    Ok(Planned(PreparedInput {
         text_tokens: stream,
         n_left_out,
         ..PreparedInput::of_text(plan, windowing, bos, identity)
-    })
+    }))
 }
 
 /// Tokenizes a text, and completes what identifies it.
@@ -143,129 +246,4 @@ pub(super) fn identity<'t>(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use crate::engine::{Engine as _, FakeEngine, ModelOptions};
-    use crate::input::{NamedText, ScoreFrom, Windowing};
-
-    fn source(folder: &tempfile::TempDir, windowing: Windowing) -> TextSource {
-        let texts = [("wiki", "a", 20), ("code", "b", 5), ("wiki", "c", 9)];
-        let texts = texts.map(|(group, name, n_tokens)| {
-            let path = folder.path().join(name);
-            fs::write(&path, name.repeat(n_tokens)).unwrap();
-            let group = Some(group.to_owned());
-            NamedText { group, path }
-        });
-        TextSource {
-            texts: texts.into(),
-            windowing,
-            parse_special: false,
-        }
-    }
-
-    fn prepare(source: &TextSource, max_rows: Option<u64>) -> PreparedInput {
-        let path = &source.texts[0].path;
-        let engine = FakeEngine::default();
-        let model = engine.load(path, &ModelOptions::default()).unwrap();
-        let texts = source.texts.iter();
-        let texts =
-            texts.map(|named| crate::input::text::read(&named.path, &mut Vec::new()).unwrap());
-        in_windows(source, texts.collect(), &model, max_rows).unwrap()
-    }
-
-    const WINDOWING: Windowing = Windowing {
-        n_ctx: 8,
-        stride: None,
-        score: ScoreFrom::Text,
-        max_windows: None,
-    };
-
-    /// Each window's number, the one text that its tokens come from, and how many there are.
-    fn windows(input: &PreparedInput) -> Vec<(u32, char, usize)> {
-        let windows = input.plan.windows.iter().map(|window| {
-            let letter = window.tokens[1];
-            assert!(window.tokens[1..].iter().all(|&token| token == letter));
-            let letter = char::from_u32(letter).unwrap();
-            (window.window, letter, window.tokens.len() - 1)
-        });
-        windows.collect()
-    }
-
-    #[test]
-    fn no_window_holds_parts_of_two_texts() {
-        let folder = tempfile::tempdir().unwrap();
-        let input = prepare(&source(&folder, WINDOWING), None);
-        let expected = [
-            (0, 'a', 7),
-            (1, 'a', 7),
-            (2, 'a', 6),
-            (3, 'b', 5),
-            (4, 'c', 7),
-            (5, 'c', 2),
-        ];
-        assert_eq!(windows(&input), expected);
-        let groups = input.groups.unwrap();
-        assert_eq!(groups.names(), ["wiki", "code"]);
-        assert_eq!(groups.window_groups(), [(0, 3), (1, 1), (0, 2)]);
-    }
-
-    #[test]
-    fn limits_are_of_each_text_and_a_stride_too() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = Windowing {
-            max_windows: Some(1),
-            ..WINDOWING
-        };
-        let input = prepare(&source(&folder, first), None);
-        assert_eq!(windows(&input), [(0, 'a', 7), (1, 'b', 5), (2, 'c', 7)]);
-        let overlapping = Windowing {
-            stride: Some(4),
-            score: ScoreFrom::New,
-            ..WINDOWING
-        };
-        let input = prepare(&source(&folder, overlapping), None);
-        // The first window of each text is scored from its start: nothing has scored it before.
-        let from_the_start = input.plan.windows.iter().filter(|w| w.first_scored == 0);
-        assert_eq!(
-            from_the_start.map(|w| w.window).collect::<Vec<_>>(),
-            [0, 5, 6]
-        );
-        let n_scored: u64 = input.plan.windows.iter().map(|w| u64::from(w.n_rows)).sum();
-        assert!(n_scored >= 34, "{n_scored}");
-    }
-
-    #[test]
-    fn a_sample_is_of_all_texts_and_windows_keep_their_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        let all = prepare(&source(&folder, WINDOWING), None);
-        let some = prepare(&source(&folder, WINDOWING), Some(20));
-        assert!(some.plan.seed.is_some());
-        assert_eq!(some.groups, all.groups);
-        for window in windows(&some) {
-            assert!(windows(&all).contains(&window), "{window:?}");
-        }
-    }
-
-    #[test]
-    fn texts_are_identified_together() {
-        let folder = tempfile::tempdir().unwrap();
-        let input = prepare(&source(&folder, WINDOWING), None);
-        assert_eq!(input.text.name.as_deref(), Some("wiki=a, code=b, wiki=c"));
-        assert_eq!(
-            (input.text.bytes, input.text.n_tokens),
-            (Some(34), Some(34))
-        );
-        let hash = |bytes: &str| hex(&Sha256::digest(bytes));
-        let lines = format!(
-            "{}  wiki\n{}  code\n{}  wiki\n",
-            hash(&"a".repeat(20)),
-            hash(&"b".repeat(5)),
-            hash(&"c".repeat(9))
-        );
-        assert_eq!(input.text.sha256, Some(hash(&lines)));
-        let n_tokens = input.texts.iter().map(|text| text.n_tokens);
-        assert_eq!(n_tokens.collect::<Vec<_>>(), [20, 5, 9].map(Some));
-    }
-}
+mod tests;

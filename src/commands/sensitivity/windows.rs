@@ -99,12 +99,7 @@ impl<'s> Opened<'s> {
             Self::File(reference) => {
                 let about = reference.about().clone();
                 let facts = model.facts();
-                let entries = Entries {
-                    path: &facts.path,
-                    n_vocab: facts.n_vocab,
-                    tokenizer: facts.tokenizer.as_ref(),
-                    n_used: Some(facts.n_used_vocab),
-                };
+                let entries = Entries::of(facts);
                 check_vocabulary(&about, &entries, Vocabulary::Same, watch)?;
                 check_models(about.model.as_ref(), &facts.identity, watch);
                 let windows = read_windows(&reference, watch)?;

@@ -90,37 +90,6 @@ impl Both {
     }
 }
 
-/// The change that each evaluation makes to the settings.
-type Change = fn(&mut EvaluateSettings);
-
-#[test]
-fn every_evaluation_gives_the_records_that_stored_rows_give() {
-    let both = Both::new();
-    let changes: [Change; 8] = [
-        |_| (),
-        |settings| settings.run.n_batch = Some(1),
-        |settings| settings.run.n_batch = Some(7),
-        |settings| settings.run.n_batch = Some(64),
-        |settings| settings.run.contexts = Some(2),
-        |settings| settings.run.max_rows = Some(100),
-        |settings| settings.results.part = Some("1/3".parse().unwrap()),
-        |settings| settings.until = Some(0.2),
-    ];
-    for (i, change) in changes.into_iter().enumerate() {
-        assert_eq!(
-            both.records("hidden", change),
-            both.records("ref", change),
-            "{i}"
-        );
-    }
-    // The text's `model` is the writer's own: exactly 0.
-    let report = both.evaluate("hidden", |settings| {
-        settings.models = vec![both.folder.path("copy")];
-    });
-    assert_eq!(mean(&report, 0), 0.0);
-    assert_eq!(report.models[0].summary.kld.as_ref().unwrap().max, 0.0);
-}
-
 #[test]
 fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
     let both = Both::new();
@@ -211,77 +180,6 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
     let settings = wrong.convert_settings("hidden", "out", target);
     assert!(convert(&settings, &wrong.engine, &()).is_err());
     assert!(!wrong.folder.path("out").exists());
-}
-
-#[test]
-fn conversions_are_those_of_the_stored_rows() {
-    let both = Both::new();
-    let folder = &both.folder;
-    for (kind, encoding) in [
-        (Kind::Kl, Some(Encoding::F32)),
-        (Kind::Kl, Some(Encoding::U16)),
-        (Kind::KlPy, None),
-        (Kind::LlamaCpp, None),
-    ] {
-        let target = target(kind, encoding);
-        if encoding == Some(Encoding::F32) {
-            // The stored rows are what that would make.
-            let settings = both.convert_settings("hidden", "from_hidden", target);
-            convert(&settings, &both.engine, &()).unwrap();
-            assert!(folder.bytes("from_hidden") == folder.bytes("ref"));
-            continue;
-        }
-        for input in ["hidden", "ref"] {
-            let settings = both.convert_settings(input, &format!("from_{input}"), target);
-            convert(&settings, &both.engine, &()).unwrap();
-        }
-        assert!(
-            folder.bytes("from_hidden") == folder.bytes("from_ref"),
-            "{kind} {encoding:?}"
-        );
-    }
-    for (input, encoding, what) in [
-        ("ref", Encoding::Hidden, "only a run of the model can write"),
-        ("hidden", Encoding::Hidden, "copy it"),
-    ] {
-        let settings = both.convert_settings(input, "no", target(Kind::Kl, Some(encoding)));
-        let error = convert(&settings, &both.engine, &())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(what) && !error.contains('\n'), "{error}");
-        assert!(!folder.path("no").exists());
-    }
-}
-
-#[test]
-fn files_compare_as_those_of_the_stored_rows() {
-    let both = Both::new();
-    let folder = &both.folder;
-    let mut settings = folder.write_settings("other");
-    settings.model = folder.path("q4");
-    write(&settings, &both.engine, &()).unwrap();
-    let records = |reference: &str, other: &str| {
-        let settings = CompareSettings {
-            reference: folder.path(reference),
-            others: vec![folder.path(other)],
-            max_rows: None,
-            vocabulary: Vocabulary::Same,
-            threads: 1,
-            results: ResultSettings {
-                sidecar: Sidecar::At(folder.path("rows.kls")),
-                existing: Existing::Replace,
-                ..results()
-            },
-        };
-        let report = compare(&settings, &both.engine, &()).unwrap();
-        assert_eq!(report.failed.len(), 0, "{:?}", report.failed);
-        (folder.records("rows.kls"), mean(&report, 0))
-    };
-    assert_eq!(records("hidden", "other"), records("ref", "other"));
-    assert_eq!(records("other", "hidden"), records("other", "ref"));
-    for (reference, other) in [("hidden", "hidden"), ("hidden", "ref"), ("ref", "hidden")] {
-        assert_eq!(records(reference, other).1, 0.0);
-    }
 }
 
 #[test]

@@ -53,11 +53,6 @@ impl Folder {
     fn recipe(&self, settings: &RecipeSettings) -> RecipeReport {
         recipe(settings, &FakeEngine::default(), &()).unwrap()
     }
-
-    fn no_recipe(&self, settings: &RecipeSettings) -> String {
-        let refused = recipe(settings, &FakeEngine::default(), &());
-        one_line(&refused.unwrap_err())
-    }
 }
 
 #[test]
@@ -135,79 +130,4 @@ fn a_measurement_that_misses_the_goal_is_a_warning() {
         assert_eq!(kinds.contains(&"missed_kld"), is_missed, "{kinds:?}");
         assert!(!kinds.contains(&"prediction_off") && !kinds.contains(&"few_windows"));
     }
-}
-
-#[test]
-fn the_maps_own_text_is_a_warning() {
-    let folder = Folder::with_map();
-    let mut settings = folder.recipe_settings(Goal::Bpw(4.5));
-    for (text, n) in [("other", 0), ("text", 1)] {
-        settings.original = Some(folder.original(text));
-        let warnings = folder.recipe(&settings).warnings;
-        let own = warnings.iter().filter(|of| of.kind() == "text_of_map");
-        assert_eq!(own.count(), n, "{text}");
-    }
-}
-
-#[test]
-fn what_does_not_fit_the_map_is_refused() {
-    let folder = Folder::with_map();
-    let size = folder
-        .recipe(&folder.recipe_settings(Goal::Bpw(16.5)))
-        .size_bytes;
-    assert!(
-        folder
-            .recipe(&folder.recipe_settings(Goal::Size(size)))
-            .kld
-            .predicted
-            .value
-            == 0.0
-    );
-    let small = folder.no_recipe(&folder.recipe_settings(Goal::Size(1000)));
-    assert!(
-        small.contains("map: no mixture") && small.contains("the smallest file has"),
-        "{small}"
-    );
-
-    let mut settings = folder.recipe_settings(Goal::Bpw(4.5));
-    settings.types = vec!["tq1_0".parse().unwrap()];
-    let unknown = folder.no_recipe(&settings);
-    assert!(
-        unknown.contains("--types tq1_0") && unknown.contains("q4_K"),
-        "{unknown}"
-    );
-
-    settings.types.clear();
-    settings.imatrix = Some(folder.path("text"));
-    let imatrix = folder.no_recipe(&settings);
-    assert!(
-        imatrix.contains("made without an importance matrix"),
-        "{imatrix}"
-    );
-
-    settings.imatrix = None;
-    settings.original = Some(folder.original("other"));
-    settings.original.as_mut().unwrap().path = folder.path("q4");
-    let other = folder.no_recipe(&settings);
-    assert!(other.contains("was made of another model"), "{other}");
-
-    settings.original = None;
-    settings.map = folder.path("text");
-    settings.output = Some(folder.path("types"));
-    let not_a_map = folder.no_recipe(&settings);
-    assert!(not_a_map.contains("text: not a map"), "{not_a_map}");
-    assert!(!folder.path("types").exists() && !folder.path("types.partial").exists());
-}
-
-#[test]
-fn a_map_cut_off_is_used_as_far_as_it_goes() {
-    let folder = Folder::with_map();
-    let bytes = folder.bytes("map");
-    let half = &bytes[..bytes.len() * 2 / 3];
-    fs::write(folder.path("map"), half).unwrap();
-    let report = folder.recipe(&folder.recipe_settings(Goal::Bpw(5.0)));
-    let kinds: Vec<&str> = report.warnings.iter().map(|of| of.kind()).collect();
-    assert!(kinds.contains(&"map_cut_off"), "{kinds:?}");
-    assert!(report.bpw <= 5.0);
-    assert_eq!(folder.bytes("map"), half);
 }

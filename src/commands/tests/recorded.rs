@@ -2,31 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::{Reference, SidecarReader, TokenRecord, TokenTexts};
+use kl_formats::{SidecarReader, TokenTexts};
 
 use super::*;
 
 impl Folder {
-    /// Settings for a reference of two texts, one of which has lines.
-    fn grouped_settings(&self, name: &str) -> WriteSettings {
-        fs::write(self.path("lines"), "one line\nand another\n".repeat(9)).unwrap();
-        let texts = [("prose", "text"), ("lines", "lines")].map(|(group, name)| NamedText {
-            group: Some(group.to_owned()),
-            path: self.path(name),
-        });
-        let Source::Texts(text) = self.write_settings(name).input else {
-            panic!("a text");
-        };
-        WriteSettings {
-            input: Source::Texts(TextSource {
-                texts: texts.into(),
-                windowing: text.windowing,
-                parse_special: false,
-            }),
-            ..self.write_settings(name)
-        }
-    }
-
     /// Settings for comparing the rows of another reference with those of `ref`.
     pub(super) fn compare_settings(&self, other: &str, sidecar: &str) -> CompareSettings {
         CompareSettings {
@@ -49,28 +29,6 @@ impl Folder {
         assert!(report.failed.is_empty());
         SidecarReader::open(&self.path(name)).unwrap()
     }
-}
-
-#[test]
-fn a_record_holds_its_windows_group_and_whether_its_token_is_special() {
-    let folder = Folder::new();
-    write(&folder.grouped_settings("ref"), &FakeEngine::default(), &()).unwrap();
-    let reference = Reference::open(&folder.path("ref")).unwrap();
-    let groups = reference.about().groups.clone().unwrap();
-    assert_eq!(groups.names(), ["prose", "lines"]);
-    let sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
-    assert_eq!(sidecar.header().groups, groups.names());
-    let records = sidecar.read_all().unwrap();
-    for record in &records {
-        assert_eq!(record.group, groups.of_window(record.window));
-        let is_line_feed = record.next_token() == Some(u32::from(b'\n'));
-        assert_eq!(record.is_special(), is_line_feed);
-        assert!(!record.is_excluded());
-    }
-    for group in [0, 1] {
-        assert!(records.iter().any(|record| record.group == group));
-    }
-    assert!(records.iter().any(TokenRecord::is_special));
 }
 
 #[test]
@@ -99,31 +57,6 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     .unwrap();
     let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     assert_eq!(rows.texts().unwrap(), TokenTexts::default());
-}
-
-#[test]
-fn compared_rows_are_of_the_references_groups() {
-    let folder = Folder::new();
-    write(&folder.grouped_settings("ref"), &FakeEngine::default(), &()).unwrap();
-    let settings = WriteSettings {
-        model: folder.path("q4"),
-        ..folder.grouped_settings("other")
-    };
-    write(&settings, &FakeEngine::default(), &()).unwrap();
-    compare(
-        &folder.compare_settings("other", "rows.kls"),
-        &FakeEngine::default(),
-        &(),
-    )
-    .unwrap();
-    let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
-    let whole = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
-    assert_eq!(rows.header().groups, whole.header().groups);
-    let groups = |sidecar: SidecarReader| -> Vec<u32> {
-        let records = sidecar.read_all().unwrap();
-        records.iter().map(|record| record.group).collect()
-    };
-    assert_eq!(groups(rows), groups(whole));
 }
 
 #[test]

@@ -200,30 +200,6 @@ fn an_interrupted_map_keeps_its_cells() {
 }
 
 #[test]
-fn parts_measure_what_one_run_measures() {
-    let folder = Folder::new();
-    folder.map(&folder.map_settings("whole"));
-    let whole = folder.read("whole");
-    let mut cells = Vec::new();
-    for index in 0..3 {
-        let name = format!("part.{index}");
-        let mut settings = folder.map_settings(&name);
-        settings.part = Some(format!("{index}/3").parse().unwrap());
-        assert!(folder.map(&settings).sensitivity.is_none());
-        let part = folder.read(&name);
-        assert_eq!(part.header.of_whole(), whole.header);
-        cells.extend(part.cells);
-    }
-    for cell in &whole.cells {
-        let found: Vec<&Cell> = cells.iter().filter(|other| *other == cell).collect();
-        // The control and the whole are measured by each.
-        let expected = [1, 3].contains(&found.len());
-        assert!(expected, "{:?}: {}", cell.exchanged, found.len());
-    }
-    assert_eq!(cells.len(), whole.cells.len() + 2 * 2);
-}
-
-#[test]
 fn an_exact_reference_gives_the_rows() {
     let folder = Folder::new();
     folder.write("ref");
@@ -245,33 +221,6 @@ fn an_exact_reference_gives_the_rows() {
     settings.source = SensitivitySource::Reference(folder.path("rounded"));
     let refused = folder.refused(&settings);
     assert!(refused.contains("--encoding f32 or hidden"), "{refused}");
-}
-
-#[test]
-fn what_cannot_be_measured_is_refused_in_one_line() {
-    let folder = Folder::new();
-    for (change, expected) in [
-        (
-            &(|of: &mut SensitivitySettings| of.types = vec![kind("iq2_xxs")])
-                as &dyn Fn(&mut SensitivitySettings),
-            "needs an importance matrix",
-        ),
-        (&|of| of.types = vec![kind("f16")], "--types: f16"),
-        (&|of| of.measured_type = Some(kind("q8_K")), "--type: q8_K"),
-        (
-            &|of| of.tensors = Some(regex::Regex::new("none").unwrap()),
-            "--tensors 'none' matches no tensor",
-        ),
-        (&|of| of.max_tokens = 9, "at least two windows"),
-        (&|of| of.model = folder.path("missing"), "missing"),
-        (&|of| of.output = folder.path(""), "is a folder"),
-    ] {
-        let mut settings = folder.map_settings("map");
-        change(&mut settings);
-        let refused = folder.refused(&settings);
-        assert!(refused.contains(expected), "{refused}");
-        assert!(!folder.path("map").exists() && !folder.path("map.partial").exists());
-    }
 }
 
 #[test]

@@ -5,8 +5,6 @@ use std::io::Read as _;
 use kl_formats::{Float, Header, Kind, NativeReader, ReadBlocks as _, Reference, Rows, States};
 
 use super::*;
-use crate::commands::merge;
-use crate::commands::settings::MergeSettings;
 use crate::engine::{Engine as _, FakeStates};
 
 impl Folder {
@@ -184,21 +182,6 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
 }
 
 #[test]
-fn an_evaluation_is_that_against_f32() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let expected = folder.evaluate(&["copy", "q4"]);
-    fs::remove_file(folder.path("ref")).unwrap();
-    for settings in [folder.states_settings("ref", Encoding::Hidden)] {
-        write(&settings, &FakeEngine::default(), &()).unwrap();
-        let found = folder.evaluate(&["copy", "q4"]);
-        assert_eq!(mean(&found, 0), 0.0);
-        assert_eq!(mean(&found, 1), mean(&expected, 1));
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
 fn the_file_holds_some_rows_of_the_model_itself() {
     let folder = Folder::new();
     folder.write("ref");
@@ -316,40 +299,4 @@ fn every_run_lists_the_sizes_of_all_encodings() {
     settings.existing = Existing::Replace;
     write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
     assert!(!lines.of("sizes").contains("hidden"));
-}
-
-#[test]
-fn parts_of_hidden_states_make_the_bytes_of_one_run() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    for max_rows in [None, Some(300)] {
-        let settings = |name: &str, part| {
-            let mut settings = folder.states_settings(name, Encoding::Hidden);
-            // A trial of several windows, whose first are not those of every part.
-            if let Source::Texts(text) = &mut settings.input {
-                text.windowing.n_ctx = 24;
-            }
-            settings.run.max_rows = max_rows;
-            settings.existing = Existing::Replace;
-            settings.part = part;
-            settings
-        };
-        write(&settings("whole", None), &engine, &()).unwrap();
-        let parts = (0..3).map(|index| {
-            let name = format!("part{index}");
-            let part = format!("{index}/3").parse().unwrap();
-            write(&settings(&name, Some(part)), &engine, &()).unwrap();
-            folder.path(&name)
-        });
-        let settings = MergeSettings {
-            output: folder.path("joined"),
-            parts: parts.collect(),
-            existing: Existing::Replace,
-        };
-        merge(&settings, &()).unwrap();
-        assert!(
-            folder.bytes("joined") == folder.bytes("whole"),
-            "{max_rows:?}"
-        );
-    }
 }

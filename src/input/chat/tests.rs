@@ -29,8 +29,7 @@ fn template(source: &str) -> ChatTemplate {
 fn chat<'t>(template: &'t ChatTemplate, messages: &str) -> (Chat<'t>, Vec<Role>) {
     let messages: Messages = serde_json::from_str(messages).unwrap();
     let roles = messages.roles();
-    let content = PromptContent::Messages(messages);
-    let chat = Chat::new(template, &content, &Variables::default()).unwrap();
+    let chat = Chat::new(template, &messages, &Variables::default()).unwrap();
     (chat, roles)
 }
 

@@ -5,20 +5,22 @@
 //! blocks are trimmed, undefined values are empty, and values print as in Python (`python`). A
 //! template comes with a model from anywhere, so its steps and its output are limited.
 
-mod arguments;
-mod parts;
+mod messages;
 mod python;
-mod values;
 
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::{Arc, Mutex};
 
-use kl_formats::hex;
+use kl_formats::{Variables, hex};
+pub use messages::with_reasoning;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Object;
 use minijinja::{Environment, Error, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use sha2::{Digest, Sha256};
-pub use values::Given;
-use values::Values;
+
+use crate::lock::locked;
 
 /// The most steps that a template may take for one prompt, about a second's worth. Published
 /// templates take a few hundred per message.
@@ -83,7 +85,7 @@ impl ChatTemplate {
         // jinja2 normalises line ends as well.
         let lines = source.replace("\r\n", "\n");
         environment.add_template_owned(NAME, without_generation_blocks(&lines))?;
-        let mut template = Self {
+        let template = Self {
             environment,
             sha256: hex(&Sha256::digest(source)),
             takes_parts_only: false,
@@ -97,14 +99,17 @@ impl ChatTemplate {
             text.ok()
         };
         let takes_parts_only =
-            parts::takes_parts_only(|messages| render(messages, &Given::default()));
-        let called = Value::from(template.messages(arguments::PROBED_MESSAGES)?);
-        let variables = serde_json::from_str(arguments::PROBED_VARIABLES);
+            messages::takes_parts_only(|messages| render(messages, &Given::default()));
+        let variables = serde_json::from_str(messages::PROBED_VARIABLES);
         let given = Given::new(&variables.unwrap_or_default())?;
-        let called = render(called, &given);
-        template.takes_objects = called.is_some_and(|text| arguments::are_objects_in(&text));
-        template.takes_parts_only = takes_parts_only;
-        Ok(template)
+        let called = Value::from(template.messages(messages::PROBED_MESSAGES)?);
+        let takes_objects =
+            render(called, &given).is_some_and(|text| messages::are_objects_in(&text));
+        Ok(Self {
+            takes_parts_only,
+            takes_objects,
+            ..template
+        })
     }
 
     /// The messages of a JSON list, each as a value for [`Self::render`]. Keys keep their order,
@@ -117,8 +122,9 @@ impl ChatTemplate {
         let messages: Vec<Value> =
             serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))?;
         let messages = messages.into_iter().map(with_reasoning);
-        let messages = messages.map(|of| arguments::for_template(of, self.takes_objects));
-        messages.collect()
+        messages
+            .map(|message| messages::with_arguments(message, self.takes_objects))
+            .collect()
     }
 
     /// Renders messages, each a value of its own, with the variables that are given beside them. A
@@ -133,13 +139,14 @@ impl ChatTemplate {
         given: &Given,
         turn: Turn,
     ) -> Result<String, TemplateError> {
-        let messages = messages.iter().cloned().collect();
-        let messages = match self.takes_parts_only {
-            true => parts::with_parts(&messages),
-            false => messages,
+        let given_messages = messages.iter().cloned().collect();
+        let messages = if self.takes_parts_only {
+            messages::with_parts(&given_messages)
+        } else {
+            given_messages
         };
         let render = |messages| self.render_as_they_are(messages, given, turn);
-        render(parts::for_template(messages, |messages| {
+        render(messages::with_texts(messages, |messages| {
             render(messages).ok()
         }))
     }
@@ -164,34 +171,6 @@ impl ChatTemplate {
     }
 }
 
-/// The names of a message's reasoning. transformers fills in the first two from any of them.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-
-/// A message whose reasoning has all names that templates use.
-pub fn with_reasoning(message: Value) -> Value {
-    let field = |name: &str| message.get_attr(name).unwrap_or_default();
-    let given = REASONING.iter().map(|name| field(name));
-    let mut given = given.filter(|value| !value.is_undefined() && !value.is_none());
-    let Some(reasoning) = given.next() else {
-        return message;
-    };
-    let keys = message.try_iter().into_iter().flatten();
-    let given = keys.map(|key| match key.as_str() {
-        Some(name) if name == REASONING[0] => (key, reasoning.clone()),
-        _ => {
-            let value = message.get_item(&key).unwrap_or_default();
-            (key, value)
-        }
-    });
-    // A key that is there keeps its place.
-    let missing = |name: &str| {
-        let named = (Value::from(name), reasoning.clone());
-        Some(named).filter(|_| field(name).is_undefined())
-    };
-    let all = missing(REASONING[1]).into_iter().chain(given);
-    Value::from_pairs(all.chain(missing(REASONING[0])))
-}
-
 /// The end of the text that messages are rendered as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
@@ -199,6 +178,71 @@ pub enum Turn {
     ToAnswer,
     /// After the last message.
     Ended,
+}
+
+/// The variables that come with a prompt, beside its messages, and the names of those that a template
+/// has looked up. A clone shares these names.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    values: Arc<Vec<(String, Value)>>,
+    used: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Given {
+    /// Reads the values of variables.
+    ///
+    /// # Errors
+    /// A value that cannot be read, such as a number too large for a double, with its name.
+    pub fn new(variables: &Variables) -> Result<Self, TemplateError> {
+        let value = |(name, json): (&str, &str)| match serde_json::from_str(json) {
+            Ok(value) => Ok((name.to_owned(), value)),
+            Err(error) => Err(TemplateError(format!("{name:?} cannot be read: {error}"))),
+        };
+        let values = variables.iter().map(value);
+        Ok(Self {
+            values: Arc::new(values.collect::<Result<_, _>>()?),
+            used: Arc::default(),
+        })
+    }
+
+    /// Whether a template has looked up this variable.
+    pub fn is_used(&self, name: &str) -> bool {
+        locked(&self.used).contains(name)
+    }
+
+    fn get(&self, name: &str) -> Option<Value> {
+        let (_, value) = self.values.iter().find(|(other, _)| other == name)?;
+        locked(&self.used).insert(name.to_owned());
+        Some(value.clone())
+    }
+}
+
+/// All that a template gets. As in transformers, a prompt's own variables come before the texts of
+/// special tokens, and after what the call itself decides.
+#[derive(Debug)]
+struct Values {
+    messages: Value,
+    add_generation_prompt: bool,
+    bos_token: String,
+    eos_token: String,
+    given: Given,
+}
+
+impl Object for Values {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let name = key.as_str()?;
+        match name {
+            "messages" => return Some(self.messages.clone()),
+            "add_generation_prompt" => return Some(self.add_generation_prompt.into()),
+            _ => {}
+        }
+        self.given.get(name).or_else(|| match name {
+            "bos_token" => Some(Value::from(&self.bos_token)),
+            "eos_token" => Some(Value::from(&self.eos_token)),
+            "tools" | "documents" => Some(Value::from(())),
+            _ => None,
+        })
+    }
 }
 
 /// A template's output, up to [`MAX_BYTES`].

@@ -8,22 +8,9 @@ use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// The constant day that `strftime_now` returns, so that a reference written tomorrow holds the
 /// same prompts. Llama 3.1's own template falls back to this day.
-const DAY: [(&str, &str); 14] = [
-    ("d", "26"),
-    ("b", "Jul"),
-    ("B", "July"),
-    ("m", "07"),
-    ("Y", "2024"),
-    ("y", "24"),
-    ("j", "208"),
-    ("a", "Fri"),
-    ("A", "Friday"),
-    ("e", "26"),
-    ("H", "00"),
-    ("M", "00"),
-    ("S", "00"),
-    ("%", "%"),
-];
+///
+/// Each directive's letter, and its value.
+const DAY: &str = "d26 bJul BJuly m07 Y2024 y24 j208 aFri AFriday e26 H00 M00 S00 %%";
 
 /// `strftime_now(format)`, on the constant [`DAY`].
 pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
@@ -31,7 +18,8 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
     while let Some((before, after)) = rest.split_once('%') {
         // `%-d` has no leading zero.
         let bare = after.strip_prefix('-');
-        let known = DAY.iter().find_map(|(letter, value)| {
+        let known = DAY.split(' ').find_map(|directive| {
+            let (letter, value) = directive.split_at_checked(1)?;
             let rest = bare.unwrap_or(after).strip_prefix(letter)?;
             Some((bare.and(value.strip_prefix('0')).unwrap_or(value), rest))
         });
@@ -66,19 +54,17 @@ pub(super) fn print(
 
 /// `str(value)`.
 pub(super) fn to_string(value: &Value) -> Result<String, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let layout = Layout {
-                is_json: false,
-                is_ascii: false,
-                indent: None,
-                sort_keys: false,
-                separators: [", ", ": "].map(str::to_owned),
-            };
-            layout.text(value)
-        }
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
     }
+    let layout = Layout {
+        is_json: false,
+        is_ascii: false,
+        indent: None,
+        sort_keys: false,
+        separators: [", ", ": "].map(str::to_owned),
+    };
+    layout.text(value)
 }
 
 /// `len(value)`; 0 if the value is undefined.
@@ -93,7 +79,7 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Returns true if a value has a length and items, as strings and dicts do in Python.
+/// Whether a value has a length and items, as strings and dicts do in Python.
 pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -101,7 +87,7 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     )
 }
 
-/// Returns true if a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
+/// Whether a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
 /// there are tools.
 pub(super) fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
@@ -115,25 +101,19 @@ pub(super) fn indent(
     blank: Option<bool>,
     kwargs: Kwargs,
 ) -> Result<String, Error> {
-    let width = match width {
-        Some(width) => Some(width),
-        None => kwargs.get("width")?,
-    };
-    let flag = |given: Option<bool>, name: &str| -> Result<bool, Error> {
-        let given = match given {
-            None => kwargs.get(name)?,
-            given => given,
-        };
-        Ok(given.unwrap_or(false))
+    let flag = |given: Option<bool>, name: &str| match given {
+        Some(given) => Ok(given),
+        None => Ok::<_, Error>(kwargs.get::<Option<bool>>(name)?.unwrap_or(false)),
     };
     let (first, blank) = (flag(first, "first")?, flag(blank, "blank")?);
+    let width: Value = match width {
+        Some(width) => width,
+        None => kwargs.get::<Option<Value>>("width")?.unwrap_or(4.into()),
+    };
     kwargs.assert_all_used()?;
-    let margin = match &width {
-        None => " ".repeat(4),
-        Some(width) => match width.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(usize::from(u8::try_from(width.clone())?)),
-        },
+    let margin = match width.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(usize::from(u8::try_from(width.clone())?)),
     };
     let mut out = String::new();
     for (i, line) in text.split('\n').enumerate() {
@@ -180,16 +160,14 @@ fn number(value: &Value) -> String {
         return value.to_string();
     };
     let text = format!("{float:?}");
-    match text.split_once('e') {
-        Some((digits, exponent)) => {
-            let (sign, exponent) = match exponent.strip_prefix('-') {
-                Some(exponent) => ('-', exponent),
-                None => ('+', exponent),
-            };
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
-        None => text,
-    }
+    let Some((digits, exponent)) = text.split_once('e') else {
+        return text;
+    };
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(exponent) => ('-', exponent),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
 }
 
 /// `tojson`: Python's `json.dumps(value, ensure_ascii=False)`, as transformers defines it.

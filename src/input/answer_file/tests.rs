@@ -1,0 +1,49 @@
+//! A file of answers that is cut off anywhere.
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn whole_lines_are_kept_and_others_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    assert!(AnswerFile::read(&path).unwrap().is_none());
+    let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
+    assert!(!path.exists());
+    let answered = |prompt: &[u32], answer: &[u32]| Answered {
+        prompt: prompt.to_vec(),
+        answer: answer.to_vec(),
+    };
+    file.keep(4, &answered(&[1, 2], &[3])).unwrap();
+    file.keep(5, &answered(&[1], &[4, 5])).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for cut in 0..=whole.len() {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let read = AnswerFile::read(&path).unwrap();
+        let ends: Vec<usize> = (0..cut).filter(|&i| whole[i] == b'\n').collect();
+        assert_eq!(read.is_some(), !ends.is_empty());
+        let Some(mut read) = read else { continue };
+        assert_eq!(
+            (read.n_answers(), read.run()["model"].as_str()),
+            (ends.len() - 1, Some("m"))
+        );
+        let known = (read.answer(4, &[1, 2]), read.answer(5, &[1]));
+        let expected = (Some(&[3][..]), Some(&[4, 5][..]));
+        assert_eq!(known.0, expected.0.filter(|_| ends.len() > 1));
+        assert_eq!(known.1, expected.1.filter(|_| ends.len() > 2));
+        // Another prompt in the same window is not the one that was answered.
+        assert_eq!(read.answer(4, &[1, 3]), None);
+        read.keep(4, &answered(&[1, 2], &[3])).unwrap();
+        read.keep(5, &answered(&[1], &[4, 5])).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), whole, "{cut}");
+    }
+    AnswerFile::read(&path).unwrap().unwrap().remove().unwrap();
+    assert!(!path.exists());
+    for other in ["my notes\n", "3\nmore", "\n"] {
+        fs::write(&path, other).unwrap();
+        let refused = AnswerFile::read(&path).unwrap_err().to_string();
+        assert!(refused.contains("no list of answers"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), other.as_bytes());
+    }
+}

@@ -1,0 +1,169 @@
+//! Answers of the fake model, to prompts that hold the answers before them.
+
+use kl_formats::{Calls, Messages, Variables};
+
+use super::*;
+use crate::engine::{Engine as _, FakeEngine, FakeModel, ModelOptions};
+use crate::input::chat::{Chat, Exchange};
+use crate::input::chat_template::ChatTemplate;
+
+const END: u32 = 7;
+
+/// A model whose rows have so few entries that answers end soon.
+fn model() -> FakeModel {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, "model").unwrap();
+    let engine = FakeEngine {
+        n_vocab: 10,
+        end_of_generation: Some(END),
+        ..FakeEngine::default()
+    };
+    engine.load(&path, &ModelOptions::default()).unwrap()
+}
+
+/// The answers to as many dialogues as there are `n_turns`, `n_seq` at a time in calls of `n_batch`
+/// tokens. Each message has one token, which differs between dialogues; `on_step` gets each step.
+fn answered(
+    n_turns: &[u32],
+    answers: &Answers,
+    (n_seq, n_batch): (u32, u32),
+    on_step: &mut dyn FnMut(GenerationStep) -> Result<()>,
+) -> Result<Generated> {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let template = ChatTemplate::new(template, String::new(), String::new()).unwrap();
+    let mut next_window = 0;
+    let dialogues = n_turns.iter().zip(1..).map(|(&n_left, start)| {
+        let letter = char::from(b'a' + start as u8);
+        let message = format!(r#"{{"role":"user","content":"{letter}"}}"#);
+        let messages = vec![message; n_left as usize].join(",");
+        let messages: Messages = serde_json::from_str(&format!("[{messages}]")).unwrap();
+        let chat = Chat::new(&template, &messages, &Variables::default()).unwrap();
+        let mut exchange = Exchange::new(chat, (1..=n_left as usize).collect());
+        let first = exchange.next("").map(Result::unwrap);
+        next_window += n_left;
+        Dialogue {
+            line: format!("line {start}"),
+            window: next_window - n_left,
+            n_left,
+            exchange: Some(exchange),
+            tokens: model().tokenize(&first.unwrap_or_default(), true).unwrap(),
+            n_prompt: 0,
+            sampler: None,
+        }
+    });
+    let context = |n_ctx| ContextOptions {
+        n_ctx,
+        n_seq,
+        calls: Calls {
+            n_batch,
+            n_ubatch: n_batch,
+            is_equal: false,
+        },
+        ..ContextOptions::default()
+    };
+    let mut generation = Generation {
+        context: &context,
+        on_plan: &mut |_| Ok(()),
+        on_step,
+        kept: None,
+    };
+    answer(&model(), dialogues.collect(), answers, &mut generation)
+}
+
+fn answers(most: u32, n_ctx: u32, seed: Option<u32>) -> Answers {
+    let sampling = seed.map(|seed| Sampling {
+        temp: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed,
+    });
+    Answers {
+        most,
+        n_ctx,
+        sampling,
+    }
+}
+
+#[test]
+fn answers_depend_on_their_prompts_and_seeds_alone() {
+    let n_turns = [1, 3, 0, 2, 1, 1, 1, 4];
+    let run = |n_turns: &[u32], seed, calls| {
+        answered(n_turns, &answers(20, 500, seed), calls, &mut |_| Ok(())).unwrap()
+    };
+    for seed in [None, Some(1), Some(2)] {
+        let alone = run(&n_turns, seed, (1, 512));
+        assert_eq!(alone.answers.len(), 13);
+        for calls in [(2, 512), (3, 2), (8, 4), (20, 1)] {
+            assert_eq!(run(&n_turns, seed, calls), alone, "{calls:?}");
+        }
+    }
+    let sampled = |seed| run(&[1; 5], seed, (1, 512));
+    assert_ne!(sampled(Some(1)), sampled(Some(2)));
+    assert_ne!(sampled(Some(1)), sampled(None));
+}
+
+#[test]
+fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
+    let mut steps = Vec::new();
+    let all = answered(&[1; 20], &answers(6, 500, None), (4, 512), &mut |step| {
+        steps.push(step);
+        Ok(())
+    });
+    let all = all.unwrap().answers;
+    let mut n_ended = 0;
+    for turn in all.values() {
+        let ends = turn.answer.iter().position(|&token| token == END);
+        assert_eq!(turn.answer.len(), ends.map_or(6, |end| end + 1));
+        n_ended += usize::from(ends.is_some());
+    }
+    assert!((1..20).contains(&n_ended), "{n_ended}");
+    let n_tokens: usize = all.values().map(|turn| turn.answer.len()).sum();
+    let count = |of| steps.iter().filter(|&&step| step == of).count();
+    assert_eq!(count(GenerationStep::Token), n_tokens);
+    assert_eq!(count(GenerationStep::Done), 20);
+}
+
+#[test]
+fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
+    let n_turns = [3, 1, 3, 2, 3, 3];
+    let n_cut = [10, 15, 500].map(|n_ctx| {
+        let answers = answers(12, n_ctx, Some(5));
+        let all = answered(&n_turns, &answers, (2, 512), &mut |_| Ok(())).unwrap();
+        for turn in all.answers.values() {
+            assert!(turn.prompt.len() + turn.answer.len() <= n_ctx as usize);
+        }
+        let n_all: u32 = n_turns.iter().sum();
+        assert_eq!(all.cut_off.is_empty(), all.answers.len() == n_all as usize);
+        for (window, why) in &all.cut_off {
+            assert!(!all.answers.contains_key(window));
+            let before = &all.answers[&(window - 1)];
+            // The next prompt holds this one and its answer.
+            let (_, n_next) = why.split_once(": a prompt of ").unwrap();
+            let (n_next, rest) = n_next.split_once(' ').unwrap();
+            let n_next: usize = n_next.parse().unwrap();
+            assert!(
+                n_next >= n_ctx as usize && n_next > before.prompt.len(),
+                "{why}"
+            );
+            assert!(rest.contains("and an answer do not fit"), "{why}");
+        }
+        all.cut_off.len()
+    });
+    assert!(
+        n_cut[0] > 0 && n_cut[0] >= n_cut[1] && n_cut[2] == 0,
+        "{n_cut:?}"
+    );
+}
+
+#[test]
+fn an_error_of_a_step_ends_the_work() {
+    let mut n_left = 5;
+    let stopped = answered(&[3; 3], &answers(5, 50, None), (1, 512), &mut |_| {
+        n_left -= 1;
+        anyhow::ensure!(n_left > 0, "stop");
+        Ok(())
+    });
+    assert_eq!(stopped.unwrap_err().to_string(), "stop");
+}

@@ -1,0 +1,206 @@
+//! What is read of files of prompts, and the prompts that come with `kl`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::Place::{Item, Line};
+use super::*;
+
+fn texts(text: &str, max: Option<u32>) -> Vec<(Place, String)> {
+    let label = |line: PromptLine| (line.place, line.content.label());
+    parse(text, max).unwrap().into_iter().map(label).collect()
+}
+
+#[test]
+fn each_line_is_a_prompt() {
+    let lines = "\u{feff}one\r\n\n \t\n two \n{\"a\": \"x\"}";
+    let expected = [
+        (Line(1), "one"),
+        (Line(4), " two "),
+        (Line(5), "{\"a\": \"x\"}"),
+    ];
+    let expected = expected.map(|(place, text)| (place, text.to_owned()));
+    assert_eq!(texts(lines, None), expected);
+    assert_eq!(texts(lines, Some(2)), expected[..2]);
+    for plain in ["[a] b", "[\"a\"] b", "[1, 2"] {
+        assert_eq!(texts(plain, None), [(Line(1), plain.to_owned())]);
+    }
+    assert_eq!(texts(" \n\n", None), []);
+}
+
+#[test]
+fn a_prompt_in_json_after_a_plain_one_is_refused() {
+    let prompt = r#"{"prompt": "a"}"#;
+    let (place, what) = parse(&format!("# a comment\n{prompt}"), None).unwrap_err();
+    assert_eq!((place, &*what), (Line(2), MIXED));
+}
+
+#[test]
+fn a_list_in_json_is_a_list_of_prompts() {
+    let list = "\u{feff}\n[\r\n  \"a\\nb\",\n  {\n    \"prompt\": \"c\"\n  },\n  \
+                {\"messages\": [{\"role\": \"user\", \"content\": \"d\"}], \"id\": 7}\n]\n";
+    let expected = [(Item(1), "a\nb"), (Item(2), "c"), (Item(3), "d")];
+    let expected = expected.map(|(place, text)| (place, text.to_owned()));
+    assert_eq!(texts(list, None), expected);
+    assert_eq!(texts(list, Some(1)), expected[..1]);
+    let variables = &parse(list, None).unwrap()[2].variables;
+    assert_eq!(variables.iter().collect::<Vec<_>>(), [("id", "7")]);
+    assert_eq!(texts(r#"["a"]"#, None), [(Item(1), "a".to_owned())]);
+    let one = "{\n  \"prompt\": \"a\"\n}\n";
+    assert_eq!(texts(one, None), [(Item(1), "a".to_owned())]);
+    for (text, place, said) in [
+        (r#"["a", 7]"#, Item(2), "not a JSON object; expected {"),
+        (r#"[{"role": "user"}]"#, Item(1), "neither prompt nor"),
+        (
+            r#"["a", {"prompt": "b", "group": "c"}]"#,
+            Item(1),
+            "but prompt 2 has",
+        ),
+        (
+            "[\n  \"a\",\n]\n",
+            Line(3),
+            "not valid JSON at column 1; expected {",
+        ),
+        (
+            "[\n{\"prompt\": \"a\"}\n",
+            Line(3),
+            "JSON: it ends too early; expected",
+        ),
+        (
+            "{\n  \"prompt\": \"a\"\n}\n{\n",
+            Line(4),
+            "not valid JSON at column 1",
+        ),
+        ("[\"a\"]\n[\"b\"]\n", Line(1), "is a list, not an object"),
+    ] {
+        let (found, what) = parse(text, None).unwrap_err();
+        assert_eq!(found, place, "{text}: {what}");
+        assert!(
+            what.contains(said) && !what.contains('\n'),
+            "{text}: {what}"
+        );
+    }
+}
+
+#[test]
+fn all_prompts_have_a_group_or_none_has() {
+    let with = r#"{"prompt": "a", "group": "chat"}"#;
+    let lines = parse(&format!("{with}\n{with}"), None).unwrap();
+    assert_eq!(lines[1].group.as_deref(), Some("chat"));
+    for (second, what) in [
+        (r#"{"prompt": "a"}"#, "line 1 has one"),
+        (r#"{"prompt": "a", "group": 5}"#, "must be a string"),
+        (r#"{"prompt": "a", "group": ""}"#, "group"),
+        (r#"{"prompt": "a", "group": "a\nb"}"#, "group"),
+    ] {
+        let (place, found) = parse(&format!("{with}\n{second}"), None).unwrap_err();
+        assert!(found.contains(what) && !found.contains('\n'), "{found}");
+        assert_eq!(place, Line(2));
+    }
+    let null = r#"{"prompt": "a", "group": null}"#;
+    assert_eq!(parse(null, None).unwrap()[0].group, None);
+}
+
+#[test]
+fn other_keys_are_kept_for_the_template() {
+    let line = r#"{"tools": [{"name": "a"}], "prompt": "a", "group": "b", "id": 7}"#;
+    let lines = parse(line, None).unwrap();
+    let variables: Vec<_> = lines[0].variables.iter().collect();
+    assert_eq!(variables, [("tools", r#"[{"name": "a"}]"#), ("id", "7")]);
+}
+
+#[test]
+fn the_first_line_decides_that_all_are_json() {
+    let lines = "\u{feff}\n{\"prompt\": \"a\\nb\"}\r\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}";
+    let expected = [(Line(2), "a\nb".to_owned()), (Line(4), "c".to_owned())];
+    assert_eq!(texts(lines, None), expected);
+    let (place, what) = parse("{\"prompt\": \"a\"}\nplain\n", None).unwrap_err();
+    assert_eq!(place, Line(2));
+    assert!(
+        what.contains(r#"expected {"prompt": "..."} or {"messages": ["#),
+        "{what}"
+    );
+    for mistake in [
+        "{\"prompt\": \"a\",}",
+        "{not json",
+        "{\"prompt\": \"a\"} b",
+        "[{}]",
+    ] {
+        let (place, what) = parse(&format!("\n{mistake}\nplain\n"), None).unwrap_err();
+        assert_eq!(place, Line(2));
+        assert!(what.contains("expected {"), "{mistake}: {what}");
+    }
+    // Lines past the limit are not parsed.
+    assert_eq!(texts("{\"prompt\": \"a\"}\nplain\n", Some(1)).len(), 1);
+}
+
+/// References of one version are comparable only if its prompts never change.
+#[test]
+fn the_prompts_of_a_version_stay_the_same() {
+    let (identity, _) = read(&PromptPath::Starter, None, &mut Vec::new()).unwrap();
+    let sha256 = identity.sha256.unwrap();
+    assert_eq!(
+        (identity.name.as_deref(), &*sha256),
+        (
+            Some("starter-1"),
+            "70ed9edde0cae66f2215cf137f9d0b5126f5c26b25bcddbdcf39e1feb0b8db51"
+        )
+    );
+}
+
+#[test]
+fn each_prompt_is_unlike_the_others_and_has_a_group() {
+    let lines: Vec<Value> = STARTER_PROMPTS
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let mut groups = BTreeMap::new();
+    for line in &lines {
+        *groups.entry(line["group"].as_str().unwrap()).or_insert(0) += 1;
+    }
+    let expected = [
+        ("code", 42),
+        ("instruction", 50),
+        ("languages", 42),
+        ("long documents", 11),
+        ("reasoning", 30),
+        ("tool calls", 25),
+    ];
+    assert_eq!(groups, BTreeMap::from(expected));
+    let texts: BTreeSet<&str> = lines
+        .iter()
+        .map(|line| line["prompt"].as_str().unwrap())
+        .collect();
+    assert_eq!(texts.len(), 200);
+    // The first prompts are of every group, for `--max-windows`.
+    let first: BTreeSet<&str> = lines[..20]
+        .iter()
+        .map(|line| line["group"].as_str().unwrap())
+        .collect();
+    assert_eq!(first.len(), expected.len());
+}
+
+#[test]
+fn tools_are_functions_whose_parameters_are_described() {
+    let is_of = |line: &Value, group: &str| line["group"] == group;
+    for line in STARTER_PROMPTS.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let tools = line["tools"].as_array();
+        assert_eq!(tools.is_some(), is_of(&line, "tool calls"));
+        for tool in tools.into_iter().flatten() {
+            let function = &tool["function"];
+            assert_eq!(tool["type"], "function");
+            assert!(function["name"].is_string() && function["description"].is_string());
+            let parameters = &function["parameters"];
+            let properties = parameters["properties"].as_object().unwrap();
+            let required = parameters["required"].as_array().unwrap();
+            for name in required {
+                assert!(properties.contains_key(name.as_str().unwrap()), "{tool}");
+            }
+            for property in properties.values() {
+                assert!(property["type"].is_string() && property["description"].is_string());
+            }
+        }
+    }
+}

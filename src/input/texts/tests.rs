@@ -1,0 +1,127 @@
+//! Texts of groups, cut into windows.
+
+use std::fs;
+
+use super::*;
+use crate::engine::{Engine as _, FakeEngine, ModelOptions};
+use crate::input::{NamedText, ScoreFrom, Windowing};
+
+fn source(folder: &tempfile::TempDir, windowing: Windowing) -> TextSource {
+    let texts = [("wiki", "a", 20), ("code", "b", 5), ("wiki", "c", 9)];
+    let texts = texts.map(|(group, name, n_tokens)| {
+        let path = folder.path().join(name);
+        fs::write(&path, name.repeat(n_tokens)).unwrap();
+        let group = Some(group.to_owned());
+        NamedText { group, path }
+    });
+    TextSource {
+        texts: texts.into(),
+        windowing,
+        parse_special: false,
+    }
+}
+
+fn prepare(source: &TextSource, max_rows: Option<u64>) -> PreparedInput {
+    let path = &source.texts[0].path;
+    let engine = FakeEngine::default();
+    let model = engine.load(path, &ModelOptions::default()).unwrap();
+    let texts = source.texts.iter();
+    let texts = texts.map(|named| read(&named.path, &mut Vec::new()).unwrap());
+    in_windows(source, texts.collect(), &model, max_rows)
+        .unwrap()
+        .0
+}
+
+const WINDOWING: Windowing = Windowing {
+    n_ctx: 8,
+    stride: None,
+    score: ScoreFrom::Text,
+    max_windows: None,
+};
+
+/// Each window's number, the one text that its tokens come from, and how many there are.
+fn windows(input: &PreparedInput) -> Vec<(u32, char, usize)> {
+    let windows = input.plan.windows.iter().map(|window| {
+        let letter = window.tokens[1];
+        assert!(window.tokens[1..].iter().all(|&token| token == letter));
+        let letter = char::from_u32(letter).unwrap();
+        (window.window, letter, window.tokens.len() - 1)
+    });
+    windows.collect()
+}
+
+#[test]
+fn no_window_holds_parts_of_two_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = prepare(&source(&folder, WINDOWING), None);
+    let expected = [
+        (0, 'a', 7),
+        (1, 'a', 7),
+        (2, 'a', 6),
+        (3, 'b', 5),
+        (4, 'c', 7),
+        (5, 'c', 2),
+    ];
+    assert_eq!(windows(&input), expected);
+    let groups = input.groups.unwrap();
+    assert_eq!(groups.names(), ["wiki", "code"]);
+    assert_eq!(groups.window_groups(), [(0, 3), (1, 1), (0, 2)]);
+}
+
+#[test]
+fn limits_are_of_each_text_and_a_stride_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Windowing {
+        max_windows: Some(1),
+        ..WINDOWING
+    };
+    let input = prepare(&source(&folder, first), None);
+    assert_eq!(windows(&input), [(0, 'a', 7), (1, 'b', 5), (2, 'c', 7)]);
+    let overlapping = Windowing {
+        stride: Some(4),
+        score: ScoreFrom::New,
+        ..WINDOWING
+    };
+    let input = prepare(&source(&folder, overlapping), None);
+    // The first window of each text is scored from its start: nothing has scored it before.
+    let from_the_start = input.plan.windows.iter().filter(|w| w.first_scored == 0);
+    assert_eq!(
+        from_the_start.map(|w| w.window).collect::<Vec<_>>(),
+        [0, 5, 6]
+    );
+    let n_scored: u64 = input.plan.windows.iter().map(|w| u64::from(w.n_rows)).sum();
+    assert!(n_scored >= 34, "{n_scored}");
+}
+
+#[test]
+fn a_sample_is_of_all_texts_and_windows_keep_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = prepare(&source(&folder, WINDOWING), None);
+    let some = prepare(&source(&folder, WINDOWING), Some(20));
+    assert!(some.plan.seed.is_some());
+    assert_eq!(some.groups, all.groups);
+    for window in windows(&some) {
+        assert!(windows(&all).contains(&window), "{window:?}");
+    }
+}
+
+#[test]
+fn texts_are_identified_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = prepare(&source(&folder, WINDOWING), None);
+    assert_eq!(input.text.name.as_deref(), Some("wiki=a, code=b, wiki=c"));
+    assert_eq!(
+        (input.text.bytes, input.text.n_tokens),
+        (Some(34), Some(34))
+    );
+    let hash = |bytes: &str| hex(&Sha256::digest(bytes));
+    let lines = format!(
+        "{}  wiki\n{}  code\n{}  wiki\n",
+        hash(&"a".repeat(20)),
+        hash(&"b".repeat(5)),
+        hash(&"c".repeat(9))
+    );
+    assert_eq!(input.text.sha256, Some(hash(&lines)));
+    let n_tokens = input.texts.iter().map(|text| text.n_tokens);
+    assert_eq!(n_tokens.collect::<Vec<_>>(), [20, 5, 9].map(Some));
+}

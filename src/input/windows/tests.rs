@@ -1,0 +1,185 @@
+//! Windows, samples and parts of plans.
+
+use super::*;
+
+fn plan(
+    tokens: &[u32],
+    n_ctx: u32,
+    bos: Option<u32>,
+    score: ScoreFrom,
+    max_rows: Option<u64>,
+) -> Plan {
+    let windowing = Windowing {
+        n_ctx,
+        stride: None,
+        score,
+        max_windows: None,
+    };
+    Plan::cut(tokens, &windowing, bos).limited(max_rows)
+}
+
+fn text(n: u32) -> Vec<u32> {
+    (100..100 + n).collect()
+}
+
+#[test]
+fn a_bos_is_inserted_and_no_token_is_lost() {
+    let plan = plan(&text(7), 4, Some(1), ScoreFrom::All, None);
+    let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+    assert_eq!(
+        tokens,
+        [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
+    );
+    assert_eq!(plan.n_rows(), 10);
+    assert_eq!(plan.seed, None);
+}
+
+#[test]
+fn scoring_begins_where_the_model_has_seen_text() {
+    let scored = |bos| {
+        let plan = plan(&text(7), 4, bos, ScoreFrom::Text, None);
+        let rows = plan.windows.iter().map(|w| (w.first_scored, w.n_rows));
+        (rows.collect::<Vec<_>>(), plan.n_unscored)
+    };
+    assert_eq!(scored(Some(1)), (vec![(1, 3), (1, 3), (1, 1)], 0));
+    assert_eq!(scored(None), (vec![(0, 4), (0, 3)], 0));
+}
+
+#[test]
+fn without_bos_the_short_last_window_is_kept() {
+    let plan = plan(&text(7), 4, None, ScoreFrom::All, None);
+    let lengths: Vec<_> = plan.windows.iter().map(|w| w.tokens.len()).collect();
+    assert_eq!(lengths, [4, 3]);
+}
+
+#[test]
+fn half_scores_the_second_half_and_counts_windows_too_short_for_it() {
+    let plan = plan(&text(9), 4, None, ScoreFrom::Half, None);
+    let rows: Vec<_> = plan
+        .windows
+        .iter()
+        .map(|w| (w.first_scored, w.n_rows))
+        .collect();
+    assert_eq!(rows, [(2, 2), (2, 2)]);
+    assert_eq!(plan.n_unscored, 1);
+}
+
+#[test]
+fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
+    for (n, n_ctx, bos) in [
+        (50, 10, Some(1)),
+        (47, 10, None),
+        (9, 10, None),
+        (10, 10, Some(1)),
+    ] {
+        for stride in 1..=n_ctx - u32::from(bos.is_some()) {
+            let windowing = Windowing {
+                n_ctx,
+                stride: Some(stride),
+                score: ScoreFrom::New,
+                max_windows: None,
+            };
+            let plan = Plan::cut(&text(n), &windowing, bos);
+            let last_seen = plan.windows.iter().flat_map(|window| {
+                let scored = window.first_scored..window.first_scored + window.n_rows;
+                scored.map(|position| window.tokens[position as usize])
+            });
+            let expected: Vec<u32> = bos.into_iter().chain(text(n)).collect();
+            assert_eq!(last_seen.collect::<Vec<_>>(), expected, "{n} {stride}");
+            for pair in plan.windows.windows(2) {
+                let start = usize::from(bos.is_some());
+                assert_eq!(pair[1].tokens[start], pair[0].tokens[start] + stride);
+                assert_eq!(pair[0].tokens.len() as u32, n_ctx);
+            }
+            let all = Windowing {
+                score: ScoreFrom::All,
+                max_windows: Some(2),
+                ..windowing
+            };
+            let all = Plan::cut(&text(n), &all, bos);
+            assert!(all.windows.len() <= 2);
+            assert!(
+                all.windows
+                    .iter()
+                    .all(|w| w.n_rows as usize == w.tokens.len())
+            );
+        }
+    }
+}
+
+#[test]
+fn a_limit_takes_a_seeded_sample_of_exactly_that_many_rows() {
+    let plan = plan(&text(1000), 10, None, ScoreFrom::All, Some(25));
+    assert_eq!(plan.n_rows(), 25);
+    assert_eq!(plan.seed, Some(DEFAULT_SEED));
+    let numbers: Vec<_> = plan.windows.iter().map(|w| w.window).collect();
+    assert_eq!(numbers.len(), 3);
+    assert_ne!(
+        numbers,
+        [0, 1, 2],
+        "windows are sampled, not taken from the front"
+    );
+    let last = plan.windows.last().unwrap();
+    assert_eq!(
+        (last.n_rows, last.tokens.len()),
+        (5, 6),
+        "the token after the last row stays"
+    );
+}
+
+#[test]
+fn every_part_knows_the_first_windows_of_the_whole() {
+    let all = plan(&text(60), 11, Some(99), ScoreFrom::Text, None);
+    assert_eq!(all.windows.len(), 6);
+    for (n_rows, n) in [(0, 0), (1, 1), (10, 1), (11, 2), (60, 6), (900, 6)] {
+        assert_eq!(all.first(n_rows), &all.windows[..n], "{n_rows}");
+        let mut part = all.clone();
+        part.keep(Some("1/4".parse().unwrap())).unwrap();
+        assert_eq!(part.whole(), all.windows);
+        assert_eq!(part.first(n_rows), &all.windows[..n], "{n_rows}");
+        assert!(part.windows.iter().map(|window| window.window).eq([1, 5]));
+    }
+}
+
+#[test]
+fn chunks_are_llama_perplexitys() {
+    let stream = [&[1][..], &text(9)].concat();
+    let plan = Plan::chunks(&stream, 4, Some(1));
+    let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+    assert_eq!(
+        tokens,
+        [[1, 100, 101, 102], [1, 104, 105, 106]],
+        "a BOS in place of token 103, and the last two tokens left out"
+    );
+    assert!(
+        plan.windows
+            .iter()
+            .all(|w| (w.first_scored, w.n_rows) == (2, 1))
+    );
+    let plan = Plan::chunks(&text(8), 4, None);
+    assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
+}
+
+#[test]
+fn a_limit_beyond_the_text_changes_nothing() {
+    let whole = plan(&text(50), 10, None, ScoreFrom::All, None);
+    assert_eq!(plan(&text(50), 10, None, ScoreFrom::All, Some(50)), whole);
+    assert_eq!(
+        plan(&text(50), 10, None, ScoreFrom::All, Some(u64::MAX)),
+        whole
+    );
+}
+
+#[test]
+fn score_from_is_read_from_a_flag() {
+    for (text, score) in [
+        ("all", ScoreFrom::All),
+        ("half", ScoreFrom::Half),
+        ("new", ScoreFrom::New),
+        ("17", ScoreFrom::Position(17)),
+    ] {
+        assert_eq!(text.parse::<ScoreFrom>().unwrap(), score);
+    }
+    assert!("none".parse::<ScoreFrom>().is_err());
+    assert!("-1".parse::<ScoreFrom>().is_err());
+}
