@@ -12,7 +12,7 @@ fn call(model: &str, name: &str, flags: &str) -> String {
 }
 
 /// The answers that a reference holds, in the order of its windows.
-fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
+pub fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
     let prompts = session.header(name).prompts.unwrap();
     let specs = session.specs(name);
     let answer = |spec: &kl_formats::WindowSpec| {
@@ -243,36 +243,16 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
 #[test]
 fn flags_that_choose_tokens_need_answers_and_a_temperature() {
     let session = Session::new();
-    for (flags, what) in [
-        ("--prompts @prompts --temp 1", "--temp needs --generate"),
-        (
-            "--prompts @prompts --generate 2 --top-p 0.5",
-            "--top-p needs --temp",
-        ),
-        (
-            "--prompts @prompts --generate 2 --temp 0 --seed 1",
-            "--seed needs --temp",
-        ),
-        (
-            "--prompts @prompts --generate 2 --top-k 5",
-            "--top-k with -w needs --temp",
-        ),
-        ("--prompts @prompts --generate 2 --temp -1", "--temp"),
-        (
-            "--prompts @prompts --generate 2 --temp 1 --top-p 0",
-            "--top-p",
-        ),
-        (
-            "--prompts @prompts --generate 2 --temp 1 --min-p 1.5",
-            "--min-p",
-        ),
-        (
-            "--prompts @prompts --generate 2 --temp 1 --seed -1",
-            "--seed",
-        ),
-    ] {
-        session.fails(&format!("-m @f16 -w ref.gz {flags}"), 2, &[what]);
-    }
+    let cases = "
+        --temp 1 => --temp needs --generate
+        --generate 2 --top-p 0.5 => --top-p needs --temp
+        --generate 2 --temp 0 --seed 1 => --seed needs --temp
+        --generate 2 --top-k 5 => --top-k with -w needs --temp
+        --generate 2 --temp -1 => --temp
+        --generate 2 --temp 1 --top-p 0 => --top-p
+        --generate 2 --temp 1 --min-p 1.5 => --min-p
+        --generate 2 --temp 1 --seed -1 => --seed";
+    session.fails_each(2, "-m @f16 -w ref.gz --prompts @prompts", cases);
     session.ok(&call("@f16", "zero.gz", "--temp 0"));
     assert_eq!(session.header("zero.gz").sampling, None);
 }

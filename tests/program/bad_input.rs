@@ -18,24 +18,6 @@ fn wrong_use_is_exit_code_2() {
 }
 
 #[test]
-fn missing_and_unreadable_files_are_named() {
-    let session = Session::new();
-    session.write("text.txt", "Once upon a time there was a cat.");
-    let missing = "No such file";
-    session.fails(
-        "-m none.gguf -t text.txt -w r.gz",
-        1,
-        &["none.gguf", missing],
-    );
-    session.fails("-m @f16 -t none.txt -w r.gz", 1, &["none.txt", missing]);
-    session.fails("-m @f16 -r none.gz", 1, &["none.gz", missing]);
-    session.fails("-m . -t text.txt -w r.gz", 2, &["folder"]);
-    session.fails("-m @f16 -t . -w r.gz", 1, &["is a folder", "name a file"]);
-    session.fails("-m @f16 -r .", 1, &["."]);
-    assert_eq!(session.files(), ["text.txt"], "nothing is left");
-}
-
-#[test]
 fn files_that_are_not_causal_models_are_refused() {
     let session = Session::new();
     session.write("text.txt", "Once upon a time there was a cat.");
@@ -44,37 +26,18 @@ fn files_that_are_not_causal_models_are_refused() {
     let whole = fs::read(fixture("q2")).unwrap();
     session.write("cut.gguf", &whole[..whole.len() / 2]);
     session.write("stub.gguf", &whole[..100]);
-    for (model, what) in [
-        ("noise.gguf", "GGUF"),
-        ("empty.gguf", "empty.gguf"),
-        ("cut.gguf", "download"),
-        ("stub.gguf", "stub.gguf"),
-        ("@hostile/bert.gguf", "causal"),
-        ("@hostile/dream.gguf", "causal"),
-        ("@hostile/gemma-embedding.gguf", "causal"),
-        ("@hostile/t5.gguf", "encoder"),
-        ("@hostile/t5encoder.gguf", "encoder"),
-    ] {
-        session.fails(&format!("-m {model} -t text.txt -w r.gz -q"), 1, &[what]);
-    }
+    let cases = "
+        noise.gguf => GGUF
+        empty.gguf => empty.gguf
+        cut.gguf => download
+        stub.gguf => stub.gguf
+        @hostile/bert.gguf => causal
+        @hostile/dream.gguf => causal
+        @hostile/gemma-embedding.gguf => causal
+        @hostile/t5.gguf => encoder
+        @hostile/t5encoder.gguf => encoder";
+    session.fails_each(1, "-t text.txt -w r.gz -q -m", cases);
     assert!(!session.exists("r.gz"));
-}
-
-#[test]
-fn texts_without_a_position_to_score_are_refused() {
-    let session = Session::new();
-    session.write("empty.txt", "");
-    session.write("short.txt", "a");
-    session.write("half.txt", "Once upon a time there was a cat.");
-    for (text, flags, what) in [
-        ("empty.txt", "", "empty"),
-        ("short.txt", "", "two"),
-        ("half.txt", "--score half", "lower --score"),
-    ] {
-        let line = format!("-m @f16 -t {text} -w r.gz -q {flags}");
-        session.fails(&line, 1, &[text, what]);
-    }
-    assert_eq!(session.files(), ["empty.txt", "half.txt", "short.txt"]);
 }
 
 #[test]
@@ -112,13 +75,6 @@ fn what_editors_on_windows_add_to_a_text_is_a_warning() {
 }
 
 #[test]
-fn a_window_longer_than_the_model_was_trained_for_is_a_warning() {
-    let session = Session::new();
-    let run = session.ok("-m @f16 -t @eval -w r.gz -c 600 -n 650 -q");
-    run.warns(&["600", "512"]);
-}
-
-#[test]
 fn an_existing_output_is_refused_before_the_model_is_loaded() {
     let session = Session::new();
     session.write("text.txt", "Once upon a time there was a cat.");
@@ -138,26 +94,6 @@ fn an_existing_output_is_refused_before_the_model_is_loaded() {
     session.fails(read, 1, &["none@ref.kls", "exists already", "--force"]);
     assert_eq!(session.read("out.json"), b"precious");
     assert_eq!(session.read("none@ref.kls"), b"precious");
-}
-
-#[test]
-fn a_reference_of_another_vocabulary_is_refused() {
-    let session = Session::new();
-    session.reference("");
-    let small = "-m @hostile/small-vocab.gguf -r ref.gz -q";
-    session.fails(small, 1, &["512", "1024"]);
-    let other = "-m @hostile/other-vocab.gguf -r ref.gz -q";
-    session.fails(other, 1, &["other-vocab.gguf", "tokenizer", "ref.gz"]);
-}
-
-#[test]
-fn files_that_are_not_references_are_refused() {
-    let session = Session::new();
-    session.write("text.txt", "Once upon a time");
-    session.write("empty.gz", "");
-    session.fails("-m @q8 -r text.txt -q", 1, &["text.txt"]);
-    session.fails("-m @q8 -r empty.gz -q", 1, &["empty"]);
-    session.fails("-m @q8 -r @f16 -q", 1, &["it is a model"]);
 }
 
 #[test]
@@ -201,14 +137,6 @@ fn a_model_that_fails_does_not_stop_the_others() {
     assert_eq!(json["models"].as_array().unwrap().len(), 2);
     let failed = json["failed"][0]["path"].as_str().unwrap();
     assert!(failed.contains("none.gguf"), "{failed}");
-}
-
-#[test]
-fn a_window_size_other_than_the_references_is_refused() {
-    let session = Session::new();
-    session.reference("");
-    session.fails("-m @q8 -r ref.gz -c 128 -q", 1, &["128", "64"]);
-    session.ok("-m @q8 -r ref.gz -c 64 -q");
 }
 
 #[cfg(unix)]

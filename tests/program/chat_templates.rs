@@ -5,6 +5,7 @@ use std::fs;
 use kl_formats::PromptContent;
 use serde_json::json;
 
+use crate::mistakes::{Pair, with_pairs};
 use crate::session::{Session, fixture};
 
 /// Messages as lines, the BOS first, as a model's template would have it.
@@ -22,27 +23,8 @@ const RENDERED: [&str; 4] = [
 
 /// Writes `chat.gguf`: the q2 model with a chat template before its other keys.
 fn model_with_template(session: &Session, template: &str) {
-    /// Magic, version, number of tensors.
-    const COUNT_AT: usize = 16;
-    const PAIRS_AT: usize = COUNT_AT + 8;
-    const STRING: u32 = 8;
-    let key = b"tokenizer.chat_template";
-    let others = 8 + key.len() + 4 + 8 + template.len() + "{##}".len();
-    // The tensors move by a multiple of their alignment: a comment of spaces fills it up.
-    let padding = " ".repeat(others.next_multiple_of(32) - others);
-    let template = format!("{{#{padding}#}}{template}");
-    let mut pair = (key.len() as u64).to_le_bytes().to_vec();
-    pair.extend_from_slice(key);
-    pair.extend(STRING.to_le_bytes());
-    pair.extend((template.len() as u64).to_le_bytes());
-    pair.extend_from_slice(template.as_bytes());
-    assert_eq!(pair.len() % 32, 0);
-
-    let mut model = fs::read(fixture("q2")).unwrap();
-    let count = model[COUNT_AT..PAIRS_AT].try_into().unwrap();
-    let count = u64::from_le_bytes(count) + 1;
-    model[COUNT_AT..PAIRS_AT].copy_from_slice(&count.to_le_bytes());
-    model.splice(PAIRS_AT..PAIRS_AT, pair);
+    let template = Pair::text("tokenizer.chat_template", template);
+    let model = with_pairs(&fs::read(fixture("q2")).unwrap(), &[template]);
     session.write("chat.gguf", model);
 }
 

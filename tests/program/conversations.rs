@@ -92,17 +92,11 @@ fn an_answers_spans_are_found_once_and_reported_by_every_evaluation() {
     assert_eq!(of_info["n_conversations"], of_info["n_prompts"]);
     session.ok("info ref.gz").prints(&["; rest: "]);
 
-    for (flags, what) in [
-        ("--prompts @prompts --span a=b..c", "use it with"),
-        ("-t a.txt --span a=b..c", "--prompts"),
-        (
-            "--prompts @prompts --generate 2 --span a=b",
-            "NAME=OPEN..CLOSE",
-        ),
-    ] {
-        let line = format!("-m @f16 -w other.gz {flags}");
-        session.fails(&line, 2, &["--span", what]);
-    }
+    let cases = "
+        --prompts @prompts --span a=b..c => --span | use it with
+        -t a.txt --span a=b..c => --span | --prompts
+        --prompts @prompts --generate 2 --span a=b => --span | NAME=OPEN..CLOSE";
+    session.fails_each(2, "-m @f16 -w other.gz", cases);
 }
 
 /// Ends answers with the EOS.
@@ -170,37 +164,17 @@ fn what_the_assistant_says_is_scored() {
         r#"{"messages": [{"role": "user", "content": "a"}]}"#,
     );
     session.write("all.jsonl", r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#);
-    let chat = "--chat-template-file chat.jinja";
-    let cases: [(String, i32, &[&str]); 5] = [
-        (
-            format!("--prompts none.jsonl {chat} --score answers"),
-            1,
-            &["none.jsonl: line 1", "no answer", "--generate"],
-        ),
-        (
-            format!("--prompts all.jsonl {chat} --generate 3"),
-            1,
-            &["all.jsonl: line 1", "--score answers"],
-        ),
-        (
-            "--prompts @prompts --no-chat-template --score answers".to_owned(),
-            1,
-            &["line 1", "no answer"],
-        ),
-        (
-            format!("--prompts all.jsonl {chat} --score answers --generate 3"),
-            2,
-            &["--score answers", "--generate"],
-        ),
-        (
-            "-t a.txt --score answers".to_owned(),
-            2,
-            &["--score answers", "--prompts"],
-        ),
-    ];
-    for (flags, code, what) in cases {
-        session.fails(&format!("-m @f16 -q {flags} -w other.gz"), code, what);
-    }
+    let chat = "-m @f16 -q -w other.gz --chat-template-file chat.jinja";
+    let inputs = "
+        --prompts none.jsonl --score answers => none.jsonl: line 1 | no answer | --generate
+        --prompts all.jsonl --generate 3 => all.jsonl: line 1 | --score answers";
+    session.fails_each(1, chat, inputs);
+    let plain = "-m @f16 -q -w other.gz --prompts @prompts --no-chat-template --score answers";
+    session.fails(plain, 1, &["line 1", "no answer"]);
+    let usage = "
+        --prompts all.jsonl --generate 3 => --score answers | --generate
+        -t a.txt => --score answers | --prompts";
+    session.fails_each(2, "-m @f16 -q -w other.gz --score answers", usage);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::mistakes::{Pair, gguf};
 use crate::session::{Session, fixture};
 use crate::split_model::Gguf;
 
@@ -17,11 +18,7 @@ fn session() -> Session {
         session.write(&name, whole.part(part));
     }
     // What an mmproj file looks like: another architecture, no vocabulary.
-    let mut clip = b"GGUF\x03\0\0\0".to_vec();
-    clip.extend(0u64.to_le_bytes());
-    clip.extend(1u64.to_le_bytes());
-    clip.extend(20u64.to_le_bytes());
-    clip.extend(b"general.architecture\x08\0\0\0\x04\0\0\0\0\0\0\0clip");
+    let clip = gguf(&[Pair::text("general.architecture", "clip")]);
     session.write("quants/mmproj.gguf", clip);
     session.write("quants/notes.txt", "not a model");
     session

@@ -176,22 +176,3 @@ fn a_file_that_is_named_like_a_group_is_a_path() {
     let what = &["folder/a=none.txt: cannot"];
     session.fails("-m @f16 -t folder/a=none.txt -w b.gz -q", 1, what);
 }
-
-#[test]
-fn parts_join_to_the_groups_of_the_whole() {
-    let session = session("");
-    session.ok("-m @q4 -r ref.gz -q --label whole");
-    for part in [0, 1] {
-        let texts = "-t wiki=wiki.txt -t code=code.txt";
-        session.ok(&format!(
-            "-m @f16 {texts} -w ref.{part}.gz -c 64 -q --shard {part}/2"
-        ));
-        session.ok(&format!(
-            "-m @q4 -r ref.gz -q --label whole --shard {part}/2"
-        ));
-    }
-    session.ok("merge joined.gz ref.0.gz ref.1.gz -q");
-    assert!(session.read("joined.gz") == session.read("ref.gz"));
-    session.ok("merge joined.kls whole@ref.0-of-2.kls whole@ref.1-of-2.kls -q");
-    assert!(session.read("joined.kls") == session.read("whole@ref.kls"));
-}

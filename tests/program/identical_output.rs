@@ -6,8 +6,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::answers::with_end;
-use crate::numbers::Window;
+use crate::answers::{answers, with_end};
 use crate::session::{Session, fixture};
 
 /// The first sentences of the held-out text, one a line.
@@ -33,17 +32,6 @@ fn with_reference(n_prompts: usize, flags: &str) -> Session {
         "-m @f16 --prompts prompts.txt -w ref.gz --force -q {flags}"
     ));
     session
-}
-
-/// The tokens of each answer.
-fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
-    let prompts = session.header(name).prompts.unwrap();
-    let windows = session.windows(name).into_iter();
-    let answer = |window: Window| {
-        let n_prompt = prompts[window.spec.window as usize].n_tokens;
-        window.spec.tokens[n_prompt as usize..].to_vec()
-    };
-    windows.map(answer).collect()
 }
 
 /// The number of tokens that two answers begin with alike; `None` if they are the same.

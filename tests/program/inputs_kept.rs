@@ -65,131 +65,50 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Calls without their output, the output's flags, and files that it must not be.
-const CALLS: &[(&str, &[&str], &[&str])] = &[
-    (
-        "report results",
-        &["--csv", "--json", "--html"],
-        &[
-            "results/a.kls",
-            "results/new.kls",
-            "results/b.kls",
-            "./results/../results/a.kls",
-        ],
-    ),
-    (
-        "report q4.kls results",
-        &["--csv", "--json", "--html"],
-        &["q4.kls", "results/a.kls"],
-    ),
-    ("report q4.kls", &["--csv", "--json", "--html"], &["q4.kls"]),
-    (
-        "compare rows rows --no-sidecar",
-        &["--json"],
-        &["rows/0.safetensors", "rows/9.safetensors"],
-    ),
-    (
-        "compare ref.gz rows",
-        &["--json", "--sidecar"],
-        &["ref.gz", "rows/1.safetensors"],
-    ),
-    (
-        "-m models -r ref.gz --no-sidecar",
-        &["--json"],
-        &[
-            "models/q2.GGUF",
-            "models/new.gguf",
-            "models/split-00002-of-00002.gguf",
-            "ref.gz",
-        ],
-    ),
-    (
-        "-m models/split-00001-of-00002.gguf -r ref.gz",
-        &["--json", "--sidecar"],
-        &[
-            "models/split-00001-of-00002.gguf",
-            "models/split-00002-of-00002.gguf",
-            "ref.gz",
-        ],
-    ),
-    (
-        "-m models/q4.gguf -t short.txt --ref-model models/q2.GGUF",
-        &["--json", "--sidecar"],
-        &["short.txt", "models/q2.GGUF", "models/q4.gguf"],
-    ),
-    (
-        "-m models/q4.gguf -t a=short.txt -t b=prompts.txt",
-        &["-w"],
-        &["short.txt", "prompts.txt", "models/q4.gguf"],
-    ),
-    (
-        "-m models/q4.gguf --prompts prompts.txt --chat-template-file chat.jinja",
-        &["-w"],
-        &["prompts.txt", "chat.jinja"],
-    ),
-    ("convert ref.gz --format kl.py", &[""], &["ref.gz"]),
-    (
-        "merge --OUT-- part.0.gz part.1.gz",
-        &[""],
-        &["part.0.gz", "part.1.gz"],
-    ),
-];
+/// Calls without their output, the output's flags (`-`: none), and files that it must not be.
+const CALLS: &str = "
+    report results => --csv --json --html => results/a.kls results/new.kls results/b.kls ./results/../results/a.kls
+    report q4.kls results => --csv --json --html => q4.kls results/a.kls
+    report q4.kls => --csv --json --html => q4.kls
+    compare rows rows --no-sidecar => --json => rows/0.safetensors rows/9.safetensors
+    compare ref.gz rows => --json --sidecar => ref.gz rows/1.safetensors
+    -m models -r ref.gz --no-sidecar => --json => models/q2.GGUF models/new.gguf models/split-00002-of-00002.gguf ref.gz
+    -m models/split-00001-of-00002.gguf -r ref.gz => --json --sidecar => models/split-00001-of-00002.gguf models/split-00002-of-00002.gguf ref.gz
+    -m models/q4.gguf -t short.txt --ref-model models/q2.GGUF => --json --sidecar => short.txt models/q2.GGUF models/q4.gguf
+    -m models/q4.gguf -t a=short.txt -t b=prompts.txt => -w => short.txt prompts.txt models/q4.gguf
+    -m models/q4.gguf --prompts prompts.txt --chat-template-file chat.jinja => -w => prompts.txt chat.jinja
+    convert ref.gz --format kl.py => - => ref.gz
+    merge --OUT-- part.0.gz part.1.gz => - => part.0.gz part.1.gz
+";
 
 #[cfg(unix)]
-const LINKED: &[(&str, &[&str], &[&str])] = &[
-    (
-        "report results",
-        &["--csv", "--json", "--html"],
-        &[
-            "links/results/a.kls",
-            "links/results/new.kls",
-            "soft-kls",
-            "hard-kls",
-        ],
-    ),
-    (
-        "report links/results",
-        &["--csv"],
-        &["results/a.kls", "soft-kls", "hard-kls"],
-    ),
-    (
-        "report soft-kls",
-        &["--csv"],
-        &["results/a.kls", "hard-kls"],
-    ),
-    (
-        "compare links/rows ref.gz",
-        &["--json", "--sidecar"],
-        &["rows/0.safetensors", "soft-safetensors", "hard-safetensors"],
-    ),
-    (
-        "-m links/models -r ref.gz --no-sidecar",
-        &["--json"],
-        &["models/q4.gguf", "soft-gguf", "hard-gguf"],
-    ),
-    (
-        "-m hard-gguf -t short.txt",
-        &["-w"],
-        &["models/q4.gguf", "soft-gguf"],
-    ),
-];
+const LINKED: &str = "
+    report results => --csv --json --html => links/results/a.kls links/results/new.kls soft-kls hard-kls
+    report links/results => --csv => results/a.kls soft-kls hard-kls
+    report soft-kls => --csv => results/a.kls hard-kls
+    compare links/rows ref.gz => --json --sidecar => rows/0.safetensors soft-safetensors hard-safetensors
+    -m links/models -r ref.gz --no-sidecar => --json => models/q4.gguf soft-gguf hard-gguf
+    -m hard-gguf -t short.txt => -w => models/q4.gguf soft-gguf
+";
+#[cfg(not(unix))]
+const LINKED: &str = "";
 
 #[test]
 fn no_output_replaces_an_input() {
     let session = session();
     let before = files(session.folder.path());
-    #[cfg(unix)]
-    let calls = CALLS.iter().chain(LINKED);
-    #[cfg(not(unix))]
-    let calls = CALLS.iter();
-    for (call, flags, outputs) in calls {
-        for (flag, output) in flags
-            .iter()
-            .flat_map(|flag| outputs.iter().map(move |o| (flag, o)))
-        {
-            let line = match call.contains("--OUT--") {
-                true => call.replace("--OUT--", output),
-                false => format!("{call} {flag} {output}"),
+    for call in CALLS.trim().lines().chain(LINKED.trim().lines()) {
+        let mut columns = call.split("=>").map(str::trim);
+        let [call, flags, outputs] = [(); 3].map(|()| columns.next().unwrap());
+        let outputs: Vec<&str> = outputs.split(' ').collect();
+        let flags = flags
+            .split(' ')
+            .map(|flag| if flag == "-" { "" } else { flag });
+        for (flag, output) in flags.flat_map(|flag| outputs.iter().map(move |of| (flag, *of))) {
+            let line = if call.contains("--OUT--") {
+                call.replace("--OUT--", output)
+            } else {
+                format!("{call} {flag} {output}")
             };
             let run = session.fails(&format!("{line} --force"), 2, &[output]);
             let said = [

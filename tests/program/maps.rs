@@ -155,30 +155,14 @@ fn parts_that_make_no_whole_are_named() {
     other.windows.swap(0, 1);
     write(&session, "other.jsonl", other, &singles(), true);
     session.reference("");
-    let first = "map.0.jsonl";
-    for (others, expected) in [
-        (
-            "map.1.jsonl",
-            "part 2 of 3 is missing beside map.0.jsonl and 1 more",
-        ),
-        (
-            "map.1.jsonl map.1.jsonl map.2.jsonl",
-            "both are part 1 of 3",
-        ),
-        ("cut.jsonl map.2.jsonl", "cut.jsonl: is not finished"),
-        ("whole.jsonl", "whole.jsonl: is whole, not a part"),
-        (
-            "other.jsonl map.2.jsonl",
-            "other.jsonl: is a part of another whole",
-        ),
-        ("ref.gz", "map.0.jsonl is a map and ref.gz is a reference"),
-    ] {
-        session.fails(
-            &format!("merge joined.jsonl {first} {others}"),
-            1,
-            &[expected],
-        );
-    }
+    let cases = "
+        map.1.jsonl => part 2 of 3 is missing beside map.0.jsonl and 1 more
+        map.1.jsonl map.1.jsonl map.2.jsonl => both are part 1 of 3
+        cut.jsonl map.2.jsonl => cut.jsonl: is not finished
+        whole.jsonl => whole.jsonl: is whole, not a part
+        other.jsonl map.2.jsonl => other.jsonl: is a part of another whole
+        ref.gz => map.0.jsonl is a map and ref.gz is a reference";
+    session.fails_each(1, "merge joined.jsonl map.0.jsonl", cases);
     assert!(!session.exists("joined.jsonl"));
 }
 
@@ -200,22 +184,11 @@ fn an_importance_matrix_opens_its_types_to_the_tensors_that_it_knows() {
     assert_eq!(has("blk.0.attn_k.weight"), [true, true]);
     assert_eq!(has("token_embd.weight"), [true, false]);
 
-    let line = format!("{line} --force");
-    session.fails(
-        &format!("{line} -m @f16 {types}"),
-        1,
-        &["token_embd.weight: iq2_xxs needs an importance matrix"],
-    );
-    session.fails(
-        &format!("{line} -m @f16 --imatrix @imatrix/mixtral.gguf"),
-        1,
-        &["imatrix/mixtral.gguf", "made with another model"],
-    );
-    session.fails(
-        &format!("{line} -m @q4 {imatrix}"),
-        1,
-        &["is quantized already"],
-    );
+    let cases = "
+        -m @f16 --types q4_K,iq2_xxs => token_embd.weight: iq2_xxs needs an importance matrix
+        -m @f16 --imatrix @imatrix/mixtral.gguf => imatrix/mixtral.gguf | made with another model
+        -m @q4 --imatrix @imatrix/tiny.gguf => is quantized already";
+    session.fails_each(1, &format!("{line} --force"), cases);
 }
 
 #[test]
@@ -260,13 +233,10 @@ fn a_map_is_described_and_checked() {
 fn a_map_in_the_place_of_another_file_is_named() {
     let session = Session::new();
     write(&session, "map.jsonl", header(None), &singles(), true);
-    let what = "map of sensitivity";
-    session.fails(
-        "-m @q8 -r map.jsonl -q",
-        1,
-        &["-r map.jsonl", what, "kl recipe"],
-    );
-    session.fails("-m map.jsonl -t @eval -w r.gz -q", 1, &["map.jsonl", what]);
-    session.fails("report map.jsonl", 1, &["map.jsonl", what]);
-    session.fails("-m @q8 -t map.jsonl -w r.gz -q", 1, &["map.jsonl", what]);
+    let cases = "
+        -m @q8 -r map.jsonl => -r map.jsonl | map of sensitivity | kl recipe
+        -m map.jsonl -t @eval -w r.gz => map.jsonl | map of sensitivity
+        -m @q8 -t map.jsonl -w r.gz => map.jsonl | map of sensitivity";
+    session.fails_each(1, "-q", cases);
+    session.fails("report map.jsonl", 1, &["map.jsonl", "map of sensitivity"]);
 }

@@ -106,17 +106,6 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn a_kl_py_file_and_a_native_one_give_equal_results() {
-    let session = Session::new();
-    // A kl.py file is evaluated without flash attention, as kl.py does.
-    let read = || session.result("-m @q2 -r ref.gz --no-sidecar")["kld"].take();
-    session.reference("-fa off --encoding f32 --score all");
-    let native = read();
-    session.reference("-fa off --format kl.py --force");
-    assert_eq!(read(), native);
-}
-
-#[test]
 fn kl_pys_file_is_read_with_a_warning_that_its_tokenizer_is_unknown() {
     let session = Session::new();
     session.ok("-m @q8 -r @klpy -q").warns(&["tokenizer"]);

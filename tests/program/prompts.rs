@@ -355,43 +355,24 @@ fn every_error_is_one_line_with_the_prompts_line() {
     ] {
         session.write(name, text);
     }
-    let cases: [(&str, &[&str]); 15] = [
-        ("missing", &["missing"]),
-        ("empty.txt", &["empty.txt", "is empty"]),
-        ("slip.txt", &["slip.txt: line 1", "JSON"]),
-        ("blank.txt", &["blank.txt", "prompt"]),
-        (
-            "mixed.jsonl",
-            &["mixed.jsonl: line 3", r#"expected {"prompt": "..."}"#],
-        ),
-        ("neither.jsonl", &["line 1", "prompt", "messages"]),
-        ("role.jsonl", &["line 1", "no role"]),
-        ("nothing.jsonl", &["line 2", "fewer than two tokens"]),
-        ("@chats", &["line 1", "--chat-template-file"]),
-        (
-            "@chats --no-chat-template",
-            &["line 1", "--no-chat-template"],
-        ),
-        (
-            "long.txt -c 8",
-            &["long.txt: line 2", "window of 8", "--n-ctx"],
-        ),
-        ("long.txt -c 8 --generate 7", &["line 1", "7 generated"]),
-        ("long.txt --score 99", &["prompt", "long enough"]),
-        (
-            "long.txt --chat-template-file broken.jinja",
-            &["broken.jinja", "syntax error"],
-        ),
-        (
-            "long.txt --chat-template-file wrong.jinja",
-            &["line 1", "chat template:3"],
-        ),
-    ];
-    for (flags, what) in cases {
-        let line = format!("-m @f16 -w ref.gz -q --prompts {flags}");
-        session.fails(&line, 1, what);
-        assert!(!session.exists("ref.gz"), "{flags}");
-    }
+    let cases = r#"
+        missing => missing
+        empty.txt => empty.txt | is empty
+        slip.txt => slip.txt: line 1 | JSON
+        blank.txt => blank.txt | prompt
+        mixed.jsonl => mixed.jsonl: line 3 | expected {"prompt": "..."}
+        neither.jsonl => line 1 | prompt | messages
+        role.jsonl => line 1 | no role
+        nothing.jsonl => line 2 | fewer than two tokens
+        @chats => line 1 | messages need a chat template | --chat-template-file
+        @chats --no-chat-template => line 1 | --no-chat-template
+        long.txt -c 8 => long.txt: line 2 | window of 8 | --n-ctx
+        long.txt -c 8 --generate 7 => line 1 | 7 generated
+        long.txt --score 99 => prompt | long enough
+        long.txt --chat-template-file broken.jinja => broken.jinja | syntax error
+        long.txt --chat-template-file wrong.jinja => line 1 | chat template:3"#;
+    session.fails_each(1, "-m @f16 -w ref.gz -q --prompts", cases);
+    assert!(!session.exists("ref.gz"));
     for (output, flags) in [
         ("long.txt", ""),
         ("broken.jinja", "--chat-template-file broken.jinja"),
@@ -414,16 +395,4 @@ fn prompts_are_read_from_stdin() {
     let text = session.header("ref.gz").provenance.text.unwrap();
     assert_eq!(text.name.as_deref(), Some("-"));
     assert_eq!(session.specs("ref.gz").len(), 5);
-}
-
-#[test]
-fn messages_without_a_template_are_refused_and_not_said_to_be_used_as_they_are() {
-    let session = Session::new();
-    session.write(
-        "chat.jsonl",
-        r#"{"messages": [{"role": "user", "content": "Hello."}]}"#,
-    );
-    let what = ["chat.jsonl: line 1", "messages need a chat template"];
-    let run = session.fails("-m @f16 --prompts chat.jsonl -w ref.gz", 1, &what);
-    assert!(!run.stderr.contains("as they are"), "{}", run.stderr);
 }

@@ -65,19 +65,6 @@ fn a_quant_gets_the_bits_that_stored_rows_give_in_batches_of_any_size() {
 }
 
 #[test]
-fn prompts_and_their_generated_tokens_are_read() {
-    let session = Session::new();
-    for encoding in ["f32", "hidden"] {
-        let prompts = "--prompts @prompts --generate 5 --score all";
-        session.ok(&format!(
-            "-m @f16 {prompts} -w {encoding}.gz --encoding {encoding} -q"
-        ));
-    }
-    let of = |encoding: &str| tokens(&session, &format!("-m @q2 -r {encoding}.gz"));
-    assert_eq!(of("hidden"), of("f32"));
-}
-
-#[test]
 fn conversions_and_comparisons_are_those_of_stored_rows() {
     let session = both("@f16", "--score all");
     session.reference_of("@q2", "q2.gz", "--score all --encoding hidden");

@@ -123,26 +123,19 @@ fn what_makes_no_recipe_is_named() {
     small_map(&session);
     session.reference("");
     session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
-    for (call, what) in [
-        ("recipe map --size 100K", "the smallest file has"),
-        ("recipe ref.gz --bpw 4", "it is a reference"),
-        ("recipe q4.kls --bpw 4", "it is a sidecar"),
-        ("recipe @f16 --bpw 4", "it is a model"),
-        ("recipe map --bpw 4 -m @mamba -t b.txt", "another model"),
-        ("recipe map --bpw 4 -m @q4 -t b.txt", "another model"),
-        ("recipe map --like b.txt", "not a GGUF model"),
-        (
-            "recipe map --bpw 4 --imatrix b.txt",
-            "without an importance matrix",
-        ),
-        ("recipe map --bpw 4 -m @f16 -t none.txt", "none.txt"),
-    ] {
-        session.fails(&format!("{call} -w types"), 1, &[what]);
-        assert!(
-            !session.exists("types") && !session.exists("types.partial"),
-            "{call}"
-        );
-    }
+    let cases = "
+        map --size 100K => the smallest file has
+        map --bpw 4 --types tq1_0 => --types tq1_0 | q4_K
+        ref.gz --bpw 4 => it is a reference
+        q4.kls --bpw 4 => it is a sidecar
+        @f16 --bpw 4 => it is a model
+        map --bpw 4 -m @mamba -t b.txt => another model
+        map --bpw 4 -m @q4 -t b.txt => another model
+        map --like b.txt => not a GGUF model
+        map --bpw 4 --imatrix b.txt => without an importance matrix
+        map --bpw 4 -m @f16 -t none.txt => none.txt";
+    session.fails_each(1, "recipe -w types", cases);
+    assert!(!session.exists("types") && !session.exists("types.partial"));
     // Before anything is measured.
     session.write("there.gguf", "mine");
     let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";

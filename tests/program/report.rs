@@ -335,12 +335,3 @@ fn a_run_without_sidecars_says_what_is_missing() {
         run.stdout
     );
 }
-
-#[test]
-fn a_label_names_its_row() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q4 -r ref.gz -q --label four");
-    let json = session.ok("report . --json -").json();
-    assert_eq!(labels(&json), ["four"]);
-}

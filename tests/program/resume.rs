@@ -163,14 +163,14 @@ fn a_write_is_resumed_with_its_own_settings_only() {
         (WRITE.replace("@f16", "@q8"), "model."),
         (WRITE.replace("long.txt", "other.txt"), "text."),
         (WRITE.replace("64", "65"), "n_ctx"),
-        (with(WRITE, "--encoding f32"), "encoding"),
-        (with(WRITE, "-b 32"), "the batch"),
-        (with(WRITE, "-fa off"), "flash attention"),
-        (with(WRITE, "-n 500"), "seed"),
         (
             WRITE.replace("@f16", "other/tiny-f16.gguf"),
             "model.sample_sha256",
         ),
+        (with(WRITE, "--encoding f32"), "encoding"),
+        (with(WRITE, "-b 32"), "the batch"),
+        (with(WRITE, "-fa off"), "flash attention"),
+        (with(WRITE, "-n 500"), "seed"),
     ] {
         let what = ["ref.gz.partial", "another run", what, "--force"];
         session.fails(&with(&line, "--resume"), 1, &what);

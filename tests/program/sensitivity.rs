@@ -139,40 +139,25 @@ fn what_cannot_be_measured_is_one_line() {
     let session = Session::new();
     session.write("notes", "not an importance matrix");
     session.ok("-m @f16 -t @eval -c 128 -w u16.gz -q");
-    let line = "sensitivity -m @f16 -t @eval -w map";
-    for (line, code, what) in [
-        (
-            "sensitivity -m @q4 -t @eval -w map",
-            1,
-            "is quantized already",
-        ),
-        (
-            "sensitivity -m @f16 -r u16.gz -w map",
-            1,
-            "--encoding f32 or hidden",
-        ),
-        ("sensitivity -m @f16 -r @base -w map", 1, "rounded rows"),
-        ("sensitivity -m @f16 -w map", 2, "--text-path"),
-        (
-            &format!("{line} --types iq2_xs"),
-            1,
-            "iq2_xs needs an importance matrix",
-        ),
-        (&format!("{line} --types q4"), 2, "no type 'q4'"),
-        (&format!("{line} --type bf16"), 1, "bf16 is not a type"),
-        (&format!("{line} --tensors '('"), 2, "unclosed group"),
-        (&format!("{line} --tensors none"), 1, "matches no tensor"),
-        (&format!("{line} --imatrix notes"), 1, "notes"),
-        (&format!("{line} -c 8192"), 1, "at least two windows"),
-        (&format!("{line} -sm row"), 1, "--split-mode"),
-        (&format!("{line} --json map"), 2, "map"),
-        (
-            &format!("{line} --shard 0/2 --csv -"),
-            1,
-            "join the parts with kl merge",
-        ),
-    ] {
-        session.fails(line, code, &[what]);
-        assert_eq!(session.files(), ["notes", "u16.gz"], "{line}");
-    }
+    let inputs = "
+        -m @q4 -t @eval => is quantized already
+        -m @f16 -r u16.gz => --encoding f32 or hidden
+        -m @f16 -r @base => rounded rows";
+    session.fails_each(1, "sensitivity -w map", inputs);
+    let flags = "
+        --types iq2_xs => iq2_xs needs an importance matrix
+        --type bf16 => bf16 is not a type
+        --tensors none => matches no tensor
+        --imatrix notes => notes
+        -c 8192 => at least two windows
+        -sm row => --split-mode
+        --shard 0/2 --csv - => join the parts with kl merge";
+    session.fails_each(1, "sensitivity -m @f16 -t @eval -w map", flags);
+    let usage = "
+        => --text-path
+        -t @eval --types q4 => no type 'q4'
+        -t @eval --tensors '(' => unclosed group
+        -t @eval --json map => map";
+    session.fails_each(2, "sensitivity -m @f16 -w map", usage);
+    assert_eq!(session.files(), ["notes", "u16.gz"]);
 }

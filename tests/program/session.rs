@@ -152,6 +152,17 @@ impl Session {
         run
     }
 
+    /// Runs `kl` with each of these lines: `LINE => WORDS | WORDS ...`, the call's end and what its one
+    /// line on stderr contains. `start` is how all of them begin, and `code` how they exit.
+    #[track_caller]
+    pub fn fails_each(&self, code: i32, start: &str, cases: &str) {
+        for case in cases.trim().lines() {
+            let (line, what) = case.split_once("=>").expect(case);
+            let what: Vec<&str> = what.split(" | ").map(str::trim).collect();
+            self.fails(&format!("{start} {}", line.trim()), code, &what);
+        }
+    }
+
     /// The JSON of an evaluation or a comparison.
     #[track_caller]
     pub fn json(&self, line: &str) -> Value {

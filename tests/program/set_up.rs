@@ -19,47 +19,17 @@ fn a_setting_that_moves_results_is_one_warning() {
     session.reference("-b 32");
     let part = "-m @f16 -r ref.gz -n 64 --no-sidecar";
     assert!(differences(&session, part).is_empty());
-    for (flags, what) in [
-        (
-            "-b 16",
-            ["the batch is 16", "32 for the reference", "--n-batch 32"],
-        ),
-        (
-            "-ub 8",
-            [
-                "the physical batch is 8",
-                "32 for the reference",
-                "--n-ubatch 32",
-            ],
-        ),
-        (
-            "-fa off",
-            [
-                "flash attention is off",
-                "auto for the reference",
-                "--flash-attn auto",
-            ],
-        ),
-        (
-            "-ctk q8_0",
-            [
-                "keys is q8_0",
-                "f16 for the reference",
-                "--cache-type-k f16",
-            ],
-        ),
-        (
-            "-ctv f32",
-            [
-                "values is f32",
-                "f16 for the reference",
-                "--cache-type-v f16",
-            ],
-        ),
-    ] {
+    let cases = "
+        -b 16 => the batch is 16 | 32 for the reference | --n-batch 32
+        -ub 8 => the physical batch is 8 | 32 for the reference | --n-ubatch 32
+        -fa off => flash attention is off | auto for the reference | --flash-attn auto
+        -ctk q8_0 => keys is q8_0 | f16 for the reference | --cache-type-k f16
+        -ctv f32 => values is f32 | f16 for the reference | --cache-type-v f16";
+    for case in cases.trim().lines() {
+        let (flags, what) = case.split_once("=>").unwrap();
         let found = differences(&session, &format!("{part} {flags}"));
         assert_eq!(found.len(), 1, "{flags}: {found:?}");
-        for what in what {
+        for what in what.split('|').map(str::trim) {
             assert!(found[0].contains(what), "{flags}: {found:?}");
         }
     }

@@ -58,50 +58,27 @@ fn check_evaluation(session: &Session, more: &str, parts: usize) {
 }
 
 #[test]
-fn parts_of_a_text_make_the_bytes_of_one_run() {
-    let session = session();
-    for parts in [1, 3, 7] {
-        check_reference(&session, "-t short.txt -c 64", parts);
-        for more in ["", "-n 500"] {
-            check_evaluation(&session, more, parts);
-        }
-    }
-}
-
-#[test]
-fn parts_of_a_sample_make_the_bytes_of_one_run() {
-    let session = session();
-    for parts in [1, 3, 7] {
-        // The last window is cut short.
-        check_reference(&session, "-t short.txt -c 64 -n 440", parts);
-        check_evaluation(&session, "", parts);
-    }
-}
-
-#[test]
-fn parts_of_groups_make_the_bytes_of_one_run() {
+fn parts_make_the_bytes_of_one_run() {
     let session = session();
     session.write("code.txt", short_text().to_uppercase());
-    for input in ["", "-n 700"] {
-        let input = format!("-t wiki=short.txt -t code=code.txt -c 64 {input}");
-        check_reference(&session, &input, 3);
-        check_evaluation(&session, "", 3);
-    }
-}
-
-#[test]
-fn parts_of_prompts_make_the_bytes_of_one_run() {
-    let session = Session::new();
     for (input, parts) in [
-        ("--prompts @prompts", 3),
-        ("--prompts @prompts --generate 3", 1),
-        ("--prompts @prompts --generate 3", 3),
-        ("--prompts @prompts --generate 9 --span she=e..a", 2),
-        ("--prompts @prompts --generate 3 --score all -n 40", 2),
+        ("-t short.txt -c 64", [1, 3, 7].as_slice()),
+        // The last window of a sample is cut short.
+        ("-t short.txt -c 64 -n 440", &[1, 3, 7]),
+        ("-t wiki=short.txt -t code=code.txt -c 64", &[3]),
+        ("-t wiki=short.txt -t code=code.txt -c 64 -n 700", &[3]),
+        ("--prompts @prompts", &[3]),
+        ("--prompts @prompts --generate 3", &[1, 3]),
+        ("--prompts @prompts --generate 9 --span she=e..a", &[2]),
+        ("--prompts @prompts --generate 3 --score all -n 40", &[2]),
     ] {
-        check_reference(&session, input, parts);
-        check_evaluation(&session, "", parts);
+        for &parts in parts {
+            check_reference(&session, input, parts);
+            check_evaluation(&session, "", parts);
+        }
     }
+    check_reference(&session, "-t short.txt -c 64", 3);
+    check_evaluation(&session, "-n 500", 3);
 }
 
 #[test]
@@ -172,55 +149,22 @@ fn what_cannot_be_joined_is_named() {
     }
     session.reference_of("@q8", "other.2.gz", "--shard 2/3");
     session.reference_of("@f16", "half.0.gz", "--shard 0/2");
-    let sidecars: Vec<String> = (0..3).map(|part| of_part(part, 3)).collect();
-    let [a, b, c] = sidecars.as_slice() else {
-        panic!("three parts")
-    };
-    for (call, what) in [
-        (
-            "merge o.gz ref.0.gz ref.2.gz".to_owned(),
-            vec!["part 1 of 3", "--shard 1/3"],
-        ),
-        ("merge o.gz ref.2.gz".to_owned(), vec!["parts 0, 1 of 3"]),
-        (
-            "merge o.gz ref.0.gz ref.1.gz ref.1.gz".to_owned(),
-            vec!["ref.1.gz", "part 1"],
-        ),
-        (
-            "merge o.gz ref.0.gz ref.1.gz other.2.gz".to_owned(),
-            vec!["other.2.gz", "model"],
-        ),
-        (
-            "merge o.gz ref.0.gz half.0.gz".to_owned(),
-            vec!["half.0.gz", "parts"],
-        ),
-        (
-            "merge o.gz ref.0.gz ref.gz".to_owned(),
-            vec!["ref.gz", "whole"],
-        ),
-        (
-            "merge o.gz ref.0.gz @klpy".to_owned(),
-            vec!["kl.py", "kl_py"],
-        ),
-        (format!("merge o.gz ref.0.gz {a}"), vec!["ref.0.gz", a]),
-        (format!("merge o.kls {a} {c}"), vec!["part 1 of 3"]),
-        (format!("merge o.kls {a} {b} {b}"), vec![b, "part 1"]),
-        (
-            format!("merge o.kls {a} {b} tiny-q8_0@ref.2-of-3.kls"),
-            vec!["tiny-q8_0@ref.2-of-3.kls", "model"],
-        ),
-        ("merge o.gz none.gz".to_owned(), vec!["none.gz"]),
-        (
-            "merge ref.0.gz ref.1.gz ref.2.gz".to_owned(),
-            vec!["ref.0.gz", "exists"],
-        ),
-    ] {
-        session.fails(&call, 1, &what);
-        assert!(
-            !session.exists("o.gz") && !session.exists("o.kls"),
-            "{call}"
-        );
-    }
+    let cases = "
+        o.gz ref.0.gz ref.2.gz => part 1 of 3 | --shard 1/3
+        o.gz ref.2.gz => parts 0, 1 of 3
+        o.gz ref.0.gz ref.1.gz ref.1.gz => ref.1.gz | part 1
+        o.gz ref.0.gz ref.1.gz other.2.gz => other.2.gz | model
+        o.gz ref.0.gz half.0.gz => half.0.gz | parts
+        o.gz ref.0.gz ref.gz => ref.gz | whole
+        o.gz ref.0.gz @klpy => kl.py | kl_py
+        o.gz ref.0.gz Q4@ref.0-of-3.kls => ref.0.gz | Q4@ref.0-of-3.kls
+        o.kls Q4@ref.0-of-3.kls Q4@ref.2-of-3.kls => part 1 of 3
+        o.kls Q4@ref.0-of-3.kls Q4@ref.1-of-3.kls Q4@ref.1-of-3.kls => Q4@ref.1-of-3.kls | part 1
+        o.kls Q4@ref.0-of-3.kls Q4@ref.1-of-3.kls tiny-q8_0@ref.2-of-3.kls => tiny-q8_0@ref.2-of-3.kls | model
+        o.gz none.gz => none.gz
+        ref.0.gz ref.1.gz ref.2.gz => ref.0.gz | exists";
+    session.fails_each(1, "merge", &cases.replace("Q4", "tiny-q4_K_M"));
+    assert!(!session.exists("o.gz") && !session.exists("o.kls"));
     session.fails(
         "merge ref.0.gz ref.0.gz ref.1.gz",
         2,

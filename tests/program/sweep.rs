@@ -151,43 +151,18 @@ fn a_cell_that_llama_cpp_refuses_is_named() {
 fn wrong_sweeps_are_refused_in_one_line() {
     let session = Session::new();
     session.reference("");
-    for (line, what) in [
-        (
-            "-m @q4 -r ref.gz --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0",
-            "--sidecar names one file, but 2 are",
-        ),
-        (
-            "-m @q4 -m @q2 -r ref.gz --sweep ctk=f16 --label a",
-            "1 label for 2 evaluations",
-        ),
-        (
-            "-m @q4 -r ref.gz --sweep ctk=f16 --sweep ctk=q8_0",
-            "--sweep: ctk is given twice",
-        ),
-        (
-            "-m @q4 -r ref.gz --sweep ctk=",
-            "expected ctk=TYPES or ctv=TYPES",
-        ),
-        (
-            "-m @q4 -r ref.gz --sweep ctk=q9_0",
-            "'q9_0' is not one of the types f16, f32, bf16",
-        ),
-        ("-m @q4 -r ref.gz --sweep ctv=f16,f16", "names f16 twice"),
-        (
-            "-m @q4 -r ref.gz --sweep ctv=f16 @q2",
-            "expected ctk=TYPES or ctv=TYPES",
-        ),
-        (
-            "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -ctk q8_0",
-            "cannot be used with",
-        ),
-        (
-            "-m @f16 -t short.txt -w new.gz --sweep ctk=f16",
-            "cannot be used with",
-        ),
-    ] {
-        session.fails(line, 2, &[what]);
-    }
+    let cases = "
+        --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0 => --sidecar names one file, but 2 are
+        -m @q2 --sweep ctk=f16 --label a => 1 label for 2 evaluations
+        --sweep ctk=f16 --sweep ctk=q8_0 => --sweep: ctk is given twice
+        --sweep ctk= => expected ctk=TYPES or ctv=TYPES
+        --sweep ctk=q9_0 => 'q9_0' is not one of the types f16, f32, bf16
+        --sweep ctv=f16,f16 => names f16 twice
+        --sweep ctv=f16 @q2 => expected ctk=TYPES or ctv=TYPES
+        --sweep ctv=f16,q8_0 -ctk q8_0 => cannot be used with";
+    session.fails_each(2, "-m @q4 -r ref.gz", cases);
+    let write = "-m @f16 -t short.txt -w new.gz --sweep ctk=f16";
+    session.fails(write, 2, &["cannot be used with"]);
     let before = session.files();
     let line = "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -fa off";
     session.fails(line, 1, &["--sweep ctv=q8_0: ", "--flash-attn on or auto"]);

@@ -60,25 +60,6 @@ fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
 }
 
 #[test]
-fn an_evaluation_is_to_the_bit_that_against_f32() {
-    let session = Session::new();
-    session.write("short.txt", short_text());
-    write_both(&session, "-t short.txt -c 64");
-    for model in ["@q4", "@q2"] {
-        session.ok(&format!(
-            "-m {model} -r f32.gz -q --force --sidecar f32.kls"
-        ));
-        session.ok(&format!(
-            "-m {model} -r hidden.gz -q --force --sidecar hidden.kls"
-        ));
-        let [f32, hidden] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
-        assert_eq!(f32, hidden, "{model}");
-    }
-    let result = session.result("-m @f16 -r hidden.gz --no-sidecar");
-    assert_eq!(number(&result["kld"]["max"]), 0.0);
-}
-
-#[test]
 fn a_run_prints_all_sizes_and_what_it_has_checked() {
     let session = Session::new();
     session.write("short.txt", short_text());
@@ -164,33 +145,6 @@ fn parts_make_the_bytes_of_one_run() {
             "{input}"
         );
     }
-}
-
-#[test]
-fn a_file_that_was_cut_off_is_continued_to_the_same_bytes() {
-    let session = Session::new();
-    session.write("short.txt", short_text());
-    let write = "-m @f16 -t short.txt -c 64 --encoding hidden -q -w ref.gz";
-    session.ok(write);
-    let whole = session.read("ref.gz");
-    session.remove("ref.gz");
-    for part in [1, 50, 90, 97, 99, 100] {
-        let length = (whole.len() - 1) * part / 100;
-        session.write("ref.gz.partial", &whole[..length]);
-        session.ok(&format!("{write} --resume"));
-        assert!(session.read("ref.gz") == whole, "{part} %");
-        session
-            .ok(&format!("{write} --resume"))
-            .warns(&["already complete"]);
-        session.remove("ref.gz");
-    }
-    session.write("ref.gz.partial", &whole[..whole.len() - 1]);
-    let other = write.replace("hidden", "u16");
-    session.fails(
-        &format!("{other} --resume"),
-        1,
-        &["encoding: hidden there, u16 here"],
-    );
 }
 
 /// The sizes in a row of the table in REFERENCES.md that begins so: 8B and 70B, in GB.

@@ -45,10 +45,10 @@ const U16: u32 = 2;
 const STRING: u32 = 8;
 
 /// A key of a GGUF, ggml's number of its value's type, and the value's bytes.
-struct Pair(&'static str, u32, Vec<u8>);
+pub struct Pair(&'static str, u32, Vec<u8>);
 
 impl Pair {
-    fn text(key: &'static str, text: &str) -> Self {
+    pub fn text(key: &'static str, text: &str) -> Self {
         let length = (text.len() as u64).to_le_bytes();
         Self(key, STRING, [&length, text.as_bytes()].concat())
     }
@@ -66,13 +66,13 @@ impl Pair {
 }
 
 /// A GGUF of these pairs, without tensors.
-fn gguf(pairs: &[Pair]) -> Vec<u8> {
+pub fn gguf(pairs: &[Pair]) -> Vec<u8> {
     let empty = [b"GGUF".as_slice(), &3u32.to_le_bytes(), &[0; 16]].concat();
     with_pairs(&empty, pairs)
 }
 
 /// A GGUF with more pairs in front of its own.
-fn with_pairs(gguf: &[u8], pairs: &[Pair]) -> Vec<u8> {
+pub fn with_pairs(gguf: &[u8], pairs: &[Pair]) -> Vec<u8> {
     /// Where the pairs start: after the magic, the version, and the numbers of tensors and pairs.
     const START: usize = 24;
     /// Tensors lie at multiples of it, counted from the start of the file.
