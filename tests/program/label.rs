@@ -1,6 +1,6 @@
 //! `--label`: one model evaluated in two ways is two rows.
 
-use crate::session::Session;
+use crate::session::{Session, labels};
 
 #[test]
 fn one_model_with_two_kv_caches_is_two_rows() {
@@ -34,19 +34,13 @@ fn one_model_with_two_kv_caches_is_two_rows() {
 fn several_models_have_a_label_each_in_their_order() {
     let session = Session::new();
     session.reference("");
-    let labels = |json: serde_json::Value| -> Vec<String> {
-        let models = json["models"].as_array().unwrap().iter();
-        models
-            .map(|model| model["label"].as_str().unwrap().to_owned())
-            .collect()
-    };
     let run = "-m @q8 -m @q4 -r ref.gz --label large --label small";
-    assert_eq!(labels(session.json(run)), ["large", "small"]);
+    assert_eq!(labels(&session.json(run)), ["large", "small"]);
     assert!(session.exists("large@ref.kls") && session.exists("small@ref.kls"));
     session.reference_of("@q8", "q8.gz", "");
     session.reference_of("@q4", "q4.gz", "");
     let compared = "compare ref.gz q8.gz q4.gz --label rows8 --label rows4";
-    assert_eq!(labels(session.json(compared)), ["rows8", "rows4"]);
+    assert_eq!(labels(&session.json(compared)), ["rows8", "rows4"]);
     assert!(session.exists("rows8@ref.kls") && session.exists("rows4@ref.kls"));
 }
 

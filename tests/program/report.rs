@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::numbers::{accurate, number};
-use crate::session::Session;
+use crate::session::{Session, labels};
 
 /// A session with the sidecars of all four fixtures, and without the reference.
 fn session() -> Session {
@@ -20,13 +20,6 @@ fn model<'j>(json: &'j Value, label: &str) -> &'j Value {
     let mut models = json["models"].as_array().unwrap().iter();
     let found = models.find(|model| model["label"] == label);
     found.unwrap_or_else(|| panic!("no {label}: {:?}", labels(json)))
-}
-
-fn labels(json: &Value) -> Vec<&str> {
-    let models = json["models"].as_array().unwrap().iter();
-    models
-        .map(|model| model["label"].as_str().unwrap())
-        .collect()
 }
 
 /// Why a file is not compared.

@@ -4,7 +4,6 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use kl_formats::native;
 use serde_json::Value;
@@ -41,20 +40,9 @@ fn with(line: &str, more: &str) -> String {
     format!("{line} {more}")
 }
 
-/// Starts a run and sends it a signal once a file has grown to `bytes`. Returns what it did, or
-/// None if it was done before. SIGINT will not do: a shell's background jobs ignore it.
+/// Starts a run and sends it a signal once a file has grown to `bytes`.
 fn cut_off(session: &Session, line: &str, signal: &str, file: &str, bytes: u64) -> Option<Run> {
-    let mut child = session.spawn(line);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while session.length(file) < bytes && child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "{file} does not grow");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let id = child.id().to_string();
-    let mut kill = Command::new("kill");
-    let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
-    let run = Run::from(child.wait_with_output().unwrap());
-    (run.code != 0).then_some(run)
+    session.cut_off(line, signal, || session.length(file) >= bytes)
 }
 
 #[test]

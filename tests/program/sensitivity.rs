@@ -1,8 +1,5 @@
 //! `kl sensitivity` on the fixtures' model.
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
 use kl_formats::{Cell, SensitivityMap};
 use serde_json::Value;
 
@@ -86,22 +83,15 @@ fn a_map_is_the_same_on_one_thread_and_two_in_parts_and_against_exact_rows() {
     }
 }
 
-/// Starts a run and sends it a signal once its map has so many lines.
-fn cut_off(session: &Session, line: &str, signal: &str, file: &str, n_lines: usize) -> Run {
-    let mut child = session.spawn(line);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let lines = || match session.exists(file) {
-        true => session.read(file).split(|byte| *byte == b'\n').count() - 1,
-        false => 0,
-    };
-    while lines() < n_lines && child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "{file} does not grow");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let id = child.id().to_string();
-    let mut kill = Command::new("kill");
-    let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
-    Run::from(child.wait_with_output().unwrap())
+/// Starts a run and sends it a signal once `map.partial` has so many lines.
+fn cut_off(session: &Session, line: &str, signal: &str, n_lines: usize) -> Option<Run> {
+    let is_line_feed = |byte: &&u8| **byte == b'\n';
+    session.cut_off(line, signal, || {
+        let begun = session
+            .exists("map.partial")
+            .then(|| session.read("map.partial"));
+        begun.is_some_and(|map| map.iter().filter(is_line_feed).count() >= n_lines)
+    })
 }
 
 #[test]
@@ -111,12 +101,10 @@ fn a_map_that_is_killed_again_and_again_is_the_same() {
     let line = format!("{FEW} map -q --resume");
     let mut kills = 0;
     for n_lines in [2, 7, 13] {
-        let run = cut_off(&session, &line, "-KILL", "map.partial", n_lines);
-        kills += u32::from(run.code != 0);
+        kills += u32::from(cut_off(&session, &line, "-KILL", n_lines).is_some());
     }
     assert!(kills >= 2, "{kills} kills");
-    let run = cut_off(&session, &line, "-TERM", "map.partial", 15);
-    if run.code != 0 {
+    if let Some(run) = cut_off(&session, &line, "-TERM", 15) {
         let last = run.stderr.lines().last().unwrap();
         for what in ["map.partial keeps ", "--resume continues it"] {
             assert!(last.contains(what), "{last}");

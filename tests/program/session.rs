@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -124,6 +125,22 @@ impl Session {
         piped.spawn().unwrap()
     }
 
+    /// Starts `kl`, and sends it a signal once it is time. Returns what it did, or `None` if it was done
+    /// before. SIGINT will not do: a shell's background jobs ignore it.
+    pub fn cut_off(&self, line: &str, signal: &str, is_time: impl Fn() -> bool) -> Option<Run> {
+        let mut child = self.spawn(line);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_time() && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "kl {line}: does not get on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let id = child.id().to_string();
+        let mut kill = Command::new("kill");
+        let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
+        let run = Run::from(child.wait_with_output().unwrap());
+        (run.code != 0).then_some(run)
+    }
+
     pub fn kl(&self, line: &str) -> Run {
         Run::from(self.command(line).output().unwrap())
     }
@@ -196,6 +213,14 @@ impl Session {
             "-m {model} -t short.txt -w {name} {n_ctx} -q {more}"
         ));
     }
+}
+
+/// The labels of a document's models, in their order.
+pub fn labels(json: &Value) -> Vec<&str> {
+    let models = json["models"].as_array().unwrap().iter();
+    models
+        .map(|model| model["label"].as_str().unwrap())
+        .collect()
 }
 
 /// The program to test: `KL_TEST_BIN`, or the one that cargo has built.

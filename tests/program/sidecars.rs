@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::SystemTime;
 
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, labels};
 
 const ADVICE: [&str; 2] = ["--sidecar", "--force"];
 
@@ -49,11 +49,7 @@ fn models_of_one_name_get_their_folders() {
     copy(&session, "q8", "A/Q.gguf");
     copy(&session, "q4", "B/Q.gguf");
     let json = session.json("-m A/Q.gguf -m B/Q.gguf -m @q2 -r ref.gz");
-    let models = json["models"].as_array().unwrap().iter();
-    let labels: Vec<&str> = models
-        .map(|model| model["label"].as_str().unwrap())
-        .collect();
-    assert_eq!(labels, ["A-Q", "B-Q", "tiny-q2_K"]);
+    assert_eq!(labels(&json), ["A-Q", "B-Q", "tiny-q2_K"]);
     let names = ["A-Q@ref.kls", "B-Q@ref.kls", "tiny-q2_K@ref.kls"];
     assert!(names.iter().all(|name| session.exists(name)));
     assert_eq!(session.info("A-Q@ref.kls")["label"], "A-Q");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::session::Session;
+use crate::session::{Session, labels};
 
 const CELLS: [(&str, &str); 4] = [
     ("f16", "f16"),
@@ -111,12 +111,8 @@ fn several_models_are_swept_and_a_reference_may_be_a_model() {
     ));
     for json in [of_file, of_model] {
         let models = json["models"].as_array().unwrap();
-        let labels: Vec<&str> = models
-            .iter()
-            .map(|of| of["label"].as_str().unwrap())
-            .collect();
         assert_eq!(
-            labels,
+            labels(&json),
             [
                 "tiny-q4_K_M-k_q8_0-v_f16",
                 "tiny-q4_K_M-k_f16-v_f16",

@@ -11,7 +11,6 @@ use tempfile::TempDir;
 use super::*;
 use crate::report::comparison::{ComparedModel, NEAR, RatioToBest};
 use crate::report::tests::FULL;
-use crate::stats::ClusterKind;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a
 /// line with the number of tokens in each window.
@@ -76,64 +75,6 @@ fn compare_sidecars(
 
 fn said(comparison: &Comparison) -> String {
     comparison.sentences(str::to_owned).join(" ")
-}
-
-fn ratio_to_best(of: &Comparison, label: &str) -> RatioToBest {
-    let mut models = of.models.iter();
-    let model = models.find(|model| model.label == label);
-    model.unwrap().ratio_to_best.unwrap()
-}
-
-#[track_caller]
-fn assert_six_digits(got: f64, expected: f64) {
-    let error = (got / expected - 1.0).abs();
-    assert!(error < 5e-6, "{got}, not {expected}");
-}
-
-/// The numbers are numpy's and scipy's, from every token.
-#[test]
-fn a_quant_26_times_as_far_is_told_from_the_best() {
-    let all = compare(&[], ClusterRule::Auto, NEAR);
-    let clusters = all.clusters.unwrap();
-    assert_eq!((clusters.kind, clusters.n), (ClusterKind::Window, 33));
-    assert!((clusters.autocorrelation.unwrap() - -0.046595).abs() < 5e-7);
-    assert_eq!(all.best().unwrap().label, "q8_0");
-    let largest = all.models.iter().filter_map(|model| model.ratio_to_best);
-    let largest = largest.filter_map(|of| of.p_holm).fold(0.0, f64::max);
-    assert_six_digits(largest, 2.56875e-29);
-    let blocks = compare(&[], ClusterRule::Block, NEAR);
-    assert_eq!(blocks.clusters.unwrap().n, 10);
-    for (of, se_ln, lo, hi, upper, p) in [
-        (&all, 0.0504773, 23.3736, 28.7101, 28.2172, 1.90132e-35),
-        (&blocks, 0.0500665, 23.1221, 29.0223, 28.4013, 4.05222e-13),
-    ] {
-        let got = ratio_to_best(of, "q4_1").ratio;
-        assert_six_digits(got.value, 25.9048);
-        let got = [got.se_ln, got.lo, got.hi, got.upper, got.p].map(Option::unwrap);
-        for (got, expected) in got.into_iter().zip([se_ln, lo, hi, upper, p]) {
-            assert_six_digits(got, expected);
-        }
-    }
-    let pair = compare(&["rec3.498", "iq3_s"], ClusterRule::Auto, NEAR);
-    let got = ratio_to_best(&pair, "iq3_s").ratio;
-    assert_six_digits(1.0 / got.value, 0.972078);
-    assert_six_digits(got.p.unwrap(), 0.60335);
-}
-
-#[test]
-fn six_quants_of_about_one_size() {
-    let names = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    let six = compare(&names, ClusterRule::Auto, NEAR);
-    assert_eq!(six.best().unwrap().label, "iq4_nl");
-    for (label, p) in [
-        ("q4_1", 0.35366),
-        ("iq4_xs", 3.37734e-07),
-        ("rec4.488", 0.000796359),
-        ("q4_0", 2.35687e-05),
-        ("q3_K_M", 4.6559e-13),
-    ] {
-        assert_six_digits(ratio_to_best(&six, label).p_holm.unwrap(), p);
-    }
 }
 
 #[test]
