@@ -1,9 +1,7 @@
 //! Greedy answers, some of which end before they are cut: how often the intervals of their curve hold the
 //! true shares.
 
-use kl::stats::{
-    ClusterRule, Columns, Confidence, IdenticalOutput, PartNames, SharePoint, Statistics,
-};
+use kl::stats::{ClusterRule, Columns, Confidence, IdenticalOutput, PartNames, SharePoint, Tokens};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -160,13 +158,9 @@ fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
         }
     }
     let columns = Columns::of(&records);
-    let statistics = Statistics::of(
-        &columns,
-        PartNames::default(),
-        Confidence::default(),
-        kind.rule,
-    );
-    statistics.summary.identical_output.unwrap()
+    let (names, confidence) = (PartNames::default(), Confidence::default());
+    let (summary, _) = Tokens::of(&columns).summarise_by(kind.rule, names, confidence);
+    summary.identical_output.unwrap()
 }
 
 /// The last point up to so many tokens.

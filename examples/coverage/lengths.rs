@@ -2,7 +2,7 @@
 //! far models are told apart.
 
 use kl::stats::{
-    ClusterRule, Clusters, Columns, Confidence, Paired, PartNames, Run, Statistics, Windows,
+    ClusterRule, Clusters, Columns, Confidence, Paired, PartNames, Run, Tokens, Windows,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -115,7 +115,7 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
     }
     let (columns, confidence) = (Columns::of(&records), Confidence::default());
     let names = PartNames::default();
-    let summary = Statistics::of(&columns, names, confidence, ClusterRule::Auto).summary;
+    let (summary, _) = Tokens::of(&columns).summarise_by(ClusterRule::Auto, names, confidence);
     let klds = columns.clone().into_klds();
     let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
     let runs: &[Run] = &columns.runs;

@@ -27,7 +27,7 @@ mod until;
 use kl::stats::probability::student_two_sided;
 use kl::stats::{
     Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Columns, Confidence, Estimate,
-    PartNames, Statistics,
+    PartNames, Tokens,
 };
 use rayon::prelude::*;
 
@@ -130,13 +130,8 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let records = text.records(n_windows, seed);
     let confidence = Confidence::default();
     let columns = Columns::of(&records);
-    let summary = Statistics::of(
-        &columns,
-        PartNames::default(),
-        confidence,
-        ClusterRule::Auto,
-    )
-    .summary;
+    let tokens = Tokens::of(&columns);
+    let (summary, _) = tokens.summarise_by(ClusterRule::Auto, PartNames::default(), confidence);
     let kld = summary.kld.as_ref().unwrap().mean;
     let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();

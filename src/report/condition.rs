@@ -39,7 +39,7 @@ impl FromStr for Condition {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let condition = Self::parse(text)?;
-        match condition.check(known_names()) {
+        match condition.check(known_names().collect()) {
             Err(_) if condition.is_of_pair() => Err(format!(
                 "'{}' is a number of two models: kl report --pair has it",
                 condition.name
@@ -56,25 +56,24 @@ impl Condition {
     /// The reason that an expression is neither.
     pub fn of_report(text: &str) -> Result<Self, String> {
         let condition = Self::parse(text)?;
-        let mut known = known_names();
-        known.extend(known_names_of_pair());
-        condition.check(known).map(|()| condition)
+        let known = known_names().chain(known_names_of_pair());
+        condition.check(known.collect()).map(|()| condition)
     }
 
     /// Returns true if its number is one of a model's.
     pub fn is_of_model(&self) -> bool {
-        known_names().contains(&self.name)
+        known_names().any(|name| name == self.name)
     }
 
     /// Returns true if its number is one of the comparison of two models.
     pub fn is_of_pair(&self) -> bool {
-        known_names_of_pair().contains(&self.name)
+        known_names_of_pair().any(|name| name == self.name)
     }
 
     /// Refuses a number that is not among the `known` ones.
-    fn check(&self, known: Vec<String>) -> Result<(), String> {
-        let name = &self.name;
-        if known.contains(name) {
+    fn check(&self, known: Vec<&'static str>) -> Result<(), String> {
+        let name = self.name.as_str();
+        if known.contains(&name) {
             return Ok(());
         }
         let similar = similar(name, known).join(", ");
@@ -112,16 +111,17 @@ const SPOKEN: [(&str, &str); 5] = [
 ];
 
 /// The known names that people may mean: those that others call so, or else the closest by edit distance.
-fn similar(name: &str, mut known: Vec<String>) -> Vec<String> {
+fn similar(name: &str, mut known: Vec<&'static str>) -> Vec<&'static str> {
     const LISTED: usize = 5;
     let spoken = SPOKEN
         .iter()
         .filter(|(of_others, _)| name.contains(of_others));
     let spoken: Vec<&str> = spoken.map(|(_, ours)| *ours).collect();
     known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
-    match known.iter().any(|known| spoken.contains(&&**known)) {
-        true => known.retain(|known| spoken.contains(&&**known)),
-        false => known.truncate(LISTED),
+    if known.iter().any(|known| spoken.contains(known)) {
+        known.retain(|known| spoken.contains(known));
+    } else {
+        known.truncate(LISTED);
     }
     known
 }

@@ -1,21 +1,18 @@
 //! A model's numbers by name: the dotted paths in its JSON object.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use kl_formats::{ModelIdentity, Row, TokenRecord};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::comparison::{ComparedReference, InDepth, InDepthModel, PairedQuantile};
 use super::number::short_percent;
-use super::result::{ModelInfo, ModelReport, ModelResult, TimingInfo, Versions};
-use crate::pipeline::Timing;
-use crate::score::{RowPair, logit_metrics};
-use crate::stats::{
-    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
-    PartNames, Tokens, UntilInfo,
-};
+
+/// The names of all numbers that a model's report can have, one a line: `INSTA_UPDATE=always` rewrites
+/// them.
+const NAMES: &str = include_str!("names.txt");
+
+/// The names of all numbers that a comparison of two models can have.
+const NAMES_OF_PAIR: &str = include_str!("names_of_pair.txt");
 
 /// Numbers by name; `None` where the JSON has null.
 ///
@@ -76,109 +73,150 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
     }
 }
 
-/// Records of more tokens than llama-perplexity needs, in two windows.
-fn made_up() -> Vec<TokenRecord> {
-    let record = |window, position| TokenRecord {
-        window,
-        position,
-        ref_top_rank: 1,
-        eval_top_rank: 1,
-        ref_top_p: 0.5,
-        eval_top_p: 0.25,
-        ref_unknown_p: 0.25,
-        kld: 1.0,
-        flags: TokenRecord::NEXT_IS_GREEDY,
-        group: window,
-        ..TokenRecord::default()
-    };
-    (0..240).map(|i| record(i / 120, i % 120)).collect()
+/// Every name that a report can have.
+pub fn known_names() -> impl Iterator<Item = &'static str> {
+    NAMES.lines()
 }
 
-/// Every name that a comparison of two models can have, taken from a made-up one.
-pub fn known_names_of_pair() -> Vec<String> {
-    let a = made_up();
-    let nearer = |record: &TokenRecord| TokenRecord {
-        kld: 0.5,
-        ..*record
-    };
-    let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
-    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let columns = Columns::of(&a);
-    let counted = Tokens::of(&columns);
-    let clusters = Clusters::of(&counted.windows, rule);
-    let Some(paired) = PairedComparison::of(&a, &b, &[], &clusters, confidence, 0) else {
-        return Vec::new();
-    };
-    let (summary, _) = counted.summarise(&clusters, PartNames::default(), confidence);
-    let model = InDepthModel {
-        label: String::new(),
-        sidecar: String::new(),
-        model: ModelInfo::default(),
-        mean_kld: Some(1.0),
-        is_noise: false,
-        acceptance: summary.acceptance.clone(),
-        identical_output: summary.identical_output.clone(),
-        measures_answers: false,
-    };
-    let pair = InDepth {
-        versions: Versions::default(),
-        reference: ComparedReference::default(),
-        confidence,
-        clusters: Some(clusters.clustering),
-        a: model.clone(),
-        b: model,
-        unranked: Vec::new(),
-        paired,
-        quantiles: PairedQuantile::of_each(&summary, &summary),
-        conditions: Vec::new(),
-        top: Vec::new(),
-        warnings: Vec::new(),
-    };
-    named_numbers(&pair).into_keys().collect()
+/// Every name that a comparison of two models can have.
+pub fn known_names_of_pair() -> impl Iterator<Item = &'static str> {
+    NAMES_OF_PAIR.lines()
 }
 
-/// Every name that a report can have, taken from a made-up report that has all of them.
-pub fn known_names() -> Vec<String> {
-    let mut identity = ModelIdentity::named("");
-    (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
-    (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
-    identity.file_bytes = Some(0);
-    let records = made_up();
-    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let columns = Columns::of(&records);
-    let counted = Tokens::of(&columns);
-    let clusters = Clusters::of(&counted.windows, rule);
-    let (summary, breakdown) = counted.summarise(&clusters, PartNames::default(), confidence);
-    let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
-    let result = ModelResult {
-        label: String::new(),
-        model: ModelInfo::new(Path::new(""), &identity),
-        is_reference_model: false,
-        is_noise_floor: false,
-        n_vocab_compared: Some(1),
-        until: Some(UntilInfo {
-            target: 0.0,
-            reached: true,
-            relative_half_width: None,
-            of: None,
-        }),
-        summary,
-        breakdown,
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kl_formats::{ModelIdentity, Row, TokenRecord};
+
+    use super::*;
+    use crate::pipeline::Timing;
+    use crate::report::comparison::{ComparedReference, InDepth, InDepthModel, PairedQuantile};
+    use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo, Versions};
+    use crate::score::{RowPair, logit_metrics};
+    use crate::stats::{
+        ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary,
+        PairedComparison, PartNames, Tokens, UntilInfo,
     };
-    let report = ModelReport {
-        max_at_text: Some(String::new()),
-        sidecar: Some(String::new()),
-        timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
-        llama_perplexity: LlamaPerplexity::of_records(&records),
-        logits: Some(LogitSummary::of(
-            &columns,
-            &vec![metrics; records.len()],
-            false,
+
+    /// Records of more tokens than llama-perplexity needs, in two windows.
+    fn made_up() -> Vec<TokenRecord> {
+        let record = |window, position| TokenRecord {
+            window,
+            position,
+            ref_top_rank: 1,
+            eval_top_rank: 1,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.25,
+            kld: 1.0,
+            flags: TokenRecord::NEXT_IS_GREEDY,
+            group: window,
+            ..TokenRecord::default()
+        };
+        (0..240).map(|i| record(i / 120, i % 120)).collect()
+    }
+
+    /// A comparison of two models that has every number.
+    fn pair() -> InDepth {
+        let a = made_up();
+        let nearer = |record: &TokenRecord| TokenRecord {
+            kld: 0.5,
+            ..*record
+        };
+        let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
+        let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+        let columns = Columns::of(&a);
+        let counted = Tokens::of(&columns);
+        let clusters = Clusters::of(&counted.windows, rule);
+        let paired = PairedComparison::of(&a, &b, &[], &clusters, confidence, 0).unwrap();
+        let (summary, _) = counted.summarise(&clusters, PartNames::default(), confidence);
+        let model = InDepthModel {
+            label: String::new(),
+            sidecar: String::new(),
+            model: ModelInfo::default(),
+            mean_kld: Some(1.0),
+            is_noise: false,
+            acceptance: summary.acceptance.clone(),
+            identical_output: summary.identical_output.clone(),
+            measures_answers: false,
+        };
+        InDepth {
+            versions: Versions::default(),
+            reference: ComparedReference::default(),
             confidence,
-            rule,
-        )),
-        result,
-        ..ModelReport::default()
-    };
-    named_numbers(&report).into_keys().collect()
+            clusters: Some(clusters.clustering),
+            a: model.clone(),
+            b: model,
+            unranked: Vec::new(),
+            paired,
+            quantiles: PairedQuantile::of_each(&summary, &summary),
+            conditions: Vec::new(),
+            top: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A report that has every number.
+    fn report() -> ModelReport {
+        let mut identity = ModelIdentity::named("");
+        (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
+        (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
+        identity.file_bytes = Some(0);
+        let records = made_up();
+        let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+        let columns = Columns::of(&records);
+        let counted = Tokens::of(&columns);
+        let clusters = Clusters::of(&counted.windows, rule);
+        let (summary, breakdown) = counted.summarise(&clusters, PartNames::default(), confidence);
+        let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
+        let result = ModelResult {
+            label: String::new(),
+            model: ModelInfo::new(Path::new(""), &identity),
+            is_reference_model: false,
+            is_noise_floor: false,
+            n_vocab_compared: Some(1),
+            until: Some(UntilInfo {
+                target: 0.0,
+                reached: true,
+                relative_half_width: None,
+                of: None,
+            }),
+            summary,
+            breakdown,
+        };
+        ModelReport {
+            max_at_text: Some(String::new()),
+            sidecar: Some(String::new()),
+            timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
+            llama_perplexity: LlamaPerplexity::of_records(&records),
+            logits: Some(LogitSummary::of(
+                &columns,
+                &vec![metrics; records.len()],
+                false,
+                confidence,
+                rule,
+            )),
+            result,
+            ..ModelReport::default()
+        }
+    }
+
+    /// Compares a list with the names of what has them all.
+    fn assert_listed(list: &str, file: &str, has_all: &impl Serialize) {
+        let names: Vec<String> = named_numbers(has_all).into_keys().collect();
+        let names = names.join("\n") + "\n";
+        if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report");
+            std::fs::write(folder.join(file), &names).unwrap();
+            return;
+        }
+        assert_eq!(list, names, "INSTA_UPDATE=always rewrites {file}");
+    }
+
+    #[test]
+    fn the_names_of_conditions_are_those_of_results() {
+        assert_listed(NAMES, "names.txt", &report());
+        assert_listed(NAMES_OF_PAIR, "names_of_pair.txt", &pair());
+    }
 }

@@ -10,7 +10,7 @@ use crate::report::{
 use crate::score::LogitMetrics;
 use crate::stats::{
     ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, PartNames, PromptStats,
-    Statistics, is_counted,
+    Tokens, is_counted,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -153,7 +153,8 @@ pub fn result(
         groups: &names,
         spans: &SPANS.map(str::to_owned),
     };
-    let statistics = Statistics::of(&Columns::of(records), names, confidence, rule);
+    let columns = Columns::of(records);
+    let (summary, breakdown) = Tokens::of(&columns).summarise_by(rule, names, confidence);
     ModelResult {
         label: model.default_label().to_owned(),
         model,
@@ -161,8 +162,8 @@ pub fn result(
         is_noise_floor: false,
         n_vocab_compared: Some(512),
         until: None,
-        summary: statistics.summary,
-        breakdown: statistics.breakdown,
+        summary,
+        breakdown,
     }
 }
 

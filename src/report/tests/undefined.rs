@@ -10,7 +10,7 @@ use crate::report::comparison::{
 use crate::report::layout::View;
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Statistics,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Tokens,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -98,16 +98,18 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
-        let statistics = Statistics::of(&Columns::of(of_model), names, Confidence::default(), RULE);
+        let columns = Columns::of(of_model);
+        let tokens = Tokens::of(&columns);
+        let (summary, breakdown) = tokens.summarise_by(RULE, names, Confidence::default());
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
             result: ModelResult {
-                summary: statistics.summary,
-                breakdown: statistics.breakdown,
+                summary,
+                breakdown,
                 ..model.result
             },
-            ccdf: statistics.ccdf,
-            by_window: statistics.by_window,
+            ccdf: tokens.ccdf(),
+            by_window: tokens.by_window(),
             ratio_to_best: paired.and_then(|paired| {
                 let (ratio, p_holm) = (paired.ratio?, paired.ratio?.p);
                 Some(RatioToBest { ratio, p_holm })

@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::{Cell, GgmlType, SensitivityMap};
 
-use super::cells::CellMean;
-use super::combination::{Combination, Doubt};
-use super::names::role_and_layer;
+use super::combination::{CellMean, Combination, Doubt};
+use super::role_and_layer;
 
 /// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
 /// and on another model it is 0.2.

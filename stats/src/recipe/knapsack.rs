@@ -42,17 +42,26 @@ const MAX_STATES: usize = 4_000_000;
 /// Sums that differ by less than this part of them are equal.
 const ROUNDING: f64 = 1e-12;
 
+/// The solutions on the convex hulls of the classes: the best of all weights, but for what a part of a
+/// step would be.
+pub struct Path {
+    /// The lightest item of each class, of several the cheapest.
+    pub lightest: Vec<usize>,
+    /// The steps from there, the one that saves most for its weight first.
+    pub steps: Vec<Step>,
+}
+
 /// Finds the solution of the lowest cost, or one whose `bound` states how far it may be from that.
 /// `None` if even the lightest items are too heavy. No class is empty; costs and weights are finite.
 pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
-    let lightest: Vec<usize> = classes.iter().map(|class| hull(class)[0]).collect();
-    let mut greedy = Solution::of(classes, lightest);
+    let path = Path::of(classes);
+    let mut greedy = Solution::of(classes, path.lightest);
     if greedy.weight > budget {
         return None;
     }
     let mut price = 0.0;
     let mut is_full = vec![false; classes.len()];
-    for step in steps(classes) {
+    for step in path.steps {
         if is_full[step.class] {
             continue;
         }
@@ -94,24 +103,54 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
     }
 }
 
-/// The steps along the classes' convex hulls, the one that saves most for its weight first.
-pub fn steps(classes: &[Vec<Item>]) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for (class, items) in classes.iter().enumerate() {
-        for pair in hull(items).windows(2) {
-            let (from, to) = (items[pair[0]], items[pair[1]]);
-            steps.push(Step {
-                class,
-                item: pair[1],
-                weight: to.weight - from.weight,
-                saving: from.cost - to.cost,
-            });
+impl Path {
+    pub fn of(classes: &[Vec<Item>]) -> Self {
+        let hulls: Vec<Vec<usize>> = classes.iter().map(|class| hull(class)).collect();
+        let mut steps = Vec::new();
+        for (class, (items, hull)) in classes.iter().zip(&hulls).enumerate() {
+            for pair in hull.windows(2) {
+                let (from, to) = (items[pair[0]], items[pair[1]]);
+                steps.push(Step {
+                    class,
+                    item: pair[1],
+                    weight: to.weight - from.weight,
+                    saving: from.cost - to.cost,
+                });
+            }
+        }
+        // A stable order, so that those of a class stay in order.
+        let rate = |step: &Step| step.saving / step.weight;
+        steps.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+        Self {
+            lightest: hulls.iter().map(|hull| hull[0]).collect(),
+            steps,
         }
     }
-    // A stable order, so that those of a class stay in order.
-    let rate = |step: &Step| step.saving / step.weight;
-    steps.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    steps
+
+    /// What the choices of these weights, which rise, cost by the items of `classes`; between two steps a
+    /// part of the second.
+    pub fn sums(&self, classes: &[Vec<Item>], weights: &[f64]) -> Vec<f64> {
+        let lightest = classes.iter().zip(&self.lightest);
+        let mut chosen: Vec<Item> = lightest.map(|(items, &i)| items[i]).collect();
+        let mut sum: f64 = chosen.iter().map(|item| item.cost).sum();
+        let mut weight: f64 = chosen.iter().map(|item| item.weight).sum();
+        let mut sums = Vec::with_capacity(weights.len());
+        for step in &self.steps {
+            let next = classes[step.class][step.item];
+            let change = next.cost - chosen[step.class].cost;
+            while let Some(wanted) = weights
+                .get(sums.len())
+                .filter(|wanted| **wanted < weight + step.weight)
+            {
+                sums.push(sum + change * ((wanted - weight) / step.weight).max(0.0));
+            }
+            sum += change;
+            weight += step.weight;
+            chosen[step.class] = next;
+        }
+        sums.resize(weights.len(), sum);
+        sums
+    }
 }
 
 /// The indexes of the items on the lower convex hull of cost by weight, from the lightest to the

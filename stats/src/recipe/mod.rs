@@ -2,34 +2,26 @@
 //!
 //! [`Sensitivities`] is what a map says of each tensor at each type, and [`solve()`] chooses:
 //!
-//! 1. `cells`: the mean of each cell, and how sure it is;
-//! 2. `combination`: numbers that are made of cells' means, with intervals;
-//! 3. `costs`: the KLD of each tensor at each type;
-//! 4. `additivity`: the KLD of a mixture from the sum of its tensors';
-//! 5. `knapsack`, `solve`, `frontier`: the best mixtures;
-//! 6. `selection`: by how much a choice makes their KLDs too low;
-//! 7. `round`: a better one from what was measured around it;
-//! 8. `file`: a recipe as llama.cpp's quantizer takes it.
+//! 1. `combination`: the mean of each cell, and numbers made of several, with intervals;
+//! 2. `costs`: the KLD of each tensor at each type;
+//! 3. `additivity`: the KLD of a mixture from the sum of its tensors';
+//! 4. `knapsack`: the cheapest choice of one item from each class;
+//! 5. `options`: what a recipe may choose, and by how much a choice makes its KLD too low;
+//! 6. `solve`: the best mixtures;
+//! 7. `file`: a recipe as llama.cpp's quantizer takes it.
 
 mod additivity;
-mod cells;
 mod combination;
 mod costs;
 mod file;
-mod frontier;
 mod knapsack;
-mod names;
-mod round;
-mod selection;
+mod options;
 mod sensitivities;
 mod solve;
 
 pub use file::{QuantizeCommand, quoted, tensor_type_file};
-pub use frontier::{frontier, thinned};
-pub use names::role_and_layer;
-pub use round::{Neighbour, improved};
 pub use sensitivities::Sensitivities;
-pub use solve::solve;
+pub use solve::{Neighbour, frontier, improved, solve, thinned};
 
 use kl_formats::{GgmlType, Mixture};
 use serde::Serialize;
@@ -134,6 +126,20 @@ pub struct FrontierPoint {
     pub bpw: f64,
     /// The predicted mean KLD, in nats.
     pub kld: f64,
+}
+
+/// A tensor's role and the number of its layer: `attn_v` and 3 of `blk.3.attn_v.weight`, `output` and
+/// none of `output.weight`.
+pub fn role_and_layer(name: &str) -> (String, Option<u32>) {
+    let name = name.strip_suffix(".weight").unwrap_or(name);
+    let split = name.split_once("blk.").and_then(|(before, after)| {
+        let (number, role) = after.split_once('.')?;
+        Some((format!("{before}{role}"), number.parse().ok()?))
+    });
+    match split {
+        Some((role, layer)) => (role, Some(layer)),
+        None => (name.to_owned(), None),
+    }
 }
 
 #[cfg(test)]

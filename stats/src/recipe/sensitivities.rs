@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use kl_formats::{Cell, GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap};
 
 use super::additivity::{Curve, Whole};
-use super::cells::{CellMean, mean_of};
-use super::combination::Combination;
+use super::combination::{CellMean, Combination, mean_of};
 use super::costs::{Predicted, Term, Terms};
-use super::names::role_and_layer;
-use super::{Additivity, Check, Cost, Recipe, TensorCosts};
+use super::{Additivity, Check, Cost, Recipe, TensorCosts, role_and_layer};
 use crate::stats::{Confidence, Estimate};
 
 /// The KLD that each tensor costs at each type, and the bytes.

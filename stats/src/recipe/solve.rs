@@ -1,101 +1,20 @@
-//! The best mixture for a goal.
+//! The best mixture for a goal, those of all sizes, and a second round.
+//!
+//! Below 3 bits the KLDs of tensors no longer add up from the original on. From a recipe on, a small
+//! step is measured as it is: one tensor at a time gets the next smaller and the next larger type.
 
 use kl_formats::{GgmlType, Mixture};
 
-use super::knapsack::{self, Item};
-use super::selection::selection;
-use super::{Cost, Goal, Recipe, Sensitivities, TensorCosts};
+use super::knapsack::{self, Item, Path};
+use super::options::{Options, selection};
+use super::{Cost, FrontierPoint, Goal, Recipe, Sensitivities, TensorCosts};
+use crate::stats::Estimate;
 
 /// KLDs that differ by less than this part are equal: their sums depend on the order.
 const ROUNDING: f64 = 1e-12;
 
 /// By how much a sum is too low depends on what is chosen by it: after so many rounds it hardly changes.
 const ROUNDS: usize = 6;
-
-/// The types that each tensor may have in a recipe.
-pub struct Options<'s> {
-    tensors: Vec<(&'s TensorCosts, Vec<Cost>)>,
-}
-
-impl<'s> Options<'s> {
-    /// The costs at these types, or at all that the map has if there are none.
-    ///
-    /// A tensor whose rows are whole blocks of none of them may have, for each of them, the nearest
-    /// type that has as many bits or more; and if there is none, its own.
-    pub fn of(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
-        let tensors = of.tensors.iter();
-        let tensors = tensors.map(|tensor| (tensor, costs_at(tensor, types)));
-        Self {
-            tensors: tensors.collect(),
-        }
-    }
-
-    /// The items of each tensor, whose cost and weight `item` gives.
-    pub fn classes(&self, item: impl Fn(&Cost) -> (f64, f64)) -> Vec<Vec<Item>> {
-        let items = |costs: &Vec<Cost>| {
-            let items = costs.iter().map(&item);
-            items.map(|(cost, weight)| Item { cost, weight }).collect()
-        };
-        self.tensors.iter().map(|(_, costs)| items(costs)).collect()
-    }
-
-    /// The lightest item of each class, and of several the cheapest.
-    pub fn lightest(&self, classes: &[Vec<Item>]) -> Vec<usize> {
-        let lightest = |class: &Vec<Item>| {
-            let order = |&a: &usize, &b: &usize| {
-                let (a, b) = (class[a], class[b]);
-                let by_weight = a.weight.total_cmp(&b.weight);
-                by_weight.then(a.cost.total_cmp(&b.cost))
-            };
-            (0..class.len()).min_by(order).unwrap_or(0)
-        };
-        classes.iter().map(lightest).collect()
-    }
-
-    /// The tensors with the costs that were chosen.
-    pub fn costs(&self, chosen: &[usize]) -> impl Iterator<Item = (&'s TensorCosts, Cost)> {
-        let tensors = self.tensors.iter().zip(chosen);
-        tensors.map(|((tensor, costs), &index)| (*tensor, costs[index]))
-    }
-
-    /// The types that each tensor may have, in the order of its items.
-    pub fn kinds(&self) -> impl Iterator<Item = impl Iterator<Item = GgmlType> + '_> {
-        let costs = self.tensors.iter().map(|(_, costs)| costs);
-        costs.map(|costs| costs.iter().map(|cost| cost.kind))
-    }
-
-    fn mixture(&self, chosen: &[usize]) -> Mixture {
-        let costs = self.costs(chosen);
-        costs
-            .map(|(tensor, cost)| (tensor.name.clone(), cost.kind))
-            .collect()
-    }
-}
-
-fn costs_at(tensor: &TensorCosts, types: &[GgmlType]) -> Vec<Cost> {
-    let all = &tensor.costs;
-    let of = |kind: &GgmlType| all.iter().find(|cost| cost.kind == *kind);
-    if types.is_empty() {
-        return all.clone();
-    }
-    let mut costs: Vec<Cost> = types.iter().filter_map(of).copied().collect();
-    if costs.is_empty() {
-        costs = types
-            .iter()
-            .filter_map(|kind| {
-                let as_wide = all.iter().filter(|cost| cost.kind.bits() >= kind.bits());
-                as_wide.copied().min_by(|a, b| {
-                    let by_bits = a.bytes.cmp(&b.bytes);
-                    by_bits.then(a.kld.value.total_cmp(&b.kld.value))
-                })
-            })
-            .collect();
-    }
-    if costs.is_empty() {
-        costs = all.last().copied().into_iter().collect();
-    }
-    costs
-}
 
 /// Finds the best mixture of these types; of all that the map has, if there are none.
 ///
@@ -172,7 +91,7 @@ fn smallest(of: &Sensitivities, options: &Options<'_>, most: f64) -> Result<Reci
     if let Some(recipe) = smallest {
         return Ok(recipe);
     }
-    let best = options.mixture(&options.lightest(&classes));
+    let best = options.mixture(&Path::of(&classes).lightest);
     let (size, bits) = (of.size_bytes(&best), of.bpw(&best));
     let kld = of.predict(&best, 1.0).value;
     Err(format!(
@@ -183,11 +102,181 @@ fn smallest(of: &Sensitivities, options: &Options<'_>, most: f64) -> Result<Reci
 
 fn too_small(of: &Sensitivities, options: &Options<'_>, goal: &str) -> String {
     let classes = options.classes(|cost| (cost.kld.value, cost.bytes as f64));
-    let smallest = options.mixture(&options.lightest(&classes));
+    let smallest = options.mixture(&Path::of(&classes).lightest);
     format!(
         "no mixture of these types has {goal} or less: the smallest file has {} bytes, {:.3} bits a \
          parameter",
         of.size_bytes(&smallest),
         of.bpw(&smallest)
     )
+}
+
+/// The mixtures of these types that none of their size beats, by rising bytes: those on the lower
+/// convex hull of KLD by size, from the smallest file to the one that moves least. Between two of
+/// them there are more, whose gain is less than in proportion.
+pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
+    let options = Options::of(of, types);
+    let classes = options.classes(|cost| (cost.kld.value, cost.bytes as f64));
+    let path = Path::of(&classes);
+    let mut chosen = path.lightest;
+    let mut weights = Vec::new();
+    let mut point = |chosen: &[usize]| {
+        let (mut size_bytes, mut tensor_bytes) = (of.fixed_bytes, of.fixed_tensor_bytes);
+        let mut sum = 0.0;
+        for (tensor, cost) in options.costs(chosen) {
+            size_bytes += cost.bytes;
+            tensor_bytes += tensor.data_bytes(cost.kind);
+            sum += cost.kld.value;
+        }
+        weights.push((size_bytes - of.fixed_bytes) as f64);
+        let (bpw, kld) = (of.bits(tensor_bytes), sum);
+        FrontierPoint {
+            size_bytes,
+            bpw,
+            kld,
+        }
+    };
+    let mut points = vec![point(&chosen)];
+    for step in path.steps {
+        chosen[step.class] = step.item;
+        points.push(point(&chosen));
+    }
+    let selection = selection(of, &options, &classes, &weights);
+    let mut least = f64::INFINITY;
+    for (point, selection) in points.iter_mut().zip(selection) {
+        // What is drawn at random makes no larger file worse.
+        point.kld = of.curve.whole(point.kld * selection).min(least);
+        least = point.kld;
+    }
+    points
+}
+
+/// At most `n` of a frontier's points, whose sizes grow by about the same factor, the first and the last
+/// among them.
+pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Vec::new();
+    };
+    let growth = last.size_bytes as f64 / first.size_bytes.max(1) as f64;
+    let mut thin: Vec<FrontierPoint> = Vec::new();
+    for i in 0..n {
+        let wanted = first.size_bytes as f64 * growth.powf(i as f64 / (n.max(2) - 1) as f64);
+        let distance = |point: &FrontierPoint| (point.size_bytes as f64 - wanted).abs();
+        let nearest = points
+            .iter()
+            .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        thin.extend(nearest.filter(|point| thin.last() != Some(point)));
+    }
+    thin
+}
+
+/// A recipe with another type for one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Neighbour {
+    pub tensor: String,
+    pub kind: GgmlType,
+}
+
+impl Neighbour {
+    /// The neighbours of a mixture: for each tensor, of the types with the next fewer bytes and of those
+    /// with the next more, the one that is predicted to be the best.
+    pub fn of_each(of: &Sensitivities, mixture: &Mixture, types: &[GgmlType]) -> Vec<Self> {
+        let mut neighbours = Vec::new();
+        for tensor in &of.tensors {
+            let Some(own) = own_cost(tensor, mixture) else {
+                continue;
+            };
+            let allowed = tensor.costs.iter();
+            let allowed = allowed.filter(|cost| types.is_empty() || types.contains(&cost.kind));
+            let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
+            let larger = allowed.filter(|cost| cost.bytes > own.bytes);
+            let down = smaller.clone().map(|cost| cost.bytes).max();
+            let up = larger.clone().map(|cost| cost.bytes).min();
+            let best = |costs: Vec<&Cost>, bytes: Option<u64>| {
+                let costs = costs.into_iter().filter(|cost| Some(cost.bytes) == bytes);
+                costs
+                    .min_by(|a, b| a.kld.value.total_cmp(&b.kld.value))
+                    .copied()
+            };
+            let chosen = [best(smaller.collect(), down), best(larger.collect(), up)];
+            neighbours.extend(chosen.into_iter().flatten().map(|cost| Self {
+                tensor: tensor.name.clone(),
+                kind: cost.kind,
+            }));
+        }
+        neighbours
+    }
+
+    /// The mixture with this tensor's other type.
+    pub fn mixture(&self, mut of: Mixture) -> Mixture {
+        of.insert(self.tensor.clone(), self.kind);
+        of
+    }
+}
+
+fn own_cost(tensor: &TensorCosts, mixture: &Mixture) -> Option<Cost> {
+    let kind = mixture.get(&tensor.name)?;
+    tensor.costs.iter().find(|cost| cost.kind == *kind).copied()
+}
+
+/// Finds the best mixture of the recipe's types and of its neighbours', at most as large as the recipe;
+/// in bits, where the goal is in bits. `kld`: the recipe's own, as measured; `neighbours`: with those of
+/// the neighbours. Its KLD and its gap are what follows from these, without an interval.
+pub fn improved(
+    of: &Sensitivities,
+    recipe: &Recipe,
+    goal: Goal,
+    kld: f64,
+    neighbours: &[(Neighbour, f64)],
+) -> Recipe {
+    let weight = |tensor: &TensorCosts, cost: &Cost| match goal {
+        Goal::Bpw(_) => tensor.data_bytes(cost.kind) as f64,
+        Goal::Size(_) | Goal::Kld(_) => cost.bytes as f64,
+    };
+    let (mut classes, mut kinds, mut budget) = (Vec::new(), Vec::new(), 0.0);
+    for tensor in &of.tensors {
+        let Some(own) = own_cost(tensor, &recipe.mixture) else {
+            continue;
+        };
+        budget += weight(tensor, &own);
+        let mut choices = vec![(own, 0.0)];
+        let moved = neighbours.iter().filter(|(of, _)| of.tensor == tensor.name);
+        for (neighbour, moved) in moved {
+            let cost = tensor.costs.iter().find(|cost| cost.kind == neighbour.kind);
+            // A smaller type is no better: that would be chance.
+            let change = |cost: &Cost| match cost.bytes < own.bytes {
+                true => f64::max(moved - kld, 0.0),
+                false => moved - kld,
+            };
+            choices.extend(cost.map(|cost| (*cost, change(cost))));
+        }
+        let least = choices
+            .iter()
+            .map(|(_, change)| *change)
+            .fold(0.0, f64::min);
+        let item = |(cost, change): &(Cost, f64)| Item {
+            cost: change - least,
+            weight: weight(tensor, cost),
+        };
+        classes.push(choices.iter().map(item).collect::<Vec<Item>>());
+        kinds.push((tensor.name.clone(), choices));
+    }
+    let Some(solution) = knapsack::minimise(&classes, budget) else {
+        return recipe.clone();
+    };
+    let chosen = kinds.iter().zip(&solution.items);
+    let chosen = chosen.filter_map(|((name, choices), &i)| Some((name, choices.get(i)?)));
+    let mixture: Mixture = chosen
+        .clone()
+        .map(|(name, (cost, _))| (name.clone(), cost.kind))
+        .collect();
+    let change: f64 = chosen.map(|(_, (_, change))| change).sum();
+    Recipe {
+        size_bytes: of.size_bytes(&mixture),
+        bpw: of.bpw(&mixture),
+        kld: Estimate::point((kld + change).max(0.0)),
+        selection: recipe.selection,
+        gap: (solution.cost - solution.bound).max(0.0),
+        mixture,
+    }
 }

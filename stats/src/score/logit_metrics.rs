@@ -77,9 +77,8 @@ use std::f64::consts::LN_2;
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch};
 
-use super::exp::exp;
-use super::ln::ln;
 use super::pair::RowPair;
+use super::vector::{exp, ln};
 
 /// Added to each probability: MAX's `eps`.
 const SMOOTHING: f64 = 1e-10;

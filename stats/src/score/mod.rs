@@ -103,14 +103,12 @@
 //!
 //! NEON has not been timed.
 
-mod exp;
 mod llama_perplexity;
-mod ln;
 pub mod logit_metrics;
 mod pair;
 mod passes;
 mod row_error;
-mod rows;
+mod vector;
 
 #[cfg(test)]
 mod oracle;
@@ -124,9 +122,9 @@ use kl_formats::{Row, TokenRecord};
 
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
+use pair::Codes;
 pub use pair::{RowPair, floor};
 pub use row_error::RowError;
-use rows::Codes;
 
 thread_local! {
     /// The memory for a decoded row, used again by the next.

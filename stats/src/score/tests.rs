@@ -1,6 +1,5 @@
 //! The kernel of each of this processor's instruction sets against the oracle.
 
-mod close;
 mod floored;
 mod masked;
 
@@ -8,8 +7,8 @@ use fearless_simd::{Level, Simd};
 use kl_formats::{Row, TokenRecord};
 use proptest::prelude::*;
 
+use super::pair::Codes;
 use super::passes::ORDINARY;
-use super::rows::Codes;
 use super::{RowPair, oracle, passes, score};
 
 /// Tolerances: twice the errors that the module's table states.

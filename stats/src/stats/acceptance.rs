@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::clustered_mean::ClusteredMean;
+use super::clustered::ClusteredMean;
 use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Powers, Sum};

@@ -4,11 +4,10 @@
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::clustered_mean::ClusteredMean;
-use super::columns::{CONFIDENCE_EDGES, Columns};
+use super::clustered::ClusteredMean;
+use super::columns::{CONFIDENCE_EDGES, Columns, PartNames};
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
-use super::spans::PartNames;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
 /// and reports mark such a bin.
@@ -184,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::stats::oracle::{records, statistics, summary};
-    use crate::stats::{ClusterRule, Statistics};
+    use crate::stats::{ClusterRule, Tokens};
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
@@ -205,7 +204,8 @@ mod tests {
         };
         let columns = Columns::of(&records);
         let rule = ClusterRule::Window;
-        let of = Statistics::of(&columns, spans, Confidence::default(), rule).breakdown;
+        let tokens = Tokens::of(&columns);
+        let (_, of) = tokens.summarise_by(rule, spans, Confidence::default());
         let mean = |of_span: usize| {
             let tokens = records.iter().skip(of_span).step_by(4);
             let klds: Vec<f64> = tokens.map(|record| record.kld).collect();

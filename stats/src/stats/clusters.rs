@@ -5,11 +5,9 @@ use std::iter::repeat_n;
 
 use serde::{Deserialize, Serialize};
 
-use super::cluster::Cluster;
-use super::jackknife::n_effective;
-use super::parts::Parts;
-use super::runs::Run;
-use super::windows::Windows;
+use super::cluster::{Cluster, n_effective};
+use super::columns::Run;
+use super::windows::{Parts, Windows};
 
 /// From this many windows on, intervals hold the true value about as often as they promise, if the
 /// windows are independent: see docs/INTERVALS.md.

@@ -1,14 +1,17 @@
-//! A divergence over all tokens: its mean, its spread and its tail.
+//! Numbers of all tokens: the mean, the spread and the tail of a divergence and of the change in the next
+//! token's probability, and the curves of the KLD.
 
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::clustered_mean::{ClusteredMean, finite_of};
+use super::clustered::{ClusteredMean, ClusteredValue, finite_of};
 use super::columns::Columns;
 use super::estimate::{Confidence, finite};
-use super::mean::Sum;
+use super::mean::{Moments, Sum};
 use super::quantile::{self, QuantileEstimate};
+use super::spread::Spread;
 use super::token::TokenLocation;
+use super::windows::Windows;
 
 /// The distribution of one per-token divergence, in nats.
 ///
@@ -103,38 +106,255 @@ impl Tail {
     }
 }
 
-/// From this many windows on, an evaluation may stop where its interval is narrow enough:
-/// docs/INTERVALS.md.
-pub const MIN_WINDOWS_TO_PLAN: u64 = 100;
+/// Both tails matter: where the evaluated model's probability fell, and where it rose.
+const DELTA_P_QUANTILES: [f64; 11] = [
+    0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999,
+];
+
+/// The distribution of `Δp = q(next) − p(next)`: fractions, not percent. It is over the tokens that
+/// perplexity is over.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct DeltaP {
+    /// The mean, with both of its intervals.
+    pub mean: ClusteredMean,
+    /// `sqrt(mean Δp²)`, with llama-perplexity's standard error `SE(mean Δp²) / (2 rms)`: `None`
+    /// for fewer than two samples, 0 if all are 0. The clustered interval is the root of that of
+    /// the mean square.
+    pub rms: ClusteredValue,
+    /// The largest loss.
+    pub min: f64,
+    /// The largest gain.
+    pub max: f64,
+    /// The quantiles from 0.1 % to 99.9 %.
+    pub quantiles: Vec<QuantileEstimate>,
+}
+
+impl DeltaP {
+    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`; `sorted` are the same,
+    /// and ascend. `None` without any.
+    pub fn of(
+        clusters: &[Cluster],
+        changes: &[f64],
+        sorted: &[f64],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        Some(Self {
+            mean: ClusteredMean::of(clusters, changes, confidence)?,
+            rms: root_mean_square(clusters, changes, confidence)?,
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+            quantiles: quantile::estimates(
+                clusters,
+                changes,
+                sorted,
+                &DELTA_P_QUANTILES,
+                confidence,
+            ),
+        })
+    }
+}
+
+fn root_mean_square(
+    clusters: &[Cluster],
+    changes: &[f64],
+    confidence: Confidence,
+) -> Option<ClusteredValue> {
+    let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
+    let moments = Moments::of(&squares)?;
+    let rms = moments.mean.sqrt();
+    let se = moments.standard_error().map(|se| match se {
+        0.0 => 0.0,
+        se => 0.5 * se / rms,
+    });
+    let spread = Spread::of(clusters, squares.iter().map(|x| x - moments.mean));
+    let mean_square = spread.interval_of_positive(moments.mean, confidence);
+    Some(ClusteredValue {
+        value: rms,
+        se: se.and_then(finite),
+        clustered: mean_square.map(f64::sqrt, 0.5 / rms),
+    })
+}
+
+/// A point of a curve: `[x, y]` in the JSON.
+pub type Point = (f64, f64);
+
+/// The most points of a distribution: more would not show in a plot.
+const CCDF_POINTS: usize = 120;
+
+/// The most points along a text.
+const WINDOW_POINTS: usize = 200;
+
+/// The share of counted tokens with at least a KLD: points of KLD (nats) and share, by ascending
+/// KLD.
+///
+/// The shares are spaced evenly in their logarithm, down to that of the largest KLD alone. Infinite
+/// KLDs count as large ones, and have no point.
+///
+/// `sorted` are the finite KLDs of `n` counted tokens, and ascend.
+pub(super) fn ccdf(sorted: &[f64], n: usize) -> Vec<Point> {
+    let last = (CCDF_POINTS - 1) as f64;
+    let mut points: Vec<Point> = (0..CCDF_POINTS)
+        .rev()
+        .filter_map(|i| {
+            let n_largest = (n as f64).powf(i as f64 / last).round() as usize;
+            let kld = *sorted.get(n.checked_sub(n_largest)?)?;
+            let n_below = sorted.partition_point(|other| *other < kld);
+            Some((kld, (n - n_below) as f64 / n as f64))
+        })
+        .collect();
+    points.dedup();
+    points
+}
+
+/// The mean KLD along the text: points of the number of the first window, and the mean over the
+/// finite KLDs from it up to the next point, in nats. Each point is of equally many windows.
+pub(super) fn by_window(windows: &Windows) -> Vec<Point> {
+    let mut windows: Vec<_> = windows.sums().collect();
+    windows.sort_by_key(|(window, _)| *window);
+    let per_point = windows.len().div_ceil(WINDOW_POINTS).max(1);
+    let points = windows.chunks(per_point).map(|chunk| {
+        let n: f64 = chunk.iter().map(|(_, sums)| sums.n).sum();
+        let sum: Sum = chunk.iter().map(|(_, sums)| sums.sum).collect();
+        (f64::from(chunk[0].0), sum.value() / n)
+    });
+    points.collect()
+}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    mod distribution {
+        use super::super::*;
 
-    #[test]
-    fn shares_of_the_largest() {
-        let mut samples = vec![1.0; 2000];
-        (samples[1998], samples[1999]) = (1001.0, 2002.0);
-        let tail = Tail::of(&samples);
-        // 2 of 2,000, and 20 of them; the sum is 5,001.
-        assert_eq!(tail.top_0_1_percent, Some(3003.0 / 5001.0));
-        assert_eq!(tail.top_1_percent, Some(3021.0 / 5001.0));
-        assert_eq!(tail.mean_without_max, Some(2999.0 / 1999.0));
+        #[test]
+        fn shares_of_the_largest() {
+            let mut samples = vec![1.0; 2000];
+            (samples[1998], samples[1999]) = (1001.0, 2002.0);
+            let tail = Tail::of(&samples);
+            // 2 of 2,000, and 20 of them; the sum is 5,001.
+            assert_eq!(tail.top_0_1_percent, Some(3003.0 / 5001.0));
+            assert_eq!(tail.top_1_percent, Some(3021.0 / 5001.0));
+            assert_eq!(tail.mean_without_max, Some(2999.0 / 1999.0));
+        }
+
+        #[test]
+        fn part_of_a_token_counts_in_proportion() {
+            let mut samples = vec![1.0; 1500];
+            (samples[1498], samples[1499]) = (5.0, 11.0);
+            assert_eq!(Tail::of(&samples).top_0_1_percent, Some(13.5 / 1514.0));
+        }
+
+        #[test]
+        fn too_few_and_only_zeros() {
+            let tail = Tail::of(&[1.0; 999]);
+            assert_eq!(tail.top_0_1_percent, None);
+            assert!(tail.top_1_percent.is_some());
+            assert_eq!(Tail::of(&[0.0; 1000]).top_0_1_percent, None);
+            assert_eq!(Tail::of(&[1.0]).mean_without_max, None);
+        }
     }
 
-    #[test]
-    fn part_of_a_token_counts_in_proportion() {
-        let mut samples = vec![1.0; 1500];
-        (samples[1498], samples[1499]) = (5.0, 11.0);
-        assert_eq!(Tail::of(&samples).top_0_1_percent, Some(13.5 / 1514.0));
+    mod delta_p {
+        use super::super::*;
+        use crate::stats::oracle::assert_close;
+
+        #[test]
+        fn rms_and_its_error() {
+            let got = DeltaP::of(
+                &[0, 0, 1].map(Cluster::from),
+                &[0.1, -0.3, 0.2],
+                &[-0.3, 0.1, 0.2],
+                Confidence::default(),
+            )
+            .unwrap();
+            let mean_square: f64 = (0.01 + 0.09 + 0.04) / 3.0;
+            let mean_fourth: f64 = (0.0001 + 0.0081 + 0.0016) / 3.0;
+            let se = ((mean_fourth - mean_square.powi(2)) / 2.0).sqrt();
+            assert_close(got.rms.value, mean_square.sqrt(), 1e-14);
+            assert_close(got.rms.se.unwrap(), 0.5 * se / mean_square.sqrt(), 1e-12);
+            assert_eq!((got.min, got.max), (-0.3, 0.2));
+            assert_close(got.mean.estimate.value, 0.0, 1e-13);
+        }
+
+        #[test]
+        fn no_change_and_no_tokens() {
+            let got = DeltaP::of(
+                &[0, 1].map(Cluster::from),
+                &[0.0, 0.0],
+                &[0.0, 0.0],
+                Confidence::default(),
+            )
+            .unwrap();
+            assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
+            assert_eq!(DeltaP::of(&[], &[], &[], Confidence::default()), None);
+        }
     }
 
-    #[test]
-    fn too_few_and_only_zeros() {
-        let tail = Tail::of(&[1.0; 999]);
-        assert_eq!(tail.top_0_1_percent, None);
-        assert!(tail.top_1_percent.is_some());
-        assert_eq!(Tail::of(&[0.0; 1000]).top_0_1_percent, None);
-        assert_eq!(Tail::of(&[1.0]).mean_without_max, None);
+    mod curves {
+        use kl_formats::TokenRecord;
+
+        use super::super::*;
+        use crate::stats::ClusterRule;
+        use crate::stats::oracle::Statistics;
+        use crate::stats::oracle::{records, statistics};
+
+        fn measured(records: &[TokenRecord]) -> Statistics {
+            statistics(records, &[], ClusterRule::Window)
+        }
+
+        fn ccdf(records: &[TokenRecord]) -> Vec<Point> {
+            measured(records).ccdf
+        }
+
+        fn by_window(records: &[TokenRecord]) -> Vec<Point> {
+            measured(records).by_window
+        }
+
+        fn of_klds(klds: impl IntoIterator<Item = f64>) -> Vec<TokenRecord> {
+            let template = records()[1];
+            let of_kld = |(i, kld): (usize, f64)| TokenRecord {
+                window: i as u32 / 10,
+                position: i as u32 % 10,
+                flags: 0,
+                kld,
+                ..template
+            };
+            klds.into_iter().enumerate().map(of_kld).collect()
+        }
+
+        #[test]
+        fn shares_count_tokens_with_at_least_the_kld() {
+            let records = of_klds([4.0, 1.0, 2.0, 2.0]);
+            assert_eq!(ccdf(&records), [(1.0, 1.0), (2.0, 0.75), (4.0, 0.25)]);
+            let records = of_klds([f64::INFINITY, 1.0]);
+            assert_eq!(ccdf(&records), [(1.0, 1.0)]);
+            assert_eq!(ccdf(&[]), []);
+        }
+
+        #[test]
+        fn a_long_text_has_few_points_that_reach_both_ends() {
+            let records = of_klds((1..=100_000).map(f64::from));
+            let points = ccdf(&records);
+            assert!(
+                (60..=CCDF_POINTS).contains(&points.len()),
+                "{}",
+                points.len()
+            );
+            assert_eq!(points.first(), Some(&(1.0, 1.0)));
+            assert_eq!(points.last(), Some(&(100_000.0, 1e-5)));
+            assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 > b.1));
+
+            let along = by_window(&records);
+            assert_eq!(along.len(), WINDOW_POINTS);
+            assert_eq!(along[1], (50.0, (501..=1000).sum::<u64>() as f64 / 500.0));
+        }
+
+        #[test]
+        fn a_short_text_has_a_point_for_each_window() {
+            let mut records = of_klds((0..20).map(f64::from));
+            records[19].kld = f64::INFINITY;
+            records[0].flags = TokenRecord::EVAL_NOT_FINITE;
+            assert_eq!(by_window(&records), [(0.0, 5.0), (1.0, 14.0)]);
+        }
     }
 }

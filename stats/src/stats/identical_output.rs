@@ -6,11 +6,11 @@
 
 use serde::Serialize;
 
-use super::answers::{Answer, Answers};
 use super::cluster::Cluster;
+use super::clustered::Share;
 use super::clusters::Clusters;
+use super::columns::{Answer, Answers};
 use super::estimate::{Confidence, Estimate};
-use super::proportion::Share;
 
 /// The most points of the curve at which it falls: more would not show in a plot.
 const CURVE_POINTS: usize = 200;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::clustered_mean::ClusteredMean;
+use super::clustered::ClusteredMean;
 use super::clusters::{ClusterRule, Clusters};
 use super::columns::Columns;
 use super::distribution::Distribution;

@@ -78,6 +78,14 @@ impl MeanMaxSoFar {
     }
 }
 
+impl FromIterator<f64> for MeanMaxSoFar {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        let mut so_far = Self::default();
+        values.into_iter().for_each(|x| so_far.push(x));
+        so_far
+    }
+}
+
 /// The number of some values, and the sums of their powers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Powers {

@@ -6,15 +6,13 @@ use kl_formats::TokenRecord;
 use serde::Serialize;
 
 use super::cluster::Cluster;
+use super::clustered::Share;
 use super::clusters::Clusters;
+use super::columns::{Run, TokenSpans};
 use super::estimate::{Confidence, Estimate};
-use super::paired::Paired;
-use super::proportion::Share;
-use super::ratio::Ratio;
-use super::runs::Run;
-use super::significance::McNemar;
-use super::span_ratio::SpanRatio;
-use super::spans::TokenSpans;
+use super::mean::Moments;
+use super::ratio::{Paired, Ratio, SpanRatio};
+use super::spread::Spread;
 use super::token::{TokenLocation, is_counted};
 
 /// The comparison of two evaluations against one reference, token by token. Ratios are a's over
@@ -93,26 +91,35 @@ impl PairedComparison {
         confidence: Confidence,
         n_top: usize,
     ) -> Option<Self> {
-        let pairs = Pairs::of(a, b);
-        let n = pairs.0.len();
-        let paired = pairs.compare(clusters, confidence)?;
-        let (runs, differences) = (pairs.runs(), pairs.differences());
+        let pairs = pairs(a, b);
+        let runs = Run::of(pairs.iter().map(|(a, _)| *a));
+        let compare = |of: fn(&TokenRecord) -> f64| {
+            let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().map(|(a, b)| (of(a), of(b))).unzip();
+            let paired = Paired::of(&runs, &a, &b, clusters, confidence);
+            (paired, a, b)
+        };
+        let (paired, a_klds, b_klds) = compare(|record| record.kld);
+        let paired = paired?;
+        // An acceptance that is not known is NaN, which leaves its token out.
+        let (acceptance, ..) = compare(|record| record.acceptance);
+        let of_spans: TokenSpans = pairs.iter().map(|(a, _)| a.span).collect();
+        let tokens = (runs.as_slice(), &of_spans);
+        let mut by_span = SpanRatio::of_each(tokens, spans, &a_klds, &b_klds, clusters, confidence);
+        SpanRatio::adjust([&mut by_span].into_iter());
+        let differences: Vec<f64> = a_klds.iter().zip(&b_klds).map(|(a, b)| a - b).collect();
         let windows: BTreeSet<u32> = runs.iter().map(|run| run.window).collect();
         let of_tokens = clusters.of_tokens(&runs);
-        let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
-        let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
-        let agrees_b = agree(|(_, b)| b.ref_top == b.eval_top);
         Some(Self {
-            n_tokens: n as u64,
-            n_left_out: (a.len().max(b.len()) - n) as u64,
+            n_tokens: pairs.len() as u64,
+            n_left_out: (a.len().max(b.len()) - pairs.len()) as u64,
             n_windows: windows.len() as u64,
             ratio: paired.ratio,
             difference: paired.difference,
             nearer: Nearer::of(&of_tokens, &differences, confidence),
-            agreement: McNemar::of(&of_tokens, &agrees_a, &agrees_b, confidence)?,
-            acceptance_difference: pairs.acceptance_difference(clusters, confidence),
-            by_span: pairs.by_span(spans, clusters, confidence),
-            top: pairs.top(n_top),
+            agreement: McNemar::of(&of_tokens, &pairs, confidence)?,
+            acceptance_difference: acceptance.map(|paired| paired.difference),
+            by_span,
+            top: top(pairs, n_top),
         })
     }
 }
@@ -139,216 +146,239 @@ impl Nearer {
 type Pair<'r> = (&'r TokenRecord, &'r TokenRecord);
 
 /// The tokens that are compared, in the order of the text.
-struct Pairs<'r>(Vec<Pair<'r>>);
+fn pairs<'r>(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Vec<Pair<'r>> {
+    let in_order = |records: &'r [TokenRecord]| {
+        let mut usable: Vec<&TokenRecord> = records.iter().collect();
+        usable.retain(|record| is_counted(record) && record.kld.is_finite());
+        usable.sort_by_key(|record| TokenLocation::of(record));
+        usable
+    };
+    let mut rest = in_order(b).into_iter().peekable();
+    let location = |record: &TokenRecord| (record.window, record.position);
+    let pairs = in_order(a).into_iter().filter_map(|a| {
+        while rest.next_if(|b| location(b) < location(a)).is_some() {}
+        rest.next_if(|b| location(b) == location(a)).map(|b| (a, b))
+    });
+    pairs.collect()
+}
 
-impl<'r> Pairs<'r> {
-    fn of(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Self {
-        let in_order = |records: &'r [TokenRecord]| {
-            let mut usable: Vec<&TokenRecord> = records.iter().collect();
-            usable.retain(|record| is_counted(record) && record.kld.is_finite());
-            usable.sort_by_key(|record| TokenLocation::of(record));
-            usable
-        };
-        let (a, b) = (in_order(a), in_order(b));
-        let mut rest = b.into_iter().peekable();
-        let location = |record: &TokenRecord| (record.window, record.position);
-        let pairs = a.into_iter().filter_map(|a| {
-            while rest.next_if(|b| location(b) < location(a)).is_some() {}
-            rest.next_if(|b| location(b) == location(a)).map(|b| (a, b))
-        });
-        Self(pairs.collect())
+/// The `n` tokens on which the KLDs differ most.
+fn top(mut pairs: Vec<Pair<'_>>, n: usize) -> Vec<PairedToken> {
+    let distance = |(a, b): &Pair<'_>| (a.kld - b.kld).abs();
+    pairs.sort_by(|x, y| distance(y).total_cmp(&distance(x)));
+    pairs.truncate(n);
+    let token = |(a, b): Pair<'_>| PairedToken {
+        location: TokenLocation::of(a),
+        kld_a: a.kld,
+        kld_b: b.kld,
+        ref_top: a.ref_top,
+        top_a: a.eval_top,
+        top_b: b.eval_top,
+    };
+    pairs.into_iter().map(token).collect()
+}
+
+/// The tokens on which each of two models has the reference's top token.
+///
+/// McNemar's test compares the tokens on which just one of the models agrees. Its own formula needs
+/// independent tokens; here the difference of the two shares has Student's interval and p-value by
+/// cluster (Obuchowski 1998, "On the comparison of correlated proportions for clustered data",
+/// Statistics in Medicine 17).
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct McNemar {
+    /// Tokens on which both models agree with the reference.
+    pub n_both: u64,
+    /// Tokens on which only model a does.
+    pub n_only_a: u64,
+    /// Tokens on which only model b does.
+    pub n_only_b: u64,
+    /// Tokens on which neither does.
+    pub n_neither: u64,
+    /// The difference of the shares of tokens, a's less b's.
+    pub difference: ShareDifference,
+}
+
+/// The difference of two models' shares of tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct ShareDifference {
+    /// The difference, with its interval by cluster.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The two-sided p-value of equal shares; `None` for fewer than two clusters.
+    pub p: Option<f64>,
+}
+
+impl McNemar {
+    /// Compares whether each token's top token agrees, under either model. Token i is in cluster
+    /// `clusters[i]`; `None` without tokens.
+    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Option<Self> {
+        let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
+        let agree = || pairs.iter().map(|(a, b)| (agrees(a), agrees(b)));
+        let count = |which| agree().filter(|pair| *pair == which).count() as u64;
+        let share = |agrees: bool| f64::from(u8::from(agrees));
+        let differences: Vec<f64> = agree().map(|(a, b)| share(a) - share(b)).collect();
+        Some(Self {
+            n_both: count((true, true)),
+            n_only_a: count((true, false)),
+            n_only_b: count((false, true)),
+            n_neither: count((false, false)),
+            difference: ShareDifference::of(clusters, &differences, confidence)?,
+        })
     }
+}
 
-    fn compare(&self, clusters: &Clusters, confidence: Confidence) -> Option<Paired> {
-        let (a, b): (Vec<f64>, Vec<f64>) = self.0.iter().map(|(a, b)| (a.kld, b.kld)).unzip();
-        Paired::of(&self.runs(), &a, &b, clusters, confidence)
-    }
-
-    /// An acceptance that is not known is NaN, which leaves its token out.
-    fn acceptance_difference(
-        &self,
-        clusters: &Clusters,
-        confidence: Confidence,
-    ) -> Option<Estimate> {
-        let both = self.0.iter().map(|(a, b)| (a.acceptance, b.acceptance));
-        let (a, b): (Vec<f64>, Vec<f64>) = both.unzip();
-        Some(Paired::of(&self.runs(), &a, &b, clusters, confidence)?.difference)
-    }
-
-    fn runs(&self) -> Vec<Run> {
-        Run::of(self.0.iter().map(|(a, _)| *a))
-    }
-
-    fn differences(&self) -> Vec<f64> {
-        self.0.iter().map(|(a, b)| a.kld - b.kld).collect()
-    }
-
-    fn by_span(
-        &self,
-        names: &[String],
-        clusters: &Clusters,
-        confidence: Confidence,
-    ) -> Vec<SpanRatio> {
-        let spans: TokenSpans = self.0.iter().map(|(a, _)| a.span).collect();
-        let (a, b): (Vec<f64>, Vec<f64>) = self.0.iter().map(|(a, b)| (a.kld, b.kld)).unzip();
-        let runs = self.runs();
-        let tokens = (runs.as_slice(), &spans);
-        let mut of_each = SpanRatio::of_each(tokens, names, &a, &b, clusters, confidence);
-        SpanRatio::adjust([&mut of_each].into_iter());
-        of_each
-    }
-
-    fn top(&self, n: usize) -> Vec<PairedToken> {
-        let mut falling = self.0.clone();
-        let distance = |(a, b): &Pair| (a.kld - b.kld).abs();
-        falling.sort_by(|x, y| distance(y).total_cmp(&distance(x)));
-        falling.truncate(n);
-        let token = |(a, b): Pair| PairedToken {
-            location: TokenLocation::of(a),
-            kld_a: a.kld,
-            kld_b: b.kld,
-            ref_top: a.ref_top,
-            top_a: a.eval_top,
-            top_b: b.eval_top,
-        };
-        falling.into_iter().map(token).collect()
+impl ShareDifference {
+    /// The mean of each token's difference; `None` without tokens.
+    fn of(clusters: &[Cluster], differences: &[f64], confidence: Confidence) -> Option<Self> {
+        let value = Moments::of(differences)?.mean;
+        let spread = Spread::of(clusters, differences.iter().map(|x| x - value));
+        let student = spread.student(value, confidence);
+        Some(Self {
+            estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
+            p: student.map(|(_, p)| p),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::stats::oracle::records;
-    use crate::stats::{ClusterRule, Windows};
+    mod pair {
+        use super::super::*;
+        use crate::stats::oracle::records;
+        use crate::stats::{ClusterRule, Windows};
 
-    fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
-        let mut windows = Windows::default();
-        windows.add_empty(&Run::of(a));
-        let clusters = Clusters::of(&windows, ClusterRule::Window);
-        let names = ["prompt", "answer", "code"].map(str::to_owned);
-        PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)
-    }
-
-    /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.
-    fn models() -> [Vec<TokenRecord>; 2] {
-        let a = records();
-        let mut b = a.clone();
-        for (i, record) in b.iter_mut().enumerate() {
-            record.kld = match i % 10 {
-                0 => record.kld,
-                _ => record.reverse_kld,
-            };
-            record.eval_top = u32::from(i % 3 == 0) * record.ref_top + 60 * u32::from(i % 3 > 0);
+        fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
+            let mut windows = Windows::default();
+            windows.add_empty(&Run::of(a));
+            let clusters = Clusters::of(&windows, ClusterRule::Window);
+            let names = ["prompt", "answer", "code"].map(str::to_owned);
+            PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)
         }
-        [a, b]
-    }
 
-    #[test]
-    fn counts_and_differences_add_up() {
-        let [a, b] = models();
-        let got = compare(&a, &b).unwrap();
-        let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
-        assert_eq!(got.n_tokens, counted);
-        assert_eq!(got.n_tokens + got.n_left_out, a.len() as u64);
-        let Nearer {
-            n_a, n_b, n_ties, ..
-        } = got.nearer;
-        assert_eq!(n_a + n_b + n_ties, counted);
-        let ties = a
-            .iter()
-            .enumerate()
-            .filter(|(i, r)| i % 10 == 0 && r.flags == 0);
-        assert_eq!(n_ties, ties.count() as u64);
-        let share = got.nearer.share_a.unwrap().estimate.value;
-        assert!((share - n_a as f64 / (n_a + n_b) as f64).abs() < 1e-15);
-        let agreement = got.agreement;
-        let only = agreement.n_only_a as f64 - agreement.n_only_b as f64;
-        assert!((agreement.difference.estimate.value - only / counted as f64).abs() < 1e-12);
-    }
-
-    /// Acceptances are compared as KLDs are: with the same numbers, the result is the same.
-    #[test]
-    fn acceptances_are_compared_where_both_are_known() {
-        let [mut a, mut b] = models();
-        for record in a.iter_mut().chain(&mut b) {
-            record.acceptance = record.kld;
-        }
-        let same = compare(&a, &b).unwrap();
-        assert_eq!(same.acceptance_difference, Some(same.difference));
-        let counted = a.iter().position(|record| record.flags == 0).unwrap();
-        a[counted].acceptance = f64::NAN;
-        let without = compare(&a, &b).unwrap();
-        a.remove(counted);
-        let alone = compare(&a, &b).unwrap().difference;
-        assert_eq!(without.acceptance_difference, Some(alone));
-        a.iter_mut().for_each(|record| record.acceptance = f64::NAN);
-        assert_eq!(compare(&a, &b).unwrap().acceptance_difference, None);
-    }
-
-    #[test]
-    fn the_order_of_the_records_does_not_matter() {
-        let [a, b] = models();
-        let expected = compare(&a, &b);
-        let reversed: Vec<TokenRecord> = b.iter().rev().copied().collect();
-        assert_eq!(compare(&a, &reversed), expected);
-        let swapped = compare(&b, &a).unwrap();
-        let expected = expected.unwrap();
-        assert_eq!(swapped.nearer.n_a, expected.nearer.n_b);
-        assert_eq!(swapped.ratio.unwrap().p, expected.ratio.unwrap().p);
-    }
-
-    #[test]
-    fn the_largest_differences_come_first() {
-        let [a, b] = models();
-        let top = compare(&a, &b).unwrap().top;
-        let distances: Vec<f64> = top.iter().map(|t| (t.kld_a - t.kld_b).abs()).collect();
-        assert!(top.len() == 3 && distances.is_sorted_by(|x, y| x >= y));
-        let both = a.iter().zip(&b).filter(|(a, _)| a.flags == 0);
-        let largest = both.map(|(a, b)| (a.kld - b.kld).abs()).fold(0.0, f64::max);
-        assert_eq!(distances[0], largest);
-    }
-
-    /// Each span's ratio is that of its tokens alone.
-    #[test]
-    fn spans_divide_the_tokens() {
-        let [mut a, mut b] = models();
-        assert!(compare(&a, &b).unwrap().by_span.is_empty());
-        let in_spans = |records: &mut [TokenRecord]| {
-            for record in records {
-                record.span = 1 + u32::from(record.position % 3 == 0);
+        /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.
+        fn models() -> [Vec<TokenRecord>; 2] {
+            let a = records();
+            let mut b = a.clone();
+            for (i, record) in b.iter_mut().enumerate() {
+                record.kld = match i % 10 {
+                    0 => record.kld,
+                    _ => record.reverse_kld,
+                };
+                record.eval_top =
+                    u32::from(i % 3 == 0) * record.ref_top + 60 * u32::from(i % 3 > 0);
             }
-        };
-        in_spans(&mut a);
-        in_spans(&mut b);
-        let by_span = compare(&a, &b).unwrap().by_span;
-        let labels: Vec<&str> = by_span.iter().map(|of| of.label.as_str()).collect();
-        assert_eq!(labels, ["answer", "code"]);
-        for (of, span) in by_span.iter().zip(1..) {
-            let [a, b] = [&a, &b].map(|records| {
-                let mut records = records.clone();
-                records.retain(|record| record.span == span);
-                records
-            });
-            let alone = compare(&a, &b).unwrap();
-            assert_eq!((of.n_tokens, of.ratio), (alone.n_tokens, alone.ratio));
-            // Of two spans, each is the other's rest: one test.
-            let (p, p_holm) = (of.to_others.unwrap().p.unwrap(), of.p_holm.unwrap());
-            assert!((p_holm - p).abs() < 1e-9);
+            [a, b]
         }
-        let [one, other] = [0, 1].map(|i: usize| by_span[i].to_others.unwrap().value);
-        assert!((one * other - 1.0).abs() < 1e-12);
-    }
 
-    #[test]
-    fn tokens_of_only_one_are_left_out() {
-        let [mut a, b] = models();
-        a.truncate(500);
-        a[0].kld = f64::INFINITY;
-        let got = compare(&a, &b).unwrap();
-        let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
-        assert_eq!(got.n_tokens, counted - 1);
-        assert_eq!(got.n_tokens + got.n_left_out, b.len() as u64);
-        assert_eq!(compare(&a[..1], &b), None);
-        assert_eq!(compare(&[], &[]), None);
+        #[test]
+        fn counts_and_differences_add_up() {
+            let [a, b] = models();
+            let got = compare(&a, &b).unwrap();
+            let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
+            assert_eq!(got.n_tokens, counted);
+            assert_eq!(got.n_tokens + got.n_left_out, a.len() as u64);
+            let Nearer {
+                n_a, n_b, n_ties, ..
+            } = got.nearer;
+            assert_eq!(n_a + n_b + n_ties, counted);
+            let ties = a
+                .iter()
+                .enumerate()
+                .filter(|(i, r)| i % 10 == 0 && r.flags == 0);
+            assert_eq!(n_ties, ties.count() as u64);
+            let share = got.nearer.share_a.unwrap().estimate.value;
+            assert!((share - n_a as f64 / (n_a + n_b) as f64).abs() < 1e-15);
+            let agreement = got.agreement;
+            let only = agreement.n_only_a as f64 - agreement.n_only_b as f64;
+            assert!((agreement.difference.estimate.value - only / counted as f64).abs() < 1e-12);
+        }
+
+        /// Acceptances are compared as KLDs are: with the same numbers, the result is the same.
+        #[test]
+        fn acceptances_are_compared_where_both_are_known() {
+            let [mut a, mut b] = models();
+            for record in a.iter_mut().chain(&mut b) {
+                record.acceptance = record.kld;
+            }
+            let same = compare(&a, &b).unwrap();
+            assert_eq!(same.acceptance_difference, Some(same.difference));
+            let counted = a.iter().position(|record| record.flags == 0).unwrap();
+            a[counted].acceptance = f64::NAN;
+            let without = compare(&a, &b).unwrap();
+            a.remove(counted);
+            let alone = compare(&a, &b).unwrap().difference;
+            assert_eq!(without.acceptance_difference, Some(alone));
+            a.iter_mut().for_each(|record| record.acceptance = f64::NAN);
+            assert_eq!(compare(&a, &b).unwrap().acceptance_difference, None);
+        }
+
+        #[test]
+        fn the_order_of_the_records_does_not_matter() {
+            let [a, b] = models();
+            let expected = compare(&a, &b);
+            let reversed: Vec<TokenRecord> = b.iter().rev().copied().collect();
+            assert_eq!(compare(&a, &reversed), expected);
+            let swapped = compare(&b, &a).unwrap();
+            let expected = expected.unwrap();
+            assert_eq!(swapped.nearer.n_a, expected.nearer.n_b);
+            assert_eq!(swapped.ratio.unwrap().p, expected.ratio.unwrap().p);
+        }
+
+        #[test]
+        fn the_largest_differences_come_first() {
+            let [a, b] = models();
+            let top = compare(&a, &b).unwrap().top;
+            let distances: Vec<f64> = top.iter().map(|t| (t.kld_a - t.kld_b).abs()).collect();
+            assert!(top.len() == 3 && distances.is_sorted_by(|x, y| x >= y));
+            let both = a.iter().zip(&b).filter(|(a, _)| a.flags == 0);
+            let largest = both.map(|(a, b)| (a.kld - b.kld).abs()).fold(0.0, f64::max);
+            assert_eq!(distances[0], largest);
+        }
+
+        /// Each span's ratio is that of its tokens alone.
+        #[test]
+        fn spans_divide_the_tokens() {
+            let [mut a, mut b] = models();
+            assert!(compare(&a, &b).unwrap().by_span.is_empty());
+            let in_spans = |records: &mut [TokenRecord]| {
+                for record in records {
+                    record.span = 1 + u32::from(record.position % 3 == 0);
+                }
+            };
+            in_spans(&mut a);
+            in_spans(&mut b);
+            let by_span = compare(&a, &b).unwrap().by_span;
+            let labels: Vec<&str> = by_span.iter().map(|of| of.label.as_str()).collect();
+            assert_eq!(labels, ["answer", "code"]);
+            for (of, span) in by_span.iter().zip(1..) {
+                let [a, b] = [&a, &b].map(|records| {
+                    let mut records = records.clone();
+                    records.retain(|record| record.span == span);
+                    records
+                });
+                let alone = compare(&a, &b).unwrap();
+                assert_eq!((of.n_tokens, of.ratio), (alone.n_tokens, alone.ratio));
+                // Of two spans, each is the other's rest: one test.
+                let (p, p_holm) = (of.to_others.unwrap().p.unwrap(), of.p_holm.unwrap());
+                assert!((p_holm - p).abs() < 1e-9);
+            }
+            let [one, other] = [0, 1].map(|i: usize| by_span[i].to_others.unwrap().value);
+            assert!((one * other - 1.0).abs() < 1e-12);
+        }
+
+        #[test]
+        fn tokens_of_only_one_are_left_out() {
+            let [mut a, b] = models();
+            a.truncate(500);
+            a[0].kld = f64::INFINITY;
+            let got = compare(&a, &b).unwrap();
+            let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
+            assert_eq!(got.n_tokens, counted - 1);
+            assert_eq!(got.n_tokens + got.n_left_out, b.len() as u64);
+            assert_eq!(compare(&a[..1], &b), None);
+            assert_eq!(compare(&[], &[]), None);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::clustered_mean::ClusteredValue;
+use super::clustered::ClusteredValue;
 use super::estimate::{Confidence, finite, finite_or_null};
 use super::mean::{Moments, Sum};
 use super::spread::Spread;

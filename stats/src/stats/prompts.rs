@@ -45,9 +45,7 @@ pub struct PromptLogits {
 
 /// Summarises some values; `None` without any.
 fn mean_max(values: impl Iterator<Item = f64>) -> Option<MeanMax> {
-    let mut so_far = MeanMaxSoFar::default();
-    values.for_each(|value| so_far.push(value));
-    so_far.value()
+    values.collect::<MeanMaxSoFar>().value()
 }
 
 impl PromptStats {

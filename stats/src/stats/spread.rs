@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, by_cluster};
+use super::cluster::{Cluster, by_cluster, degrees, standard_error, strata};
 use super::estimate::{Confidence, Estimate, finite};
-use super::jackknife::{self, standard_error, strata};
 use super::mean::Powers;
 use super::probability::{normal_two_sided, student_outside, student_two_sided};
 
@@ -66,7 +65,7 @@ impl Spread {
     /// is in cluster `clusters[i]`; the samples of a cluster need not be adjacent.
     ///
     /// Without the samples of cluster g, whose residuals add up to T_g, a mean of n changes by
-    /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`jackknife`]). With
+    /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`standard_error`]). With
     /// clusters of equal size it is `G/(G−1) · Σ T_g² / n²`, with one sample per cluster the ordinary
     /// standard error.
     ///
@@ -100,7 +99,7 @@ impl Spread {
             cubes: cubes.sum::<f64>() / n.powi(3),
             clustered: (clusters.len() >= 2).then(|| ClusteredError {
                 se: standard_error(&without),
-                degrees: jackknife::degrees(clusters, |cluster| cluster.n),
+                degrees: degrees(clusters, |cluster| cluster.n),
                 without,
             }),
         }

@@ -7,18 +7,15 @@ use serde::Serialize;
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
 use super::cluster::Cluster;
+use super::clustered::Share;
 use super::clusters::{ClusterRule, Clustering, Clusters};
-use super::columns::Columns;
-use super::curves::{self, Point};
-use super::delta_p::DeltaP;
-use super::distribution::Distribution;
+use super::columns::{Columns, PartNames};
+use super::distribution::{self, DeltaP, Distribution, Point};
 use super::estimate::Confidence;
 use super::identical_output::IdenticalOutput;
 use super::mean::MeanMax;
 use super::perplexity::Perplexity;
-use super::proportion::Share;
 use super::quantile;
-use super::spans::PartNames;
 use super::token::ExcludedToken;
 use super::windows::Windows;
 
@@ -93,40 +90,6 @@ impl Summary {
     }
 }
 
-/// All that the records of an evaluation give, with its own clusters: for made-up records.
-#[derive(Clone, Debug)]
-pub struct Statistics {
-    pub summary: Summary,
-    pub breakdown: Breakdown,
-    /// The share of counted tokens (y) with at least a KLD in nats (x).
-    pub ccdf: Vec<Point>,
-    /// The mean KLD in nats (y) along the text, by the number of the window (x).
-    pub by_window: Vec<Point>,
-}
-
-impl Statistics {
-    /// Measures the columns of records.
-    ///
-    /// The records' order decides the last bits of the sums, and which of the excluded tokens are
-    /// listed.
-    pub fn of(
-        columns: &Columns,
-        names: PartNames<'_>,
-        confidence: Confidence,
-        rule: ClusterRule,
-    ) -> Self {
-        let tokens = Tokens::of(columns);
-        let clusters = Clusters::of(&tokens.windows, rule);
-        let (summary, breakdown) = tokens.summarise(&clusters, names, confidence);
-        Self {
-            summary,
-            breakdown,
-            ccdf: tokens.ccdf(),
-            by_window: tokens.by_window(),
-        }
-    }
-}
-
 /// The tokens of an evaluation, ready to be summarised with any clusters.
 pub struct Tokens<'c> {
     columns: &'c Columns,
@@ -140,7 +103,8 @@ pub struct Tokens<'c> {
 }
 
 impl<'c> Tokens<'c> {
-    /// Sorts the numbers of tokens.
+    /// Sorts the numbers of tokens. The records' order decides the last bits of the sums, and which of the
+    /// excluded tokens are listed.
     pub fn of(columns: &'c Columns) -> Self {
         let mut windows = Windows::of(&columns.counted, &columns.kld);
         windows.add_empty(&columns.runs);
@@ -155,12 +119,22 @@ impl<'c> Tokens<'c> {
 
     /// The share of counted tokens (y) with at least a KLD in nats (x).
     pub fn ccdf(&self) -> Vec<Point> {
-        curves::ccdf(&self.klds, self.columns.kld.len())
+        distribution::ccdf(&self.klds, self.columns.kld.len())
     }
 
     /// The mean KLD in nats (y) along the text, by the number of the window (x).
     pub fn by_window(&self) -> Vec<Point> {
-        curves::by_window(&self.windows)
+        distribution::by_window(&self.windows)
+    }
+
+    /// Estimates everything with intervals by the clusters that a rule chooses.
+    pub fn summarise_by(
+        &self,
+        rule: ClusterRule,
+        names: PartNames<'_>,
+        confidence: Confidence,
+    ) -> (Summary, Breakdown) {
+        self.summarise(&Clusters::of(&self.windows, rule), names, confidence)
     }
 
     /// Estimates everything with intervals by these clusters of all windows.

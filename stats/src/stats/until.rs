@@ -6,16 +6,19 @@ use kl_formats::TokenRecord;
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::clustered_mean::ClusteredMean;
+use super::clustered::ClusteredMean;
 use super::clusters::{ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
-use super::distribution::MIN_WINDOWS_TO_PLAN;
+use super::columns::Run;
 use super::estimate::{Confidence, finite};
-use super::mean::{Powers, Sum};
-use super::runs::Run;
+use super::mean::{MeanMaxSoFar, Powers};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
 use super::windows::Windows;
+
+/// From this many windows on, an evaluation may stop where its interval is narrow enough:
+/// docs/INTERVALS.md.
+pub const MIN_WINDOWS_TO_PLAN: u64 = 100;
 
 /// The end of an evaluation that was to stop where the interval of the mean KLD is narrow enough.
 #[derive(Serialize, Debug, Clone, Copy)]
@@ -36,24 +39,20 @@ pub struct UntilInfo {
 /// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
 /// the mean that the report shows.
 #[derive(Clone, Debug, Default)]
-pub struct KldSoFar {
-    n: u64,
-    sum: Sum,
-}
+pub struct KldSoFar(MeanMaxSoFar);
 
 impl KldSoFar {
     /// Adds records.
     pub fn push(&mut self, records: &[TokenRecord]) {
         let counted = records.iter().filter(|record| is_counted(record));
-        for record in counted.filter(|record| record.kld.is_finite()) {
-            self.n += 1;
-            self.sum.add(record.kld);
-        }
+        let klds = counted.map(|record| record.kld);
+        klds.filter(|kld| kld.is_finite())
+            .for_each(|kld| self.0.push(kld));
     }
 
     /// The mean so far; `None` before the first counted record.
     pub fn mean(&self) -> Option<f64> {
-        (self.n > 0).then(|| self.sum.value() / self.n as f64)
+        Some(self.0.value()?.mean)
     }
 }
 

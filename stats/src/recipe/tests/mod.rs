@@ -1,6 +1,5 @@
 //! Maps of a made-up model: what each of its tensors and types costs is known.
 
-mod round;
 mod selection;
 
 use std::collections::BTreeMap;
@@ -8,7 +7,7 @@ use std::collections::BTreeMap;
 use kl_formats::{Cell, GgmlType, Mixture, SensitivityMap};
 use serde_json::json;
 
-use super::{Goal, Sensitivities, frontier, solve, thinned};
+use super::{Goal, Sensitivities, frontier, role_and_layer, solve, thinned};
 use crate::stats::{Confidence, Estimate};
 
 fn kind(name: &str) -> GgmlType {
@@ -536,4 +535,18 @@ fn roles_show_what_rounding_activations_costs() {
     let other = "blk.0.attn_q.weight";
     let of_other = |of: &Sensitivities| cost(of, other, "q6_K").kld.value;
     assert_near(of_other(&after), of_other(&before));
+}
+
+#[test]
+fn a_role_has_no_layer_in_it() {
+    for (name, role, layer) in [
+        ("blk.3.attn_v.weight", "attn_v", Some(3)),
+        ("blk.12.ffn_down_exps.weight", "ffn_down_exps", Some(12)),
+        ("blk.0.ffn_up.7.weight", "ffn_up.7", Some(0)),
+        ("dec.blk.1.attn_q.weight", "dec.attn_q", Some(1)),
+        ("output.weight", "output", None),
+        ("blk.x.attn_q.weight", "blk.x.attn_q", None),
+    ] {
+        assert_eq!(role_and_layer(name), (role.to_owned(), layer));
+    }
 }

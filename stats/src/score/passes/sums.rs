@@ -3,10 +3,9 @@
 use fearless_simd::prelude::*;
 use kl_formats::TokenRecord;
 
-use super::top::{Top, top};
-use super::{ORDINARY, blocks, excluded, padded};
-use crate::score::exp::{exp, exp_ordinary};
-use crate::score::rows::Source;
+use super::{ORDINARY, Top, blocks, excluded, padded, top};
+use crate::score::pair::Source;
+use crate::score::vector::{exp, exp_ordinary};
 
 /// The entries of two rows that enter the sums.
 #[derive(Clone, Copy)]

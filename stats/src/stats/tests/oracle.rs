@@ -2,7 +2,8 @@
 
 use kl_formats::TokenRecord;
 
-use super::{ClusterRule, Columns, Confidence, PartNames, Statistics, Summary};
+use super::distribution::Point;
+use super::{Breakdown, ClusterRule, Columns, Confidence, PartNames, Summary, Tokens};
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -82,13 +83,29 @@ pub fn records() -> Vec<TokenRecord> {
     records
 }
 
+/// All that records give.
+pub struct Statistics {
+    pub summary: Summary,
+    pub breakdown: Breakdown,
+    pub ccdf: Vec<Point>,
+    pub by_window: Vec<Point>,
+}
+
 /// The statistics of records at the default confidence.
 pub fn statistics(records: &[TokenRecord], groups: &[String], rule: ClusterRule) -> Statistics {
     let names = PartNames {
         groups,
         ..PartNames::default()
     };
-    Statistics::of(&Columns::of(records), names, Confidence::default(), rule)
+    let columns = Columns::of(records);
+    let tokens = Tokens::of(&columns);
+    let (summary, breakdown) = tokens.summarise_by(rule, names, Confidence::default());
+    Statistics {
+        summary,
+        breakdown,
+        ccdf: tokens.ccdf(),
+        by_window: tokens.by_window(),
+    }
 }
 
 /// The summary of records at the default confidence.
