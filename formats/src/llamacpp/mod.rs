@@ -76,38 +76,26 @@ impl LlamaCppHeader {
         header.fault().map_or(Ok(header), Err)
     }
 
-    fn to_bytes(self) -> [u8; HEADER_BYTES as usize] {
-        let mut bytes = [0; HEADER_BYTES as usize];
-        let (magic, counts) = bytes.split_at_mut(MAGIC.len());
-        magic.copy_from_slice(if self.is_floored {
-            &MAGIC
+    fn to_bytes(self) -> Vec<u8> {
+        let magic = if self.is_floored {
+            MAGIC
         } else {
-            &LOGITS2_MAGIC
-        });
-        let numbers = [self.n_ctx, self.n_vocab, self.n_windows];
-        counts.copy_from_slice(bytemuck::cast_slice(&numbers));
-        bytes
+            LOGITS2_MAGIC
+        };
+        let counts = [self.n_ctx, self.n_vocab, self.n_windows];
+        [&magic[..], bytemuck::cast_slice(&counts)].concat()
     }
 
-    /// Finds a fault in the counts.
+    /// Finds a fault in the counts. The file's own types are signed, but for n_ctx.
     fn fault(&self) -> Option<String> {
-        let Self {
-            n_ctx,
-            n_vocab,
-            n_windows,
-            is_floored: _,
-        } = *self;
-        // The file's own types are signed, but for n_ctx.
+        let (n_ctx, n_vocab) = (self.n_ctx, self.n_vocab.cast_signed());
+        let n_chunk = self.n_windows.cast_signed();
         if !(1..=MAX_N_CTX).contains(&n_ctx) {
             Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
-        } else if !(1..=MAX_N_VOCAB).contains(&n_vocab) {
-            let n_vocab = n_vocab.cast_signed();
+        } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
             Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
-        } else if n_windows.cast_signed() < 0 {
-            let n_chunk = n_windows.cast_signed();
-            Some(format!("n_chunk {n_chunk}, less than 0"))
         } else {
-            None
+            (n_chunk < 0).then(|| format!("n_chunk {n_chunk}, less than 0"))
         }
     }
 
@@ -176,7 +164,7 @@ pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let header = header_of(about, windows);
     let LlamaCppHeader { n_ctx, n_vocab, .. } = header;
-    let mut bytes = header.to_bytes().to_vec();
+    let mut bytes = header.to_bytes();
     let mut fault = header.fault();
     for window in windows {
         let tokens = &window.tokens;

@@ -1,5 +1,6 @@
 //! Reads a sidecar record by record, or what a writer that was cut off has left.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -67,23 +68,25 @@ impl SidecarReader {
         let most = reader.header.n_records;
         reader.trailer = reader.read_trailer()?;
         let (n_records, len) = (reader.n_records(), reader.source.len);
-        let end = n_records
-            .checked_mul(reader.record_bytes as u64)
-            .and_then(|n| n.checked_add(reader.start))
-            .and_then(|n| n.checked_add(reader.trailer.texts_bytes))
-            .and_then(|n| n.checked_add(TRAILER_BYTES as u64));
+        // In numbers that nothing a trailer states can overflow.
+        let records_bytes = u128::from(n_records) * reader.record_bytes as u128;
+        let end = records_bytes
+            + u128::from(reader.start)
+            + u128::from(reader.trailer.texts_bytes)
+            + TRAILER_BYTES as u128;
         let name = &reader.source.name;
-        match end {
-            Some(end) if end == len && most.is_none_or(|most| n_records <= most) => Ok(reader),
-            Some(end) if end == len => {
-                let what = format!("{n_records} records, more than the header's");
-                Err(name.corrupt(None, len, what))
-            }
-            Some(end) if end < len => {
+        match end.cmp(&len.into()) {
+            Ordering::Greater => Err(reader.cut_off(&format!(" of {n_records}"))),
+            Ordering::Less => {
+                let end = end as u64; // below the file's length
                 let what = format!("{} bytes that the trailer does not count", len - end);
                 Err(name.corrupt(None, end, what))
             }
-            _ => Err(reader.cut_off(&format!(" of {n_records}"))),
+            Ordering::Equal if most.is_some_and(|most| n_records > most) => {
+                let what = format!("{n_records} records, more than the header's");
+                Err(name.corrupt(None, len, what))
+            }
+            Ordering::Equal => Ok(reader),
         }
     }
 
