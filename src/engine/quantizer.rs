@@ -102,6 +102,36 @@ pub(super) fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
     }
 }
 
+/// States why a tensor with rows of this many elements cannot have a type; `None` if it can.
+pub(super) fn refusal(
+    tensor: &str,
+    n_columns: u64,
+    kind: GgmlType,
+    imatrix: Option<&Imatrix>,
+) -> Option<String> {
+    let has_values = imatrix.is_some_and(|imatrix| imatrix.of(tensor).is_some());
+    let what = if !kind.is_for_weights {
+        format!("{kind} is no type of weights: use another type")
+    } else if !n_columns.is_multiple_of(kind.block) {
+        let block = kind.block;
+        format!(
+            "its rows of {n_columns} elements are not whole blocks of {kind} ({block}): use another type"
+        )
+    } else if needs_imatrix(tensor, kind) && !has_values {
+        let what = match imatrix {
+            None => "an importance matrix: give one with --imatrix".to_owned(),
+            Some(imatrix) => {
+                let path = imatrix.path.display();
+                format!("an importance matrix with values for it, which {path} does not have")
+            }
+        };
+        format!("{kind} needs {what}, or use another type")
+    } else {
+        return None;
+    };
+    Some(what)
+}
+
 /// A kind of quantized file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileType {

@@ -11,7 +11,7 @@ use super::LlamaCppModel;
 use super::context::Watch;
 use super::node::{ModelTensor, Node};
 use super::quantized_rows::OriginalRows;
-use crate::engine::quantizer::{changes, is_original, needs_imatrix};
+use crate::engine::quantizer::{changes, is_original, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix, gguf};
 use crate::lock::locked;
 
@@ -243,29 +243,17 @@ impl LlamaCppModel<'_> {
             return Ok(());
         }
         let rows = self.rows_of(weight)?;
-        let Some(bytes) = rows.row_bytes(kind).filter(|_| kind.is_for_weights) else {
-            let what = format!("its rows are not whole blocks of {kind}: use another type");
+        let n_columns = rows.n_columns as u64;
+        if let Some(what) = refusal(name, n_columns, kind, imatrix) {
             return Err(self.not_exchanged(name, &what));
-        };
+        }
         let mut places = weight.places.iter();
         let fits = places.all(|place| place.has_room_for(kind, original));
-        if rows.row_bytes(original).is_none_or(|own| own < bytes) || !fits {
+        if original.bytes(n_columns) < kind.bytes(n_columns) || !fits {
             let what = format!("{kind} is larger than the original's {original}: use another type");
             return Err(self.not_exchanged(name, &what));
         }
-        let importances = self.importances(weight, imatrix)?;
-        if needs_imatrix(name, kind) && importances.is_none() {
-            let what = match imatrix {
-                None => "an importance matrix: give one with --imatrix".to_owned(),
-                Some(imatrix) => {
-                    let path = imatrix.path.display();
-                    format!("an importance matrix with values for it, which {path} does not have")
-                }
-            };
-            let what = format!("{kind} needs {what}, or use another type");
-            return Err(self.not_exchanged(name, &what));
-        }
-        Ok(())
+        self.importances(weight, imatrix).map(drop)
     }
 
     /// Gives a weight the contents that are wanted, and keeps account of it.

@@ -10,7 +10,7 @@ use llama_cpp_sys_2 as sys;
 use super::inspect;
 use super::messages::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
-use crate::engine::quantizer::{file_type, n_dims, needs_imatrix};
+use crate::engine::quantizer::{file_type, n_dims, refusal};
 use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 
 /// Writes the file, after a check of all that the quantizer would abort on.
@@ -84,26 +84,8 @@ fn check(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<(), E
                 tensor.kind
             ));
         }
-        if !kind.is_for_weights {
-            return refused(format!(
-                "{name} cannot be {kind}, which is no type of weights"
-            ));
-        }
-        if !row.is_multiple_of(kind.block) {
-            return refused(format!(
-                "{name} cannot be {kind}: its rows of {row} weights are no multiple of {}",
-                kind.block
-            ));
-        }
-        let is_known = imatrix.is_some_and(|imatrix| imatrix.of(name).is_some());
-        if needs_imatrix(name, kind) && !is_known {
-            return refused(match imatrix {
-                None => format!("{name} cannot be {kind} without an importance matrix (--imatrix)"),
-                Some(imatrix) => format!(
-                    "{name} cannot be {kind}: {} holds nothing for it",
-                    imatrix.path.display()
-                ),
-            });
+        if let Some(what) = refusal(name, row, kind, imatrix) {
+            return refused(format!("{name} cannot be {kind}: {what}"));
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ pub(super) struct OriginalRows<'m> {
     tensor: &'m Tensor,
     kind: GgmlType,
     /// Elements of a row.
-    n_columns: usize,
+    pub(super) n_columns: usize,
     /// Rows of an expert.
     n_rows: usize,
     n_experts: usize,
@@ -73,7 +73,7 @@ impl<'m> OriginalRows<'m> {
     }
 
     /// Bytes of a row at a type; `None` if it is not whole blocks.
-    pub(super) fn row_bytes(&self, kind: GgmlType) -> Option<usize> {
+    fn row_bytes(&self, kind: GgmlType) -> Option<usize> {
         let bytes = kind.bytes(self.n_columns as u64)?;
         usize::try_from(bytes).ok()
     }

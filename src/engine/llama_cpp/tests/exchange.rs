@@ -238,7 +238,13 @@ fn what_cannot_be_exchanged_is_refused_in_one_line() {
             None,
             "f32 is larger than the original's f16",
         ),
-        (tiny, "blk.0.attn_q.weight", "q8_1", None, "whole blocks"),
+        (
+            tiny,
+            "blk.0.attn_q.weight",
+            "q8_1",
+            None,
+            "no type of weights",
+        ),
         (
             tiny,
             "blk.0.attn_q.weight",

@@ -240,15 +240,15 @@ fn what_the_quantizer_would_abort_on_is_refused() {
         ),
         (
             refused(&gpt2, "token_embd.weight", "q4_K", None),
-            "its rows of 32 weights are no multiple of 256",
+            "its rows of 32 elements are not whole blocks of q4_K (256)",
         ),
         (
             refused(&tiny, "blk.0.attn_q.weight", "iq3_xxs", None),
-            "cannot be iq3_xxs without an importance matrix (--imatrix)",
+            "needs an importance matrix: give one with --imatrix",
         ),
         (
             refused(&tiny, "token_embd.weight", "iq2_xs", Some(&of_tiny)),
-            "tiny.gguf holds nothing for it",
+            "tiny.gguf does not have",
         ),
         (
             refused(&tiny, "token_embd.weight", "q4_0", Some(&of_mixtral)),
