@@ -46,7 +46,7 @@ fn a_report_calls_prompts_prompts() {
         assert!(!run.stdout.contains("window"), "{line}: {}", run.stdout);
         assert!(!run.stderr.contains("window"), "{line}: {}", run.stderr);
     }
-    assert!(!evaluated.stdout.contains("window"), "{}", evaluated.stdout);
+    evaluated.prints_not("window");
     let json = session.ok("report . --json -").json();
     assert_eq!(json["reference"]["prompts"], true);
     let warning = json["warnings"][0]["message"].as_str().unwrap();

@@ -320,7 +320,7 @@ fn a_run_without_sidecars_says_what_is_missing() {
         "2 models against ref.gz",
         "no ratios on the same tokens: --no-sidecar leaves",
     ]);
-    assert!(!run.stdout.contains("to the best"), "{}", run.stdout);
+    run.prints_not("to the best");
     let run = session.ok("-m @q2 -m @q4 -r ref.gz -q --json -");
     assert!(
         !run.stdout.contains("against"),

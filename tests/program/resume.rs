@@ -54,8 +54,8 @@ fn an_interrupted_conversion_speaks_of_no_decode_call() {
     let stopped = (0..20).find_map(|_| cut_off(&session, line, "-TERM", "o.gz.partial", 1));
     let stopped = stopped.expect("a conversion that is interrupted");
     let (said, left) = ("kl: stopping; press Ctrl-C again", "decode call");
-    assert!(stopped.stderr.contains(said), "{}", stopped.stderr);
-    assert!(!stopped.stderr.contains(left), "{}", stopped.stderr);
+    stopped.warns(&[said]);
+    stopped.warns_not(left);
     assert!(!session.exists("o.gz.partial"));
     let line = with(WRITE, "-w again.gz").replace("-w ref.gz ", "");
     let stopped = cut_off(&session, &line, "-TERM", "again.gz.partial", 1);

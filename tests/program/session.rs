@@ -265,6 +265,16 @@ impl Run {
         }
     }
 
+    #[track_caller]
+    pub fn prints_not(&self, what: &str) {
+        assert!(!self.stdout.contains(what), "'{what}': {}", self.stdout);
+    }
+
+    #[track_caller]
+    pub fn warns_not(&self, what: &str) {
+        assert!(!self.stderr.contains(what), "'{what}': {}", self.stderr);
+    }
+
     /// Checks that one line on stderr contains all of `what`.
     #[track_caller]
     pub fn warns(&self, what: &[&str]) {

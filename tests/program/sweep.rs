@@ -32,8 +32,8 @@ fn each_cell_is_the_evaluation_of_its_types() {
     let session = Session::new();
     session.reference("");
     let run = session.ok(&format!("{SWEEP} --json s.json"));
-    assert!(!run.stderr.contains("warning: the type"), "{}", run.stderr);
-    assert!(run.stderr.contains("[4/4] tiny-q4"), "{}", run.stderr);
+    run.warns_not("warning: the type");
+    run.warns(&["[4/4] tiny-q4"]);
     let table = run
         .stdout
         .split_once("\nKV caches of tiny-q4_K_M")
@@ -41,7 +41,7 @@ fn each_cell_is_the_evaluation_of_its_types() {
         .1;
     let shown = table.lines().filter(|line| line.contains(" %")).count();
     assert!(shown >= 4, "{table}");
-    assert!(!run.stdout.contains("drafts"), "{}", run.stdout);
+    run.prints_not("drafts");
     // What the run prints is what kl report prints later.
     assert_eq!(run.stdout, session.ok("report . -q").stdout);
     let markdown = session.ok("report . --markdown -q").stdout;

@@ -9,7 +9,7 @@ use kl_formats::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::comparison::{ComparedModel, NEAR, RatioToBest};
+use crate::report::comparison::{ComparedModel, NEAR};
 use crate::report::tests::FULL;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a

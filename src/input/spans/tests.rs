@@ -50,14 +50,14 @@ fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
     pieces
 }
 
-fn check(template: &str, rules: &[&str], prompt: &str, pieces: &[(&str, &str)]) {
+/// Checks the spans of an answer, given as `NAME=TEXT` each.
+fn check(template: &str, rules: &[&str], prompt: &str, pieces: &[&str]) {
     let rules: Vec<SpanRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let template = Some(template).filter(|template| !template.is_empty());
     let spans = Spans::new(template, &rules);
-    let answer: String = pieces.iter().map(|(_, text)| *text).collect();
-    let wanted = pieces
-        .iter()
-        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    let pieces = pieces.iter().map(|piece| piece.split_once('=').unwrap());
+    let answer: String = pieces.clone().map(|(_, text)| text).collect();
+    let wanted = pieces.map(|(name, text)| (name.to_owned(), text.to_owned()));
     assert_eq!(
         found(&spans, prompt, &answer),
         wanted.collect::<Vec<_>>(),
@@ -73,12 +73,9 @@ fn markers_that_a_template_puts_together() {
         &[],
         "<｜Assistant｜></think>",
         &[
-            ("answer", "\n\n"),
-            (
-                "tool call",
-                "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
-            ),
-            ("answer", "<｜end▁of▁sentence｜>"),
+            "answer=\n\n",
+            "tool call=<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "answer=<｜end▁of▁sentence｜>",
         ],
     );
     // Kimi K3, whose prompt opens the thought.
@@ -87,16 +84,10 @@ fn markers_that_a_template_puts_together() {
         &[],
         "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
         &[
-            ("reasoning", "Hm.<|close|>think<|sep|>"),
-            (
-                "answer",
-                "<|open|>response<|sep|>Yes.<|close|>response<|sep|>",
-            ),
-            (
-                "tool call",
-                "<|open|>tools<|sep|><|open|>call tool=\"look\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
-            ),
-            ("answer", "<|close|>message<|sep|>"),
+            "reasoning=Hm.<|close|>think<|sep|>",
+            "answer=<|open|>response<|sep|>Yes.<|close|>response<|sep|>",
+            "tool call=<|open|>tools<|sep|><|open|>call tool=\"look\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+            "answer=<|close|>message<|sep|>",
         ],
     );
     // Hunyuan 3.
@@ -105,12 +96,9 @@ fn markers_that_a_template_puts_together() {
         &[],
         "<|assistant|>",
         &[
-            ("reasoning", "<think:opensource>Hm.</think:opensource>"),
-            ("answer", "Yes."),
-            (
-                "tool call",
-                "<tool_calls:opensource>\nlook\n</tool_calls:opensource>",
-            ),
+            "reasoning=<think:opensource>Hm.</think:opensource>",
+            "answer=Yes.",
+            "tool call=<tool_calls:opensource>\nlook\n</tool_calls:opensource>",
         ],
     );
 }
@@ -123,15 +111,12 @@ fn the_answers_of_eight_families() {
         &[],
         "<|im_start|>assistant\n",
         &[
-            ("reasoning", "<think>\nWhere?\n```\nx\n```\n</think>"),
-            ("answer", "\n\nI will look.\n"),
-            (
-                "tool call",
-                "<tool_call>\n{\"name\": \"look\"}\n</tool_call>",
-            ),
-            ("answer", "\n"),
-            ("tool call", "<tool_call>\n{}\n</tool_call>"),
-            ("answer", "<|im_end|>"),
+            "reasoning=<think>\nWhere?\n```\nx\n```\n</think>",
+            "answer=\n\nI will look.\n",
+            "tool call=<tool_call>\n{\"name\": \"look\"}\n</tool_call>",
+            "answer=\n",
+            "tool call=<tool_call>\n{}\n</tool_call>",
+            "answer=<|im_end|>",
         ],
     );
     // DeepSeek R1: the generation prompt opens the thought.
@@ -140,10 +125,10 @@ fn the_answers_of_eight_families() {
         &[],
         "<｜User｜>Hi<｜Assistant｜><think>\n",
         &[
-            ("reasoning", "Hm.\n</think>"),
-            ("answer", "\n\nHello."),
-            ("tool call", "<｜tool▁calls▁begin｜>a<｜tool▁calls▁end｜>"),
-            ("answer", "<｜end▁of▁sentence｜>"),
+            "reasoning=Hm.\n</think>",
+            "answer=\n\nHello.",
+            "tool call=<｜tool▁calls▁begin｜>a<｜tool▁calls▁end｜>",
+            "answer=<｜end▁of▁sentence｜>",
         ],
     );
     // Mistral: the call runs to the end.
@@ -151,21 +136,21 @@ fn the_answers_of_eight_families() {
         "[TOOL_CALLS]",
         &[],
         "[INST] Hi[/INST]",
-        &[("answer", "Now. "), ("tool call", "[TOOL_CALLS][{}]</s>")],
+        &["answer=Now. ", "tool call=[TOOL_CALLS][{}]</s>"],
     );
     // Magistral.
     check(
         "[THINK] [TOOL_CALLS]",
         &[],
         "[/INST]",
-        &[("reasoning", "[THINK]a[/THINK]"), ("answer", "b</s>")],
+        &["reasoning=[THINK]a[/THINK]", "answer=b</s>"],
     );
     // Llama 3.1.
     check(
         "<|python_tag|>",
         &[],
         "assistant<|end_header_id|>\n\n",
-        &[("tool call", "<|python_tag|>print(1)<|eom_id|>")],
+        &["tool call=<|python_tag|>print(1)<|eom_id|>"],
     );
     // gpt-oss.
     let harmony = "<|start|>assistant<|channel|>analysis<|message|>";
@@ -174,11 +159,8 @@ fn the_answers_of_eight_families() {
         &[],
         "<|start|>assistant",
         &[
-            ("reasoning", "<|channel|>analysis<|message|>Think.<|end|>"),
-            (
-                "answer",
-                "<|start|>assistant<|channel|>final<|message|>Done.<|return|>",
-            ),
+            "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
+            "answer=<|start|>assistant<|channel|>final<|message|>Done.<|return|>",
         ],
     );
     check(
@@ -186,22 +168,16 @@ fn the_answers_of_eight_families() {
         &[],
         "<|start|>assistant",
         &[
-            ("reasoning", "<|channel|>analysis<|message|>Think.<|end|>"),
-            ("answer", "<|start|>assistant"),
-            (
-                "tool call",
-                "<|channel|>commentary to=functions.look <|constrain|>json<|message|>{}<|call|>",
-            ),
+            "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
+            "answer=<|start|>assistant",
+            "tool call=<|channel|>commentary to=functions.look <|constrain|>json<|message|>{}<|call|>",
         ],
     );
     check(
         harmony,
         &[],
         "<|start|>assistant",
-        &[(
-            "tool call",
-            " to=functions.look<|channel|>commentary json<|message|>{}<|call|>",
-        )],
+        &["tool call= to=functions.look<|channel|>commentary json<|message|>{}<|call|>"],
     );
     // Gemma 4.
     check(
@@ -209,9 +185,9 @@ fn the_answers_of_eight_families() {
         &[],
         "<|turn>model\n",
         &[
-            ("reasoning", "<|channel>thought\nSo.<channel|>"),
-            ("answer", "Yes."),
-            ("tool call", "<|tool_call>call:a{}<tool_call|>"),
+            "reasoning=<|channel>thought\nSo.<channel|>",
+            "answer=Yes.",
+            "tool call=<|tool_call>call:a{}<tool_call|>",
         ],
     );
     // Command A.
@@ -220,9 +196,9 @@ fn the_answers_of_eight_families() {
         &[],
         "<|CHATBOT_TOKEN|>",
         &[
-            ("reasoning", "<|START_THINKING|>a<|END_THINKING|>"),
-            ("tool call", "<|START_ACTION|>[]<|END_ACTION|>"),
-            ("answer", "<|END_OF_TURN_TOKEN|>"),
+            "reasoning=<|START_THINKING|>a<|END_THINKING|>",
+            "tool call=<|START_ACTION|>[]<|END_ACTION|>",
+            "answer=<|END_OF_TURN_TOKEN|>",
         ],
     );
 }
@@ -234,23 +210,18 @@ fn code_is_between_lines_of_backticks() {
         &[],
         "Write: ",
         &[
-            ("answer", "Use `a` or ``` b ```:\n"),
-            ("code", "```python\nprint('``` é')\n```"),
-            ("answer", "\nand\n"),
-            ("code", "  ````\n```\n  ````"),
-            ("answer", "\n"),
-            ("code", "```\nleft open\n"),
+            "answer=Use `a` or ``` b ```:\n",
+            "code=```python\nprint('``` é')\n```",
+            "answer=\nand\n",
+            "code=  ````\n```\n  ````",
+            "answer=\n",
+            "code=```\nleft open\n",
         ],
     );
-    check("", &[], "", &[("code", "```\na\n```")]);
+    check("", &[], "", &["code=```\na\n```"]);
     // Markers that the template does not have are text.
-    check(
-        "",
-        &[],
-        "<think>",
-        &[("answer", "<think>a</think> <tool_call>")],
-    );
-    check("<think>", &[], "", &[("answer", "[THINK]a")]);
+    check("", &[], "<think>", &["answer=<think>a</think> <tool_call>"]);
+    check("<think>", &[], "", &["answer=[THINK]a"]);
 }
 
 #[test]
@@ -260,10 +231,10 @@ fn the_users_spans_come_first() {
         &["plan=<plan>..</plan>", "rest=END..", "reasoning=(..)"],
         "",
         &[
-            ("plan", "<plan><think>a</think></plan>"),
-            ("answer", " "),
-            ("reasoning", "<think>(a)</think>(b)"),
-            ("rest", "END ```\n</plan>"),
+            "plan=<plan><think>a</think></plan>",
+            "answer= ",
+            "reasoning=<think>(a)</think>(b)",
+            "rest=END ```\n</plan>",
         ],
     );
 }

@@ -81,7 +81,7 @@ fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
     session.ok("-m @f16 --prompts noise.txt --no-chat-template -w prompts.gz -q");
     let run = session.ok("-m @q4 -r prompts.gz -q");
     run.warns(&["own perplexity", "these prompts", "chat template"]);
-    assert!(!run.stderr.contains("--prompts"), "{}", run.stderr);
+    run.warns_not("--prompts");
     session.ok("-m @f16 -t noise.txt -w text.gz -c 32 -q");
     let run = session.ok("-m @q4 -r text.gz -q --sidecar text.kls");
     run.warns(&["own perplexity", "--prompts runs it on chats"]);
@@ -90,7 +90,7 @@ fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
         .warns(&["own perplexity", "--prompts runs it on chats"]);
     let run = session.ok("report tiny-q4_K_M@prompts.kls");
     run.warns(&["own perplexity", "these prompts", "chat template"]);
-    assert!(!run.stderr.contains("--prompts"), "{}", run.stderr);
+    run.warns_not("--prompts");
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn a_model_with_a_chat_template_is_pointed_out() {
     let run = session.ok("-m chat.gguf -t short.txt -w ref.gz -c 64");
     run.warns(&["chat ", "--prompts"]);
     let quiet = session.ok("-m chat.gguf -t short.txt -w quiet.gz -c 64 -q");
-    assert!(!quiet.stderr.contains("--prompts"), "{}", quiet.stderr);
+    quiet.warns_not("--prompts");
     let prompts = session.ok("-m chat.gguf --prompts short.txt -w prompts.gz");
-    assert!(!prompts.stderr.contains("--prompts"), "{}", prompts.stderr);
+    prompts.warns_not("--prompts");
 }
 
 #[test]
