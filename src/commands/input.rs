@@ -233,10 +233,9 @@ pub fn in_words(
 /// The number of prompts, and whether they are in a chat template.
 fn prompts_in_words(prompts: &Prompts) -> String {
     // Without those that their conversations did not reach.
-    let n_windows = prompts.list.iter().filter(|prompt| prompt.n_tokens > 0);
-    let n_windows = n_windows.count() as u64;
-    let n_begun = prompts.list.iter().filter(|prompt| !prompt.continues);
-    let n_begun = n_begun.count() as u64;
+    let reached = prompts.list.iter().filter(|prompt| prompt.n_tokens > 0);
+    let begun = prompts.list.iter().filter(|prompt| !prompt.continues);
+    let (n_windows, n_begun) = (reached.count() as u64, begun.count() as u64);
     let number = if n_begun < n_windows {
         let conversations = count_of(n_begun, "conversation");
         format!("{} in {conversations}", count_of(n_windows, "answer"))

@@ -81,11 +81,11 @@ impl AnswerFile {
         })?;
         let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
         let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
-        let file = OpenOptions::new().append(true).open(path);
-        let file = file.with_context(|| about("written"))?;
+        let opened = OpenOptions::new().append(true).open(path);
+        let file = opened.with_context(|| about("written"))?;
         // What was cut off goes, so that the next line starts a line.
-        let cut = file.set_len(whole.len() as u64);
-        cut.with_context(|| about("written"))?;
+        file.set_len(whole.len() as u64)
+            .with_context(|| about("written"))?;
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),

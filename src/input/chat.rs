@@ -130,8 +130,8 @@ impl<'t> Chat<'t> {
     }
 }
 
-/// A conversation's renderings of which the prompt is not the start of the whole. Each method is a way
-/// to tell the text before the answer from the answer.
+/// The renderings of a conversation whose prompt is not the start of the whole. Each method is a way to
+/// tell the text before the answer from the answer.
 struct Apart<'t> {
     /// The messages before the answer, and what asks for it.
     prompt: &'t str,
@@ -222,7 +222,7 @@ pub struct Exchange<'t> {
 }
 
 impl<'t> Exchange<'t> {
-    /// The conversation of which the model answers the first so many messages, for each of `ends`.
+    /// A conversation in which the model answers after each of these numbers of given messages.
     pub fn new(chat: Chat<'t>, ends: Vec<usize>) -> Self {
         Self {
             chat,
@@ -273,9 +273,9 @@ pub fn unanswered(roles: &[Role]) -> Vec<usize> {
 
 /// The indices of the assistant's messages that follow another message.
 pub fn answered(roles: &[Role]) -> Vec<usize> {
-    let given = roles.iter().enumerate().skip(1);
-    let given = given.filter(|(_, role)| **role == Role::Assistant);
-    given.map(|(index, _)| index).collect()
+    (1..roles.len())
+        .filter(|&index| roles.get(index) == Some(&Role::Assistant))
+        .collect()
 }
 
 /// The number of bytes with which both texts begin, in whole characters.

@@ -11,7 +11,7 @@ use super::prompts::with_bos;
 use super::{PreparedInput, Selection};
 use crate::engine::{Model, Sampler, top_token};
 
-/// A prompt to answer, or several of one conversation, each of which becomes a window.
+/// A prompt to answer, or several of one conversation. Each becomes a window.
 pub struct Dialogue<'t> {
     /// The file and the line that it comes from, for messages.
     pub line: String,
@@ -136,11 +136,12 @@ impl Asked<'_> {
         let planned = input.plan.windows.clone();
         let n_first = input.plan.first(selection.n_first_rows).len();
         let is_selected = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
-        let windows = input.plan.windows.iter_mut().enumerate();
-        let windows = windows.filter_map(|(i, window)| is_selected(i).then_some(window));
-        let windows = windows.filter(|window| !ends_in_its_prompt(window, prompts));
-        let windows: Vec<&mut WindowSpec> = windows.collect();
-
+        let mut windows = Vec::new();
+        for (index, window) in input.plan.windows.iter_mut().enumerate() {
+            if is_selected(index) && !ends_in_its_prompt(window, prompts) {
+                windows.push(window);
+            }
+        }
         let wanted: BTreeSet<u32> = windows.iter().map(|window| window.window).collect();
         self.dialogues
             .retain_mut(|of| of.ends_with_the_last_of(&wanted));
@@ -161,8 +162,7 @@ impl Asked<'_> {
             fill(window, answered, self.is_prompt_scored);
         }
         let why = generated.cut_off.into_values().next();
-        let why = why.filter(|_| n_unanswered > 0);
-        input.unanswered = why.map(|why| (n_unanswered, why));
+        input.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
         input.plan.was_planned_as(planned, n_first);
         Ok(())
     }

@@ -56,11 +56,11 @@ pub struct Generation<'g> {
 pub enum GenerationStep {
     /// A prompt is about to be tokenized.
     Prompt,
-    /// So many prompts are about to be answered, by at most so many tokens in all.
+    /// Prompts are about to be answered.
     Begin {
-        /// The prompts.
+        /// The number of prompts.
         n_prompts: u64,
-        /// The tokens.
+        /// The most tokens that the answers can have together.
         n_tokens: u64,
     },
     /// A decode call ended.
@@ -107,9 +107,10 @@ pub fn answer<M: Model>(
                 *slot = answering.next(of, sequence)?;
             }
         }
-        let growing = open.iter_mut().enumerate();
-        let growing = growing.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
-        let growing: Vec<(usize, &mut Dialogue<'_>)> = growing.collect();
+        let slots = open.iter_mut().enumerate();
+        let growing: Vec<(usize, &mut Dialogue<'_>)> = slots
+            .filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)))
+            .collect();
         if growing.is_empty() {
             return Ok(answering.done);
         }
@@ -207,7 +208,7 @@ impl<M: Model> Answering<'_, '_, M> {
         Ok(())
     }
 
-    /// Adds one token to each of these answers, of which each has its sequence.
+    /// Adds one token to each of these answers, which come with their sequences.
     fn grow(&mut self, mut open: Vec<(usize, &mut Dialogue<'_>)>) -> Result<()> {
         for together in open.chunks_mut(self.n_batch) {
             let appended = together.iter().map(|(sequence, of)| Appended {

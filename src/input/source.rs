@@ -68,7 +68,7 @@ impl fmt::Display for Source {
 /// The texts to cut into windows.
 #[derive(Debug)]
 pub struct TextSource {
-    /// The texts, of which several may be of one group: one without a group, or each with one.
+    /// One text without a group, or texts that each have one; several may be of the same group.
     pub texts: Vec<NamedText>,
     /// The rule by which each is cut.
     pub windowing: Windowing,

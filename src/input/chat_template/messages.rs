@@ -35,10 +35,14 @@ pub(super) fn with_texts(messages: Value, render: impl Fn(Value) -> Option<Strin
     }
     let takes_parts = |of: &Value| {
         let probed = |others: fn(&Value) -> Option<Value>| {
-            with_content(&messages, |message| match field(message, "role") == *of {
-                _ if !has_parts(message) => None,
-                true => Some(as_part(&Value::from(PROBE))),
-                false => others(message),
+            with_content(&messages, |message| {
+                if !has_parts(message) {
+                    None
+                } else if field(message, "role") == *of {
+                    Some(as_part(&Value::from(PROBE)))
+                } else {
+                    others(message)
+                }
             })
         };
         is_printed(render(probed(|other| Some(joined(other)))))

@@ -178,8 +178,9 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
     kwargs.assert_all_used()?;
     let comma = if indent.is_some() { "," } else { ", " };
-    let separators = separators.unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()]);
-    let separators = separators.try_into();
+    let separators: Result<[String; 2], _> = separators
+        .unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()])
+        .try_into();
     let json = Layout {
         is_json: true,
         is_ascii: ensure_ascii == Some(true),
