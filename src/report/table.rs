@@ -5,7 +5,8 @@ use comfy_table::{CellAlignment, presets};
 
 use super::comparison::Names;
 use super::layout::{View, wrapped};
-use super::number::{UNDEFINED, printable};
+use super::number::{UNDEFINED, ends, or_undefined, printable};
+use crate::stats::Estimate;
 
 /// The outputs that show a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,28 @@ impl<R> Table<R> {
     /// Adds a column of numbers.
     pub fn right(self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
         self.column(title, true, cell)
+    }
+
+    /// Adds a column of numbers that may be missing.
+    pub fn number(
+        self,
+        title: impl Into<String>,
+        value: impl Fn(&R) -> Option<f64>,
+        show: impl Fn(f64) -> String,
+    ) -> Self {
+        self.right(title, |row| or_undefined(value(row), &show))
+    }
+
+    /// Adds a column of intervals, empty where there is none.
+    pub fn interval(
+        self,
+        title: impl Into<String>,
+        of: impl Fn(&R) -> Option<Estimate>,
+        show: impl Fn(f64) -> String,
+    ) -> Self {
+        self.right(title, |row| {
+            of(row).map_or_else(String::new, |of| ends(of.lo, of.hi, &show))
+        })
     }
 
     fn column(

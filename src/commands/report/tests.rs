@@ -366,3 +366,27 @@ fn a_pair_has_the_same_sentences() {
     all.push(said(&pair(&q8, &q6)));
     insta::assert_snapshot!(all.join("\n"));
 }
+
+/// KV caches count where the size of each is recorded: a farther run with a smaller one is on the front.
+#[test]
+fn a_smaller_cache_is_a_reason_to_be_farther() {
+    for (bytes, is_on_front) in [(Some(500), true), (Some(1000), false), (None, false)] {
+        let run = |label: &str, bytes: Option<u64>, kld: f64| {
+            let mut header = header(label, 1000);
+            let mut backend = kl_formats::BackendIdentity::default();
+            backend.kv_cache_bytes = bytes;
+            header.backend = Some(backend);
+            let records = (0..40).map(|i| TokenRecord {
+                window: i / 4,
+                position: i % 4,
+                kld: kld * f64::from(1 + i % 3),
+                ..TokenRecord::default()
+            });
+            (header, records.collect())
+        };
+        let runs = [run("near", Some(1000), 0.01), run("far", bytes, 0.02)];
+        let of = compare_sidecars(runs, ClusterRule::Auto, NEAR);
+        let fronts = Vec::from_iter(of.models.iter().map(|model| (&*model.label, model.pareto)));
+        assert_eq!(fronts, [("near", true), ("far", is_on_front)], "{bytes:?}");
+    }
+}

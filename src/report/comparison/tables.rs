@@ -98,13 +98,20 @@ fn points(share: f64) -> String {
     fixed(100.0 * share, 2)
 }
 
-/// The interval of a ratio; empty without one.
-fn ratio_ends(of: Option<Ratio>) -> String {
-    of.map_or_else(String::new, |of| ends(of.lo, of.hi, ratio))
+/// A ratio without its p-value.
+fn estimate(of: Ratio) -> Estimate {
+    Estimate {
+        value: of.value,
+        lo: of.lo,
+        hi: of.hi,
+    }
 }
 
-fn interval(of: Option<Estimate>, show: fn(f64) -> String) -> String {
-    of.map_or_else(String::new, |of| ends(of.lo, of.hi, show))
+/// A value and its interval in one cell.
+fn with_ends(of: Option<Estimate>, show: fn(f64) -> String) -> String {
+    or_undefined(of, |of| {
+        format!("{} {}", show(of.value), ends(of.lo, of.hi, show))
+    })
 }
 
 /// Describes what an observation is in the intervals, and how many there are. `unit` is the word
@@ -140,7 +147,8 @@ impl Comparison {
         } else {
             Shown::InMarkdown
         };
-        let to_best = |m: &ComparedModel| m.ratio_to_best.map(|to_best| to_best.ratio);
+        let to_best = |m: &ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
+        let size = format!("size\n{}", unit.symbol);
         let mut n_candidates = 0;
         Table::new("", &self.models)
             .left("", |m| {
@@ -155,48 +163,30 @@ impl Comparison {
             .left("", |m| marks(m))
             .shown(Shown::InText)
             .left("\nmodel", |m| name(&m.label))
-            .right(format!("size\n{}", unit.symbol), |m| {
-                or_undefined(sizes.of_model(m), |size| {
-                    format!("{:.2}", size as f64 / unit.bytes)
-                })
-            })
+            .number(
+                size,
+                |m| Some(sizes.of_model(m)? as f64 / unit.bytes),
+                |size| fixed(size, 2),
+            )
             .shown(Shown::InText)
             .right("size", |m| or_undefined(m.model.shown_bytes(), bytes))
             .shown(Shown::InMarkdown)
-            .right("\nBPW", |m| {
-                or_undefined(m.model.bpw, |bpw| format!("{bpw:.2}"))
-            })
+            .number("\nBPW", |m| m.model.bpw, |bpw| fixed(bpw, 2))
             .shown(bpw_in)
-            .right("mean\nKLD", |m| {
-                or_undefined(m.mean_kld(), |mean| short_kld(mean.value))
-            })
+            .number("mean\nKLD", |m| Some(m.mean_kld()?.value), short_kld)
             .shown(Shown::InText)
-            .right(self.interval_title(), |m| interval(m.mean_kld(), short_kld))
+            .interval(self.interval_title(), |m| m.mean_kld(), short_kld)
             .shown(Shown::InText)
-            .right("mean KLD", |m| {
-                let ends = interval(m.mean_kld(), short_kld);
-                or_undefined(m.mean_kld(), |mean| {
-                    format!("{} {ends}", short_kld(mean.value))
-                })
-            })
+            .right("mean KLD", |m| with_ends(m.mean_kld(), short_kld))
             .shown(Shown::InMarkdown)
-            .right("99 %\nKLD", |m| or_undefined(m.q99(), short_kld))
+            .number("99 %\nKLD", |m| m.q99(), short_kld)
             .in_markdown("99 %")
-            .right("same\ntop", |m| or_undefined(m.same_top(), points))
+            .number("same\ntop", |m| m.same_top(), points)
             .unit("%")
-            .right("PPL\nratio", |m| {
-                or_undefined(m.ppl_ratio(), |ratio| fixed(ratio, 4))
-            })
-            .right("times the best", |m| {
-                let of = to_best(m);
-                or_undefined(of, |times| {
-                    format!("{} {}", ratio(times.value), ratio_ends(of))
-                })
-            })
+            .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
+            .right("times the best", |m| with_ends(to_best(m), ratio))
             .shown(Shown::InMarkdown)
-            .right("p (Holm)", |m| {
-                or_undefined(m.ratio_to_best.and_then(|of| of.p_holm), p_value)
-            })
+            .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)
             .shown(Shown::InMarkdown)
             .right("", |m| {
                 if m.is_incomplete {
@@ -291,10 +281,12 @@ impl Comparison {
             .shown(Shown::InMarkdown)
             .left("next in size", |pair| name(&pair.b))
             .shown(Shown::InMarkdown)
-            .right("\nratio", |pair| {
-                or_undefined(pair.ratio, |of| ratio(of.value))
-            })
-            .right(self.interval_title(), |pair| ratio_ends(pair.ratio))
+            .number("\nratio", |pair| Some(pair.ratio?.value), ratio)
+            .interval(
+                self.interval_title(),
+                |pair| pair.ratio.map(estimate),
+                ratio,
+            )
             .in_markdown("interval")
             .right("\np", |pair| {
                 self.p_of(pair).map(p_value).unwrap_or_default()
@@ -366,16 +358,14 @@ impl Comparison {
             .left("", |of| of.more.to_owned())
             .shown(Shown::InText)
             .right("mean\nKLD", InSpan::kld)
-            .right("same\ntop", |of| {
-                or_undefined(of.bin.and_then(|bin| bin.agreement), points)
-            })
+            .number("same\ntop", |of| of.bin?.agreement, points)
             .unit("%")
             .right("times\nas far", |of| {
                 of.times.map(|of| ratio(of.value)).unwrap_or_default()
             })
             .shown_if(has_ratios)
             .in_markdown("times the best")
-            .right(self.interval_title(), |of| ratio_ends(of.times))
+            .interval(self.interval_title(), |of| of.times.map(estimate), ratio)
             .shown_if(has_ratios)
             .in_markdown("interval")
             .right("", |of| of.more.to_owned())
@@ -412,22 +402,24 @@ impl Comparison {
                 .left("  K", |of| format!("  {}", of.types[0]))
                 .left("V", |of| of.types[1].clone())
                 .right(size, |of| format!("{:.2}", of.bytes as f64 / unit.bytes))
-                .right(format!("share of\n{USUAL_CACHE}"), |of| {
-                    or_undefined(usual, |usual| percent_1(of.bytes as f64 / usual))
-                })
+                .number(
+                    format!("share of\n{USUAL_CACHE}"),
+                    |of| Some(of.bytes as f64 / usual?),
+                    percent_1,
+                )
                 .shown_if(usual.is_some())
-                .right("mean\nKLD", |of| {
-                    or_undefined(of.model.mean_kld(), |mean| short_kld(mean.value))
-                })
+                .number(
+                    "mean\nKLD",
+                    |of| Some(of.model.mean_kld()?.value),
+                    short_kld,
+                )
                 .right("times\nthe best", |of| match to_best(of) {
                     Some(times) => ratio(times.value),
                     None if best == Some(of.model.label.as_str()) => "best".to_owned(),
                     None => UNDEFINED.to_owned(),
                 })
-                .right(self.interval_title(), |of| ratio_ends(to_best(of)))
-                .right("same\ntop %", |of| {
-                    or_undefined(of.model.same_top(), points)
-                })
+                .interval(self.interval_title(), |of| to_best(of).map(estimate), ratio)
+                .number("same\ntop %", |of| of.model.same_top(), points)
         });
         tables.collect()
     }
@@ -474,6 +466,7 @@ impl Comparison {
         name: Name<'_>,
         with_drafts: bool,
     ) -> Table<(&ComparedModel, &IdenticalOutput)> {
+        let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         let answered = self.models.iter().filter_map(|model| {
             let of = model.summary.identical_output.as_ref()?;
             Some((model, of))
@@ -485,43 +478,31 @@ impl Comparison {
                 let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
                 format!("{same} of {all}")
             })
-            .right("%", |(_, of)| {
-                or_undefined(of.same_to_the_end, |same| points(same.value))
-            })
-            .right(self.interval_title(), |(_, of)| {
-                interval(of.same_to_the_end, points)
-            })
+            .number("%", |(_, of)| Some(of.same_to_the_end?.value), points)
+            .interval(self.interval_title(), |(_, of)| of.same_to_the_end, points)
             .right("half of those that\ndiffer do so within", |(_, of)| {
                 or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
             })
-            .right(
-                format!("accepted of\n{DEFAULT_DRAFTED} drafted"),
-                |(m, _)| accepted(m),
-            )
+            .number(drafted, |(m, _)| Some(accepted(m)?.value), tokens)
             .shown_if(with_drafts)
             .notes(self.answers_left_out())
     }
 
     /// The models whose drafted tokens were counted.
     pub(super) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
-        let in_a_round = |m: &ComparedModel| {
-            let accepted = m.summary.acceptance.as_ref()?;
-            accepted.of_drafted(DEFAULT_DRAFTED).copied()
-        };
         let notes = self.draft_notes().join(" ");
+        let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         Table::new(ACCEPTED, self.drafts())
             .left("", |m| format!("  {}", name(&m.label)))
             .in_markdown("model")
             .right("file\nsize", |m| or_undefined(m.model.shown_bytes(), bytes))
-            .right("accepted\n%", |m| {
-                or_undefined(m.summary.acceptance.as_ref(), |of| points(of.mean.value))
-            })
-            .right(format!("accepted of\n{DEFAULT_DRAFTED} drafted"), |m| {
-                accepted(m)
-            })
-            .right(self.interval_title(), |m| {
-                interval(in_a_round(m), |n| fixed(n, 2))
-            })
+            .number(
+                "accepted\n%",
+                |m| Some(m.summary.acceptance.as_ref()?.mean.value),
+                points,
+            )
+            .number(drafted, |m| Some(accepted(m)?.value), tokens)
+            .interval(self.interval_title(), |m| accepted(m), tokens)
             .notes(Some(notes).filter(|notes| !notes.is_empty()))
     }
 
@@ -657,10 +638,14 @@ impl Comparison {
 }
 
 /// The tokens of a draft that a round accepts.
-fn accepted(model: &ComparedModel) -> String {
-    let acceptance = model.summary.acceptance.as_ref();
-    let accepted = acceptance.and_then(|of| of.of_drafted(DEFAULT_DRAFTED));
-    or_undefined(accepted, |of| fixed(of.value, 2))
+fn accepted(model: &ComparedModel) -> Option<Estimate> {
+    let acceptance = model.summary.acceptance.as_ref()?;
+    acceptance.of_drafted(DEFAULT_DRAFTED).copied()
+}
+
+/// A number of accepted tokens.
+fn tokens(n: f64) -> String {
+    fixed(n, 2)
 }
 
 /// A model in a span.

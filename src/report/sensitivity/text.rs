@@ -150,10 +150,8 @@ impl Sensitivity {
                 .right("para-\nmeters", |(_, part)| short_count(part.n_params))
                 .right("\nKLD", |(_, part)| short_kld(part.kld.value))
                 .right(self.interval_title(), |(_, part)| interval(&part.kld))
-                .right("share\n%", |(_, part)| or_undefined(part.share, share))
-                .right("relative\ncost", |(_, part)| {
-                    or_undefined(part.relative_cost, relative)
-                })
+                .number("share\n%", |(_, part)| part.share, share)
+                .number("relative\ncost", |(_, part)| part.relative_cost, relative)
                 .notes([explained.to_owned()])
         })
     }
@@ -208,10 +206,8 @@ impl Sensitivity {
                     format!("{}{}", mark(of.at.is_measured), short_kld(of.kld().value))
                 })
                 .right(self.interval_title(), |of| interval(&of.kld()))
-                .right("share\n%", |of| or_undefined(of.share, share))
-                .right("relative\ncost", |of| {
-                    or_undefined(of.relative_cost, relative)
-                })
+                .number("share\n%", |of| of.share, share)
+                .number("relative\ncost", |of| of.relative_cost, relative)
         })
     }
 

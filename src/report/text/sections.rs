@@ -7,8 +7,8 @@ use crate::report::comparison::tables::{
 use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View};
 use crate::report::number::{
-    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
-    signed_percent, significant,
+    count, duration, ends, fixed, kld, percent, quantile_name, short_kld, signed_percent,
+    significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::report::table::Table;
@@ -154,16 +154,10 @@ fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
                     format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
                 })
                 .right("tokens", |bin| count(bin.n_tokens))
-                .right("mean KLD", |bin| {
-                    or_undefined(bin.kld, |kld| short_kld(kld.value))
-                })
-                .right("interval", |bin| {
-                    bin.kld
-                        .map(|kld| ends(kld.lo, kld.hi, short_kld))
-                        .unwrap_or_default()
-                })
-                .right("of KLD", |bin| or_undefined(bin.share_of_kld, percent))
-                .right("same top", |bin| or_undefined(bin.agreement, percent))
+                .number("mean KLD", |bin| Some(bin.kld?.value), short_kld)
+                .interval("interval", |bin| bin.kld, short_kld)
+                .number("of KLD", |bin| bin.share_of_kld, percent)
+                .number("same top", |bin| bin.agreement, percent)
         }));
 }
 
