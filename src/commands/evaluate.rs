@@ -73,13 +73,19 @@ fn against_file<E: Engine>(
     check_reference(&about, n_ctx)?;
     check_caches(settings, Precedent::of(about.backend.as_ref()).flash_attn)?;
     let summary = ReferenceSummary::of(&reference)?;
-    let header = header(settings, &reference, summary)?;
     let subjects = settings.subjects();
     let mut queue = Queue::new(watch, &subjects);
+    let against = Against {
+        settings,
+        engine,
+        watch,
+        header: header(settings, &reference, summary)?,
+        path,
+        ref_model: None,
+        is_single: subjects.len() == 1,
+    };
     let longest = reference.longest_window().unwrap_or(about.n_ctx);
-    queue.look_ahead(|subject| {
-        look_ahead(settings, engine, subject, &about, &header, Some(longest))
-    });
+    queue.look_ahead(|subject| against.look_ahead(subject, &about, Some(longest)));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
         watch.warn_all(about.shard.map(Warning::PartOfReference));
@@ -87,15 +93,6 @@ fn against_file<E: Engine>(
     }
     // A stream can only be read from its start, so each model opens the file again.
     drop(reference);
-    let against = Against {
-        settings,
-        engine,
-        watch,
-        header,
-        path,
-        ref_model: None,
-        is_single: !queue.has_several(),
-    };
     Ok(against.evaluate(ReferenceInfo::new(&about), queue))
 }
 
@@ -112,9 +109,17 @@ fn against_model<E: Engine>(
     let subjects = settings.subjects();
     let queue = RefCell::new(Queue::new(watch, &subjects));
     let check = |about: &About| {
-        let header = expected_header(settings, about);
+        let expected = Against {
+            settings,
+            engine,
+            watch,
+            header: expected_header(settings, about),
+            path: &model.path,
+            ref_model: None,
+            is_single: subjects.len() == 1,
+        };
         let mut queue = queue.borrow_mut();
-        queue.look_ahead(|subject| look_ahead(settings, engine, subject, about, &header, None));
+        queue.look_ahead(|subject| expected.look_ahead(subject, about, None));
         if queue.is_empty() {
             bail!("no model can be evaluated");
         }
@@ -140,19 +145,17 @@ fn against_model<E: Engine>(
     let reference = ref_model.windows();
     let about = reference.about();
     warn_of_overlap(&reference, watch);
-    let header = header(settings, &reference, ref_model.summary.clone())?;
-    let longest = reference.longest_window().unwrap_or(about.n_ctx);
-    queue
-        .look_ahead(|subject| look_ahead(settings, engine, subject, about, &header, Some(longest)));
     let against = Against {
         settings,
         engine,
         watch,
-        header,
+        header: header(settings, &reference, ref_model.summary.clone())?,
         path: &model.path,
         ref_model: Some(&ref_model),
-        is_single: !queue.has_several(),
+        is_single: subjects.len() == 1,
     };
+    let longest = reference.longest_window().unwrap_or(about.n_ctx);
+    queue.look_ahead(|subject| against.look_ahead(subject, about, Some(longest)));
     let report = against.evaluate(ReferenceInfo::new(about), queue);
     ref_model.model.drop_last();
     Ok(report)
@@ -268,63 +271,6 @@ fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader 
     header
 }
 
-/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `about` and `header`, which the sidecar would have, are what is known of the reference; `longest`
-/// is its longest window, once its windows are planned.
-fn look_ahead<E: Engine>(
-    settings: &EvaluateSettings,
-    engine: &E,
-    subject: &Subject,
-    about: &About,
-    header: &SidecarHeader,
-    longest: Option<u32>,
-) -> Result<()> {
-    let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-    let model = engine.inspect(&subject.path)?;
-    if subject.cell.is_some() && model.layers == Layers::Recurrent {
-        bail!(
-            "{}: has no KV cache to sweep: evaluate it without --sweep",
-            subject.path.display()
-        );
-    }
-    check_parallel(&settings.run, engine, &subject.path)?;
-    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
-        let entries = Entries {
-            path: &subject.path,
-            n_vocab: tokenizer.n_tokens,
-            tokenizer: Some(tokenizer),
-            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
-        };
-        // What it warns of is said when the model is evaluated.
-        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
-    }
-    let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
-        return Ok(());
-    };
-    held.check_model(&model.identity, false)?;
-    held.check_reference(header)?;
-    held.check_tokens(header)?;
-    let run = &settings.run;
-    let precedent = Precedent::of(about.backend.as_ref());
-    let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
-    let mut settled = settled_identity(engine, &options);
-    let is_together = model.layers.can_decode_together()
-        && matches!(settings.reference, ReferenceSource::File { .. });
-    let begun = precedent.or_begun(held.header.backend.as_ref());
-    let precedents = [precedent, begun].map(|precedent| precedent.split);
-    if let Some(n_ctx) = longest
-        && let Some(Split { calls, n_seq }) = Split::settled(run, n_ctx, is_together, precedents)
-    {
-        let options = ContextOptions {
-            calls,
-            n_seq,
-            ..options
-        };
-        record_calls(&mut settled, &options);
-    }
-    held.check_settled(&settled)
-}
-
 /// The evaluations of a run, all against one reference.
 struct Against<'r, 'e, E: Engine> {
     settings: &'r EvaluateSettings,
@@ -360,6 +306,58 @@ struct Planned<D> {
 }
 
 impl<'e, E: Engine> Against<'_, 'e, E> {
+    /// Checks a model and its output before it is loaded, and before hours are spent on what comes before
+    /// it. `about` is what is known of the reference, and `longest` its longest window, once its windows
+    /// are planned.
+    fn look_ahead(&self, subject: &Subject, about: &About, longest: Option<u32>) -> Result<()> {
+        let (settings, engine, header) = (self.settings, self.engine, &self.header);
+        let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+        let model = engine.inspect(&subject.path)?;
+        if subject.cell.is_some() && model.layers == Layers::Recurrent {
+            bail!(
+                "{}: has no KV cache to sweep: evaluate it without --sweep",
+                subject.path.display()
+            );
+        }
+        check_parallel(&settings.run, engine, &subject.path)?;
+        if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
+            let entries = Entries {
+                path: &subject.path,
+                n_vocab: tokenizer.n_tokens,
+                tokenizer: Some(tokenizer),
+                n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
+            };
+            // What it warns of is said when the model is evaluated.
+            check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
+        }
+        let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
+            return Ok(());
+        };
+        held.check_model(&model.identity, false)?;
+        held.check_reference(header)?;
+        held.check_tokens(header)?;
+        let run = &settings.run;
+        let precedent = Precedent::of(about.backend.as_ref());
+        let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
+        let mut settled = settled_identity(engine, &options);
+        let is_together = model.layers.can_decode_together()
+            && matches!(settings.reference, ReferenceSource::File { .. });
+        let begun = precedent.or_begun(held.header.backend.as_ref());
+        let precedents = [precedent, begun].map(|precedent| precedent.split);
+        if let Some(n_ctx) = longest
+            && let Some(Split { calls, n_seq }) =
+                Split::settled(run, n_ctx, is_together, precedents)
+        {
+            let options = ContextOptions {
+                calls,
+                n_seq,
+                ..options
+            };
+            record_calls(&mut settled, &options);
+        }
+        held.check_settled(&settled)
+    }
+
     /// Evaluates each model of the queue: opened, loaded, planned and run.
     fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
         let mut loaded: Option<E::Model<'e>> = None;

@@ -10,7 +10,6 @@ mod kept_rows;
 mod reference_rows;
 mod selection;
 mod states;
-mod stream;
 mod timing;
 mod window_rows;
 mod write;

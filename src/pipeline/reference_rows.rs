@@ -15,9 +15,8 @@ use serde::Serialize;
 
 use super::kept_rows::KeptRows;
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
-use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
-use super::window_rows::{ComputedRows, OpenWindow, StoredRows, WindowRows};
+use super::window_rows::{ComputedRows, OpenWindow, StoredRows, Stream, WindowRows};
 use super::{Error, Pool, locked};
 use crate::engine::{Decoder, EngineError, Head};
 use crate::score::RowError;
@@ -75,16 +74,11 @@ impl<'h> ReferenceRows<'h> {
         let (source, here) = ReferenceSource::open(reference, make)?;
         let all = rows_per_window.as_ref().map_or(0, Vec::len);
         let rows = Self {
-            source,
-            order: Mutex::default(),
             is_shuffled,
-            wanted: None,
-            n_windows,
             n_rows: n_rows.filter(|_| rows_per_window.is_some()),
             rows_per_window,
-            max_rows: u64::MAX,
-            n_entries: usize::MAX,
             here,
+            ..Self::new(source, n_windows)
         };
         Ok(rows.at((0..all).collect()))
     }
@@ -92,19 +86,27 @@ impl<'h> ReferenceRows<'h> {
     /// The rows of these windows, by their indices, of those that are in memory.
     pub fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
         let chosen = rows.windows().get(windows.clone()).unwrap_or_default();
+        let source = ReferenceSource::new(Origin::Kept(rows), rows.n_vocab(), rows.is_floored());
         let kept = Self {
-            source: ReferenceSource::new(Origin::Kept(rows), rows.n_vocab(), rows.is_floored()),
+            n_rows: Some(n_rows(chosen)),
+            ..Self::new(source, Some(chosen.len() as u64))
+        };
+        kept.at(windows.collect())
+    }
+
+    fn new(source: ReferenceSource<'h>, n_windows: Option<u64>) -> Self {
+        Self {
+            source,
             order: Mutex::default(),
             rows_per_window: None,
             is_shuffled: true,
             wanted: None,
-            n_windows: Some(chosen.len() as u64),
-            n_rows: Some(n_rows(chosen)),
+            n_windows,
+            n_rows: None,
             max_rows: u64::MAX,
             n_entries: usize::MAX,
             here: None,
-        };
-        kept.at(windows.collect())
+        }
     }
 
     /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream

@@ -22,7 +22,8 @@ const STATE_TYPES: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 /// that call where these do not agree.
 pub struct StateSource<'m> {
     decoder: Box<dyn Decoder + Send + 'm>,
-    check: RowCheck<'m>,
+    /// Computes rows again from the states.
+    head: Box<dyn Head + 'm>,
     /// The states as the file's header describes them.
     pub states: States,
     /// The model's own rows of the positions in [`kl_formats::HeadCheck::rows`].
@@ -35,11 +36,6 @@ pub struct StateSource<'m> {
     pub check_time: Duration,
 }
 
-/// Computes rows again from hidden states, and compares them with the model's own.
-struct RowCheck<'m> {
-    head: Box<dyn Head + 'm>,
-}
-
 impl<'m> StateSource<'m> {
     /// Takes the states of `decoder`, and computes rows again with `head`.
     pub fn new(
@@ -49,7 +45,7 @@ impl<'m> StateSource<'m> {
     ) -> Self {
         Self {
             decoder: Box::new(decoder),
-            check: RowCheck { head },
+            head,
             states,
             check_rows: Vec::new(),
             known: HashMap::new(),
@@ -81,7 +77,7 @@ impl<'m> StateSource<'m> {
             while let Some(at) = start {
                 let outputs = self.decoder.decode_call(spec, at, true)?;
                 for (state_type, compared) in &mut left {
-                    for row in self.check.compare(&outputs, *state_type)? {
+                    for row in compare(&mut *self.head, &outputs, *state_type)? {
                         *compared += row;
                     }
                     self.checked = *compared;
@@ -106,8 +102,7 @@ impl<'m> StateSource<'m> {
             on_step(Step::Window(spec))?;
         }
         let n_embd = self.states.n_embd as usize;
-        self.check
-            .try_sizes(&mut left, other_sizes, n_embd, &all_states)?;
+        try_sizes(&mut *self.head, &mut left, other_sizes, n_embd, &all_states)?;
         let Some(&(state_type, compared)) = left.first() else {
             return Ok(false);
         };
@@ -142,7 +137,7 @@ impl LogitSource for &mut StateSource<'_> {
             let outputs = self.decoder.decode_call(window, at, at == to_check)?;
             if at == to_check {
                 let started = Instant::now();
-                let rows = self.check.compare_some(&outputs, self.states.state_type)?;
+                let rows = compare_some(&mut *self.head, &outputs, self.states.state_type)?;
                 for (index, row) in rows.iter().enumerate() {
                     self.checked += *row;
                     if !row.is_exact() {
@@ -163,85 +158,83 @@ impl LogitSource for &mut StateSource<'_> {
     }
 }
 
-impl RowCheck<'_> {
-    /// Compares each row of a decode call, in order, with what its state gives once it is stored in
-    /// `state_type`.
-    fn compare(
-        &mut self,
-        outputs: &Outputs<'_>,
-        state_type: Float,
-    ) -> Result<Vec<RowError>, Error> {
-        let n_embd = outputs.states.len() / outputs.rows.len().max(1);
-        let (mut compared, mut first) = (Vec::new(), 0);
-        for &n in &outputs.groups {
-            let states = &outputs.states[first * n_embd..][..n * n_embd];
-            let rows = &outputs.rows[first..][..n];
-            compared.extend(self.compare_product(states, rows, state_type)?);
-            first += n;
+/// Compares each row of a decode call, in order, with what its state gives once it is stored in
+/// `state_type`.
+fn compare(
+    head: &mut dyn Head,
+    outputs: &Outputs<'_>,
+    state_type: Float,
+) -> Result<Vec<RowError>, Error> {
+    let n_embd = outputs.states.len() / outputs.rows.len().max(1);
+    let (mut compared, mut first) = (Vec::new(), 0);
+    for &n in &outputs.groups {
+        let states = &outputs.states[first * n_embd..][..n * n_embd];
+        let rows = &outputs.rows[first..][..n];
+        compared.extend(compare_product(head, states, rows, state_type)?);
+        first += n;
+    }
+    Ok(compared)
+}
+
+/// Compares some rows of the call, evenly spread, in one small product, and all of them only if
+/// these do not agree. Kernels may differ for another number of rows, so only rows that
+/// agree say something.
+fn compare_some(
+    head: &mut dyn Head,
+    outputs: &Outputs<'_>,
+    state_type: Float,
+) -> Result<Vec<RowError>, Error> {
+    let rows = &outputs.rows;
+    if rows.len() > N_SAMPLED {
+        let n_embd = outputs.states.len() / rows.len();
+        let (mut states, mut own) = (Vec::new(), Vec::new());
+        for i in 0..N_SAMPLED {
+            let row = i * (rows.len() - 1) / (N_SAMPLED - 1);
+            states.extend_from_slice(&outputs.states[row * n_embd..][..n_embd]);
+            own.push(rows[row]);
         }
-        Ok(compared)
-    }
-
-    /// Compares some rows of the call, evenly spread, in one small product, and all of them only if
-    /// these do not agree. Kernels may differ for another number of rows, so only rows that
-    /// agree say something.
-    fn compare_some(
-        &mut self,
-        outputs: &Outputs<'_>,
-        state_type: Float,
-    ) -> Result<Vec<RowError>, Error> {
-        let rows = &outputs.rows;
-        if rows.len() > N_SAMPLED {
-            let n_embd = outputs.states.len() / rows.len();
-            let (mut states, mut own) = (Vec::new(), Vec::new());
-            for i in 0..N_SAMPLED {
-                let row = i * (rows.len() - 1) / (N_SAMPLED - 1);
-                states.extend_from_slice(&outputs.states[row * n_embd..][..n_embd]);
-                own.push(rows[row]);
-            }
-            let some = self.compare_product(&states, &own, state_type)?;
-            if some.iter().all(RowError::is_exact) {
-                return Ok(some);
-            }
+        let some = compare_product(head, &states, &own, state_type)?;
+        if some.iter().all(RowError::is_exact) {
+            return Ok(some);
         }
-        self.compare(outputs, state_type)
     }
+    compare(head, outputs, state_type)
+}
 
-    fn compare_product(
-        &mut self,
-        states: &[f32],
-        own: &[&[f32]],
-        state_type: Float,
-    ) -> Result<Vec<RowError>, Error> {
-        let again = self.head.rows(&rounded(states, state_type))?;
-        Ok(RowError::each(own, again))
-    }
+fn compare_product(
+    head: &mut dyn Head,
+    states: &[f32],
+    own: &[&[f32]],
+    state_type: Float,
+) -> Result<Vec<RowError>, Error> {
+    let again = head.rows(&rounded(states, state_type))?;
+    Ok(RowError::each(own, again))
+}
 
-    /// Drops the types whose rounding changes a product of one of these sizes, as far as there are so
-    /// many `states`. A kernel that rounds the states itself may be used for products of many rows,
-    /// and one that does not for those of few.
-    fn try_sizes(
-        &mut self,
-        left: &mut Vec<(Float, RowError)>,
-        sizes: &BTreeSet<usize>,
-        n_embd: usize,
-        states: &[f32],
-    ) -> Result<(), Error> {
-        for size in sizes {
-            let Some(states) = states.get(..size * n_embd) else {
-                continue;
-            };
-            let exact = self.head.rows(states)?.to_vec();
-            for (state_type, compared) in std::mem::take(left) {
-                let again = self.head.rows(&rounded(states, state_type))?;
-                let mut logits = exact.iter().zip(again);
-                if logits.all(|(exact, again)| exact.to_bits() == again.to_bits()) {
-                    left.push((state_type, compared));
-                }
+/// Drops the types whose rounding changes a product of one of these sizes, as far as there are so
+/// many `states`. A kernel that rounds the states itself may be used for products of many rows,
+/// and one that does not for those of few.
+fn try_sizes(
+    head: &mut dyn Head,
+    left: &mut Vec<(Float, RowError)>,
+    sizes: &BTreeSet<usize>,
+    n_embd: usize,
+    states: &[f32],
+) -> Result<(), Error> {
+    for size in sizes {
+        let Some(states) = states.get(..size * n_embd) else {
+            continue;
+        };
+        let exact = head.rows(states)?.to_vec();
+        for (state_type, compared) in std::mem::take(left) {
+            let again = head.rows(&rounded(states, state_type))?;
+            let mut logits = exact.iter().zip(again);
+            if logits.all(|(exact, again)| exact.to_bits() == again.to_bits()) {
+                left.push((state_type, compared));
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// States as a reader finds them in a file that holds `state_type`.
@@ -412,16 +405,14 @@ mod tests {
 
     #[test]
     fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
-        let mut check = RowCheck {
-            head: Box::new(RoundsMany(Vec::new())),
-        };
+        let mut head = RoundsMany(Vec::new());
         let (f16, f32) = (Float::F16, Float::F32);
         let mut left = |sizes: &[usize]| {
             let types = [f16, Float::Bf16, f32];
             let mut left = types.map(|of| (of, RowError::default())).to_vec();
             let sizes: BTreeSet<usize> = sizes.iter().copied().collect();
             let states = &[0.1, 0.2, 0.3];
-            check.try_sizes(&mut left, &sizes, 1, states).unwrap();
+            try_sizes(&mut head, &mut left, &sizes, 1, states).unwrap();
             left.iter().map(|left| left.0).collect::<Vec<_>>()
         };
         // bf16 has fewer digits than f16: it always shows.

@@ -9,20 +9,24 @@
 //! states, a batch is one product of the head with the states that the writer's llama.cpp multiplied
 //! together, so that the rows are its own to the bit. A second model decodes each batch right after the
 //! evaluated one, so that both batches of rows are scored where they are.
+//!
+//! Of a reference that can only be read from its start, a thread reads and inflates a bounded number of
+//! blocks ahead of the model.
 
+use std::collections::VecDeque;
 use std::iter;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kl_formats::{ReadBlocks, Row, RowBlock, WindowSpec};
+use kl_formats::{ReadBlocks, ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piece};
 use rayon::prelude::*;
 
 use super::reference_rows::{Origin, ReferenceSource};
-use super::stream::Stream;
 use super::timing::DeviceClock;
-use super::{Error, Pool, locked, rows_per_task};
+use super::{Error, Pool, depth, locked, rows_per_task};
 use crate::engine::Decoder;
 
 /// The bytes of decoded rows that are held at once; one row is always allowed.
@@ -113,26 +117,6 @@ impl WindowRows for KeptWindow<'_> {
             .with_min_len(rows_per_task(self.n_vocab))
             .for_each(|(i, row)| use_row(i, Row::F32(row)));
         Ok(Duration::ZERO)
-    }
-}
-
-/// The open window of a stream holds the stream.
-impl WindowRows for MutexGuard<'_, Stream> {
-    fn skip(&mut self, n: usize) {
-        self.used += n;
-    }
-
-    fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let started = Instant::now();
-        self.wait_for(n)?;
-        let in_reading = started.elapsed();
-        let rows: Vec<Row<'_>> = self.rows().take(n).collect();
-        rows.par_iter()
-            .enumerate()
-            .with_min_len(rows_per_task(rows.first().map_or(1, Row::len)))
-            .for_each(|(i, &row)| use_row(i, row));
-        self.used += n;
-        Ok(in_reading)
     }
 }
 
@@ -345,6 +329,159 @@ impl Drop for ComputedRows<'_, '_> {
         if let Some(context) = self.context.take() {
             self.source.contexts.give(context);
         }
+    }
+}
+
+/// A part of a stream, in the order in which they are read.
+#[derive(Debug)]
+enum StreamPart {
+    /// A window begins.
+    Window(WindowSpec),
+    /// Rows of the window that began last, in order.
+    Rows(RowBlock),
+    /// Everything has come. Without this, the reader has stopped before the end.
+    End,
+}
+
+/// Blocks of rows, handed out a decode call's worth at a time.
+pub(super) struct Stream {
+    /// The reader, until the first window is wanted.
+    reader: Option<Box<dyn ReadStream>>,
+    rows_per_block: usize,
+    /// Windows are read up to the one that brings so many rows; set before the first is wanted.
+    pub(super) max_rows: u64,
+    parts: Receiver<kl_formats::Result<StreamPart>>,
+    /// The item that was looked at and not handed out: a window, or the end.
+    peeked: Option<Option<WindowSpec>>,
+    rows: VecDeque<RowBlock>,
+    /// Rows of the window, from the first of `rows` on, that have been used or left out.
+    used: usize,
+}
+
+impl Stream {
+    /// A stream of all windows, whose rows have `n_vocab` entries.
+    pub(super) fn new(reader: Box<dyn ReadStream>, n_vocab: u32) -> Self {
+        Self {
+            reader: Some(reader),
+            rows_per_block: rows_per_piece(RowLayout::F32, n_vocab) as usize,
+            max_rows: u64::MAX,
+            parts: sync_channel(0).1,
+            peeked: None,
+            rows: VecDeque::new(),
+            used: 0,
+        }
+    }
+
+    fn next_part(&mut self) -> Result<StreamPart, Error> {
+        if let Some(reader) = self.reader.take() {
+            let (sender, parts) = sync_channel(depth());
+            let (rows_per_block, max_rows) = (self.rows_per_block, self.max_rows);
+            std::thread::spawn(move || send_parts(reader, rows_per_block, max_rows, &sender));
+            self.parts = parts;
+        }
+        Ok(self.parts.recv().map_err(|_| Error::WorkerLost)??)
+    }
+
+    /// The window that comes next.
+    pub(super) fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
+        let next = self.next_window()?;
+        self.peeked = Some(next.clone());
+        Ok(next)
+    }
+
+    /// Begins the next window. What is left of the one before is read, and dropped.
+    pub(super) fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
+        if let Some(next) = self.peeked.take() {
+            return Ok(next);
+        }
+        self.rows.clear();
+        self.used = 0;
+        loop {
+            match self.next_part()? {
+                StreamPart::End => return Ok(None),
+                StreamPart::Window(window) => return Ok(Some(window)),
+                StreamPart::Rows(_) => {}
+            }
+        }
+    }
+
+    /// Waits until the next `n` rows of the window are here.
+    fn wait_for(&mut self, n: usize) -> Result<(), Error> {
+        self.drop_used();
+        while self.rows.iter().map(RowBlock::n_rows).sum::<usize>() < self.used + n {
+            match self.next_part()? {
+                StreamPart::Rows(block) => self.rows.push_back(block),
+                StreamPart::Window(_) | StreamPart::End => return Err(Error::too_few_rows()),
+            }
+            self.drop_used();
+        }
+        Ok(())
+    }
+
+    /// The rows that are here, from the one that is used next on.
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().flat_map(RowBlock::rows).skip(self.used)
+    }
+
+    /// Drops the blocks that are used.
+    fn drop_used(&mut self) {
+        while let Some(block) = self.rows.front()
+            && block.n_rows() <= self.used
+        {
+            self.used -= block.n_rows();
+            self.rows.pop_front();
+        }
+    }
+}
+
+/// Sends windows and rows of a stream, and the end or the error that comes first.
+fn send_parts(
+    mut reader: Box<dyn ReadStream>,
+    rows_per_block: usize,
+    max_rows: u64,
+    sender: &SyncSender<kl_formats::Result<StreamPart>>,
+) {
+    let (mut left, mut is_open) = (max_rows, false);
+    let mut next = || -> kl_formats::Result<StreamPart> {
+        if is_open && let Some(block) = reader.next_rows(rows_per_block)? {
+            return Ok(StreamPart::Rows(block));
+        }
+        if left > 0
+            && let Some(window) = reader.next_window()?
+        {
+            left = left.saturating_sub(u64::from(window.n_rows));
+            is_open = true;
+            return Ok(StreamPart::Window(window));
+        }
+        Ok(StreamPart::End)
+    };
+    loop {
+        let part = next();
+        let is_last = matches!(part, Ok(StreamPart::End) | Err(_));
+        // If the receiver is gone, its owner reports why.
+        if sender.send(part).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// The open window of a stream holds the stream.
+impl WindowRows for MutexGuard<'_, Stream> {
+    fn skip(&mut self, n: usize) {
+        self.used += n;
+    }
+
+    fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
+        let started = Instant::now();
+        self.wait_for(n)?;
+        let in_reading = started.elapsed();
+        let rows: Vec<Row<'_>> = self.rows().take(n).collect();
+        rows.par_iter()
+            .enumerate()
+            .with_min_len(rows_per_task(rows.first().map_or(1, Row::len)))
+            .for_each(|(i, &row)| use_row(i, row));
+        self.used += n;
+        Ok(in_reading)
     }
 }
 

@@ -60,7 +60,7 @@ impl<'q> Queue<'q> {
     }
 
     /// Whether the run has more than one evaluation.
-    pub fn has_several(&self) -> bool {
+    fn has_several(&self) -> bool {
         self.n > 1
     }
 

@@ -35,7 +35,7 @@ const MEMORY_SHARE: u64 = 2;
 const CONTROL_WINDOWS: usize = 4;
 
 /// The original in memory, and its own rows of the text.
-pub struct Bench<'b, M> {
+pub struct Trials<'b, M> {
     model: M,
     rows: KeptRows,
     /// The windows that judge a recipe come first; the others are kept back for a second round.
@@ -46,7 +46,7 @@ pub struct Bench<'b, M> {
     watch: &'b Watch<'b>,
 }
 
-impl<'b, M: Model + Sync> Bench<'b, M> {
+impl<'b, M: Model + Sync> Trials<'b, M> {
     /// Loads the original, and computes its rows of the text.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use kl_formats::{GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap, TextIdentity};
 
-use self::check::Bench;
+use self::check::Trials;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
 use super::settings::{OriginalSettings, RecipeGoal, RecipeSettings};
@@ -139,8 +139,8 @@ impl Judge<'_> {
             ..
         } = *self;
         let confidence = settings.confidence;
-        let bench = Bench::new(engine, original, source, header, self.imatrix, watch)?;
-        let mut klds = bench.judge(&recipe.mixture)?;
+        let trials = Trials::new(engine, original, source, header, self.imatrix, watch)?;
+        let mut klds = trials.judge(&recipe.mixture)?;
         // Chosen once, for all that is measured on these windows.
         let clusters = klds.clusters(original.clusters);
         let no_tokens = || format!("-t {source}: no token has a finite KLD: use another text");
@@ -152,7 +152,7 @@ impl Judge<'_> {
         let mut second_round = None;
         if are_apart(&recipe.kld, &measured)
             && let Some(round) = round::second_round(
-                &bench,
+                &trials,
                 self.costs,
                 recipe,
                 self.goal,
@@ -162,7 +162,7 @@ impl Judge<'_> {
         {
             let again = match round.recipe.mixture == recipe.mixture {
                 true => klds.clone(),
-                false => bench.judge(&round.recipe.mixture)?,
+                false => trials.judge(&round.recipe.mixture)?,
             };
             let paired = again.over(&klds, &clusters, confidence);
             let ratio = paired.and_then(|paired| paired.ratio);
@@ -213,12 +213,12 @@ impl Judge<'_> {
                 measured: value,
             });
         }
-        let control = bench.control()?;
+        let control = trials.control()?;
         let (n_tokens, n_windows) = (klds.n_tokens(), klds.n_windows());
         let like = match &settings.goal {
             RecipeGoal::Reach(_) => None,
             RecipeGoal::Like(path) => {
-                let of_like = bench.judge_other(engine, path)?;
+                let of_like = trials.judge_other(engine, path)?;
                 let paired = klds.over(&of_like, &clusters, confidence);
                 let of_map = changed_types(engine, path, header)?;
                 Some(LikeCheck {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use kl_formats::{GgmlType, Mixture};
 
-use super::check::Bench;
+use super::check::Trials;
 use crate::commands::observer::Watch;
 use crate::engine::Model;
 use crate::recipe::{Goal, Neighbour, Recipe, Sensitivities, improved};
@@ -23,16 +23,16 @@ pub struct Round {
 /// Measures the neighbours, and solves again. `None` where no windows are kept back.
 ///
 /// # Errors
-/// Those of [`Bench::try_out`].
+/// Those of [`Trials::try_out`].
 pub fn second_round<M: Model + Sync>(
-    bench: &Bench<'_, M>,
+    trials: &Trials<'_, M>,
     costs: &Sensitivities,
     recipe: &Recipe,
     goal: Goal,
     types: &[GgmlType],
     watch: &Watch<'_>,
 ) -> Result<Option<Round>> {
-    let n_rows = bench.n_kept_back_rows();
+    let n_rows = trials.n_kept_back_rows();
     if n_rows == 0 {
         return Ok(None);
     }
@@ -40,7 +40,7 @@ pub fn second_round<M: Model + Sync>(
     let n_cells = neighbours.len() as u64 + 1;
     let phase = watch.begin("second round", Some(n_cells), Some(n_cells * n_rows));
     let measure = |mixture: &Mixture| -> Result<Option<f64>> {
-        let klds = bench.try_out(mixture)?;
+        let klds = trials.try_out(mixture)?;
         phase.rows(n_rows as usize);
         phase.window(klds.mean());
         Ok(klds.mean())

@@ -12,7 +12,7 @@ use crate::pipeline::{Error, KeptRows, ReferenceRows, Step, evaluate};
 use crate::stats::is_counted;
 
 /// A loaded original, and its rows.
-pub struct Bench<'b, M> {
+pub struct Meter<'b, M> {
     pub settings: &'b SensitivitySettings,
     pub model: &'b M,
     pub options: &'b ContextOptions,
@@ -21,7 +21,7 @@ pub struct Bench<'b, M> {
     pub watch: &'b Watch<'b>,
 }
 
-impl<M: Model + Sync> Bench<'_, M> {
+impl<M: Model + Sync> Meter<'_, M> {
     /// Measures a mixture over some windows.
     ///
     /// # Errors

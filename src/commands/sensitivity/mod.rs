@@ -20,7 +20,7 @@ use crate::engine::{Engine, Exchange as _, Imatrix, Model, Room};
 use crate::recipe::Sensitivities;
 use crate::report::Warning;
 use crate::report::sensitivity::{Sensitivity, doubts};
-use measure::Bench;
+use measure::Meter;
 use original::{Original, Tensor};
 use plan::Unit;
 use store::{Output, Store};
@@ -85,7 +85,7 @@ pub fn sensitivity<E: Engine>(
         Some(map) => (true, file_bytes(settings), map),
         None => {
             let rows = windows.keep(settings, &model, watch)?;
-            let bench = Bench {
+            let meter = Meter {
                 settings,
                 model: &model,
                 options: &windows.options,
@@ -94,7 +94,7 @@ pub fn sensitivity<E: Engine>(
                 watch,
             };
             let mut run = Run {
-                bench,
+                meter,
                 original: &original,
                 store: output.begin(header)?,
             };
@@ -169,7 +169,7 @@ fn header(original: &Original, windows: &Windows, imatrix: Option<&Imatrix>) -> 
 
 /// A run that measures what the map still lacks.
 struct Run<'r, M> {
-    bench: Bench<'r, M>,
+    meter: Meter<'r, M>,
     original: &'r Original,
     store: Store,
 }
@@ -194,7 +194,7 @@ impl<M: Model + Sync> Run<'_, M> {
     fn measure_all(&mut self) -> Result<()> {
         let original = self.original;
         let (tensors, types) = (&original.tensors, &original.types);
-        let settings = self.bench.settings;
+        let settings = self.meter.settings;
         let units = plan::units(tensors);
         let n_units = units.len();
         let together = plan::types_together(types, original.measured_type);
@@ -209,7 +209,7 @@ impl<M: Model + Sync> Run<'_, M> {
             None => pieces,
         };
 
-        let watch = self.bench.watch;
+        let watch = self.meter.watch;
         let phase = &watch.begin_steps("measuring", "step", pieces.len() as u64 + 3);
         let n_windows = self.n_windows();
         self.control(phase)?;
@@ -243,7 +243,7 @@ impl<M: Model + Sync> Run<'_, M> {
     }
 
     fn n_windows(&self) -> usize {
-        self.bench.rows.windows().len()
+        self.meter.rows.windows().len()
     }
 
     /// Windows for which all tensors are exchanged, or none.
@@ -253,7 +253,7 @@ impl<M: Model + Sync> Run<'_, M> {
 
     /// Windows of a decode call.
     fn n_together(&self) -> usize {
-        self.bench.options.n_seq.max(1) as usize
+        self.meter.options.n_seq.max(1) as usize
     }
 
     /// Measures a tensor, or a group and where it matters each of its tensors.
@@ -279,14 +279,14 @@ impl<M: Model + Sync> Run<'_, M> {
 
     /// Takes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
     fn errors(&mut self, tensor: &Tensor) -> Result<()> {
-        self.bench.watch.check()?;
+        self.meter.watch.check()?;
         let mut kinds = tensor.types.clone();
         kinds.extend(Some(tensor.measured_type).filter(|kind| !tensor.types.contains(kind)));
         let known = self.store.map().errors.get(&tensor.name);
         if known.is_some() {
             return Ok(());
         }
-        let (model, imatrix) = (self.bench.model, self.bench.imatrix);
+        let (model, imatrix) = (self.meter.model, self.meter.imatrix);
         let errors = model.weight_errors(&tensor.name, &kinds, imatrix, ROWS_FOR_ERRORS)?;
         let errors: BTreeMap<GgmlType, f64> = kinds.into_iter().zip(errors).collect();
         self.store.push_errors(&tensor.name, &errors)
@@ -332,7 +332,7 @@ impl<M: Model + Sync> Run<'_, M> {
                     (klds.to_vec(), n_tokens.to_vec())
                 }
                 None => {
-                    let measured = self.bench.measure(mixture, round, phase)?;
+                    let measured = self.meter.measure(mixture, round, phase)?;
                     self.store.push_cell(&measured)?;
                     (measured.klds, measured.n_tokens)
                 }
@@ -353,7 +353,7 @@ impl<M: Model + Sync> Run<'_, M> {
         let control = match self.store.cell(&nothing) {
             None => {
                 let control = self
-                    .bench
+                    .meter
                     .measure(&nothing, 0..self.windows_together(), phase)?;
                 self.check_control(&control)?;
                 self.store.push_cell(&control)?;
@@ -361,7 +361,7 @@ impl<M: Model + Sync> Run<'_, M> {
             }
             Some(_) => {
                 let first = plan::rounds(self.n_windows(), self.n_together()).next();
-                self.bench
+                self.meter
                     .measure(&nothing, first.unwrap_or_default(), phase)?
             }
         };
@@ -369,7 +369,7 @@ impl<M: Model + Sync> Run<'_, M> {
     }
 
     fn check_control(&self, control: &Cell) -> Result<()> {
-        let settings = self.bench.settings;
+        let settings = self.meter.settings;
         let n: u32 = control.n_tokens.iter().sum();
         let mean = control.klds.iter().sum::<f64>() / f64::from(n.max(1));
         let is_zero = control.klds.iter().all(|kld| *kld == 0.0);
@@ -385,7 +385,7 @@ impl<M: Model + Sync> Run<'_, M> {
                 settings.model.display()
             ),
             SensitivitySource::Reference(path) => {
-                self.bench.watch.warn(Warning::NotOwnRows {
+                self.meter.watch.warn(Warning::NotOwnRows {
                     path: path.display().to_string(),
                     mean_kld: mean,
                 });
