@@ -194,9 +194,10 @@ pub fn judge_pair(conditions: &[Condition], pair: &InDepth, allow_excluded: bool
     let judge_one = |condition: &Condition| {
         let value = numbers.get(&condition.name).copied().flatten();
         let has_few_windows = condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN;
-        let reason = match has_few_windows {
-            true => Some(Reason::FewWindows),
-            false => condition.reason(value, !allow_excluded && n_left_out > 0),
+        let reason = if has_few_windows {
+            Some(Reason::FewWindows)
+        } else {
+            condition.reason(value, !allow_excluded && n_left_out > 0)
         };
         Verdict {
             left_out: (0, n_left_out),

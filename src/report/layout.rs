@@ -28,9 +28,10 @@ pub const USUAL_QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
 impl View {
     /// The end of a text: it says where the rest is; empty in full.
     pub fn more(&self) -> &'static str {
-        match self.full {
-            true => "",
-            false => "\nMore: --full. Everything: --json.\n",
+        if self.full {
+            ""
+        } else {
+            "\nMore: --full. Everything: --json.\n"
         }
     }
 
@@ -123,9 +124,10 @@ impl Sheet {
     /// A line of words, continued below where it is too long.
     pub fn line(&mut self, name: &str, text: &str) {
         let (width, start) = (self.name_width, self.start(name));
-        match start.chars().count() + text.chars().count() <= WIDTH {
-            true => self.text.push_str(&format!("{start}{text}\n")),
-            false => self.text.push_str(&hanging(&start, width + 3, text)),
+        if start.chars().count() + text.chars().count() <= WIDTH {
+            self.text.push_str(&format!("{start}{text}\n"))
+        } else {
+            self.text.push_str(&hanging(&start, width + 3, text))
         }
     }
 
@@ -156,9 +158,10 @@ impl Sheet {
 
     /// A value and its interval, or the one end that it has.
     pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
-        let ends = match self.has_intervals {
-            true => ends(estimate.lo, estimate.hi, &show),
-            false => String::new(),
+        let ends = if self.has_intervals {
+            ends(estimate.lo, estimate.hi, &show)
+        } else {
+            String::new()
         };
         self.value(name, &show(estimate.value), &ends);
     }

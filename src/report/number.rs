@@ -164,9 +164,10 @@ pub fn sampled_answers(sampling: &Sampling) -> String {
 
 /// A p-value to three decimals; small ones by a bound.
 pub fn p_value(p: f64) -> String {
-    match p < 0.001 {
-        true => "< 0.001".to_owned(),
-        false => format!("{p:.3}"),
+    if p < 0.001 {
+        "< 0.001".to_owned()
+    } else {
+        format!("{p:.3}")
     }
 }
 
@@ -210,9 +211,12 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
 pub fn printable(text: &str) -> String {
     let is_safe = |c: char| !c.is_control() && !is_layout(c);
     text.chars()
-        .map(|c| match is_safe(c) {
-            true => c,
-            false => char::REPLACEMENT_CHARACTER,
+        .map(|c| {
+            if is_safe(c) {
+                c
+            } else {
+                char::REPLACEMENT_CHARACTER
+            }
         })
         .collect()
 }

@@ -74,9 +74,10 @@ fn placement(set_up: &BackendIdentity) -> Option<String> {
 
 fn kv_types(set_up: &BackendIdentity) -> Option<String> {
     let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
-    Some(match k == v {
-        true => k.clone(),
-        false => format!("K {k}, V {v}"),
+    Some(if k == v {
+        k.clone()
+    } else {
+        format!("K {k}, V {v}")
     })
 }
 

@@ -418,9 +418,10 @@ fn as_in_more_cells(n: u64) -> String {
 
 /// What another set-up than the reference's does to the results.
 fn effect(loses: bool) -> &'static str {
-    match loses {
-        true => "the KLD includes what that loses, which may be more than the weights lose",
-        false => "this changes the results a little",
+    if loses {
+        "the KLD includes what that loses, which may be more than the weights lose"
+    } else {
+        "this changes the results a little"
     }
 }
 
@@ -438,9 +439,10 @@ fn end(n: usize) -> String {
 
 /// The text that a reference model finds improbable, and a possible reason.
 fn unfit(of_prompts: bool) -> &'static str {
-    match of_prompts {
-        true => "these prompts (are they in its own chat template?)",
-        false => "this text (an instruct model on raw text? --prompts runs it on chats)",
+    if of_prompts {
+        "these prompts (are they in its own chat template?)"
+    } else {
+        "this text (an instruct model on raw text? --prompts runs it on chats)"
     }
 }
 

@@ -119,9 +119,10 @@ fn compare_one<E: Engine + Sync>(
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         tokens: None,
-        not_available: match has_tokens {
-            true => Vec::new(),
-            false => vec![NotAvailable::without_token_ids()],
+        not_available: if has_tokens {
+            Vec::new()
+        } else {
+            vec![NotAvailable::without_token_ids()]
         },
         started,
         is_single: settings.others.len() == 1,

@@ -81,9 +81,10 @@ pub fn pair(
     for (index, window) in windows.filter(|(_, window)| has_rows(window)) {
         match finder.find(index, window) {
             Ok(Some((other_index, theirs))) => {
-                let (window, other) = match by_tokens {
-                    true => common_rows(reference, other, window, theirs)?,
-                    false => same_rows(reference, other, window, theirs)?,
+                let (window, other) = if by_tokens {
+                    common_rows(reference, other, window, theirs)?
+                } else {
+                    same_rows(reference, other, window, theirs)?
                 };
                 pairs.push(Pair {
                     index,
@@ -183,9 +184,10 @@ impl<'f> Finder<'f> {
     }
 
     fn number(&self, index: usize, window: &WindowSpec) -> u32 {
-        match self.is_side_by_side {
-            true => index as u32,
-            false => window.window,
+        if self.is_side_by_side {
+            index as u32
+        } else {
+            window.window
         }
     }
 
@@ -225,11 +227,10 @@ impl<'f> Finder<'f> {
         let (position, (here, there)) = both
             .skip(self.skipped)
             .find(|(_, (here, there))| here != there)?;
-        let why = match self.reference.is_answered() || self.other.is_answered() {
-            true => {
-                "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
-            }
-            false => "the files differ in text or tokenizer; use files of the same text and model",
+        let why = if self.reference.is_answered() || self.other.is_answered() {
+            "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
+        } else {
+            "the files differ in text or tokenizer; use files of the same text and model"
         };
         Some(anyhow!(
             "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: {why}",
@@ -265,9 +266,10 @@ fn common_rows(
 ) -> Result<(WindowSpec, WindowSpec)> {
     let end = |window: &WindowSpec| window.first_scored + window.n_rows;
     if theirs.first_scored > window.first_scored || end(theirs) < end(window) {
-        let missing = match theirs.first_scored > window.first_scored {
-            true => window.first_scored..theirs.first_scored.min(end(window)),
-            false => end(theirs).max(window.first_scored)..end(window),
+        let missing = if theirs.first_scored > window.first_scored {
+            window.first_scored..theirs.first_scored.min(end(window))
+        } else {
+            end(theirs).max(window.first_scored)..end(window)
         };
         bail!(
             "{}: window {} lacks the rows of positions {} to {}, which {} has: swap the two files, or write it again with --score all",

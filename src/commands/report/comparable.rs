@@ -162,9 +162,10 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         what.to_owned()
     };
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
-    let again = match is_model(theirs) {
-        true => format!("with --ref-model {reference}, as the others"),
-        false => format!("against {reference}"),
+    let again = if is_model(theirs) {
+        format!("with --ref-model {reference}, as the others")
+    } else {
+        format!("against {reference}")
     };
     // Of two models of one shape, no header shows whether one is a quant of the other.
     let condition = match (model(ours), model(theirs)) {

@@ -55,9 +55,10 @@ pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<N
     let (special, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_special);
     let special = special.iter();
     others.extend(special.map(|path| NotCompared::new(path, "is not a regular file".to_owned())));
-    let files = match with_copies {
-        true => files,
-        false => without_copies(files),
+    let files = if with_copies {
+        files
+    } else {
+        without_copies(files)
     };
     Ok((files, others))
 }

@@ -87,9 +87,10 @@ pub fn report(
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
-    Ok(match pair {
-        true => Reported::Pair(Box::new(in_depth(&comparer, comparison)?)),
-        false => Reported::Comparison(Box::new(comparison)),
+    Ok(if pair {
+        Reported::Pair(Box::new(in_depth(&comparer, comparison)?))
+    } else {
+        Reported::Comparison(Box::new(comparison))
     })
 }
 

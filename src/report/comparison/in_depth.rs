@@ -353,9 +353,10 @@ impl InDepth {
         let Some(of) = self.paired.ratio.filter(|_| !are_same) else {
             return same_everywhere(&both);
         };
-        let (nearer, farther, of) = match of.value <= 1.0 {
-            true => (a, b, of.inverse()),
-            false => (b, a, of),
+        let (nearer, farther, of) = if of.value <= 1.0 {
+            (a, b, of.inverse())
+        } else {
+            (b, a, of)
         };
         let ends = ends(of.lo, of.hi, ratio);
         let times = format!("{} {ends}", ratio(of.value));
@@ -412,9 +413,12 @@ fn quoted_start(text: &str, width: usize) -> String {
 fn quoted_end(text: &str, width: usize) -> String {
     let n_chars = text.chars().count();
     let end = |n| -> String { text.chars().skip(n_chars.saturating_sub(n)).collect() };
-    quoted(n_chars.min(width), width, |n| match n < n_chars {
-        true => format!("…{}", end(n)),
-        false => end(n),
+    quoted(n_chars.min(width), width, |n| {
+        if n < n_chars {
+            format!("…{}", end(n))
+        } else {
+            end(n)
+        }
     })
 }
 

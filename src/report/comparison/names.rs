@@ -49,9 +49,10 @@ impl Names {
     /// The name of each label, at most `width` characters wide: no two are the same. Words that all
     /// names have go first, then the middle of a name, or its start if another would look the same.
     pub fn within(&self, width: usize) -> impl Fn(&str) -> String + use<'_> {
-        let names: Vec<Vec<char>> = match self.width() > width {
-            true => self.without_shared_words(),
-            false => self.names.iter().map(|(_, name)| name.clone()).collect(),
+        let names: Vec<Vec<char>> = if self.width() > width {
+            self.without_shared_words()
+        } else {
+            self.names.iter().map(|(_, name)| name.clone()).collect()
         };
         let cut_names: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
         let mut n_alike: HashMap<&str, usize> = HashMap::new();
@@ -139,9 +140,10 @@ impl Names {
                 name
             })
             .collect();
-        match names.iter().collect::<HashSet<_>>().len() == names.len() {
-            true => names,
-            false => self.names.iter().map(|(_, name)| name.clone()).collect(),
+        if names.iter().collect::<HashSet<_>>().len() == names.len() {
+            names
+        } else {
+            self.names.iter().map(|(_, name)| name.clone()).collect()
         }
     }
 }
@@ -194,9 +196,10 @@ fn cut(name: &[char], width: usize) -> String {
 fn cut_from(name: &[char], start: usize, width: usize) -> String {
     let rest = name.len().saturating_sub(start);
     let room = width.saturating_sub(1);
-    let (n, end) = match rest <= room {
-        true => (rest, None),
-        false => (room.saturating_sub(1), Some('…')),
+    let (n, end) = if rest <= room {
+        (rest, None)
+    } else {
+        (room.saturating_sub(1), Some('…'))
     };
     let part = name.iter().skip(start).take(n).copied();
     std::iter::once('…').chain(part).chain(end).collect()

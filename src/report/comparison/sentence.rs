@@ -195,9 +195,10 @@ impl Comparison {
             // Nothing is known of those without a size.
             let others: Option<Vec<u64>> =
                 others.iter().map(|model| sizes.of_model(model)).collect();
-            return Some(match others?.iter().any(|size| *size <= best_size) {
-                true => "No other is even 1 % smaller.".to_owned(),
-                false => format!("{} is also the smallest.", name(best)),
+            return Some(if others?.iter().any(|size| *size <= best_size) {
+                "No other is even 1 % smaller.".to_owned()
+            } else {
+                format!("{} is also the smallest.", name(best))
             });
         };
         let (which, saved) = (name(model), bytes(saved));

@@ -338,9 +338,12 @@ fn rows(info: &Info) -> String {
         return format!("{of}, logits computed from states ({encoding})");
     }
     let encoding = encoding.map(|encoding| format!(", {encoding}"));
-    let meaning = info.log_probabilities.map(|normalised| match normalised {
-        true => " log-probabilities",
-        false => " logits",
+    let meaning = info.log_probabilities.map(|normalised| {
+        if normalised {
+            " log-probabilities"
+        } else {
+            " logits"
+        }
     });
     of + &encoding.unwrap_or_default() + meaning.unwrap_or_default()
 }

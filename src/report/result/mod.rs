@@ -78,9 +78,10 @@ impl Report {
     /// # Errors
     /// If a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
-        match self.models.iter().any(|model| model.tokens.is_some()) {
-            true => Ok(serde_json::to_string(self)? + "\n"),
-            false => json_text(self),
+        if self.models.iter().any(|model| model.tokens.is_some()) {
+            Ok(serde_json::to_string(self)? + "\n")
+        } else {
+            json_text(self)
         }
     }
 }

@@ -116,10 +116,7 @@ impl ReferenceInfo {
 
 /// The word for a window, where it may be a prompt.
 pub fn unit(is_prompt: bool) -> &'static str {
-    match is_prompt {
-        true => "prompt",
-        false => "window",
-    }
+    if is_prompt { "prompt" } else { "window" }
 }
 
 impl PromptsInfo {

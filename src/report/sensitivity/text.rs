@@ -298,9 +298,10 @@ impl Sensitivity {
             ));
         }
         if !cheap.is_empty() {
-            let (subject, unit) = match dear.is_empty() {
-                true => ("A byte saved", unit),
-                false => ("It", ""),
+            let (subject, unit) = if dear.is_empty() {
+                ("A byte saved", unit)
+            } else {
+                ("It", "")
             };
             let list = list(&cheap, unit);
             sentences.push(format!(

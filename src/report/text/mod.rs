@@ -94,9 +94,10 @@ fn full_sections(out: &mut Sheet, report: &ModelReport) {
 /// Says what was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let summary = &report.summary;
-    let named = match report.label == report.model.default_label() {
-        true => report.model.path.clone(),
-        false => format!("{} ({})", report.label, report.model.path),
+    let named = if report.label == report.model.default_label() {
+        report.model.path.clone()
+    } else {
+        format!("{} ({})", report.label, report.model.path)
     };
     out.title(&printable(&format!("{named} against {}", reference.path)));
     if let Some(interrupted) = &report.interrupted {
@@ -279,9 +280,12 @@ pub fn model_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) 
     let same_top = model.same_top();
     let same_top = same_top.map(|share| format!("same top {}", percent(share)));
     // With --until, each model stops after a number of windows of its own.
-    let until = model.until.as_ref().map(|until| match until.reached {
-        true => count_of(model.summary.n_windows, unit),
-        false => "--until not reached".to_owned(),
+    let until = model.until.as_ref().map(|until| {
+        if until.reached {
+            count_of(model.summary.n_windows, unit)
+        } else {
+            "--until not reached".to_owned()
+        }
     });
     let took = match &model.timing {
         Some(timing) => duration(timing.wall_s),

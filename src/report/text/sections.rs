@@ -273,9 +273,10 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
 pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
     for token in tokens {
-        let divergence = match token.kld.is_infinite() {
-            true => "infinite".to_owned(),
-            false => kld(token.kld),
+        let divergence = if token.kld.is_infinite() {
+            "infinite".to_owned()
+        } else {
+            kld(token.kld)
         };
         let next = match &token.token_text {
             Some(text) => format!("before {text:?}"),
