@@ -13,6 +13,7 @@ pub mod identical_output;
 mod info;
 pub mod layout;
 mod named_numbers;
+mod names;
 pub mod number;
 pub mod page;
 pub mod recipe;

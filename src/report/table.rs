@@ -3,8 +3,8 @@
 
 use comfy_table::{CellAlignment, presets};
 
-use super::comparison::Names;
 use super::layout::{View, wrapped};
+use super::names::Names;
 use super::number::{UNDEFINED, ends, or_undefined, printable};
 use crate::stats::Estimate;
 

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::names::{MIN_NAME, Names};
 use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
 use super::tables::{ACCEPTED, clusters as clusters_text, legend, mark};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
 use crate::report::identical_output::{left_out, title};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, hanging, laid_out, wrapped};
+use crate::report::names::{MIN_NAME, Names};
 use crate::report::number::{
     count, count_of, ends, or_undefined, p_value, percent, printable, ratio, short_kld,
     short_percent,

@@ -4,7 +4,6 @@
 mod csv;
 mod in_depth;
 mod markdown;
-mod names;
 mod sentence;
 pub(super) mod tables;
 mod text;
@@ -17,6 +16,7 @@ use kl_formats::{BackendIdentity, Sampling, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
 use super::condition::Verdict;
+use super::names::Names;
 use super::number::{SizeUnit, sampled_answers};
 use super::result::{
     ModelInfo, ModelResult, PromptsInfo, ReferenceInfo, Versions, WorstToken, unit,
@@ -36,7 +36,7 @@ const AT_FLOOR: f64 = 2.0;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
-pub(super) use names::Names;
+
 pub use tables::clusters as clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.

@@ -1,10 +1,10 @@
 //! A comparison as text.
 
-use super::names::Names;
 use super::sentence::list;
 use super::tables::clusters;
 use super::{ComparedModel, Comparison};
 use crate::report::layout::{View, hanging, wrapped};
+use crate::report::names::Names;
 use crate::report::number::{count, count_of, printable, short_percent};
 use crate::report::result::{ModelReport, WorstToken};
 use crate::report::table::Table;

@@ -2,8 +2,8 @@
 
 use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorSensitivity};
 use crate::recipe::{Additivity, Check, quoted};
-use crate::report::comparison::Names;
 use crate::report::layout::{hanging, wrapped};
+use crate::report::names::Names;
 use crate::report::number::{
     bytes, count, count_of, duration, ends, fixed, or_undefined, printable, ratio, short_count,
     short_kld, short_percent, significant,

@@ -1,11 +1,11 @@
 //! The sections of a report, in the order in which they are printed.
 
-use crate::report::comparison::Names;
 use crate::report::comparison::tables::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View};
+use crate::report::names::Names;
 use crate::report::number::{
     count, duration, ends, fixed, kld, percent, quantile_name, short_kld, signed_percent,
     significant,
