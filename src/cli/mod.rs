@@ -25,12 +25,11 @@ macro_rules! say {
 mod args;
 mod generate;
 mod hints;
+mod maps;
 mod pace;
 mod progress;
-mod recipe;
 mod report;
 mod results;
-mod sensitivity;
 mod settings;
 mod short_flags;
 mod stop;
@@ -43,7 +42,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::commands::settings::ResultSettings;
+use crate::commands::settings::{ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
@@ -115,12 +114,12 @@ fn run(call: &Call) -> Result<ExitCode> {
     on_wait(|server| say!("kl: waiting for the server {server} to answer"));
     let decodes = matches!(
         command,
-        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(..) | Command::Recipe(_)
+        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(_) | Command::Recipe(_)
     );
     stop::listen(decodes);
     let engine = LlamaCpp::default();
     if call.verbose {
-        say_lines(&commands::doctor(&[], settings::default_threads(), &engine).text);
+        say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, Results::default());
     match command {
@@ -148,16 +147,16 @@ fn run(call: &Call) -> Result<ExitCode> {
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
         Command::Info(args) => show_info(args, &engine)?,
-        Command::Report(args, form) => return report::show_report(args, *form, &terminal),
-        Command::Sensitivity(settings, outputs) => {
-            return sensitivity::show_sensitivity(settings, outputs, &engine, quiet);
+        Command::Report(args) => return report::show_report(args, &terminal),
+        Command::Sensitivity(settings) => {
+            return maps::show_sensitivity(settings, &engine, quiet);
         }
-        Command::Recipe(settings) => return recipe::show_recipe(settings, &engine, quiet),
+        Command::Recipe(settings) => return maps::show_recipe(settings, &engine, quiet),
         Command::ListDevices(servers) => {
             return print(&commands::list_devices(servers, &engine)?);
         }
         Command::Doctor(servers) => {
-            let doctor = commands::doctor(servers, settings::default_threads(), &engine);
+            let doctor = commands::doctor(servers, default_threads(), &engine);
             print(&doctor.text)?;
             if doctor.n_problems > 0 {
                 let n = count_of(doctor.n_problems as u64, "problem");

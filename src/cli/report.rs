@@ -4,11 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
+use super::EXIT_CONDITION;
 use super::args::ReportArgs;
-use super::results::{Remade, Results, write_text};
-use super::settings::Form;
+use super::results::{Forms, Remade, Results};
 use super::terminal::{Terminal, show_conditions, view};
-use super::{EXIT_CONDITION, say_wrote};
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
 use crate::report::layout::View;
@@ -18,22 +17,36 @@ use crate::report::{Verdict, json_text, judge, judge_pair, page};
 /// to make.
 const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 
-/// Compares the evaluations that the flags name, prints the comparison in a form, and writes others.
+/// A form of a comparison.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Text,
+    Markdown,
+    ModelCard,
+    Json,
+    Csv,
+    Page,
+}
+
+/// Compares the evaluations that the flags name, prints the comparison in one form, and writes others.
 ///
 /// # Errors
 /// If nothing can be compared, or an output cannot be written.
-pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) -> Result<ExitCode> {
-    // Created first, so that a bad path is found before the work is done.
-    let mut files = Vec::new();
-    for (path, form, remade) in [
-        (&args.json, Form::Json, Remade::Json(FIRST_KEY)),
-        (&args.csv, Form::Csv, Remade::Csv(CSV_START)),
-        (&args.html, Form::Page, Remade::Page),
-    ] {
-        if let Some(path) = path {
-            files.push((path, remade.create(path, args.force)?, form));
-        }
-    }
+pub fn show_report(args: &ReportArgs, terminal: &Terminal<'_>) -> Result<ExitCode> {
+    let forms = Forms::create(
+        [
+            (&args.json, Form::Json, Remade::Json(FIRST_KEY)),
+            (&args.csv, Form::Csv, Remade::Csv(CSV_START)),
+            (&args.html, Form::Page, Remade::Page),
+        ],
+        args.force,
+    )?;
+    let printed = match forms.printed {
+        Some(form) => form,
+        None if args.markdown => Form::Markdown,
+        None if args.model_card => Form::ModelCard,
+        None => Form::Text,
+    };
     let (paths, confidence, clusters) = (&args.paths, args.confidence, args.cluster);
     let mut reported =
         commands::report(paths, confidence, clusters, args.pair, args.near, terminal)?;
@@ -62,10 +75,7 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
     let view = view(args.full, args.breakdown);
     let mut results = Results::default();
     results.print_text(&text(&reported, printed, view)?);
-    for (path, output, form) in files {
-        write_text(output, &text(&reported, form, view)?)?;
-        say_wrote(&path.display().to_string(), args.quiet);
-    }
+    forms.write(|form| text(&reported, form, view), args.quiet)?;
     results.close()?;
     Ok(code)
 }

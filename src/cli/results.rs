@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::say_wrote;
 use crate::commands::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
@@ -168,7 +169,7 @@ pub enum Remade {
 impl Remade {
     /// Creates the file for a text in this form. An existing file that is none is refused without
     /// `force`.
-    pub fn create(self, path: &Path, force: bool) -> Result<PartialFile> {
+    fn create(self, path: &Path, force: bool) -> Result<PartialFile> {
         create_text(path, force || self.is_form_of(path))
     }
 
@@ -190,6 +191,45 @@ impl Remade {
     }
 }
 
+/// The forms in which a command writes its result: some to files, and at most one to stdout.
+pub struct Forms<F> {
+    files: Vec<(PathBuf, PartialFile, F)>,
+    /// The form that is printed in place of the text.
+    pub printed: Option<F>,
+}
+
+impl<F: Copy> Forms<F> {
+    /// Creates the files, so that a bad path is found before the work is done. The path `-` is stdout.
+    pub fn create<const N: usize>(
+        wanted: [(&Option<PathBuf>, F, Remade); N],
+        force: bool,
+    ) -> Result<Self> {
+        let (mut files, mut printed) = (Vec::new(), None);
+        for (path, form, remade) in wanted {
+            match path {
+                Some(path) if path.as_os_str() == "-" => printed = Some(form),
+                Some(path) => files.push((path.clone(), remade.create(path, force)?, form)),
+                None => {}
+            }
+        }
+        Ok(Self { files, printed })
+    }
+
+    /// Returns true if the result is wanted as its text alone.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.printed.is_none()
+    }
+
+    /// Writes each file.
+    pub fn write(self, text: impl Fn(F) -> Result<String>, quiet: bool) -> Result<()> {
+        for (path, output, form) in self.files {
+            write_text(output, &text(form)?)?;
+            say_wrote(&path.display().to_string(), quiet);
+        }
+        Ok(())
+    }
+}
+
 /// The start of a file, as far as it is text; empty if it cannot be read.
 fn start_of(path: &Path) -> String {
     const START_BYTES: u64 = 1024;
@@ -205,7 +245,7 @@ fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
 }
 
 /// Writes a text to the file that was created for it.
-pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
+fn write_text(output: PartialFile, text: &str) -> Result<()> {
     let written = output.file()?.write_all(text.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()

@@ -92,9 +92,9 @@ mod tests {
         );
         let args = args::parse(&args).unwrap().classic;
         assert_eq!(args.model.len(), 2);
-        assert_eq!(args.devices.n_gpu_layers, GpuLayers::Count(99));
-        assert_eq!(args.context.n_ubatch, Some(64));
-        assert_eq!(args.devices.device, ["CUDA0", "CUDA1"]);
-        assert_eq!(args.n_tokens, -1);
+        assert_eq!(args.run.model.n_gpu_layers, GpuLayers::Count(99));
+        assert_eq!(args.run.n_ubatch, Some(64));
+        assert_eq!(args.run.model.devices, ["CUDA0", "CUDA1"]);
+        assert_eq!(args.max_rows, None);
     }
 }

@@ -43,7 +43,7 @@ pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> 
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
 pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
-    engine.add_servers(&run.rpc)?;
+    engine.add_servers(&run.model.rpc)?;
     let mut flags = layers("-ngl", run);
     flags.extend(run.model.placement());
     warn_without_device(engine, flags, watch)?;

@@ -53,7 +53,7 @@ impl PartKind {
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let was_whole = settings.existing == Existing::Resume && settings.output.is_file();
+    let was_whole = settings.existing() == Existing::Resume && settings.output.is_file();
     let (n_rows, file_bytes) = if was_whole {
         compare(settings, watch)?
     } else {
@@ -72,14 +72,14 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
 
 /// Writes the output. Returns how many rows it has, and how many bytes.
 fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
-    let begun = match settings.existing {
+    let begun = match settings.existing() {
         Existing::Resume if is_of_this_merge(settings) => Existing::Replace,
         Existing::Resume => Existing::Refuse(
             "it is not of this merge: finish that run, or use --force instead of --resume",
         ),
         existing => existing,
     };
-    let may_replace = settings.existing == Existing::Replace;
+    let may_replace = settings.existing() == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
     let are_references = |part| PartKind::of(part) == PartKind::Reference;

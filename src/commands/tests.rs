@@ -24,15 +24,15 @@ use tempfile::TempDir;
 
 use super::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, ReferenceSource, ResultSettings,
-    RunSettings, Sidecar, Vocabulary, WriteSettings,
+    RunSettings, Vocabulary, WriteSettings,
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
-use crate::engine::{CacheType, FakeEngine, ModelOptions};
+use crate::engine::{CacheType, FakeEngine};
 use crate::input::{
     NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
 };
 use crate::report::Report;
-use crate::stats::{ClusterRule, Confidence};
+use crate::stats::Confidence;
 
 /// An observer that notes what it hears, and asks to stop after some windows.
 #[derive(Default)]
@@ -179,39 +179,18 @@ fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
     Target::new(kind, encoding).unwrap()
 }
 
+/// Settings as the command line with these flags gives them.
+fn parsed<T: clap::Args>(flags: &[&str]) -> T {
+    let command = T::augment_args(clap::Command::new("kl").no_binary_name(true));
+    T::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap()
+}
+
 pub(super) fn run() -> RunSettings {
-    RunSettings {
-        model: ModelOptions::default(),
-        rpc: Vec::new(),
-        n_batch: Some(16),
-        n_ubatch: None,
-        n_parallel: None,
-        threads: 1,
-        flash_attn: None,
-        type_k: CacheType::default(),
-        type_v: CacheType::default(),
-        contexts: None,
-        max_rows: None,
-    }
+    parsed(&["-b", "16", "--threads", "1"])
 }
 
 fn results() -> ResultSettings {
-    ResultSettings {
-        confidence: Confidence::default(),
-        labels: std::collections::BTreeMap::new(),
-        stats: Vec::new(),
-        json: None,
-        json_tokens: false,
-        top_k: None,
-        breakdown: false,
-        full: false,
-        clusters: ClusterRule::default(),
-        conditions: Vec::new(),
-        allow_excluded: false,
-        part: None,
-        sidecar: Sidecar::None,
-        existing: Existing::asked(false, None),
-    }
+    parsed(&["--no-sidecar"])
 }
 
 fn mean(report: &Report, model: usize) -> f64 {
@@ -374,9 +353,9 @@ fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_byt
     let engine = FakeEngine::default();
     folder.write("ref");
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    settings.results.sidecar = Some(folder.path("whole.kls"));
     let whole = evaluate(&settings, &engine, &()).unwrap();
-    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    settings.results.sidecar = Some(folder.path("part.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     let part = evaluate(&settings, &engine, &Recorder::stopping_after(3)).unwrap();
     assert_eq!(
@@ -400,7 +379,7 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
         ..FakeEngine::default()
     };
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+    settings.results.sidecar = Some(folder.path("q4.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     let report = evaluate(&settings, &failing, &()).unwrap();
     assert!(report.models.is_empty());
@@ -429,7 +408,7 @@ fn until_settings(folder: &Folder) -> EvaluateSettings {
 fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     let folder = Folder::new();
     let mut settings = until_settings(&folder);
-    settings.results.sidecar = Sidecar::At(folder.path("one.kls"));
+    settings.results.sidecar = Some(folder.path("one.kls"));
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let model = &report.models[0];
     let until = model.until.unwrap();
@@ -445,13 +424,13 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
 
     // Decoding ahead changes nothing, nor does a window that fails beyond the end.
     settings.run.contexts = Some(2);
-    settings.results.sidecar = Sidecar::At(folder.path("two.kls"));
+    settings.results.sidecar = Some(folder.path("two.kls"));
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     assert_eq!(folder.bytes("two.kls"), folder.bytes("one.kls"));
 
     // A width that is never reached.
     settings.until = Some(0.001);
-    settings.results.sidecar = Sidecar::None;
+    settings.results.sidecar = None;
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let until = report.models[0].until.unwrap();
     assert_eq!(report.models[0].summary.n_windows, 200);
@@ -468,14 +447,14 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let folder = Folder::new();
     let engine = FakeEngine::default();
     let mut settings = until_settings(&folder);
-    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    settings.results.sidecar = Some(folder.path("whole.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     let whole = evaluate(&settings, &engine, &()).unwrap();
     let n_windows = whole.models[0].summary.n_windows as usize;
     // The last part ends where nothing but the file's end is missing.
     for windows in [1, 101, n_windows] {
         let name = format!("part{windows}.kls");
-        settings.results.sidecar = Sidecar::At(folder.path(&name));
+        settings.results.sidecar = Some(folder.path(&name));
         settings.results.existing = Existing::asked(false, Some(false));
         let part = evaluate(&settings, &engine, &Recorder::stopping_after(windows)).unwrap();
         if windows < n_windows {
@@ -488,7 +467,7 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
         assert!(resumed.models[0].until.unwrap().reached);
     }
     // What is done is not repeated, as long as it would end in the same place.
-    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    settings.results.sidecar = Some(folder.path("whole.kls"));
     let again = evaluate(&settings, &engine, &()).unwrap();
     assert!(again.models[0].timing.is_none());
     settings.results.confidence = Confidence::new(0.99).unwrap();
@@ -507,10 +486,12 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
     let settings = ConvertSettings {
         input: folder.path("ref"),
         output: folder.path("base"),
-        target: target(Kind::LlamaCpp, None),
+        format: Kind::LlamaCpp,
+        encoding: None,
         bos: None,
+        force: false,
+        quiet: true,
         threads: 1,
-        existing: Existing::asked(false, None),
     };
     let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
     assert!(converted.warnings.len() > 2);

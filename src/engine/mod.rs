@@ -31,8 +31,9 @@ pub use llama_cpp::{
     on_wait, servers,
 };
 pub use model_options::{
-    CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions, Room, SecondModel,
-    SplitMode, TensorOverride, TensorSplit, default_batch, default_calls,
+    CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,
+    SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
+    server_address,
 };
 pub use quantizer::{Blueprint, FileType, TensorFacts, file_type};
 

@@ -9,37 +9,106 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use kl_formats::{Calls, GgmlType};
 
-/// Where a model lies and is computed. Fields are named as llama.cpp's flags.
-#[derive(Debug, Clone, Default)]
+/// The heading of these options in the help.
+pub const MODEL_HEADING: &str = "Model and devices";
+
+/// Where a model lies and is computed: llama.cpp's flags, and what only code sets.
+#[derive(clap::Args, Debug, Clone, Default)]
+#[command(next_help_heading = MODEL_HEADING)]
 pub struct ModelOptions {
-    /// Layers to offload.
+    /// Layers to offload (-ngl): N, all or auto
+    ///
+    /// With auto, as many as fit beside the contexts, with 1 GiB of each device left free. llama.cpp
+    /// splits a layer that does not fit whole.
+    #[arg(
+        long, value_name = "N", default_value_t = GpuLayers::default(),
+        aliases = ["ngl", "gpu-layers", "n_gpu_layers"]
+    )]
     pub n_gpu_layers: GpuLayers,
-    /// The room that must stay besides the model's weights: only [`GpuLayers::Auto`] uses it.
-    pub room: Option<Box<Room>>,
-    /// The mode in which layers are split between several devices.
-    pub split_mode: Option<SplitMode>,
-    /// Index of the device that holds everything that is not split.
-    pub main_gpu: Option<i32>,
-    /// Devices to offload to, by ggml's names; empty for all, `none` for the CPU alone.
+
+    /// Servers (llama.cpp's ggml-rpc-server) whose devices compute too: RPC0, RPC1, ...
+    #[arg(long, value_name = "HOST:PORT,...", value_parser = server_address, value_delimiter = ',')]
+    pub rpc: Vec<String>,
+
+    /// Devices to offload to (-dev), by name, comma-separated; none: the CPU
+    #[arg(
+        long = "device", value_name = "NAMES", value_parser = device_name, value_delimiter = ',',
+        alias = "dev"
+    )]
     pub devices: Vec<String>,
-    /// The share of the model that each device holds, in proportion.
-    pub tensor_split: TensorSplit,
-    /// Tensors that lie elsewhere than their layer: the first that matches counts.
+
+    /// How to split a model across devices (-sm): none, layer, row or tensor
+    #[arg(long, value_name = "MODE", hide_possible_values = true, alias = "sm")]
+    pub split_mode: Option<SplitMode>,
+
+    /// Share of the model for each device (-ts), as in 3,1
+    ///
+    /// [default: in proportion to their free memory]
+    #[arg(
+        long,
+        value_name = "N0,N1,...",
+        allow_hyphen_values = true,
+        alias = "ts"
+    )]
+    pub tensor_split: Option<TensorSplit>,
+
+    /// Device that holds what is not split (-mg), counted from 0
+    #[arg(long, value_name = "N", alias = "mg")]
+    pub main_gpu: Option<i32>,
+
+    /// Tensors to keep on other devices (-ot), by regular expression; may repeat
+    ///
+    /// As in -ot 'blk\.[0-9]\.ffn=CPU'. The first pattern that matches anywhere in a tensor's name
+    /// counts.
+    #[arg(
+        long = "override-tensor",
+        value_name = "PATTERN=DEVICE,...",
+        value_delimiter = ',',
+        alias = "ot"
+    )]
     pub tensor_overrides: Vec<TensorOverride>,
-    /// Layers whose experts stay in the CPU's memory, the first ones first.
+
+    /// Keep the experts of all layers on the CPU (-cmoe)
+    #[arg(long, alias = "cmoe")]
+    pub cpu_moe: bool,
+
+    /// Keep the experts of the first N layers on the CPU (-ncmoe)
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        alias = "ncmoe"
+    )]
     pub n_cpu_moe: u32,
-    /// True if the file is mapped; `None`: unless a device cannot use it so.
-    pub use_mmap: Option<bool>,
-    /// True if the system must keep the weights in memory.
-    pub use_mlock: bool,
-    /// True if attention and its cache stay on the CPU in all contexts, of offloaded layers too.
+
+    /// Keep attention and the KV cache on the CPU (-nkvo)
+    #[arg(long, alias = "nkvo")]
     pub no_kv_offload: bool,
-    /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
+
+    /// Leave what lies in the CPU's memory to the CPU, large batches too
+    #[arg(long)]
     pub no_op_offload: bool,
+
+    /// Keep the model in memory: the system must not swap it out
+    #[arg(long = "mlock")]
+    pub use_mlock: bool,
+
+    /// The room that must stay besides the model's weights: only [`GpuLayers::Auto`] uses it.
+    #[arg(skip)]
+    pub room: Option<Box<Room>>,
+
+    /// True if the file is mapped; `None`: unless a device cannot use it so.
+    #[arg(skip)]
+    pub use_mmap: Option<bool>,
+
     /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
     /// A CUDA device must not compute for another model before this one is loaded.
+    #[arg(skip)]
     pub is_exchangeable: bool,
+
     /// True if only the vocabulary is read, without weights: nothing can be decoded.
+    #[arg(skip)]
     pub is_vocabulary: bool,
 }
 
@@ -51,12 +120,11 @@ impl ModelOptions {
             memory: TensorOverride::CPU.to_owned(),
         };
         let mut all = self.tensor_overrides.clone();
-        match self.n_cpu_moe {
-            u32::MAX => all.push(of_experts(String::new())),
-            n => {
-                let layers = 0..n.min(TensorOverride::MAX_LAYERS);
-                all.extend(layers.map(|layer| of_experts(format!(r"blk\.{layer}"))));
-            }
+        if self.cpu_moe {
+            all.push(of_experts(String::new()));
+        } else {
+            let layers = 0..self.n_cpu_moe.min(TensorOverride::MAX_LAYERS);
+            all.extend(layers.map(|layer| of_experts(format!(r"blk\.{layer}"))));
         }
         all
     }
@@ -65,7 +133,7 @@ impl ModelOptions {
     /// accelerator computes: any override may move some to the CPU.
     pub(super) fn offloads_all(&self, n_layers: u32) -> bool {
         let has_all = matches!(self.n_gpu_layers, GpuLayers::Count(n) if n >= n_layers);
-        has_all && self.tensor_overrides.is_empty() && self.n_cpu_moe == 0
+        has_all && self.tensor_overrides.is_empty() && !self.cpu_moe && self.n_cpu_moe == 0
     }
 
     /// The flags that move weights or work from where llama.cpp would put them, each with its value. `-ngl` and `-dev` are not among them.
@@ -74,10 +142,10 @@ impl ModelOptions {
         let overrides: Vec<String> = overrides.collect();
         let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
-        let split = Some(&self.tensor_split).filter(|split| !split.0.is_empty());
+        let split = self.tensor_split.as_ref();
         let moe = match self.n_cpu_moe {
+            _ if self.cpu_moe => Some("-cmoe".to_owned()),
             0 => None,
-            u32::MAX => Some("-cmoe".to_owned()),
             n => Some(format!("-ncmoe {n}")),
         };
         [
@@ -92,6 +160,24 @@ impl ModelOptions {
         .into_iter()
         .flatten()
         .collect()
+    }
+}
+
+/// Parses the address of a server.
+pub fn server_address(text: &str) -> Result<String, &'static str> {
+    let address = text.rsplit_once(':');
+    let address = address.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    match address {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
+    }
+}
+
+/// Parses the name of a device.
+pub fn device_name(text: &str) -> Result<String, &'static str> {
+    match text.is_empty() {
+        true => Err("expected names of devices, as --list-devices shows them"),
+        false => Ok(text.to_owned()),
     }
 }
 
@@ -176,9 +262,8 @@ pub enum SplitMode {
     Tensor,
 }
 
-/// The share of a model that each device holds, in proportion; empty: in proportion to its free
-/// memory.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The share of a model that each device holds, in proportion.
+#[derive(Debug, Clone, PartialEq)]
 pub struct TensorSplit(pub(super) Vec<f32>);
 
 impl FromStr for TensorSplit {
@@ -441,9 +526,9 @@ mod tests {
         assert!(ModelOptions::default().placement().is_empty());
         let options = ModelOptions {
             split_mode: Some(SplitMode::Row),
-            tensor_split: "3,1".parse().unwrap(),
+            tensor_split: "3,1".parse().ok(),
             tensor_overrides: vec!["a=CPU".parse().unwrap(), "b=CUDA1".parse().unwrap()],
-            n_cpu_moe: u32::MAX,
+            cpu_moe: true,
             no_kv_offload: true,
             ..ModelOptions::default()
         };

@@ -40,7 +40,7 @@ fn load<'e>(engine: &'e LlamaCpp, path: &Path, n_layers: u32, flags: &str) -> Ll
     let options = ModelOptions {
         n_gpu_layers: GpuLayers::Count(n_layers),
         devices: values(flags, "-dev"),
-        tensor_split: values(flags, "-ts").join(",").parse().unwrap_or_default(),
+        tensor_split: values(flags, "-ts").join(",").parse().ok(),
         is_exchangeable: true,
         ..ModelOptions::default()
     };

@@ -7,13 +7,13 @@ use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::sweep::{SweptTypes, swept_types};
-use super::values::{
-    device, encoding, file, input, input_or_stdin, min_p, model, n_tokens, relative_width,
-    temperature, text, top_p, written_kind,
+use super::{EVALUATION, REFERENCE};
+use crate::commands::settings::values::{
+    encoding, file, input, input_or_stdin, max_rows, min_p, model, relative_width, temperature,
+    text, top_p, written_kind,
 };
-use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
-use crate::commands::settings::Vocabulary;
-use crate::engine::GpuLayers;
+use crate::commands::settings::{GENERAL, INPUT, ResultSettings, RunSettings, Vocabulary};
+use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
 use crate::input::{ScoreFrom, SpanRule};
 use crate::pipeline::Part;
 
@@ -49,10 +49,10 @@ pub struct Args {
 
     /// Stop after N scored tokens, from windows in a seeded random order; -1: all
     #[arg(
-        short = 'n', long, value_name = "N", help_heading = INPUT, default_value = "-1",
-        value_parser = n_tokens, alias = "n_tokens"
+        short = 'n', long = "n-tokens", value_name = "N", help_heading = INPUT,
+        default_value = "-1", value_parser = max_rows, alias = "n_tokens"
     )]
-    pub n_tokens: i64,
+    pub max_rows: ::std::option::Option<u64>,
 
     /// Run only part I of N, counted from 0: every N-th window
     ///
@@ -65,14 +65,14 @@ pub struct Args {
     pub evaluate: EvaluateArgs,
 
     #[command(flatten)]
-    pub results: ResultArgs,
+    pub results: ResultSettings,
 
     /// List the devices with their memory, and exit
     #[arg(long, help_heading = MODEL)]
     pub list_devices: bool,
 
     #[command(flatten)]
-    pub devices: DeviceArgs,
+    pub run: RunSettings,
 
     /// Map the model's file into memory, even where a device prefers to read it
     #[arg(long, help_heading = MODEL, overrides_with = "no_mmap")]
@@ -81,9 +81,6 @@ pub struct Args {
     /// Read the model's file into memory instead of mapping it
     #[arg(long, help_heading = MODEL, overrides_with = "mmap")]
     pub no_mmap: bool,
-
-    #[command(flatten)]
-    pub context: ContextArgs,
 
     /// Resume an interrupted run with the same settings
     ///
@@ -254,7 +251,7 @@ pub struct EvaluateArgs {
 
     /// Devices for --ref-model, by name, comma-separated [default: --device]
     #[arg(
-        long, value_name = "NAMES", help_heading = REFERENCE, value_parser = device,
+        long, value_name = "NAMES", help_heading = REFERENCE, value_parser = device_name,
         value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
     )]
     pub ref_device: Vec<String>,
@@ -279,7 +276,7 @@ pub struct EvaluateArgs {
     /// and a table at the end has the size of each cache.
     #[arg(
         long, value_name = "ctk=TYPES|ctv=TYPES", num_args = 1..=2, value_parser = swept_types,
-        conflicts_with_all = ["cache_type_k", "cache_type_v"]
+        conflicts_with_all = ["type_k", "type_v"]
     )]
     pub sweep: Vec<SweptTypes>,
 }

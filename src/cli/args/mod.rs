@@ -1,24 +1,22 @@
-//! The flags as given; [`settings`](super::settings) checks what they mean together.
+//! The command line. Flags that a command uses as they are have their structs there
+//! ([`commands::settings`](crate::commands::settings)); the others are here.
+//! [`settings`](super::settings) checks what they mean together.
 
 mod classic;
-mod model;
-mod recipe;
-mod results;
-mod sensitivity;
 mod subcommands;
 mod sweep;
-mod values;
 
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
+use crate::commands::settings::{
+    CompareSettings, ConvertSettings, DECODING, GENERAL, MergeSettings, RecipeSettings,
+    ResultSettings, SensitivitySettings,
+};
+use crate::engine::MODEL_HEADING as MODEL;
 pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
-pub use model::{ContextArgs, DeviceArgs};
-pub use recipe::RecipeArgs;
-pub use results::ResultArgs;
-pub use sensitivity::SensitivityArgs;
-pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
+pub use subcommands::{DoctorArgs, InfoArgs, ReportArgs};
 pub use sweep::cells;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -45,12 +43,12 @@ pub struct Cli {
 #[derive(clap::Subcommand, Debug)]
 pub enum Subcommand {
     Info(InfoArgs),
-    Convert(ConvertArgs),
-    Merge(MergeArgs),
-    Compare(CompareArgs),
+    Convert(ConvertSettings),
+    Merge(MergeSettings),
+    Compare(Box<CompareSettings>),
     Report(ReportArgs),
-    Sensitivity(Box<SensitivityArgs>),
-    Recipe(Box<RecipeArgs>),
+    Sensitivity(Box<SensitivitySettings>),
+    Recipe(Box<RecipeSettings>),
     Doctor(DoctorArgs),
 }
 
@@ -81,14 +79,9 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
 kl --generate man|complete-bash|complete-zsh|complete-fish prints the man page,
 or completions for a shell";
 
-/// The headings of `kl --help`.
-const INPUT: &str = "Input";
+/// The headings of `kl --help` that no other command has.
 const REFERENCE: &str = "Reference";
 const EVALUATION: &str = "Evaluation";
-const RESULTS: &str = "Results";
-const MODEL: &str = "Model and devices";
-const DECODING: &str = "Decoding";
-const GENERAL: &str = "General";
 
 /// The flags of `kl -h`, by clap's names; `kl --help` shows all.
 const IN_SHORT_HELP: [&str; 9] = [
@@ -118,7 +111,7 @@ pub fn command() -> clap::Command {
     let input = members(&command, InputArgs::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
-    let results = members(&command, ResultArgs::group_id());
+    let results = members(&command, ResultSettings::group_id());
     evaluate.extend(results.iter().cloned());
     // With -w, --confidence has always been ignored, and --top-k chooses among tokens.
     evaluate.retain(|id| id != "confidence" && id != "top_k");

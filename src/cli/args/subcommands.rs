@@ -1,14 +1,10 @@
-//! The flags of `kl info`, `kl convert`, `kl merge`, `kl compare`, `kl report` and `kl doctor`.
+//! The flags of `kl info`, `kl report` and `kl doctor`.
 
 use std::path::PathBuf;
 
-use kl_formats::{Encoding, Kind};
-
-use super::values::{
-    cluster, compare_vocab, file, input, n_tokens, near, row_encoding, server, written_kind,
-};
-use super::{RESULTS, ResultArgs};
-use crate::commands::settings::{Bos, Vocabulary};
+use crate::commands::settings::RESULTS;
+use crate::commands::settings::values::{cluster, file, input, near};
+use crate::engine::server_address;
 use crate::report::Condition;
 use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
@@ -41,104 +37,6 @@ pub struct InfoArgs {
     /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,
-}
-
-/// Convert a reference to another format, without the model
-///
-/// Warns about what the new file will lack; what its format cannot hold at all is an error.
-#[derive(clap::Args, Debug)]
-pub struct ConvertArgs {
-    /// Reference of kl, kl.py or llama-perplexity; its format is detected
-    #[arg(value_name = "IN", value_parser = input())]
-    pub input: PathBuf,
-
-    /// Reference to write
-    #[arg(value_name = "OUT", value_parser = file())]
-    pub output: PathBuf,
-
-    /// Format of the reference to write
-    #[arg(long, value_name = "FORMAT", value_parser = written_kind())]
-    pub format: Kind,
-
-    /// How kl's own format stores a logit: u16 (half the size) or f32 (exact) [default: u16]
-    #[arg(long, value_name = "u16|f32", value_parser = row_encoding)]
-    pub encoding: Option<Encoding>,
-
-    /// BOS that the model of a base file put in place of each window's first token
-    ///
-    /// llama.cpp's base files do not record it. With none, the model put no BOS there.
-    #[arg(long, value_name = "ID|none")]
-    pub bos: Option<Bos>,
-
-    /// Overwrite an existing output file
-    #[arg(long)]
-    pub force: bool,
-
-    /// Print only warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-/// Join the parts that --shard has made of a reference, an evaluation or a map
-///
-/// The result is byte for byte what one run would have written.
-#[derive(clap::Args, Debug)]
-pub struct MergeArgs {
-    /// File to write
-    #[arg(value_name = "OUT", value_parser = file())]
-    pub output: PathBuf,
-
-    /// Parts to join, in any order: sidecars (.kls), maps, or references of kl
-    #[arg(value_name = "IN", required = true, value_parser = input())]
-    pub parts: Vec<PathBuf>,
-
-    /// Accept an OUT that already is what the parts make; otherwise make it
-    #[arg(long, conflicts_with = "force")]
-    pub resume: bool,
-
-    /// Overwrite an existing output file
-    #[arg(long)]
-    pub force: bool,
-
-    /// Print only warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-/// Compare logits that are already stored, without a model
-///
-/// Reports how far each OTHER is from REF.
-#[derive(clap::Args, Debug)]
-pub struct CompareArgs {
-    /// Reference of kl, kl.py or llama-perplexity, .npz, or folder of N.safetensors; its format is
-    /// detected
-    #[arg(value_name = "REF", value_parser = input())]
-    pub reference: PathBuf,
-
-    /// File to compare with REF, of any of these formats; may repeat
-    #[arg(value_name = "OTHER", required = true, value_parser = input())]
-    pub others: Vec<PathBuf>,
-
-    /// Stop after N rows, skipping windows that only REF has; -1: all
-    #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = n_tokens)]
-    pub n_tokens: i64,
-
-    /// Vocabulary entries to compare if the sizes differ [default: same]
-    ///
-    /// Probabilities are renormalised over the entries compared.
-    #[arg(long, value_name = "same|common", value_parser = compare_vocab())]
-    pub vocab: Option<Vocabulary>,
-
-    /// Overwrite existing output files
-    #[arg(long)]
-    pub force: bool,
-
-    /// Print only results, warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
-
-    #[command(flatten)]
-    pub results: ResultArgs,
 }
 
 /// Compare evaluations: which is better, and is the difference real
@@ -226,6 +124,6 @@ pub struct ReportArgs {
 #[derive(clap::Args, Debug)]
 pub struct DoctorArgs {
     /// Servers (llama.cpp's ggml-rpc-server) to try
-    #[arg(long, value_name = "HOST:PORT,...", value_parser = server, value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT,...", value_parser = server_address, value_delimiter = ',')]
     pub rpc: Vec<String>,
 }

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::input::{check_score, files};
-use super::{Command, classic_run, default_threads, max_rows, paths, wrong};
-use crate::cli::args::{Args, CompareArgs, ResultArgs, cells};
+use super::{Command, classic_run, paths, wrong};
+use crate::cli::args::{Args, cells};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
-    RunSettings, Sidecar, Stats,
+    RunSettings, Stats,
 };
 use crate::commands::subject::{CacheTypes, Subject};
 use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
 use crate::input::Source;
-use crate::pipeline::Part;
 use crate::report::number::count_of;
 
 /// `--ref-model`: against a model that runs over `input` too.
@@ -67,13 +66,11 @@ pub fn evaluate(
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
     inputs.extend(args.model);
     let sweep = cells(&args.evaluate.sweep)?;
-    let existing = Existing::asked(args.force, Some(args.resume));
-    let evaluated = Evaluated {
-        files: &models,
-        sweep: &sweep,
-        reference: name,
-    };
-    let results = result_settings(args.results, &evaluated, inputs, args.shard, existing)?;
+    let mut results = args.results;
+    results.part = args.shard;
+    results.existing = Existing::asked(args.force, Some(args.resume));
+    results.reference.clone_from(name);
+    check_results(&mut results, &models, &sweep, inputs)?;
     Ok(Command::Evaluate(EvaluateSettings {
         models,
         skipped,
@@ -102,31 +99,12 @@ fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, String> {
 }
 
 /// `kl compare`.
-pub fn compare(args: CompareArgs) -> Result<Command, String> {
-    let (reference, others) = (args.reference, args.others);
-    let (inputs, existing) = (vec![reference.clone()], Existing::asked(args.force, None));
-    let evaluated = Evaluated {
-        files: &others,
-        sweep: &[],
-        reference: &reference,
-    };
-    Ok(Command::Compare(CompareSettings {
-        results: result_settings(args.results, &evaluated, inputs, None, existing)?,
-        reference,
-        others,
-        max_rows: max_rows(args.n_tokens),
-        vocabulary: args.vocab.unwrap_or_default(),
-        threads: default_threads(),
-    }))
-}
-
-/// The evaluated models, and the reference.
-struct Evaluated<'e> {
-    /// Models, or files of rows.
-    files: &'e [PathBuf],
-    /// The cells of a sweep, with each of which each model is run; empty without one.
-    sweep: &'e [CacheTypes],
-    reference: &'e Path,
+pub fn compare(mut args: Box<CompareSettings>) -> Result<Command, String> {
+    args.results.existing = Existing::asked(args.force, None);
+    args.results.reference.clone_from(&args.reference);
+    let inputs = vec![args.reference.clone()];
+    check_results(&mut args.results, &args.others, &[], inputs)?;
+    Ok(Command::Compare(args))
 }
 
 /// The labels of these files, by their paths: those `given`, one for each file in order, or else those
@@ -153,71 +131,44 @@ fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, Str
     Ok(files.iter().cloned().zip(given).collect())
 }
 
-/// Checks the flags for the results of evaluations. `inputs`: the other files that the run reads.
-fn result_settings(
-    args: ResultArgs,
-    evaluated: &Evaluated<'_>,
+/// Checks the flags for the results of evaluations, and labels the evaluations: one of each of these
+/// `files`, models or files of rows, or with a sweep one of each cell. `inputs`: the other files that
+/// the run reads.
+fn check_results(
+    results: &mut ResultSettings,
+    files: &[PathBuf],
+    sweep: &[CacheTypes],
     mut inputs: Vec<PathBuf>,
-    part: Option<Part>,
-    existing: Existing,
-) -> Result<ResultSettings, String> {
-    let Evaluated {
-        files,
-        sweep,
-        reference,
-    } = *evaluated;
-    let n_files = files.len();
-    let n = n_files * sweep.len().max(1);
-    if args.sidecar.is_some() && n > 1 {
+) -> Result<(), String> {
+    let n = files.len() * sweep.len().max(1);
+    if results.sidecar.is_some() && n > 1 {
         return wrong(format!(
             "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
         ));
     }
-    let labels = labels(files, args.label)?;
-    if args.json_tokens && args.json.is_none() {
+    results.labels = labels(files, std::mem::take(&mut results.label))?;
+    if results.json_tokens && results.json.is_none() {
         return wrong("--json-tokens needs --json PATH to write the tokens to");
     }
-    for condition in &args.fail_if {
+    for condition in &results.conditions {
         let (kind, name) = match condition.section() {
             "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
             "llama_perplexity" => (Stats::LlamaPerplexity, "llama-perplexity"),
             _ => continue,
         };
-        if !args.stats.contains(&kind) {
+        if !results.stats.contains(&kind) {
             let condition = condition.expression();
             return wrong(format!("--fail-if '{condition}' needs --stats {name}"));
         }
     }
-    let (sidecar, json) = (args.sidecar.as_ref(), args.json.as_ref());
+    let (sidecar, json) = (results.sidecar.as_ref(), results.json.as_ref());
     paths::check_distinct(&[("--sidecar", sidecar), ("--json", json)])?;
-    let settings = ResultSettings {
-        confidence: args.confidence,
-        labels,
-        stats: args.stats,
-        json: args.json,
-        json_tokens: args.json_tokens,
-        top_k: args.top_k,
-        breakdown: args.breakdown,
-        full: args.full,
-        clusters: args.cluster,
-        conditions: args.fail_if,
-        allow_excluded: args.allow_excluded,
-        part,
-        sidecar: match args.sidecar {
-            _ if args.no_sidecar => Sidecar::None,
-            Some(path) => Sidecar::At(path),
-            None => Sidecar::Against(reference.to_owned()),
-        },
-        existing,
-    };
     inputs.extend_from_slice(files);
-    let subjects = files.iter();
-    let subjects = subjects.flat_map(|path| Subject::of_model(path, sweep));
-    let sidecars = subjects.filter_map(|subject| settings.sidecar_path(&subject));
-    let json = settings.json.clone().filter(|path| path.as_os_str() != "-");
+    let subjects = files.iter().flat_map(|path| Subject::of_model(path, sweep));
+    let sidecars = subjects.filter_map(|subject| results.sidecar_path(&subject));
+    let json = results.json.clone().filter(|path| path.as_os_str() != "-");
     let outputs: Vec<PathBuf> = sidecars.chain(json).collect();
     // Of folders, -m reads the models and kl compare the rows.
     let is_read = |path: &Path| is_gguf(path) || kl_formats::safetensors::is_window(path);
-    paths::check(&inputs, is_read, &outputs)?;
-    Ok(settings)
+    paths::check(&inputs, is_read, &outputs)
 }

@@ -185,23 +185,6 @@ fn prompts(
     })
 }
 
-/// A text without a group, cut into windows of `n_ctx` tokens.
-pub fn one_text(path: &Path, n_ctx: u32) -> Source {
-    Source::Texts(TextSource {
-        texts: vec![NamedText {
-            group: None,
-            path: path.to_owned(),
-        }],
-        windowing: Windowing {
-            n_ctx,
-            stride: None,
-            score: ScoreFrom::default(),
-            max_windows: None,
-        },
-        parse_special: false,
-    })
-}
-
 /// Refuses windows that leave nothing to score.
 pub fn check_score(input: &Source) -> Result<(), String> {
     // With a BOS, the default starts at position 1, which every window has.

@@ -5,27 +5,21 @@
 mod evaluate;
 mod input;
 mod paths;
-mod recipe;
-mod sensitivity;
 #[cfg(test)]
 mod tests;
 mod write;
 
+use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 use kl_formats::Kind;
 
-use super::args::{
-    Args, Cli, ContextArgs, ConvertArgs, DeviceArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
-};
+use super::args::{Args, Cli, InfoArgs, ReportArgs, Subcommand};
 use crate::commands::is_listed;
-use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RecipeSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, RecipeSettings,
     ReferenceSource, RunSettings, SensitivitySettings, WriteSettings,
 };
-use crate::engine::ModelOptions;
-pub use sensitivity::SensitivityOutputs;
 
 /// A checked call of the program.
 #[derive(Debug)]
@@ -45,26 +39,14 @@ pub enum Command {
     Info(InfoArgs),
     Convert(ConvertSettings),
     Merge(MergeSettings),
-    Compare(CompareSettings),
-    /// With the form that is printed.
-    Report(ReportArgs, Form),
-    Sensitivity(Box<SensitivitySettings>, SensitivityOutputs),
-    Recipe(RecipeSettings),
+    Compare(Box<CompareSettings>),
+    Report(ReportArgs),
+    Sensitivity(Box<SensitivitySettings>),
+    Recipe(Box<RecipeSettings>),
     /// The servers whose devices are listed too.
     ListDevices(Vec<String>),
     /// The servers to try.
     Doctor(Vec<String>),
-}
-
-/// A form of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Text,
-    Markdown,
-    ModelCard,
-    Json,
-    Csv,
-    Page,
 }
 
 impl Call {
@@ -83,11 +65,11 @@ impl Call {
             Some(Subcommand::Report(args)) => (args.quiet, report(args)?),
             Some(Subcommand::Sensitivity(args)) => {
                 verbose = args.verbose;
-                (args.quiet, sensitivity::sensitivity(*args)?)
+                (args.quiet, sensitivity(args)?)
             }
             Some(Subcommand::Recipe(args)) => {
                 verbose = args.verbose;
-                (args.quiet, recipe::recipe(*args)?)
+                (args.quiet, recipe(args)?)
             }
             Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
         };
@@ -107,10 +89,10 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, String> {
 /// The command of a classic call. clap has already refused flags for writing beside flags for
 /// evaluating, and an input beside a reference that is read.
 fn classic(mut args: Args) -> Result<Command, String> {
-    check_devices("--device", &args.devices.device)?;
+    check_devices("--device", &args.run.model.devices)?;
     check_devices("--ref-device", &args.evaluate.ref_device)?;
     if args.list_devices {
-        return Ok(Command::ListDevices(args.devices.rpc));
+        return Ok(Command::ListDevices(args.run.model.rpc));
     }
     if let Some(path) = args.evaluate.read_path.take() {
         let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
@@ -156,22 +138,16 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn convert(args: ConvertArgs) -> Result<Command, String> {
+fn convert(args: ConvertSettings) -> Result<Command, String> {
     if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
     paths::check(from_ref(&args.input), |_| false, from_ref(&args.output))?;
-    Ok(Command::Convert(ConvertSettings {
-        target: write::target(args.format, args.encoding)?,
-        input: args.input,
-        output: args.output,
-        bos: args.bos,
-        threads: default_threads(),
-        existing: Existing::asked(args.force, None),
-    }))
+    args.target()?;
+    Ok(Command::Convert(args))
 }
 
-fn merge(args: MergeArgs) -> Result<Command, String> {
+fn merge(args: MergeSettings) -> Result<Command, String> {
     if paths::is_among(&args.output, &args.parts) {
         return wrong(format!(
             "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
@@ -179,27 +155,13 @@ fn merge(args: MergeArgs) -> Result<Command, String> {
         ));
     }
     paths::check(&args.parts, |_| false, from_ref(&args.output))?;
-    Ok(Command::Merge(MergeSettings {
-        output: args.output,
-        parts: args.parts,
-        // Without --resume, a file that is there is not one that could be continued.
-        existing: Existing::asked(args.force, args.resume.then_some(true)),
-    }))
+    Ok(Command::Merge(args))
 }
 
-/// Chooses the form that is printed, and leaves the files among the outputs.
-fn report(mut args: ReportArgs) -> Result<Command, String> {
-    let [json, csv] = [&mut args.json, &mut args.csv]
-        .map(|path| path.take_if(|path| path.as_os_str() == "-").is_some());
-    let printed = [
-        (args.markdown, Form::Markdown),
-        (args.model_card, Form::ModelCard),
-        (json, Form::Json),
-        (csv, Form::Csv),
-    ];
-    let mut printed = printed.into_iter().filter(|(is_asked, _)| *is_asked);
-    let form = printed.next().map_or(Form::Text, |(_, form)| form);
-    if printed.next().is_some() {
+fn report(args: ReportArgs) -> Result<Command, String> {
+    let (json, csv) = (is_stdout(&args.json), is_stdout(&args.csv));
+    let printed = [args.markdown, args.model_card, json, csv];
+    if printed.into_iter().filter(|is_asked| *is_asked).count() > 1 {
         return wrong(
             "only one of --markdown, --model-card, --json - and --csv - can go to stdout: \
              name a file for the other",
@@ -217,69 +179,83 @@ fn report(mut args: ReportArgs) -> Result<Command, String> {
             ));
         }
     }
-    paths::check_distinct(&[
-        ("--json", args.json.as_ref()),
-        ("--csv", args.csv.as_ref()),
-        ("--html", args.html.as_ref()),
-    ])?;
-    let written = [&args.json, &args.csv, &args.html].into_iter().flatten();
-    let written: Vec<_> = written.cloned().collect();
-    paths::check(&args.paths, is_listed, &written)?;
-    Ok(Command::Report(args, form))
+    let outputs = [
+        ("--json", &args.json),
+        ("--csv", &args.csv),
+        ("--html", &args.html),
+    ];
+    paths::check(&args.paths, is_listed, &written(outputs)?)?;
+    Ok(Command::Report(args))
 }
 
-/// Settings of a model's run in a classic call, to write a reference or to be evaluated.
-fn classic_run(args: &Args) -> RunSettings {
-    let mut run = run_settings(&args.devices, &args.context);
-    run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
-    run.max_rows = max_rows(args.n_tokens);
-    run
-}
-
-/// Settings of a model's run over all rows.
-fn run_settings(devices: &DeviceArgs, context: &ContextArgs) -> RunSettings {
-    let model = ModelOptions {
-        n_gpu_layers: devices.n_gpu_layers,
-        room: None,
-        split_mode: devices.split_mode,
-        main_gpu: devices.main_gpu,
-        devices: devices.device.clone(),
-        tensor_split: devices.tensor_split.clone().unwrap_or_default(),
-        tensor_overrides: devices.override_tensor.clone(),
-        n_cpu_moe: match devices.cpu_moe {
-            true => u32::MAX,
-            false => devices.n_cpu_moe.unwrap_or_default(),
-        },
-        use_mmap: None,
-        use_mlock: devices.mlock,
-        no_kv_offload: devices.no_kv_offload,
-        no_op_offload: devices.no_op_offload,
-        is_exchangeable: false,
-        is_vocabulary: false,
-    };
-    RunSettings {
-        model,
-        rpc: devices.rpc.clone(),
-        n_batch: context.n_batch,
-        n_ubatch: context.n_ubatch,
-        n_parallel: context.parallel,
-        threads: context.threads.unwrap_or_else(default_threads),
-        flash_attn: context.flash_attn,
-        type_k: context.cache_type_k,
-        type_v: context.cache_type_v,
-        contexts: context.contexts,
-        max_rows: None,
+fn sensitivity(mut args: Box<SensitivitySettings>) -> Result<Command, String> {
+    check_devices("--device", &args.run.model.devices)?;
+    if is_stdout(&args.json) && is_stdout(&args.csv) {
+        return wrong(
+            "only one of --json - and --csv - can go to stdout: name a file for the other",
+        );
     }
+    let map = Some(args.output.clone());
+    let written = written([
+        ("--write-path", &map),
+        ("--json", &args.json),
+        ("--csv", &args.csv),
+        ("--html", &args.html),
+    ])?;
+    let inputs = [&args.imatrix, &args.read_path, &args.text_path];
+    let inputs = [&args.model]
+        .into_iter()
+        .chain(inputs.into_iter().flatten());
+    let inputs: Vec<PathBuf> = inputs.cloned().collect();
+    paths::check(&inputs, |_| false, &written)?;
+    args.run.model.is_exchangeable = true;
+    Ok(Command::Sensitivity(args))
 }
 
-/// Threads that compute where `--threads` names no other number: one for each physical core that
-/// this process may use, since more would wait for each other.
-pub fn default_threads() -> u32 {
-    let n = num_cpus::get_physical().min(num_cpus::get());
-    (n as u32).min(MAX_THREADS)
+fn recipe(mut args: Box<RecipeSettings>) -> Result<Command, String> {
+    check_devices("--device", &args.run.model.devices)?;
+    let written = written([
+        ("--write-path", &args.output),
+        ("--json", &args.json),
+        ("--html", &args.html),
+        ("--quantize", &args.quantize),
+    ])?;
+    if args.model.is_some() && args.text_path.is_none() && args.quantize.is_none() {
+        return wrong(
+            "nothing to do with -m: give -t TEXT to measure the recipe, or --quantize OUT to write its file",
+        );
+    }
+    args.text().iter().try_for_each(input::check_score)?;
+    let inputs = [
+        &args.like,
+        &args.model,
+        &args.text_path,
+        &args.imatrix,
+        &args.report,
+    ];
+    let inputs = [&args.map].into_iter().chain(inputs.into_iter().flatten());
+    let inputs: Vec<PathBuf> = inputs.cloned().collect();
+    paths::check(&inputs, |_| false, &written)?;
+    args.run.model.is_exchangeable = true;
+    Ok(Command::Recipe(args))
 }
 
-/// `--n-tokens`, which has been parsed to -1 or a positive number.
-fn max_rows(n_tokens: i64) -> Option<u64> {
-    u64::try_from(n_tokens).ok()
+/// Returns true if an output is `-`.
+fn is_stdout(path: &Option<PathBuf>) -> bool {
+    path.as_deref().is_some_and(|path| path == Path::new("-"))
+}
+
+/// The files that these flags name, each once; `-` is none.
+fn written<const N: usize>(flags: [(&str, &Option<PathBuf>); N]) -> Result<Vec<PathBuf>, String> {
+    let files = flags.map(|(flag, path)| (flag, path.as_ref().filter(|_| !is_stdout(path))));
+    paths::check_distinct(&files)?;
+    Ok(files.iter().filter_map(|(_, path)| path.cloned()).collect())
+}
+
+/// The way to run the evaluated models of a classic call, or the one that writes a reference.
+fn classic_run(args: &Args) -> RunSettings {
+    let mut run = args.run.clone();
+    run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
+    run.max_rows = args.max_rows;
+    run
 }

@@ -1,10 +1,11 @@
 use std::ffi::OsString;
+use std::path::Path;
 
 use kl_formats::{Encoding, Kind};
 
 use super::{Call, Command};
 use crate::cli::{args, short_flags, usage};
-use crate::commands::settings::{ReferenceSource, Sidecar};
+use crate::commands::settings::ReferenceSource;
 use crate::engine::{CacheType, GpuLayers};
 use crate::input::{PromptPath, ScoreFrom, Source, TemplateChoice, TextSource};
 
@@ -156,8 +157,8 @@ fn the_two_classic_calls() {
     let ReferenceSource::File { n_ctx, .. } = evaluate.reference else {
         panic!("file")
     };
-    let by_names = Sidecar::Against("r".into());
-    assert_eq!((n_ctx, evaluate.results.sidecar), (None, by_names));
+    assert_eq!((n_ctx, evaluate.results.sidecar), (None, None));
+    assert_eq!(evaluate.results.reference, Path::new("r"));
     assert_eq!(evaluate.results.stats, []);
 }
 

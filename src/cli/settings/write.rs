@@ -9,7 +9,7 @@ use super::input::{check_score, files};
 use super::{Command, classic_run, paths, wrong};
 use crate::cli::args::Args;
 use crate::commands::output::Existing;
-use crate::commands::settings::WriteSettings;
+use crate::commands::settings::{WriteSettings, target};
 use crate::input::{ScoreFrom, Source, Windowing};
 
 /// `-w`: writes what the one model makes of the input.
@@ -58,18 +58,6 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         existing: Existing::asked(args.force, (kind == Kind::Kl).then_some(args.resume)),
         run,
     }))
-}
-
-/// A kind of file, and how it is to store rows.
-pub fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, String> {
-    let target = Target::new(kind, encoding)
-        .or_else(|error| wrong(format!("--encoding: {error}: omit it")))?;
-    match target == Target::LlamaCpp && encoding.is_some() {
-        true => wrong(format!(
-            "--format {kind} always stores 16-bit log-probabilities: omit --encoding"
-        )),
-        false => Ok(target),
-    }
 }
 
 /// Refuses windows that the format cannot express.

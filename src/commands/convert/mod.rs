@@ -31,8 +31,8 @@ pub fn convert<E: Engine>(
 ) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let target = settings.target;
-    let (path, existing) = (&settings.output, settings.existing);
+    let target = settings.target().map_err(anyhow::Error::msg)?;
+    let (path, existing) = (&settings.output, settings.existing());
     let output = PartialFile::create(path, existing == Existing::Replace, existing)?;
     refuse_folder(&settings.input)?;
     let mut reference = Reference::open(&settings.input)?;

@@ -4,7 +4,7 @@ use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
-use crate::commands::settings::{ResultSettings, Sidecar};
+use crate::commands::settings::ResultSettings;
 use crate::commands::subject::Subject;
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
@@ -174,14 +174,16 @@ fn compare(
 ) -> Comparison {
     let is_unwritten = |model: &ModelReport| model.interrupted.is_none() && model.sidecar.is_none();
     let no_sidecar = "not every model has left a sidecar";
-    let why = match settings.sidecar {
-        _ if watch.should_stop() => "the run was interrupted",
-        Sidecar::None => "--no-sidecar leaves nothing to compare the models by, token by token",
-        _ if settings.part.is_some() => {
+    let why = match () {
+        () if watch.should_stop() => "the run was interrupted",
+        () if !settings.has_sidecar() => {
+            "--no-sidecar leaves nothing to compare the models by, token by token"
+        }
+        () if settings.part.is_some() => {
             "these are parts: kl report compares them once all are there"
         }
-        _ if models.iter().any(is_unwritten) => no_sidecar,
-        _ => match comparer.compare(watch) {
+        () if models.iter().any(is_unwritten) => no_sidecar,
+        () => match comparer.compare(watch) {
             Ok(comparison) if comparison.not_compared.is_empty() => return comparison,
             Ok(_) => "the models were not evaluated on the same tokens (--until, -n)",
             Err(_) => no_sidecar,

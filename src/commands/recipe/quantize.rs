@@ -8,7 +8,7 @@ use kl_formats::Mixture;
 
 use crate::commands::observer::{Event, Observer, Watch};
 use crate::commands::output::{Existing, PartialFile};
-use crate::commands::settings::{OriginalSettings, RecipeSettings};
+use crate::commands::settings::RecipeSettings;
 use crate::engine::{Engine, Imatrix, Quantization};
 use crate::report::number::count;
 use crate::report::recipe::RecipeReport;
@@ -23,31 +23,21 @@ pub fn quantize<E: Engine>(
     engine: &E,
     observer: &dyn Observer,
 ) -> Result<()> {
-    let Some(original) = settings.original.as_deref() else {
-        return Ok(());
-    };
-    let OriginalSettings {
-        path,
-        run,
-        quantized: Some(target),
-        ..
-    } = original
-    else {
+    let (Some(path), Some(target)) = (&settings.model, &settings.quantize) else {
         return Ok(());
     };
     let watch = &Watch::new(observer);
     let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let tensors = report.tensors.iter();
     let mixture: Mixture = tensors.map(|of| (of.name.clone(), of.kind)).collect();
-    let replace = settings.existing == Existing::Replace;
-    let output = PartialFile::create(target, replace, Existing::Replace)?;
+    let output = PartialFile::create(target, settings.force, Existing::Replace)?;
     watch.event(&Event::Plan("quantize", &target.display().to_string()));
     engine.quantize(&Quantization {
         input: path,
         output: output.path(),
         mixture: &mixture,
         imatrix: imatrix.as_ref(),
-        threads: run.threads,
+        threads: settings.run.threads,
     })?;
     check(engine, output.path(), target, report, &mixture)?;
     output.commit()?;

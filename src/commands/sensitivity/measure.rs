@@ -1,32 +1,224 @@
-//! Measuring a cell: the original with some tensors exchanged, against its own rows.
+//! Measures the cells of a map: the original with some tensors exchanged, against its own rows.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kl_formats::{Cell, Mixture, TokenRecord};
+use anyhow::{Result, bail};
+use kl_formats::{Cell, GgmlType, Mixture, TokenRecord};
 
+use super::original::{Original, Tensor};
+use super::plan::{self, Piece, Unit};
+use super::store::Store;
 use crate::commands::context::context_sources;
 use crate::commands::observer::{Phase, Watch};
 use crate::commands::settings::SensitivitySettings;
 use crate::engine::{ContextOptions, Imatrix, Model};
 use crate::pipeline::{Error, KeptRows, ReferenceRows, Step, evaluate};
+use crate::report::Warning;
 use crate::stats::is_counted;
 
-/// A loaded original, and its rows.
-pub struct Meter<'b, M> {
-    pub settings: &'b SensitivitySettings,
-    pub model: &'b M,
-    pub options: &'b ContextOptions,
-    pub rows: &'b KeptRows,
-    pub imatrix: Option<&'b Imatrix>,
-    pub watch: &'b Watch<'b>,
+/// The rows of a tensor of which weight errors are taken. On the fixtures' model and on one of random
+/// weights, the ratios of their errors at two types are 1 % off those of four times as many rows.
+const ROWS_FOR_ERRORS: usize = 64;
+
+/// The mean KLD, in nats, from which a reference's rows are another model's: those that another
+/// backend has computed are nearer.
+const OTHER_MODEL: f64 = 1e-3;
+
+/// A loaded original with its rows, and the map that grows.
+pub struct Measurement<'r, M> {
+    pub settings: &'r SensitivitySettings,
+    pub model: &'r M,
+    pub options: &'r ContextOptions,
+    pub rows: &'r KeptRows,
+    pub imatrix: Option<&'r Imatrix>,
+    pub original: &'r Original,
+    pub store: Store,
+    pub watch: &'r Watch<'r>,
 }
 
-impl<M: Model + Sync> Meter<'_, M> {
+impl<M: Model + Sync> Measurement<'_, M> {
+    /// Measures all cells of this run's part that the map lacks.
+    ///
+    /// # Errors
+    /// Why a cell cannot be measured, or that the observer asks to stop.
+    pub fn measure_all(&mut self) -> Result<()> {
+        let tensors = &self.original.tensors;
+        let n_windows = self.rows.windows().len();
+        let n_units = plan::units(tensors).len();
+        let pieces = plan::pieces(self.original, self.settings, n_windows, self.n_together());
+        let watch = self.watch;
+        let phase = &watch.begin_steps("measuring", "step", pieces.len() as u64 + 3);
+        self.control(phase)?;
+        phase.window(None);
+        let whole = self.up_to(&plan::at_measured_types(tensors), n_windows, phase)?;
+        phase.window(None);
+        for piece in &pieces {
+            match piece {
+                Piece::Unit(unit) => self.unit(unit, &whole, n_units, phase)?,
+                Piece::Fixed(mixture, n) => _ = self.up_to(mixture, *n, phase)?,
+                Piece::Check(tensor, kind) => {
+                    self.errors(tensor)?;
+                    let mixture = Mixture::from([(tensor.name.clone(), *kind)]);
+                    self.until_enough(&mixture, &whole, n_units, phase)?;
+                }
+            }
+            phase.window(None);
+        }
+        self.control(phase)?;
+        phase.window(None);
+        Ok(())
+    }
+
+    /// Windows for which all tensors are exchanged, or none.
+    fn windows_together(&self) -> usize {
+        plan::windows_together(self.rows.windows().len(), self.n_together())
+    }
+
+    /// Windows of a decode call.
+    fn n_together(&self) -> usize {
+        self.options.n_seq.max(1) as usize
+    }
+
+    /// Measures a tensor, or a group and where it matters each of its tensors.
+    fn unit(
+        &mut self,
+        unit: &Unit<'_>,
+        whole: &Cell,
+        n_units: usize,
+        phase: &Phase<'_>,
+    ) -> Result<()> {
+        for tensor in &unit.tensors {
+            self.errors(tensor)?;
+        }
+        let cell = self.until_enough(&unit.mixture(), whole, n_units, phase)?;
+        if unit.tensors.len() > 1 && plan::is_split(&cell, whole, n_units) {
+            for tensor in &unit.tensors {
+                let single = Unit::single(tensor).mixture();
+                self.until_enough(&single, whole, n_units, phase)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
+    fn errors(&mut self, tensor: &Tensor) -> Result<()> {
+        self.watch.check()?;
+        let mut kinds = tensor.types.clone();
+        kinds.extend(Some(tensor.measured_type).filter(|kind| !tensor.types.contains(kind)));
+        if self.store.map().errors.contains_key(&tensor.name) {
+            return Ok(());
+        }
+        let (model, imatrix) = (self.model, self.imatrix);
+        let errors = model.weight_errors(&tensor.name, &kinds, imatrix, ROWS_FOR_ERRORS)?;
+        let errors: BTreeMap<GgmlType, f64> = kinds.into_iter().zip(errors).collect();
+        self.store.push_errors(&tensor.name, &errors)
+    }
+
+    /// Measures a cell until its share of the whole is known well enough.
+    fn until_enough(
+        &mut self,
+        mixture: &Mixture,
+        whole: &Cell,
+        n_units: usize,
+        phase: &Phase<'_>,
+    ) -> Result<Cell> {
+        let is_enough = |cell: &Cell| plan::is_enough(cell, whole, n_units);
+        self.rounds(mixture, self.rows.windows().len(), is_enough, phase)
+    }
+
+    /// Measures a cell over the first `n` windows.
+    fn up_to(&mut self, mixture: &Mixture, n: usize, phase: &Phase<'_>) -> Result<Cell> {
+        self.rounds(mixture, n, |_| false, phase)
+    }
+
+    /// Measures a cell, round by round, over at most the first `n` windows. What is in the map already
+    /// is not measured again.
+    fn rounds(
+        &mut self,
+        mixture: &Mixture,
+        n: usize,
+        is_enough: impl Fn(&Cell) -> bool,
+        phase: &Phase<'_>,
+    ) -> Result<Cell> {
+        let mut cell = Cell {
+            exchanged: mixture.clone(),
+            ..Cell::default()
+        };
+        for round in plan::rounds(n, self.n_together()) {
+            let known = self.store.cell(mixture);
+            let known = known.filter(|known| known.klds.len() >= round.end);
+            let (klds, n_tokens) = match known {
+                Some(known) => {
+                    let klds = known.klds.get(round.clone()).unwrap_or_default();
+                    let n_tokens = known.n_tokens.get(round.clone()).unwrap_or_default();
+                    (klds.to_vec(), n_tokens.to_vec())
+                }
+                None => {
+                    let measured = self.measure(mixture, round, phase)?;
+                    self.store.push_cell(&measured)?;
+                    (measured.klds, measured.n_tokens)
+                }
+            };
+            cell.klds.extend(klds);
+            cell.n_tokens.extend(n_tokens);
+            if is_enough(&cell) {
+                break;
+            }
+        }
+        Ok(cell)
+    }
+
+    /// Checks that the original has its own rows, with nothing exchanged: at first over more windows, and
+    /// later that all of it is restored.
+    fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
+        let nothing = Mixture::new();
+        let control = match self.store.cell(&nothing) {
+            None => {
+                let control = self.measure(&nothing, 0..self.windows_together(), phase)?;
+                self.check_control(&control)?;
+                self.store.push_cell(&control)?;
+                return Ok(());
+            }
+            Some(_) => {
+                let first = plan::rounds(self.rows.windows().len(), self.n_together()).next();
+                self.measure(&nothing, first.unwrap_or_default(), phase)?
+            }
+        };
+        self.check_control(&control)
+    }
+
+    fn check_control(&self, control: &Cell) -> Result<()> {
+        let settings = self.settings;
+        let n: u32 = control.n_tokens.iter().sum();
+        let mean = control.klds.iter().sum::<f64>() / f64::from(n.max(1));
+        let is_zero = control.klds.iter().all(|kld| *kld == 0.0);
+        match &settings.read_path {
+            _ if is_zero => Ok(()),
+            None => bail!(
+                "{}: its results move from call to call: against its own rows it has a mean KLD of {mean:.2e}, not 0: use other devices (-dev none), or one context (--contexts 1)",
+                settings.model.display()
+            ),
+            Some(path) if mean >= OTHER_MODEL => bail!(
+                "{}: does not hold the rows of {}, which has a mean KLD of {mean:.2e} against it: give the reference that this model wrote, or -t TEXT",
+                path.display(),
+                settings.model.display()
+            ),
+            Some(path) => {
+                self.watch.warn(Warning::NotOwnRows {
+                    path: path.display().to_string(),
+                    mean_kld: mean,
+                });
+                Ok(())
+            }
+        }
+    }
+
     /// Measures a mixture over some windows.
     ///
     /// # Errors
     /// Why tensors cannot be exchanged or windows not be decoded, or that the observer asks to stop.
-    pub fn measure(
+    fn measure(
         &self,
         exchanged: &Mixture,
         windows: Range<usize>,

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use kl_formats::{Cell, GgmlType, Mixture};
 
-use super::original::Tensor;
+use super::original::{Original, Tensor};
+use crate::commands::settings::SensitivitySettings;
 use crate::pipeline::shuffled;
 use crate::recipe::role_and_layer;
 use crate::stats::Confidence;
@@ -102,6 +103,43 @@ pub fn units(tensors: &[Tensor]) -> Vec<Unit<'_>> {
     groups.collect()
 }
 
+/// A piece of the work. Pieces are dealt out to the parts of a run.
+pub enum Piece<'t> {
+    /// A tensor or a group at its measured types.
+    Unit(Unit<'t>),
+    /// All tensors at one type, or a role at a type of many bits, over this number of windows.
+    Fixed(Mixture, usize),
+    /// A tensor at another type than it is measured at.
+    Check(&'t Tensor, GgmlType),
+}
+
+/// The pieces of this run's part, of a map over `n_windows`, in the order in which they are measured.
+pub fn pieces<'t>(
+    original: &'t Original,
+    settings: &SensitivitySettings,
+    n_windows: usize,
+    n_together: usize,
+) -> Vec<Piece<'t>> {
+    let (tensors, types) = (&original.tensors, &original.types);
+    let units = units(tensors).into_iter().map(Piece::Unit);
+    let together = types_together(types, original.measured_type).into_iter();
+    let together = together.map(|kind| {
+        let typed = |of: &Tensor| (of.name.clone(), of.nearest(kind));
+        let mixture = tensors.iter().map(typed).collect();
+        Piece::Fixed(mixture, windows_together(n_windows, n_together))
+    });
+    let roles = roles(tensors, types, original.measured_type).into_iter();
+    let n = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
+    let roles = roles.map(|mixture| Piece::Fixed(mixture, n.min(n_windows)));
+    let checks = checks(tensors, types, settings.seed).into_iter();
+    let checks = checks.map(|(tensor, kind)| Piece::Check(tensor, kind));
+    let pieces = units.chain(together).chain(roles).chain(checks).collect();
+    match settings.part {
+        Some(part) => part.keep(pieces),
+        None => pieces,
+    }
+}
+
 /// The windows of each round, of `n_windows`: as many again as before. A call decodes `n_together` of
 /// them, so that each round consists of whole calls.
 pub fn rounds(n_windows: usize, n_together: usize) -> impl Iterator<Item = Range<usize>> {
@@ -159,12 +197,12 @@ fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
 
 /// The types at which all tensors are exchanged together, to see how well they add up: from many bits
 /// to few.
-pub fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
+fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
     types_of_bits(&BITS_TOGETHER, types, measured)
 }
 
 /// Each role as a whole, at types of many bits.
-pub fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
+fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
     let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
     kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
     let mut mixtures: Vec<((String, GgmlType), Mixture)> = Vec::new();
@@ -179,12 +217,6 @@ pub fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<
         }
     }
     mixtures.into_iter().map(|(_, mixture)| mixture).collect()
-}
-
-/// The windows for which a role is exchanged.
-pub fn windows_of_roles(n_windows: usize, n_together: usize) -> usize {
-    let most = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
-    most.min(n_windows)
 }
 
 /// The types that are nearest to these bits, each once, without the measured one.
@@ -207,11 +239,7 @@ fn types_of_bits(bits: &[f64], types: &[GgmlType], measured: GgmlType) -> Vec<Gg
 
 /// Cells that are predicted, to be measured too: tensors at other types than they are measured at, at
 /// random, and of each type about as many.
-pub fn checks<'t>(
-    tensors: &'t [Tensor],
-    types: &[GgmlType],
-    seed: u64,
-) -> Vec<(&'t Tensor, GgmlType)> {
+fn checks<'t>(tensors: &'t [Tensor], types: &[GgmlType], seed: u64) -> Vec<(&'t Tensor, GgmlType)> {
     let mut chosen: Vec<(&Tensor, GgmlType)> = Vec::new();
     let mut order = shuffled(tensors.len(), seed);
     let kinds = shuffled(types.len(), seed.wrapping_add(1)).into_iter();

@@ -40,13 +40,13 @@ impl Output {
     /// A file that cannot be created, exists, is damaged, or is no map.
     pub fn create(settings: &SensitivitySettings) -> Result<Self> {
         let path = settings.output.clone();
-        let is_resumed = settings.existing == Existing::Resume;
+        let is_resumed = settings.existing() == Existing::Resume;
         let whole = match is_resumed && path.is_file() && !partial_path(&path).exists() {
             true => whole_or_continued(&path)?,
             false => None,
         };
-        let may_replace = settings.existing == Existing::Replace || whole.is_some();
-        let file = PartialFile::create(&path, may_replace, settings.existing)?;
+        let may_replace = settings.existing() == Existing::Replace || whole.is_some();
+        let file = PartialFile::create(&path, may_replace, settings.existing())?;
         let mut cut_off = None;
         if file.is_resumed() {
             cut_off = match SensitivityMap::read_cut_off(file.path()) {
@@ -196,14 +196,13 @@ impl Store {
     }
 
     /// Puts the lines in the order that all maps of these cells have, and gives the file its name.
-    /// Returns its bytes, and the map.
-    pub fn finish(mut self) -> Result<(u64, SensitivityMap)> {
+    pub fn finish(mut self) -> Result<SensitivityMap> {
         let (mut bytes, measured) = (Vec::new(), self.map());
         let header = measured.header.clone();
         let map = write_in_order(header, &[measured], &mut bytes, self.file.path())?;
         self.file.replace(&bytes)?;
         self.file.commit()?;
-        Ok((bytes.len() as u64, map))
+        Ok(map)
     }
 
     /// Keeps what was measured, and returns the end of an error message about it; removes a file

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_formats::{
@@ -19,9 +20,9 @@ use crate::commands::observer::Watch;
 use crate::commands::reference::{
     Entries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };
-use crate::commands::settings::{SensitivitySettings, SensitivitySource, Vocabulary};
+use crate::commands::settings::{SensitivitySettings, Vocabulary};
 use crate::engine::{ContextOptions, Engine, Model, memory};
-use crate::input::{RawInput, Selection};
+use crate::input::{PreparedInput, RawInput, Selection, Source};
 use crate::pipeline::{FileRows, KeptRows, Sources, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
@@ -33,8 +34,14 @@ const FEWEST_WINDOWS: usize = 2;
 
 /// The text or the reference, before the model is loaded.
 pub enum Opened<'s> {
-    Text(RawInput<'s>),
+    Text(&'s Source, RawInput<'s>),
     File(Box<Reference>),
+}
+
+/// All windows of a text or a reference, of which a map is measured on some.
+enum Candidates<'s> {
+    Text(&'s Source, Box<PreparedInput>),
+    File(Box<Reference>, Vec<WindowSpec>),
 }
 
 /// The windows of a map.
@@ -55,24 +62,26 @@ impl<'s> Opened<'s> {
     ///
     /// # Errors
     /// A text that cannot be read, or a reference whose rows are not exact.
-    pub fn new(settings: &'s SensitivitySettings, watch: &Watch<'_>) -> Result<Self> {
-        match &settings.source {
-            SensitivitySource::Text(source) => Ok(Self::Text(input::read(source, watch)?)),
-            SensitivitySource::Reference(path) => {
-                refuse_folder(path)?;
-                let reference = Reference::open(path)?;
-                check_exact(reference.about())?;
-                Ok(Self::File(Box::new(reference)))
-            }
+    pub fn new(
+        settings: &SensitivitySettings,
+        text: Option<&'s Source>,
+        watch: &Watch<'_>,
+    ) -> Result<Self> {
+        if let Some(text) = text {
+            return Ok(Self::Text(text, input::read(text, watch)?));
         }
+        let path = settings.source_path();
+        refuse_folder(path)?;
+        let reference = Reference::open(path)?;
+        check_exact(reference.about())?;
+        Ok(Self::File(Box::new(reference)))
     }
 
     /// The tokens of a window, as far as they are known before the model is loaded.
-    pub fn n_ctx(&self, settings: &SensitivitySettings) -> Option<u32> {
-        match (self, &settings.source) {
-            (Self::File(reference), _) => Some(reference.about().n_ctx),
-            (_, SensitivitySource::Text(source)) => source.n_ctx(),
-            _ => None,
+    pub fn n_ctx(&self) -> Option<u32> {
+        match self {
+            Self::File(reference) => Some(reference.about().n_ctx),
+            Self::Text(source, _) => source.n_ctx(),
         }
     }
 
@@ -89,38 +98,9 @@ impl<'s> Opened<'s> {
         begun: Option<(&BackendIdentity, usize)>,
         watch: &Watch<'_>,
     ) -> Result<Windows> {
-        let run = &settings.run;
-        let (all, mut about, reference, prepared) = match self {
-            Self::Text(raw) => {
-                let prepared =
-                    input::prepare(raw, model, run, false, &Selection::default(), None, watch)?;
-                (prepared.plan.windows.clone(), None, None, Some(prepared))
-            }
-            Self::File(reference) => {
-                let about = reference.about().clone();
-                let facts = model.facts();
-                let entries = Entries::of(facts);
-                check_vocabulary(&about, &entries, Vocabulary::Same, watch)?;
-                check_models(about.model.as_ref(), &facts.identity, watch);
-                let windows = read_windows(&reference, watch)?;
-                (windows, Some(about), Some(*reference), None)
-            }
-        };
-        let is_stream = reference.as_ref().is_some_and(|of| of.windows().is_none());
-        let mut order = match is_stream {
-            true => (0..all.len()).collect(),
-            false => shuffled(all.len(), settings.seed),
-        };
-        let mut n_rows = 0;
-        order.retain(|&i| {
-            let is_wanted = n_rows < settings.max_tokens;
-            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
-            is_wanted
-        });
-        let of_order = |order: &[usize]| -> Vec<WindowSpec> {
-            order.iter().filter_map(|&i| all.get(i).cloned()).collect()
-        };
-        let mut windows = of_order(&order);
+        let candidates = self.candidates(settings, model, watch)?;
+        let mut order = candidates.order(settings);
+        let mut windows = candidates.of(&order);
         let fit = match begun {
             Some((_, n_windows)) => n_windows,
             None => windows_that_fit(&windows, model.facts().n_vocab, watch)?,
@@ -130,44 +110,123 @@ impl<'s> Opened<'s> {
         if windows.len() < FEWEST_WINDOWS {
             bail!(
                 "{}: a map needs at least two windows: give a longer text, a shorter --n-ctx, or a larger --n-tokens",
-                settings.source
+                settings.source_path().display()
             );
         }
+        let run = &settings.run;
+        let there = candidates.about();
         let longest = longest_window(&windows);
-        if let Some(about) = &about {
+        if let Some(about) = there {
             check_windows(longest, model, shorter_reference(about), watch)?;
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
-        let there = about.as_ref().and_then(|about| about.backend.as_ref());
-        let precedent = Precedent::of(there).or_begun(begun.map(|(backend, _)| backend));
+        let precedent = Precedent::of(there.and_then(|about| about.backend.as_ref()))
+            .or_begun(begun.map(|(backend, _)| backend));
         let options = context_options(run, longest, decoding, precedent);
         let backend = backend_identity(engine, model, &options)?;
-        if let (Some(prepared), SensitivitySource::Text(source)) = (&prepared, &settings.source) {
-            let path = &settings.model;
-            let described =
-                input::describe(Kind::Model, path, model, source, prepared, backend.clone());
-            about = Some(described);
-        }
-        let Some(mut about) = about else {
-            bail!("{}: gives no windows", settings.source);
-        };
-        let summary = reference.as_ref().map(ReferenceSummary::of).transpose()?;
+        let is_stream = candidates.is_stream();
+        let (mut about, reference) = candidates.described(&settings.model, model, &backend);
         about.writer = Some(writer());
         about.model = Some(model.facts().identity.clone());
         about.model_path = Some(model.facts().path.display().to_string());
         about.backend = Some(backend);
         about.seed = (!is_stream).then_some(settings.seed);
-        let n_rows = kl_formats::n_rows(&windows);
-        let n_windows = u32::try_from(windows.len())?;
+        let (n_windows, n_rows) = (u32::try_from(windows.len())?, kl_formats::n_rows(&windows));
         about.shard = settings.part.map(|part| part.shard(n_windows, n_rows));
         Ok(Windows {
             windows,
             about,
             options,
+            summary: reference.as_ref().map(ReferenceSummary::of).transpose()?,
             file: reference.map(|reference| (reference, order)),
-            summary,
         })
+    }
+
+    /// The windows that the text has for this model, or those of the reference, which must be of it.
+    fn candidates(
+        self,
+        settings: &SensitivitySettings,
+        model: &impl Model,
+        watch: &Watch<'_>,
+    ) -> Result<Candidates<'s>> {
+        match self {
+            Self::Text(source, raw) => {
+                let (run, all) = (&settings.run, Selection::default());
+                let prepared = input::prepare(raw, model, run, false, &all, None, watch)?;
+                Ok(Candidates::Text(source, Box::new(prepared)))
+            }
+            Self::File(reference) => {
+                let (about, facts) = (reference.about(), model.facts());
+                let entries = Entries::of(facts);
+                check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
+                check_models(about.model.as_ref(), &facts.identity, watch);
+                let windows = read_windows(&reference, watch)?;
+                Ok(Candidates::File(reference, windows))
+            }
+        }
+    }
+}
+
+impl Candidates<'_> {
+    fn windows(&self) -> &[WindowSpec] {
+        match self {
+            Self::Text(_, prepared) => &prepared.plan.windows,
+            Self::File(_, windows) => windows,
+        }
+    }
+
+    fn about(&self) -> Option<&About> {
+        match self {
+            Self::Text(..) => None,
+            Self::File(reference, _) => Some(reference.about()),
+        }
+    }
+
+    /// Returns true if windows can be read only in the order of the file.
+    fn is_stream(&self) -> bool {
+        matches!(self, Self::File(reference, _) if reference.windows().is_none())
+    }
+
+    /// The indices of the windows that have the tokens that are wanted of each tensor, in the order in which
+    /// they are measured.
+    fn order(&self, settings: &SensitivitySettings) -> Vec<usize> {
+        let all = self.windows();
+        let mut order = if self.is_stream() {
+            (0..all.len()).collect()
+        } else {
+            shuffled(all.len(), settings.seed)
+        };
+        let mut n_rows = 0;
+        order.retain(|&i| {
+            let is_wanted = n_rows < settings.max_tokens;
+            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
+            is_wanted
+        });
+        order
+    }
+
+    /// The windows of these indices.
+    fn of(&self, order: &[usize]) -> Vec<WindowSpec> {
+        let all = self.windows();
+        order.iter().filter_map(|&i| all.get(i).cloned()).collect()
+    }
+
+    /// What is recorded of the text, or of the reference, and the reference.
+    fn described(
+        self,
+        path: &Path,
+        model: &impl Model,
+        backend: &BackendIdentity,
+    ) -> (About, Option<Reference>) {
+        match self {
+            Self::Text(source, prepared) => {
+                let (kind, backend) = (Kind::Model, backend.clone());
+                let about = input::describe(kind, path, model, source, &prepared, backend);
+                (about, None)
+            }
+            Self::File(reference, _) => (reference.about().clone(), Some(*reference)),
+        }
     }
 }
 
@@ -261,11 +320,11 @@ fn check_exact(about: &About) -> Result<()> {
         );
     }
     let is_exact = about.values == Values::Logits && ["f32", "hidden"].contains(&about.encoding);
-    match is_exact {
-        true => Ok(()),
-        false => bail!(
+    if !is_exact {
+        bail!(
             "{path}: holds rounded rows ({}), which hide what a single tensor costs: write it with --encoding f32 or hidden, or give -t TEXT in place of -r",
             about.encoding
-        ),
+        );
     }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use super::*;
 /// Evaluates `q4` against `ref`, with the sidecar `s.kls`, and returns why it was refused.
 fn evaluated(folder: &Folder, change: impl Fn(&mut EvaluateSettings)) -> Result<(), String> {
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
+    settings.results.sidecar = Some(folder.path("s.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     change(&mut settings);
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();

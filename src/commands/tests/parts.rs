@@ -12,7 +12,7 @@ impl Folder {
     fn evaluate_part(&self, model: &str, name: &str, part: Option<Part>) {
         let mut settings = self.evaluate_settings(&[model]);
         settings.results.part = part;
-        settings.results.sidecar = Sidecar::At(self.path(name));
+        settings.results.sidecar = Some(self.path(name));
         settings.results.existing = Existing::asked(false, Some(false));
         evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     }
@@ -141,7 +141,9 @@ fn an_interrupted_merge_leaves_nothing() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            existing: Existing::asked(false, None),
+            resume: false,
+            force: false,
+            quiet: true,
         };
         let stopped = merge(&settings, &Recorder::stopping_after(2));
         assert!(stopped.unwrap_err().to_string().contains("interrupted"));
@@ -163,7 +165,9 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            existing: Existing::Resume,
+            resume: true,
+            force: false,
+            quiet: true,
         };
         let partial = folder.path("joined.partial");
         // Another run left this, or another merge.

@@ -66,7 +66,7 @@ impl Both {
             path: self.folder.path(reference),
             n_ctx: None,
         };
-        settings.results.sidecar = Sidecar::At(self.folder.path("q4.kls"));
+        settings.results.sidecar = Some(self.folder.path("q4.kls"));
         settings.results.existing = Existing::Replace;
         change(&mut settings);
         evaluate(&settings, &self.engine, &()).unwrap()
@@ -82,10 +82,12 @@ impl Both {
         ConvertSettings {
             input: self.folder.path(input),
             output: self.folder.path(output),
-            target,
+            format: target.kind(),
+            encoding: (target.kind() == Kind::Kl).then(|| target.encoding()),
             bos: None,
+            force: true,
+            quiet: true,
             threads: 1,
-            existing: Existing::Replace,
         }
     }
 }
@@ -102,7 +104,7 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
         path: folder.path("hidden"),
         n_ctx: None,
     };
-    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    settings.results.sidecar = Some(folder.path("part.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();
     settings.results.existing = Existing::Resume;
@@ -129,7 +131,7 @@ fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
     let both = Both::new();
     let report = both.evaluate("hidden", |settings| {
         settings.models.push(both.folder.path("copy"));
-        settings.results.sidecar = Sidecar::None;
+        settings.results.sidecar = None;
     });
     let json = serde_json::to_value(&report.reference).unwrap();
     assert_eq!(json["encoding"], "hidden");
@@ -200,7 +202,9 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     let settings = MergeSettings {
         output: folder.path("joined"),
         parts,
-        existing: Existing::asked(false, None),
+        resume: false,
+        force: false,
+        quiet: true,
     };
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));

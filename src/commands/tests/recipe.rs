@@ -1,7 +1,7 @@
 //! Recipes on the fake engine: chosen, measured beside their files, written, and refused.
 
 use super::*;
-use crate::commands::settings::{OriginalSettings, RecipeGoal, RecipeSettings, SensitivitySource};
+use crate::commands::settings::RecipeSettings;
 use crate::commands::{quantize, recipe};
 use crate::recipe::Goal;
 use crate::report::recipe::RecipeReport;
@@ -17,37 +17,24 @@ impl Folder {
     }
 
     fn recipe_settings(&self, goal: Goal) -> RecipeSettings {
-        RecipeSettings {
-            map: self.path("map"),
-            goal: RecipeGoal::Reach(goal),
-            types: Vec::new(),
-            imatrix: None,
-            confidence: Confidence::default(),
-            output: None,
-            json: None,
-            html: None,
-            report: None,
-            existing: Existing::asked(false, None),
-            original: None,
-        }
+        let (flag, value) = match goal {
+            Goal::Size(bytes) => ("--size", bytes.to_string()),
+            Goal::Bpw(bits) => ("--bpw", bits.to_string()),
+            Goal::Kld(nats) => ("--kld", nats.to_string()),
+        };
+        let map = self.path("map").display().to_string();
+        let run = ["-b", "16", "--threads", "1"];
+        let goal = [&map, flag, &value, "-c", "32", "--cluster", "window"];
+        let mut settings: RecipeSettings = parsed(&[&goal[..], &run].concat());
+        settings.run.model.is_exchangeable = true;
+        settings
     }
 
-    /// What is measured on a text, whose windows are those of the map.
-    fn original(&self, text: &str) -> Box<OriginalSettings> {
-        let SensitivitySource::Text(Source::Texts(mut source)) = self.map_settings("none").source
-        else {
-            panic!("a text");
-        };
-        source.texts[0].path = self.path(text);
-        let mut run = run();
-        run.model.is_exchangeable = true;
-        Box::new(OriginalSettings {
-            path: self.path("f16"),
-            text: Some(Source::Texts(source)),
-            clusters: ClusterRule::Window,
-            run,
-            quantized: None,
-        })
+    /// The same, measured on a text whose windows are those of the map.
+    fn measured_settings(&self, goal: Goal, text: &str) -> RecipeSettings {
+        let mut settings = self.recipe_settings(goal);
+        (settings.model, settings.text_path) = (Some(self.path("f16")), Some(self.path(text)));
+        settings
     }
 
     fn recipe(&self, settings: &RecipeSettings) -> RecipeReport {
@@ -58,10 +45,9 @@ impl Folder {
 #[test]
 fn a_recipe_in_memory_is_its_file() {
     let folder = Folder::with_map();
-    let mut settings = folder.recipe_settings(Goal::Bpw(4.5));
+    let mut settings = folder.measured_settings(Goal::Bpw(4.5), "other");
     settings.output = Some(folder.path("types"));
-    settings.original = Some(folder.original("other"));
-    settings.original.as_mut().unwrap().quantized = Some(folder.path("mine"));
+    settings.quantize = Some(folder.path("mine"));
     let report = folder.recipe(&settings);
     assert!(report.bpw <= 4.5 && report.bpw > 4.3, "{}", report.bpw);
     assert_eq!((report.tensors.len(), report.gap), (8, 0.0));
@@ -75,8 +61,8 @@ fn a_recipe_in_memory_is_its_file() {
     quantize(&settings, &report, &FakeEngine::default(), &()).unwrap();
     assert_eq!(folder.bytes("mine").len() as u64, report.size_bytes);
     // A file of that size is the recipe's own.
-    settings.existing = Existing::Replace;
-    settings.goal = RecipeGoal::Like(folder.path("mine"));
+    settings.force = true;
+    (settings.bpw, settings.like) = (None, Some(folder.path("mine")));
     let again = folder.recipe(&settings);
     let like = again.check.unwrap().like.unwrap();
     assert_eq!(like.size_bytes, report.size_bytes);
@@ -89,9 +75,8 @@ fn a_recipe_in_memory_is_its_file() {
 #[test]
 fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     let folder = Folder::with_map();
-    let mut settings = folder.recipe_settings(Goal::Bpw(3.5));
+    let mut settings = folder.measured_settings(Goal::Bpw(3.5), "other");
     settings.confidence = Confidence::new(0.001).unwrap();
-    settings.original = Some(folder.original("other"));
     let recorder = Recorder::default();
     let report = recipe(&settings, &FakeEngine::default(), &recorder).unwrap();
     let heard = recorder.heard();
@@ -121,9 +106,7 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
 fn a_measurement_that_misses_the_goal_is_a_warning() {
     let folder = Folder::with_map();
     for (most, is_missed) in [(0.1, false), (0.000297, true)] {
-        let mut settings = folder.recipe_settings(Goal::Kld(most));
-        settings.original = Some(folder.original("other"));
-        let report = folder.recipe(&settings);
+        let report = folder.recipe(&folder.measured_settings(Goal::Kld(most), "other"));
         let lo = report.kld.measured.unwrap().lo.unwrap();
         assert_eq!(lo > most, is_missed, "{lo}");
         let kinds: Vec<&str> = report.warnings.iter().map(|of| of.kind()).collect();

@@ -13,10 +13,12 @@ impl Folder {
             reference: self.path("ref"),
             others: vec![self.path(other)],
             max_rows: None,
+            force: false,
+            quiet: true,
             vocabulary: Vocabulary::Same,
             threads: 1,
             results: ResultSettings {
-                sidecar: Sidecar::At(self.path(sidecar)),
+                sidecar: Some(self.path(sidecar)),
                 ..results()
             },
         }
@@ -24,7 +26,7 @@ impl Folder {
 
     /// The sidecar of one evaluation.
     fn sidecar(&self, settings: &mut EvaluateSettings, name: &str) -> SidecarReader {
-        settings.results.sidecar = Sidecar::At(self.path(name));
+        settings.results.sidecar = Some(self.path(name));
         let report = evaluate(settings, &FakeEngine::default(), &()).unwrap();
         assert!(report.failed.is_empty());
         SidecarReader::open(&self.path(name)).unwrap()

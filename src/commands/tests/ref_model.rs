@@ -197,7 +197,7 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
     let engine = FakeEngine::default();
     folder.write("ref");
     let evaluate_into = |mut settings: EvaluateSettings, name: &str| {
-        settings.results.sidecar = Sidecar::At(folder.path(name));
+        settings.results.sidecar = Some(folder.path(name));
         evaluate(&settings, &engine, &()).unwrap();
         let sidecar = SidecarReader::open(&folder.path(name)).unwrap();
         sidecar.header().reference.clone()
@@ -224,10 +224,10 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let mut settings = folder.ref_model_settings(&["q4"]);
     settings.results.existing = Existing::asked(false, Some(false));
-    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    settings.results.sidecar = Some(folder.path("whole.kls"));
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
 
-    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    settings.results.sidecar = Some(folder.path("part.kls"));
     let failing = FakeEngine {
         fails_at: Some(2),
         ..FakeEngine::default()
@@ -245,7 +245,7 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
 
     // Over another text, nothing is continued.
-    settings.results.sidecar = Sidecar::At(folder.path("other.kls"));
+    settings.results.sidecar = Some(folder.path("other.kls"));
     settings.results.existing = Existing::asked(false, Some(false));
     evaluate(&settings, &failing, &()).unwrap();
     fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
@@ -270,7 +270,7 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     let evaluated = |models: &[&str], change: &dyn Fn(&mut EvaluateSettings)| {
         let mut settings = folder.ref_model_settings(models);
         reference_of(&mut settings).input = folder.prompts(Some(5));
-        settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
+        settings.results.sidecar = Some(folder.path("s.kls"));
         settings.results.existing = Existing::asked(false, Some(false));
         change(&mut settings);
         let (engine, observer) = (FakeEngine::default(), Recorder::default());

@@ -3,7 +3,7 @@
 use kl_formats::{Cell, GgmlType, SensitivityMap};
 
 use super::*;
-use crate::commands::settings::{SensitivitySettings, SensitivitySource};
+use crate::commands::settings::SensitivitySettings;
 use crate::commands::{Mapped, sensitivity};
 
 fn kind(name: &str) -> GgmlType {
@@ -16,27 +16,24 @@ fn total(cell: &Cell) -> f64 {
 
 impl Folder {
     pub(super) fn map_settings(&self, name: &str) -> SensitivitySettings {
-        let mut text = self.write_settings(name).input;
-        if let Source::Texts(text) = &mut text {
-            (text.windowing.n_ctx, text.windowing.score) = (32, ScoreFrom::Text);
-        }
-        let mut run = run();
-        run.model.is_exchangeable = true;
-        SensitivitySettings {
-            model: self.path("f16"),
-            source: SensitivitySource::Text(text),
-            output: self.path(name),
-            max_tokens: 500,
-            types: Vec::new(),
-            measured_type: None,
-            imatrix: None,
-            tensors: None,
-            seed: 1,
-            part: None,
-            existing: Existing::asked(false, Some(false)),
-            confidence: Confidence::default(),
-            run,
-        }
+        let path = |name: &str| self.path(name).display().to_string();
+        let (model, text, map) = (path("f16"), path("text"), path(name));
+        let files = ["-m", &model, "-t", &text, "-w", &map];
+        let flags = [
+            "-c",
+            "32",
+            "-n",
+            "500",
+            "--seed",
+            "1",
+            "-b",
+            "16",
+            "--threads",
+            "1",
+        ];
+        let mut settings: SensitivitySettings = parsed(&[&files[..], &flags].concat());
+        settings.run.model.is_exchangeable = true;
+        settings
     }
 
     pub(super) fn map(&self, settings: &SensitivitySettings) -> Mapped {
@@ -58,7 +55,7 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
     let folder = Folder::new();
     let mapped = folder.map(&folder.map_settings("map"));
     let map = folder.read("map");
-    assert!(!map.is_cut_off && !mapped.was_whole);
+    assert!(!map.is_cut_off && !mapped.file.was_whole);
     assert_eq!(map.header.windows.len(), 17);
     assert_eq!(map.header.seed, Some(1));
     let n_windows = |cell: &Cell| cell.klds.len();
@@ -133,7 +130,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
         .filter(|&n| whole[n - 1] == b'\n')
         .collect();
     let mut settings = short("map");
-    settings.existing = Existing::Resume;
+    (settings.resume, settings.force) = (true, false);
     settings.run.threads = 2;
     let partial = folder.path("map.partial");
     // After each line, within one, and within the header.
@@ -152,7 +149,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     let cells = &whole[lines[0]..lines[lines.len() - 2]];
     let bytes = folder.bytes("map");
     let has_cells = bytes.windows(cells.len()).any(|of| of == cells);
-    assert!(again.was_whole && has_cells);
+    assert!(again.file.was_whole && has_cells);
 
     settings.max_tokens = 60;
     let refused = folder.refused(&settings);
@@ -164,7 +161,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 
     // A copy of what was being written, and a damaged map.
     fs::write(folder.path("map"), &whole[..lines[7]]).unwrap();
-    assert!(!folder.map(&settings).was_whole);
+    assert!(!folder.map(&settings).file.was_whole);
     assert!(folder.bytes("map") == whole && !folder.path("map.partial").exists());
     let mut damaged = whole.clone();
     damaged[lines[7] + 3] ^= 1;
@@ -176,7 +173,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 
     settings.seed = 2;
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
-    settings.existing = Existing::asked(false, Some(false));
+    (settings.resume, settings.force) = (false, false);
     assert!(folder.refused(&settings).contains("exists already"));
 }
 
@@ -185,7 +182,7 @@ fn an_interrupted_map_keeps_its_cells() {
     let folder = Folder::new();
     folder.map(&folder.map_settings("whole"));
     let mut settings = folder.map_settings("map");
-    settings.existing = Existing::Resume;
+    (settings.resume, settings.force) = (true, false);
     for stop_after in [1, 3, 7] {
         let recorder = Recorder::stopping_after(stop_after);
         let stopped = sensitivity(&settings, &FakeEngine::default(), &recorder);
@@ -204,21 +201,21 @@ fn an_exact_reference_gives_the_rows() {
     let folder = Folder::new();
     folder.write("ref");
     let mut settings = folder.map_settings("map");
-    settings.source = SensitivitySource::Reference(folder.path("ref"));
+    (settings.text_path, settings.read_path) = (None, Some(folder.path("ref")));
     folder.map(&settings);
     let map = folder.read("map");
     assert!(map.header.reference.is_some());
     assert_eq!(map.header.n_ctx, 64);
     assert!(map.cells[0].klds.iter().all(|kld| *kld == 0.0));
 
-    settings.existing = Existing::Replace;
+    (settings.resume, settings.force) = (false, true);
     settings.model = folder.path("q4");
     let refused = folder.refused(&settings);
     assert!(refused.contains("does not hold the rows of"), "{refused}");
     let mut rounded = folder.write_settings("rounded");
     rounded.target = target(Kind::Kl, Some(Encoding::U16));
     write(&rounded, &FakeEngine::default(), &()).unwrap();
-    settings.source = SensitivitySource::Reference(folder.path("rounded"));
+    (settings.text_path, settings.read_path) = (None, Some(folder.path("rounded")));
     let refused = folder.refused(&settings);
     assert!(refused.contains("--encoding f32 or hidden"), "{refused}");
 }

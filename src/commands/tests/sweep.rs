@@ -20,7 +20,7 @@ fn swept(folder: &Folder, models: &[&str]) -> EvaluateSettings {
         cell("q8_0", "q4_0"),
     ];
     // The names of sidecars begin with the folder, as that of the reference.
-    settings.results.sidecar = Sidecar::None;
+    settings.results.sidecar = None;
     settings
 }
 
@@ -163,7 +163,8 @@ fn an_interrupted_sweep_is_resumed_at_its_cell() {
         // The labels make the paths, so this is the folder that the sidecars go to.
         let q4 = folder.path("q4");
         settings.results.labels = [(q4.clone(), q4.display().to_string())].into();
-        settings.results.sidecar = Sidecar::Against(folder.path("ref"));
+        settings.results.no_sidecar = false;
+        settings.results.reference = folder.path("ref");
         settings.results.existing = existing;
         evaluate(&settings, &FakeEngine::default(), observer).unwrap()
     };
@@ -213,7 +214,7 @@ fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
     let error = error_of(&swept(&folder, &["q4"]));
     assert!(error.contains("has no KV cache to sweep"), "{error}");
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::None;
+    settings.results.sidecar = None;
     settings.run.n_parallel = Some(2);
     let error = error_of(&settings);
     assert!(
@@ -226,7 +227,7 @@ fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
     assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
     // Batches other than those of the sidecar that the evaluation would replace.
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
+    settings.results.sidecar = Some(folder.path("s.kls"));
     settings.results.existing = Existing::Resume;
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     settings.run.n_batch = Some(8);

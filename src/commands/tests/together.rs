@@ -30,7 +30,7 @@ fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
         let mut settings = folder.evaluate_settings(&["q4"]);
         together(&mut settings.run, n);
         settings.run.max_rows = max_rows;
-        settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+        settings.results.sidecar = Some(folder.path("q4.kls"));
         settings.results.existing = Existing::Replace;
         let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
         assert!(report.failed.is_empty());
@@ -108,7 +108,7 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
         ..FakeEngine::default()
     };
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+    settings.results.sidecar = Some(folder.path("q4.kls"));
     together(&mut settings.run, 2);
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let whole = folder.bytes("q4.kls");

@@ -171,7 +171,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
     fs::rename(folder.path("states"), folder.path("ref")).unwrap();
     let mut settings = folder.evaluate_settings(&["copy"]);
     settings.run.n_batch = None;
-    settings.results.sidecar = Sidecar::At(folder.path("kls"));
+    settings.results.sidecar = Some(folder.path("kls"));
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let sidecar = SidecarReader::open(&folder.path("kls")).unwrap();
     let set_up = sidecar.header().backend.as_ref().unwrap();

@@ -75,7 +75,7 @@ impl<'b> LlamaCppModel<'b> {
 
         let mut options = params.resolved(options, n_layers, gpus.len());
         if !matches!(header.architecture_number("expert_count"), Some(1..)) {
-            options.n_cpu_moe = 0;
+            (options.cpu_moe, options.n_cpu_moe) = (false, 0);
         }
         // The flag concerns only weights in the CPU's memory.
         if options.offloads_all(n_layers) {

@@ -66,8 +66,9 @@ impl ModelParams {
             (Some(true) | None, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
             (Some(false), true) => sys::LLAMA_LOAD_MODE_MLOCK,
         };
-        let TensorSplit(proportions) = &options.tensor_split;
-        let mut tensor_split = proportions.clone();
+        let split = options.tensor_split.as_ref();
+        let proportions = split.map_or(&[][..], |TensorSplit(proportions)| proportions);
+        let mut tensor_split = proportions.to_vec();
         tensor_split.resize(max_devices.max(gpus.len()), 0.0);
         let overrides = options.all_overrides();
         // Patterns come from the command line, where no text holds a NUL.
@@ -123,11 +124,11 @@ impl ModelParams {
             options.main_gpu = None;
         }
         options.n_gpu_layers = GpuLayers::Count(if n_gpus == 0 { 0 } else { n.min(n_layers) });
-        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.0.is_empty() {
+        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.is_none() {
             let mut split = self.tensor_split.clone();
             split.truncate(n_gpus);
             if split.iter().any(|&n| n > 0.0) {
-                options.tensor_split = TensorSplit(split);
+                options.tensor_split = Some(TensorSplit(split));
             }
         }
         if given.n_gpu_layers == GpuLayers::Auto && given.all_overrides().is_empty() {
@@ -175,7 +176,10 @@ fn check(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<(), EngineError>
             "--main-gpu {main_gpu}: counted from 0, the devices are {known}"
         ));
     }
-    let n = options.tensor_split.0.len();
+    let n = options
+        .tensor_split
+        .as_ref()
+        .map_or(0, |split| split.0.len());
     if n > gpus.len() {
         return refused(format!(
             "--tensor-split: {n} proportions, but the devices are {known}: give one for each"

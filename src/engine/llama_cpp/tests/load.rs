@@ -37,7 +37,7 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
         ..ModelOptions::default()
     };
     let without_experts = ModelOptions {
-        n_cpu_moe: u32::MAX,
+        cpu_moe: true,
         no_kv_offload: true,
         no_op_offload: true,
         ..ModelOptions::default()

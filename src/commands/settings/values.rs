@@ -8,7 +8,7 @@ use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Typ
 use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
-use crate::commands::settings::Vocabulary;
+use super::Vocabulary;
 use crate::stats::{ClusterRule, share};
 
 /// Parses the way in which kl's own kind of file stores rows.
@@ -136,9 +136,10 @@ fn is_repository(path: &Path) -> bool {
 }
 
 /// Parses the number of scored tokens to stop after, or -1 for all.
-pub fn n_tokens(text: &str) -> Result<i64, &'static str> {
-    match text.parse() {
-        Ok(n) if n == -1 || n >= 1 => Ok(n),
+pub fn max_rows(text: &str) -> Result<Option<u64>, &'static str> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(n) if n >= 1 => Ok(u64::try_from(n).ok()),
         _ => Err("expected at least 1, or -1 for all"),
     }
 }
@@ -255,24 +256,6 @@ pub fn regex(text: &str) -> Result<Regex, String> {
             last.trim_start_matches("error: ")
         )
     })
-}
-
-/// Parses the address of a server.
-pub fn server(text: &str) -> Result<String, &'static str> {
-    let address = text.rsplit_once(':');
-    let address = address.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    match address {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
-    }
-}
-
-/// Parses the name of a device.
-pub fn device(text: &str) -> Result<String, &'static str> {
-    match text.is_empty() {
-        true => Err("expected names of devices, as --list-devices shows them"),
-        false => Ok(text.to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Measures a recipe in memory: the original's rows are kept, its tensors are exchanged, and the same
+//! A trials for mixtures in memory: the original's rows are kept, its tensors are exchanged, and the same
 //! windows are decoded again.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use kl_formats::{MapHeader, Mixture, WindowSpec, n_rows};
 
-use super::is_of_map;
+use super::inputs::is_of_map;
 use super::klds::Klds;
 use crate::commands::context::{
     Decoding, Precedent, Split, check_models, check_parallel, context_options, context_sources,
@@ -15,7 +15,7 @@ use crate::commands::context::{
 use crate::commands::devices::{connect_devices, load};
 use crate::commands::input;
 use crate::commands::observer::{Event, Watch};
-use crate::commands::settings::{OriginalSettings, RunSettings};
+use crate::commands::settings::{RecipeSettings, RunSettings};
 use crate::engine::{ContextOptions, Engine, Imatrix, Model, Room, memory};
 use crate::input::{Selection, Source};
 use crate::pipeline::{self, DEFAULT_SEED, KeptRows, ReferenceRows, Step, shuffled};
@@ -41,7 +41,7 @@ pub struct Trials<'b, M> {
     /// The windows that judge a recipe come first; the others are kept back for a second round.
     n_judging: usize,
     options: ContextOptions,
-    run: &'b RunSettings,
+    settings: &'b RecipeSettings,
     imatrix: Option<&'b Imatrix>,
     watch: &'b Watch<'b>,
 }
@@ -53,13 +53,14 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
     /// What is wrong with the text or the model, or rows that do not fit in memory.
     pub fn new<'e, E: Engine<Model<'e> = M>>(
         engine: &'e E,
-        original: &'b OriginalSettings,
-        source: &'b Source,
+        settings: &'b RecipeSettings,
+        path: &Path,
+        source: &Source,
         header: &MapHeader,
         imatrix: Option<&'b Imatrix>,
         watch: &'b Watch<'b>,
     ) -> Result<Self> {
-        let OriginalSettings { path, run, .. } = original;
+        let run = &settings.run;
         let raw = input::read(source, watch)?;
         check_parallel(run, engine, path)?;
         connect_devices(engine, run, watch)?;
@@ -75,20 +76,17 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         }
         let decoding = Decoding::of(&model, prepared.plan.most_rows());
         let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
-        let (judging, kept_back) = split(prepared.plan.windows, run.max_rows);
+        let (judging, kept_back) = split(prepared.plan.windows, settings.max_rows);
         let n_judging = judging.len();
+        let text = format!(
+            "{source}: {} and {} judge the recipe, {} kept back for a second round",
+            count_of(n_rows(&judging), "token"),
+            count_of(n_judging as u64, "window"),
+            count(kept_back.len() as u64),
+        );
         let windows = [judging, kept_back].concat();
         check_memory(&windows, model.facts().n_vocab, source)?;
         Split::announce(&options, decoding, Some(windows.len()), watch);
-        let text = format!(
-            "{source}: {} and {} judge the recipe, {} kept back for a second round",
-            count_of(
-                n_rows(windows.get(..n_judging).unwrap_or_default()),
-                "token"
-            ),
-            count_of(n_judging as u64, "window"),
-            count((windows.len() - n_judging) as u64),
-        );
         watch.event(&Event::Plan("text", &text));
         model.exchange(&Mixture::new(), None)?;
         let phase = watch.begin("original", None, Some(n_rows(&windows)));
@@ -103,7 +101,7 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
             rows,
             n_judging,
             options,
-            run,
+            settings,
             imatrix,
             watch,
         })
@@ -135,9 +133,13 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
     pub fn try_out(&self, mixture: &Mixture) -> Result<Klds> {
         self.model.exchange(mixture, self.imatrix)?;
         let rows = ReferenceRows::kept(&self.rows, self.n_judging..self.rows.windows().len());
-        klds(&self.model, self.run, &self.options, &rows, |_| {
-            self.watch.check()
-        })
+        klds(
+            &self.model,
+            &self.settings.run,
+            &self.options,
+            &rows,
+            |_| self.watch.check(),
+        )
     }
 
     /// The mean KLD of the original, with all tensors back, from its first rows.
@@ -161,7 +163,7 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         let rows = ReferenceRows::kept(&self.rows, from..to);
         progressing(
             &self.model,
-            self.run,
+            &self.settings.run,
             &self.options,
             &rows,
             label,
@@ -182,11 +184,12 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
             model,
             rows,
             options,
-            run,
+            settings,
             watch,
             n_judging,
             ..
         } = self;
+        let run = &settings.run;
         let original = model.facts().clone();
         drop(model);
         let room = || Room {
@@ -285,15 +288,15 @@ fn check_memory(windows: &[WindowSpec], n_vocab: u32, source: &Source) -> Result
         .iter()
         .map(|of| KeptRows::bytes_of(of, n_vocab))
         .sum();
-    match memory::available() {
-        Some(free) if needed > free / MEMORY_SHARE => bail!(
+    if let Some(free) = memory::available().filter(|free| needed > free / MEMORY_SHARE) {
+        bail!(
             "-t {source}: the original's rows take {} of memory, and {} is free for them: use fewer with -n {}",
             bytes(needed),
             bytes(free / MEMORY_SHARE),
             free / MEMORY_SHARE / (4 * u64::from(n_vocab.max(1)))
-        ),
-        _ => Ok(()),
+        );
     }
+    Ok(())
 }
 
 #[cfg(test)]
