@@ -61,7 +61,9 @@ fn a_recipe_beats_the_mixture_of_its_size_on_another_text() {
         assert_eq!(in_memory, value);
         assert_eq!(number(&again["check"]["like"]["kld"]["value"]), value);
         let evaluated = session.result(&format!("-m {like}.gguf -r b.gz --no-sidecar"));
-        assert_eq!(number(&evaluated["kld"]["mean"]["value"]), value);
+        // Over more tokens of the same text.
+        let off = number(&evaluated["kld"]["mean"]["value"]) / value;
+        assert!((0.9..1.1).contains(&off), "{like}: {off}");
     }
 }
 
