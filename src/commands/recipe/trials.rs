@@ -1,4 +1,4 @@
-//! A trials for mixtures in memory: the original's rows are kept, its tensors are exchanged, and the same
+//! Trials of mixtures in memory: the original's rows are kept, its tensors are exchanged, and the same
 //! windows are decoded again.
 
 use std::path::Path;
