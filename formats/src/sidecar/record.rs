@@ -1,6 +1,7 @@
 //! One scored token, and the values that it can have. Any other is damage, even if the checksum matches.
 
-use bytemuck::{Pod, Zeroable};
+use bincode::Options;
+use bytemuck::AnyBitPattern;
 use serde::{Deserialize, Serialize};
 
 use super::{SidecarHeader, crc_of};
@@ -28,7 +29,7 @@ pub(super) fn record_bytes(version: u32) -> usize {
 /// The measures at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 ///
 /// In memory the fields are as in a record of the file.
-#[derive(Pod, Zeroable, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
+#[derive(AnyBitPattern, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct TokenRecord {
     /// The window's index in the order of the text, from 0.
@@ -111,11 +112,14 @@ impl TokenRecord {
         (self.token != u32::MAX).then_some(self.token)
     }
 
-    /// The bytes of the file's `i`-th record.
-    pub(super) fn to_bytes(self, i: u64, header_crc: u32) -> Vec<u8> {
-        let fields = bytemuck::bytes_of(&self);
-        let crc = crc_of(header_crc, &[&i.to_le_bytes(), fields]);
-        [fields, &crc.to_le_bytes()].concat()
+    /// The bytes of the file's `i`-th record; `None` if bincode fails, which it cannot in memory.
+    pub(super) fn to_bytes(self, i: u64, header_crc: u32) -> Option<[u8; RECORD_BYTES]> {
+        let mut bytes = [0; RECORD_BYTES];
+        let (fields, crc) = bytes.split_at_mut(FIELD_BYTES);
+        let options = bincode::DefaultOptions::new().with_fixint_encoding();
+        options.serialize_into(&mut *fields, &self).ok()?;
+        crc.copy_from_slice(&crc_of(header_crc, &[&i.to_le_bytes(), fields]).to_le_bytes());
+        Some(bytes)
     }
 
     /// The `i`-th record of a file, of as many bytes as one of its version has ([`record_bytes`]);
@@ -126,6 +130,7 @@ impl TokenRecord {
         if !checksum_matches(computed, u32::from_le_bytes(*crc)) {
             return None;
         }
+        // Reports read millions: this takes a small part of bincode's time.
         if fields.len() == FIELD_BYTES {
             return Some(bytemuck::pod_read_unaligned(fields));
         }

@@ -88,7 +88,10 @@ impl<W: Write> SidecarWriter<W> {
             let fault = format!("a record of span {} of {}", record.span, self.n_spans);
             return Err(self.name.unwritable(fault));
         }
-        self.put(&record.to_bytes(self.n_records, self.header_crc))?;
+        let bytes = record
+            .to_bytes(self.n_records, self.header_crc)
+            .ok_or_else(|| self.name.unwritable("a record of another size"))?;
+        self.put(&bytes)?;
         self.n_records += 1;
         Ok(())
     }

@@ -26,7 +26,7 @@ fn a_group_or_a_span_without_a_name_is_refused() {
         assert!(writer.push(&nameless).is_err());
         let json = serde_json::to_string(&header(1)).unwrap();
         let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
-        bytes.extend(nameless.to_bytes(0, crc));
+        bytes.extend(nameless.to_bytes(0, crc).unwrap());
         bytes.extend(end(1, crc));
         let error = read(Scratch::new().file(&bytes)).unwrap_err();
         assert!(error.to_string().contains(what), "{error}");

@@ -8,7 +8,7 @@ fn what_follows_4_gib_of_records_is_read_where_it_is() {
     let json = serde_json::to_string(&header(n_records)).unwrap();
     let (mut start, crc) = with_lines(MAGIC_LINE, &json);
     let records = start.len() as u64;
-    start.extend(record(0).to_bytes(0, crc));
+    start.extend(record(0).to_bytes(0, crc).unwrap());
     let end = end(n_records, crc);
     let records_end = records + n_records * RECORD_BYTES as u64;
     assert!(records_end > 1 << 32);

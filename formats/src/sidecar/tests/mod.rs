@@ -161,7 +161,7 @@ fn a_record_of_version_1_lacks_what_came_later() {
     let (mut bytes, crc) = with_lines(MAGIC_LINE, &json.unwrap());
     let mut records = [record(0), record(1)];
     for (i, record) in (0..2_u64).zip(&records) {
-        let fields = record.to_bytes(i, crc);
+        let fields = record.to_bytes(i, crc).unwrap();
         let fields = &fields[..100];
         bytes.extend(fields);
         bytes.extend(crc_of(crc, &[&i.to_le_bytes(), fields]).to_le_bytes());
@@ -254,7 +254,7 @@ fn the_trailer_counts_the_records() {
         let error = read(scratch.file(&changed)).unwrap_err();
         check_message(&error, &scratch.path);
     }
-    let more = record(3).to_bytes(3, crc);
+    let more = record(3).to_bytes(3, crc).unwrap();
     let changed = [&bytes[..after], &more, &end(4, crc)].concat();
     assert!(matches!(
         read(scratch.file(&changed)).unwrap_err().fault,

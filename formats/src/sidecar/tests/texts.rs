@@ -6,7 +6,7 @@ use super::*;
 fn with_texts(section: &[u8], stated_bytes: u64) -> Vec<u8> {
     let json = serde_json::to_string(&header(1)).unwrap();
     let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
-    bytes.extend(record(0).to_bytes(0, crc));
+    bytes.extend(record(0).to_bytes(0, crc).unwrap());
     bytes.extend(section);
     let mut trailer = Trailer::new(1, section, crc);
     trailer.texts_bytes = stated_bytes;
