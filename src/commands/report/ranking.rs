@@ -1,6 +1,11 @@
 //! The place of each evaluation among the others: its rank, its label, its distance from the best, and the
 //! Pareto front. From it every model of a comparison is made, complete.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a place is an index into the ranking that gave it"
+)]
+
 use super::row::Row;
 use crate::report::ModelResult;
 use crate::report::comparison::{ComparedModel, ComparedPair, Noise, PairKind, RatioToBest, Sizes};
