@@ -72,7 +72,7 @@ impl Ratio {
     /// and where both models' KLDs are all 0.
     ///
     /// The error is that of the ratio's logarithm, left without each cluster in turn (see
-    /// [`standard_error`]), and the interval is Student's.
+    /// `standard_error`), and the interval is Student's.
     pub fn of(sums: &BTreeMap<Cluster, PairSums>, confidence: Confidence) -> Option<Self> {
         let total = PairSums::total(sums);
         let PairSums { a, b, .. } = total;
