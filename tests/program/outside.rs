@@ -261,9 +261,9 @@ fn only_a_report_that_a_full_disk_loses_is_an_error() {
 fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
     let session = Session::new();
     session.reference("");
-    // The name is free when the run begins, and taken when it ends.
+    // The name is free when the run is under way, and taken when it ends.
     let child = session.spawn("-m @q8 -r ref.gz --sidecar s.kls");
-    while !session.exists("s.kls.partial") && !session.exists("s.kls") {
+    while session.length("s.kls.partial") == 0 && !session.exists("s.kls") {
         std::thread::yield_now();
     }
     let taken = fs::File::create_new(session.path("s.kls"));

@@ -46,7 +46,7 @@ fn each_cell_is_the_evaluation_of_its_types() {
     assert_eq!(run.stdout, session.ok("report . -q").stdout);
     let markdown = session.ok("report . --markdown -q").stdout;
     assert!(
-        markdown.contains("KV caches of `tiny-q4_K_M`"),
+        markdown.contains(r"KV caches of tiny-q4\_K\_M"),
         "{markdown}"
     );
     let json = session.read_json("s.json");
