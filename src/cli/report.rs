@@ -62,7 +62,7 @@ pub fn show_report(args: &ReportArgs, terminal: &Terminal<'_>) -> Result<ExitCod
     };
     match &mut reported {
         Reported::Pair(pair) => {
-            pair.conditions = judge_pair(&args.fail_if, pair, args.allow_excluded);
+            pair.conditions = judge_pair(&args.fail_if, pair, &pair.paired, args.allow_excluded);
             show(&pair.a.sidecar, &pair.conditions);
         }
         Reported::Comparison(comparison) => {

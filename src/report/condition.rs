@@ -6,11 +6,10 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::comparison::InDepth;
 use super::named_numbers::{known_names, known_names_of_pair, named_numbers};
 use super::number::left_out;
 use super::result::ModelResult;
-use crate::stats::MIN_WINDOWS_TO_PLAN;
+use crate::stats::{MIN_WINDOWS_TO_PLAN, PairedComparison};
 
 /// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
 #[derive(Clone, Debug)]
@@ -186,11 +185,17 @@ where
         .collect()
 }
 
-/// Checks `conditions` against the numbers of a comparison of two models, as [`judge`] does against
-/// those of one. One on the ratio, whose interval needs many windows, fails where they are fewer.
-pub fn judge_pair(conditions: &[Condition], pair: &InDepth, allow_excluded: bool) -> Vec<Verdict> {
+/// Checks `conditions` against the numbers of `pair`, which compares two models' tokens in `paired`, as
+/// [`judge`] does against those of one. One on the ratio, whose interval needs many windows, fails where
+/// they are fewer.
+pub fn judge_pair(
+    conditions: &[Condition],
+    pair: &impl Serialize,
+    paired: &PairedComparison,
+    allow_excluded: bool,
+) -> Vec<Verdict> {
     let numbers = named_numbers(pair);
-    let (n_windows, n_left_out) = (pair.paired.n_windows, pair.paired.n_left_out);
+    let (n_windows, n_left_out) = (paired.n_windows, paired.n_left_out);
     let judge_one = |condition: &Condition| {
         let value = numbers.get(&condition.name).copied().flatten();
         let has_few_windows = condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN;

@@ -189,6 +189,22 @@ impl Sheet {
     }
 }
 
+/// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
+pub fn list(mut names: Vec<String>) -> String {
+    /// The number of models that a sentence names before it counts the others.
+    const NAMED: usize = 4;
+    if names.len() > NAMED {
+        let n_others = names.len() - (NAMED - 1);
+        names.truncate(NAMED - 1);
+        names.push(format!("{n_others} others"));
+    }
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,7 +58,7 @@ mod libraries {
 
     use crate::engine::DeviceKind;
     use crate::engine::llama_cpp::device::GgmlDevice;
-    use crate::engine::llama_cpp::messages::last_log_errors;
+    use crate::engine::llama_cpp::log::last_log_errors;
 
     /// The folder of the libraries if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";

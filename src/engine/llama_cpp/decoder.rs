@@ -8,7 +8,7 @@ use kl_formats::{Calls, WindowSpec};
 use super::LlamaCppModel;
 use super::context::{Batch, Context};
 use super::hidden_states::Tap;
-use super::messages::last_log_errors;
+use super::log::last_log_errors;
 use crate::engine::{Appended, Call, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 

@@ -12,7 +12,7 @@ use super::LlamaCppModel;
 use super::context::{Batch, Watch};
 use super::device::{BufferType, GgmlDevice};
 use super::head::HeadPlacement;
-use super::messages::last_log_errors;
+use super::log::last_log_errors;
 use super::node::{ModelTensor, Node};
 use crate::engine::gguf::Tensor;
 use crate::engine::{ContextOptions, EngineError, Model as _};

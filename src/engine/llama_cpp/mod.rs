@@ -10,9 +10,10 @@
 //! `quantize` writes quantized files. `exchange` exchanges weights in memory for bytes that
 //! `quantized_rows` makes of the original's.
 //!
-//! `backends` starts what computes, `device` describes it, and `messages` receives what llama.cpp and ggml
-//! have to say.
+//! `backends` starts what computes, `device` describes it, `log` receives what llama.cpp and ggml have to say,
+//! and `abort` their last words.
 
+mod abort;
 mod backends;
 mod context;
 mod decoder;
@@ -22,7 +23,7 @@ mod ggml;
 mod head;
 mod hidden_states;
 mod load;
-mod messages;
+mod log;
 mod model;
 mod node;
 mod params;
@@ -32,9 +33,10 @@ mod sampler;
 #[cfg(test)]
 mod tests;
 
+pub use abort::on_abort;
 pub use backends::{on_wait, servers};
 pub use decoder::LlamaCppDecoder;
-pub use messages::{follow_log, mlock_has_failed, on_abort};
+pub use log::{follow_log, mlock_has_failed};
 pub use model::LlamaCppModel;
 pub use sampler::Sampler;
 

@@ -14,7 +14,7 @@ use super::device::GgmlDevice;
 use super::exchange::{Exchanged, Weight};
 use super::head::HeadProduct;
 use super::hidden_states::{FoundHead, Tap};
-use super::messages::last_log_errors;
+use super::log::last_log_errors;
 use super::{LlamaCpp, LlamaCppDecoder};
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice, names};
-use super::messages::last_log_errors;
+use super::log::last_log_errors;
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, FlashAttention, GpuLayers, ModelOptions, Room,
     SplitMode, TensorOverride, TensorSplit,

@@ -3,6 +3,7 @@
 use super::tables::mark;
 use super::{ComparedModel, Comparison};
 use crate::report::identical_output::same_to;
+use crate::report::layout::list;
 use crate::report::number::{
     bytes, count, count_of, ends, percent_1, printable, ratio, short_kld, short_percent,
 };
@@ -11,9 +12,6 @@ use crate::stats::ClusterKind;
 /// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
 /// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
 const MUCH_MORE: f64 = 1.5;
-
-/// The number of models that a sentence names before it counts the others.
-const NAMED: usize = 4;
 
 impl Comparison {
     /// Says which models cannot be ranked, which of the others is nearest to the original, which cannot
@@ -376,20 +374,6 @@ fn same_answers(
 /// The most times as far as the best that a model may be.
 fn upper(model: &ComparedModel) -> Option<f64> {
     model.ratio_to_best?.ratio.upper
-}
-
-/// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
-pub(super) fn list(mut names: Vec<String>) -> String {
-    if names.len() > NAMED {
-        let n_others = names.len() - (NAMED - 1);
-        names.truncate(NAMED - 1);
-        names.push(format!("{n_others} others"));
-    }
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-        None => String::new(),
-    }
 }
 
 /// Says why a model leaves out tokens: `1 of its 4,184 rows is not finite`.

@@ -1,10 +1,9 @@
 //! The tables of a comparison. Each function takes one that makes a name of a model's label: text shortens
 //! labels until lines fit.
 
-use super::sentence::list;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::identical_output::{left_out, title as identical_title};
-use crate::report::layout::{View, WIDTH};
+use crate::report::layout::{View, WIDTH, list};
 use crate::report::names::Names;
 use crate::report::number::{
     SizeUnit, UNDEFINED, bytes, count, count_of, ends, fixed, or_undefined, p_value, percent_1,

@@ -1,9 +1,8 @@
 //! A comparison as text.
 
-use super::sentence::list;
 use super::tables::clusters;
 use super::{ComparedModel, Comparison};
-use crate::report::layout::{View, hanging, wrapped};
+use crate::report::layout::{View, hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{count, count_of, printable, short_percent};
 use crate::report::result::{ModelReport, WorstToken};
