@@ -243,7 +243,7 @@ pub fn improved(
         let moved = neighbours.iter().filter(|(of, _)| of.tensor == tensor.name);
         for (neighbour, moved) in moved {
             let cost = tensor.costs.iter().find(|cost| cost.kind == neighbour.kind);
-            // A smaller type is no better: that would be chance.
+            // Where a smaller type measures better, that is chance: it counts as equal.
             let change = |cost: &Cost| match cost.bytes < own.bytes {
                 true => f64::max(moved - kld, 0.0),
                 false => moved - kld,
