@@ -390,3 +390,14 @@ fn a_smaller_cache_is_a_reason_to_be_farther() {
         assert_eq!(fronts, [("near", true), ("far", is_on_front)], "{bytes:?}");
     }
 }
+
+/// Of two equal models neither dominates the other.
+#[test]
+fn equal_models_of_one_size_are_both_on_the_front() {
+    let a = made_up("a", 1000, 0.01, 0.1);
+    let equal = (header("b", 1000), a.1.clone());
+    let larger = (header("c", 1001), a.1.clone());
+    let of = reported(&[a, equal, larger]);
+    let on_front = ["a", "b", "c"].map(|label| model(&of, label).pareto);
+    assert_eq!(on_front, [true, true, false]);
+}
