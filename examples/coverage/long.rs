@@ -151,14 +151,14 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
     for window in 0..n_windows {
         klds.extend(text.window(&mut random));
         for position in 1..POSITIONS {
-            Run::add(&mut runs, window, 0, position);
+            Run::add(&mut runs, window, 0, position, 0);
             positions.push(position);
         }
     }
     let windows = Windows::of(&runs, &klds);
     let clusters = Clusters::of(&windows, ClusterRule::Auto);
     let by_window = Clusters::of(&windows, ClusterRule::Window).of_tokens(&runs);
-    let of_depths = clusters.of_tokens_by_depth(&runs);
+    let of_depths = clusters.of_tokens_by_depth(&windows, &runs);
     let mean = |clusters: &[Cluster], klds: &[f64]| {
         let mean = ClusteredMean::of_positive(clusters, klds, Confidence::default())?;
         let (lo, hi) = mean.clustered.ends()?;

@@ -139,7 +139,9 @@ fn set(of: &str, text: &Text, own_sd: f64, n_windows: u32, n_models: usize, repl
             let mut sums = BTreeMap::<Cluster, (f64, f64)>::new();
             let mut rest = klds.iter();
             for run in &runs {
-                let (n, sum) = sums.entry(clusters.of_window(run.window)).or_default();
+                let (n, sum) = sums
+                    .entry(clusters.of_window(run.piece.window))
+                    .or_default();
                 *n += run.n as f64;
                 *sum += rest.by_ref().take(run.n).sum::<f64>();
             }

@@ -1,6 +1,6 @@
 //! Two models on the tokens of a span: their ratio, and how many times the ratio elsewhere it is.
 
-use kl::stats::{ClusterRule, Clusters, Confidence, Ratio, Run, SpanRatio, TokenSpans, Windows};
+use kl::stats::{ClusterRule, Clusters, Confidence, Ratio, Run, SpanRatio, Windows};
 use rayon::prelude::*;
 
 use crate::text::Random;
@@ -47,8 +47,7 @@ pub fn table(replications: u64) {
 /// times the ratio elsewhere it is.
 fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
     let mut random = Random(seed);
-    let (mut runs, mut spans) = (Vec::new(), TokenSpans::default());
-    let (mut a, mut b) = (Vec::new(), Vec::new());
+    let (mut runs, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
     for window in 0..n_windows {
         let of_window = [(); 2].map(|()| random.difficulty(WINDOW_SD));
         let in_span = if window % 10 < with_span {
@@ -57,8 +56,8 @@ fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
             0
         };
         for position in 0..in_span + TOKENS[1] {
-            Run::add(&mut runs, window, 0, position);
-            spans.push(u32::from(position < in_span));
+            let span = u32::from(position < in_span);
+            Run::add(&mut runs, window, 0, position, span);
             a.push(of_window[0] * random.difficulty(TOKEN_SD));
             b.push(of_window[1] * random.difficulty(TOKEN_SD));
         }
@@ -66,7 +65,7 @@ fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
     let clusters = Clusters::of(&Windows::of(&runs, &a), ClusterRule::Auto);
     let names = ["others", "span"].map(str::to_owned);
     let confidence = Confidence::default();
-    let of_each = SpanRatio::of_each((&runs, &spans), &names, &a, &b, &clusters, confidence);
+    let of_each = SpanRatio::of_each(&runs, &names, &a, &b, &clusters, confidence);
     let holds = |ratio: Option<Ratio>| {
         let ends = ratio.and_then(|ratio| Some(ratio.lo?..=ratio.hi?));
         ends.is_some_and(|ends| ends.contains(&1.0))

@@ -21,7 +21,7 @@ impl Klds {
     /// Adds the tokens of a window.
     pub fn add(&mut self, records: &[TokenRecord]) {
         for record in records {
-            Run::add(&mut self.runs, record.window, 0, record.position);
+            Run::add(&mut self.runs, record.window, 0, record.position, 0);
             let (is_counted, is_finite) = (is_counted(record), record.kld.is_finite());
             self.n_excluded += u64::from(!is_counted);
             self.n_infinite += u64::from(is_counted && !is_finite);

@@ -218,8 +218,8 @@ impl Comparer {
             let (first, second) = (ranking.row(a), ranking.row(b));
             let klds = (&first.klds, &second.klds);
             let spans = if kind == PairKind::Best {
-                let (tokens, names) = ((&*first.runs, &first.spans), &first.header().spans);
-                SpanRatio::of_each(tokens, names, klds.0, klds.1, clusters, confidence)
+                let (runs, names) = (&first.runs, &first.header().spans);
+                SpanRatio::of_each(runs, names, klds.0, klds.1, clusters, confidence)
             } else {
                 Vec::new()
             };

@@ -9,7 +9,7 @@ use crate::commands::parts::StoredEvaluation;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
     Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
-    Summary, TokenSpans, Tokens, Until, Windows,
+    Summary, Tokens, Until, Windows,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -32,10 +32,8 @@ pub struct Row {
     /// The tokens that diverge most.
     pub top: Vec<WorstToken>,
     pub tokens: TokenSet,
-    /// The windows of its tokens.
+    /// The windows and the spans of its tokens.
     pub runs: Vec<Run>,
-    /// The spans of its tokens.
-    pub spans: TokenSpans,
     /// The sums of its windows.
     pub windows: Windows,
     /// The KLD of each token, as [`Columns::into_klds`].
@@ -121,7 +119,6 @@ impl Row {
             top: worst_of(worst, &texts),
             tokens,
             runs: columns.runs.clone(),
-            spans: columns.spans.clone(),
             windows: counted.windows,
             klds: columns.into_klds(),
             stored,

@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::clustered::ClusteredMean;
 use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Powers, Sum};
 use super::spread::Spread;
+use super::windows::Cluster;
 
 /// The longest draft.
 const MAX_DRAFTED: usize = 16;
@@ -173,7 +173,7 @@ fn stretches(columns: &Columns) -> Vec<Range<usize>> {
     let mut start = 0;
     for window in columns
         .counted
-        .chunk_by(|one, next| one.window == next.window)
+        .chunk_by(|one, next| one.piece.window == next.piece.window)
     {
         let n: usize = window.iter().map(|run| run.n).sum();
         let tokens = start..start + n;

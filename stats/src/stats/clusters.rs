@@ -5,9 +5,7 @@ use std::iter::repeat_n;
 
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{Cluster, n_effective};
-use super::columns::Run;
-use super::windows::{Parts, Windows};
+use super::windows::{Cluster, Parts, Piece, Run, Windows};
 
 /// From this many windows on, intervals hold the true value about as often as they promise, if the
 /// windows are independent: see docs/INTERVALS.md.
@@ -113,11 +111,20 @@ impl Clustering {
     /// The fewest windows from which the intervals hold the true value about as often as they
     /// promise.
     pub fn min_windows(&self) -> u64 {
-        match self.kind {
-            ClusterKind::Window | ClusterKind::Part => MIN_WINDOWS,
-            ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
+        if self.kind == ClusterKind::Block {
+            MIN_WINDOWS_IN_BLOCKS
+        } else {
+            MIN_WINDOWS
         }
     }
+}
+
+/// The number of clusters of equal length that clusters of these lengths are worth, `(Σn)² / Σn²`
+/// (Kish 1965, "Survey Sampling", 11.2C). 0 without tokens.
+pub(super) fn n_effective(lengths: impl IntoIterator<Item = f64>) -> f64 {
+    let add = |(sum, squares): (f64, f64), n: f64| (sum + n, squares + n * n);
+    let (sum, squares) = lengths.into_iter().fold((0.0, 0.0), add);
+    if sum == 0.0 { 0.0 } else { sum * sum / squares }
 }
 
 /// The cluster of each window, by the number of the window.
@@ -140,20 +147,16 @@ impl Clusters {
     /// same windows, the mean of theirs.
     pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
         let n_windows = windows.count();
-        let n_parts = Parts::of(windows).map(|parts| parts.n as usize);
-        let is_like_its_neighbours = || {
-            let n = n_parts.unwrap_or(n_windows) as f64;
-            let errors = autocorrelation.map(|r| r * n.sqrt());
-            errors.is_some_and(|errors| errors >= AUTOCORRELATED)
-        };
-        let kind = match (rule, n_parts) {
+        let parts = Parts::of(windows);
+        let n = parts.as_ref().map_or(n_windows, |of| of.count());
+        let errors = autocorrelation.map(|r| r * (n as f64).sqrt());
+        let are_alike = errors.is_some_and(|errors| errors >= AUTOCORRELATED);
+        let kind = match (rule, &parts) {
             (ClusterRule::Window, _) => ClusterKind::Window,
             (ClusterRule::Block, _) => ClusterKind::Block,
-            (ClusterRule::Auto, Some(_)) if n_windows > 1 && is_like_its_neighbours() => {
-                ClusterKind::Window
-            }
+            (ClusterRule::Auto, Some(_)) if n_windows > 1 && are_alike => ClusterKind::Window,
             (ClusterRule::Auto, Some(_)) => ClusterKind::Part,
-            (ClusterRule::Auto, None) if leaves_a_choice(n_windows) && is_like_its_neighbours() => {
+            (ClusterRule::Auto, None) if leaves_a_choice(n_windows) && are_alike => {
                 ClusterKind::Block
             }
             (ClusterRule::Auto, None) => ClusterKind::Window,
@@ -183,35 +186,29 @@ impl Clusters {
         kind: ClusterKind,
         autocorrelation: Option<f64>,
     ) -> Self {
-        let parts = match kind {
-            ClusterKind::Part => Parts::of(windows),
-            ClusterKind::Window | ClusterKind::Block => None,
-        };
         let (mut of_windows, mut number, mut longest) = (BTreeMap::new(), 0, 0);
-        let groups = windows.groups();
-        let n_groups = groups.len();
-        for (stratum, of_group) in groups {
+        let numbers = windows.numbers();
+        for of_group in numbers.chunk_by(|(one, _), (next, _)| one == next) {
             let n = of_group.len();
-            let n_blocks = match kind {
-                ClusterKind::Window | ClusterKind::Part => n,
-                ClusterKind::Block if n_groups == 1 => n_blocks(n),
+            let n_blocks = if kind != ClusterKind::Block {
+                n
+            } else if n == numbers.len() {
+                n_blocks(n)
+            } else {
                 // As many as its share of the windows.
-                ClusterKind::Block => {
-                    let share =
-                        n_blocks(windows.count()) as f64 * n as f64 / windows.count() as f64;
-                    (share.round() as usize).clamp(n.min(2), n)
-                }
+                let all = numbers.len();
+                let share = n_blocks(all) as f64 * n as f64 / all as f64;
+                (share.round() as usize).clamp(n.min(2), n)
             };
-            for (i, window) in of_group.into_iter().enumerate() {
-                let cluster = Cluster {
-                    stratum,
-                    number: number + (i * n_blocks / n) as u32,
-                };
-                of_windows.insert(window, cluster);
+            for (i, &(stratum, window)) in of_group.iter().enumerate() {
+                let number = number + (i * n_blocks / n) as u32;
+                of_windows.insert(window, Cluster { stratum, number });
             }
             number += n_blocks as u32;
             longest = longest.max(n.div_ceil(n_blocks.max(1)));
         }
+        let parts = (kind == ClusterKind::Part).then(|| Parts::of(windows));
+        let parts = parts.flatten();
         let mut clusters = Self {
             clustering: Clustering {
                 rule,
@@ -220,7 +217,7 @@ impl Clusters {
                     (None, 0 | 1) => ClusterKind::Window,
                     (None, _) => kind,
                 },
-                n: parts.as_ref().map_or(number, |parts| parts.n).into(),
+                n: parts.as_ref().map_or(number.into(), |of| of.count() as u64),
                 n_effective: 0.0,
                 windows_per_block: longest as u64,
                 positions_per_part: parts.as_ref().map(|parts| parts.longest),
@@ -230,17 +227,17 @@ impl Clusters {
             parts,
         };
         let mut lengths = BTreeMap::<Cluster, f64>::new();
-        for (window, piece, sums) in windows.sums_of_pieces() {
-            *lengths.entry(clusters.of_piece(window, piece)).or_default() += sums.n;
+        for (piece, sums) in windows.sums_of_pieces() {
+            *lengths.entry(clusters.of_piece(piece)).or_default() += sums.n;
         }
         clusters.clustering.n_effective = n_effective(lengths.into_values());
         clusters
     }
 
-    fn of_piece(&self, window: u32, piece: u32) -> Cluster {
+    fn of_piece(&self, piece: &Piece) -> Cluster {
         match &self.parts {
-            Some(parts) => parts.of_piece(window, piece),
-            None => self.of_window(window),
+            Some(parts) => parts.of_piece(piece),
+            None => self.of_window(piece.window),
         }
     }
 
@@ -252,34 +249,32 @@ impl Clusters {
 
     /// The cluster of each token.
     pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
-        let mut clusters = Vec::new();
-        for run in runs {
-            clusters.extend(repeat_n(self.of_piece(run.window, run.piece), run.n));
-        }
-        clusters
+        let of_run = |run: &Run| repeat_n(self.of_piece(&run.piece), run.n);
+        runs.iter().flat_map(of_run).collect()
     }
 
     /// The cluster of each token among those whose positions have the same power of two.
     ///
     /// Where parts of windows are clusters, those positions have parts of their own; where there are
-    /// too few of them, their windows are the clusters.
-    pub fn of_tokens_by_depth(&self, runs: &[Run]) -> Vec<Cluster> {
-        let Some(parts) = &self.parts else {
+    /// too few of them, their windows are the clusters. `windows` are those that were put into clusters.
+    pub fn of_tokens_by_depth(&self, windows: &Windows, runs: &[Run]) -> Vec<Cluster> {
+        if self.parts.is_none() {
             return self.of_tokens(runs);
-        };
-        let depths = (0..u32::BITS - 1).map(|power| parts.within(&(1 << power..2 << power)));
-        let depths: Vec<Option<Parts>> = depths.collect();
-        let mut clusters = Vec::new();
-        for run in runs {
-            let power = run.piece.checked_ilog2();
-            let parts = power.and_then(|power| depths.get(power as usize)?.as_ref());
-            let cluster = match parts {
-                Some(parts) => parts.of_piece(run.window, run.piece),
-                None => self.of_window(run.window),
-            };
-            clusters.extend(repeat_n(cluster, run.n));
         }
-        clusters
+        let depth = |piece: &Piece| piece.number.checked_ilog2();
+        let parts = (0..u32::BITS).map(|power| {
+            let inside = windows.pieces().into_iter();
+            Parts::divide(&Vec::from_iter(
+                inside.filter(|of| depth(of) == Some(power)),
+            ))
+        });
+        let parts: Vec<Option<Parts>> = parts.collect();
+        let of_run = |Run { piece, n, .. }: &Run| {
+            let parts = depth(piece).and_then(|power| parts.get(power as usize)?.as_ref());
+            let of_window = || self.of_window(piece.window);
+            repeat_n(parts.map_or_else(of_window, |of| of.of_piece(piece)), *n)
+        };
+        runs.iter().flat_map(of_run).collect()
     }
 }
 
@@ -296,95 +291,5 @@ fn n_blocks(n_windows: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Windows with these means, of one token each.
-    fn windows(means: impl IntoIterator<Item = f64>) -> Windows {
-        let means: Vec<f64> = means.into_iter().collect();
-        Windows::of(&runs((0..means.len() as u32).map(|i| (i, 0))), &means)
-    }
-
-    /// Windows of one token each, with their groups.
-    fn runs(windows: impl IntoIterator<Item = (u32, u32)>) -> Vec<Run> {
-        Run::of_each(windows)
-    }
-
-    fn in_groups(windows: impl IntoIterator<Item = (u32, u32)>) -> Windows {
-        let runs = runs(windows);
-        Windows::of(&runs, &vec![1.0; runs.len()])
-    }
-
-    #[test]
-    fn there_are_10_to_30_blocks_of_equal_length() {
-        let lengths = |n: u32| {
-            let windows = in_groups((0..n).map(|window| (window, 0)));
-            let clusters = Clusters::of(&windows, ClusterRule::Block);
-            let mut lengths = vec![0; clusters.clustering.n as usize];
-            for window in 0..n {
-                lengths[clusters.of_window(window).number as usize] += 1;
-            }
-            lengths
-        };
-        assert_eq!(
-            [1, 4, 20, 21, 33].map(|n| lengths(n).len()),
-            [1, 2, 10, 10, 10]
-        );
-        assert_eq!(
-            [100, 300, 450, 10_000].map(|n| lengths(n).len()),
-            [10, 20, 30, 30]
-        );
-        assert_eq!(lengths(33), [4, 3, 3, 4, 3, 3, 4, 3, 3, 3]);
-        assert_eq!(lengths(5), [3, 2]);
-    }
-
-    #[test]
-    fn auto_uses_blocks_where_neighbours_resemble_each_other() {
-        let of = |windows: &Windows| Clusters::of(windows, ClusterRule::Auto).clustering;
-        let articles = of(&windows((0..100).map(|i| f64::from(i / 10 % 2))));
-        assert_eq!(articles.kind, ClusterKind::Block);
-        assert!(articles.windows_per_block > 1 && articles.n < 100);
-        let alternating = of(&windows((0..100).map(|i| f64::from(i % 2))));
-        assert_eq!(alternating.kind, ClusterKind::Window);
-        assert_eq!((alternating.windows_per_block, alternating.n), (1, 100));
-        let few = of(&windows((0..19).map(|i| f64::from(i / 5 % 2))));
-        assert!(few.kind == ClusterKind::Window && few.autocorrelation.unwrap() > 0.5);
-    }
-
-    #[test]
-    fn blocks_are_of_the_windows_that_are_there() {
-        let means = in_groups([900, 7, 3, 40, 8].map(|window| (window, 0)));
-        let clusters = Clusters::of(&means, ClusterRule::Block);
-        assert_eq!((means.count(), clusters.clustering.n), (5, 2));
-        assert_eq!(
-            [3, 7, 8, 40, 900].map(|window| clusters.of_window(window).number),
-            [0, 0, 0, 1, 1]
-        );
-        let windows = Clusters::of(&means, ClusterRule::Window);
-        assert_eq!(
-            [3, 900].map(|window| windows.of_window(window).number),
-            [0, 4]
-        );
-    }
-
-    /// Two groups, whose windows alternate, as prompts' do.
-    #[test]
-    fn blocks_never_straddle_groups() {
-        let two = (0..60).map(|window| (window, window % 2));
-        let clusters = Clusters::of(&in_groups(two.chain([(60, 7)])), ClusterRule::Block);
-        let Clustering {
-            n,
-            windows_per_block,
-            ..
-        } = clusters.clustering;
-        // Of 30, 30 and 1 windows.
-        assert_eq!((windows_per_block, n), (6, 5 + 5 + 1));
-        assert_eq!(clusters.of_window(0), clusters.of_window(10));
-        assert_ne!(clusters.of_window(0), clusters.of_window(1));
-        assert_ne!(clusters.of_window(0), clusters.of_window(12));
-        assert_eq!(clusters.of_window(60).stratum, 7);
-        let few = in_groups((0..24).map(|window| (window, window / 4)));
-        let clusters = Clusters::of(&few, ClusterRule::Block);
-        assert_eq!(clusters.clustering.n, 12);
-    }
-}
+#[path = "tests/clusters.rs"]
+mod tests;

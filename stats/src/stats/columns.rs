@@ -5,86 +5,10 @@ use std::iter::repeat_n;
 
 use kl_formats::TokenRecord;
 
+use super::identical_output::Answers;
 use super::mean::MeanMaxSoFar;
-use super::token::{ExcludedToken, ExclusionReason, TokenLocation, delta_p, is_counted};
-
-/// Positions in a piece of a window. The parts that a long window may be divided into are of whole
-/// pieces, so the sums of pieces are all that is kept of its tokens to choose them.
-pub(super) const PIECE: u32 = 256;
-
-/// Adjacent tokens of one piece of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub window: u32,
-    /// The window's group; 0 without groups.
-    pub group: u32,
-    /// The piece: its tokens are at positions from `piece` times 256 on.
-    pub piece: u32,
-    /// The number of tokens.
-    pub n: usize,
-}
-
-impl Run {
-    /// Adds the next token to `runs`: its window, its group and its position.
-    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32, position: u32) {
-        let piece = position / PIECE;
-        match runs.last_mut() {
-            Some(run) if (run.window, run.group, run.piece) == (window, group, piece) => run.n += 1,
-            _ => runs.push(Self {
-                window,
-                group,
-                piece,
-                n: 1,
-            }),
-        }
-    }
-
-    /// The runs of records.
-    pub fn of<'r>(records: impl IntoIterator<Item = &'r TokenRecord>) -> Vec<Self> {
-        let mut runs = Vec::new();
-        for record in records {
-            Self::add(&mut runs, record.window, record.group, record.position);
-        }
-        runs
-    }
-
-    /// The runs of tokens of short windows, each with its window and its group.
-    pub fn of_each(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Self> {
-        let mut runs = Vec::new();
-        for (window, group) in tokens {
-            Self::add(&mut runs, window, group, 0);
-        }
-        runs
-    }
-}
-
-/// The span of each of some tokens, in their order: its index among the spans' names. Adjacent tokens
-/// mostly share one, and take no memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenSpans(Vec<(u32, usize)>);
-
-impl TokenSpans {
-    /// Adds the next token.
-    pub fn push(&mut self, span: u32) {
-        match self.0.last_mut() {
-            Some((last, n)) if *last == span => *n += 1,
-            _ => self.0.push((span, 1)),
-        }
-    }
-
-    /// The span of each token.
-    pub fn iter(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().flat_map(|(span, n)| repeat_n(*span, *n))
-    }
-}
-
-impl FromIterator<u32> for TokenSpans {
-    fn from_iter<I: IntoIterator<Item = u32>>(spans: I) -> Self {
-        let mut of_tokens = Self::default();
-        spans.into_iter().for_each(|span| of_tokens.push(span));
-        of_tokens
-    }
-}
+use super::token::{ExcludedToken, ExclusionReason, TokenLocation, delta_p};
+use super::windows::Run;
 
 /// The names of parts of the tokens, by the numbers that records have for them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,59 +17,6 @@ pub struct PartNames<'n> {
     pub groups: &'n [String],
     /// The names of spans; empty without spans.
     pub spans: &'n [String],
-}
-
-/// The greedy answers of an evaluation, one for each window that has one.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Answers(pub(super) Vec<Answer>);
-
-/// A greedy answer of the reference's model, and the first token that the evaluated model would have
-/// chosen otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Answer {
-    /// Its window.
-    pub(super) window: u32,
-    /// The position of the next record, if it is the answer's.
-    next_position: u32,
-    pub(super) n_tokens: u32,
-    /// The number of the first token that differs, from 1.
-    pub(super) differs_at: Option<u32>,
-    /// The reference's model ended it: it was not cut.
-    pub(super) has_ended: bool,
-    /// Two tokens are so nearly tied that the reference's own row, computed in another batch or stored in
-    /// 16 bits, chooses another one than its answer.
-    pub(super) has_near_tie: bool,
-    /// Before any token differs, a row is missing or not finite.
-    pub(super) is_unknown: bool,
-}
-
-impl Answers {
-    /// Adds a record. Those of a window come in the order of its positions.
-    pub fn push(&mut self, record: &TokenRecord) {
-        let Some(token) = record.next_token().filter(|_| record.is_greedy()) else {
-            return;
-        };
-        let is_new = |last: &Answer| last.window != record.window;
-        if self.0.last().is_none_or(is_new) {
-            self.0.push(Answer {
-                window: record.window,
-                next_position: record.position,
-                ..Answer::default()
-            });
-        }
-        let Some(answer) = self.0.last_mut().filter(|answer| !answer.has_ended) else {
-            return;
-        };
-        answer.n_tokens += 1;
-        answer.has_ended = record.ends_answer();
-        let is_known = record.position == answer.next_position && is_counted(record);
-        answer.has_near_tie |= is_known && record.ref_top != token;
-        answer.next_position = record.position.saturating_add(1);
-        if answer.differs_at.is_none() {
-            answer.is_unknown |= !is_known;
-            answer.differs_at = (record.eval_top != token).then_some(answer.n_tokens);
-        }
-    }
 }
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
@@ -160,12 +31,8 @@ pub(super) const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 pub struct Columns {
     /// All records, counted or not.
     pub runs: Vec<Run>,
-    /// The spans of all records.
-    pub spans: TokenSpans,
     /// The counted tokens.
     pub(super) counted: Vec<Run>,
-    /// The spans of the counted tokens.
-    pub(super) counted_spans: TokenSpans,
     /// KL(reference ‖ model) of each counted token, in nats.
     pub(super) kld: Vec<f64>,
     /// KL(model ‖ reference).
@@ -217,39 +84,44 @@ impl Columns {
 
     /// No tokens, with room for `n`.
     pub fn with_capacity(n: usize) -> Self {
-        Self {
-            kld: Vec::with_capacity(n),
-            reverse_kld: Vec::with_capacity(n),
-            acceptance: Vec::with_capacity(n),
-            position: Vec::with_capacity(n),
-            token: Vec::with_capacity(n),
-            traits: Vec::with_capacity(n),
-            confidence_bin: Vec::with_capacity(n),
-            ref_nll: Vec::with_capacity(n),
-            eval_nll: Vec::with_capacity(n),
-            delta_p: Vec::with_capacity(n),
-            ..Self::default()
+        let mut columns = Self::default();
+        for of_floats in [
+            &mut columns.kld,
+            &mut columns.reverse_kld,
+            &mut columns.acceptance,
+            &mut columns.ref_nll,
+            &mut columns.eval_nll,
+            &mut columns.delta_p,
+        ] {
+            of_floats.reserve_exact(n);
         }
+        columns
     }
 
     /// Adds a record.
     pub fn push(&mut self, record: &TokenRecord) {
-        let (window, group, position) = (record.window, record.group, record.position);
-        let index = self.kld.len() + self.not_counted.len();
-        Run::add(&mut self.runs, window, group, position);
-        self.spans.push(record.span);
+        let add_to = |runs| {
+            Run::add(
+                runs,
+                record.window,
+                record.group,
+                record.position,
+                record.span,
+            )
+        };
+        add_to(&mut self.runs);
         self.answers.push(record);
         let Some(which) = ExclusionReason::of(record) else {
-            Run::add(&mut self.counted, window, group, position);
-            self.counted_spans.push(record.span);
+            add_to(&mut self.counted);
             self.push_counted(record);
             return;
         };
-        self.not_counted.push(index);
+        self.not_counted
+            .push(self.kld.len() + self.not_counted.len());
         if self.excluded.len() < MAX_EXCLUDED_LISTED {
             self.excluded.push(ExcludedToken {
-                window,
-                position,
+                window: record.window,
+                position: record.position,
                 which,
             });
         }
@@ -299,7 +171,7 @@ impl Columns {
     /// Locates each counted token.
     pub(super) fn locations(&self) -> impl Iterator<Item = TokenLocation> {
         let runs = self.counted.iter();
-        let windows = runs.flat_map(|run| repeat_n(run.window, run.n));
+        let windows = runs.flat_map(|run| repeat_n(run.piece.window, run.n));
         let tokens = windows.zip(&self.position).zip(&self.token);
         tokens.map(|((window, position), token)| TokenLocation {
             window,

@@ -7,12 +7,12 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::estimate::{Confidence, finite_or_null};
 use super::mean::Moments;
 use super::perplexity::Perplexity;
 use super::quantile;
 use super::token::{delta_p, is_counted};
+use super::windows::Cluster;
 
 /// llama-perplexity prints no statistics for fewer positions.
 pub const MIN_TOKENS: usize = 100;

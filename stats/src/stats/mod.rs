@@ -3,13 +3,13 @@
 //! [`Tokens::summarise`] computes the statistics of one evaluation from its per-token records, in this
 //! order, and no module uses one that comes after it:
 //!
-//! 1. `token`: whether a record is counted; `columns`: the numbers of those that are;
+//! 1. `token`: whether a record is counted;
 //! 2. `windows`: the sums of each window; `clusters`: tokens in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered`, `quantile`: estimates that have such intervals;
-//! 5. `distribution`, `acceptance`, `perplexity`, `identical_output`, `breakdown`: the parts of a
-//!    report;
-//! 6. `summary`: all of them.
+//! 5. `identical_output`, `columns`: the numbers of the tokens that are counted;
+//! 6. `distribution`, `acceptance`, `perplexity`, `breakdown`: the parts of a report;
+//! 7. `summary`: all of them.
 //!
 //! Two models on the same tokens are compared by `ratio` and, in depth, by `pair`. Every result depends only on the samples and their order, never on threads or the clock.
 //!
@@ -21,7 +21,6 @@
 
 mod acceptance;
 mod breakdown;
-mod cluster;
 mod clustered;
 mod clusters;
 mod columns;
@@ -51,10 +50,9 @@ mod windows;
 
 pub use acceptance::{Acceptance, DEFAULT_DRAFTED, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
-pub use cluster::Cluster;
 pub use clustered::ClusteredMean;
 pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters, WINDOWS_FOR_MOST_BLOCKS};
-pub use columns::{Columns, PartNames, Run, TokenSpans};
+pub use columns::{Columns, PartNames};
 pub use distribution::{DeltaP, Distribution, Point};
 pub use estimate::{Confidence, Estimate, share};
 pub use identical_output::{IdenticalOutput, SharePoint};
@@ -70,4 +68,4 @@ pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Summary, Tokens};
 pub use token::{MostDivergent, TokenLocation, is_counted};
 pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, Until, UntilInfo};
-pub use windows::Windows;
+pub use windows::{Cluster, Piece, Run, Windows};

@@ -2,16 +2,17 @@
 //! each span.
 
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, by_cluster, degrees, standard_error, strata};
 use super::clustered::ClusteredMean;
 use super::clusters::Clusters;
-use super::columns::{Run, TokenSpans};
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::{Powers, Sum};
 use super::probability::{student_one_sided, student_outside, student_two_sided};
+use super::spread::{by_cluster, degrees, standard_error, strata};
+use super::windows::{Cluster, Run};
 
 /// The ratio of two models' mean KLDs on the same tokens: one is so many times as far from the reference
 /// as the other.
@@ -80,16 +81,8 @@ impl Ratio {
         if value.is_nan() {
             return None;
         }
-        let point = |p| Self {
-            value,
-            se_ln: None,
-            lo: None,
-            hi: None,
-            upper: None,
-            p,
-        };
         if sums.len() < 2 {
-            return Some(point(None));
+            return Some(Self::point(value, None));
         }
         if a == 0.0 || b == 0.0 {
             // Only one of them is the reference's equal: 0 times as far as the other, or infinitely.
@@ -98,16 +91,16 @@ impl Ratio {
                 lo: end,
                 hi: end,
                 upper: end,
-                ..point(Some(0.0))
+                ..Self::point(value, Some(0.0))
             });
         }
         let without = sums.iter();
         let without = without.map(|(cluster, of)| (*cluster, total.ln_without(*of)));
-        let se = standard_error(strata(&without.collect()));
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let degrees = degrees(sums, |of| of.n);
-        Some(Self::within(value, distance, se, degrees, confidence))
+        let without = without.collect();
+        Some(Self::within(value, distance, &without, degrees, confidence))
     }
 
     /// Estimates how many times as large the ratio is on some tokens as on others, from both models'
@@ -117,36 +110,33 @@ impl Ratio {
     /// Each cluster is left out of both at once, so what its tokens have in common cancels. The degrees
     /// of freedom are those of the tokens whose clusters are worth less, since what these differ by is
     /// known least.
-    pub(super) fn of_ratios(
-        inside: &BTreeMap<Cluster, PairSums>,
-        outside: &BTreeMap<Cluster, PairSums>,
-        confidence: Confidence,
-    ) -> Option<Self> {
-        let of = |sums: &BTreeMap<Cluster, PairSums>, cluster| {
-            let sums: Option<&PairSums> = sums.get(cluster);
-            sums.copied().unwrap_or_default()
-        };
-        let [total_in, total_out] = [inside, outside].map(PairSums::total);
-        let value = total_in.a / total_in.b / (total_out.a / total_out.b);
-        let without = inside.keys().chain(outside.keys()).map(|cluster| {
-            let ln_inside = total_in.ln_without(of(inside, cluster));
-            (
-                *cluster,
-                ln_inside - total_out.ln_without(of(outside, cluster)),
-            )
-        });
-        let without: BTreeMap<Cluster, f64> = without.collect();
+    fn of_ratios(sums: [&BTreeMap<Cluster, PairSums>; 2], confidence: Confidence) -> Option<Self> {
+        let [inside, outside] = sums.map(PairSums::total);
+        let value = inside.a / inside.b / (outside.a / outside.b);
         let distance = value.ln().abs();
-        let has_clusters = inside.len().min(outside.len()) > 1;
-        (has_clusters && distance.is_finite()).then(|| {
-            let [inside, outside] = [inside, outside].map(|sums| degrees(sums, |of| of.n));
-            let se = standard_error(strata(&without));
-            Self::within(value, distance, se, inside.min(outside), confidence)
-        })
+        if sums.iter().any(|of| of.len() < 2) || !distance.is_finite() {
+            return None;
+        }
+        let without = sums.iter().flat_map(|of| of.keys()).map(|cluster| {
+            let of = sums.map(|of| of.get(cluster).copied().unwrap_or_default());
+            let ln = inside.ln_without(of[0]) - outside.ln_without(of[1]);
+            (*cluster, ln)
+        });
+        let degrees = sums.map(|of| degrees(of, |of| of.n));
+        let degrees = degrees[0].min(degrees[1]);
+        let without = without.collect();
+        Some(Self::within(value, distance, &without, degrees, confidence))
     }
 
-    /// A ratio whose logarithm is `distance` from 0, and has this standard error.
-    fn within(value: f64, distance: f64, se: f64, degrees: f64, confidence: Confidence) -> Self {
+    /// A ratio whose logarithm is `distance` from 0, and is `without` each cluster.
+    fn within(
+        value: f64,
+        distance: f64,
+        without: &BTreeMap<Cluster, f64>,
+        degrees: f64,
+        confidence: Confidence,
+    ) -> Self {
+        let se = standard_error(&strata(without));
         let factor = (student_two_sided(confidence, degrees) * se).exp();
         let factor_above = (student_one_sided(confidence, degrees) * se).exp();
         Self {
@@ -155,23 +145,28 @@ impl Ratio {
             lo: finite(value / factor),
             hi: finite(value * factor),
             upper: finite(value * factor_above),
-            p: match distance == 0.0 {
-                true => Some(1.0),
-                false => finite(student_outside(distance / se, degrees)),
+            p: if distance == 0.0 {
+                Some(1.0)
+            } else {
+                finite(student_outside(distance / se, degrees))
             },
+        }
+    }
+
+    fn point(value: f64, p: Option<f64>) -> Self {
+        Self {
+            value,
+            se_ln: None,
+            lo: None,
+            hi: None,
+            upper: None,
+            p,
         }
     }
 
     /// The p-value alone, where the second mean is too small for a multiple of it to say anything.
     pub fn p_alone(self) -> Self {
-        Self {
-            value: f64::INFINITY,
-            se_ln: None,
-            lo: None,
-            hi: None,
-            upper: None,
-            p: self.p,
-        }
+        Self::point(f64::INFINITY, self.p)
     }
 
     /// The second model over the first. Its one-sided end is not known.
@@ -210,12 +205,10 @@ impl Paired {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
-        let of_tokens = clusters.of_tokens(runs);
-        let (clusters, both): (Vec<Cluster>, Vec<(f64, f64)>) = both(of_tokens, a, b).unzip();
+        let (clusters, both) = both(clusters.of_tokens(runs), a, b);
         let differences: Vec<f64> = both.iter().map(|(a, b)| a - b).collect();
         let n_nearer = both.iter().filter(|(a, b)| a < b).count();
-        let n_farther = both.iter().filter(|(a, b)| a > b).count();
-        let n_untied = n_nearer + n_farther;
+        let n_untied = both.iter().filter(|(a, b)| a != b).count();
         Some(Self {
             n_tokens: both.len() as u64,
             ratio: Ratio::of(&sums(&clusters, &both), confidence),
@@ -225,28 +218,25 @@ impl Paired {
     }
 }
 
-/// The KLDs of the tokens that both models count, each with what `of` says of the token.
-fn both<'k, T: 'k>(
-    of: impl IntoIterator<Item = T> + 'k,
-    a: &'k [f64],
-    b: &'k [f64],
-) -> impl Iterator<Item = (T, (f64, f64))> + 'k {
+/// The KLDs of the tokens that both models count, and what `of` has of each of these tokens.
+fn both<T>(of: impl IntoIterator<Item = T>, a: &[f64], b: &[f64]) -> (Vec<T>, Vec<(f64, f64)>) {
     let klds = a.iter().copied().zip(b.iter().copied());
     let tokens = of.into_iter().zip(klds);
-    tokens.filter(|(_, (a, b))| !a.is_nan() && !b.is_nan())
+    tokens
+        .filter(|(_, (a, b))| !a.is_nan() && !b.is_nan())
+        .unzip()
 }
 
 /// The sums of two models' KLDs in each cluster: the `i`-th token is in cluster `clusters[i]`.
-pub(super) fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, PairSums> {
+fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, PairSums> {
     let of_a = by_cluster(clusters, klds.iter().map(|(a, _)| *a));
     let of_b = by_cluster(clusters, klds.iter().map(|(_, b)| *b));
-    let sums = of_a.into_iter().zip(of_b.into_values());
-    sums.map(
-        |((cluster, Powers { n, sum: a, .. }), Powers { sum: b, .. })| {
-            (cluster, PairSums { n, a, b })
-        },
-    )
-    .collect()
+    let both = of_a.into_iter().zip(of_b.into_values());
+    let sums = |((cluster, a), b): ((Cluster, Powers), Powers)| {
+        let (n, a, b) = (a.n, a.sum, b.sum);
+        (cluster, PairSums { n, a, b })
+    };
+    both.map(sums).collect()
 }
 
 /// The ratio of two models' mean KLDs on the tokens of a span.
@@ -273,7 +263,7 @@ impl SpanRatio {
     /// count a token: a ratio for each span that has tokens, in the order of `names`. Empty unless two
     /// spans have some: a single one is all of the tokens.
     pub fn of_each(
-        (runs, spans): (&[Run], &TokenSpans),
+        runs: &[Run],
         names: &[String],
         a: &[f64],
         b: &[f64],
@@ -283,33 +273,33 @@ impl SpanRatio {
         if names.len() < 2 {
             return Vec::new();
         }
-        let tokens = clusters.of_tokens(runs).into_iter().zip(spans.iter());
-        let counted: Vec<((Cluster, u32), (f64, f64))> = both(tokens, a, b).collect();
-        let of_span = |span: usize, label: &String| {
+        let spans = runs
+            .iter()
+            .flat_map(|run| repeat_n(run.span as usize, run.n));
+        let (tokens, klds) = both(clusters.of_tokens(runs).into_iter().zip(spans), a, b);
+        let of_span = |(span, label): (usize, &String)| {
             let sums_where = |is_inside: bool| {
-                let tokens = counted
-                    .iter()
-                    .filter(|((_, of), _)| (*of as usize == span) == is_inside);
+                let tokens = tokens.iter().zip(&klds);
+                let tokens = tokens.filter(|((_, of), _)| (*of == span) == is_inside);
                 let (clusters, klds): (Vec<Cluster>, Vec<(f64, f64)>) =
                     tokens.map(|((cluster, _), klds)| (*cluster, *klds)).unzip();
-                (klds.len(), sums(&clusters, &klds))
+                sums(&clusters, &klds)
             };
-            let [(n_tokens, inside), (_, outside)] = [true, false].map(sums_where);
+            let [inside, outside] = [true, false].map(sums_where);
             Self {
                 label: label.clone(),
-                n_tokens: n_tokens as u64,
+                n_tokens: PairSums::total(&inside).n as u64,
                 ratio: Ratio::of(&inside, confidence),
-                to_others: Ratio::of_ratios(&inside, &outside, confidence),
+                to_others: Ratio::of_ratios([&inside, &outside], confidence),
                 p_holm: None,
             }
         };
-        let of_each = names.iter().enumerate();
-        let mut of_each: Vec<Self> = of_each.map(|(span, name)| of_span(span, name)).collect();
+        let mut of_each: Vec<Self> = names.iter().enumerate().map(of_span).collect();
         of_each.retain(|of| of.n_tokens > 0);
-        match of_each.len() {
-            1 => Vec::new(),
-            _ => of_each,
+        if of_each.len() < 2 {
+            of_each.clear();
         }
+        of_each
     }
 
     /// Adjusts the p-values of `to_others` for the number of models and spans, by Holm's method: `models` are
@@ -349,403 +339,5 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    mod ratio {
-        use super::super::*;
-        use crate::stats::oracle::{Lcg, assert_close};
-
-        /// The ratio of clusters in these strata, with these numbers of tokens.
-        fn ratio_in(clusters: &[(u32, f64)], a: &[f64], b: &[f64]) -> Option<Ratio> {
-            let both = clusters.iter().zip(a.iter().zip(b)).zip(0..);
-            let sums = both.map(|((&(stratum, n), (&a, &b)), number)| {
-                (Cluster { stratum, number }, PairSums { n, a, b })
-            });
-            Ratio::of(&sums.collect(), Confidence::default())
-        }
-
-        fn ratio(a: &[f64], b: &[f64]) -> Option<Ratio> {
-            ratio_in(&vec![(0, 1.0); a.len()], a, b)
-        }
-
-        /// The cases of `oracle.py`.
-        #[test]
-        fn matches_numpy_and_scipy() {
-            let (a, b) = ([3.0, 5.0, 4.0, 8.0], [2.0, 4.0, 5.0, 6.0]);
-            let rare = [0.06, 0.06, 0.06, 0.06, 0.011, 0.06, 0.06, 0.06, 0.06, 0.011];
-            let cases = [
-                ratio(&a, &b),
-                ratio(&b, &a),
-                ratio(&a.map(|x| 10.0 * x), &b),
-                ratio_in(&[0, 0, 1, 1].map(|stratum| (stratum, 1.0)), &a, &b),
-                ratio_in(&[5.0, 9.0, 7.0, 19.0].map(|n| (0, n)), &a, &b),
-                ratio(&rare, &[0.01; 10]),
-            ];
-            for (got, (value, se_ln, lo, hi, upper, p)) in cases.into_iter().zip(RATIOS) {
-                let got = got.unwrap();
-                assert_close(got.value, value, 1e-14);
-                let got = [got.se_ln, got.lo, got.hi, got.upper, got.p].map(Option::unwrap);
-                for (got, expected) in got.into_iter().zip([se_ln, lo, hi, upper, p]) {
-                    assert!(
-                        (got / expected - 1.0).abs() < 1e-12,
-                        "{got}, not {expected}"
-                    );
-                }
-            }
-        }
-
-        const RATIOS: [(f64, f64, f64, f64, f64, f64); 6] = [
-            (
-                1.1764705882352942,
-                0.13170151537298708,
-                0.7736667361996183,
-                1.7889912803819752,
-                1.6039357621132808,
-                0.30506124791683903,
-            ),
-            (
-                0.85,
-                0.13170151537298705,
-                0.5589742169042243,
-                1.2925462000759769,
-                1.1588435881268453,
-                0.30506124791683864,
-            ),
-            (
-                11.76470588235294,
-                0.13170151537298716,
-                7.736667361996181,
-                17.889912803819755,
-                16.039357621132815,
-                0.0003328836965644246,
-            ),
-            (
-                1.1764705882352942,
-                0.10073540728461353,
-                0.7626847188287124,
-                1.814751247551275,
-                1.5787996864398537,
-                0.2480136483937392,
-            ),
-            (
-                1.1764705882352942,
-                0.13170151537298708,
-                0.6846289519432521,
-                2.021654271345252,
-                1.7070988128057434,
-                0.3373900083523721,
-            ),
-            (
-                5.0200000000000005,
-                0.126161094860187,
-                3.773616061650455,
-                6.6780508637590925,
-                6.326185629112748,
-                4.469306305776208e-07,
-            ),
-        ];
-
-        /// Sums of so many clusters, and those of a model that is `factor` times as far.
-        fn models(n: usize, factor: f64) -> [Vec<f64>; 2] {
-            let mut lcg = Lcg::new(n as u64);
-            let b: Vec<f64> = (0..n).map(|_| 0.5 + lcg.uniform()).collect();
-            let a = b.iter().map(|b| factor * b * (0.9 + 0.2 * lcg.uniform()));
-            [a.collect(), b]
-        }
-
-        #[test]
-        fn swapping_the_models_inverts_the_ratio() {
-            for n in [2, 3, 10, 33] {
-                for factor in [1e-6, 0.5, 1.0, 1.2, 30.0] {
-                    let [a, b] = models(n, factor);
-                    let (one, other) = (ratio(&a, &b).unwrap(), ratio(&b, &a).unwrap());
-                    assert_eq!((one.se_ln, one.p), (other.se_ln, other.p));
-                    assert_close(one.value * other.value, 1.0, 1e-15);
-                    assert_close(one.lo.unwrap() * other.hi.unwrap(), 1.0, 1e-15);
-                }
-            }
-        }
-
-        /// With the clusters' shares as they are, so that only the ratio grows.
-        #[test]
-        fn p_falls_strictly_as_the_ratio_grows() {
-            for n in [2, 3, 10, 33, 300] {
-                let [a, b] = models(n, 1.0);
-                let total = |of: &[f64]| of.iter().copied().collect::<Sum>().value();
-                let even = total(&b) / total(&a);
-                let p_at = |ln: f64| {
-                    let factor = even * ln.exp();
-                    let a: Vec<f64> = a.iter().map(|a| factor * a).collect();
-                    ratio(&a, &b).unwrap().p.unwrap()
-                };
-                for sign in [-1.0, 1.0] {
-                    let mut last = 1.0;
-                    for step in 1..60 {
-                        let p = p_at(sign * 0.002 * 1.15_f64.powi(step));
-                        assert!(
-                            p < last || p == 0.0,
-                            "{n} clusters, step {step}: {p}, {last}"
-                        );
-                        last = p;
-                    }
-                }
-            }
-        }
-
-        #[test]
-        fn what_has_no_error_is_certain() {
-            let same = ratio(&[1.0, 2.0], &[1.0, 2.0]).unwrap();
-            assert_eq!((same.value, same.lo, same.p), (1.0, Some(1.0), Some(1.0)));
-            let twice = ratio(&[2.0, 4.0], &[1.0, 2.0]).unwrap();
-            assert_eq!((twice.upper, twice.p), (Some(2.0), Some(0.0)));
-            let exact = ratio(&[1.0, 2.0], &[0.0, 0.0]).unwrap();
-            assert_eq!(
-                (exact.value, exact.hi, exact.p),
-                (f64::INFINITY, None, Some(0.0))
-            );
-            let exact = ratio(&[0.0, 0.0], &[1.0, 2.0]).unwrap();
-            assert_eq!(
-                (exact.value, exact.upper, exact.p),
-                (0.0, Some(0.0), Some(0.0))
-            );
-            let one_cluster = ratio(&[3.0], &[2.0]).unwrap();
-            assert_eq!(
-                (one_cluster.value, one_cluster.hi, one_cluster.p),
-                (1.5, None, None)
-            );
-            assert_eq!(ratio(&[0.0; 3], &[0.0; 3]), None);
-            assert_eq!(ratio(&[], &[]), None);
-        }
-    }
-
-    mod paired {
-        use super::super::*;
-        use crate::stats::oracle::{assert_close, records};
-        use crate::stats::{ClusterRule, Windows};
-
-        fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
-            let runs = Run::of_each(windows.iter().map(|window| (*window, 0)));
-            let clusters = Clusters::of(&Windows::of(&runs, a), ClusterRule::Window);
-            Paired::of(&runs, a, b, &clusters, Confidence::default())
-        }
-
-        #[test]
-        fn tokens_that_either_model_leaves_out_are_left_out() {
-            let a = [1.0, 2.0, f64::NAN, 4.0, 5.0];
-            let b = [2.0, 2.0, 3.0, f64::NAN, 1.0];
-            let paired = compare(&[0, 0, 1, 1, 2], &a, &b).unwrap();
-            assert_eq!((paired.n_tokens, paired.share_a_nearer), (3, Some(0.5)));
-            assert_eq!(
-                (paired.ratio.unwrap().value, paired.difference.value),
-                (1.6, 1.0)
-            );
-            assert_eq!(compare(&[0, 0, 1, 1, 2], &a, &[f64::NAN; 5]), None);
-        }
-
-        #[test]
-        fn equal_models_do_not_differ() {
-            let same =
-                compare(&[0, 0, 1, 1], &[1.0, 2.0, 3.0, 4.0], &[1.0, 2.0, 3.0, 4.0]).unwrap();
-            assert_eq!(same.difference, Estimate::within(0.0, 0.0, 0.0));
-            assert_eq!(
-                (same.ratio.unwrap().p, same.share_a_nearer),
-                (Some(1.0), None)
-            );
-            let both_exact = compare(&[0, 1], &[0.0; 2], &[0.0; 2]).unwrap();
-            assert_eq!(both_exact.ratio, None);
-        }
-
-        /// The records' two divergences, as if they were two models': `oracle.py`.
-        #[test]
-        fn the_difference_matches_numpy_and_scipy() {
-            let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
-            for (rule, groups, half, value, lo, hi) in DIFFERENCES {
-                let runs = Run::of_each(records.iter().map(|r| (r.window, r.window % groups)));
-                let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
-                let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
-                let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
-                let got = Paired::of(&runs, &others, &klds, &clusters, Confidence::default());
-                let got = got.unwrap().difference;
-                assert_close(got.value, value, 1e-12);
-                assert_close(got.lo.unwrap(), lo, 1e-11);
-                assert_close(got.hi.unwrap(), hi, 1e-11);
-            }
-        }
-
-        const DIFFERENCES: [(ClusterRule, u32, f64, f64, f64, f64); 7] = [
-            (
-                ClusterRule::Window,
-                1,
-                1.0,
-                0.012309529951745769,
-                -0.031356893598200986,
-                0.07324893498929375,
-            ),
-            (
-                ClusterRule::Block,
-                1,
-                1.0,
-                0.012309529951745769,
-                -0.03225678703888048,
-                0.08403079512759769,
-            ),
-            (
-                ClusterRule::Window,
-                3,
-                1.0,
-                0.012309529951745769,
-                -0.030635639179335702,
-                0.07319538959617056,
-            ),
-            (
-                ClusterRule::Window,
-                1,
-                0.9,
-                -0.032958684175242746,
-                -0.0724470676710875,
-                0.00920678633281475,
-            ),
-            (
-                ClusterRule::Window,
-                3,
-                0.9,
-                -0.032958684175242746,
-                -0.07120763900365149,
-                0.008149586081570286,
-            ),
-            (
-                ClusterRule::Block,
-                1,
-                0.7,
-                -0.12349511242921982,
-                -0.18698148788438368,
-                -0.08606350941435711,
-            ),
-            (
-                ClusterRule::Block,
-                3,
-                0.7,
-                -0.12349511242921982,
-                -0.19139322805705783,
-                -0.08351599324937917,
-            ),
-        ];
-    }
-
-    mod span_ratio {
-        use super::super::*;
-        use crate::stats::oracle::{assert_close, records};
-        use crate::stats::{ClusterRule, Columns, Windows};
-
-        /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
-        type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
-
-        const NAMES: [&str; 5] = ["prompt", "answer", "reasoning", "tool call", "code"];
-
-        /// The records' two divergences, as if they were two models', on the tokens of these spans.
-        fn of_each(span: impl Fn(u32, u32) -> u32) -> Vec<SpanRatio> {
-            let mut records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
-            for record in &mut records {
-                record.span = span(record.window, record.position);
-            }
-            let columns = Columns::of(&records);
-            let clusters = Clusters::of(
-                &Windows::of(&columns.runs, &columns.kld),
-                ClusterRule::Window,
-            );
-            SpanRatio::of_each(
-                (&columns.runs, &columns.spans),
-                &NAMES.map(str::to_owned),
-                &columns.reverse_kld,
-                &columns.kld,
-                &clusters,
-                Confidence::default(),
-            )
-        }
-
-        /// The cases of `oracle.py`.
-        #[test]
-        fn matches_numpy_and_scipy() {
-            let got = of_each(|window, position| match position {
-                0..10 => 1,
-                25.. if window % 3 == 0 => 3,
-                _ => 2,
-            });
-            let labels: Vec<&str> = got.iter().map(|of| of.label.as_str()).collect();
-            assert_eq!(labels, ["answer", "reasoning", "tool call"]);
-            for (got, expected) in got.iter().zip(SPAN_RATIOS) {
-                let (value, lo, hi, p, times, times_lo, times_hi, times_p) = expected;
-                let (ratio, to_others) = (got.ratio.unwrap(), got.to_others.unwrap());
-                for (got, expected) in [
-                    (ratio.value, value),
-                    (ratio.lo.unwrap(), lo),
-                    (ratio.hi.unwrap(), hi),
-                    (ratio.p.unwrap(), p),
-                    (to_others.value, times),
-                    (to_others.lo.unwrap(), times_lo),
-                    (to_others.hi.unwrap(), times_hi),
-                    (to_others.p.unwrap(), times_p),
-                ] {
-                    assert_close(got, expected, 1e-12);
-                }
-            }
-        }
-
-        #[test]
-        fn a_single_span_is_all_of_the_tokens() {
-            assert!(of_each(|_, _| 1).is_empty());
-            // One that is in a single window has a ratio, but no interval.
-            let got = of_each(|window, _| 1 + u32::from(window == 7));
-            assert_eq!(got.len(), 2);
-            assert!(got[1].ratio.is_some_and(|ratio| ratio.p.is_none()));
-            assert!(got.iter().all(|of| of.to_others.is_none()));
-        }
-
-        const SPAN_RATIOS: [Pinned; 3] = [
-            (
-                1.096273305830919,
-                0.7961636340591315,
-                1.5095077314071248,
-                0.5643899069403084,
-                1.0894795661721317,
-                0.8022341128046939,
-                1.4795752339137769,
-                0.573405723769918,
-            ),
-            (
-                0.9949731519460324,
-                0.8947151952280248,
-                1.1064655863379196,
-                0.9235954964623685,
-                0.9090077271068299,
-                0.72115028740703,
-                1.1458014541059862,
-                0.4046410105191533,
-            ),
-            (
-                1.0900039271850859,
-                0.994569787287374,
-                1.194595468779924,
-                0.06236545275276526,
-                1.0667270524697008,
-                0.9349717483450358,
-                1.2170491851597318,
-                0.2981685543046307,
-            ),
-        ];
-    }
-
-    mod adjusted {
-        use super::super::*;
-
-        /// By hand: 0.01 · 4, 0.02 · 3, 0.03 · 2 (not below the one before), 0.9 · 1.
-        #[test]
-        fn holm_adjusts_each_by_how_many_are_left() {
-            let got = holm(&[0.9, 0.01, 0.03, 0.02]);
-            let expected = [0.9, 0.04, 0.06, 0.06];
-            assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15));
-            assert_eq!(holm(&[]), Vec::<f64>::new());
-            assert_eq!(holm(&[0.7]), [0.7]);
-            assert_eq!(holm(&[0.6, 1.0, 0.7]), [1.0; 3]);
-        }
-    }
-}
+#[path = "tests/ratio.rs"]
+mod tests;

@@ -1,18 +1,81 @@
-//! The standard error of a mean whose samples are correlated within clusters, and the interval made
-//! from it.
+//! The error of an estimate from what it is without each cluster, whatever their lengths; that of a mean,
+//! and the interval made from it.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, by_cluster, degrees, standard_error, strata};
+use super::clusters::n_effective;
 use super::estimate::{Confidence, Estimate, finite};
-use super::mean::Powers;
+use super::mean::{Powers, Sum};
 use super::probability::{normal_two_sided, student_outside, student_two_sided};
+use super::windows::Cluster;
 
 /// Hall's correction is made for at most this skewness of a mean. Beyond it the transformation is
 /// nearly flat: intervals would explode, and cover no better (docs/INTERVALS.md).
 const MAX_SKEWNESS: f64 = 0.3;
+
+/// The sums of some values by cluster: `values[i]` is in cluster `clusters[i]`.
+pub(super) fn by_cluster(
+    clusters: &[Cluster],
+    values: impl IntoIterator<Item = f64>,
+) -> BTreeMap<Cluster, Powers> {
+    let mut sums = BTreeMap::<Cluster, Powers>::new();
+    let mut values = values.into_iter();
+    // Adjacent tokens mostly share a cluster: one look-up for each run of them.
+    for run in clusters.chunk_by(|one, next| one == next) {
+        *sums.entry(run[0]).or_default() += values.by_ref().take(run.len()).collect();
+    }
+    sums
+}
+
+/// The degrees of freedom of an error from clusters of these lengths: as many as equal clusters that
+/// they are worth, less one for each stratum, and at least 1.
+pub(super) fn degrees<T: Copy>(clusters: &BTreeMap<Cluster, T>, length: impl Fn(&T) -> f64) -> f64 {
+    let n_strata = strata(clusters).len() as f64;
+    (n_effective(clusters.values().map(length)) - n_strata).max(1.0)
+}
+
+/// The standard error of an estimate, from its value without each cluster of each stratum
+///
+/// ```text
+/// SE² = Σ_h (G_h − 1)/G_h · Σ_g (θ₍g₎ − θ̄_h)²
+/// ```
+///
+/// (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", 11.5; by stratum, Wolter 2007,
+/// "Introduction to Variance Estimation", 4.5). Infinite where one of the values is.
+///
+/// One long cluster among short ones decides most of an estimate. The squares of the clusters' residuals
+/// do not show that: it pulls the estimate towards itself. Without it the estimate moves as far as it
+/// really may.
+pub(super) fn standard_error(strata: &[Vec<f64>]) -> f64 {
+    let variance = |without: &Vec<f64>| {
+        let n = without.len() as f64;
+        let mean = without.iter().copied().collect::<Sum>().value() / n;
+        let squares: Sum = without.iter().map(|x| (x - mean).powi(2)).collect();
+        (n - 1.0) / n * squares.value()
+    };
+    let se = strata.iter().map(variance).collect::<Sum>().value().sqrt();
+    if se.is_nan() { f64::INFINITY } else { se }
+}
+
+/// The clusters of each stratum.
+///
+/// A stratum of a single cluster is joined with the one before it, and the first with the next: one
+/// cluster does not show how much clusters differ. What the joined strata differ by counts as
+/// chance, which errs to the wide side (Cochran 1977, "Sampling Techniques", 5A.12).
+pub(super) fn strata<T: Copy>(clusters: &BTreeMap<Cluster, T>) -> Vec<Vec<T>> {
+    let mut strata: Vec<Vec<T>> = Vec::new();
+    let clusters: Vec<(&Cluster, &T)> = clusters.iter().collect();
+    for stratum in clusters.chunk_by(|(one, _), (next, _)| one.stratum == next.stratum) {
+        let sums = stratum.iter().map(|(_, sums)| **sums);
+        match strata.last_mut() {
+            Some(last) if last.len() < 2 || stratum.len() < 2 => last.extend(sums),
+            _ => strata.push(sums.collect()),
+        }
+    }
+    strata
+}
 
 /// The uncertainty of a mean, with its samples as independent and with its clusters as independent.
 ///
@@ -142,9 +205,10 @@ impl Spread {
     /// mean itself.
     pub fn interval_of_positive(&self, mean: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.clustered.as_ref().and_then(|clustered| {
-            let ln = |change: &f64| (change / mean).ln_1p();
-            let without = clustered.without.iter();
-            let se = standard_error(without.map(|stratum| Vec::from_iter(stratum.iter().map(ln))));
+            let mut without = clustered.without.clone();
+            let changes = without.iter_mut().flatten();
+            changes.for_each(|change| *change = (*change / mean).ln_1p());
+            let se = standard_error(&without);
             let (below, above) = self.reach(se, clustered.degrees, mean, confidence);
             (mean > 0.0 && se.is_finite()).then(|| (mean * (-below).exp(), mean * above.exp()))
         });
@@ -282,157 +346,5 @@ fn inverse(x: f64, k: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stats::mean::Moments;
-    use crate::stats::oracle::{assert_close, skewed};
-
-    #[test]
-    fn one_sample_per_cluster_gives_the_ordinary_error() {
-        let samples = skewed(500);
-        let clusters: Vec<Cluster> = (0..500).map(Cluster::from).collect();
-        let moments = Moments::of(&samples).unwrap();
-        let spread = Spread::of(&clusters, samples.iter().map(|x| x - moments.mean));
-        let ordinary = moments.standard_error().unwrap();
-        assert_close(spread.se.unwrap(), ordinary, 1e-13);
-        let clustered = spread.clustered.as_ref().unwrap();
-        assert_close(clustered.se, ordinary, 1e-13);
-        assert_close(clustered.degrees, 499.0, 1e-13);
-        assert_close(spread.design_effect().unwrap(), 1.0, 1e-13);
-        assert_close(spread.n_effective(), 500.0, 1e-13);
-    }
-
-    #[test]
-    fn matches_the_formula_by_hand() {
-        // Residual totals: cluster 7 -> -3, cluster 2 -> +3. Without the one, the mean of the other is 3
-        // more; without that, 3 / 3 less. (2 - 1) / 2 * ((3 - 1)² + (-1 - 1)²) = 4
-        let spread = Spread::of(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
-        let error = spread.clustered.as_ref().unwrap();
-        // 4² / (3² + 1²) - 1 = 0.6
-        assert_eq!((error.se, error.degrees), (2.0, 1.0));
-        // Independent: 14 / (4 * 3)
-        assert_close(spread.design_effect().unwrap(), 4.0 * 12.0 / 14.0, 1e-14);
-        assert_close(spread.n_effective(), 4.0 * 14.0 / 48.0, 1e-14);
-    }
-
-    /// Where clusters cancel, the interval is that of independent samples.
-    #[test]
-    fn the_larger_error_is_used() {
-        let spread = Spread::of(
-            &[0, 0, 1, 1, 2, 2].map(Cluster::from),
-            [1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
-        );
-        assert_eq!(spread.clustered.as_ref().unwrap().se, 0.0);
-        assert_eq!(
-            (spread.design_effect(), spread.n_effective()),
-            (Some(0.0), 6.0)
-        );
-        let interval = spread.interval(5.0, Confidence::default());
-        let half_width = student_two_sided(Confidence::default(), 2.0) * spread.se.unwrap();
-        assert_close(interval.hi.unwrap() - 5.0, half_width, 1e-14);
-        assert_eq!(interval.se, Some(0.0));
-    }
-
-    /// Its logarithm is less than all numbers without the cluster that has all of it.
-    #[test]
-    fn a_positive_mean_that_one_cluster_has_alone_has_an_interval() {
-        let clusters = [0, 1, 2].map(Cluster::from);
-        let of_zeros = Spread::of(&clusters, [0.0; 3]);
-        let ends = |spread: &Spread, mean| {
-            spread
-                .interval_of_positive(mean, Confidence::default())
-                .ends()
-                .unwrap()
-        };
-        assert_eq!(ends(&of_zeros, 0.0), (0.0, 0.0));
-        assert_eq!(ends(&of_zeros, 7.0), (7.0, 7.0));
-        let (lo, hi) = ends(&Spread::of(&clusters, [2.0, -1.0, -1.0]), 1.0);
-        assert!(lo == 0.0 && hi > 5.0, "{lo}, {hi}");
-    }
-
-    /// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
-    #[test]
-    fn few_clusters_cost_a_share_more() {
-        let spread = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, 1.0, -1.0, -1.0]);
-        let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
-        // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
-        assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
-        let got = spread.n_for_share(Confidence::default()).unwrap();
-        assert_close(got, 4.0 / (3.0 * factor), 1e-12);
-        let cancelling = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, -1.0, 1.0, -1.0]);
-        assert_eq!(cancelling.n_for_share(Confidence::default()), Some(4.0));
-    }
-
-    #[test]
-    fn one_cluster_has_no_interval() {
-        let spread = Spread::of(&[3; 4].map(Cluster::from), [1.0, -1.0, 2.0, -2.0]);
-        assert!(spread.se.is_some() && spread.n_effective() == 4.0);
-        let interval = spread.interval(5.0, Confidence::default());
-        assert_eq!((interval.ends(), interval.n_effective), (None, None));
-        assert_eq!(Spread::of(&[], []).se, None);
-    }
-
-    #[test]
-    fn an_end_beyond_all_numbers_is_none() {
-        let spread = Spread::of(&[0, 1, 2].map(Cluster::from), [1e308, -1e308, 0.0]);
-        assert_eq!(spread.interval(0.0, Confidence::default()).ends(), None);
-        let mapped = Spread::of(&[0, 1, 2].map(Cluster::from), [1.0, -1.0, 0.0])
-            .interval(710.0, Confidence::default())
-            .map(f64::exp, f64::INFINITY);
-        assert_eq!((mapped.se, mapped.hi), (None, None));
-    }
-
-    mod hall {
-        use super::*;
-        use crate::stats::oracle::assert_close;
-
-        /// The roots of g, by bisection, from `oracle.py`.
-        #[test]
-        fn inverts_the_transformation() {
-            for (skewness, t, below, above) in HALL {
-                let got = reach(t, skewness);
-                assert_close(got.0, below, 1e-12);
-                assert_close(got.1, above, 1e-12);
-            }
-        }
-
-        const HALL: [(f64, f64, f64, f64); 24] = [
-            (-0.3, 0.7, 0.8145472499288614, 0.6118059986337429),
-            (-0.3, 1.96, 2.650403403447493, 1.6299069738107443),
-            (-0.3, 2.045, 2.8112573037175657, 1.6924147878890041),
-            (-0.3, 4.3, 16.731315497265285, 3.152060571428129),
-            (-1e-06, 0.7, 0.7000003300001413, 0.6999996700001413),
-            (-1e-06, 1.96, 1.960001447201612, 1.959998552801612),
-            (-1e-06, 2.045, 2.045001560676811, 2.044998439326811),
-            (-1e-06, 4.3, 4.300006330015201, 4.299993670015201),
-            (1e-09, 0.7, 0.6999999996699999, 0.70000000033),
-            (1e-09, 1.96, 1.9599999985528, 1.9600000014471999),
-            (1e-09, 2.045, 2.044999998439325, 2.045000001560675),
-            (1e-09, 4.3, 4.29999999367, 4.3000000063299995),
-            (0.01, 0.7, 0.6967140458968087, 0.7033142144474868),
-            (0.01, 1.96, 1.9456870588820243, 1.9746354337689345),
-            (0.01, 2.045, 2.029571830487472, 2.060790443120654),
-            (0.01, 4.3, 4.238177552422904, 4.364865504234912),
-            (0.1, 0.7, 0.6683337678045186, 0.7345030617600461),
-            (0.1, 1.96, 1.8294967797326844, 2.1234173447145612),
-            (0.1, 2.045, 1.9048279036989506, 2.222209481487325),
-            (0.1, 4.3, 3.7855592292155755, 5.150234339150335),
-            (0.3, 0.7, 0.6118059986337429, 0.8145472499288614),
-            (0.3, 1.96, 1.6299069738107443, 2.650403403447493),
-            (0.3, 2.045, 1.6924147878890041, 2.8112573037175657),
-            (0.3, 4.3, 3.152060571428129, 16.731315497265285),
-        ];
-
-        #[test]
-        fn reaches_further_to_the_long_tail() {
-            assert_eq!(reach(2.0, 0.0), (2.0, 2.0));
-            let (below, above) = reach(2.0, 0.2);
-            assert!(below < 2.0 && above > 2.0);
-            assert_eq!(reach(2.0, -0.2), (above, below));
-            // However skewed, the mean is inside, and the interval does not explode.
-            let (below, above) = reach(1e-9, 0.99);
-            assert!(below >= 0.0 && above >= 0.0);
-            assert_eq!(reach(2.0, 0.99), reach(2.0, MAX_SKEWNESS));
-        }
-    }
-}
+#[path = "tests/spread.rs"]
+mod tests;

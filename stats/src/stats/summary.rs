@@ -1,12 +1,9 @@
 //! The statistics of one evaluation, from its per-token records alone.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
-use super::cluster::Cluster;
 use super::clustered::Share;
 use super::clusters::{ClusterRule, Clustering, Clusters};
 use super::columns::{Columns, PartNames};
@@ -17,7 +14,8 @@ use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::quantile;
 use super::token::ExcludedToken;
-use super::windows::Windows;
+use super::windows::Cluster;
+use super::windows::{Run, Windows};
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -145,8 +143,6 @@ impl<'c> Tokens<'c> {
         confidence: Confidence,
     ) -> (Summary, Breakdown) {
         let columns = self.columns;
-        let windows: BTreeSet<u32> = columns.counted.iter().map(|run| run.window).collect();
-        let n_windows = windows.len() as u64;
         let of_tokens = clusters.of_tokens(&columns.counted);
         let divergence = |of: &[f64], sorted: &[f64]| {
             Distribution::of(columns, &of_tokens, of, sorted, &QUANTILES, confidence)
@@ -160,7 +156,7 @@ impl<'c> Tokens<'c> {
         let summary = Summary {
             n_tokens: columns.kld.len() as u64,
             n_excluded: columns.not_counted.len() as u64,
-            n_windows,
+            n_windows: Run::n_windows(&columns.counted),
             confidence,
             clusters: clusters.clustering,
             kld: divergence(&columns.kld, &self.klds),
@@ -177,7 +173,7 @@ impl<'c> Tokens<'c> {
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };
-        let by_depth = clusters.of_tokens_by_depth(&columns.counted);
+        let by_depth = clusters.of_tokens_by_depth(&self.windows, &columns.counted);
         let breakdown = Breakdown::of(columns, &of_tokens, &by_depth, names, confidence);
         (summary, breakdown)
     }

@@ -6,35 +6,78 @@
 //! resemblance between neighbouring parts, more parts show better how much they differ; ten lose little
 //! by either (docs/INTERVALS.md).
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::cluster::Cluster;
-use super::columns::{PIECE, Run};
+use kl_formats::TokenRecord;
+
 use super::mean::{Powers, Sum};
 
-/// The sums of some tokens' finite values: of each window, by its number, in each group.
-#[derive(Clone, Debug, Default)]
-pub struct Windows(pub(super) BTreeMap<u32, BTreeMap<u32, Pieces>>);
+/// Positions in a piece of a window. The parts that a long window may be divided into are of whole
+/// pieces, so the sums of pieces are all that is kept of its tokens to choose them.
+pub(super) const PIECE: u32 = 256;
 
-/// The sums of each piece of a window, by its number, in ascending order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pieces(pub(super) Vec<(u32, Powers)>);
+/// A piece of a window, in its group. Pieces are sorted by group, then by window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Piece {
+    /// The window's group; 0 without groups.
+    pub group: u32,
+    pub window: u32,
+    /// Its number: its tokens are at positions from `number` times 256 on.
+    pub number: u32,
+}
 
-impl Pieces {
-    /// The sums of a piece, which may be new.
-    fn entry(&mut self, piece: u32) -> &mut Powers {
-        let index = self.0.partition_point(|(number, _)| *number < piece);
-        if self.0.get(index).is_none_or(|(number, _)| *number != piece) {
-            self.0.insert(index, (piece, Powers::default()));
+/// Adjacent tokens of one piece of a window, in the same span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub piece: Piece,
+    /// The index of the span among the spans' names; 0 without spans.
+    pub span: u32,
+    /// The number of tokens.
+    pub n: usize,
+}
+
+impl Run {
+    /// Adds the next token to `runs`.
+    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32, position: u32, span: u32) {
+        let piece = Piece {
+            group,
+            window,
+            number: position / PIECE,
+        };
+        match runs.last_mut() {
+            Some(last) if last.piece == piece && last.span == span => last.n += 1,
+            _ => runs.push(Self { piece, span, n: 1 }),
         }
-        &mut self.0[index].1
     }
 
-    fn sums(&self) -> Powers {
-        self.0.iter().map(|(_, sums)| *sums).collect()
+    /// The runs of some records' tokens.
+    pub fn of<'r>(records: impl IntoIterator<Item = &'r TokenRecord>) -> Vec<Self> {
+        let mut runs = Vec::new();
+        for of in records {
+            Self::add(&mut runs, of.window, of.group, of.position, of.span);
+        }
+        runs
+    }
+
+    /// The number of windows that have tokens.
+    pub(super) fn n_windows(runs: &[Self]) -> u64 {
+        let windows: BTreeSet<u32> = runs.iter().map(|run| run.piece.window).collect();
+        windows.len() as u64
+    }
+
+    /// The runs of tokens of short windows, each with its window and its group.
+    pub fn of_each(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Self> {
+        let mut runs = Vec::new();
+        for (window, group) in tokens {
+            Self::add(&mut runs, window, group, 0, 0);
+        }
+        runs
     }
 }
+
+/// The sums of some tokens' finite values, of each piece of a window.
+#[derive(Clone, Debug, Default)]
+pub struct Windows(BTreeMap<Piece, Powers>);
 
 impl Windows {
     /// The windows of tokens with these values.
@@ -49,60 +92,88 @@ impl Windows {
         let mut values = values.iter().copied();
         for run in runs {
             let values = values.by_ref().take(run.n);
-            *self.piece(run) += values.filter(|x| x.is_finite()).collect();
+            *self.0.entry(run.piece).or_default() += values.filter(|x| x.is_finite()).collect();
         }
     }
 
     /// Adds windows without a value, where tokens of theirs are left out.
     pub fn add_empty(&mut self, runs: &[Run]) {
         for run in runs {
-            self.piece(run);
+            self.0.entry(run.piece).or_default();
         }
     }
 
-    fn piece(&mut self, run: &Run) -> &mut Powers {
-        let windows = self.0.entry(run.group).or_default();
-        windows.entry(run.window).or_default().entry(run.piece)
+    /// The pieces in their order.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        self.0.keys().copied().collect()
+    }
+
+    /// The group and the number of each window.
+    pub(super) fn numbers(&self) -> Vec<(u32, u32)> {
+        let mut windows: Vec<(u32, u32)> = self.0.keys().map(|of| (of.group, of.window)).collect();
+        windows.dedup();
+        windows
     }
 
     /// Returns the number of windows.
     pub fn count(&self) -> usize {
-        self.0.values().map(BTreeMap::len).sum()
+        self.numbers().len()
     }
 
-    /// The number of each window that has a finite value, and its sums.
-    pub fn sums(&self) -> impl Iterator<Item = (u32, Powers)> {
-        let windows = self.0.values().flatten();
-        let windows = windows.map(|(window, pieces)| (*window, pieces.sums()));
-        windows.filter(|(_, sums)| sums.n > 0.0)
+    /// The sums of each piece, and the piece.
+    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (&Piece, &Powers)> {
+        self.0.iter()
     }
 
-    /// The number of each piece's window, its own, and its sums.
-    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (u32, u32, Powers)> {
-        let windows = self.0.values().flatten();
-        windows.flat_map(|(&window, pieces)| {
-            pieces
-                .0
-                .iter()
-                .map(move |&(piece, sums)| (window, piece, sums))
-        })
+    /// The sums of adjacent pieces that `observation` says the same of, where they have a finite value,
+    /// and the first of the pieces.
+    fn sums_by<K: PartialEq>(&self, observation: impl Fn(&Piece) -> K) -> Vec<(Piece, Powers)> {
+        let pieces: Vec<(&Piece, &Powers)> = self.0.iter().collect();
+        let observations = pieces.chunk_by(|(a, _), (b, _)| observation(a) == observation(b));
+        let sums = observations.filter_map(|of| {
+            let (first, _) = of.first()?;
+            Some((**first, of.iter().map(|(_, sums)| **sums).collect()))
+        });
+        sums.filter(|(_, sums): &(Piece, Powers)| sums.n > 0.0)
+            .collect()
     }
 
-    /// The windows of each group, by their numbers.
-    pub(super) fn groups(&self) -> impl ExactSizeIterator<Item = (u32, Vec<u32>)> {
-        let groups = self.0.iter();
-        groups.map(|(&group, windows)| (group, windows.keys().copied().collect()))
+    /// The sums of each window that has a finite value, and its first piece.
+    pub fn sums(&self) -> Vec<(Piece, Powers)> {
+        self.sums_by(|of| (of.group, of.window))
     }
 
-    /// Each window: its group, its number, and the numbers of its pieces.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (u32, u32, Vec<u32>)> {
-        let groups = self.0.iter();
-        groups.flat_map(|(&group, windows)| {
-            windows.iter().map(move |(&window, pieces)| {
-                let numbers = pieces.0.iter().map(|(number, _)| *number);
-                (group, window, numbers.collect())
-            })
-        })
+    /// The correlation of the rank of an observation's mean with that of the next one of its group;
+    /// `None` for fewer than three, and where all means are equal.
+    ///
+    /// Observations are windows, or the parts of few long ones. Ranks are of all, and about the mean
+    /// rank of the group: that groups differ does not make neighbours alike.
+    pub fn autocorrelation(&self) -> Option<f64> {
+        let sums = match Parts::of(self) {
+            Some(parts) => self.sums_by(|of| parts.of_piece(of)),
+            None => self.sums(),
+        };
+        let means: Vec<f64> = sums.iter().map(|(_, sums)| sums.mean()).collect();
+        let mut ranks = ranks(&means).into_iter();
+        let groups = sums.chunk_by(|(one, _), (next, _)| one.group == next.group);
+        autocorrelation(groups.map(|of| ranks.by_ref().take(of.len()).collect()))
+    }
+}
+
+/// One observation: the tokens of a window, of a block of windows, or of a part of a window, in its
+/// stratum.
+///
+/// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
+/// not left to chance. A number makes a cluster of the only stratum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cluster {
+    pub(super) stratum: u32,
+    pub(super) number: u32,
+}
+
+impl From<u32> for Cluster {
+    fn from(number: u32) -> Self {
+        Self { stratum: 0, number }
     }
 }
 
@@ -114,7 +185,7 @@ const ENOUGH_WINDOWS: usize = 6;
 const PARTS: usize = 10;
 
 /// Fewer parts would show too little of how much they differ.
-const MIN_PARTS: usize = 8;
+const MIN_PARTS: u32 = 8;
 
 /// The fewest pieces of a part: 1,024 positions.
 const MIN_PIECES: usize = 4;
@@ -122,110 +193,52 @@ const MIN_PIECES: usize = 4;
 /// Windows in parts of equal length, but for a piece.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    windows: BTreeMap<u32, Divided>,
-    /// The number of parts.
-    pub(super) n: u32,
+    /// The cluster from each window's piece on: the first is from piece 0.
+    starts: BTreeMap<(u32, u32), Cluster>,
     /// Positions in the longest.
-    pub(super) longest: u64,
-}
-
-/// A window in parts.
-#[derive(Clone, Debug)]
-struct Divided {
-    stratum: u32,
-    pieces: Vec<u32>,
-    /// The number of its first part.
-    first: u32,
-    /// The first piece of each part.
-    starts: Vec<u32>,
+    pub longest: u64,
 }
 
 impl Parts {
     /// The parts of windows; `None` where these are enough by themselves, or too short.
-    pub(super) fn of(windows: &Windows) -> Option<Self> {
-        match windows.count() < ENOUGH_WINDOWS {
-            true => Self::divide(windows.pieces()),
-            false => None,
-        }
-    }
-
-    /// The parts of a range of pieces of these windows; `None` where it is too short.
-    pub(super) fn within(&self, range: &Range<u32>) -> Option<Self> {
-        let windows = self.windows.iter().map(|(&window, of)| {
-            let inside = of.pieces.iter().filter(|piece| range.contains(piece));
-            (of.stratum, window, inside.copied().collect())
-        });
-        Self::divide(windows)
+    pub fn of(windows: &Windows) -> Option<Self> {
+        let pieces = windows.pieces();
+        (windows.count() < ENOUGH_WINDOWS).then(|| Self::divide(&pieces))?
     }
 
     /// Gives each window its share of [`PARTS`], rounded up, of which none has fewer than
     /// [`MIN_PIECES`]. Piece i of n is in part `⌊i P / n⌋` of P.
-    fn divide(windows: impl Iterator<Item = (u32, u32, Vec<u32>)>) -> Option<Self> {
-        let windows: Vec<_> = windows.filter(|(.., pieces)| !pieces.is_empty()).collect();
-        let all: usize = windows.iter().map(|(.., pieces)| pieces.len()).sum();
-        let (mut divided, mut number, mut longest) = (BTreeMap::new(), 0, 0);
-        for (stratum, window, pieces) in windows {
-            let n = pieces.len();
-            let n_parts = (PARTS * n).div_ceil(all).min(n / MIN_PIECES).max(1);
-            let starts = (0..n_parts).map(|part| pieces[(part * n).div_ceil(n_parts)]);
-            let of_window = Divided {
-                stratum,
-                first: number,
-                starts: starts.collect(),
-                pieces,
-            };
-            divided.insert(window, of_window);
-            number += n_parts as u32;
+    pub fn divide(pieces: &[Piece]) -> Option<Self> {
+        let (mut starts, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+        for of_window in pieces.chunk_by(|one, next| one.window == next.window) {
+            let n = of_window.len();
+            let share = (PARTS * n).div_ceil(pieces.len());
+            let n_parts = share.min(n / MIN_PIECES).max(1);
+            for (i, piece) in of_window.iter().enumerate() {
+                // The first piece of part p is the first with i P ≥ p n.
+                if i * n_parts % n < n_parts {
+                    let start = if i == 0 { 0 } else { piece.number };
+                    let stratum = piece.group;
+                    starts.insert((piece.window, start), Cluster { stratum, number });
+                    number += 1;
+                }
+            }
             longest = longest.max(n.div_ceil(n_parts));
         }
-        (number as usize >= MIN_PARTS).then(|| Self {
-            windows: divided,
-            n: number,
-            longest: longest as u64 * u64::from(PIECE),
-        })
+        let longest = longest as u64 * u64::from(PIECE);
+        (number >= MIN_PARTS).then_some(Self { starts, longest })
+    }
+
+    /// The number of parts.
+    pub fn count(&self) -> usize {
+        self.starts.len()
     }
 
     /// The part of a piece.
-    pub(super) fn of_piece(&self, window: u32, piece: u32) -> Cluster {
-        let Some(of) = self.windows.get(&window) else {
-            return Cluster::default();
-        };
-        let part = of.starts.partition_point(|start| *start <= piece);
-        Cluster {
-            stratum: of.stratum,
-            number: of.first + part.saturating_sub(1) as u32,
-        }
-    }
-}
-
-impl Windows {
-    /// The correlation of the rank of an observation's mean with that of the next one of its group;
-    /// `None` for fewer than three, and where all means are equal.
-    ///
-    /// Observations are windows, or the parts of few long ones. Ranks are of all, and about the mean
-    /// rank of the group: that groups differ does not make neighbours alike.
-    pub fn autocorrelation(&self) -> Option<f64> {
-        let parts = Parts::of(self);
-        let groups = self.0.values().map(|windows| {
-            let sums = windows.iter().flat_map(|(&window, pieces)| {
-                let part = |number: u32| {
-                    let of_window = parts.as_ref().map(|parts| parts.of_piece(window, number));
-                    of_window.map_or(0, |part| part.number)
-                };
-                let of_part = pieces.0.chunk_by(|(a, _), (b, _)| part(*a) == part(*b));
-                let sums = of_part.map(|of| of.iter().map(|(_, sums)| *sums).collect::<Powers>());
-                sums.collect::<Vec<_>>()
-            });
-            let means = sums.filter(|sums| sums.n > 0.0).map(|sums| sums.mean());
-            means.collect::<Vec<f64>>()
-        });
-        let groups: Vec<Vec<f64>> = groups.collect();
-        let mut ranks = ranks(&groups.concat()).into_iter();
-        autocorrelation(
-            groups
-                .iter()
-                .map(|of| ranks.by_ref().take(of.len()).collect()),
-        )
+    pub fn of_piece(&self, piece: &Piece) -> Cluster {
+        let up_to_it = (piece.window, 0)..=(piece.window, piece.number);
+        let start = self.starts.range(up_to_it).next_back();
+        start.map_or(Cluster::default(), |(_, part)| *part)
     }
 }
 
@@ -267,193 +280,5 @@ fn autocorrelation(series: impl IntoIterator<Item = Vec<f64>>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    mod parts {
-        use kl_formats::TokenRecord;
-
-        use super::super::*;
-        use crate::stats::oracle::{assert_close, records, skewed, statistics};
-        use crate::stats::{ClusterKind, ClusterRule, Clusters, Run};
-
-        /// Windows of these lengths, and the means of each piece of theirs.
-        fn windows(lengths: &[u32], mean: impl Fn(u32, u32) -> f64) -> (Vec<Run>, Windows) {
-            let (mut runs, mut values) = (Vec::new(), Vec::new());
-            for (window, &length) in (0..).zip(lengths) {
-                for position in 1..length {
-                    Run::add(&mut runs, window, 0, position);
-                    values.push(mean(window, position / PIECE));
-                }
-            }
-            let windows = Windows::of(&runs, &values);
-            (runs, windows)
-        }
-
-        fn lengths(lengths: &[u32]) -> Option<Vec<usize>> {
-            let (runs, windows) = windows(lengths, |_, piece| f64::from(piece % 2));
-            let parts = Parts::of(&windows)?;
-            let mut n = vec![0; parts.n as usize];
-            for run in runs {
-                n[parts.of_piece(run.window, run.piece).number as usize] += run.n;
-            }
-            Some(n)
-        }
-
-        #[test]
-        fn there_are_ten_parts_of_equal_length() {
-            let one = lengths(&[25_600]).unwrap();
-            assert_eq!((one.len(), one[0], &one[1..]), (10, 2559, &[2560; 9][..]));
-            assert_eq!(lengths(&[12_800; 2]).map(|n| n.len()), Some(10));
-            assert_eq!(lengths(&[12_800; 3]).map(|n| n.len()), Some(12));
-            assert_eq!(lengths(&[12_800; 4]).map(|n| n.len()), Some(12));
-            assert_eq!(lengths(&[12_800; 5]).map(|n| n.len()), Some(10));
-            // Enough by themselves.
-            assert_eq!(lengths(&[12_800; 6]), None);
-            // In proportion to their lengths.
-            assert_eq!(lengths(&[20_480, 5_120]).map(|n| n.len()), Some(10));
-            assert_eq!(lengths(&[20_480, 300]).map(|n| n.len()), Some(11));
-        }
-
-        #[test]
-        fn parts_are_of_1024_positions_or_more() {
-            let shortest = lengths(&[8192]).unwrap();
-            assert_eq!((shortest.len(), shortest[7]), (8, 1024));
-            assert_eq!(lengths(&[7936]), None);
-            assert_eq!(
-                lengths(&[2048; 4]),
-                Some(vec![1023, 1024, 1023, 1024, 1023, 1024, 1023, 1024])
-            );
-            assert_eq!(lengths(&[512; 5]), None);
-            assert_eq!(lengths(&[]), None);
-        }
-
-        /// Pieces that alternate do not resemble their neighbours, those of a window of its own level do.
-        #[test]
-        fn auto_uses_windows_where_parts_of_one_resemble_each_other() {
-            let of = |lengths: &[u32], rule, mean: &dyn Fn(u32, u32) -> f64| {
-                let (_, windows) = windows(lengths, mean);
-                let clusters = Clusters::of(&windows, rule);
-                let others = clusters.others(&windows).map(|of| of.clustering.kind);
-                (clusters.clustering, others)
-            };
-            let alternate = |_, piece: u32| f64::from(piece / 10 % 2);
-            let (parts, others) = of(&[12_800; 3], ClusterRule::Auto, &alternate);
-            assert_eq!(
-                (parts.kind, parts.n, others),
-                (ClusterKind::Part, 12, Some(ClusterKind::Window))
-            );
-            assert_eq!(
-                (parts.windows_per_block, parts.positions_per_part),
-                (1, Some(3328))
-            );
-            let levels = |window: u32, piece: u32| f64::from(10 * window + piece / 10 % 2);
-            let (by_window, others) = of(&[12_800; 3], ClusterRule::Auto, &levels);
-            assert!(by_window.autocorrelation.unwrap() > 0.5);
-            assert_eq!(
-                (by_window.kind, by_window.n, others),
-                (ClusterKind::Window, 3, Some(ClusterKind::Part))
-            );
-            // One window leaves no choice.
-            let rising = |_, piece: u32| f64::from(piece);
-            let (one, others) = of(&[25_600], ClusterRule::Auto, &rising);
-            assert_eq!((one.kind, one.n, others), (ClusterKind::Part, 10, None));
-            let (asked, others) = of(&[25_600], ClusterRule::Window, &rising);
-            assert_eq!(
-                (asked.kind, asked.n, others),
-                (ClusterKind::Window, 1, None)
-            );
-            assert_eq!(of(&[25_600], ClusterRule::Block, &rising).0.n, 1);
-        }
-
-        /// Each power of two has parts of its own, where it is long enough.
-        #[test]
-        fn depths_are_divided_by_themselves() {
-            let (runs, windows) = windows(&[65_536], |_, piece| f64::from(piece % 3));
-            let clusters = Clusters::of(&windows, ClusterRule::Auto);
-            let by_depth = clusters.of_tokens_by_depth(&runs);
-            let n_parts = |positions: Range<usize>| {
-                let mut parts = by_depth[positions.start - 1..positions.end - 1].to_vec();
-                parts.dedup();
-                parts.len()
-            };
-            assert_eq!([1..256, 256..4096, 4096..8192].map(n_parts), [1, 1, 1]);
-            assert_eq!(
-                [8192..16_384, 16_384..32_768, 32_768..65_536].map(n_parts),
-                [8, 10, 10]
-            );
-        }
-
-        /// `oracle.py` makes the same windows.
-        #[test]
-        fn intervals_by_parts_match_numpy_and_scipy() {
-            let positions = (0..).zip([16_384, 5_120]);
-            let places =
-                positions.flat_map(|(window, n)| (1..n).map(move |position| (window, position)));
-            let (klds, template) = (skewed(16_383 + 5_119).into_iter(), records()[1]);
-            let records = places
-                .zip(klds)
-                .map(|((window, position), kld)| TokenRecord {
-                    window,
-                    position,
-                    flags: 0,
-                    kld,
-                    ..template
-                });
-            let records: Vec<TokenRecord> = records.collect();
-            let of = statistics(&records, &[], ClusterRule::Auto);
-            let clusters = of.summary.clusters;
-            assert_eq!((clusters.kind, clusters.n), (ClusterKind::Part, 11));
-            let all = of.summary.kld.unwrap().mean.by_cluster();
-            let bins = of.breakdown.by_position;
-            for (got, (value, lo, hi)) in [all, bins.last().unwrap().kld.unwrap()].iter().zip(LONG)
-            {
-                assert_close(got.value, value, 1e-12);
-                assert_close(got.lo.unwrap(), lo, 1e-10);
-                assert_close(got.hi.unwrap(), hi, 1e-10);
-            }
-            // Too short for parts, in both windows, and in the first alone.
-            let ends = |from: f64| {
-                let bin = bins.iter().find(|bin| bin.from == Some(from));
-                bin.unwrap().kld.unwrap().lo
-            };
-            assert!(ends(1024.0).is_some());
-            let one = statistics(&records[..16_383], &[], ClusterRule::Auto)
-                .breakdown
-                .by_position;
-            assert!(
-                one.iter()
-                    .all(|bin| bin.kld.unwrap().lo.is_some() == (bin.from == Some(8192.0)))
-            );
-        }
-
-        const LONG: [(f64, f64, f64); 2] = [
-            (4.702664839324497, 4.309050406275147, 5.211513395632307),
-            (4.651138797501188, 4.03885595722442, 5.649316269061349),
-        ];
-    }
-
-    mod neighbours {
-        use super::super::*;
-
-        /// By hand: from the mean 3, −2 −1 0 1 2; (2 + 0 + 0 + 2) / (4 + 1 + 0 + 1 + 4).
-        #[test]
-        fn autocorrelation_is_of_neighbours() {
-            let of = |series: &[f64]| autocorrelation([series.to_vec()]);
-            assert_eq!(of(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(0.4));
-            assert_eq!(of(&[1.0, 2.0]), None);
-            assert_eq!(of(&[2.0; 9]), None);
-        }
-
-        /// By hand: (−1 0 1) and (−1 1); (0 + 0 − 1) / (1 + 0 + 1 + 1 + 1).
-        #[test]
-        fn groups_that_differ_do_not_make_neighbours_alike() {
-            let apart = [vec![1.0, 2.0, 3.0], vec![101.0, 103.0]];
-            assert_eq!(autocorrelation(apart), Some(-0.25));
-        }
-
-        #[test]
-        fn equal_values_share_their_rank() {
-            assert_eq!(ranks(&[5.0, 1.0, 5.0, 0.0, 9.0]), [3.5, 2.0, 3.5, 1.0, 5.0]);
-            assert_eq!(ranks(&[]), Vec::<f64>::new());
-        }
-    }
-}
+#[path = "tests/windows.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+use super::*;
+use crate::stats::mean::Moments;
+use crate::stats::oracle::{assert_close, skewed};
+
+#[test]
+fn one_sample_per_cluster_gives_the_ordinary_error() {
+    let samples = skewed(500);
+    let clusters: Vec<Cluster> = (0..500).map(Cluster::from).collect();
+    let moments = Moments::of(&samples).unwrap();
+    let spread = Spread::of(&clusters, samples.iter().map(|x| x - moments.mean));
+    let ordinary = moments.standard_error().unwrap();
+    assert_close(spread.se.unwrap(), ordinary, 1e-13);
+    let clustered = spread.clustered.as_ref().unwrap();
+    assert_close(clustered.se, ordinary, 1e-13);
+    assert_close(clustered.degrees, 499.0, 1e-13);
+    assert_close(spread.design_effect().unwrap(), 1.0, 1e-13);
+    assert_close(spread.n_effective(), 500.0, 1e-13);
+}
+
+#[test]
+fn matches_the_formula_by_hand() {
+    // Residual totals: cluster 7 -> -3, cluster 2 -> +3. Without the one, the mean of the other is 3
+    // more; without that, 3 / 3 less. (2 - 1) / 2 * ((3 - 1)² + (-1 - 1)²) = 4
+    let spread = Spread::of(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
+    let error = spread.clustered.as_ref().unwrap();
+    // 4² / (3² + 1²) - 1 = 0.6
+    assert_eq!((error.se, error.degrees), (2.0, 1.0));
+    // Independent: 14 / (4 * 3)
+    assert_close(spread.design_effect().unwrap(), 4.0 * 12.0 / 14.0, 1e-14);
+    assert_close(spread.n_effective(), 4.0 * 14.0 / 48.0, 1e-14);
+}
+
+/// Where clusters cancel, the interval is that of independent samples.
+#[test]
+fn the_larger_error_is_used() {
+    let spread = Spread::of(
+        &[0, 0, 1, 1, 2, 2].map(Cluster::from),
+        [1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
+    );
+    assert_eq!(spread.clustered.as_ref().unwrap().se, 0.0);
+    assert_eq!(
+        (spread.design_effect(), spread.n_effective()),
+        (Some(0.0), 6.0)
+    );
+    let interval = spread.interval(5.0, Confidence::default());
+    let half_width = student_two_sided(Confidence::default(), 2.0) * spread.se.unwrap();
+    assert_close(interval.hi.unwrap() - 5.0, half_width, 1e-14);
+    assert_eq!(interval.se, Some(0.0));
+}
+
+/// Its logarithm is less than all numbers without the cluster that has all of it.
+#[test]
+fn a_positive_mean_that_one_cluster_has_alone_has_an_interval() {
+    let clusters = [0, 1, 2].map(Cluster::from);
+    let of_zeros = Spread::of(&clusters, [0.0; 3]);
+    let ends = |spread: &Spread, mean| {
+        spread
+            .interval_of_positive(mean, Confidence::default())
+            .ends()
+            .unwrap()
+    };
+    assert_eq!(ends(&of_zeros, 0.0), (0.0, 0.0));
+    assert_eq!(ends(&of_zeros, 7.0), (7.0, 7.0));
+    let (lo, hi) = ends(&Spread::of(&clusters, [2.0, -1.0, -1.0]), 1.0);
+    assert!(lo == 0.0 && hi > 5.0, "{lo}, {hi}");
+}
+
+/// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
+#[test]
+fn few_clusters_cost_a_share_more() {
+    let spread = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, 1.0, -1.0, -1.0]);
+    let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
+    // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
+    assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
+    let got = spread.n_for_share(Confidence::default()).unwrap();
+    assert_close(got, 4.0 / (3.0 * factor), 1e-12);
+    let cancelling = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, -1.0, 1.0, -1.0]);
+    assert_eq!(cancelling.n_for_share(Confidence::default()), Some(4.0));
+}
+
+#[test]
+fn one_cluster_has_no_interval() {
+    let spread = Spread::of(&[3; 4].map(Cluster::from), [1.0, -1.0, 2.0, -2.0]);
+    assert!(spread.se.is_some() && spread.n_effective() == 4.0);
+    let interval = spread.interval(5.0, Confidence::default());
+    assert_eq!((interval.ends(), interval.n_effective), (None, None));
+    assert_eq!(Spread::of(&[], []).se, None);
+}
+
+#[test]
+fn an_end_beyond_all_numbers_is_none() {
+    let spread = Spread::of(&[0, 1, 2].map(Cluster::from), [1e308, -1e308, 0.0]);
+    assert_eq!(spread.interval(0.0, Confidence::default()).ends(), None);
+    let mapped = Spread::of(&[0, 1, 2].map(Cluster::from), [1.0, -1.0, 0.0])
+        .interval(710.0, Confidence::default())
+        .map(f64::exp, f64::INFINITY);
+    assert_eq!((mapped.se, mapped.hi), (None, None));
+}
+
+mod hall {
+    use super::*;
+    use crate::stats::oracle::assert_close;
+
+    /// The roots of g, by bisection, from `oracle.py`.
+    #[test]
+    fn inverts_the_transformation() {
+        for (skewness, t, below, above) in HALL {
+            let got = reach(t, skewness);
+            assert_close(got.0, below, 1e-12);
+            assert_close(got.1, above, 1e-12);
+        }
+    }
+
+    const HALL: [(f64, f64, f64, f64); 24] = [
+        (-0.3, 0.7, 0.8145472499288614, 0.6118059986337429),
+        (-0.3, 1.96, 2.650403403447493, 1.6299069738107443),
+        (-0.3, 2.045, 2.8112573037175657, 1.6924147878890041),
+        (-0.3, 4.3, 16.731315497265285, 3.152060571428129),
+        (-1e-06, 0.7, 0.7000003300001413, 0.6999996700001413),
+        (-1e-06, 1.96, 1.960001447201612, 1.959998552801612),
+        (-1e-06, 2.045, 2.045001560676811, 2.044998439326811),
+        (-1e-06, 4.3, 4.300006330015201, 4.299993670015201),
+        (1e-09, 0.7, 0.6999999996699999, 0.70000000033),
+        (1e-09, 1.96, 1.9599999985528, 1.9600000014471999),
+        (1e-09, 2.045, 2.044999998439325, 2.045000001560675),
+        (1e-09, 4.3, 4.29999999367, 4.3000000063299995),
+        (0.01, 0.7, 0.6967140458968087, 0.7033142144474868),
+        (0.01, 1.96, 1.9456870588820243, 1.9746354337689345),
+        (0.01, 2.045, 2.029571830487472, 2.060790443120654),
+        (0.01, 4.3, 4.238177552422904, 4.364865504234912),
+        (0.1, 0.7, 0.6683337678045186, 0.7345030617600461),
+        (0.1, 1.96, 1.8294967797326844, 2.1234173447145612),
+        (0.1, 2.045, 1.9048279036989506, 2.222209481487325),
+        (0.1, 4.3, 3.7855592292155755, 5.150234339150335),
+        (0.3, 0.7, 0.6118059986337429, 0.8145472499288614),
+        (0.3, 1.96, 1.6299069738107443, 2.650403403447493),
+        (0.3, 2.045, 1.6924147878890041, 2.8112573037175657),
+        (0.3, 4.3, 3.152060571428129, 16.731315497265285),
+    ];
+
+    #[test]
+    fn reaches_further_to_the_long_tail() {
+        assert_eq!(reach(2.0, 0.0), (2.0, 2.0));
+        let (below, above) = reach(2.0, 0.2);
+        assert!(below < 2.0 && above > 2.0);
+        assert_eq!(reach(2.0, -0.2), (above, below));
+        // However skewed, the mean is inside, and the interval does not explode.
+        let (below, above) = reach(1e-9, 0.99);
+        assert!(below >= 0.0 && above >= 0.0);
+        assert_eq!(reach(2.0, 0.99), reach(2.0, MAX_SKEWNESS));
+    }
+}
