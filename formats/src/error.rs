@@ -152,6 +152,18 @@ impl Named {
         })
     }
 
+    /// The error for a stream that cannot be read further than `offset`.
+    pub fn of_stream(&self, window: Option<u32>, offset: u64, cause: io::Error) -> Error {
+        match cause.kind() {
+            io::ErrorKind::UnexpectedEof => self.truncated(window, offset, cause.to_string()),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                self.corrupt(window, offset, cause.to_string())
+            }
+            io::ErrorKind::Unsupported => self.unsupported(cause.to_string()),
+            _ => self.io("read", cause),
+        }
+    }
+
     pub fn corrupt(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
         let what = what.into();
         self.error(Fault::Corrupt {

@@ -91,14 +91,47 @@ pub(crate) enum Integer {
     U64,
 }
 
-impl Integer {
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Integer::I32 | Integer::U32 => 4,
-            Integer::I64 | Integer::U64 => 8,
-        }
+/// The type of an array's numbers in another program's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    Float(Float),
+    Integer(Integer),
+    /// Bytes: mlx-kld's `meta_json`.
+    Byte,
+}
+
+/// The types by numpy's name, little-endian, and by that of `safetensors`.
+const NUMBERS: [(&str, &str, Number); 9] = [
+    ("<f2", "F16", Number::Float(Float::F16)),
+    ("", "BF16", Number::Float(Float::Bf16)),
+    ("<f4", "F32", Number::Float(Float::F32)),
+    ("<f8", "F64", Number::Float(Float::F64)),
+    ("<i4", "I32", Number::Integer(Integer::I32)),
+    ("<i8", "I64", Number::Integer(Integer::I64)),
+    ("<u4", "U32", Number::Integer(Integer::U32)),
+    ("<u8", "U64", Number::Integer(Integer::U64)),
+    ("|u1", "U8", Number::Byte),
+];
+
+impl Number {
+    /// The type with this name; `None` for one that is not read here.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let mut all = NUMBERS.iter();
+        let found = all.find(|(numpy, other, _)| [*numpy, *other].contains(&name))?;
+        Some(found.2)
     }
 
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Number::Float(float) => float.bytes() as u64,
+            Number::Integer(Integer::I32 | Integer::U32) => 4,
+            Number::Integer(Integer::I64 | Integer::U64) => 8,
+            Number::Byte => 1,
+        }
+    }
+}
+
+impl Integer {
     /// Decodes little-endian ids. One that is not a u32 becomes `u32::MAX`, which is in no
     /// vocabulary.
     pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
@@ -121,8 +154,10 @@ impl Integer {
 
 /// A type of a tensor's elements (`ggml_type`), which are stored in blocks.
 ///
+/// In JSON it is its name, and in order it is its number.
+///
 /// Sources: `ggml.h` for the numbers, `ggml-common.h` for the sizes, `ggml.c` for the names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct GgmlType {
     /// Its number in a GGUF.
@@ -163,24 +198,8 @@ impl GgmlType {
 
     /// Bytes of `n` elements; `None` where they are not whole blocks, or too many.
     pub fn bytes(self, n: u64) -> Option<u64> {
-        if n.is_multiple_of(self.block) {
-            (n / self.block).checked_mul(self.block_bytes)
-        } else {
-            None
-        }
-    }
-}
-
-impl PartialOrd for GgmlType {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// By their numbers.
-impl Ord for GgmlType {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.id.cmp(&other.id)
+        let n_blocks = n.is_multiple_of(self.block).then(|| n / self.block);
+        n_blocks?.checked_mul(self.block_bytes)
     }
 }
 

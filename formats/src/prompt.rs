@@ -1,34 +1,78 @@
 //! A prompt as it was given: a text, or the messages of a chat.
 
-mod messages;
-
-use std::fmt;
 use std::iter::{repeat, repeat_n};
 
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-
-pub use messages::{Messages, Role};
 
 /// One prompt of a reference.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(try_from = "Fields", into = "Fields")]
+#[serde(try_from = "Fields")]
 pub struct Prompt {
     /// The text, or the messages.
+    #[serde(flatten)]
     pub content: PromptContent,
     /// What the chat template got beside the messages: of a conversation with several answers, the
     /// first one's prompt has them.
+    #[serde(skip_serializing_if = "Variables::is_empty")]
     pub variables: Variables,
     /// The number of tokens it was decoded as: with an inserted BOS, without those of the answer.
     pub n_tokens: u32,
     /// True if it continues the conversation of the prompt before it: the content is what follows
     /// that one's answer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
     /// The spans of the window's tokens, from its first on: runs of tokens of one span, each an index
     /// into [`crate::Prompts::spans`] and a number of tokens. Empty without spans; tokens after the
     /// last run are of span 0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<(u32, u32)>,
+}
+
+/// The content of a prompt.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+pub enum PromptContent {
+    /// A text.
+    #[serde(rename = "prompt")]
+    Text(String),
+    /// A chat.
+    #[serde(rename = "messages")]
+    Messages(Messages),
+}
+
+/// A prompt as it is read: serde cannot flatten messages that are kept byte for byte.
+#[derive(Deserialize)]
+struct Fields {
+    prompt: Option<String>,
+    messages: Option<Messages>,
+    #[serde(default)]
+    variables: Variables,
+    n_tokens: u32,
+    #[serde(default)]
+    continues: bool,
+    #[serde(default)]
+    spans: Vec<(u32, u32)>,
+}
+
+impl TryFrom<Fields> for Prompt {
+    type Error = &'static str;
+
+    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
+        let content = match (fields.prompt, fields.messages) {
+            (Some(text), None) => PromptContent::Text(text),
+            (None, Some(messages)) => PromptContent::Messages(messages),
+            _ => return Err("a prompt is either prompt or messages"),
+        };
+        Ok(Self {
+            content,
+            variables: fields.variables,
+            n_tokens: fields.n_tokens,
+            continues: fields.continues,
+            spans: fields.spans,
+        })
+    }
 }
 
 impl Prompt {
@@ -51,49 +95,24 @@ impl Prompt {
     }
 }
 
-/// The content of a prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PromptContent {
-    /// A text.
-    Text(String),
-    /// A chat.
-    Messages(Messages),
-}
-
 impl PromptContent {
     /// Reads a JSON object with `prompt`, a string, or `messages`, a list. Other keys are ignored.
     ///
     /// # Errors
     /// A phrase that states what is wrong with it.
     pub fn from_json(json: &str) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Line<'a> {
-            #[serde(borrow)]
-            prompt: Option<&'a RawValue>,
-            #[serde(borrow)]
-            messages: Option<&'a RawValue>,
-        }
         let unlike = |what: &str| {
             format!(r#"{what}; expected {{"prompt": "..."}} or {{"messages": [...]}}"#)
         };
-        serde_json::from_str::<IgnoredAny>(json)
-            .map_err(|error| unlike(&messages::invalid(&error)))?;
-        // An array would do for serde.
-        if !json.trim_start().starts_with('{') {
-            return Err(unlike("not a JSON object"));
-        }
-        let line: Line<'_> =
-            serde_json::from_str(json).map_err(|_| unlike("prompt or messages comes twice"))?;
-        match (line.prompt, line.messages) {
+        let object = object(json).map_err(|fault| unlike(&fault))?;
+        let value = |key| object.get(key).filter(|value| value.get() != "null");
+        match (value("prompt"), value("messages")) {
             (Some(prompt), None) => serde_json::from_str(prompt.get())
                 .map(Self::Text)
                 .map_err(|_| unlike("prompt is not a string")),
             (None, Some(messages)) => {
-                let messages = Messages(messages.to_owned());
-                match messages.fault() {
-                    Some(fault) => Err(fault),
-                    None => Ok(Self::Messages(messages)),
-                }
+                let messages = Messages(messages.clone());
+                messages.fault().map_or(Ok(Self::Messages(messages)), Err)
             }
             (Some(_), Some(_)) => Err(unlike("both prompt and messages")),
             (None, None) => Err(unlike("neither prompt nor messages")),
@@ -117,56 +136,18 @@ impl PromptContent {
     }
 }
 
-/// A prompt in JSON.
-#[derive(Serialize, Deserialize)]
-struct Fields {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    prompt: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    messages: Option<Messages>,
-    #[serde(default, skip_serializing_if = "Variables::is_empty")]
-    variables: Variables,
-    n_tokens: u32,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    continues: bool,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    spans: Vec<(u32, u32)>,
-}
-
-impl TryFrom<Fields> for Prompt {
-    type Error = &'static str;
-
-    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
-        let content = match (fields.prompt, fields.messages) {
-            (Some(text), None) => PromptContent::Text(text),
-            (None, Some(messages)) => PromptContent::Messages(messages),
-            _ => return Err("a prompt is either prompt or messages"),
-        };
-        Ok(Self {
-            content,
-            variables: fields.variables,
-            n_tokens: fields.n_tokens,
-            continues: fields.continues,
-            spans: fields.spans,
-        })
-    }
-}
-
-impl From<Prompt> for Fields {
-    fn from(prompt: Prompt) -> Self {
-        let (text, messages) = match prompt.content {
-            PromptContent::Text(text) => (Some(text), None),
-            PromptContent::Messages(messages) => (None, Some(messages)),
-        };
-        Self {
-            prompt: text,
-            messages,
-            variables: prompt.variables,
-            n_tokens: prompt.n_tokens,
-            continues: prompt.continues,
-            spans: prompt.spans,
+/// The values of a JSON object, byte for byte. Of a key that comes twice the last value counts, as in
+/// Python.
+fn object(json: &str) -> Result<IndexMap<String, Box<RawValue>>, String> {
+    serde_json::from_str(json).map_err(|error| {
+        if error.is_eof() {
+            "not valid JSON: it ends too early".to_owned()
+        } else if error.is_data() {
+            "not a JSON object".to_owned()
+        } else {
+            format!("not valid JSON at column {}", error.column())
         }
-    }
+    })
 }
 
 /// Keys of a prompt's JSON object that are not variables.
@@ -180,23 +161,21 @@ const LISTS: [(&str, &str); 2] = [
 
 /// Variables for a chat template, such as `tools`: names with values in JSON, which are kept byte for
 /// byte.
-#[derive(Clone, Debug, Default)]
-pub struct Variables(Vec<(String, Box<RawValue>)>);
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(transparent)]
+pub struct Variables(IndexMap<String, Box<RawValue>>);
 
 impl Variables {
-    /// Reads the keys of a prompt's JSON object, all but `prompt`, `messages` and `group`. Of a key that
-    /// comes twice the last value counts, as in Python.
+    /// Reads the keys of a prompt's JSON object, all but `prompt`, `messages` and `group`.
     ///
     /// # Errors
     /// If `json` is not a JSON object, or if `tools` or `documents` is neither a list nor null.
     pub fn from_json(json: &str) -> Result<Self, String> {
-        let mut all: Self = serde_json::from_str(json)
-            .map_err(|error| format!("not a JSON object: {}", messages::invalid(&error)))?;
-        all.0
-            .retain(|(name, _)| !NOT_VARIABLES.contains(&name.as_str()));
+        let mut all = Self(object(json)?);
+        all.retain(|name| !NOT_VARIABLES.contains(&name));
         for (name, form) in LISTS {
-            let mut values = all.iter().filter(|(other, _)| *other == name);
-            if values.any(|(_, value)| !value.starts_with('[') && value != "null") {
+            let value = all.0.get(name).map_or("null", |value| value.get());
+            if !value.starts_with('[') && value != "null" {
                 return Err(format!("{name} is not a list; expected {form}"));
             }
         }
@@ -205,7 +184,7 @@ impl Variables {
 
     /// Keeps the variables that `is_wanted` wants, by their names.
     pub fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
-        self.0.retain(|(name, _)| is_wanted(name));
+        self.0.retain(|name, _| is_wanted(name));
     }
 
     /// The names, and the values in JSON.
@@ -234,38 +213,163 @@ impl PartialEq for Variables {
 
 impl Eq for Variables {}
 
-impl Serialize for Variables {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+/// A list of messages: JSON, kept byte for byte.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(transparent)]
+pub struct Messages(Box<RawValue>);
+
+impl PartialEq for Messages {
+    fn eq(&self, other: &Self) -> bool {
+        self.json() == other.json()
     }
 }
 
-impl<'de> Deserialize<'de> for Variables {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Pairs)
+impl Eq for Messages {}
+
+/// The speaker of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `assistant`: the model.
+    Assistant,
+    /// `system` or `developer`: what applies to the messages around it.
+    System,
+    /// `tool`, or another name that templates have for what a tool returned.
+    Tool,
+    /// `user`: whoever the model answers.
+    User,
+    /// Any other name: context, which nobody answers.
+    Other,
+}
+
+impl Role {
+    /// The speaker of a message; `None` without a role.
+    fn of(message: &Value) -> Option<Self> {
+        Some(match message.get("role")?.as_str()? {
+            "assistant" => Self::Assistant,
+            "system" | "developer" => Self::System,
+            "user" => Self::User,
+            "tool" | "ipython" | "function" | "observation" => Self::Tool,
+            _ => Self::Other,
+        })
     }
 }
 
-/// Reads an object's pairs in their order.
-struct Pairs;
-
-impl<'de> Visitor<'de> for Pairs {
-    type Value = Variables;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
+impl Messages {
+    /// The JSON itself.
+    pub fn json(&self) -> &str {
+        self.0.get()
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Variables, A::Error> {
-        let mut variables = Vec::<(String, Box<RawValue>)>::new();
-        while let Some((name, value)) = pairs.next_entry::<String, Box<RawValue>>()? {
-            match variables.iter_mut().find(|(other, _)| *other == name) {
-                Some((_, earlier)) => *earlier = value,
-                None => variables.push((name, value)),
+    /// The JSON of each message; none if this is not a list.
+    pub fn each(&self) -> Vec<&str> {
+        let each: Vec<&RawValue> = serde_json::from_str(self.json()).unwrap_or_default();
+        each.into_iter().map(RawValue::get).collect()
+    }
+
+    /// The list of these messages, each in JSON.
+    ///
+    /// # Errors
+    /// If one of them is not JSON.
+    pub fn of(each: &[&str]) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(format!("[{}]", each.join(","))).map(Self)
+    }
+
+    /// The message of a user, who says `text`.
+    pub fn of_user(text: &str) -> Self {
+        let text = serde_json::to_string(text).unwrap_or_default();
+        let json = format!(r#"[{{"role":"user","content":{text}}}]"#);
+        Self(RawValue::from_string(json).unwrap_or_default())
+    }
+
+    fn values(&self) -> Option<Vec<Value>> {
+        serde_json::from_str(self.json()).ok()
+    }
+
+    /// The speaker of each message.
+    pub fn roles(&self) -> Vec<Role> {
+        let values = self.values().unwrap_or_default();
+        let roles = values.iter().map(Role::of);
+        roles.map(|role| role.unwrap_or(Role::Other)).collect()
+    }
+
+    /// Finds a fault in the list: it must have messages, each with a `role` and a `content`, which is
+    /// a string or a list of parts, all of them texts. What a tool returned may be any value, and an
+    /// assistant's message may have something else in place of a content, such as `tool_calls`.
+    fn fault(&self) -> Option<String> {
+        let fault = match self.values() {
+            None => "messages is not a list".to_owned(),
+            Some(messages) if messages.is_empty() => "no message in messages".to_owned(),
+            Some(messages) => {
+                let mut numbered = (1..).zip(&messages);
+                numbered.find_map(|(number, message)| {
+                    let fault = message_fault(message)?;
+                    Some(format!("message {number}: {fault}"))
+                })?
             }
-        }
-        Ok(Variables(variables))
+        };
+        let expected = r#"expected [{"role": "...", "content": "..."}]"#;
+        Some(format!("{fault}; {expected}"))
     }
+
+    /// The text of the user's last message; all of the JSON if there is none.
+    fn label(&self) -> String {
+        let messages = self.values().unwrap_or_default();
+        let is_users = |message: &&Value| Role::of(message) == Some(Role::User);
+        let last = messages.iter().rfind(is_users);
+        last.and_then(|last| text_of(last.get("content")?))
+            .unwrap_or_else(|| self.json().to_owned())
+    }
+}
+
+/// Finds a fault in a message.
+fn message_fault(message: &Value) -> Option<String> {
+    let Some(fields) = message.as_object() else {
+        return Some("not an object".to_owned());
+    };
+    let Some(role) = Role::of(message) else {
+        return Some("no role that is a string".to_owned());
+    };
+    let mut others = fields
+        .iter()
+        .filter(|(name, value)| !["role", "content"].contains(&name.as_str()) && !value.is_null());
+    match fields.get("content").unwrap_or_default() {
+        Value::Null if role == Role::Assistant && others.next().is_some() => None,
+        Value::Null => Some("no content".to_owned()),
+        Value::String(_) => None,
+        Value::Array(parts)
+            if role != Role::Tool || parts.iter().all(|of| of["type"].is_string()) =>
+        {
+            (1..).zip(parts).find_map(|(number, part)| {
+                let fault = part_fault(part)?;
+                Some(format!("part {number} of its content {fault}"))
+            })
+        }
+        _ if role == Role::Tool => None,
+        _ => Some("content is neither a string nor a list of parts".to_owned()),
+    }
+}
+
+/// Finds a fault in a part of a message's content: only texts can be put into a template.
+fn part_fault(part: &Value) -> Option<String> {
+    match (part["type"].as_str(), &part["text"]) {
+        (Some("text"), Value::String(_)) => None,
+        (None | Some("text"), _) => Some(r#"is not {"type": "text", "text": "..."}"#.to_owned()),
+        (Some(kind), _) => Some(format!(
+            "is of type {kind:?}, but only texts can be used: leave this prompt out"
+        )),
+    }
+}
+
+/// The text of a message's content: a string, or a list of parts of which some have a `text`.
+fn text_of(content: &Value) -> Option<String> {
+    if let Some(text) = content.as_str() {
+        return Some(text.to_owned());
+    }
+    let texts = content
+        .as_array()?
+        .iter()
+        .filter_map(|part| part.get("text"));
+    texts.map(Value::as_str).collect()
 }
 
 #[cfg(test)]
@@ -337,16 +441,16 @@ mod tests {
 
     #[test]
     fn an_error_states_what_is_wrong_with_a_line() {
-        let text = r#"{"id":7,"prompt":"a"}"#;
-        let text = PromptContent::from_json(text).unwrap();
-        assert_eq!(text, PromptContent::Text("a".into()));
+        let text = PromptContent::from_json(r#"{"id":7,"prompt":"a"}"#);
+        assert_eq!(text, Ok(PromptContent::Text("a".into())));
         let chat = r#"{"messages": [{"role":"x","content":"","more":1}] }"#;
-        let chat = PromptContent::from_json(chat).unwrap();
-        let json = r#"[{"role":"x","content":"","more":1}]"#;
-        assert_eq!(chat, PromptContent::Messages(messages(json)));
+        let kept = messages(r#"[{"role":"x","content":"","more":1}]"#);
+        let chat = PromptContent::from_json(chat);
+        assert_eq!(chat, Ok(PromptContent::Messages(kept)));
         let part = r#"{"type":"text","text":"a","cache_control":null}"#;
-        let parts = format!(r#"{{"messages":[{{"role":"user","content":[{part},{part}]}}]}}"#);
-        assert!(PromptContent::from_json(&parts).is_ok());
+        let user =
+            |content: &str| format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#);
+        assert!(PromptContent::from_json(&user(&format!("[{part},{part}]"))).is_ok());
         for (json, said) in [
             ("{", "it ends too early"),
             (r#"{"prompt": a}"#, "not valid JSON at column 12"),
@@ -357,55 +461,77 @@ mod tests {
             ("{}", "neither"),
             (r#"{"prompt":null}"#, "neither"),
             (r#"{"prompt":7}"#, "prompt is not a string"),
-            (r#"{"prompt":"a","prompt":"b"}"#, "twice"),
             (r#"{"prompt":"a","messages":[]}"#, "both"),
             (r#"{"messages":[]}"#, "no message"),
             (r#"{"messages":{}}"#, "messages is not a list"),
             (r#"{"messages":[7]}"#, "message 1: not an object"),
-            (r#"{"messages":[["user","a"]]}"#, "message 1: not an object"),
             (r#"{"messages":[{"role":"user"}]}"#, "message 1: no content"),
             (r#"{"messages":[{"content":"a"}]}"#, "message 1: no role"),
+            (r#"{"messages":[{"role":1,"content":"a"}]}"#, "no role"),
+            (&user("7"), "message 1: content is neither"),
+            (&user("null"), "message 1: no content"),
             (
-                r#"{"messages":[{"role":1,"content":"a"}]}"#,
-                "role is not a string",
+                &user("[7]"),
+                r#"part 1 of its content is not {"type": "text""#,
             ),
+            (&user(r#"[{"text":"a"}]"#), "part 1"),
+            (&user(r#"[{"type":"text","text":7}]"#), "part 1"),
             (
-                r#"{"messages":[{"role":"a","content":"a"},{"role":"user","content":7}]}"#,
-                "message 2: content is neither",
-            ),
-            (
-                r#"{"messages":[{"role":"user","content":null}]}"#,
-                "message 1: no content",
-            ),
-            (
-                r#"{"messages":[{"role":"user","content":[7]}]}"#,
-                r#"part 1 of its content is not a part; expected {"type": "text""#,
-            ),
-            (
-                r#"{"messages":[{"role":"user","content":[{"text":"a"}]}]}"#,
-                "no type",
-            ),
-            (
-                r#"{"messages":[{"role":"user","content":[{"type":"text","text":7}]}]}"#,
-                "no text",
-            ),
-            (
-                r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"b"}}]}]}"#,
+                &user(r#"[{"type":"text","text":"a"},{"type":"image_url"}]"#),
                 r#"message 1: part 2 of its content is of type "image_url", but only texts"#,
             ),
         ] {
             let reason = PromptContent::from_json(json).unwrap_err();
             assert!(reason.contains(said), "{json}: {reason}");
-            for word in ["line", "ident", "struct", "field"] {
-                assert!(!reason.contains(word), "{json}: {reason}");
-            }
         }
     }
-}
 
-#[cfg(test)]
-mod variables_tests {
-    use super::*;
+    #[test]
+    fn each_message_keeps_its_bytes_and_has_a_speaker() {
+        let given = messages(r#"[ {"role":"system" , "content":"a"},{"role":"us\u0065r"}, 7]"#);
+        let each = given.each();
+        let second = r#"{"role":"us\u0065r"}"#;
+        assert_eq!(each, [r#"{"role":"system" , "content":"a"}"#, second, "7"]);
+        let some = Messages::of(&each[1..]).unwrap();
+        assert_eq!(some.json(), format!("[{second},7]"));
+        assert_eq!(given.roles(), [Role::System, Role::User, Role::Other]);
+        let said = Messages::of_user("a\"b");
+        assert_eq!(said.json(), r#"[{"role":"user","content":"a\"b"}]"#);
+    }
+
+    #[test]
+    fn what_templates_use_is_accepted() {
+        for json in [
+            r#"[{"role":"assistant","content":null,"tool_calls":[]}]"#,
+            r#"[{"role":"assistant","reasoning_content":"a"}]"#,
+            r#"[{"role":"tool","content":{"a":1}}]"#,
+            r#"[{"role":"ipython","content":[1,"a",{"b":2}]}]"#,
+            r#"[{"role":"tool","content":[{"type":"text","text":"a"}]}]"#,
+            r#"[{"role":"observation","content":7}]"#,
+        ] {
+            assert_eq!(messages(json).fault(), None, "{json}");
+        }
+        for (json, said) in [
+            (r#"[{"role":"assistant"}]"#, "message 1: no content"),
+            (
+                r#"[{"role":"assistant","content":null,"tool_calls":null}]"#,
+                "no content",
+            ),
+            (r#"[{"role":"tool","content":null}]"#, "no content"),
+            (
+                r#"[{"role":"user","content":null,"name":"a"}]"#,
+                "no content",
+            ),
+            (r#"[{"role":"user","content":{"a":1}}]"#, "neither a string"),
+            (
+                r#"[{"role":"tool","content":[{"type":"image","url":"b"}]}]"#,
+                r#"is of type "image""#,
+            ),
+        ] {
+            let fault = messages(json).fault().unwrap();
+            assert!(fault.contains(said), "{json}: {fault}");
+        }
+    }
 
     #[test]
     fn values_are_kept_to_the_byte() {

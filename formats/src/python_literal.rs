@@ -1,51 +1,69 @@
-//! Python literals: the headers of kl.py's files and of numpy's arrays.
+//! Python literals, as `repr` writes them: the headers of kl.py's files and of numpy's arrays.
 
-use py_literal::Value;
+use std::str::Chars;
 
-/// The deepest nesting that is parsed: no header nests deeper than a dict with a shape in it.
-const MAX_DEPTH: usize = 3;
+use indexmap::IndexMap;
+use serde_json::Value;
 
-/// The entries of a dict literal, in their order; `None` if it is another value, or not a literal at
-/// all.
-///
-/// # Errors
-/// A phrase, for a text that is not safe to parse.
-pub(crate) fn dict(text: &str) -> Result<Option<Vec<(Value, Value)>>, &'static str> {
-    if !is_shallow(text) {
-        return Err("its brackets nest too deep, or it holds a \\N escape");
+/// The entries of a dict literal in the order of their keys' first occurrence, each with its last
+/// value, as Python reads them. Tuples become lists. `None` if it is another value, or not a literal.
+pub(crate) fn dict(text: &str) -> Option<IndexMap<String, Value>> {
+    serde_json::from_str(&to_json(text)?).ok()
+}
+
+/// The JSON of a literal; for anything else, something that may not be JSON.
+fn to_json(literal: &str) -> Option<String> {
+    let mut json = String::with_capacity(literal.len());
+    let mut chars = literal.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\'' | '"' => json += &Value::from(string(&mut chars, c)?).to_string(),
+            '(' => json.push('['),
+            ')' | ']' | '}' => {
+                let end = json.trim_end().trim_end_matches(',').len();
+                json.truncate(end);
+                json.push(if c == '}' { '}' } else { ']' });
+            }
+            'T' | 'F' | 'N' => {
+                let rest = chars.as_str();
+                let words = [("rue", "true"), ("alse", "false"), ("one", "null")];
+                let (word, in_json) = words.iter().find(|(word, _)| rest.starts_with(word))?;
+                json += in_json;
+                chars = rest.get(word.len()..)?.chars();
+            }
+            _ => json.push(c),
+        }
     }
-    match text.trim().parse() {
-        Ok(Value::Dict(entries)) => Ok(Some(entries)),
-        _ => Ok(None),
+    Some(json)
+}
+
+/// The rest of a string up to its closing quote, without `\N{...}` and octal escapes, which `repr`
+/// never writes.
+fn string(chars: &mut Chars<'_>, quote: char) -> Option<String> {
+    let mut text = String::new();
+    loop {
+        text.push(match chars.next()? {
+            c if c == quote => return Some(text),
+            '\\' => match chars.next()? {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                'x' => character(chars, 2)?,
+                'u' => character(chars, 4)?,
+                'U' => character(chars, 8)?,
+                c @ ('\\' | '\'' | '"') => c,
+                _ => return None,
+            },
+            c => c,
+        });
     }
 }
 
-/// True if `text` is safe to parse: each level of nesting costs the parser more stack, and
-/// doubles its time. Brackets inside strings do not count. A `\N{...}` escape, the one that may
-/// hold a quote, is refused: Python's `repr` never writes it.
-fn is_shallow(text: &str) -> bool {
-    let mut depth = 0usize;
-    let mut quote = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some(_), '\\') => {
-                if chars.next() == Some('N') {
-                    return false;
-                }
-            }
-            (Some(q), c) if q == c => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(c),
-            (None, '(' | '[' | '{') => {
-                depth += 1;
-                if depth > MAX_DEPTH {
-                    return false;
-                }
-            }
-            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
-            (None, _) => {}
-        }
-    }
-    true
+/// The character whose number has `n` hexadecimal digits.
+fn character(chars: &mut Chars<'_>, n: usize) -> Option<char> {
+    let (digits, rest) = chars.as_str().split_at_checked(n)?;
+    *chars = rest.chars();
+    char::from_u32(u32::from_str_radix(digits, 16).ok()?)
 }

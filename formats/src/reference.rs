@@ -163,7 +163,7 @@ impl Reference {
             Some(Kind::Kl) => return NativeReader::open(path).map(NativeReader::into_reference),
             Some(Kind::KlPy) => {
                 let reader = KlPyReader::open(path)?;
-                (reader.describe(), Rows::Stream(Box::new(reader)))
+                ((reader.about.clone(), None), Rows::Stream(Box::new(reader)))
             }
             Some(Kind::LlamaCpp) => {
                 let reader = LlamaCppReader::open(path)?;

@@ -81,6 +81,15 @@ pub(crate) fn open(name: &Named, role: &str) -> Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
+/// Reads `n` bytes of a stream. Memory is allocated as they arrive.
+pub(crate) fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(n.min(1 << 20) as usize);
+    match stream.take(n).read_to_end(&mut bytes)? as u64 {
+        read if read == n => Ok(bytes),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
 #[cfg(unix)]
 fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)

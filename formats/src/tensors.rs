@@ -53,24 +53,20 @@ impl Matrix {
     }
 }
 
-/// Returns the number of ids in an array of this shape, `[n]` or `[1, n]`; `None` for any other
-/// shape.
-pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
-    match shape {
-        &[n] | &[1, n] => Some(n),
-        _ => None,
-    }
-}
-
-/// Finds a fault in the number of ids of a window: there must be one for each row, and there may be
-/// one more, which follows the last row's.
-pub(crate) fn n_ids_fault(n_ids: u64, n_rows: u32) -> Option<String> {
+/// The number of token ids in an array of this shape, `[n]` or `[1, n]`, beside `n_rows` rows: one for
+/// each row, and there may be one more, which follows the last row's.
+///
+/// # Errors
+/// A phrase with any other shape.
+pub(crate) fn n_ids(shape: &[u64], n_rows: u32) -> Result<u64, String> {
     let n_rows = u64::from(n_rows);
-    (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
-        format!(
-            "{n_ids} token ids for {n_rows} rows: there must be as many, or one more at the end"
-        )
-    })
+    match *shape {
+        [n] | [1, n] if (n_rows..=n_rows + 1).contains(&n) => Ok(n),
+        _ => Err(format!(
+            "token ids of shape {shape:?} for {n_rows} rows: there must be as many, or one more at the \
+             end"
+        )),
+    }
 }
 
 /// A window of a reference of such arrays.
@@ -92,34 +88,29 @@ impl TensorWindow {
         }
     }
 
-    /// Finds a fault in its token ids. A window without any has none.
-    pub(crate) fn token_fault(&self) -> Option<String> {
-        let Matrix {
-            n_rows, n_vocab, ..
-        } = self.matrix;
-        if self.tokens.is_empty() {
-            return None;
-        }
-        let outside = || {
-            let position = self.tokens.iter().position(|&id| id >= n_vocab)?;
-            Some(format!(
-                "the token id at position {position} is outside the vocabulary of {n_vocab}"
-            ))
-        };
-        n_ids_fault(self.tokens.len() as u64, n_rows).or_else(outside)
-    }
-
-    /// Finds a contradiction between it and the reference's first window, whose file or array has
-    /// this name.
-    pub(crate) fn fault_beside(&self, first: &Self, name: &str) -> Option<String> {
-        let (here, there) = (self.matrix.n_vocab, first.matrix.n_vocab);
-        if here != there {
+    /// Finds a fault in its token ids, and a contradiction between it and the reference's first window,
+    /// whose file or array has the name `first_name`.
+    pub(crate) fn fault(&self, first: &Self, first_name: &str) -> Option<String> {
+        let (n_vocab, n_tokens) = (self.matrix.n_vocab, self.tokens.len() as u64);
+        if n_vocab != first.matrix.n_vocab {
+            let there = first.matrix.n_vocab;
             return Some(format!(
-                "has rows of {here}, and {name} of {there}: all windows must be of one model"
+                "has rows of {n_vocab}, and {first_name} of {there}: all windows must be of one model"
             ));
         }
-        (self.tokens.is_empty() != first.tokens.is_empty())
-            .then(|| format!("it and {name} do not both hold token ids: all windows must, or none"))
+        if self.tokens.is_empty() != first.tokens.is_empty() {
+            return Some(format!(
+                "it and {first_name} do not both hold token ids: all windows must, or none"
+            ));
+        }
+        if let Some(position) = self.tokens.iter().position(|&id| id >= n_vocab) {
+            return Some(format!(
+                "the token id at position {position} is outside the vocabulary of {n_vocab}"
+            ));
+        }
+        n_ids(&[n_tokens], self.matrix.n_rows)
+            .err()
+            .filter(|_| n_tokens > 0)
     }
 }
 
@@ -128,36 +119,41 @@ pub(crate) fn describe<'w>(
     kind: Kind,
     path: &Path,
     windows: impl Iterator<Item = &'w TensorWindow> + Clone,
-    log_probabilities: bool,
+    values: Values,
 ) -> (About, Vec<WindowEntry>) {
     let first = windows.clone().next();
-    let specs = windows.enumerate().map(|(i, window)| window.spec(i));
-    let entries: Vec<WindowEntry> = specs.map(|spec| spec.entry()).collect();
-    let n_ctx = entries.iter().map(|window| window.n_rows).max();
+    let n_ctx = windows.clone().map(|window| window.matrix.n_rows).max();
+    let entries = windows.zip(0..).map(|(window, number)| WindowEntry {
+        window: number,
+        n_tokens: window.tokens.len() as u32, // at most one more than rows
+        n_rows: window.matrix.n_rows,
+        first_scored: 0,
+    });
     let n_vocab = first.map_or(0, |first| first.matrix.n_vocab);
     let mut about = About {
         encoding: first.map_or(Float::F32, |first| first.matrix.float).name(),
-        values: if log_probabilities {
-            Values::LogProbabilities
-        } else {
-            Values::Logits
-        },
+        values,
         holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
         is_decodable: false,
         ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
     };
     about.first_scored = Some(0);
-    (about, entries)
+    (about, entries.collect())
 }
 
-/// True if the first finite row of `block` holds log-probabilities, that is, sums to 1;
-/// `None` if no row is finite.
-pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
+/// The meaning of the first finite row of `block`: log-probabilities sum to 1. `None` if no row is
+/// finite.
+pub(crate) fn values_of(block: &RowBlock, float: Float) -> Option<Values> {
     let row = block.rows().find(Row::is_finite)?;
     let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
     let max = entries().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = entries().map(|x| (x - max).exp()).sum();
-    Some((max + sum.ln()).abs() < tolerance(float, row.len()))
+    let is_normalised = (max + sum.ln()).abs() < tolerance(float, row.len());
+    Some(if is_normalised {
+        Values::LogProbabilities
+    } else {
+        Values::Logits
+    })
 }
 
 /// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
@@ -188,7 +184,8 @@ mod tests {
         let fault = |tokens: &[u32], n_vocab: u64| {
             let matrix = Matrix::new(Float::F32, &[tokens.len() as u64, n_vocab]).unwrap();
             let tokens = tokens.to_vec();
-            TensorWindow { matrix, tokens }.token_fault()
+            let window = TensorWindow { matrix, tokens };
+            window.fault(&window, "itself")
         };
         assert!(fault(&ids, MAX_N_VOCAB.into()).is_some_and(|what| what.contains("position 1")));
         assert_eq!(fault(&ids[..1], 6), None);
@@ -211,10 +208,8 @@ mod tests {
         ] {
             assert!(Matrix::new(Float::F32, shape).is_err(), "{shape:?}");
         }
-        assert_eq!(
-            (n_ids(&[4]), n_ids(&[1, 4]), n_ids(&[2, 4])),
-            (Some(4), Some(4), None)
-        );
+        assert_eq!((n_ids(&[4], 4), n_ids(&[1, 4], 3)), (Ok(4), Ok(4)));
+        assert!(n_ids(&[2, 4], 4).is_err() && n_ids(&[4], 5).is_err());
     }
 
     /// Log-probabilities of 50,000 entries, rounded, and what they are made of.
@@ -232,12 +227,12 @@ mod tests {
                     Float::F32 | Float::F64 => x,
                 };
                 let row: Vec<f32> = row.iter().map(round).collect();
-                is_normalised(&RowBlock::from_f32(0, 0, n, &row), float)
+                values_of(&RowBlock::from_f32(0, 0, n, &row), float)
             };
-            assert_eq!(stored(&logs), Some(true), "{float:?}");
-            assert_eq!(stored(&logits), Some(false), "{float:?}");
+            assert_eq!(stored(&logs), Some(Values::LogProbabilities), "{float:?}");
+            assert_eq!(stored(&logits), Some(Values::Logits), "{float:?}");
             let nudged: Vec<f32> = logs.iter().map(|x| x + 0.1).collect();
-            assert_eq!(stored(&nudged), Some(false), "{float:?}");
+            assert_eq!(stored(&nudged), Some(Values::Logits), "{float:?}");
             assert_eq!(stored(&vec![f32::NAN; n]), None);
         }
     }

@@ -19,26 +19,27 @@
 //! `kl_values`: `log_probabilities`, or `floored_log_probabilities` as llama.cpp's base file has
 //! them. kl.py ignores both entries, and its own files lack them.
 
-mod reader;
-
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 
-use py_literal::Value;
+use flate2::bufread::MultiGzDecoder;
+use serde_json::Value;
 
 use crate::about::{About, Checks, Values};
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::gzip::gzip;
 pub use crate::kinds::KL_PY as MAGIC_LINE;
 use crate::kinds::Kind;
 use crate::provenance::BackendIdentity;
 use crate::python_literal;
-use crate::row::RowLayout;
+use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
+use crate::source::{self, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat};
-pub(crate) use reader::KlPyReader;
 
 /// Most bytes of the header line.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -132,22 +133,19 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize, name: &Named) -> Result
     {
         put(N_BATCH, n_batch.into());
     }
-    let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", "));
-    if lines.len() <= MAX_HEADER_BYTES {
-        Ok(lines.into_bytes())
-    } else {
-        Err(name.unwritable("a header of more than 64 KiB"))
+    let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", ")).into_bytes();
+    if lines.len() > MAX_HEADER_BYTES {
+        return Err(name.unwritable("a header of more than 64 KiB"));
     }
+    Ok(lines)
 }
 
-/// Parses the second line, without its line feed. Entries that have no field of their own are kept in
-/// [`About::others`], in order: key, and value (a string's text, else its Python literal).
+/// Parses the second line. Entries that have no field of their own are kept in [`About::others`], in
+/// order: key, and value (a string's text, else as Python writes it).
 fn parse(line: &[u8], name: &Named) -> Result<About> {
-    let unusable = |what: &str| name.header(what);
-    let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
-    let entries = python_literal::dict(text)
-        .map_err(unusable)?
-        .ok_or_else(|| unusable("the second line is not a Python dict literal"))?;
+    let entries = str::from_utf8(line).ok().and_then(python_literal::dict);
+    let entries =
+        entries.ok_or_else(|| name.header("the second line is not a Python dict literal"))?;
     let mut about = About {
         n_ctx_is_padded: true,
         checks: Checks::Gzip,
@@ -155,16 +153,27 @@ fn parse(line: &[u8], name: &Named) -> Result<About> {
     };
     about.first_scored = Some(0);
     about.backend = Some(backend());
-    for (key, value) in last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))? {
-        match (key.as_str(), value) {
-            ("n_ctx", value) => about.n_ctx = integer(&key, &value, name)?,
-            ("n_vocab", value) => about.n_vocab = integer(&key, &value, name)?,
-            ("n_windows", value) => about.n_windows = Some(integer(&key, &value, name)?),
-            (VALUES, value) => about.values = values(&value, name)?,
-            ("model", Value::String(model)) => about.model_path = Some(model),
-            ("text_path", Value::String(path)) => about.text_path = Some(path),
-            (_, Value::String(text)) => about.others.push((key, text)),
-            (_, value) => about.others.push((key, value.to_string())),
+    for (key, value) in entries {
+        let integer = || {
+            let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
+            n.ok_or_else(|| name.header(format!("{key} is not a whole number in range")))
+        };
+        match (key.as_str(), &value) {
+            ("n_ctx", _) => about.n_ctx = integer()?,
+            ("n_vocab", _) => about.n_vocab = integer()?,
+            ("n_windows", _) => about.n_windows = Some(integer()?),
+            (VALUES, _) => {
+                let known = NOT_LOGITS.iter().find(|(_, known)| value == *known);
+                let unknown = || format!("{VALUES} is {value}, which this kl does not know");
+                about.values = known.ok_or_else(|| name.header(unknown()))?.0;
+            }
+            ("model", Value::String(model)) => about.model_path = Some(model.clone()),
+            ("text_path", Value::String(path)) => about.text_path = Some(path.clone()),
+            (_, Value::String(text)) => about.others.push((key, text.clone())),
+            (_, Value::Bool(true)) => about.others.push((key, "True".to_owned())),
+            (_, Value::Bool(false)) => about.others.push((key, "False".to_owned())),
+            (_, Value::Null) => about.others.push((key, "None".to_owned())),
+            _ => about.others.push((key, value.to_string())),
         }
     }
     match size_fault(about.n_ctx, about.n_vocab) {
@@ -173,37 +182,173 @@ fn parse(line: &[u8], name: &Named) -> Result<About> {
     }
 }
 
-/// A dict's entries as Python reads them: each key once, at the index of its first occurrence, with
-/// its last value. `None` if a key is not a string.
-fn last_of_each(entries: Vec<(Value, Value)>) -> Option<Vec<(String, Value)>> {
-    let mut indices = HashMap::new();
-    let mut found: Vec<(String, Value)> = Vec::new();
-    for (key, value) in entries {
-        let Value::String(key) = key else {
-            return None;
+/// Reads kl.py's file from its start to its end: a [`ReadStream`].
+#[derive(Debug)]
+pub(crate) struct KlPyReader {
+    name: Named,
+    stream: BufReader<MultiGzDecoder<BufReader<File>>>,
+    pub(crate) about: About,
+    /// Bytes of the plain stream that have been read.
+    offset: u64,
+    /// The index of the next window.
+    next: u32,
+    n_rows: u32,
+    rows_left: u32,
+}
+
+impl KlPyReader {
+    /// Opens the file and reads its header.
+    ///
+    /// # Errors
+    /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
+    /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
+    /// [`crate::Fault::Io`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = Named::new(path);
+        let (file, file_bytes) = source::open(&name, "a reference")?;
+        let members = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
+        let mut reader = Self {
+            stream: BufReader::with_capacity(64 << 10, members),
+            about: About::new(Kind::KlPy, path, 0, 0),
+            offset: 0,
+            next: 0,
+            n_rows: 0,
+            rows_left: 0,
+            name,
         };
-        let index = *indices.entry(key.clone()).or_insert(found.len());
-        match found.get_mut(index) {
-            Some(entry) => entry.1 = value,
-            None => found.push((key, value)),
+        if reader.line(MAGIC_LINE.len())? != MAGIC_LINE.as_bytes() {
+            let what = "its first line is not that of kl.py's file";
+            return Err(reader.name.not_a_reference(what));
+        }
+        let line = reader.line(MAX_HEADER_BYTES)?;
+        reader.about = parse(&line, &reader.name)?;
+        reader.about.file_bytes = file_bytes;
+        Ok(reader)
+    }
+
+    /// A line of at most `max` bytes, with its line feed.
+    fn line(&mut self, max: usize) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        (&mut self.stream)
+            .take(max as u64)
+            .read_until(b'\n', &mut line)
+            .map_err(|e| self.error(None, e))?;
+        self.offset += line.len() as u64;
+        if line.ends_with(b"\n") {
+            Ok(line)
+        } else if line.len() == max {
+            Err(self.name.header(format!("a line of more than {max} bytes")))
+        } else {
+            Err(self.error(None, io::ErrorKind::UnexpectedEof.into()))
         }
     }
-    Some(found)
-}
 
-fn values(value: &Value, name: &Named) -> Result<Values> {
-    let known = NOT_LOGITS
-        .iter()
-        .find(|(_, known)| value.as_string().is_some_and(|value| value == known));
-    known
-        .map(|(values, _)| *values)
-        .ok_or_else(|| name.header(format!("{VALUES} is {value}, which this kl does not know")))
-}
-
-fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
-    match value {
-        Value::Integer(n) => n.try_into().ok(),
-        _ => None,
+    /// Reads `n` numbers of a window.
+    fn words(&mut self, window: u32, n: u64) -> Result<Vec<u32>> {
+        let bytes = read_bytes(&mut self.stream, 4 * n);
+        let bytes = bytes.map_err(|e| self.error(Some(window), e))?;
+        self.offset += 4 * n;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
-    .ok_or_else(|| name.header(format!("{key} is not a whole number in range")))
+
+    fn skip_rows(&mut self) -> Result<()> {
+        let rows = u64::from(std::mem::take(&mut self.rows_left));
+        let bytes = rows * 4 * u64::from(self.about.n_vocab); // 2^32 x 4 x 2^24
+        let window = Some(self.next.saturating_sub(1));
+        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink());
+        let skipped = skipped.map_err(|e| self.error(window, e))?;
+        self.offset += skipped;
+        if skipped == bytes {
+            Ok(())
+        } else {
+            Err(self.error(window, io::ErrorKind::UnexpectedEof.into()))
+        }
+    }
+
+    /// The error for a failure to read.
+    fn error(&self, window: Option<u32>, cause: io::Error) -> Error {
+        let within = window.map_or("its header", |_| "a window");
+        match cause.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let what = format!("the file ends within {within}");
+                self.name.truncated(window, self.offset, what)
+            }
+            _ => self.name.of_stream(window, self.offset, cause),
+        }
+    }
+}
+
+/// Windows are numbered in the order of the file.
+impl ReadStream for KlPyReader {
+    fn next_window(&mut self) -> Result<Option<WindowSpec>> {
+        self.skip_rows()?;
+        let (window, start) = (self.next, self.offset);
+        let rest = self.stream.fill_buf().map(<[u8]>::is_empty);
+        let is_end = rest.map_err(|e| self.error(Some(window), e))?;
+        let (n_ctx, n_vocab) = (self.about.n_ctx, self.about.n_vocab);
+        let n_windows = self.about.n_windows;
+        if is_end {
+            return match n_windows.filter(|&n| n != window) {
+                Some(n) => Err(self.name.truncated(
+                    Some(window),
+                    start,
+                    format!("the file ends after {window} windows of {n}"),
+                )),
+                None => Ok(None),
+            };
+        }
+        let counts = self.words(window, 3)?;
+        let corrupt = |fault| self.name.corrupt(Some(window), start, fault);
+        let (n_tokens, n_rows) = match counts[..] {
+            [_, _, other] if other != n_vocab => {
+                return Err(corrupt(format!(
+                    "rows of {other} entries, the header states {n_vocab}"
+                )));
+            }
+            [n_tokens, ..] if n_tokens > n_ctx => {
+                return Err(corrupt(format!(
+                    "a window of {n_tokens} tokens, the header states n_ctx {n_ctx}"
+                )));
+            }
+            _ if window >= n_windows.unwrap_or(u32::MAX) => {
+                return Err(corrupt("more windows than the header states".to_owned()));
+            }
+            [n_tokens, n_rows, _] => (n_tokens, n_rows),
+            _ => return Ok(None), // three numbers were read
+        };
+        let spec = WindowSpec {
+            window,
+            tokens: self.words(window, n_tokens.into())?,
+            first_scored: 0,
+            n_rows,
+        };
+        if let Some(fault) = spec.fault(n_vocab) {
+            return Err(self.name.corrupt(Some(window), start, fault));
+        }
+        self.next = window + 1;
+        (self.n_rows, self.rows_left) = (n_rows, n_rows);
+        Ok(Some(spec))
+    }
+
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
+        let n_rows = max_rows.min(self.rows_left as usize);
+        if n_rows == 0 {
+            return Ok(None);
+        }
+        let n_vocab = self.about.n_vocab;
+        let shape = Shape {
+            window: self.next.saturating_sub(1),
+            first_row: self.n_rows - self.rows_left,
+            n_rows,
+            row_len: n_vocab as usize,
+            layout: RowLayout::F32,
+        };
+        let storage = self.words(shape.window, u64::from(n_vocab) * n_rows as u64)?;
+        self.rows_left -= n_rows as u32; // at most rows_left
+        Ok(Some(RowBlock::of_words(shape, storage)))
+    }
+
+    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
+        Ok(Box::new(Self::open(self.name.path())?))
+    }
 }

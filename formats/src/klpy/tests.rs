@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ReadStream;
 use crate::testing::*;
-use crate::{About, Error, Fault, Kind, Result, Target, WindowSpec, Writer};
+use crate::{Fault, Result, Target, Writer};
 
 const N_VOCAB: u32 = 5;
 const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
@@ -100,28 +100,12 @@ fn a_window_longer_than_the_context_is_refused() {
 }
 
 #[test]
-fn trailing_bytes_are_named() {
-    let scratch = Scratch::new();
-    let windows = [rows_from_the_start(window(0, 3, 1, N_VOCAB))];
-    for whole in [
-        gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
-        write(&windows, 9),
-    ] {
-        for trailing in [&b"\n"[..], b"some more bytes", &[0; 512]] {
-            let error = read(scratch.file(&[&whole, trailing].concat()), 9).unwrap_err();
-            let is_named = matches!(&error.fault, Fault::Corrupt { what, .. } if what.starts_with("trailing bytes"));
-            assert!(is_named, "{error}");
-        }
-    }
-}
-
-#[test]
 fn hostile_counts_are_refused() {
     let scratch = Scratch::new();
     let max = u32::MAX;
     for (numbers, what) in [
-        (vec![2, 3, 5, 3, 4], "3 rows for 2 tokens"),
-        (vec![2, max, 5, 3, 4], "rows for 2 tokens"),
+        (vec![2, 3, 5, 3, 4], "3 rows from position 0"),
+        (vec![2, max, 5, 3, 4], "do not fit in 2 tokens"),
         (vec![max, max, 5], "a window of 4294967295 tokens"),
         (
             vec![2, 1, 6, 3, 4],
@@ -184,20 +168,10 @@ fn hostile_lines_are_refused() {
         open(b"another file\n").fault,
         Fault::NotAReference(_)
     ));
-    assert!(matches!(
-        open(&[b'x'; 100_000]),
-        Error {
-            fault: Fault::NotAReference(_),
-            ..
-        }
-    ));
     let magic = MAGIC_LINE.as_bytes();
     assert!(matches!(
-        open(&[magic, &[b'x'; 100_000]].concat()),
-        Error {
-            fault: Fault::Header(_),
-            ..
-        }
+        open(&[magic, &[b'x'; 100_000]].concat()).fault,
+        Fault::Header(_)
     ));
     assert!(matches!(
         open(&[magic, &b"{'n_ctx'"[..]].concat()).fault,
@@ -205,24 +179,6 @@ fn hostile_lines_are_refused() {
     ));
     assert!(KlPyReader::open(scratch.file(b"GGUF")).is_err());
     assert!(KlPyReader::open(scratch.file(b"")).is_err());
-}
-
-#[test]
-fn every_truncation_is_found() {
-    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
-    let scratch = Scratch::new();
-    for bytes in [
-        // Written by kl: the header counts the windows.
-        write(&windows, 9),
-        // Written by kl.py: one member.
-        gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
-    ] {
-        assert!(read(scratch.file(&bytes), 9).is_ok());
-        for n in 0..bytes.len() {
-            let error = read(scratch.file(&bytes[..n]), 9).expect_err(&format!("{n} bytes"));
-            assert!(!error.to_string().contains('\n'));
-        }
-    }
 }
 
 #[test]

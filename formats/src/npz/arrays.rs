@@ -2,10 +2,9 @@
 //! `meta_json`.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::iter::repeat_with;
 
 use serde::Deserialize;
-use serde::de::{SeqAccess, Visitor};
 
 use super::zip::Member;
 
@@ -21,8 +20,12 @@ const SPARSE: [&str; 3] = ["lp", "idx", "tail"];
 /// The name of mlx-kld's array about its prompts.
 const META: &str = "meta_json";
 
+/// The reason why the sparse kind is refused.
+const SPARSE_KIND: &str = "is of mlx-kld's sparse kind, which holds the most probable \
+    entries of each row alone: it gives no KL divergence over the whole vocabulary; save \
+    the dense kind";
+
 /// The arrays of interest.
-#[derive(Debug)]
 pub(super) struct Arrays {
     /// Each window's rows and token ids, in the order of their numbers, which have no gap.
     pub(super) windows: Vec<(Member, Option<Member>)>,
@@ -39,69 +42,45 @@ impl Arrays {
         let mut is_sparse = false;
         for member in members {
             let array = member.name.strip_suffix(".npy").unwrap_or(&member.name);
-            let twice = if array == META {
-                meta.replace(member)
-            } else {
-                match numbered(array) {
-                    Some((name, number)) if ROWS.contains(&name) => rows.insert(number, member),
-                    Some((name, number)) if IDS.contains(&name) => ids.insert(number, member),
-                    Some((name, _)) if SPARSE.contains(&name) => {
-                        is_sparse = true;
-                        None
-                    }
-                    _ => None,
+            let earlier = match numbered(array) {
+                _ if array == META => meta.replace(member),
+                Some((name, number)) if ROWS.contains(&name) => rows.insert(number, member),
+                Some((name, number)) if IDS.contains(&name) => ids.insert(number, member),
+                other => {
+                    is_sparse |= other.is_some_and(|(name, _)| SPARSE.contains(&name));
+                    None
                 }
             };
-            if let Some(other) = twice {
+            if let Some(Member { name, .. }) = earlier {
                 return Err(format!(
-                    "holds {} and another array of its kind and number: leave one of them out",
-                    other.name
+                    "holds {name} and another array of its kind and number: leave one of them out"
                 ));
             }
         }
-        if rows.is_empty() && is_sparse {
-            return Err(SPARSE_KIND.to_owned());
-        }
         let Some((&first, _)) = rows.first_key_value() else {
-            return Err(
+            return Err(if is_sparse {
+                SPARSE_KIND
+            } else {
                 "holds no rows: arrays must be named logprobs_0, log_probs_0, logits_0 or arr_0 \
                  and on, one a window"
-                    .to_owned(),
-            );
+            }
+            .to_owned());
         };
-        if let Some((missing, (&number, _))) = (first..)
-            .zip(&rows)
-            .find(|(expected, (number, _))| expected != *number)
-        {
+        if let Some((missing, _)) = (first..).zip(rows.keys()).find(|(n, key)| n != *key) {
             return Err(format!(
-                "has rows of window {number} and none of window {missing}: save it again"
+                "has rows of windows after {missing}, and none of window {missing}: save it again"
             ));
         }
-        let has_ids = !ids.is_empty();
-        let windows: Vec<_> = rows
-            .into_iter()
-            .map(|(number, rows)| (rows, ids.remove(&number)))
-            .collect();
-        if let Some((rows, _)) = windows.iter().find(|(_, ids)| has_ids != ids.is_some()) {
-            return Err(format!(
-                "has token ids of other windows, and none for {}: add them or leave all out",
-                rows.name
-            ));
+        if !ids.is_empty() && !ids.keys().eq(rows.keys()) {
+            return Err(
+                "has token ids of other windows than rows: add them or leave all out".to_owned(),
+            );
         }
-        match ids.into_values().next() {
-            Some(ids) => Err(format!(
-                "has token ids in {}, and no rows for them",
-                ids.name
-            )),
-            None => Ok(Self { windows, meta }),
-        }
+        let ids = ids.into_values().map(Some).chain(repeat_with(|| None));
+        let windows = rows.into_values().zip(ids).collect();
+        Ok(Self { windows, meta })
     }
 }
-
-/// The reason why the sparse kind is refused.
-const SPARSE_KIND: &str = "is of mlx-kld's sparse kind, which holds the most probable \
-    entries of each row alone: it gives no KL divergence over the whole vocabulary; save \
-    the dense kind";
 
 /// Splits a name such as `logits_12` at its number.
 fn numbered(array: &str) -> Option<(&str, u64)> {
@@ -115,19 +94,18 @@ pub(super) const MAX_META_BYTES: u64 = 256 << 20;
 
 /// The parts of mlx-kld's `meta_json` that are used.
 #[derive(Deserialize, Default)]
+#[serde(default)]
 pub(super) struct Meta {
-    #[serde(default)]
     pub(super) reference_model: Option<String>,
-    #[serde(default)]
     format: Option<String>,
-    #[serde(default)]
-    pub(super) prompts: TokenIds,
+    pub(super) prompts: Vec<Prompt>,
 }
 
+/// A prompt, which uses 8 bytes without token ids: deflate makes millions of those out of nothing.
 #[derive(Deserialize)]
-struct Prompt {
-    #[serde(default)]
-    token_ids: Vec<Id>,
+pub(super) struct Prompt {
+    #[expect(clippy::box_collection, reason = "a Vec uses 24 bytes")]
+    token_ids: Option<Box<Vec<Id>>>,
 }
 
 /// A token id, converted as it is read: millions of ids would need twice the memory as `i64`.
@@ -141,52 +119,11 @@ impl From<i64> for Id {
     }
 }
 
-/// The token ids of prompts. A prompt without any uses no memory: deflate makes millions of those
-/// out of nothing.
-#[derive(Debug, Default)]
-pub(super) struct TokenIds {
-    pub(super) n_prompts: usize,
-    /// The ids of each prompt that has some, by its index.
-    ids: BTreeMap<usize, Vec<u32>>,
-}
-
-impl TokenIds {
-    /// True if no prompt has token ids.
-    pub(super) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-
-    /// Removes and returns the token ids of a prompt; empty if it has none.
-    pub(super) fn take(&mut self, index: usize) -> Vec<u32> {
-        self.ids.remove(&index).unwrap_or_default()
-    }
-}
-
-impl<'de> Deserialize<'de> for TokenIds {
-    fn deserialize<D: serde::Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Prompts;
-
-        impl<'de> Visitor<'de> for Prompts {
-            type Value = TokenIds;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of prompts")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TokenIds, A::Error> {
-                let mut found = TokenIds::default();
-                while let Some(Prompt { token_ids }) = list.next_element()? {
-                    if !token_ids.is_empty() {
-                        let ids = token_ids.into_iter().map(|Id(id)| id).collect();
-                        found.ids.insert(found.n_prompts, ids);
-                    }
-                    found.n_prompts += 1;
-                }
-                Ok(found)
-            }
-        }
-
-        json.deserialize_seq(Prompts)
+impl Prompt {
+    /// Its token ids; one that is not a u32 is `u32::MAX`.
+    pub(super) fn into_ids(self) -> Vec<u32> {
+        let ids = self.token_ids.into_iter().flat_map(|ids| *ids);
+        ids.map(|Id(id)| id).collect()
     }
 }
 
@@ -196,13 +133,17 @@ impl Meta {
     /// # Errors
     /// A phrase that states what is wrong with it, or that this kind does not hold whole rows.
     pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
-        let meta: Self =
-            serde_json::from_slice(json).map_err(|e| format!("meta_json: {e}: save it again"))?;
+        let mut meta: Self =
+            serde_json::from_slice(json).map_err(|e| format!("{e}: save it again"))?;
+        // Ids of none of the prompts are as good as no prompts.
+        if meta.prompts.iter().all(|prompt| prompt.token_ids.is_none()) {
+            meta.prompts.clear();
+        }
         match meta.format.as_deref() {
             None | Some("dense") => Ok(meta),
             Some(format) if format.contains("sparse") => Err(SPARSE_KIND.to_owned()),
             Some(format) => Err(format!(
-                "meta_json: its format is {format:?}: save the format \"dense\""
+                "its format is {format:?}: save the format \"dense\""
             )),
         }
     }

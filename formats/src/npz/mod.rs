@@ -11,41 +11,21 @@ mod zip;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use rawzip::FileReader;
 
-use crate::about::{About, Checks};
-use crate::error::{Error, Named, Result};
+use crate::about::{About, Checks, Values};
+use crate::error::{Named, Result};
 use crate::kinds::Kind;
+use crate::numbers::Number;
 use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
 use crate::source;
-use crate::tensors::{Matrix, TensorWindow, describe, is_normalised, n_ids, n_ids_fault};
+use crate::tensors::{Matrix, TensorWindow, describe, n_ids, values_of};
 use crate::window::{WindowEntry, WindowSpec};
-use arrays::{Arrays, MAX_META_BYTES, Meta, TokenIds};
-use zip::{EntryType, Header, Member, Stream};
-
-/// Most memory that is allocated before its bytes have arrived.
-const STEP_BYTES: u64 = 1 << 20;
-
-/// A window, and the array that its rows are in.
-#[derive(Debug)]
-struct WindowArrays {
-    array: Member,
-    window: TensorWindow,
-}
-
-/// The rows of a window that are still to come.
-#[derive(Debug)]
-struct OpenRows {
-    stream: Stream,
-    matrix: Matrix,
-    /// The index of the window.
-    index: usize,
-    n_read: u32,
-}
+use arrays::{Arrays, MAX_META_BYTES, Meta};
+use zip::{Array, Member};
 
 /// Reads an npz from its first window to its last: a [`ReadStream`].
 #[derive(Debug)]
@@ -53,12 +33,13 @@ pub(crate) struct NpzReader {
     name: Named,
     file: Arc<FileReader>,
     file_bytes: u64,
-    windows: Vec<WindowArrays>,
+    windows: Vec<(Member, TensorWindow)>,
     model: Option<String>,
-    log_probabilities: bool,
+    values: Values,
     /// The index of the next window.
     next: usize,
-    rows: Option<OpenRows>,
+    /// The array of the window before it, of whose rows so many were read.
+    open: Option<(Array, u32)>,
 }
 
 impl NpzReader {
@@ -73,7 +54,7 @@ impl NpzReader {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;
         let (file, members) =
-            zip::directory(file).map_err(|e| read_error(&name, None, file_bytes, e))?;
+            zip::directory(file).map_err(|e| name.of_stream(None, file_bytes, e))?;
         let arrays = Arrays::of(members).map_err(|what| name.unsupported(what))?;
         let mut reader = Self {
             name,
@@ -81,150 +62,117 @@ impl NpzReader {
             file_bytes,
             windows: Vec::new(),
             model: None,
-            log_probabilities: false,
+            values: Values::Logits,
             next: 0,
-            rows: None,
+            open: None,
         };
-        let meta = reader.meta(arrays.meta.as_ref())?;
-        reader.add_windows(arrays.windows, meta.prompts)?;
-        reader.model = meta.reference_model;
-        reader.log_probabilities = reader.looks_normalised()?;
+        reader.add_windows(arrays)?;
+        reader.values = reader.find_values()?;
         Ok(reader)
     }
 
     /// Describes the open file, and lists its windows.
     pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
-        let windows = self.windows.iter().map(|arrays| &arrays.window);
-        let (mut about, windows) =
-            describe(Kind::Npz, self.name.path(), windows, self.log_probabilities);
+        let windows = self.windows.iter().map(|(_, window)| window);
+        let (mut about, windows) = describe(Kind::Npz, self.name.path(), windows, self.values);
         (about.file_bytes, about.checks) = (self.file_bytes, Checks::Zip);
         about.model_path = self.model.clone();
         (about, Some(windows))
     }
 
-    fn meta(&self, meta: Option<&Member>) -> Result<Meta> {
-        let Some(meta) = meta else {
-            return Ok(Meta::default());
-        };
-        let ((), json) = self.array(meta, |array| match (array.entry, &array.shape[..]) {
-            (EntryType::Bytes, &[n]) if n <= MAX_META_BYTES => Ok(((), n)),
-            _ => Err("is not JSON as mlx-kld stores it, in bytes".to_owned()),
-        })?;
-        Meta::parse(&json).map_err(|what| self.name.unsupported(what))
-    }
-
-    fn add_windows(
-        &mut self,
-        arrays: Vec<(Member, Option<Member>)>,
-        mut prompts: TokenIds,
-    ) -> Result<()> {
-        if u32::try_from(arrays.len()).is_err() {
+    fn add_windows(&mut self, arrays: Arrays) -> Result<()> {
+        let n_windows = arrays.windows.len();
+        if u32::try_from(n_windows).is_err() {
             return Err(self.name.too_large("more than 2^32 windows"));
         }
-        if !prompts.is_empty() && prompts.n_prompts != arrays.len() {
+        let meta = arrays.meta.as_ref().map(|meta| self.meta(meta));
+        let meta = meta.transpose()?.unwrap_or_default();
+        let n_prompts = meta.prompts.len();
+        if n_prompts != 0 && n_prompts != n_windows {
             return Err(self.name.unsupported(format!(
-                "meta_json has {} prompts, but there are rows of {}: save it again",
-                prompts.n_prompts,
-                arrays.len()
+                "meta_json has {n_prompts} prompts, but there are rows of {n_windows}: save it again"
             )));
         }
-        for (index, (array, ids)) in arrays.into_iter().enumerate() {
-            let matrix = self.matrix(&array)?;
+        self.model = meta.reference_model;
+        let mut prompts = meta.prompts.into_iter();
+        for (rows, ids) in arrays.windows {
+            let matrix = self.matrix(&rows)?;
+            let of_prompt = prompts.next();
             let tokens = match ids {
-                Some(ids) => self.token_ids(&ids, matrix)?,
-                None => prompts.take(index),
+                Some(ids) => self.token_ids(&ids, matrix.n_rows)?,
+                None => of_prompt.map_or_else(Vec::new, arrays::Prompt::into_ids),
             };
             let window = TensorWindow { matrix, tokens };
-            let first = self.windows.first();
-            let beside =
-                first.and_then(|first| window.fault_beside(&first.window, &first.array.name));
-            if let Some(fault) = beside.or_else(|| window.token_fault()) {
-                return Err(self.name.unsupported(format!("{}: {fault}", array.name)));
+            let (first_rows, first) = self
+                .windows
+                .first()
+                .map_or((&rows, &window), |(a, b)| (a, b));
+            if let Some(fault) = window.fault(first, &first_rows.name) {
+                let what = format!("{}: {fault}", rows.name);
+                return Err(self.name.unsupported(what));
             }
-            self.windows.push(WindowArrays { array, window });
+            self.windows.push((rows, window));
         }
         Ok(())
     }
 
+    fn array(&self, member: &Member) -> Result<Array> {
+        Array::open(&self.name, &self.file, member)
+    }
+
+    fn meta(&self, member: &Member) -> Result<Meta> {
+        let array = self.array(member)?;
+        match (array.entry, &array.shape[..]) {
+            (Number::Byte, &[n]) if n <= MAX_META_BYTES => {
+                let json = array.whole(n)?;
+                let unsupported = |what| self.name.unsupported(format!("meta_json: {what}"));
+                Meta::parse(&json).map_err(unsupported)
+            }
+            _ => Err(array.unsupported("is not JSON as mlx-kld stores it, in bytes")),
+        }
+    }
+
     /// The type and the shape of an array of rows, whose length must match them.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
-        let (header, stream) = self.open_array(member)?;
-        let unsupported = |what: String| self.name.unsupported(format!("{}: {what}", member.name));
-        let EntryType::Float(float) = header.entry else {
-            return Err(unsupported(
-                "rows must be float16, float32 or float64".to_owned(),
-            ));
+        let array = self.array(member)?;
+        let Number::Float(float) = array.entry else {
+            return Err(array.unsupported("rows must be float16, float32 or float64"));
         };
-        let matrix = Matrix::new(float, &header.shape).map_err(unsupported)?;
-        let needed = header.bytes + matrix.bytes();
+        let matrix = Matrix::new(float, &array.shape).map_err(|what| array.unsupported(&what))?;
+        let needed = array.n_bytes + matrix.bytes();
         if needed == member.plain_bytes {
             Ok(matrix)
         } else {
-            Err(self.name.corrupt(
-                None,
-                stream.n_bytes(),
-                format!(
-                    "{}: {needed} bytes for its shape, the zip states {}",
-                    member.name, member.plain_bytes
-                ),
-            ))
+            let there = member.plain_bytes;
+            Err(array.corrupt(&format!(
+                "{needed} bytes for its shape, the zip states {there}"
+            )))
         }
     }
 
-    fn token_ids(&self, member: &Member, matrix: Matrix) -> Result<Vec<u32>> {
-        let (integer, bytes) = self.array(member, |array| {
-            let (EntryType::Integer(kind), Some(n)) = (array.entry, n_ids(&array.shape)) else {
-                return Err(
-                    "token ids must be int32, int64, uint32 or uint64, of shape [tokens]"
-                        .to_owned(),
-                );
-            };
-            match n_ids_fault(n, matrix.n_rows) {
-                Some(fault) => Err(fault),
-                None => Ok((kind, n * kind.bytes() as u64)),
-            }
-        })?;
-        Ok(integer.decode(&bytes))
-    }
-
-    /// Reads a whole array whose header `size` accepts. Returns the value that `size` gives, and as
-    /// many bytes as it asks for.
-    fn array<T>(
-        &self,
-        member: &Member,
-        size: impl FnOnce(&Header) -> Result<(T, u64), String>,
-    ) -> Result<(T, Vec<u8>)> {
-        let (header, mut stream) = self.open_array(member)?;
-        let (of, n) = size(&header)
-            .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
-        let bytes = read_bytes(&mut stream, n)
-            .and_then(|bytes| stream.finish().map(|()| bytes))
-            .map_err(|e| array_error(&self.name, None, &stream, e))?;
-        Ok((of, bytes))
-    }
-
-    /// An array's header, and a stream of the bytes that follow it.
-    fn open_array(&self, member: &Member) -> Result<(Header, Stream)> {
-        let mut stream = Stream::new(&self.file, member);
-        match zip::read_header(&mut stream) {
-            Ok(header) => Ok((header, stream)),
-            Err(e) => Err(array_error(&self.name, None, &stream, e)),
-        }
+    fn token_ids(&self, member: &Member, n_rows: u32) -> Result<Vec<u32>> {
+        let array = self.array(member)?;
+        let Number::Integer(integer) = array.entry else {
+            return Err(array.unsupported("token ids must be int32, int64, uint32 or uint64"));
+        };
+        let n_ids = n_ids(&array.shape, n_rows).map_err(|what| array.unsupported(&what))?;
+        let n = n_ids * array.entry.bytes();
+        Ok(integer.decode(&array.whole(n)?))
     }
 
     /// Reads rows until one is finite, and starts over.
-    fn looks_normalised(&mut self) -> Result<bool> {
+    fn find_values(&mut self) -> Result<Values> {
         let mut found = None;
         while found.is_none() && self.next_window()?.is_some() {
             while found.is_none()
                 && let Some(block) = self.next_rows(1)?
             {
-                let matrix = self.rows.as_ref().map(|rows| rows.matrix);
-                found = matrix.and_then(|matrix| is_normalised(&block, matrix.float));
+                let last = self.windows.get(self.next - 1);
+                found = last.and_then(|(_, window)| values_of(&block, window.matrix.float));
             }
         }
-        (self.next, self.rows) = (0, None);
-        Ok(found.unwrap_or(false))
+        (self.next, self.open) = (0, None);
+        Ok(found.unwrap_or_default())
     }
 }
 
@@ -233,91 +181,50 @@ impl NpzReader {
 impl ReadStream for NpzReader {
     fn next_window(&mut self) -> Result<Option<WindowSpec>> {
         let index = self.next;
-        self.rows = None;
-        let Some(WindowArrays { array, window }) = self.windows.get(index) else {
+        self.open = None;
+        let Some((member, window)) = self.windows.get(index) else {
             return Ok(None);
         };
-        self.rows = Some(OpenRows {
-            stream: self
-                .open_array(array)
-                .map_err(|error| error.in_window(index as u32))?
-                .1,
-            matrix: window.matrix,
-            index,
-            n_read: 0,
-        });
+        let array = self.array(member);
+        let array = array.map_err(|error| error.in_window(index as u32))?;
+        self.open = Some((array, 0));
         self.next += 1;
         Ok(Some(window.spec(index)))
     }
 
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
-        let Some(rows) = &mut self.rows else {
+        let index = self.next.saturating_sub(1);
+        let (Some((array, n_read)), Some((_, window))) = (&mut self.open, self.windows.get(index))
+        else {
             return Ok(None);
         };
-        let block = rows.next(max_rows);
-        block.map_err(|e| array_error(&self.name, Some(rows.index as u32), &rows.stream, e))
-    }
-
-    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        Ok(Box::new(Self::open(self.name.path())?))
-    }
-}
-
-impl OpenRows {
-    fn next(&mut self, max_rows: usize) -> io::Result<Option<RowBlock>> {
-        let matrix = self.matrix;
-        let n_rows = max_rows.min((matrix.n_rows - self.n_read) as usize);
+        let matrix = window.matrix;
+        let n_rows = max_rows.min((matrix.n_rows - *n_read) as usize);
         if n_rows == 0 {
             return Ok(None);
         }
         let shape = Shape {
-            window: self.index as u32,
-            first_row: self.n_read,
+            window: index as u32,
+            first_row: *n_read,
             n_rows,
             row_len: matrix.n_vocab as usize,
             layout: RowLayout::F32,
         };
-        let packed_bytes = n_rows as u64 * matrix.row_bytes() as u64;
-        let packed = read_bytes(&mut self.stream, packed_bytes)?;
+        *n_read += n_rows as u32; // at most as many as there are
+        let is_last = *n_read == matrix.n_rows;
+        let packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);
+        let packed = packed.and_then(|packed| {
+            is_last.then(|| array.finish()).transpose()?;
+            Ok(packed)
+        });
+        let packed = packed.map_err(|error| error.in_window(shape.window))?;
         let mut block = RowBlock::prepare(None, shape, shape.bytes());
-        let (_, plain) = block.buffers();
-        let logits = bytemuck::cast_slice_mut(plain);
+        let logits = bytemuck::cast_slice_mut(block.buffers().1);
         matrix.float.decode(&packed, logits);
-        self.n_read += n_rows as u32; // at most n_rows
-        if self.n_read == matrix.n_rows {
-            self.stream.finish()?;
-        }
         Ok(Some(block))
     }
-}
 
-/// Reads `n` bytes. Memory is allocated as they arrive.
-fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(n.min(STEP_BYTES) as usize);
-    match stream.take(n).read_to_end(&mut bytes)? as u64 {
-        read if read == n => Ok(bytes),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
-}
-
-/// The error for a failure to read an array.
-fn array_error(name: &Named, window: Option<u32>, stream: &Stream, error: io::Error) -> Error {
-    let what = match error.kind() {
-        io::ErrorKind::UnexpectedEof => "ends before all of its shape is read".to_owned(),
-        _ => error.to_string(),
-    };
-    let named = io::Error::new(error.kind(), format!("{} {what}", stream.name()));
-    read_error(name, window, stream.n_bytes(), named)
-}
-
-/// The error for a failure to read.
-fn read_error(name: &Named, window: Option<u32>, offset: u64, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => name.truncated(window, offset, error.to_string()),
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-            name.corrupt(window, offset, error.to_string())
-        }
-        io::ErrorKind::Unsupported => name.unsupported(error.to_string()),
-        _ => name.io("read", error),
+    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
+        Ok(Box::new(Self::open(self.name.path())?))
     }
 }

@@ -206,8 +206,8 @@ fn an_error_states_why_a_file_is_refused() {
     }
     beside("logits_1.npy", npy("<f4", "(1, 6)", &[0; 24]), "rows of 6");
     for (descr, what) in [
-        (">f4", "big-endian"),
-        ("|O", "Python objects"),
+        (">f4", "little-endian"),
+        ("|O", "little-endian"),
         ("<i4", "rows must be"),
     ] {
         alone("logits_0.npy", npy(descr, "(1, 5)", &[0; 20]), what);
@@ -225,9 +225,13 @@ fn an_error_states_why_a_file_is_refused() {
     alone("arr_0.npy", Vec::new(), "arr_0.npy");
     let two = ("logits_1.npy", rows(2));
     let first_alone = [one.clone(), two, ("tokens_0.npy", ids(&[1]))];
-    refused(&first_alone, "none for logits_1.npy");
-    beside("tokens_5.npy", ids(&[1]), "none for logits_0.npy");
-    beside("tokens_0.npy", ids(&[1, 2, 3]), "3 token ids for 1 rows");
+    refused(&first_alone, "token ids of other windows");
+    beside("tokens_5.npy", ids(&[1]), "token ids of other windows");
+    beside(
+        "tokens_0.npy",
+        ids(&[1, 2, 3]),
+        "token ids of shape [3] for 1 rows",
+    );
     beside("tokens_0.npy", ids(&[5]), "position 0");
     beside("tokens_0.npy", rows(1), "token ids must be");
     for (json, what) in [
