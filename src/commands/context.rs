@@ -2,6 +2,7 @@
 //! the model can be a quant of the reference's.
 
 use std::cell::LazyCell;
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -110,11 +111,10 @@ pub fn check_windows(
     if let Some(n_ctx_train) = model.facts().n_ctx_train
         && n_ctx > n_ctx_train
     {
-        watch.warn(Warning::LongWindow {
-            n_ctx,
-            n_ctx_train,
-            advice,
-        });
+        let message = format!(
+            "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; {advice}"
+        );
+        watch.warn(Warning::new("long_window", message));
     }
     Ok(())
 }
@@ -435,22 +435,29 @@ pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, wa
         && there < ORIGINAL_BITS
         && here > BITS_TOLERANCE * there
     {
-        watch.warn(Warning::SmallerReference { here, there });
+        let message = format!(
+            "the reference's model has {there:.2} bits per weight, the evaluated one {here:.2}: the reference should be the original's; were the two swapped?"
+        );
+        watch.warn(Warning::new("smaller_reference", message));
     }
 }
 
 /// The warning that the evaluated model cannot be a quant of the reference's, if headers show it.
 pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<Warning> {
-    let other = |what, here: String, there: String| Warning::OtherModel { what, here, there };
+    let other = |what, here: &dyn Display, there: &dyn Display| {
+        let message = format!(
+            "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
+        );
+        Some(Warning::new("other_model", message))
+    };
     if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
         && here != there
     {
-        return Some(other("architecture", here.clone(), there.clone()));
+        return other("architecture", here, there);
     }
     let (here, there) = (model.n_params?, reference.n_params?);
     if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
-        let [here, there] = [here, there].map(|n| n.to_string());
-        return Some(other("number of parameters", here, there));
+        return other("number of parameters", &here, &there);
     }
     None
 }

@@ -48,13 +48,16 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     flags.extend(run.model.placement());
     warn_without_device(engine, flags, watch)?;
     if is_slow_build(&engine.devices()?) {
-        watch.warn(Warning::SlowBuild);
+        watch.warn(Warning::slow_build());
     }
     // Those of the CPU, or as many as its affinity and its container's quota allow.
     let available = num_cpus::get() as u32;
     if run.threads > available {
         let threads = run.threads;
-        watch.warn(Warning::ManyThreads { threads, available });
+        let message = format!(
+            "--threads {threads}: this process may run only {available} at once, and at each step of the model all wait for those that are not running: it is slower than --threads {available}; lower it"
+        );
+        watch.warn(Warning::new("many_threads", message));
     }
     Ok(())
 }
@@ -80,7 +83,12 @@ fn layers(flag: &str, run: &RunSettings) -> Vec<String> {
 
 fn warn_without_device(engine: &impl Engine, flags: Vec<String>, watch: &Watch<'_>) -> Result<()> {
     if !flags.is_empty() && !engine.can_offload()? {
-        watch.warn(Warning::NoAccelerator { flags });
+        let have = if flags.len() == 1 { "has" } else { "have" };
+        let message = format!(
+            "{} {have} no effect: this kl was built without an accelerator backend, or finds no device (kl --list-devices shows what it finds, docs/GPU.md how to build one)",
+            flags.join(", ")
+        );
+        watch.warn(Warning::new("no_accelerator", message));
     }
     Ok(())
 }
@@ -117,7 +125,10 @@ pub fn load<'e, E: Engine>(
         watch.event(&Event::Plan("layers", &text));
     }
     if run.model.use_mlock && mlock_has_failed() {
-        watch.warn(Warning::NotLocked);
+        watch.warn(Warning::new(
+            "not_locked",
+            "--mlock has no effect: the system refuses to lock so much memory (ulimit -l shows and raises the limit)",
+        ));
     }
     Ok(model)
 }

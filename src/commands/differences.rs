@@ -55,16 +55,17 @@ impl SetUps<'_> {
                 there,
                 flags,
             } = different;
-            watch.warn(Warning::SetUpDiffers {
-                loses: is_quantized_cache(&here) || is_quantized_cache(&there),
-                advice: match flags.as_str() {
-                    "" => String::new(),
-                    flags => format!(" (pass {flags} to match)"),
-                },
-                what,
-                here,
-                there,
-            });
+            let effect = if is_quantized_cache(&here) || is_quantized_cache(&there) {
+                "the KLD includes what that loses, which may be more than the weights lose"
+            } else {
+                "this changes the results a little"
+            };
+            let mut message =
+                format!("{what} is {here} here and {there} for the reference: {effect}");
+            if !flags.is_empty() {
+                message += &format!(" (pass {flags} to match)");
+            }
+            watch.warn(Warning::new("set_up_differs", message));
         }
     }
 

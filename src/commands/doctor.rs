@@ -62,7 +62,7 @@ pub fn doctor(servers: &[String], threads: u32, engine: &impl Engine) -> Doctor 
         }
     };
     if devices::is_slow_build(&devices) {
-        problems.push(Warning::SlowBuild.to_string());
+        problems.push(Warning::slow_build().to_string());
     }
     let mut lines = vec![
         ("kl", env!("CARGO_PKG_VERSION").to_owned()),

@@ -34,6 +34,7 @@ use crate::engine::{
 };
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, ReferenceRows, Sources, to_share};
+use crate::report::number::part;
 use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
@@ -88,7 +89,11 @@ fn against_file<E: Engine>(
     queue.look_ahead(|subject| against.look_ahead(subject, &about, Some(longest)));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
-        watch.warn_all(about.shard.map(Warning::PartOfReference));
+        watch.warn_all(about.shard.as_ref().map(|shard| {
+            let part = part(shard);
+            let message = format!("the reference is {part}: the numbers cover only its windows; kl merge makes the whole of the parts");
+            Warning::new("part_of_reference", message)
+        }));
         connect_devices(engine, &settings.run, watch)?;
     }
     // A stream can only be read from its start, so each model opens the file again.

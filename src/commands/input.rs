@@ -52,7 +52,10 @@ pub fn prepare<M: Model>(
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
     if model.facts().lacks_pre_tokenizer {
-        watch.warn(Warning::NoPreTokenizer);
+        watch.warn(Warning::new(
+            "no_pre_tokenizer",
+            "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again",
+        ));
     }
     let (lacks_chat_template, advice) = (raw.lacks_chat_template(model), raw.to_shorten());
     let (kept, check) = match answering {
@@ -75,7 +78,10 @@ pub fn prepare<M: Model>(
     // Generating tokens can take hours, so warn before that.
     let mut on_plan = |planned: &PreparedInput| {
         if lacks_chat_template {
-            watch.warn(Warning::NoChatTemplate);
+            watch.warn(Warning::new(
+                "no_chat_template",
+                "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
+            ));
         }
         warn_of_input(planned, watch);
         // With -c, conversations may grow longer than they were planned, but seldom do.
@@ -153,7 +159,7 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
 }
 
 fn left_out(watch: &Watch<'_>, kind: &'static str, what: String) {
-    watch.warn(Warning::LeftOut { kind, what });
+    watch.warn(Warning::left_out(kind, &what));
 }
 
 /// Describes in full the reference of this kind and path that `model` makes of `input`, which was

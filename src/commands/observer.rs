@@ -138,7 +138,9 @@ impl<'o> Watch<'o> {
 
     /// Warns of what slowed a run down. `is_writing`: true if it wrote a reference.
     pub fn warn_of_times(&self, timing: &Timing, is_writing: bool) {
-        self.warn_all((timing.refused > 0).then_some(Warning::FewerContexts));
+        let one =
+            "not enough memory for a second context: one is used (--contexts 1 silences this)";
+        self.warn_all((timing.refused > 0).then(|| Warning::new("fewer_contexts", one)));
         let device = timing.device.as_ref();
         self.warn_all(device.and_then(|device| Warning::of_device(device, is_writing)));
     }
@@ -322,9 +324,9 @@ mod tests {
         let observer = Slow { called, released };
         let watch = &Watch::new(&observer);
         thread::scope(|scope| {
-            scope.spawn(|| watch.warn(Warning::NoChatTemplate));
+            scope.spawn(|| watch.warn(Warning::new("crlf", "")));
             is_called.recv().unwrap();
-            assert_eq!(watch.warnings(), [Warning::NoChatTemplate]);
+            assert_eq!(watch.warnings(), [Warning::new("crlf", "")]);
             release.send(()).unwrap();
         });
     }

@@ -1,6 +1,7 @@
 //! Parts of a whole, as files hold them: the check that all of them are there; and evaluations as
 //! their sidecars hold them, one file each, or several.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -378,7 +379,7 @@ fn warnings<F, H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<F, H>]
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
-    let mut warnings: Vec<Warning> = Vec::new();
+    let (mut warnings, mut known) = (Vec::new(), BTreeSet::new());
     for part in others {
         let (here, there): (&Provenance, &Provenance) = (&part.header, &first.header);
         let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
@@ -395,19 +396,14 @@ fn warnings<F, H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<F, H>]
             differences.extend(of_run.map(|of| (of.what, of.here, of.there)));
         }
         for (what, other, one) in differences {
-            let is_known = |warning: &Warning| {
-                matches!(warning, Warning::PartsDiffer { what: known, other: of, .. }
-                    if *known == what && *of == other)
-            };
+            let message = format!(
+                "{what} is {one} in {} and {other} in {}: the parts may differ by more than rounding; the merged file records what the first part states",
+                first.path.display(),
+                part.path.display()
+            );
             // Ten parts of one machine need one warning.
-            if !warnings.iter().any(is_known) {
-                warnings.push(Warning::PartsDiffer {
-                    what,
-                    one,
-                    one_path: first.path.display().to_string(),
-                    other,
-                    other_path: part.path.display().to_string(),
-                });
+            if known.insert((what, other)) {
+                warnings.push(Warning::new("parts_differ", message));
             }
         }
     }

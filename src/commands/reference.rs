@@ -12,6 +12,7 @@ use super::settings::Vocabulary;
 use crate::engine::{EngineError, Head, ModelFacts};
 use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
+use crate::report::number::kld;
 
 /// The KLD, in nats, from which a row that was computed on another backend than its writer's is
 /// doubtful. The kernels of backends round differently, up to products in half precision, which
@@ -57,7 +58,10 @@ pub fn warn_of_overlap(reference: &Reference, watch: &Watch<'_>) {
     let first_new = n_ctx.saturating_sub(stride);
     let mut later = windows.iter().filter(|window| window.window > 0);
     if later.any(|window| window.first_scored < first_new) {
-        watch.warn(Warning::OverlappingWindows { stride, n_ctx });
+        let message = format!(
+            "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
+        );
+        watch.warn(Warning::new("overlapping_windows", message));
     }
 }
 
@@ -93,12 +97,12 @@ pub fn open_rows<'h>(
     if let Some(here) = &rows.here
         && here.error.max_kld >= DOUBTFUL_KLD
     {
-        watch.warn(Warning::RowsMoved {
-            path,
-            device: here.device.clone(),
-            mean_kld: here.error.mean_kld,
-            max_kld: here.error.max_kld,
-        });
+        let [mean, max] = [here.error.mean_kld, here.error.max_kld].map(kld);
+        let message = format!(
+            "{path}: the rows computed from its hidden states on {} differ from those of the model that wrote it by a mean KLD of {mean}, and up to {max}, more than the rounding of another backend explains: evaluate where it was written, or write it with --encoding u16",
+            here.device
+        );
+        watch.warn(Warning::new("rows_moved", message));
     }
     Ok(rows)
 }
@@ -152,11 +156,10 @@ pub fn check_vocabulary(
         ),
     };
     if there != here {
-        watch.warn(Warning::VocabularyCut {
-            compared,
-            there,
-            here,
-        });
+        let message = format!(
+            "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
+        );
+        watch.warn(Warning::new("vocabulary_cut", message));
         return Ok(compared);
     }
     match (&reference.tokenizer, entries.tokenizer) {
@@ -166,7 +169,10 @@ pub fn check_vocabulary(
             name(there)
         ),
         (None, _) | (_, None) if entries.n_used.is_some() => {
-            watch.warn(Warning::TokenizerUnknown);
+            watch.warn(Warning::new(
+                "tokenizer_unknown",
+                "the reference does not identify its tokenizer (only kl's own files do): only the size of the vocabulary was compared",
+            ));
         }
         _ => {}
     }

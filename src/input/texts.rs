@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{NamedText, Plan, Planned, PreparedInput, TextSource, Windowing};
 use crate::engine::Model;
 use crate::report::Warning;
+use crate::report::number::count_of;
 
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
@@ -25,13 +26,23 @@ pub struct Text {
 /// Reads a text whose every character is tokenized. Warns also of what editors on Windows add.
 pub fn read_to_tokenize(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
     let text = read(path, warnings)?;
-    let name = || path.display().to_string();
+    let name = path.display();
     if text.text.starts_with('\u{feff}') {
-        warnings.push(Warning::ByteOrderMark(name()));
+        warnings.push(Warning::new(
+            "byte_order_mark",
+            format!(
+                "{name}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {name} > new.txt"
+            ),
+        ));
     }
     let n = text.text.matches("\r\n").count();
     if n > 0 {
-        warnings.push(Warning::Crlf { name: name(), n });
+        let end = if n == 1 { "ends" } else { "end" };
+        let message = format!(
+            "{name}: {} {end} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt",
+            count_of(n as u64, "line")
+        );
+        warnings.push(Warning::new("crlf", message));
     }
     Ok(text)
 }
@@ -61,12 +72,15 @@ pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
     let identity = identity_of(name, &bytes);
     let text = String::from_utf8(bytes).unwrap_or_else(|error| {
         let bytes = error.as_bytes();
-        let chunks = bytes.utf8_chunks();
-        warnings.push(Warning::NotUtf8 {
-            name: shown.to_string(),
-            n: chunks.map(|chunk| chunk.invalid().len()).sum(),
-            first: error.utf8_error().valid_up_to(),
-        });
+        let n: usize = bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
+        let (is, first) = (
+            if n == 1 { "is" } else { "are" },
+            error.utf8_error().valid_up_to(),
+        );
+        let n = count_of(n as u64, "byte");
+        let message =
+            format!("{shown}: {n} {is} not UTF-8, the first at byte {first}: read as U+FFFD");
+        warnings.push(Warning::new("not_utf8", message));
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok(Text { text, identity })

@@ -1,10 +1,10 @@
 //! Doubts: the warnings that the numbers of a result give reason for, or of several side by side.
 
 use super::comparison::ComparedModel;
-use super::number::printable;
+use super::number::{count_of, kld, left_out, percent, printable};
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
-use crate::stats::{ClusterKind, Clustering, Perplexity, Summary};
+use crate::stats::{ClusterKind, Clustering, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -21,37 +21,44 @@ const NOTABLE_UNKNOWN: f64 = 0.001;
 /// The warnings that a result deserves. `of_prompts` is true if windows are prompts, `is_part` if the
 /// windows are those of one part (`--shard`).
 pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
-    let summary = &model.summary;
-    let path = || model.model.path.clone();
-    let mut doubts = left_out_tokens(summary);
-    if is_doubtfully_identical(model) {
-        doubts.push(Warning::IdenticalRows { path: path() });
-    }
+    let (summary, path) = (&model.summary, &model.model.path);
+    let mut doubts = left_out_tokens(summary.n_excluded, summary.n_infinite());
+    doubts.extend(identical_rows(model, path));
     if let (Some(mean), Some(top1)) = (model.mean_kld(), model.same_top())
         && mean.value >= FAR_KLD
         && top1 < FAR_AGREEMENT
     {
-        doubts.push(Warning::FarApart {
-            path: path(),
-            mean_kld: mean.value,
-            top1,
-        });
+        let (mean, top1) = (kld(mean.value), percent(top1));
+        let message = format!(
+            "{path}: the mean KLD is {mean} nats, and the top tokens agree in only {top1}: this is a quant of another model (a fine-tune?), or a broken one"
+        );
+        doubts.push(Warning::new("far_apart", message));
     }
     if !is_part {
-        doubts.extend(few_windows_of(summary, of_prompts));
+        doubts.extend(few_windows(
+            &summary.clusters,
+            summary.n_windows,
+            unit(of_prompts),
+        ));
         let groups = model.breakdown.by_group.iter();
         let empty = groups.filter(|group| group.n_tokens == 0);
         doubts.extend(empty_groups(empty.map(|group| &group.label)));
     }
     if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
-        doubts.push(Warning::UnknownProbability(unknown.mean));
+        let message = format!(
+            "the reference's base file does not record the probability of its least probable entries, which together could have up to {} on average: statistics are over the others",
+            percent(unknown.mean)
+        );
+        doubts.push(Warning::new("unknown_probability", message));
     }
-    let n_unknown = summary.perplexity.map_or(0, |of| of.n_unknown);
-    if n_unknown > 0 {
-        doubts.push(Warning::UnknownTokens(n_unknown));
+    if let Some(of) = summary.perplexity.filter(|of| of.n_unknown > 0) {
+        let message = format!(
+            "perplexity and the change in the actual token's probability leave out {}, the least probable ones, which the base file does not know: both perplexities are too low, and llama-perplexity's differ",
+            count_of(of.n_unknown, "token")
+        );
+        doubts.push(Warning::new("unknown_tokens", message));
     }
-    let perplexity = summary.perplexity;
-    doubts.extend(perplexity.and_then(|of| high_perplexity(&of, of_prompts)));
+    doubts.extend(high_perplexity(summary, of_prompts));
     doubts
 }
 
@@ -61,74 +68,114 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     for model in models {
         let label = printable(&model.label);
         if model.is_incomplete {
-            doubts.push(Warning::LeftOutTokens {
-                label: label.clone(),
-                n_excluded: model.summary.n_excluded,
-                n_infinite: model.summary.n_infinite(),
-            });
+            let excluded = (model.summary.n_excluded, "without a finite row");
+            let tokens = left_out([
+                excluded,
+                (model.summary.n_infinite(), "with an infinite KLD"),
+            ]);
+            let message =
+                format!("{label}: {tokens} left out of its mean, but not of other models'");
+            doubts.push(Warning::new("left_out_tokens", message));
         }
-        if is_doubtfully_identical(model) {
-            doubts.push(Warning::IdenticalRows { path: label });
-        }
+        doubts.extend(identical_rows(model, &label));
     }
     // The tokens that all leave out: a ranked model has only these.
     let ranked = models.iter().find(|model| model.is_candidate());
-    if let Some(model) = ranked.or(models.first()) {
-        doubts.extend(left_out_tokens(&model.summary));
+    if let Some(ModelResult { summary, .. }) = ranked.or(models.first()).map(|of| &of.result) {
+        doubts.extend(left_out_tokens(summary.n_excluded, summary.n_infinite()));
     }
     let few = models.iter().filter_map(|model| {
-        let summary = &model.summary;
-        Some((summary.n_windows, few_windows_of(summary, of_prompts)?))
+        let (clusters, n) = (&model.summary.clusters, model.summary.n_windows);
+        Some((n, few_windows(clusters, n, unit(of_prompts))?))
     });
     doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
-    let mut known = models.iter().filter_map(|model| model.summary.perplexity);
-    doubts.extend(known.next().and_then(|of| high_perplexity(&of, of_prompts)));
+    let known = models
+        .iter()
+        .find(|model| model.summary.perplexity.is_some());
+    doubts.extend(known.and_then(|model| high_perplexity(&model.summary, of_prompts)));
     doubts
 }
 
-/// Returns true if all KLDs are 0, though the model is not known to be the reference's.
-fn is_doubtfully_identical(model: &ModelResult) -> bool {
-    let kld = model.summary.kld.as_ref();
-    let is_0 = kld.is_some_and(|kld| kld.max == 0.0 && kld.n_infinite == 0);
-    is_0 && !model.is_reference_model
+/// The warning that all KLDs are 0, though the model is not known to be the reference's.
+fn identical_rows(model: &ModelResult, name: &str) -> Option<Warning> {
+    let kld = model.summary.kld.as_ref()?;
+    let message = format!(
+        "{name}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: did you pass the same model twice?"
+    );
+    let is_doubtful = kld.max == 0.0 && kld.n_infinite == 0 && !model.is_reference_model;
+    is_doubtful.then(|| Warning::new("identical_rows", message))
 }
 
 /// The warnings about the tokens that every statistic leaves out, and those with an infinite KLD.
-fn left_out_tokens(summary: &Summary) -> Vec<Warning> {
-    let (excluded, infinite) = (summary.n_excluded, summary.n_infinite());
-    let excluded = (excluded > 0).then_some(Warning::ExcludedTokens(excluded));
-    let infinite = (infinite > 0).then_some(Warning::InfiniteKld(infinite));
+pub fn left_out_tokens(n_excluded: u64, n_infinite: u64) -> Vec<Warning> {
+    let excluded = format!(
+        "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)",
+        left_out([(n_excluded, ""), (0, "")])
+    );
+    let infinite = format!(
+        "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens",
+        count_of(n_infinite, "token")
+    );
+    let excluded = (n_excluded > 0).then(|| Warning::new("excluded_tokens", excluded));
+    let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", infinite));
     excluded.into_iter().chain(infinite).collect()
-}
-
-fn few_windows_of(summary: &Summary, of_prompts: bool) -> Option<Warning> {
-    few_windows(&summary.clusters, summary.n_windows, unit(of_prompts))
 }
 
 /// The warning about groups without a scored token, if there are any.
 pub fn empty_groups<'n>(names: impl Iterator<Item = &'n String>) -> Option<Warning> {
-    let names: Vec<String> = names.map(|name| printable(name)).collect();
-    (!names.is_empty()).then_some(Warning::EmptyGroups(names))
+    let names = Vec::from_iter(names.map(|name| printable(name))).join(" or ");
+    let message = format!(
+        "no token of {names} is scored: -n chooses whole windows at random, and none of these is there; raise -n, or leave it out"
+    );
+    (!names.is_empty()).then(|| Warning::new("empty_groups", message))
 }
 
 /// The warning about too few windows for their intervals; `unit` is the word for one.
-pub fn few_windows(clusters: &Clustering, n: u64, unit: &'static str) -> Option<Warning> {
-    let is_few = n > 0 && clusters.worth(n) < clusters.min_windows();
-    is_few.then(|| Warning::FewWindows {
-        n,
-        worth: clusters.worth_notably_less(n),
-        n_blocks: (clusters.kind == ClusterKind::Block).then_some(clusters.n),
-        n_parts: (clusters.kind == ClusterKind::Part).then_some(clusters.n),
-        needed: clusters.min_windows(),
-        unit,
-    })
+pub fn few_windows(clusters: &Clustering, n: u64, unit: &str) -> Option<Warning> {
+    let needed = clusters.min_windows();
+    if n == 0 || clusters.worth(n) >= needed {
+        return None;
+    }
+    let (windows, is_block) = (count_of(n, unit), clusters.kind == ClusterKind::Block);
+    let of = |what| count_of(clusters.n, what);
+    let message = if clusters.kind == ClusterKind::Part {
+        format!(
+            "the intervals rest on {} of {windows}: they do not show how much other texts differ; use at least {needed} {unit}s, of different texts",
+            of("part")
+        )
+    } else if let Some(worth) = clusters.worth_notably_less(n) {
+        format!(
+            "the intervals rest on {windows} that are worth {worth} of equal length, as a few long ones decide: use more, worth at least {needed}"
+        )
+    } else if n == 1 {
+        format!("no intervals: there is only {windows}; use at least {needed}")
+    } else if is_block && clusters.n == 1 {
+        format!("no intervals: {windows} make only one block; use at least {needed} {unit}s")
+    } else if is_block {
+        format!(
+            "the intervals rest on {}, of {windows} in all: from so few they are often too narrow; use at least {needed} {unit}s",
+            of("block")
+        )
+    } else {
+        format!(
+            "the intervals rest on {windows}: they are too narrow if neighbouring {unit}s resemble each other; use at least {needed}"
+        )
+    };
+    Some(Warning::new("few_windows", message))
 }
 
-fn high_perplexity(of: &Perplexity, of_prompts: bool) -> Option<Warning> {
-    (of.reference >= DOUBTFUL_PERPLEXITY).then_some(Warning::HighPerplexity {
-        perplexity: of.reference,
-        of_prompts,
-    })
+/// The warning about a text that the reference model finds improbable.
+fn high_perplexity(summary: &Summary, of_prompts: bool) -> Option<Warning> {
+    let perplexity = summary.perplexity?.reference;
+    let unfit = if of_prompts {
+        "these prompts (are they in its own chat template?)"
+    } else {
+        "this text (an instruct model on raw text? --prompts runs it on chats)"
+    };
+    let message = format!(
+        "the reference's own perplexity is {perplexity:.0}: its model was not made for {unfit}, and divergences on it may mean little"
+    );
+    (perplexity >= DOUBTFUL_PERPLEXITY).then(|| Warning::new("high_perplexity", message))
 }
 
 #[cfg(test)]
@@ -144,12 +191,7 @@ mod tests {
                 n_effective: n as f64,
                 ..Clustering::default()
             };
-            let summary = Summary {
-                n_windows,
-                clusters,
-                ..Summary::default()
-            };
-            few_windows_of(&summary, false).map(|warning| warning.to_string())
+            few_windows(&clusters, n_windows, "window").map(|warning| warning.to_string())
         };
         let by_window = |n| message(ClusterKind::Window, n, n);
         assert_eq!(

@@ -27,7 +27,7 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
-pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows};
+pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows, left_out_tokens};
 pub use info::{
     GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
     prompts_text, verified_text,

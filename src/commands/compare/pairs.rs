@@ -70,7 +70,10 @@ pub fn pair(
 ) -> Result<Vec<Pair>> {
     let by_tokens = reference.has_tokens() && other.has_tokens();
     if !by_tokens {
-        watch.warn(Warning::TokensUnchecked);
+        watch.warn(Warning::new(
+            "tokens_unchecked",
+            "the files do not both hold token ids: windows are paired by their numbers, and kl cannot check that they hold the same tokens",
+        ));
     }
     // Windows are numbered by their order in the text, but those of kl.py by that in the file.
     let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
@@ -120,19 +123,15 @@ pub fn pair(
             );
         }
         let of = count_of(of as u64, "window");
-        watch.warn(Warning::LeftOut {
-            kind: "missing_windows",
-            what: format!("{n} of the reference's {of}, not in the other file"),
-        });
+        let what = format!("{n} of the reference's {of}, not in the other file");
+        watch.warn(Warning::left_out("missing_windows", &what));
     }
     let of = other.windows.iter().filter(|of| has_rows(of)).count();
     let unused = of.saturating_sub(pairs.len());
     if unused > 0 {
         let of = count_of(of as u64, "window");
-        watch.warn(Warning::LeftOut {
-            kind: "unused_windows",
-            what: format!("{unused} of the other file's {of}, not in the reference"),
-        });
+        let what = format!("{unused} of the other file's {of}, not in the reference");
+        watch.warn(Warning::left_out("unused_windows", &what));
     }
     if other.is_stream() && !reference.is_stream() {
         pairs.sort_by_key(|pair| pair.other_index);

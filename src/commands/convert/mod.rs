@@ -45,7 +45,8 @@ pub fn convert<E: Engine>(
             "the text's own first token of each window: the BOS replaces it",
         ));
     }
-    watch.warn_all(losses.into_iter().map(Warning::ConversionLoss));
+    let losses = losses.into_iter();
+    watch.warn_all(losses.map(|loss| Warning::new("conversion_loss", loss)));
     let windows = &windows;
     let head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
@@ -104,7 +105,10 @@ fn windows(
         ),
         Some(Bos::Token(bos)) => {
             if let Some(&first) = first.filter(|&&first| first != bos) {
-                watch.warn(Warning::OtherBos { bos, first });
+                let message = format!(
+                    "the file's text starts with token {first}, not with --bos {bos}: if {first} is the BOS, every window is evaluated with a wrong first token"
+                );
+                watch.warn(Warning::new("other_bos", message));
             }
             reference.set_bos(Some(bos));
             read_windows(reference, watch)

@@ -27,6 +27,7 @@ use crate::report::{
     TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::RowPair;
+use crate::stats::llama_perplexity::MIN_TOKENS;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
 use measures::Measured;
 use sidecar::{TokenLog, texts_of};
@@ -183,8 +184,11 @@ impl Evaluation<'_> {
         let mut earlier = sidecar.earlier(header, self.until())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
         if needs_more && earlier.take().is_some() {
-            let path = sidecar.path.display().to_string();
-            self.watch.warn(Warning::MeasuredAnew(path));
+            let message = format!(
+                "{} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start",
+                sidecar.path.display()
+            );
+            self.watch.warn(Warning::new("measured_anew", message));
         }
         TokenLog::open(sidecar, earlier, header, rows)
     }
@@ -323,7 +327,11 @@ impl Evaluation<'_> {
         let llama_perplexity = self.measures.llama_perplexity(records, measured);
         let is_wanted = self.settings.stats.contains(&Stats::LlamaPerplexity);
         if is_wanted && llama_perplexity.is_none() {
-            self.watch.warn(Warning::NoLlamaPerplexity);
+            let message = format!(
+                "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
+            );
+            self.watch
+                .warn(Warning::new("no_llama_perplexity", message));
         }
         let summary = &result.summary;
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);

@@ -10,7 +10,7 @@ use crate::commands::settings::RecipeSettings;
 use crate::engine::{Engine, Imatrix};
 use crate::recipe::Sensitivities;
 use crate::report::Warning;
-use crate::report::number::part;
+use crate::report::number::{count_of, part};
 
 /// Reads the map, as far as it was written.
 pub fn read_map(path: &Path, watch: &Watch<'_>) -> Result<SensitivityMap> {
@@ -23,7 +23,10 @@ pub fn read_map(path: &Path, watch: &Watch<'_>) -> Result<SensitivityMap> {
         );
     }
     if map.is_cut_off {
-        watch.warn(Warning::MapCutOff(shown.to_string()));
+        let message = format!(
+            "{shown}: the map is not finished: only its whole lines are used; kl sensitivity --resume continues it"
+        );
+        watch.warn(Warning::new("map_cut_off", message));
     }
     Ok(map)
 }
@@ -43,11 +46,13 @@ pub fn warn_of_unknown(
     };
     let unknown = header.tensors.iter().filter(has_choice);
     if let Some(first) = unknown.clone().next() {
-        watch.warn(Warning::UnknownTensors {
-            path: settings.map.display().to_string(),
-            n: unknown.count() as u64,
-            first: first.name.clone(),
-        });
+        let message = format!(
+            "{}: says nothing of {} that could be quantized, {} first: they keep their type; make the map again without --tensors to include them",
+            settings.map.display(),
+            count_of(unknown.count() as u64, "tensor"),
+            first.name
+        );
+        watch.warn(Warning::new("unknown_tensors", message));
     }
 }
 

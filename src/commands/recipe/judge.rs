@@ -13,10 +13,11 @@ use crate::commands::settings::RecipeSettings;
 use crate::engine::{Engine, Imatrix, Model};
 use crate::input::Source;
 use crate::recipe::{Goal, Neighbour, Recipe, Sensitivities, improved};
+use crate::report::number::{ratio, short_kld};
 use crate::report::recipe::{
     ChangedType, KeptBackKld, LikeCheck, RecipeCheck, RecipeKld, SecondRound,
 };
-use crate::report::{Warning, few_windows};
+use crate::report::{Warning, few_windows, left_out_tokens};
 use crate::stats::{Clusters, Estimate};
 
 /// A measured KLD that is so many times the predicted one, or the inverse, is far from it.
@@ -140,28 +141,28 @@ impl Judge<'_> {
     /// Warns of tokens that do not count, of few windows, and of a KLD that is not as predicted or asked.
     fn warn(&self, klds: &Klds, clusters: &Clusters, predicted: f64, measured: &Estimate) {
         let (watch, value) = (self.watch, measured.value);
-        let (excluded, infinite) = (klds.n_excluded, klds.n_infinite);
-        watch.warn_all((excluded > 0).then_some(Warning::ExcludedTokens(excluded)));
-        watch.warn_all((infinite > 0).then_some(Warning::InfiniteKld(infinite)));
+        watch.warn_all(left_out_tokens(klds.n_excluded, klds.n_infinite));
         watch.warn_all(few_windows(
             &clusters.clustering,
             klds.n_windows(),
             "window",
         ));
-        let is_off = predicted > 0.0
-            && value > 0.0
-            && !(1.0 / FAR_OFF..=FAR_OFF).contains(&(value / predicted));
-        watch.warn_all(is_off.then_some(Warning::PredictionOff {
-            predicted,
-            measured: value,
-        }));
+        let times = value / predicted;
+        if predicted > 0.0 && value > 0.0 && !(1.0 / FAR_OFF..=FAR_OFF).contains(&times) {
+            let message = format!(
+                "the measured KLD is {} times the predicted one: this text is of another kind than the map's, or one of the two has too few tokens",
+                ratio(times)
+            );
+            watch.warn(Warning::new("prediction_off", message));
+        }
         if let Goal::Kld(most) = self.goal
             && measured.lo.is_some_and(|lo| lo > most)
         {
-            watch.warn(Warning::MissedKld {
-                most,
-                measured: value,
-            });
+            let message = format!(
+                "--kld {most}: the measured KLD is {} nats: ask for a lower one, or make a map on more text of this kind",
+                short_kld(value)
+            );
+            watch.warn(Warning::new("missed_kld", message));
         }
     }
 

@@ -72,7 +72,10 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         let model: M = load(engine, path, run, room, watch)?;
         let prepared = input::prepare(raw, &model, run, false, &Selection::default(), None, watch)?;
         if is_of_map(header, &prepared.text) {
-            watch.warn(Warning::TextOfMap(format!("-t {source}")));
+            let message = format!(
+                "-t {source}: the map was made on this text, which so judges its own recipe: use another"
+            );
+            watch.warn(Warning::new("text_of_map", message));
         }
         let decoding = Decoding::of(&model, prepared.plan.most_rows());
         let options = context_options(run, prepared.longest_window, decoding, Precedent::default());

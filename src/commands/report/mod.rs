@@ -240,7 +240,8 @@ impl Comparer {
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let rows: Vec<&Row> = self.rows.values().collect();
         let mut table = self.table(&rows, Ranking::of(&rows, None), Vec::new(), None);
-        table.warnings.push(Warning::Unpaired(why));
+        let message = format!("no ratios on the same tokens: {why}");
+        table.warnings.push(Warning::new("unpaired", message));
         table
     }
 

@@ -205,10 +205,11 @@ impl<M: Model + Sync> Measurement<'_, M> {
                 settings.model.display()
             ),
             Some(path) => {
-                self.watch.warn(Warning::NotOwnRows {
-                    path: path.display().to_string(),
-                    mean_kld: mean,
-                });
+                let message = format!(
+                    "{}: the original has a mean KLD of {mean:.1e} nats against it: it was written on another device or by another llama.cpp, and no tensor costs less than that here; with -t TEXT the original computes its own rows",
+                    path.display()
+                );
+                self.watch.warn(Warning::new("not_own_rows", message));
                 Ok(())
             }
         }

@@ -49,8 +49,11 @@ pub fn sensitivity<E: Engine>(
     let imatrix = imatrix.as_ref();
     let mut original = Original::inspect(settings, engine, imatrix)?;
     if original.is_quantized() {
-        let path = settings.model.display().to_string();
-        watch.warn(Warning::QuantizedOriginal(path));
+        let message = format!(
+            "-m {}: is quantized to q8_0, which a map takes for the truth: what that lost is not in it; give f16, bf16 or f32 where you can",
+            settings.model.display()
+        );
+        watch.warn(Warning::new("quantized_original", message));
     }
     check_parallel(&settings.run, engine, &settings.model)?;
     let text = settings.text();

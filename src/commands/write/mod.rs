@@ -23,6 +23,7 @@ use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
 use crate::pipeline::{self, Error, Sources, StateSource, Timing, write_reference};
+use crate::report::number::bytes;
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
 use crate::stats::Clustering;
@@ -232,9 +233,15 @@ impl<E: Engine> Preparation<'_, '_, E> {
             let there = left.map_or(0, NativeReader::windows_end);
             let size = choice.planned_bytes(&mut about).saturating_sub(there);
             let free = free_space(self.output.path()).filter(|&free| size > free);
-            let path = self.settings.output.display().to_string();
-            self.watch
-                .warn_all(free.map(|free| Warning::MayNotFit { path, size, free }));
+            self.watch.warn_all(free.map(|free| {
+                let message = format!(
+                    "{}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
+                    self.settings.output.display(),
+                    bytes(size),
+                    bytes(free)
+                );
+                Warning::new("may_not_fit", message)
+            }));
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ impl Comparison {
         if !sentences.is_empty() {
             text.push_str(&wrapped(&sentences.join(" ")));
         }
-        let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
+        let is_unpaired = |warning: &&Warning| warning.kind() == "unpaired";
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
             text.push_str(&wrapped(&printable(&warning.to_string())));
         }

@@ -14,7 +14,7 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::number::finite;
+use super::number::{count_of, finite};
 use super::result::{ModelInfo, Versions};
 use super::warning::Warning;
 use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
@@ -390,14 +390,11 @@ pub fn doubts(map: &SensitivityMap) -> Vec<Warning> {
 
 fn few_windows(map: &SensitivityMap) -> Option<Warning> {
     let n = map.header.windows.len() as u64;
-    (n < MIN_WINDOWS).then_some(Warning::FewWindows {
-        n,
-        worth: None,
-        n_blocks: None,
-        n_parts: None,
-        needed: MIN_WINDOWS,
-        unit: "window",
-    })
+    let windows = count_of(n, "window");
+    let message = format!(
+        "the intervals rest on {windows}: they are too narrow if neighbouring windows resemble each other; use at least {MIN_WINDOWS}"
+    );
+    (n < MIN_WINDOWS).then(|| Warning::new("few_windows", message))
 }
 
 /// The warning about cells with tokens that have no finite KLD, where other cells have one.
@@ -423,12 +420,16 @@ fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
     });
     let (cell, (n, of)) = worst?;
     let (tensor, kind) = cell.exchanged.first_key_value()?;
-    Some(Warning::LostTokens {
-        tensor: tensor.clone(),
-        kind: *kind,
-        n_tensors: cell.exchanged.len() as u64 - 1,
-        n: *n,
-        of: *of,
-        n_cells: cells.len() as u64 - 1,
-    })
+    let more = match cell.exchanged.len() - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let others = match cells.len() as u64 - 1 {
+        0 => String::new(),
+        n => format!(", as in {}", count_of(n, "more cell")),
+    };
+    let message = format!(
+        "{tensor}{more} at {kind}: {n} of {of} tokens have no finite KLD and are left out{others}: it may hurt much more than it seems to; keep kl recipe from it with --types"
+    );
+    Some(Warning::new("lost_tokens", message))
 }

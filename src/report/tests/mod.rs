@@ -253,7 +253,7 @@ fn the_json_is_as_its_schema_states() {
             path: "none.gguf".to_owned(),
             error: "cannot be read".to_owned(),
         }],
-        warnings: vec![Warning::NoChatTemplate],
+        warnings: vec![Warning::new("no_chat_template", "")],
         unwritten: Vec::new(),
     };
     schema::check::<Report>(&report.json().unwrap());

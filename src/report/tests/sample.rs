@@ -8,8 +8,8 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthModel,
     InDepthToken, NEAR, NotCompared, PairKind, PairedQuantile, RatioToBest,
 };
-use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
+use crate::report::{few_windows, json_text};
 use crate::stats::{
     ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput,
     PairedComparison, Ratio, Run, SharePoint, SpanRatio, Windows,
@@ -87,20 +87,21 @@ pub fn comparison() -> Comparison {
         difference: difference(less),
         share_a_nearer: Some(share_a_nearer),
     };
+    let clusters = Clustering {
+        rule: ClusterRule::Auto,
+        kind: ClusterKind::Window,
+        n: WINDOWS.into(),
+        n_effective: WINDOWS.into(),
+        windows_per_block: 1,
+        positions_per_part: None,
+        autocorrelation: Some(0.125),
+    };
     Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
         near: NEAR,
-        clusters: Some(Clustering {
-            rule: ClusterRule::Auto,
-            kind: ClusterKind::Window,
-            n: WINDOWS.into(),
-            n_effective: WINDOWS.into(),
-            windows_per_block: 1,
-            positions_per_part: None,
-            autocorrelation: Some(0.125),
-        }),
+        clusters: Some(clusters),
         models,
         pairs: vec![
             pair(
@@ -163,14 +164,7 @@ pub fn comparison() -> Comparison {
                 why: "is not done yet".to_owned(),
             },
         ],
-        warnings: vec![Warning::FewWindows {
-            n: WINDOWS.into(),
-            worth: None,
-            n_blocks: None,
-            n_parts: None,
-            needed: 30,
-            unit: "window",
-        }],
+        warnings: Vec::from_iter(few_windows(&clusters, WINDOWS.into(), "window")),
     }
 }
 

@@ -4,20 +4,19 @@
 //! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them.
 //! Read the difference before you commit it, and docs/PROMISES.md.
 
-use std::borrow::Cow;
 use std::env;
 use std::fs;
 use std::path::Path;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
 
 use crate::report::comparison::{Comparison, InDepth};
 use crate::report::recipe::RecipeReport;
 use crate::report::sensitivity::Sensitivity;
-use crate::report::{Info, Report, Warning};
+use crate::report::{Info, Report};
 
 /// The schemas by their files in `docs/schema`.
 fn documents() -> [(&'static str, Value); 6] {
@@ -80,26 +79,6 @@ impl Transform for Plain {
             *text = plain.replace("`None`", "null").replace(" in JSON)", ")");
         }
         transform_subschemas(self, schema);
-    }
-}
-
-/// Its serializer is written by hand.
-impl JsonSchema for Warning {
-    fn schema_name() -> Cow<'static, str> {
-        "Warning".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        /// Something to know before you trust the numbers.
-        #[derive(JsonSchema)]
-        #[allow(dead_code)]
-        struct Warning {
-            /// Its subject, for scripts: stable, unlike the message.
-            kind: String,
-            /// The oddity, and the remedy, in one line.
-            message: String,
-        }
-        Warning::json_schema(generator)
     }
 }
 
