@@ -2,7 +2,12 @@
 //!
 //! `None` means that the file does not record the property.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::error::{Named, Result};
 use crate::states::Calls;
@@ -57,19 +62,89 @@ pub struct Provenance {
     pub shard: Option<Shard>,
 }
 
-/// Most bytes that both lines may have.
+/// Most bytes that a header may have, apart from lists of something for each prompt or window.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// Most bytes that both lines may have with the prompts that a native file can hold.
+/// Most bytes that a header may have with such lists.
 pub const MAX_HEADER_BYTES_WITH_PROMPTS: usize = 64 << 20;
 
-/// The bytes of both lines.
-pub(crate) fn to_lines(magic: &str, header: &impl Serialize, name: &Named) -> Result<Vec<u8>> {
-    let mut lines = magic.as_bytes().to_vec();
-    serde_json::to_writer(&mut lines, header)
-        .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
-    lines.push(b'\n');
-    Ok(lines)
+/// The header of a file of `kl`'s own: first a magic, then a line of JSON.
+pub(crate) trait OwnHeader: Serialize + DeserializeOwned {
+    /// What precedes the JSON.
+    const MAGIC: &'static str;
+
+    /// The key of the version, and the versions that are read.
+    const VERSION: (&'static str, RangeInclusive<u32>);
+
+    /// The keys of lists that do not count against `MOST_BYTES`.
+    const LISTS: &'static [&'static str] = &[];
+
+    /// Most bytes of the header.
+    const MOST_BYTES: usize = MAX_HEADER_BYTES;
+
+    /// Finds a fault in what it states.
+    fn fault(&self) -> Option<String>;
+
+    /// The header's bytes.
+    fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
+        if let Some(fault) = self.fault() {
+            return Err(name.unwritable(fault));
+        }
+        let unwritable = |e: serde_json::Error| name.unwritable(format!("the header as JSON: {e}"));
+        let mut lines = Self::MAGIC.as_bytes().to_vec();
+        serde_json::to_writer(&mut lines, self).map_err(unwritable)?;
+        let json = lines.get(Self::MAGIC.len()..).unwrap_or_default();
+        let fields: Fields<'_> = serde_json::from_slice(json).map_err(unwritable)?;
+        match too_large::<Self>(json, &fields) {
+            Some(fault) => Err(name.unwritable(fault)),
+            None => {
+                lines.push(b'\n');
+                Ok(lines)
+            }
+        }
+    }
+
+    /// Parses the JSON; the version first, as another may have other fields.
+    fn from_json(json: &[u8], name: &Named) -> Result<Self> {
+        let unusable = |e: serde_json::Error| name.header(e.to_string());
+        let fields: Fields<'_> = serde_json::from_slice(json).map_err(unusable)?;
+        let (key, versions) = Self::VERSION;
+        let version = fields
+            .get(key)
+            .map_or("no version", |version| version.get());
+        if !version
+            .parse()
+            .is_ok_and(|version| versions.contains(&version))
+        {
+            let last = versions.end();
+            return Err(name.unsupported(format!(
+                "{key} {version}, this kl reads up to {last}: use the kl that wrote it, or make it again"
+            )));
+        }
+        if let Some(fault) = too_large::<Self>(json, &fields) {
+            return Err(name.too_large(fault));
+        }
+        let header: Self = serde_json::from_slice(json).map_err(unusable)?;
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
+        }
+    }
+}
+
+/// The values of a header's JSON by their keys.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+fn too_large<H: OwnHeader>(json: &[u8], fields: &Fields<'_>) -> Option<String> {
+    let lists = H::LISTS.iter().filter_map(|key| fields.get(*key));
+    let lists_bytes: usize = lists.map(|list| list.get().len()).sum();
+    if json.len() >= MAX_HEADER_BYTES_WITH_PROMPTS {
+        Some("a header of more than 64 MiB: give fewer prompts".to_owned())
+    } else if json.len() - lists_bytes >= H::MOST_BYTES {
+        Some(format!("a header of more than {} MiB", H::MOST_BYTES >> 20))
+    } else {
+        None
+    }
 }
 
 /// Lets the fields of a struct's `provenance` be used as its own.
@@ -276,15 +351,11 @@ impl Shard {
     pub(crate) fn fault(&self, n_rows: Option<u64>) -> Option<String> {
         let Self { index, count, .. } = self;
         if index >= count {
-            Some(format!("shard {index} of {count}"))
-        } else if n_rows.is_some_and(|n| n > self.n_rows) {
-            let whole = self.n_rows;
-            Some(format!(
-                "a shard of more rows than the {whole} of the whole"
-            ))
-        } else {
-            None
+            return Some(format!("shard {index} of {count}"));
         }
+        let more = n_rows.filter(|&n| n > self.n_rows)?;
+        let whole = self.n_rows;
+        Some(format!("a shard of {more} rows, the whole has {whole}"))
     }
 }
 

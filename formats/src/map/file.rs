@@ -1,4 +1,5 @@
-//! Reads a map, whole or as far as it was written; writes one, or continues it.
+//! Reads a map, whole or as far as it was written; writes one, or continues it. Each line passes the
+//! same checks when it is read and when it is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,34 +9,25 @@ use std::path::Path;
 use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
 
-use super::builder::Builder;
-use super::{Cell, EndLine, ErrorsLine, MAGIC, MAX_LINE_BYTES, MapHeader, SensitivityMap};
+use super::{Cell, EndLine, ErrorsLine, MAGIC, MAX_LINE_BYTES, MapHeader, Mixture, SensitivityMap};
 use crate::error::{Error, Fault, Named, Result};
 use crate::kinds::Found;
 use crate::numbers::GgmlType;
+use crate::provenance::OwnHeader as _;
+use crate::sidecar::{MOST_NATS, ROUNDING};
 use crate::source;
 
 /// A map as far as it was written, to be continued by [`MapWriter::resume`].
 #[derive(Debug)]
 pub struct CutOffMap {
-    builder: Builder,
+    map: SensitivityMap,
+    /// The index of each tensor, by its name.
+    tensors: BTreeMap<String, usize>,
+    /// The index of each cell, by what it exchanges.
+    cells: BTreeMap<Mixture, usize>,
     n_bytes: u64,
     n_lines: u64,
     crc: Hasher,
-    /// Bytes of the file.
-    file_bytes: u64,
-}
-
-impl CutOffMap {
-    /// The whole lines.
-    pub fn map(&self) -> &SensitivityMap {
-        &self.builder.map
-    }
-
-    /// Bytes of the whole lines, without the end line.
-    pub fn n_bytes(&self) -> u64 {
-        self.n_bytes
-    }
 }
 
 impl SensitivityMap {
@@ -49,7 +41,7 @@ impl SensitivityMap {
     /// [`MAX_LINE_BYTES`]; [`Fault::Corrupt`] with the number of a line that is damaged or contradicts
     /// those before it.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Self::read_cut_off(path)?.builder.map)
+        Ok(Self::read_cut_off(path)?.map)
     }
 
     /// Reads a map to continue it.
@@ -59,41 +51,73 @@ impl SensitivityMap {
     pub fn read_cut_off(path: &Path) -> Result<CutOffMap> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a map")?;
-        let mut lines = Lines {
-            file: BufReader::with_capacity(1 << 16, file),
-            line: Vec::new(),
-        };
-        let is_whole = lines.next(&name)?;
-        if !lines.line.starts_with(MAGIC.as_bytes()) {
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let mut line = Vec::new();
+        let is_whole = next_line(&mut file, &mut line, &name)?;
+        if !line.starts_with(MAGIC.as_bytes()) {
             return Err(name.error(Fault::NotAMap(Found::look(path))));
         }
         if !is_whole {
             return Err(name.truncated(None, file_bytes, "the file ends within its header"));
         }
-        let mut read = CutOffMap {
-            builder: Builder::new(MapHeader::from_line(&lines.line, &name)?),
-            n_bytes: 0,
-            n_lines: 0,
-            crc: Hasher::new(),
-            file_bytes,
-        };
-        read.count(&lines.line);
-        while lines.next(&name)? {
-            match read.add(&lines.line) {
-                Ok(None) => read.count(&lines.line),
-                Ok(Some(end)) => {
-                    read.check_end(end, &mut lines, &name)?;
-                    break;
-                }
-                Err(fault) => return Err(read.corrupt(&name, &fault)),
+        let mut read = CutOffMap::new(MapHeader::from_json(&line, &name)?);
+        read.count(&line);
+        while next_line(&mut file, &mut line, &name)? {
+            let end = read
+                .add(&line)
+                .map_err(|fault| read.corrupt(&name, &fault))?;
+            if let Some(end) = end {
+                read.check_end(end, &mut file, &name)?;
+                break;
             }
+            read.count(&line);
         }
         Ok(read)
     }
 }
 
+/// Reads the next line into `line`; returns false if the file ends before its line feed.
+fn next_line(file: &mut BufReader<File>, line: &mut Vec<u8>, name: &Named) -> Result<bool> {
+    line.clear();
+    let mut limited = file.take(MAX_LINE_BYTES as u64);
+    let n = limited.read_until(b'\n', line);
+    let n = n.map_err(|cause| name.io("read", cause))?;
+    let is_whole = line.ends_with(b"\n");
+    if !is_whole && n == MAX_LINE_BYTES {
+        return Err(name.too_large("a line of more than 64 MiB"));
+    }
+    Ok(is_whole)
+}
+
 impl CutOffMap {
-    /// Counts a line that was read.
+    /// A map without lines after the header.
+    fn new(header: MapHeader) -> Self {
+        let names = header.tensors.iter().map(|tensor| tensor.name.clone());
+        Self {
+            tensors: names.zip(0..).collect(),
+            cells: BTreeMap::new(),
+            map: SensitivityMap {
+                header,
+                errors: BTreeMap::new(),
+                cells: Vec::new(),
+                is_cut_off: true,
+            },
+            n_bytes: 0,
+            n_lines: 0,
+            crc: Hasher::new(),
+        }
+    }
+
+    /// The whole lines.
+    pub fn map(&self) -> &SensitivityMap {
+        &self.map
+    }
+
+    /// Bytes of the whole lines, without the end line.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
     fn count(&mut self, line: &[u8]) {
         self.crc.update(line);
         self.n_bytes += line.len() as u64;
@@ -103,9 +127,9 @@ impl CutOffMap {
     /// Adds a line; returns an end line. The first key distinguishes the kinds of lines.
     fn add(&mut self, line: &[u8]) -> Result<Option<EndLine>, String> {
         if line.starts_with(b"{\"exchanged\":") {
-            self.builder.add_cell(parse(line)?)?;
+            self.add_cell(parse(line)?)?;
         } else if line.starts_with(b"{\"tensor\":") {
-            self.builder.add_errors(parse(line)?)?;
+            self.add_errors(parse(line)?)?;
         } else if line.starts_with(b"{\"n_lines\":") {
             return Ok(Some(parse(line)?));
         } else {
@@ -114,66 +138,136 @@ impl CutOffMap {
         Ok(None)
     }
 
+    /// Adds the weight errors of a tensor.
+    fn add_errors(&mut self, line: ErrorsLine) -> Result<(), String> {
+        let ErrorsLine { tensor, errors } = line;
+        let known = self.map.errors.get(&tensor);
+        for (&kind, error) in &errors {
+            self.check_type(&tensor, kind)?;
+            let of = || format!("the weight error of {} at {kind}", tensor.escape_debug());
+            if !error.is_finite() || *error < 0.0 {
+                return Err(format!("{} is {error:?}", of()));
+            }
+            if known.is_some_and(|known| known.contains_key(&kind)) {
+                return Err(format!("{} is stated twice", of()));
+            }
+        }
+        if errors.is_empty() {
+            return Err(format!("no weight errors of {}", tensor.escape_debug()));
+        }
+        self.map.errors.entry(tensor).or_default().extend(errors);
+        Ok(())
+    }
+
+    /// Adds a cell, or continues one.
+    fn add_cell(&mut self, cell: Cell) -> Result<(), String> {
+        for (tensor, kind) in &cell.exchanged {
+            self.check_type(tensor, *kind)?;
+        }
+        let fault = |what: String| {
+            let first = cell.exchanged.first_key_value();
+            let of = first.map_or(
+                "without an exchanged tensor".to_owned(),
+                |(tensor, kind)| {
+                    let more = match cell.exchanged.len() {
+                        1 => String::new(),
+                        n => format!(" and {} more", n - 1),
+                    };
+                    format!("of {} at {kind}{more}", tensor.escape_debug())
+                },
+            );
+            Err(format!("the cell {of} {what}"))
+        };
+        let (n, n_counts) = (cell.klds.len(), cell.n_tokens.len());
+        if n == 0 || n_counts != n {
+            return fault(format!("has {n} sums and {n_counts} counts"));
+        }
+        let windows = self.map.header.windows.get(cell.from..).unwrap_or_default();
+        if n > windows.len() {
+            return fault("has more windows than the header".to_owned());
+        }
+        for ((of, kld), &n_tokens) in windows.iter().zip(&cell.klds).zip(&cell.n_tokens) {
+            let most = f64::from(n_tokens);
+            let possible = -ROUNDING * most..=MOST_NATS * most;
+            if n_tokens > of.n_rows || !possible.contains(kld) {
+                let (window, n_rows) = (of.window, of.n_rows);
+                return fault(format!(
+                    "has {n_tokens} tokens with a KLD of {kld:?} in window {window}, which has \
+                     {n_rows} rows"
+                ));
+            }
+        }
+        let index = self.cells.get(&cell.exchanged).copied();
+        let known = index.and_then(|index| self.map.cells.get_mut(index));
+        let n_known = known.as_ref().map_or(0, |known| known.klds.len());
+        if cell.from != n_known {
+            let from = cell.from;
+            return fault(format!("starts at window {from}, and {n_known} are there"));
+        }
+        if let Some(known) = known {
+            known.klds.extend(cell.klds);
+            known.n_tokens.extend(cell.n_tokens);
+        } else {
+            let index = self.map.cells.len();
+            self.cells.insert(cell.exchanged.clone(), index);
+            self.map.cells.push(cell);
+        }
+        Ok(())
+    }
+
+    /// Checks that a tensor may have a type.
+    fn check_type(&self, tensor: &str, kind: GgmlType) -> Result<(), String> {
+        let index = self.tensors.get(tensor);
+        let known = index.and_then(|&index| self.map.header.tensors.get(index));
+        let name = tensor.escape_debug();
+        let Some(known) = known else {
+            return Err(format!("no tensor {name} in the header"));
+        };
+        if !known.is_quantizable {
+            Err(format!("tensor {name} is never quantized"))
+        } else if !kind.is_for_weights || !known.has_rows_of(kind) {
+            Err(format!("tensor {name} cannot be {kind}"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn end(&self) -> EndLine {
+        EndLine {
+            n_lines: self.n_lines,
+            crc32: self.crc.clone().finalize(),
+        }
+    }
+
     /// Checks the lines before the end line against it, and that nothing follows it.
-    fn check_end(&mut self, end: EndLine, lines: &mut Lines, name: &Named) -> Result<()> {
-        let EndLine { n_lines, crc32 } = end;
-        if n_lines != self.n_lines {
-            let what = format!("{n_lines} lines, and there are {}", self.n_lines);
+    fn check_end(&mut self, end: EndLine, file: &mut BufReader<File>, name: &Named) -> Result<()> {
+        let (stated, there) = (end.n_lines, self.n_lines);
+        if stated != there {
+            let what = format!("{stated} lines, and there are {there}");
             return Err(self.corrupt(name, &what));
         }
-        if crc32 != self.crc.clone().finalize() {
+        if end.crc32 != self.end().crc32 {
             return Err(self.corrupt(name, "the checksum of the lines before it does not match"));
         }
-        lines.next(name)?;
-        if !lines.line.is_empty() {
+        let rest = file.fill_buf().map_err(|cause| name.io("read", cause))?;
+        if !rest.is_empty() {
             return Err(self.corrupt(name, "more bytes follow the end"));
         }
-        self.builder.map.is_cut_off = false;
+        self.map.is_cut_off = false;
         Ok(())
     }
 
     /// The error for the line that follows those that were counted.
     fn corrupt(&self, name: &Named, what: &str) -> Error {
-        name.corrupt(
-            None,
-            self.n_bytes,
-            format!("line {}: {what}", self.n_lines + 1),
-        )
+        let what = format!("line {}: {what}", self.n_lines + 1);
+        name.corrupt(None, self.n_bytes, what)
     }
 }
 
 /// Parses a line; an error gives the column.
 fn parse<'l, T: Deserialize<'l>>(line: &'l [u8]) -> Result<T, String> {
-    serde_json::from_slice(line.trim_ascii_end()).map_err(|error| {
-        let (position, column) = (
-            format!(" at line 1 column {}", error.column()),
-            error.column(),
-        );
-        let what = error.to_string().replace(&position, "");
-        format!("{what} in column {column}")
-    })
-}
-
-/// The lines of a file, one after the other.
-struct Lines {
-    file: BufReader<File>,
-    line: Vec<u8>,
-}
-
-impl Lines {
-    /// Reads the next line into `line`; returns false if the file ends before its line feed.
-    fn next(&mut self, name: &Named) -> Result<bool> {
-        self.line.clear();
-        let mut limited = (&mut self.file).take(MAX_LINE_BYTES as u64);
-        let read = limited.read_until(b'\n', &mut self.line);
-        read.map_err(|cause| name.io("read", cause))?;
-        match self.line.last() == Some(&b'\n') {
-            false if self.line.len() == MAX_LINE_BYTES => {
-                Err(name.too_large("a line of more than 64 MiB"))
-            }
-            is_whole => Ok(is_whole),
-        }
-    }
+    let parsed = serde_json::from_slice(line.trim_ascii_end());
+    parsed.map_err(|error| error.to_string().replace("at line 1 column", "in column"))
 }
 
 /// Reads the whole file and checks each byte: header, lines and end. Returns the number of lines
@@ -183,11 +277,12 @@ impl Lines {
 /// Those of [`SensitivityMap::read`], and [`Fault::Truncated`] without an end line.
 pub fn verify(path: &Path) -> Result<u64> {
     let read = SensitivityMap::read_cut_off(path)?;
-    if read.map().is_cut_off {
-        let what = format!("the map ends after {} whole lines", read.n_lines);
-        Err(Named::new(path).truncated(None, read.file_bytes, what))
+    let n_lines = read.n_lines;
+    if read.map.is_cut_off {
+        let what = format!("the map ends after {n_lines} whole lines");
+        Err(Named::new(path).truncated(None, read.n_bytes, what))
     } else {
-        Ok(read.n_lines)
+        Ok(n_lines)
     }
 }
 
@@ -199,9 +294,7 @@ pub fn verify(path: &Path) -> Result<u64> {
 pub struct MapWriter<W: Write> {
     out: W,
     name: Named,
-    builder: Builder,
-    n_lines: u64,
-    crc: Hasher,
+    written: CutOffMap,
 }
 
 impl<W: Write> MapWriter<W> {
@@ -211,14 +304,9 @@ impl<W: Write> MapWriter<W> {
     /// [`crate::Fault::Unwritable`] if the header is not valid, [`crate::Fault::Io`].
     pub fn create(out: W, path: &Path, header: MapHeader) -> Result<Self> {
         let name = Named::new(path);
-        let line = header.to_line(&name)?;
-        let mut writer = Self {
-            out,
-            name,
-            builder: Builder::new(header),
-            n_lines: 0,
-            crc: Hasher::new(),
-        };
+        let line = header.to_lines(&name)?;
+        let written = CutOffMap::new(header);
+        let mut writer = Self { out, name, written };
         writer.put(&line)?;
         Ok(writer)
     }
@@ -231,25 +319,18 @@ impl<W: Write> MapWriter<W> {
     pub fn resume(
         mut out: W,
         path: &Path,
-        cut_off: CutOffMap,
+        mut written: CutOffMap,
         seek: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<Self> {
         let name = Named::new(path);
-        seek(&mut out, cut_off.n_bytes).map_err(|cause| name.io("write", cause))?;
-        let mut builder = cut_off.builder;
-        builder.map.is_cut_off = true;
-        Ok(Self {
-            out,
-            name,
-            builder,
-            n_lines: cut_off.n_lines,
-            crc: cut_off.crc,
-        })
+        seek(&mut out, written.n_bytes).map_err(|cause| name.io("write", cause))?;
+        written.map.is_cut_off = true;
+        Ok(Self { out, name, written })
     }
 
     /// The map so far.
     pub fn map(&self) -> &SensitivityMap {
-        &self.builder.map
+        &self.written.map
     }
 
     /// Writes weight errors of a tensor, at types that it has none of yet.
@@ -257,14 +338,10 @@ impl<W: Write> MapWriter<W> {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if a reader would refuse the line, [`crate::Fault::Io`].
     pub fn write_errors(&mut self, tensor: &str, errors: &BTreeMap<GgmlType, f64>) -> Result<()> {
-        let errors_line = ErrorsLine {
+        self.write(&ErrorsLine {
             tensor: tensor.to_owned(),
             errors: errors.clone(),
-        };
-        let line = self.line(&errors_line)?;
-        let added = self.builder.add_errors(errors_line);
-        added.map_err(|fault| self.name.unwritable(fault))?;
-        self.put(&line)
+        })
     }
 
     /// Writes a cell, or continues one: [`Cell::from`] is then the number of its windows so far.
@@ -272,10 +349,7 @@ impl<W: Write> MapWriter<W> {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if a reader would refuse the line, [`crate::Fault::Io`].
     pub fn write_cell(&mut self, cell: &Cell) -> Result<()> {
-        let line = self.line(cell)?;
-        let added = self.builder.add_cell(cell.clone());
-        added.map_err(|fault| self.name.unwritable(fault))?;
-        self.put(&line)
+        self.write(cell)
     }
 
     /// Writes the end line, and returns the output and the map.
@@ -283,34 +357,28 @@ impl<W: Write> MapWriter<W> {
     /// # Errors
     /// [`crate::Fault::Io`].
     pub fn finish(mut self) -> Result<(W, SensitivityMap)> {
-        let end = EndLine {
-            n_lines: self.n_lines,
-            crc32: self.crc.clone().finalize(),
-        };
-        let line = self.line(&end)?;
-        self.put(&line)?;
-        let mut map = self.builder.map;
-        map.is_cut_off = false;
-        Ok((self.out, map))
+        self.write(&self.written.end())?;
+        self.written.map.is_cut_off = false;
+        Ok((self.out, self.written.map))
     }
 
-    /// The bytes of a line.
-    fn line(&self, value: &impl Serialize) -> Result<Vec<u8>> {
-        let unwritable = |error| self.name.unwritable(format!("a line as JSON: {error}"));
-        let mut line = serde_json::to_vec(value).map_err(unwritable)?;
+    /// Writes a line that a reader accepts.
+    fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let unwritable = |what| self.name.unwritable(what);
+        let line = serde_json::to_vec(line);
+        let mut line = line.map_err(|error| unwritable(format!("a line as JSON: {error}")))?;
         line.push(b'\n');
-        if line.len() <= MAX_LINE_BYTES {
-            Ok(line)
-        } else {
-            Err(self.name.unwritable("a line of more than 64 MiB"))
+        if line.len() > MAX_LINE_BYTES {
+            return Err(unwritable("a line of more than 64 MiB".to_owned()));
         }
+        self.written.add(&line).map_err(unwritable)?;
+        self.put(&line)
     }
 
     fn put(&mut self, line: &[u8]) -> Result<()> {
         let written = self.out.write_all(line).and_then(|()| self.out.flush());
         written.map_err(|cause| self.name.io("write", cause))?;
-        self.crc.update(line);
-        self.n_lines += 1;
+        self.written.count(line);
         Ok(())
     }
 }

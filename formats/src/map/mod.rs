@@ -5,21 +5,20 @@
 //! exchanged, or the weight errors of one tensor; so a map is resumed after its last whole line.
 //! [`verify()`] reads all of it to check that it is whole.
 
-mod builder;
 mod file;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use crate::about::ReferenceSummary;
-use crate::error::{Named, Result};
 pub use crate::kinds::MAP as MAGIC;
 use crate::numbers::GgmlType;
-use crate::provenance::{Provenance, deref_to_provenance, to_lines};
+use crate::provenance::{OwnHeader, Provenance, deref_to_provenance};
 use crate::window::size_fault;
 pub use file::{CutOffMap, MapWriter, verify};
 
@@ -159,78 +158,48 @@ impl MapHeader {
         whole.shard = None;
         whole
     }
+}
 
-    /// The bytes of the line.
-    fn to_line(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault() {
-            return Err(name.unwritable(fault));
-        }
-        let line = to_lines("", self, name)?;
-        if line.len() <= MAX_LINE_BYTES {
-            Ok(line)
-        } else {
-            Err(name.unwritable("a header of more than 64 MiB"))
-        }
-    }
-
-    /// Parses the line.
-    fn from_line(line: &[u8], name: &Named) -> Result<Self> {
-        /// Read first: another version may have other fields.
-        #[derive(Deserialize)]
-        struct Versioned {
-            kl_map: u32,
-        }
-        let unusable = |e: serde_json::Error| name.header(format!("{e}"));
-        let stated: Versioned = serde_json::from_slice(line).map_err(unusable)?;
-        if stated.kl_map != MAP_VERSION {
-            return Err(name.unsupported(format!(
-                "map version {}, this kl reads {MAP_VERSION}: \
-                 use the kl that wrote it, or measure again",
-                stated.kl_map
-            )));
-        }
-        let header: Self = serde_json::from_slice(line).map_err(unusable)?;
-        match header.fault() {
-            Some(fault) => Err(name.header(fault)),
-            None => Ok(header),
-        }
-    }
+impl OwnHeader for MapHeader {
+    const MAGIC: &'static str = "";
+    const VERSION: (&'static str, RangeInclusive<u32>) = ("kl_map", 1..=MAP_VERSION);
+    const MOST_BYTES: usize = MAX_LINE_BYTES;
 
     fn fault(&self) -> Option<String> {
         let version = self.kl_map;
         (version != MAP_VERSION)
-            .then(|| format!("map version {version}, not {MAP_VERSION}"))
+            .then(|| format!("kl_map {version}, not {MAP_VERSION}"))
             .or_else(|| size_fault(self.n_ctx, self.n_vocab))
             .or_else(|| self.shard?.fault(None))
             .or_else(|| self.windows_fault())
             .or_else(|| self.types_fault())
             .or_else(|| self.tensors_fault())
     }
+}
 
+impl MapHeader {
     fn windows_fault(&self) -> Option<String> {
         let (mut numbers, n_ctx) = (BTreeSet::new(), self.n_ctx);
         if self.windows.is_empty() {
             return Some("no windows".to_owned());
         }
-        let mut faults = self.windows.iter().filter_map(|of| {
-            let MapWindow { window, n_rows } = *of;
+        self.windows.iter().find_map(|of| {
+            let MapWindow { window, n_rows } = of;
             if !numbers.insert(window) {
                 Some(format!("window {window} is listed twice"))
-            } else if n_rows > n_ctx {
+            } else if *n_rows > n_ctx {
                 Some(format!(
                     "window {window} of {n_rows} rows, n_ctx is {n_ctx}"
                 ))
             } else {
                 None
             }
-        });
-        faults.next()
+        })
     }
 
     fn types_fault(&self) -> Option<String> {
         let mut all = self.types.iter().chain([&self.measured_type]);
-        let other = all.find(|kind| !kind.is_for_weights);
-        if let Some(other) = other {
+        if let Some(other) = all.find(|kind| !kind.is_for_weights) {
             return Some(format!("{other} is not a type of weights"));
         }
         let mut seen = BTreeSet::new();

@@ -307,7 +307,7 @@ fn a_writer_refuses_what_no_reader_takes() {
 fn a_header_that_cannot_be_is_named() {
     type Edit = fn(&mut MapHeader);
     let cases: [(Edit, &str); 15] = [
-        (|h| h.kl_map = 2, "map version 2"),
+        (|h| h.kl_map = 2, "kl_map 2"),
         (|h| h.n_ctx = 0, "n_ctx 0"),
         (|h| h.windows.clear(), "no windows"),
         (|h| h.windows[1].window = 7, "window 7 is listed twice"),

@@ -15,17 +15,16 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::about::{About, Sampling, Values};
-use crate::error::{Named, Result};
 pub use crate::kinds::NATIVE as MAGIC_LINE;
 use crate::prompt::Prompt;
 pub use crate::provenance::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
-use crate::provenance::{ModelIdentity, Provenance, TextIdentity, deref_to_provenance, to_lines};
+use crate::provenance::{ModelIdentity, OwnHeader, Provenance, TextIdentity, deref_to_provenance};
 use crate::row::{Encoding, RowLayout};
 use crate::states::States;
 use crate::window::{Groups, WindowSpec, longest_window, n_rows, size_fault};
@@ -185,71 +184,41 @@ impl Header {
             (true, true) => Values::FlooredLogProbabilities,
         }
     }
+}
 
-    /// The bytes of both lines.
-    pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault() {
-            return Err(name.unwritable(fault));
-        }
-        let lines = to_lines(MAGIC_LINE, self, name)?;
-        let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
-        match Preview::of(json, name)?.too_large(lines.len()) {
-            Some(fault) => Err(name.unwritable(fault)),
-            None => Ok(lines),
-        }
-    }
+impl OwnHeader for Header {
+    const MAGIC: &'static str = MAGIC_LINE;
+    const VERSION: (&'static str, RangeInclusive<u32>) = ("format_version", 1..=FORMAT_VERSION);
+    const LISTS: &'static [&'static str] = &["prompts", "window_groups"];
 
-    /// Parses both lines.
-    pub(crate) fn from_lines(lines: &[u8], name: &Named) -> Result<Self> {
-        let json = lines
-            .strip_prefix(MAGIC_LINE.as_bytes())
-            .ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?
-            .strip_suffix(b"\n")
-            .ok_or_else(|| name.header("the JSON line does not end"))?;
-        let preview = Preview::of(json, name)?;
-        let version = preview.format_version;
-        if version != FORMAT_VERSION {
-            return Err(name.unsupported(format!(
-                "format version {version}, this kl reads {FORMAT_VERSION}: \
-                 use the kl that wrote it, or write it again"
-            )));
-        }
-        if let Some(fault) = preview.too_large(lines.len()) {
-            return Err(name.too_large(fault));
-        }
-        let header: Self = serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
-        match header.fault() {
-            Some(fault) => Err(name.header(fault)),
-            None => Ok(header),
-        }
-    }
-
-    /// Finds a fault in the sizes.
-    pub(crate) fn fault(&self) -> Option<String> {
+    fn fault(&self) -> Option<String> {
         let row_bytes = self.layout().row_bytes(self.row_len() as usize) as u64;
         let piece_bytes = row_bytes.saturating_mul(self.rows_per_piece.into());
         let n_positions = u64::from(self.n_windows) * u64::from(self.n_ctx);
-        let n_prompts = self.prompts.as_ref().map(Vec::len);
+        let (n, n_rows) = (self.rows_per_piece, self.n_rows);
+        let n_prompts = self.prompts.as_ref().map_or(usize::MAX, Vec::len);
         if let Some(fault) = size_fault(self.n_ctx, self.n_vocab) {
             Some(fault)
-        } else if self.rows_per_piece == 0 {
-            Some("rows_per_piece 0".into())
-        } else if self.rows_per_piece > 1 && piece_bytes > MAX_PIECE_BYTES {
-            let n = self.rows_per_piece;
-            Some(format!("rows_per_piece {n}, more than 64 MiB a piece"))
-        } else if self.n_rows > n_positions {
-            let n = self.n_rows;
-            Some(format!("n_rows {n}, more than the windows have positions"))
-        } else if let Some(of) = n_prompts.filter(|&of| of < self.n_windows as usize) {
-            let n = self.n_windows;
-            Some(format!("n_windows {n}, more than the {of} prompts"))
+        } else if n == 0 || (n > 1 && piece_bytes > MAX_PIECE_BYTES) {
+            Some(format!("rows_per_piece {n}, not 1, nor of 64 MiB at most"))
+        } else if n_rows > n_positions {
+            Some(format!(
+                "n_rows {n_rows}, more than the windows have positions"
+            ))
+        } else if n_prompts < self.n_windows as usize {
+            let n_windows = self.n_windows;
+            Some(format!(
+                "n_windows {n_windows}, more than the {n_prompts} prompts"
+            ))
         } else {
             self.states_fault()
                 .or_else(|| self.groups().err())
                 .or_else(|| self.shard_fault())
         }
     }
+}
 
+impl Header {
     /// Finds a fault in the description of hidden states.
     fn states_fault(&self) -> Option<String> {
         let encoding = self.encoding;
@@ -285,34 +254,4 @@ fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (Row
 fn file_name(path: &str) -> String {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-/// The fields that are read first, without copying: another version may have other fields, and only
-/// fields that hold something for each prompt or window may make a header long.
-#[derive(Deserialize)]
-struct Preview<'a> {
-    format_version: u32,
-    #[serde(borrow, default)]
-    prompts: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    window_groups: Option<&'a RawValue>,
-}
-
-impl<'a> Preview<'a> {
-    fn of(json: &'a [u8], name: &Named) -> Result<Self> {
-        serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))
-    }
-
-    /// Finds what is too large in a header whose lines have `bytes`.
-    fn too_large(&self, bytes: usize) -> Option<&'static str> {
-        let lists = [self.prompts, self.window_groups].into_iter().flatten();
-        let lists_bytes: usize = lists.map(|list| list.get().len()).sum();
-        if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
-            Some("a header of more than 64 MiB: give fewer prompts")
-        } else if bytes.saturating_sub(lists_bytes) > MAX_HEADER_BYTES {
-            Some("a header of more than 1 MiB")
-        } else {
-            None
-        }
-    }
 }

@@ -6,10 +6,11 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::member::{self, END_BYTES, HEADER_BYTES, MemberHeader, Tag, member_at, unpack_at};
-use super::{Header, MAX_HEADER_BYTES_WITH_PROMPTS, index};
+use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
 use crate::about::{About, Checks, Prompts};
 use crate::error::{Error, Fault, Named, Result};
 use crate::kinds::Kind;
+use crate::provenance::OwnHeader as _;
 use crate::row::ReadBlocks;
 use crate::source::Source;
 use crate::window::{PlacedWindow, WindowEntry};
@@ -271,7 +272,11 @@ fn open_header(source: &Source) -> Result<(Header, u64)> {
         return Err(name.too_large("a header of more than 64 MiB"));
     }
     let lines = unpack_at(source, 0, &first)?;
-    Ok((Header::from_lines(&lines, name)?, first.member_bytes.into()))
+    let json = lines.strip_prefix(MAGIC_LINE.as_bytes());
+    let json = json.and_then(|json| json.strip_suffix(b"\n"));
+    let json =
+        json.ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?;
+    Ok((Header::from_json(json, name)?, first.member_bytes.into()))
 }
 
 /// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little

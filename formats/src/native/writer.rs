@@ -7,6 +7,7 @@ use std::path::Path;
 use super::member::{self, HEADER_BYTES, MemberHeader, Tag, WRONG_CHECKSUM, member_at};
 use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
+use crate::provenance::OwnHeader as _;
 use crate::row::ReadBlocks as _;
 use crate::writing::{FileFormat, Part, Piece, Start, WindowFormat, Writer};
 

@@ -6,23 +6,25 @@ use std::collections::BTreeMap;
 use bytemuck::{Pod, Zeroable};
 
 use super::crc_of;
-use crate::gzip::checksum_matches;
 
 /// The texts of some tokens, as the bytes that the model's tokenizer gives for each: one token may be
 /// part of a character. At most 65,535 bytes a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenTexts {
-    /// The tokens' ids, ascending.
-    ids: Vec<u32>,
-    /// Where each token's bytes end.
-    ends: Vec<usize>,
-    bytes: Vec<u8>,
+    /// A file's section: for each token its id (u32), the number of its bytes (u16), and the bytes.
+    section: Vec<u8>,
+    /// The tokens' ids, ascending, and where each begins in the section.
+    places: Vec<(u32, u32)>,
 }
 
 impl TokenTexts {
     /// The bytes of a token, if they are known.
     pub fn get(&self, id: u32) -> Option<&[u8]> {
-        self.nth(self.ids.binary_search(&id).ok()?)
+        let n = self
+            .places
+            .binary_search_by_key(&id, |place| place.0)
+            .ok()?;
+        self.nth(n).map(|(_, bytes)| bytes)
     }
 
     /// The text of tokens in sequence. What is not UTF-8 becomes U+FFFD, and a token without a text
@@ -40,71 +42,62 @@ impl TokenTexts {
 
     /// Each token's id and bytes, by ascending id.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        let ids = self.ids.iter().enumerate();
-        ids.filter_map(|(n, &id)| Some((id, self.nth(n)?)))
+        (0..self.places.len()).filter_map(|n| self.nth(n))
     }
 
     /// True if no text is known.
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.places.is_empty()
     }
 
-    /// The bytes of the `n`-th token.
-    fn nth(&self, n: usize) -> Option<&[u8]> {
-        let before = n.checked_sub(1).and_then(|n| self.ends.get(n));
-        let start = before.copied().unwrap_or(0);
-        self.bytes.get(start..*self.ends.get(n)?)
+    fn nth(&self, n: usize) -> Option<(u32, &[u8])> {
+        let (id, start) = *self.places.get(n)?;
+        let (_, bytes, _) = first_text(self.section.get(start as usize..)?)?;
+        Some((id, bytes))
     }
 
-    /// Adds a token whose id is above all others'.
-    fn push(&mut self, id: u32, bytes: &[u8]) {
-        self.ids.push(id);
-        self.bytes.extend_from_slice(bytes);
-        self.ends.push(self.bytes.len());
-    }
-
-    /// The bytes of a file's section: for each token its id (u32), the number of its bytes (u16), and
-    /// the bytes.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut section = Vec::new();
-        for (id, bytes) in self.iter() {
-            // No text is longer: see `from_iter`.
-            let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
-            section.extend(id.to_le_bytes());
-            section.extend(len.to_le_bytes());
-            section.extend_from_slice(bytes);
-        }
-        section
+    /// The bytes of a file's section.
+    pub(super) fn to_bytes(&self) -> &[u8] {
+        &self.section
     }
 
     /// Reads a file's section; `None` if it ends within a text, or if the ids do not ascend.
-    pub(super) fn from_bytes(mut section: &[u8]) -> Option<Self> {
-        let mut texts = Self::default();
-        while !section.is_empty() {
-            let (id, rest) = section.split_first_chunk()?;
-            let (len, rest) = rest.split_first_chunk()?;
-            let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
-            let id = u32::from_le_bytes(*id);
-            if texts.ids.last().is_some_and(|&last| last >= id) {
+    pub(super) fn from_bytes(section: Vec<u8>) -> Option<Self> {
+        let (mut places, mut rest) = (Vec::<(u32, u32)>::new(), &section[..]);
+        while !rest.is_empty() {
+            let start = u32::try_from(section.len() - rest.len()).ok()?;
+            let (id, _, after) = first_text(rest)?;
+            if places.last().is_some_and(|last| last.0 >= id) {
                 return None;
             }
-            texts.push(id, bytes);
-            section = rest;
+            places.push((id, start));
+            rest = after;
         }
-        Some(texts)
+        Some(Self { section, places })
     }
+}
+
+/// A section's first token: its id and its bytes; and what follows.
+fn first_text(section: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+    let (id, rest) = section.split_first_chunk()?;
+    let (len, rest) = rest.split_first_chunk()?;
+    let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+    Some((u32::from_le_bytes(*id), bytes, rest))
 }
 
 /// In any order; of one token's texts the last is kept. A longer text than a file can hold is cut.
 impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
     fn from_iter<I: IntoIterator<Item = (u32, B)>>(texts: I) -> Self {
         let by_id: BTreeMap<u32, B> = texts.into_iter().collect();
-        let mut all = Self::default();
+        let mut section = Vec::new();
         for (id, bytes) in &by_id {
             let bytes = bytes.as_ref();
-            all.push(*id, bytes.get(..u16::MAX.into()).unwrap_or(bytes));
+            let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+            section.extend(id.to_le_bytes());
+            section.extend(len.to_le_bytes());
+            section.extend(bytes.iter().take(len.into()));
         }
-        all
+        Self::from_bytes(section).unwrap_or_default() // ids ascend
     }
 }
 
@@ -127,7 +120,7 @@ pub(super) struct Trailer {
     /// CRC-32 of these bytes.
     pub texts_crc: u32,
     /// CRC-32 of the fields before it.
-    crc: u32,
+    pub crc: u32,
 }
 
 impl Trailer {
@@ -149,27 +142,15 @@ impl Trailer {
         self
     }
 
-    fn computed_crc(&self, header_crc: u32) -> u32 {
+    pub fn computed_crc(&self, header_crc: u32) -> u32 {
         let fields = bytemuck::bytes_of(self).split_last_chunk::<4>();
         fields.map_or(0, |(fields, _)| crc_of(header_crc, &[fields]))
     }
 
     /// Reads the last bytes of a file; `None` if they are not a trailer, so that the file was cut off.
-    ///
-    /// # Errors
-    /// A phrase, if the checksum is wrong.
-    pub fn read(
-        bytes: &[u8; TRAILER_BYTES],
-        header_crc: u32,
-    ) -> Option<Result<Self, &'static str>> {
+    pub fn read(bytes: &[u8; TRAILER_BYTES]) -> Option<Self> {
         let trailer: Self = bytemuck::pod_read_unaligned(bytes);
-        let is_right = || checksum_matches(trailer.computed_crc(header_crc), trailer.crc);
-        let checked = || {
-            is_right()
-                .then_some(trailer)
-                .ok_or("the trailer's checksum does not match")
-        };
-        (trailer.mark == END_MARK).then(checked)
+        (trailer.mark == END_MARK).then_some(trailer)
     }
 }
 
@@ -202,16 +183,16 @@ mod tests {
             9, 0, 0, 0, 0, 0,
         ];
         assert_eq!(texts().to_bytes(), section);
-        assert_eq!(TokenTexts::from_bytes(&section), Some(texts()));
-        assert_eq!(TokenTexts::from_bytes(&[]), Some(TokenTexts::default()));
+        assert_eq!(TokenTexts::from_bytes(section.to_vec()), Some(texts()));
+        assert_eq!(TokenTexts::from_bytes(vec![]), Some(TokenTexts::default()));
         let whole = [9, 20, 27, 33];
         for n in 1..section.len() {
-            let read = TokenTexts::from_bytes(&section[..n]);
+            let read = TokenTexts::from_bytes(section[..n].to_vec());
             assert_eq!(read.is_some(), whole.contains(&n), "{n}");
         }
         for doubled in [&section[..9], &section[20..27]] {
             assert_eq!(
-                TokenTexts::from_bytes(&[&section[..], doubled].concat()),
+                TokenTexts::from_bytes([&section[..], doubled].concat()),
                 None
             );
         }
@@ -223,6 +204,9 @@ mod tests {
             .into_iter()
             .collect();
         assert_eq!(texts.get(1).unwrap().len(), 65_535);
-        assert_eq!(TokenTexts::from_bytes(&texts.to_bytes()), Some(texts));
+        assert_eq!(
+            TokenTexts::from_bytes(texts.to_bytes().to_vec()),
+            Some(texts)
+        );
     }
 }

@@ -10,13 +10,14 @@ mod writer;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::about::ReferenceSummary;
-use crate::error::{Named, Result};
 pub use crate::kinds::SIDECAR as MAGIC_LINE;
 pub use crate::provenance::MAX_HEADER_BYTES;
-use crate::provenance::{Provenance, deref_to_provenance, to_lines};
+use crate::provenance::{OwnHeader, Provenance, deref_to_provenance};
 use crate::window::size_fault;
 pub use end::{TRAILER_BYTES, TokenTexts};
 pub use reader::{CutOffSidecar, SidecarReader, is_sidecar, verify};
@@ -107,56 +108,11 @@ impl SidecarHeader {
         }
         whole
     }
+}
 
-    /// The bytes of both lines.
-    pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault() {
-            return Err(name.unwritable(fault));
-        }
-        let written = Self {
-            version: SIDECAR_VERSION,
-            ..self.clone()
-        };
-        let lines = to_lines(MAGIC_LINE, &written, name)?;
-        if lines.len() <= MAX_HEADER_BYTES {
-            Ok(lines)
-        } else {
-            Err(name.unwritable("a header of more than 1 MiB"))
-        }
-    }
-
-    /// Parses the JSON line, whose checksum has been checked.
-    pub(super) fn from_json(json: &[u8], name: &Named) -> Result<Self> {
-        /// Read first: another version may have other fields.
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
-        let unusable = |e: serde_json::Error| name.header(format!("{e}"));
-        let stated: Versioned = serde_json::from_slice(json).map_err(unusable)?;
-        if !(1..=SIDECAR_VERSION).contains(&stated.version) {
-            return Err(name.unsupported(format!(
-                "sidecar version {}, this kl reads 1 to {SIDECAR_VERSION}: \
-                 use the kl that wrote it, or evaluate again",
-                stated.version
-            )));
-        }
-        let header: Self = serde_json::from_slice(json).map_err(unusable)?;
-        match header.fault() {
-            Some(fault) => Err(name.header(fault)),
-            None => Ok(header),
-        }
-    }
-
-    /// Returns the number of groups that records may be of: 1 without groups.
-    pub(super) fn n_groups(&self) -> usize {
-        self.groups.len().max(1)
-    }
-
-    /// Returns the number of spans that records may be of: 1 without spans.
-    pub(super) fn n_spans(&self) -> usize {
-        self.spans.len().max(1)
-    }
+impl OwnHeader for SidecarHeader {
+    const MAGIC: &'static str = MAGIC_LINE;
+    const VERSION: (&'static str, RangeInclusive<u32>) = ("version", 1..=SIDECAR_VERSION);
 
     fn fault(&self) -> Option<String> {
         let of_shard = || self.shard?.fault(self.n_records);

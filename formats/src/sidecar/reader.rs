@@ -1,6 +1,5 @@
 //! Reads a sidecar record by record, or what a writer that was cut off has left.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use super::{
 use crate::error::{Error, Fault, Result};
 use crate::gzip::checksum_matches;
 use crate::kinds::Found;
+use crate::provenance::OwnHeader as _;
 use crate::source::Source;
 
 /// Records that are read at once, about 256 KiB.
@@ -65,41 +65,34 @@ impl SidecarReader {
     /// [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::open_header(path)?;
-        let most = reader.header.n_records;
-        reader.trailer = reader.read_trailer()?;
-        let (n_records, len) = (reader.n_records(), reader.source.len);
-        // In numbers that nothing a trailer states can overflow.
-        let records_bytes = u128::from(n_records) * reader.record_bytes as u128;
-        let end = records_bytes
-            + u128::from(reader.start)
-            + u128::from(reader.trailer.texts_bytes)
-            + TRAILER_BYTES as u128;
-        let name = &reader.source.name;
-        match end.cmp(&len.into()) {
-            Ordering::Greater => Err(reader.cut_off(&format!(" of {n_records}"))),
-            Ordering::Less => {
-                let end = end as u64; // below the file's length
+        let (len, name) = (reader.source.len, reader.source.name.clone());
+        let at = len.saturating_sub(TRAILER_BYTES as u64).max(reader.start);
+        let bytes = reader.source.array_at(at)?;
+        let Some(trailer) = bytes.as_ref().and_then(Trailer::read) else {
+            return Err(reader.cut_off(""));
+        };
+        if !checksum_matches(trailer.computed_crc(reader.header_crc), trailer.crc) {
+            return Err(name.corrupt(None, at, "the trailer's checksum does not match"));
+        }
+        let n_records = trailer.n_records;
+        let end = n_records
+            .checked_mul(reader.record_bytes as u64)
+            .and_then(|bytes| bytes.checked_add(trailer.texts_bytes))
+            .and_then(|bytes| bytes.checked_add(reader.start + TRAILER_BYTES as u64));
+        match end.filter(|&end| end <= len) {
+            None => Err(reader.cut_off(&format!(" of {n_records}"))),
+            Some(end) if end < len => {
                 let what = format!("{} bytes that the trailer does not count", len - end);
                 Err(name.corrupt(None, end, what))
             }
-            Ordering::Equal if most.is_some_and(|most| n_records > most) => {
+            Some(_) if reader.header.n_records.is_some_and(|n| n_records > n) => {
                 let what = format!("{n_records} records, more than the header's");
                 Err(name.corrupt(None, len, what))
             }
-            Ordering::Equal => Ok(reader),
-        }
-    }
-
-    /// Reads the trailer.
-    fn read_trailer(&self) -> Result<Trailer> {
-        let at = self.source.len.checked_sub(TRAILER_BYTES as u64);
-        let Some(at) = at.filter(|&at| at >= self.start) else {
-            return Err(self.cut_off(""));
-        };
-        let bytes = self.source.array_at(at)?;
-        match bytes.and_then(|bytes| Trailer::read(&bytes, self.header_crc)) {
-            Some(read) => read.map_err(|what| self.source.name.corrupt(None, at, what)),
-            None => Err(self.cut_off("")),
+            Some(_) => {
+                reader.trailer = trailer;
+                Ok(reader)
+            }
         }
     }
 
@@ -215,8 +208,7 @@ impl SidecarReader {
         if !checksum_matches(crc32fast::hash(&section), self.trailer.texts_crc) {
             return Err(corrupt("the checksum of the tokens' texts does not match"));
         }
-        TokenTexts::from_bytes(&section)
-            .ok_or_else(|| corrupt("the tokens' texts are out of order"))
+        TokenTexts::from_bytes(section).ok_or_else(|| corrupt("the tokens' texts are out of order"))
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
@@ -236,15 +228,8 @@ impl SidecarReader {
                 let what = format!("the checksum of record {} does not match", self.i);
                 corrupt(None, what)
             })?;
-        if record.group as usize >= self.header.n_groups() {
-            let what = format!("record {} is of a group without a name", self.i);
-            return Err(corrupt(None, what));
-        }
-        if record.span as usize >= self.header.n_spans() {
-            let what = format!("record {} is of a span without a name", self.i);
-            return Err(corrupt(None, what));
-        }
-        if let Some(fault) = record.impossible(&self.header) {
+        let fault = self.header.nameless(&record);
+        if let Some(fault) = fault.or_else(|| self.header.impossible(&record)) {
             let (i, position) = (self.i, record.position);
             let what = format!("record {i}, of position {position}: {fault}");
             return Err(corrupt(Some(record.window), what));
@@ -262,10 +247,7 @@ impl Iterator for SidecarReader {
             return None;
         }
         let record = self.read();
-        self.i = match record {
-            Ok(_) => self.i + 1,
-            Err(_) => self.n_records(),
-        };
+        self.i = record.as_ref().map_or(self.n_records(), |_| self.i + 1);
         Some(record)
     }
 }

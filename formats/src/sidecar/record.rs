@@ -154,83 +154,74 @@ const ENTROPY_ROUNDING: f64 = 1e-6;
 /// largest f32 apart. Sums of such numbers and of their powers stay finite.
 pub(crate) const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
 
-/// The range of values that a field can have.
-#[derive(Clone, Copy)]
-enum Range {
-    Token,
-    Rank,
-    Nats,
-    NatsOrUnknown,
-    OnlyUnknown,
-    Entropy,
-    Share,
-    ShareOrUnknown,
-}
-
-impl Range {
-    fn holds(self, x: f64, n_vocab: f64) -> bool {
-        let is_nats = (-ROUNDING..=MOST_NATS).contains(&x) || x == f64::INFINITY;
-        match self {
-            Self::Token => x < n_vocab,
-            Self::Rank => (1.0..=n_vocab).contains(&x),
-            Self::Nats => is_nats,
-            Self::NatsOrUnknown => is_nats || x.is_nan(),
-            Self::OnlyUnknown => x.is_nan(),
-            Self::Entropy => (-ROUNDING..=n_vocab.ln() + ENTROPY_ROUNDING).contains(&x),
-            Self::ShareOrUnknown if x.is_nan() => true,
-            Self::Share | Self::ShareOrUnknown => (-ROUNDING..=1.0 + ROUNDING).contains(&x),
-        }
+impl SidecarHeader {
+    /// Finds a group or a span of a record that has no name.
+    pub(super) fn nameless(&self, record: &TokenRecord) -> Option<String> {
+        let indices = [
+            ("group", record.group, &self.groups),
+            ("span", record.span, &self.spans),
+        ];
+        // Without names there is one.
+        let is_nameless = |names: &[String], index: u32| index as usize >= names.len().max(1);
+        let mut indices = indices.into_iter();
+        let (of, index, _) = indices.find(|(_, index, names)| is_nameless(names, *index))?;
+        Some(format!("{of} {index} has no name"))
     }
 
-    /// Names `x`, and the values that would be possible.
-    fn fault(self, x: f64, n_vocab: u32) -> String {
-        match self {
-            Self::Token => format!("{x}; it can be 0 to {}", n_vocab - 1),
-            Self::Rank => format!("{x}; it can be 1 to {n_vocab}"),
-            Self::Nats | Self::NatsOrUnknown => {
-                format!("{x:?}; it can be 0 to 1.4e39, or infinity")
-            }
-            Self::OnlyUnknown => format!("{x:?}; it can be only NaN without a next token"),
-            Self::Entropy => format!("{x:?}; it can be 0 to ln {n_vocab}"),
-            Self::Share | Self::ShareOrUnknown => format!("{x:?}; it can be 0 to 1"),
-        }
-    }
-}
-
-impl TokenRecord {
-    /// Finds a value that no pair of rows gives, and states the range that it is not in. The values of
-    /// an excluded record mean nothing, and are not checked. Every record that is read passes through
-    /// here, so text is made only for a fault.
-    pub(super) fn impossible(&self, header: &SidecarHeader) -> Option<String> {
-        if self.is_excluded() {
+    /// Finds a value of a record that no pair of rows gives. The values of an excluded record mean
+    /// nothing, and are not checked. Every record that is read passes through here, so text is made
+    /// only for a fault.
+    pub(super) fn impossible(&self, record: &TokenRecord) -> Option<String> {
+        if record.is_excluded() {
             return None;
         }
-        let next = self.next_token();
-        let nll = |backend: &Option<BackendIdentity>| match next {
-            None => Range::OnlyUnknown,
-            Some(_) if may_be_unknown(backend.as_ref()) => Range::NatsOrUnknown,
-            Some(_) => Range::Nats,
+        let n_vocab = self.n_vocab;
+        let next = record.next_token();
+        let is_rank = |rank: u32| (1..=n_vocab).contains(&rank);
+        let is_share = |x: f64| (-ROUNDING..=1.0 + ROUNDING).contains(&x);
+        let is_nats = |x: f64| (-ROUNDING..=MOST_NATS).contains(&x) || x == f64::INFINITY;
+        let is_nll = |x: f64, backend: &Option<BackendIdentity>| match next {
+            None => x.is_nan(),
+            Some(_) => is_nats(x) || (x.is_nan() && may_be_unknown(backend.as_ref())),
         };
-        let fields = [
-            ("ref_top", self.ref_top.into(), Range::Token),
-            ("eval_top", self.eval_top.into(), Range::Token),
-            ("token", next.unwrap_or(0).into(), Range::Token),
-            ("ref_top_rank", self.ref_top_rank.into(), Range::Rank),
-            ("eval_top_rank", self.eval_top_rank.into(), Range::Rank),
-            ("kld", self.kld, Range::Nats),
-            ("reverse_kld", self.reverse_kld, Range::Nats),
-            ("ref_nll", self.ref_nll, nll(&header.reference.backend)),
-            ("eval_nll", self.eval_nll, nll(&header.backend)),
-            ("ref_entropy", self.ref_entropy, Range::Entropy),
-            ("ref_top_p", self.ref_top_p, Range::Share),
-            ("eval_top_p", self.eval_top_p, Range::Share),
-            ("ref_unknown_p", self.ref_unknown_p, Range::Share),
-            ("acceptance", self.acceptance, Range::ShareOrUnknown),
+        let most_entropy = f64::from(n_vocab).ln() + ENTROPY_ROUNDING;
+        let is_entropy = |x: f64| (-ROUNDING..=most_entropy).contains(&x);
+        let r = record;
+        let values = [
+            ("ref_top", r.ref_top.into(), r.ref_top < n_vocab),
+            ("eval_top", r.eval_top.into(), r.eval_top < n_vocab),
+            ("token", r.token.into(), next.is_none_or(|t| t < n_vocab)),
+            (
+                "ref_top_rank",
+                r.ref_top_rank.into(),
+                is_rank(r.ref_top_rank),
+            ),
+            (
+                "eval_top_rank",
+                r.eval_top_rank.into(),
+                is_rank(r.eval_top_rank),
+            ),
+            ("kld", r.kld, is_nats(r.kld)),
+            ("reverse_kld", r.reverse_kld, is_nats(r.reverse_kld)),
+            (
+                "ref_nll",
+                r.ref_nll,
+                is_nll(r.ref_nll, &self.reference.backend),
+            ),
+            ("eval_nll", r.eval_nll, is_nll(r.eval_nll, &self.backend)),
+            ("ref_entropy", r.ref_entropy, is_entropy(r.ref_entropy)),
+            ("ref_top_p", r.ref_top_p, is_share(r.ref_top_p)),
+            ("eval_top_p", r.eval_top_p, is_share(r.eval_top_p)),
+            ("ref_unknown_p", r.ref_unknown_p, is_share(r.ref_unknown_p)),
+            (
+                "acceptance",
+                r.acceptance,
+                r.acceptance.is_nan() || is_share(r.acceptance),
+            ),
         ];
-        let n_vocab = header.n_vocab;
-        let mut fields = fields.into_iter();
-        let (name, x, range) = fields.find(|&(_, x, range)| !range.holds(x, n_vocab.into()))?;
-        Some(format!("{name} is {}", range.fault(x, n_vocab)))
+        let mut values = values.into_iter();
+        let (name, x, _): (_, f64, _) = values.find(|(.., is_possible)| !is_possible)?;
+        Some(format!("{name} is {x:?}, which no pair of rows gives"))
     }
 }
 

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::Path;
 
 use super::end::Trailer;
-use super::{RECORD_BYTES, SidecarHeader, TokenRecord, TokenTexts};
+use super::{RECORD_BYTES, SIDECAR_VERSION, SidecarHeader, TokenRecord, TokenTexts};
 use crate::error::{Named, Result};
+use crate::provenance::OwnHeader as _;
 
 /// Writes a sidecar to anything that accepts bytes. Records are small: give it a buffered output.
 ///
@@ -14,12 +15,9 @@ use crate::error::{Named, Result};
 pub struct SidecarWriter<W: Write> {
     out: W,
     name: Named,
+    header: SidecarHeader,
     header_crc: u32,
-    /// The most records that there may be.
-    n_most: u64,
     n_records: u64,
-    n_groups: usize,
-    n_spans: usize,
 }
 
 impl<W: Write> SidecarWriter<W> {
@@ -56,15 +54,17 @@ impl<W: Write> SidecarWriter<W> {
     /// A writer that has written nothing yet, and the header's lines.
     fn with_header(out: W, path: &Path, header: &SidecarHeader) -> Result<(Self, Vec<u8>)> {
         let name = Named::new(path);
+        let header = SidecarHeader {
+            version: SIDECAR_VERSION,
+            ..header.clone()
+        };
         let lines = header.to_lines(&name)?;
         let writer = Self {
             out,
             name,
+            header,
             header_crc: crc32fast::hash(&lines),
-            n_most: header.n_records.unwrap_or(u64::MAX),
             n_records: 0,
-            n_groups: header.n_groups(),
-            n_spans: header.n_spans(),
         };
         Ok((writer, lines))
     }
@@ -75,17 +75,12 @@ impl<W: Write> SidecarWriter<W> {
     /// [`crate::Fault::Unwritable`] past the header's count, or of a group or a span that the header does
     /// not name, [`crate::Fault::Io`].
     pub fn push(&mut self, record: &TokenRecord) -> Result<()> {
-        if self.n_records == self.n_most {
-            return Err(self
-                .name
-                .unwritable(format!("more records than the header's {}", self.n_most)));
+        if Some(self.n_records) == self.header.n_records {
+            let n = self.n_records;
+            let what = format!("more records than the header's {n}");
+            return Err(self.name.unwritable(what));
         }
-        if record.group as usize >= self.n_groups {
-            let fault = format!("a record of group {} of {}", record.group, self.n_groups);
-            return Err(self.name.unwritable(fault));
-        }
-        if record.span as usize >= self.n_spans {
-            let fault = format!("a record of span {} of {}", record.span, self.n_spans);
+        if let Some(fault) = self.header.nameless(record) {
             return Err(self.name.unwritable(fault));
         }
         let bytes = record
@@ -116,8 +111,8 @@ impl<W: Write> SidecarWriter<W> {
     /// [`crate::Fault::Io`].
     pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
         let section = texts.to_bytes();
-        self.put(&section)?;
-        let trailer = Trailer::new(self.n_records, &section, self.header_crc);
+        self.put(section)?;
+        let trailer = Trailer::new(self.n_records, section, self.header_crc);
         self.put(bytemuck::bytes_of(&trailer))?;
         self.flush()?;
         Ok(self.out)

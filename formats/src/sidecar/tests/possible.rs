@@ -29,35 +29,29 @@ fn read_record(header: SidecarHeader, record: TokenRecord) -> Result<Vec<TokenRe
 fn impossible_values_are_damage() {
     type Change = fn(&mut TokenRecord);
     let cases: &[(&str, Change)] = &[
-        ("kld is -0.5; it can be 0 to 1.4e39, or infinity", |r| {
-            r.kld = -0.5
-        }),
-        ("kld is -1e-8;", |r| r.kld = -1e-8),
-        ("kld is 1e308;", |r| r.kld = 1e308),
-        ("kld is NaN;", |r| r.kld = f64::NAN),
-        ("kld is -inf;", |r| r.kld = f64::NEG_INFINITY),
-        ("reverse_kld is -1.0;", |r| r.reverse_kld = -1.0),
-        ("reverse_kld is NaN;", |r| r.reverse_kld = f64::NAN),
-        ("ref_nll is -2.0;", |r| r.ref_nll = -2.0),
-        ("eval_nll is -inf;", |r| r.eval_nll = f64::NEG_INFINITY),
-        ("eval_nll is 1e300;", |r| r.eval_nll = 1e300),
-        ("ref_nll is 2.0; it can be only NaN", |r| r.token = u32::MAX),
-        ("ref_entropy is 1.7; it can be 0 to ln 5", |r| {
-            r.ref_entropy = 1.7
-        }),
-        ("ref_entropy is inf;", |r| r.ref_entropy = f64::INFINITY),
-        ("ref_entropy is NaN;", |r| r.ref_entropy = f64::NAN),
-        ("ref_top_p is 1.5; it can be 0 to 1", |r| r.ref_top_p = 1.5),
-        ("eval_top_p is NaN;", |r| r.eval_top_p = f64::NAN),
-        ("eval_top_p is -0.1;", |r| r.eval_top_p = -0.1),
-        ("ref_unknown_p is 2.0;", |r| r.ref_unknown_p = 2.0),
-        ("ref_top is 5; it can be 0 to 4", |r| r.ref_top = 5),
-        ("eval_top is 4294967295;", |r| r.eval_top = u32::MAX),
-        ("token is 5;", |r| r.token = 5),
-        ("ref_top_rank is 0; it can be 1 to 5", |r| {
-            r.ref_top_rank = 0
-        }),
-        ("eval_top_rank is 6;", |r| r.eval_top_rank = 6),
+        ("kld is -0.5,", |r| r.kld = -0.5),
+        ("kld is -1e-8,", |r| r.kld = -1e-8),
+        ("kld is 1e308,", |r| r.kld = 1e308),
+        ("kld is NaN,", |r| r.kld = f64::NAN),
+        ("kld is -inf,", |r| r.kld = f64::NEG_INFINITY),
+        ("reverse_kld is -1.0,", |r| r.reverse_kld = -1.0),
+        ("reverse_kld is NaN,", |r| r.reverse_kld = f64::NAN),
+        ("ref_nll is -2.0,", |r| r.ref_nll = -2.0),
+        ("eval_nll is -inf,", |r| r.eval_nll = f64::NEG_INFINITY),
+        ("eval_nll is 1e300,", |r| r.eval_nll = 1e300),
+        ("ref_nll is 2.0,", |r| r.token = u32::MAX),
+        ("ref_entropy is 1.7,", |r| r.ref_entropy = 1.7),
+        ("ref_entropy is inf,", |r| r.ref_entropy = f64::INFINITY),
+        ("ref_entropy is NaN,", |r| r.ref_entropy = f64::NAN),
+        ("ref_top_p is 1.5,", |r| r.ref_top_p = 1.5),
+        ("eval_top_p is NaN,", |r| r.eval_top_p = f64::NAN),
+        ("eval_top_p is -0.1,", |r| r.eval_top_p = -0.1),
+        ("ref_unknown_p is 2.0,", |r| r.ref_unknown_p = 2.0),
+        ("ref_top is 5.0,", |r| r.ref_top = 5),
+        ("eval_top is 4294967295.0,", |r| r.eval_top = u32::MAX),
+        ("token is 5.0,", |r| r.token = 5),
+        ("ref_top_rank is 0.0,", |r| r.ref_top_rank = 0),
+        ("eval_top_rank is 6.0,", |r| r.eval_top_rank = 6),
     ];
     for (said, change) in cases {
         let mut record = TokenRecord {
@@ -137,7 +131,7 @@ fn only_rows_of_a_base_file_leave_probabilities_unknown() {
     let mut by_llama_cpp = header(2);
     by_llama_cpp.reference.backend = Some(crate::common::backend());
     let error = read_record(by_llama_cpp, unknown).unwrap_err().to_string();
-    assert!(error.contains("ref_nll is NaN; it can be 0"), "{error}");
+    assert!(error.contains("ref_nll is NaN,"), "{error}");
 
     let unknown = TokenRecord {
         eval_nll: f64::NAN,
