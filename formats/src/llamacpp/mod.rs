@@ -18,7 +18,7 @@ pub use crate::kinds::{LLAMA_CPP as MAGIC, LOGITS2 as LOGITS2_MAGIC};
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 use crate::row::{ReadBlocks, Row, RowBlock, RowLayout, Shape};
 use crate::source::Source;
-use crate::window::{MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec, longest_window};
+use crate::window::{WindowEntry, WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
 
 /// Bytes of the header: the magic, u32 n_ctx, i32 n_vocab, i32 n_chunk.
@@ -61,42 +61,11 @@ impl LlamaCppHeader {
             .checked_add(self.rows_start())
     }
 
-    /// Reads the counts after the magic.
-    ///
-    /// # Errors
-    /// A phrase that names the impossible count.
-    fn from_bytes(counts: [u8; 12], is_floored: bool) -> Result<Self, String> {
-        let [n_ctx, n_vocab, n_windows]: [u32; 3] = bytemuck::cast(counts);
-        let header = Self {
-            n_ctx,
-            n_vocab,
-            n_windows,
-            is_floored,
-        };
-        header.fault().map_or(Ok(header), Err)
-    }
-
-    fn to_bytes(self) -> Vec<u8> {
-        let magic = if self.is_floored {
-            MAGIC
-        } else {
-            LOGITS2_MAGIC
-        };
-        let counts = [self.n_ctx, self.n_vocab, self.n_windows];
-        [&magic[..], bytemuck::cast_slice(&counts)].concat()
-    }
-
     /// Finds a fault in the counts. The file's own types are signed, but for n_ctx.
     fn fault(&self) -> Option<String> {
-        let (n_ctx, n_vocab) = (self.n_ctx, self.n_vocab.cast_signed());
         let n_chunk = self.n_windows.cast_signed();
-        if !(1..=MAX_N_CTX).contains(&n_ctx) {
-            Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
-        } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
-            Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
-        } else {
-            (n_chunk < 0).then(|| format!("n_chunk {n_chunk}, less than 0"))
-        }
+        size_fault(self.n_ctx, self.n_vocab)
+            .or_else(|| (n_chunk < 0).then(|| format!("n_chunk {n_chunk}, less than 0")))
     }
 
     /// Bytes of a row. The counts have been checked, here and below: products of two of them are
@@ -163,20 +132,20 @@ pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
 /// The start of a file of these windows.
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let header = header_of(about, windows);
-    let LlamaCppHeader { n_ctx, n_vocab, .. } = header;
-    let mut bytes = header.to_bytes();
+    let LlamaCppHeader {
+        n_ctx,
+        n_vocab,
+        n_windows,
+        ..
+    } = header;
+    let counts = [n_ctx, n_vocab, n_windows];
+    let mut bytes = [&MAGIC[..], bytemuck::cast_slice(&counts)].concat();
     let mut fault = header.fault();
     for window in windows {
         let tokens = &window.tokens;
-        if tokens.len() != n_ctx as usize {
-            fault = Some(format!(
-                "{} tokens are not a window of {n_ctx}",
-                tokens.len()
-            ));
-        } else if let Some(token) = tokens.iter().find(|&&token| token >= n_vocab) {
-            fault = Some(format!(
-                "token {token} is outside the vocabulary of {n_vocab}"
-            ));
+        if tokens.len() != n_ctx as usize || tokens.iter().any(|&token| token >= n_vocab) {
+            let what = format!("tokens that are not {n_ctx} of the vocabulary of {n_vocab}");
+            fault = Some(what);
         }
         bytes.extend_from_slice(bytemuck::cast_slice(tokens));
     }
@@ -189,7 +158,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
     Ok(Start {
         bytes,
         format: WindowFormat::of_logits(name, &FORMAT, RowLayout::LlamaCpp, n_ctx, n_vocab),
-        n_windows: header.n_windows,
+        n_windows,
         n_rows: Some(header.n_rows()),
         states: None,
     })
@@ -220,11 +189,19 @@ impl LlamaCppReader {
             Some(LOGITS2_MAGIC) => false,
             _ => return Err(name.not_a_reference("it does not start like llama.cpp's base file")),
         };
-        let Some(counts) = source.array_at(MAGIC.len() as u64)? else {
-            return Err(name.truncated(None, source.len, "the file ends within its header"));
+        let counts = source.array_at::<12>(MAGIC.len() as u64)?;
+        let counts = counts
+            .ok_or_else(|| name.truncated(None, source.len, "the file ends within its header"))?;
+        let [n_ctx, n_vocab, n_windows] = bytemuck::cast(counts);
+        let header = LlamaCppHeader {
+            n_ctx,
+            n_vocab,
+            n_windows,
+            is_floored,
         };
-        let header =
-            LlamaCppHeader::from_bytes(counts, is_floored).map_err(|fault| name.header(fault))?;
+        if let Some(fault) = header.fault() {
+            return Err(name.header(fault));
+        }
         match header.file_bytes() {
             Some(end) if end == source.len => Ok(Self {
                 source,
@@ -241,7 +218,7 @@ impl LlamaCppReader {
 
     /// Describes the open file, and lists its windows.
     pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
-        let header = self.header;
+        let (header, path) = (self.header, self.source.name.path());
         let mut about = About {
             file_bytes: self.source.len,
             encoding: "u16",
@@ -252,12 +229,7 @@ impl LlamaCppReader {
             },
             hides_bos: true,
             checks: Checks::LengthAndTokens,
-            ..About::new(
-                Kind::LlamaCpp,
-                self.source.name.path(),
-                header.n_ctx,
-                header.n_vocab,
-            )
+            ..About::new(Kind::LlamaCpp, path, header.n_ctx, header.n_vocab)
         };
         about.first_scored = Some(header.first_scored());
         let windows = (0..header.n_windows).map(|window| WindowEntry {
@@ -286,12 +258,10 @@ impl LlamaCppReader {
         reuse: Option<RowBlock>,
     ) -> Result<RowBlock> {
         let window = self.number(i);
-        let in_window = self.header.rows_per_window();
+        let end = first_row.checked_add(n_rows);
         assert!(
-            first_row
-                .checked_add(n_rows)
-                .is_some_and(|end| end <= in_window),
-            "{n_rows} rows from row {first_row} on, of {in_window}"
+            end.is_some_and(|end| end <= self.header.rows_per_window()),
+            "{n_rows} rows from row {first_row} on"
         );
         let shape = Shape {
             window,
@@ -306,10 +276,8 @@ impl LlamaCppReader {
         };
         let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
         let offset = self.row_start(window, first_row);
-        let (_, bytes) = block.buffers();
-        self.source
-            .read_exact_at(bytes, offset)
-            .map_err(|error| error.in_window(window))?;
+        let read = self.source.read_exact_at(block.buffers().1, offset);
+        read.map_err(|error| error.in_window(window))?;
         Ok(block)
     }
 

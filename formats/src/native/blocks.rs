@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::NativeReader;
-use super::member::{self, HEADER_BYTES, MemberHeader, Tag, unpack_at};
+use super::member::{self, HEADER_BYTES, MemberHeader, ROWS, WINDOW, unpack_at};
 use crate::error::Result;
 use crate::gzip::checksum_matches;
 use crate::row::{ReadBlocks, RowBlock, Shape};
@@ -24,24 +24,20 @@ impl NativeReader {
         let entry = self.placed_at(i).entry;
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
-        let (offset, header) = self.member(i, 0, Tag::window(entry.window), expected..=expected)?;
+        let (offset, header) = self.member(i, 0, [WINDOW, entry.window, 0], expected..=expected)?;
         let plain = unpack_at(&self.source, offset, &header).map_err(|e| self.in_window(i, e))?;
         let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
         let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
-        let Some((counts, rest)) = numbers.split_first_chunk::<5>() else {
-            return Err(corrupt("a window without counts".into()));
-        };
         let WindowEntry {
             window,
             n_tokens,
             n_rows,
             first_scored,
         } = entry;
-        if *counts != [window, n_tokens, n_rows, self.header.n_vocab, first_scored] {
-            return Err(corrupt(
-                "the window's counts are not those of the index and the header".into(),
-            ));
-        }
+        let counts = [window, n_tokens, n_rows, self.header.n_vocab, first_scored];
+        let rest = numbers.strip_prefix(&counts).ok_or_else(|| {
+            corrupt("the window's counts are not those of the index and the header".into())
+        })?;
         let tokens = rest.iter().copied().take(n_tokens as usize).collect();
         let spec = WindowSpec {
             window,
@@ -67,7 +63,7 @@ impl NativeReader {
         let n_rows = rows_per_piece.min(entry.n_rows - first_row);
         let is_last = first_row + n_rows == entry.n_rows;
         let crc_bytes = if is_last { CRC_BYTES } else { 0 };
-        let tag = Tag::rows(entry.window, b);
+        let tag = [ROWS, entry.window, b];
         let shape = Shape {
             window: entry.window,
             first_row,
@@ -111,9 +107,7 @@ impl NativeReader {
             Err(corrupt("a member does not hold the rows that it should"))
         }
     }
-}
 
-impl NativeReader {
     /// The hidden states of `rows`, `n_embd` numbers each: indices among the stored rows of the `i`-th
     /// window. `last` keeps the piece that was read last, for the next rows of the same window.
     ///

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use sha2::{Digest, Sha256};
 
 use super::NativeReader;
-use super::member::{self, HEADER_BYTES, Tag, plain_at};
+use super::member::{self, CHECK_ROW, HEAD_PIECE, HEADER_BYTES, Tag, plain_at};
 use crate::error::Result;
 use crate::provenance::hex;
 use crate::states::States;
@@ -21,9 +21,9 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
     let piece = move |i: u64| HEAD_PIECE_BYTES.min(bytes - i * HEAD_PIECE_BYTES);
     // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
     let pieces =
-        (0..bytes.div_ceil(HEAD_PIECE_BYTES)).map(move |i| (Tag::head_piece(i as u32), piece(i)));
+        (0..bytes.div_ceil(HEAD_PIECE_BYTES)).map(move |i| ([HEAD_PIECE, 0, i as u32], piece(i)));
     let n_rows = states.check.rows.len() as u32; // bounded by the header
-    let rows = (0..n_rows).map(move |i| (Tag::check_row(i), 4 * u64::from(n_vocab)));
+    let rows = (0..n_rows).map(move |i| ([CHECK_ROW, 0, i], 4 * u64::from(n_vocab)));
     pieces.chain(rows)
 }
 
@@ -57,25 +57,21 @@ impl NativeReader {
     /// [`crate::Fault::Truncated`] for a file that ends within them, [`crate::Fault::Corrupt`] for
     /// members that are not those of the header, [`crate::Fault::Io`].
     pub(super) fn find_head(&mut self) -> Result<()> {
-        let Some(states) = &self.header.states else {
-            return Ok(());
-        };
+        let states = self.header.states.iter();
         let source = &self.source;
-        for (tag, plain_bytes) in members(states, self.header.n_vocab) {
+        for (tag, plain_bytes) in states.flat_map(|states| members(states, self.header.n_vocab)) {
             let offset = self.windows_end;
             let cut = || {
                 let what = "the file ends within the head of its hidden states";
                 source.name.truncated(None, source.len, what)
             };
-            let corrupt = |what| source.name.corrupt(None, offset, what);
             let bytes = source.array_at::<HEADER_BYTES>(offset)?.ok_or_else(cut)?;
             let member = member::read_header(&bytes)
-                .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
-            if member.tag != tag || u64::from(member.plain_bytes) != plain_bytes {
-                return Err(corrupt(
-                    "a member of the head does not hold what the header states",
-                ));
-            }
+                .filter(|member| member.tag == tag && u64::from(member.plain_bytes) == plain_bytes);
+            let Some(member) = member else {
+                let what = "no intact member with what the header states of the head starts here";
+                return Err(source.name.corrupt(None, offset, what));
+            };
             self.windows_end = offset.saturating_add(member.member_bytes.into());
             if self.windows_end > source.len {
                 return Err(cut());
@@ -85,9 +81,9 @@ impl NativeReader {
         Ok(())
     }
 
-    /// Reads the plain bytes of the head's members that are wanted, in order, and checks each.
-    fn head_plain(&self, is_wanted: fn(Tag) -> bool) -> impl Iterator<Item = Result<Vec<u8>>> + '_ {
-        let members = self.head.iter().filter(move |(_, tag)| is_wanted(*tag));
+    /// Reads the plain bytes of the head's members of a kind, in order, and checks each.
+    fn head_plain(&self, kind: u32) -> impl Iterator<Item = Result<Vec<u8>>> + '_ {
+        let members = self.head.iter().filter(move |(_, tag)| tag[0] == kind);
         members.map(|&(offset, tag)| plain_at(&self.source, offset, tag))
     }
 
@@ -95,7 +91,7 @@ impl NativeReader {
     /// as f32. They are checked as they are read: an error of the stream is a [`crate::Error`].
     pub fn head(&self) -> Box<dyn Read + '_> {
         Box::new(HeadStream {
-            left: self.head_plain(Tag::is_head_piece),
+            left: self.head_plain(HEAD_PIECE),
             plain: io::Cursor::default(),
         })
     }
@@ -105,7 +101,7 @@ impl NativeReader {
     /// # Errors
     /// [`crate::Fault::Corrupt`] with the position, [`crate::Fault::Io`].
     pub fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
-        let rows = self.head_plain(|tag| !tag.is_head_piece());
+        let rows = self.head_plain(CHECK_ROW);
         rows.map(|row| Ok(bytemuck::pod_collect_to_vec(&row?)))
             .collect()
     }
@@ -120,7 +116,7 @@ impl NativeReader {
             return Ok(());
         };
         let mut hash = TensorHash::new(states);
-        for piece in self.head_plain(Tag::is_head_piece) {
+        for piece in self.head_plain(HEAD_PIECE) {
             hash.update(&piece?);
         }
         if !hash.matches(states) {
@@ -185,7 +181,7 @@ impl<W: Write> Writer<W> {
         let mut rows = check_rows.iter();
         for (tag, n) in members(&states, n_vocab) {
             plain.clear();
-            if tag.is_head_piece() {
+            if tag[0] == HEAD_PIECE {
                 let read = head.by_ref().take(n).read_to_end(&mut plain);
                 read.map_err(|cause| self.name().io("read the head for it", cause))?;
                 hash.update(&plain);

@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use byteorder::{LittleEndian, ReadBytesExt};
-
 use super::Header;
 use super::member::MIN_BYTES;
 use crate::states::CheckRow;
@@ -54,95 +52,59 @@ pub(super) fn decode(
     start: u64,
     end: u64,
 ) -> Result<Vec<PlacedWindow>, String> {
-    let mut bytes = plain
-        .strip_prefix(&MAGIC)
-        .ok_or("the index does not start with KL_INDEX")?;
-    let n_windows = bytes.read_u32::<LittleEndian>().map_err(short)?;
-    if n_windows != header.n_windows {
-        return Err(format!(
-            "the index has {n_windows} windows, the header {}",
-            header.n_windows
-        ));
-    }
+    let short = || "the index ends within an entry".to_owned();
+    let rest = plain.strip_prefix(&MAGIC);
+    let mut rest = rest.ok_or("the index does not start with KL_INDEX")?;
+    let mut take = |n: u64| rest.split_off(..usize::try_from(n).ok()?);
+    let n_windows = take(4).map(bytemuck::pod_read_unaligned);
+    let n_windows: u32 = n_windows.ok_or_else(short)?;
     let mut windows: Vec<PlacedWindow> = Vec::new();
-    let (mut seen, mut n_rows, mut next) = (HashSet::new(), 0u64, start);
+    let (mut seen, mut n_rows_of_all, mut next) = (HashSet::new(), 0u64, start);
     for _ in 0..n_windows {
-        let placed = decode_window(&mut bytes, header, next, end)?;
-        let of = |what: &str| of_window(placed.entry.window, what);
-        if !seen.insert(placed.entry.window) {
-            return Err(of("comes twice"));
+        let counts = take(ENTRY_BYTES).map(bytemuck::pod_read_unaligned);
+        let [window, n_tokens, n_rows, first_scored, n_members]: [u32; 5] =
+            counts.ok_or_else(short)?;
+        let fault = |what: &str| Err(format!("the index's entry of window {window} {what}"));
+        if u64::from(n_members) != u64::from(n_rows.div_ceil(header.rows_per_piece)) + 1 {
+            return fault("has members that do not fit its rows");
         }
-        if windows.is_empty() && placed.offset() != start {
-            return Err(of("does not point at a member"));
+        let offsets = take(8 * u64::from(n_members)).ok_or_else(short)?;
+        let offsets: Vec<u64> = bytemuck::pod_collect_to_vec(offsets);
+        for (i, &offset) in offsets.iter().enumerate() {
+            let is_first = windows.is_empty() && i == 0;
+            if offset < next || (is_first && offset != start) {
+                return fault("does not point at a member");
+            }
+            next = offset.saturating_add(MIN_BYTES);
+            if next > end {
+                return fault("points past the windows");
+            }
         }
-        n_rows += u64::from(placed.entry.n_rows); // at most 2^32 times 2^32
-        next = placed.offsets.last().map_or(next, |last| last + MIN_BYTES);
-        windows.push(placed);
+        let entry = WindowEntry {
+            window,
+            n_tokens,
+            n_rows,
+            first_scored,
+        };
+        if !fits(&entry, header) || !seen.insert(window) {
+            return fault("has counts that do not fit its tokens, or comes twice");
+        }
+        n_rows_of_all += u64::from(n_rows); // at most 2^32 times 2^32
+        windows.push(PlacedWindow { entry, offsets });
     }
-    if !bytes.is_empty() {
-        return Err(format!("the index is {} bytes too long", bytes.len()));
+    if !rest.is_empty() {
+        return Err(format!("the index is {} bytes too long", rest.len()));
     }
-    if n_rows != header.n_rows {
+    if (n_windows, n_rows_of_all) != (header.n_windows, header.n_rows) {
         return Err(format!(
-            "the index has {n_rows} rows, the header {}",
-            header.n_rows
+            "the index has {n_windows} windows with {n_rows_of_all} rows, the header {} with {}",
+            header.n_windows, header.n_rows
         ));
     }
     if n_windows == 0 && start != end {
         return Err("bytes between the header and the index".into());
     }
     check_row_fault(header, &windows).map_or(Ok(windows), Err)
-}
-
-/// Reads a window's entry. Its members must follow each other from `next` on, and end before `end`.
-fn decode_window(
-    bytes: &mut &[u8],
-    header: &Header,
-    mut next: u64,
-    end: u64,
-) -> Result<PlacedWindow, String> {
-    let mut counts = [0; 5];
-    bytes
-        .read_u32_into::<LittleEndian>(&mut counts)
-        .map_err(short)?;
-    let [window, n_tokens, n_rows, first_scored, n_members] = counts;
-    if u64::from(n_members) != u64::from(n_rows.div_ceil(header.rows_per_piece)) + 1 {
-        return Err(of_window(window, "has members that do not fit its rows"));
-    }
-    let mut list = (n_members as usize)
-        .checked_mul(8)
-        .and_then(|length| bytes.split_off(..length))
-        .ok_or("the index ends within an entry")?;
-    let mut offsets = Vec::with_capacity(list.len() / 8);
-    while let Ok(offset) = list.read_u64::<LittleEndian>() {
-        if offset < next {
-            return Err(of_window(window, "does not point at a member"));
-        }
-        next = offset
-            .checked_add(MIN_BYTES)
-            .filter(|&n| n <= end)
-            .ok_or_else(|| of_window(window, "points past the windows"))?;
-        offsets.push(offset);
-    }
-    let entry = WindowEntry {
-        window,
-        n_tokens,
-        n_rows,
-        first_scored,
-    };
-    if !fits(&entry, header) {
-        return Err(of_window(window, "has counts that do not fit its tokens"));
-    }
-    Ok(PlacedWindow { entry, offsets })
-}
-
-fn short(_: std::io::Error) -> String {
-    "the index ends within an entry".to_owned()
-}
-
-/// A fault of a window's entry.
-fn of_window(window: u32, what: &str) -> String {
-    format!("the index's entry of window {window} {what}")
 }
 
 /// Finds a check row that its window does not have. The window may be missing where the file is a
@@ -157,9 +119,8 @@ fn check_row_fault(header: &Header, windows: &[PlacedWindow]) -> Option<String> 
             row.is_some_and(|row| row < entry.n_rows)
         })
     };
-    let fault = rows.into_iter().find(|row| !has_row(row))?;
+    let CheckRow { window, position } = rows.into_iter().find(|row| !has_row(row))?;
     Some(format!(
-        "the check row of position {} is not among the rows of window {}",
-        fault.position, fault.window
+        "the check row of position {position} is not among the rows of window {window}"
     ))
 }

@@ -28,62 +28,23 @@ const GZIP: [u8; 10] = [0x1f, 0x8b, 0x08, 0x04, 0, 0, 0, 0, 0, 0xff];
 const EXTRA: [u8; 6] = [32, 0, b'K', b'L', 28, 0];
 const END_EXTRA: [u8; 6] = [48, 0, b'K', b'L', 44, 0];
 
-/// The contents of a member, as its header states them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag {
-    pub(super) kind: u32,
-    pub(super) window: u32,
-    pub(super) piece: u32,
-}
+/// The contents of a member, as its header states them: its kind, a window's number, and a piece's.
+pub(super) type Tag = [u32; 3];
 
-impl Tag {
-    /// The two lines.
-    pub(super) const HEADER: Tag = Tag::new(0, 0, 0);
-    /// The index.
-    pub(super) const INDEX: Tag = Tag::new(3, 0, 0);
-    /// Nothing: the file's end.
-    const END: Tag = Tag::new(4, 0, 0);
+/// The kinds of members, but for those of which a file has one.
+pub(super) const WINDOW: u32 = 1;
+pub(super) const ROWS: u32 = 2;
+pub(super) const HEAD_PIECE: u32 = 5;
+pub(super) const CHECK_ROW: u32 = 6;
 
-    const fn new(kind: u32, window: u32, piece: u32) -> Tag {
-        Tag {
-            kind,
-            window,
-            piece,
-        }
-    }
+/// The two lines.
+pub(super) const HEADER: Tag = [0, 0, 0];
 
-    /// A window's counts and tokens.
-    pub(super) fn window(window: u32) -> Tag {
-        Tag::new(1, window, 0)
-    }
+/// The index.
+pub(super) const INDEX: Tag = [3, 0, 0];
 
-    /// Some of a window's rows.
-    pub(super) fn rows(window: u32, piece: u32) -> Tag {
-        Tag::new(2, window, piece)
-    }
-
-    /// A piece of the head of hidden states.
-    pub(super) fn head_piece(piece: u32) -> Tag {
-        Tag::new(5, 0, piece)
-    }
-
-    /// A row to check the head with.
-    pub(super) fn check_row(piece: u32) -> Tag {
-        Tag::new(6, 0, piece)
-    }
-
-    pub(super) fn is_window(self) -> bool {
-        self.kind == 1
-    }
-
-    pub(super) fn is_rows(self) -> bool {
-        self.kind == 2
-    }
-
-    pub(super) fn is_head_piece(self) -> bool {
-        self.kind == 5
-    }
-}
+/// Nothing: the file's end.
+const END: Tag = [4, 0, 0];
 
 /// A member's header.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +91,7 @@ pub(super) fn build_end(index_offset: u64, file_bytes: u64) -> Vec<u8> {
     packed.extend_from_slice(&trailer(&[]));
     let lengths = [END_BYTES as u32, 0];
     let offsets = [index_offset, file_bytes];
-    let mut bytes = header(END_EXTRA, lengths, Tag::END, &offsets, &packed);
+    let mut bytes = header(END_EXTRA, lengths, END, &offsets, &packed);
     bytes.extend_from_slice(&packed);
     bytes
 }
@@ -138,31 +99,30 @@ pub(super) fn build_end(index_offset: u64, file_bytes: u64) -> Vec<u8> {
 /// A member's header, with the CRC-32 of what follows it and its own.
 fn header(extra: [u8; 6], lengths: [u32; 2], tag: Tag, offsets: &[u64], packed: &[u8]) -> Vec<u8> {
     let mut bytes = [&GZIP[..], &extra].concat();
-    let [member_bytes, plain_bytes] = lengths;
-    let numbers = [member_bytes, plain_bytes, tag.kind, tag.window, tag.piece];
-    bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    bytes.extend(lengths.iter().chain(&tag).flat_map(|n| n.to_le_bytes()));
     bytes.extend(offsets.iter().flat_map(|n| n.to_le_bytes()));
     bytes.extend(crc32fast::hash(packed).to_le_bytes());
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
 
-/// Reads a member's header; `None` if it is not one, or damaged.
+/// Reads a member's header; `None` if it is not one, or damaged, or states more plain bytes than the
+/// member's can hold: memory may be allocated for those.
 pub(super) fn read_header(bytes: &[u8; HEADER_BYTES]) -> Option<MemberHeader> {
-    let mut fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
-    let mut numbers = [0; 6];
-    fields.read_u32_into::<LittleEndian>(&mut numbers).ok()?;
-    let [member_bytes, plain_bytes, kind, window, piece, packed_crc] = numbers;
-    let crc = fields.read_u32::<LittleEndian>().ok()?;
-    if !checksum_matches(crc32fast::hash(bytes.get(..HEADER_BYTES - 4)?), crc) {
-        return None;
-    }
-    (u64::from(member_bytes) >= MIN_BYTES).then_some(MemberHeader {
-        member_bytes,
-        plain_bytes,
-        tag: Tag::new(kind, window, piece),
-        packed_crc,
-    })
+    let fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
+    let (numbers, _) = fields.as_chunks::<4>();
+    let mut numbers = numbers.iter().map(|n| u32::from_le_bytes(*n));
+    let mut next = || numbers.next();
+    let header = MemberHeader {
+        member_bytes: next()?,
+        plain_bytes: next()?,
+        tag: [next()?, next()?, next()?],
+        packed_crc: next()?,
+    };
+    let is_intact = checksum_matches(crc32fast::hash(bytes.get(..HEADER_BYTES - 4)?), next()?);
+    let is_plausible = u64::from(header.member_bytes) >= MIN_BYTES
+        && u64::from(header.plain_bytes) <= gzip::most_plain_bytes(header.member_bytes as usize);
+    (is_intact && is_plausible).then_some(header)
 }
 
 /// Where the index starts, by the end member of a file of `file_bytes`; `None` if it is not that, or
@@ -175,12 +135,6 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
 }
 
 impl MemberHeader {
-    /// True if the packed bytes can hold as much as the header states. Call it before
-    /// allocating memory.
-    pub(super) fn is_plausible(&self) -> bool {
-        u64::from(self.plain_bytes) <= gzip::most_plain_bytes(self.member_bytes as usize)
-    }
-
     /// True if these bytes are what follows the header.
     pub(super) fn matches(&self, packed: &[u8]) -> bool {
         checksum_matches(crc32fast::hash(packed), self.packed_crc)
@@ -247,18 +201,12 @@ pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> Result<Member
     {
         return Err(corrupt("a member reaches past the file's end"));
     }
-    if !header.is_plausible() {
-        return Err(corrupt("a member states more than its bytes can hold"));
-    }
     Ok(header)
 }
 
 /// The plain bytes of the member at `offset`, whose header has been read.
 pub(super) fn unpack_at(source: &Source, offset: u64, header: &MemberHeader) -> Result<Vec<u8>> {
     let corrupt = |what| source.name.corrupt(None, offset, what);
-    if u64::from(header.member_bytes) < MIN_BYTES || !header.is_plausible() {
-        return Err(corrupt("a member states more than its bytes can hold"));
-    }
     let mut packed = vec![0; header.member_bytes as usize - HEADER_BYTES];
     source.read_exact_at(&mut packed, offset + HEADER_BYTES as u64)?;
     let mut plain = vec![0; header.plain_bytes as usize];

@@ -5,10 +5,13 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::member::{self, END_BYTES, HEADER_BYTES, MemberHeader, Tag, member_at, unpack_at};
+use super::member::{
+    self, END_BYTES, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW, member_at,
+    unpack_at,
+};
 use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
 use crate::about::{About, Checks, Prompts};
-use crate::error::{Error, Fault, Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::kinds::Kind;
 use crate::provenance::OwnHeader as _;
 use crate::row::ReadBlocks;
@@ -48,13 +51,11 @@ impl NativeReader {
             let what = "the end member does not point to an index";
             return Err(corrupt(end_offset, what));
         }
-        let index = member_at(source, index_offset, Tag::INDEX)?;
-        if index_offset + u64::from(index.member_bytes) != end_offset {
-            let what = "the index does not reach to the end member";
-            return Err(corrupt(index_offset, what));
-        }
-        if u64::from(index.plain_bytes) > index::max_plain_bytes(source.len) {
-            let what = "the index is longer than the file has members";
+        let index = member_at(source, index_offset, INDEX)?;
+        if index_offset + u64::from(index.member_bytes) != end_offset
+            || u64::from(index.plain_bytes) > index::max_plain_bytes(source.len)
+        {
+            let what = "the index is not as long as the members and the end state";
             return Err(corrupt(index_offset, what));
         }
         let plain = unpack_at(source, index_offset, &index)?;
@@ -249,15 +250,12 @@ impl NativeReader {
 /// Reads the header. Returns it, and where its member ends.
 fn open_header(source: &Source) -> Result<(Header, u64)> {
     let name = &source.name;
-    match source.array_at::<3>(0)? {
-        None => return Err(name.not_a_reference(format!("it has {} bytes", source.len))),
-        Some([0x1f, 0x8b, 0x08]) => {}
-        Some(_) => return Err(name.not_a_reference("it is not gzip")),
+    let cut = || name.truncated(None, source.len, "the file ends within its header");
+    if source.array_at::<3>(0)? != Some([0x1f, 0x8b, 0x08]) {
+        return Err(name.not_a_reference("it is not gzip"));
     }
-    let Some(bytes) = source.array_at::<HEADER_BYTES>(0)? else {
-        return Err(name.truncated(None, source.len, "the file ends within its header"));
-    };
-    let Some(first) = member::read_header(&bytes).filter(|first| first.tag == Tag::HEADER) else {
+    let bytes = source.array_at::<HEADER_BYTES>(0)?.ok_or_else(cut)?;
+    let Some(first) = member::read_header(&bytes).filter(|first| first.tag == HEADER) else {
         return Err(name.corrupt(
             None,
             0,
@@ -266,7 +264,7 @@ fn open_header(source: &Source) -> Result<(Header, u64)> {
         ));
     };
     if u64::from(first.member_bytes) > source.len {
-        return Err(name.truncated(None, source.len, "the file ends within its header"));
+        return Err(cut());
     }
     if first.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
         return Err(name.too_large("a header of more than 64 MiB"));
@@ -302,7 +300,7 @@ impl NativeReader {
     /// Walks members from the first window on, by the lengths they state, until one is not whole.
     ///
     /// # Errors
-    /// [`Fault::Io`].
+    /// [`crate::Fault::Io`].
     fn walk(&self) -> Result<Walked> {
         let (source, name) = (&self.source, self.name());
         let mut offset = self.windows_end;
@@ -311,52 +309,41 @@ impl NativeReader {
         let mut has_index = false;
         let error = loop {
             let window = within.as_ref().map(|placed| placed.entry.window);
-            let cut = |window, n_whole, whole_until| {
+            let cut = |window| {
                 let what = format!(
-                    "the file ends after {} bytes with {n_whole} of {} windows whole (the rest \
-                     should begin at byte {whole_until})",
-                    source.len, self.header.n_windows,
+                    "the file ends after {} bytes with {} of {} windows whole (the rest should \
+                     begin at byte {whole_until})",
+                    source.len,
+                    whole.len(),
+                    self.header.n_windows,
                 );
                 name.truncated(window, offset, what)
             };
             let left = source.len.saturating_sub(offset);
             let least = if has_index { END_BYTES } else { HEADER_BYTES };
             if left < least as u64 {
-                break cut(window, whole.len(), whole_until);
+                break cut(window);
             }
             let bytes = source.array_at::<HEADER_BYTES>(offset)?;
             let Some(header) = bytes.as_ref().and_then(member::read_header) else {
-                let what = if has_index {
-                    "the end member is damaged, or bytes were appended to it"
-                } else {
-                    "no gzip member with an intact kl field starts here"
-                };
+                let what = "no gzip member with an intact kl field starts here, or the end is \
+                            damaged";
                 break name.corrupt(window, offset, what);
             };
-            let begun = header.tag.is_window().then_some(header.tag.window);
+            let begun = (header.tag[0] == WINDOW).then_some(header.tag[1]);
             if u64::from(header.member_bytes) > left {
-                break cut(begun.or(window), whole.len(), whole_until);
+                break cut(begun.or(window));
             }
-            if let Some(window) = begun {
-                let plain = match unpack_at(source, offset, &header) {
-                    Err(error) if matches!(error.fault, Fault::Corrupt { .. }) => break error,
-                    plain => plain?,
-                };
-                let (numbers, _) = plain.as_chunks::<4>();
-                let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
-                within = Some(PlacedWindow {
-                    entry: WindowEntry {
-                        window,
-                        n_tokens: number(1),
-                        n_rows: number(2),
-                        first_scored: number(4),
-                    },
-                    offsets: vec![offset],
-                });
-            } else if let (true, Some(window)) = (header.tag.is_rows(), &mut within) {
+            if begun.is_some() {
+                match self.begun_window(offset, &header) {
+                    Ok(placed) => within = Some(placed),
+                    Err(error) if error.is_damage() => break error,
+                    Err(error) => return Err(error),
+                }
+            } else if let (ROWS, Some(window)) = (header.tag[0], &mut within) {
                 window.offsets.push(offset);
             }
-            has_index |= header.tag == Tag::INDEX;
+            has_index |= header.tag == INDEX;
             offset += u64::from(header.member_bytes);
             let n_pieces = |n_rows: u32| n_rows.div_ceil(self.header.rows_per_piece);
             let is_whole =
@@ -370,6 +357,22 @@ impl NativeReader {
             whole,
             whole_until,
             error,
+        })
+    }
+
+    /// The window whose counts are in the member at `offset`.
+    fn begun_window(&self, offset: u64, header: &MemberHeader) -> Result<PlacedWindow> {
+        let plain = unpack_at(&self.source, offset, header)?;
+        let (numbers, _) = plain.as_chunks::<4>();
+        let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
+        Ok(PlacedWindow {
+            entry: WindowEntry {
+                window: header.tag[1],
+                n_tokens: number(1),
+                n_rows: number(2),
+                first_scored: number(4),
+            },
+            offsets: vec![offset],
         })
     }
 }

@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::member::{self, HEADER_BYTES, MemberHeader, Tag, WRONG_CHECKSUM, member_at};
+use super::member::{
+    self, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW, WRONG_CHECKSUM, member_at,
+};
 use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
 use crate::provenance::OwnHeader as _;
@@ -33,7 +35,7 @@ const FORMAT: FileFormat = FileFormat {
         if u32::try_from(plain.len()).is_err() {
             return Err("an index of more than 4 GiB");
         }
-        let mut bytes = member::build(Tag::INDEX, &plain);
+        let mut bytes = member::build(INDEX, &plain);
         let file_bytes = offset + (bytes.len() + member::END_BYTES) as u64;
         bytes.extend(member::build_end(offset, file_bytes));
         Ok(bytes)
@@ -65,7 +67,7 @@ impl<W: Write> Writer<W> {
 /// The start of a file with this header.
 pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
     Ok(Start {
-        bytes: member::build(Tag::HEADER, &header.to_lines(name)?),
+        bytes: member::build(HEADER, &header.to_lines(name)?),
         format: WindowFormat {
             name: name.clone(),
             file_format: &FORMAT,
@@ -84,8 +86,8 @@ pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
 /// The contents of the member that a part becomes.
 fn tag_of(part: Part) -> Tag {
     match part {
-        Part::Window(entry) => Tag::window(entry.window),
-        Part::Rows { window, piece } => Tag::rows(window, piece),
+        Part::Window(entry) => [WINDOW, entry.window, 0],
+        Part::Rows { window, piece } => [ROWS, window, piece],
     }
 }
 

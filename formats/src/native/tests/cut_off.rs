@@ -69,7 +69,10 @@ fn a_window_that_the_header_does_not_count_is_not_kept() {
         ..header.clone()
     };
     let whole = write(&header, &windows, 9);
-    let mut other = member::build(Tag::HEADER, &fewer.to_lines(&Default::default()).unwrap());
+    let mut other = member::build(
+        member::HEADER,
+        &fewer.to_lines(&Default::default()).unwrap(),
+    );
     other.extend_from_slice(&whole[header_bytes(&header)..]);
     let scratch = Scratch::new();
     let cut_off = NativeReader::open_cut_off(scratch.file(&other)).unwrap();

@@ -1,6 +1,6 @@
 //! Files whose checksums are right and whose contents are not.
 
-use super::super::member::{self, HEADER_BYTES, Tag};
+use super::super::member::{self, HEADER_BYTES};
 use super::*;
 use crate::Fault;
 
@@ -8,7 +8,7 @@ use crate::Fault;
 fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
     let mut bytes = members.concat();
     let index_offset = bytes.len() as u64;
-    bytes.extend(member::build(Tag::INDEX, index));
+    bytes.extend(member::build(member::INDEX, index));
     let file_bytes = (bytes.len() + member::END_BYTES) as u64;
     bytes.extend(member::build_end(index_offset, file_bytes));
     bytes
@@ -17,7 +17,7 @@ fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
 fn header_member(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
     let mut json = serde_json::to_value(sample().0).unwrap();
     change(&mut json);
-    member::build(Tag::HEADER, format!("{MAGIC_LINE}{json}\n").as_bytes())
+    member::build(member::HEADER, format!("{MAGIC_LINE}{json}\n").as_bytes())
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn hostile_headers_are_refused() {
     }));
     assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
     let deep = format!("{MAGIC_LINE}{}\n", "[".repeat(1 << 19));
-    let error = open(member::build(Tag::HEADER, deep.as_bytes()));
+    let error = open(member::build(member::HEADER, deep.as_bytes()));
     assert!(matches!(error.fault, Fault::Header(_)), "{error}");
     // Nothing but the header: its n_windows, whatever it is, allocates no memory.
     let error = open(header_member(|json| json["n_windows"] = u32::MAX.into()));
@@ -246,7 +246,7 @@ fn members_that_lie_about_their_size_are_refused() {
         );
     }
     // A header member that is a bomb: 65 MiB of zeros in 65 KiB.
-    let bomb = member::build(Tag::HEADER, &vec![0; 65 << 20]);
+    let bomb = member::build(member::HEADER, &vec![0; 65 << 20]);
     assert!(matches!(
         read(scratch.file(&bomb)).unwrap_err().fault,
         Fault::TooLarge(_)

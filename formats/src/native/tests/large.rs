@@ -16,7 +16,7 @@ fn a_window_beyond_4_gib_is_read_where_it_is() {
     let (second, end) = (entries[1].offset(), near.windows_end());
     // A gap before the second window, which the index and the end count.
     entries[1].offsets.iter_mut().for_each(|at| *at += GAP);
-    let index = member::build(Tag::INDEX, &index::encode(&entries));
+    let index = member::build(member::INDEX, &index::encode(&entries));
     let (index_offset, index_bytes) = (end + GAP, index.len() as u64);
     let file_bytes = index_offset + index_bytes + member::END_BYTES as u64;
     let end_member = member::build_end(index_offset, file_bytes);

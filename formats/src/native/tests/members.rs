@@ -1,6 +1,6 @@
 //! Members taken apart and put together in another way, with all checksums right.
 
-use super::member::{HEADER_BYTES, MemberHeader};
+use super::member::{HEADER_BYTES, MemberHeader, Tag};
 use super::*;
 use crate::native::index;
 use crate::window::PlacedWindow;
@@ -26,7 +26,7 @@ pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<PlacedWindow>) {
     let mut parts = Vec::new();
     loop {
         let head: MemberHeader = member::read_header(rest.first_chunk().unwrap()).unwrap();
-        if head.tag == Tag::INDEX {
+        if head.tag == member::INDEX {
             return (parts, reader.placed().to_vec());
         }
         let member;
@@ -47,7 +47,7 @@ pub(super) fn put_together(parts: &[Part], mut entries: Vec<PlacedWindow>) -> Ve
         offsets.push(bytes.len() as u64);
         bytes.extend(member::build(part.tag, &part.plain));
     }
-    let before = |part: &&Part| matches!(part.tag.kind, 0 | 5 | 6);
+    let before = |part: &&Part| matches!(part.tag[0], 0 | 5 | 6);
     let before = parts.iter().take_while(before).count().max(1);
     let mut offsets = offsets.into_iter().skip(before);
     for offset in entries.iter_mut().flat_map(|entry| &mut entry.offsets) {
@@ -59,7 +59,7 @@ pub(super) fn put_together(parts: &[Part], mut entries: Vec<PlacedWindow>) -> Ve
 /// The file that ends with this index.
 fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
     let index_offset = bytes.len() as u64;
-    bytes.extend(member::build(Tag::INDEX, index));
+    bytes.extend(member::build(member::INDEX, index));
     let file_bytes = (bytes.len() + member::END_BYTES) as u64;
     bytes.extend(member::build_end(index_offset, file_bytes));
     bytes
@@ -156,11 +156,11 @@ fn tokens_outside_the_vocabulary_are_found() {
     for (i, part) in parts
         .iter()
         .enumerate()
-        .filter(|(_, part)| part.tag.is_window())
+        .filter(|(_, part)| part.tag[0] == member::WINDOW)
     {
         let placed = entries
             .iter()
-            .find(|placed| placed.entry.window == part.tag.window);
+            .find(|placed| placed.entry.window == part.tag[1]);
         for token in 0..placed.unwrap().entry.n_tokens as usize {
             for value in [N_VOCAB, u32::MAX] {
                 let mut parts = parts.clone();
@@ -180,7 +180,10 @@ fn tokens_outside_the_vocabulary_are_found() {
 #[test]
 fn rows_that_do_not_fill_their_member_are_refused() {
     let (whole, entries) = taken_apart();
-    let rows = whole.iter().position(|part| part.tag.is_rows()).unwrap();
+    let rows = whole
+        .iter()
+        .position(|part| part.tag[0] == member::ROWS)
+        .unwrap();
     let put = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut parts = whole.clone();
         change(&mut parts[rows].plain);
@@ -292,7 +295,7 @@ proptest! {
     ) {
         let (whole, entries) = taken_apart();
         let mut parts = whole.clone();
-        let head = parts.iter_mut().filter(|part| part.tag.is_window()).nth(i).unwrap();
+        let head = parts.iter_mut().filter(|part| part.tag[0] == member::WINDOW).nth(i).unwrap();
         changes.into_iter().for_each(|change| set(&mut head.plain[..20], change));
         let is_same = parts == whole;
         prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);
@@ -317,7 +320,7 @@ proptest! {
     ) {
         let (mut parts, entries) = taken_apart();
         let at = i % parts.len();
-        let tag = Tag { kind, window, piece };
+        let tag = [kind, window, piece];
         let is_same = std::mem::replace(&mut parts[at].tag, tag) == tag;
         prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::member::{self, Tag};
+use super::member;
 use super::*;
 use crate::ReadBlocks;
 use crate::testing::*;
@@ -32,7 +32,11 @@ fn write(header: &Header, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
 }
 
 fn header_bytes(header: &Header) -> usize {
-    member::build(Tag::HEADER, &header.to_lines(&Default::default()).unwrap()).len()
+    member::build(
+        member::HEADER,
+        &header.to_lines(&Default::default()).unwrap(),
+    )
+    .len()
 }
 
 /// Reads every byte, and every checksum.
@@ -176,7 +180,7 @@ fn the_same_input_gives_the_same_bytes() {
 
 #[test]
 fn a_member_spelled_out() {
-    let bytes = member::build(Tag::rows(3, 2), &[9]);
+    let bytes = member::build([member::ROWS, 3, 2], &[9]);
     #[rustfmt::skip]
     let expected = [
         0x1f, 0x8b, 0x08, 0x04, 0, 0, 0, 0, 0, 0xff, // gzip, with an extra field

@@ -125,7 +125,7 @@ fn hostile_heads_are_refused() {
     let header = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut json = serde_json::to_value(&hidden.header).unwrap();
         change(&mut json);
-        member::build(Tag::HEADER, format!("{MAGIC_LINE}{json}\n").as_bytes())
+        member::build(member::HEADER, format!("{MAGIC_LINE}{json}\n").as_bytes())
     };
     let open = |bytes: &[u8]| NativeReader::open(scratch.file(bytes)).unwrap_err();
     let numbers: [(&str, serde_json::Value); 16] = [
@@ -163,7 +163,7 @@ fn hostile_heads_are_refused() {
         json["states"]["then"] = serde_json::json!([]);
     });
     assert!(matches!(open(&large).fault, Fault::Truncated { .. }));
-    let piece = |bytes: usize| member::build(Tag::head_piece(0), &vec![0; bytes]);
+    let piece = |bytes: usize| member::build([member::HEAD_PIECE, 0, 0], &vec![0; bytes]);
     for bytes in [0, 1 << 20, (16 << 20) + 1] {
         let error = open(&[large.clone(), piece(bytes)].concat());
         assert!(
@@ -208,7 +208,7 @@ fn a_tensor_that_is_not_the_headers_is_found() {
     let (mut parts, entries) = parts_of(&sample(Float::F16).bytes());
     let head = parts
         .iter_mut()
-        .find(|part| part.tag.is_head_piece())
+        .find(|part| part.tag[0] == member::HEAD_PIECE)
         .unwrap();
     head.plain[59] ^= 1;
     let scratch = Scratch::new();
