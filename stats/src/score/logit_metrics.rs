@@ -36,9 +36,8 @@
 //!
 //! # Passes
 //!
-//! Everything is f64. Both passes read chunks of 1,024 entries, decoded on the stack. The first one
-//! sums the differences, the norms, and the softmax's normalisers relative to the largest logit so
-//! far; the second one sums the rest:
+//! Everything is f64. The maxima and the softmax's normalisers are those of [`score`](super::score) for
+//! rows of any range. A further pass sums the differences and the norms; the last one sums the rest:
 //!
 //! - the cosine distance as `½ Σ (l/‖l‖ − m/‖m‖)²`, which is the same number but does not cancel
 //!   where the rows are alike;
@@ -72,20 +71,11 @@
 //! A pair of 128,256 entries takes 0.9 ms on one core of a Zen 4 with AVX-512, seven times as long as
 //! scoring it: five exponentials and two logarithms an entry instead of two exponentials.
 
-use std::f64::consts::LN_2;
-
-use fearless_simd::prelude::*;
-use fearless_simd::{Level, dispatch};
-
 use super::pair::RowPair;
-use super::vector::{exp, ln};
+use super::passes::Distances;
 
 /// Added to each probability: MAX's `eps`.
-const SMOOTHING: f64 = 1e-10;
-
-/// Entries decoded and summed at a time: those of both rows stay in the innermost cache, and
-/// rounding errors do not grow with the row.
-const CHUNK: usize = 1024;
+pub(super) const SMOOTHING: f64 = 1e-10;
 
 /// The distances between two rows, besides their [`TokenRecord`](kl_formats::TokenRecord); see the
 /// [module](self).
@@ -117,7 +107,7 @@ impl LogitMetrics {
         smoothed_kld: f64::NAN,
     };
 
-    /// Returns true if the metrics can be averaged.
+    /// Whether the metrics can be averaged.
     pub fn is_finite(&self) -> bool {
         [
             self.mean_abs_diff,
@@ -141,293 +131,7 @@ impl LogitMetrics {
 /// If the rows are empty or of different length. These are bugs in the caller: no input leads to
 /// them.
 pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
-    pair.check();
-    let level = Level::new();
-    let mut first = FirstPass::default();
-    let is_sound = chunks(pair, |chunk| {
-        first.reference.raise(chunk.l);
-        first.eval.raise(chunk.m);
-        dispatch!(level, simd => first.add(simd, chunk));
-    });
-    if !is_sound {
-        return LogitMetrics::EXCLUDED;
-    }
-    let mut second = SecondPass::default();
-    chunks(
-        pair,
-        |chunk| dispatch!(level, simd => second.add(simd, &first, chunk)),
-    );
-    LogitMetrics {
-        mean_abs_diff: first.abs_diff / first.n_logits as f64,
-        max_abs_diff: first.max_abs_diff,
-        cosine_distance: match (first.reference.squares == 0.0, first.eval.squares == 0.0) {
-            (false, false) => second.cosine.min(2.0),
-            (true, true) => 0.0,
-            _ => 1.0,
-        },
-        jensen_shannon: second.jensen_shannon.min(LN_2),
-        // Rounding may leave it below 0.
-        smoothed_kld: second.smoothed_kld.max(0.0),
-    }
-}
-
-/// Some entries of both rows.
-#[derive(Clone, Copy)]
-struct Chunk<'a> {
-    l: &'a [f32],
-    m: &'a [f32],
-    /// Set if one row's logits are −∞, written as the smallest f32: then there is nothing to
-    /// subtract.
-    is_masked: bool,
-    /// Entries that both rows know: these, and those that are −∞ in both.
-    n_known: usize,
-}
-
-/// Shows all entries that both rows know to `see`, a chunk at a time, without those that are −∞ in
-/// both. Returns false, at the latest after the last chunk, if a row holds NaN or +∞ or nothing but
-/// −∞.
-fn chunks(pair: &RowPair<'_>, mut see: impl FnMut(Chunk<'_>)) -> bool {
-    let mut decoded = [0.0; CHUNK];
-    let mut has_logits = [false; 2];
-    let are_sound = pair.eval.chunks(CHUNK).enumerate().all(|(number, m)| {
-        let start = number * CHUNK;
-        let l = &mut decoded[..m.len()];
-        pair.reference.part(start..start + m.len()).decode_into(l);
-        let l = &*l;
-        if is_finite(l) && is_finite(m) && pair.ref_floor.is_none() && pair.eval_floor.is_none() {
-            has_logits = [true; 2];
-            let n_known = m.len();
-            see(Chunk {
-                l,
-                m,
-                is_masked: false,
-                n_known,
-            });
-            return true;
-        }
-        let rows = [l, m];
-        for (has_logits, row) in has_logits.iter_mut().zip(rows) {
-            *has_logits |= row.iter().any(|x| *x > f32::NEG_INFINITY);
-        }
-        // NaN is not at or below anything.
-        let at_floor = |x: f32, floor: Option<f32>| floor.is_some_and(|floor| x <= floor);
-        let is_known = |l, m| !at_floor(l, pair.ref_floor) && !at_floor(m, pair.eval_floor);
-        let n_masks = |l, m| [l, m].iter().filter(|x| **x == f32::NEG_INFINITY).count();
-        let finite = |x| if x == f32::NEG_INFINITY { -f32::MAX } else { x };
-        let entries = || l.iter().zip(m).map(|(l, m)| (*l, *m));
-        let mut n_known = entries().filter(|&(l, m)| is_known(l, m)).count();
-        [false, true].into_iter().all(|is_masked| {
-            let mut kept = [[0.0; CHUNK]; 2];
-            let wanted = usize::from(is_masked);
-            let chosen = entries().filter(|&(l, m)| is_known(l, m) && n_masks(l, m) == wanted);
-            let mut n = 0;
-            for (l, m) in chosen {
-                kept[0][n] = finite(l);
-                kept[1][n] = finite(m);
-                n += 1;
-            }
-            let (l, m) = (&kept[0][..n], &kept[1][..n]);
-            see(Chunk {
-                l,
-                m,
-                is_masked,
-                n_known,
-            });
-            n_known = 0;
-            is_finite(l) && is_finite(m)
-        })
-    });
-    are_sound && has_logits == [true; 2]
-}
-
-fn is_finite(logits: &[f32]) -> bool {
-    logits.iter().fold(true, |all, x| all & x.is_finite())
-}
-
-/// Shows each vector of entries to `see`, in f64, with the lanes that hold entries: in the others both
-/// logits are 0.
-#[inline(always)]
-fn each<S: Simd>(simd: S, chunk: Chunk<'_>, mut see: impl FnMut(S::f64s, S::f64s, S::mask64s)) {
-    let (length, half) = (S::f32s::LEN, S::f64s::LEN);
-    for (l, m) in chunk.l.chunks(length).zip(chunk.m.chunks(length)) {
-        let n = l.len();
-        let load = |row: &[f32]| {
-            if n == length {
-                return S::f32s::from_slice(simd, row);
-            }
-            S::f32s::from_fn(simd, |i| row.get(i).copied().unwrap_or(0.0))
-        };
-        let (l, m) = (load(l).widen(), load(m).widen());
-        for (start, l, m) in [(0, l.0, m.0), (half, l.1, m.1)] {
-            let kept = (1 << n.saturating_sub(start).min(half)) - 1;
-            see(l, m, S::mask64s::from_bitmask(simd, kept));
-        }
-    }
-}
-
-#[inline(always)]
-fn lane_sum<S: Simd>(x: S::f64s) -> f64 {
-    x.as_slice().iter().sum()
-}
-
-/// Sums of the differences, and the numbers that the second pass divides by.
-#[derive(Default)]
-struct FirstPass {
-    /// Σ |l − m|
-    abs_diff: f64,
-    max_abs_diff: f64,
-    /// Entries with a logit in both rows.
-    n_logits: usize,
-    n_known: usize,
-    reference: Norms,
-    eval: Norms,
-}
-
-impl FirstPass {
-    #[inline(always)]
-    fn add<S: Simd>(&mut self, simd: S, chunk: Chunk<'_>) {
-        self.n_known += chunk.n_known;
-        let zero: S::f64s = 0.0.simd_into(simd);
-        let (ref_max, eval_max) = (self.reference.max, self.eval.max);
-        let (mut abs_diff, mut max_abs_diff) = (zero, zero);
-        let (mut squares, mut weights) = ([zero; 2], [zero; 2]);
-        each(
-            simd,
-            chunk,
-            #[inline(always)]
-            |l, m, kept| {
-                let distance = (l - m).abs();
-                abs_diff += distance;
-                max_abs_diff = max_abs_diff.max(distance);
-                squares[0] = l.mul_add(l, squares[0]);
-                squares[1] = m.mul_add(m, squares[1]);
-                let exp = exp::<S, 2>([l - ref_max, m - eval_max]);
-                weights[0] += kept.select(exp[0], zero);
-                weights[1] += kept.select(exp[1], zero);
-            },
-        );
-        self.reference.weights += lane_sum::<S>(weights[0]);
-        self.eval.weights += lane_sum::<S>(weights[1]);
-        if chunk.is_masked {
-            return;
-        }
-        self.n_logits += chunk.l.len();
-        self.reference.squares += lane_sum::<S>(squares[0]);
-        self.eval.squares += lane_sum::<S>(squares[1]);
-        self.abs_diff += lane_sum::<S>(abs_diff);
-        let lanes = max_abs_diff.as_slice().iter().copied();
-        self.max_abs_diff = lanes.fold(self.max_abs_diff, f64::max);
-    }
-}
-
-/// The norm of one row, and the normaliser of its softmax.
-struct Norms {
-    /// Σ l²
-    squares: f64,
-    /// The largest logit so far.
-    max: f64,
-    /// Σ e^(l − max)
-    weights: f64,
-}
-
-impl Default for Norms {
-    fn default() -> Self {
-        Self {
-            squares: 0.0,
-            max: f64::NEG_INFINITY,
-            weights: 0.0,
-        }
-    }
-}
-
-impl Norms {
-    /// Raises the maximum to the largest of `logits`.
-    fn raise(&mut self, logits: &[f32]) {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let max = f64::from(max);
-        if max > self.max {
-            self.weights *= (self.max - max).exp();
-            self.max = max;
-        }
-    }
-}
-
-/// The sums that need the norms and normalisers of both rows.
-#[derive(Default)]
-struct SecondPass {
-    cosine: f64,
-    jensen_shannon: f64,
-    smoothed_kld: f64,
-}
-
-impl SecondPass {
-    #[inline(always)]
-    fn add<S: Simd>(&mut self, simd: S, first: &FirstPass, chunk: Chunk<'_>) {
-        let (reference, eval) = (&first.reference, &first.eval);
-        // Infinite for a row of zeros.
-        let [ref_inverse_norm, eval_inverse_norm] =
-            [reference, eval].map(|row| 1.0 / row.squares.sqrt());
-        let [ref_scale, eval_scale] = [reference, eval].map(|row| 1.0 / row.weights);
-        // Not the logarithm of the quotient: this only changes its sign when the rows are swapped.
-        let ln_ratio = reference.weights.ln() - eval.weights.ln();
-        // The share of the mass that smoothing does not spread.
-        let kept_mass = 1.0 - first.n_known as f64 * SMOOTHING;
-        let zero: S::f64s = 0.0.simd_into(simd);
-        let [mut cosine, mut divergence, mut smoothed] = [zero; 3];
-        each(
-            simd,
-            chunk,
-            #[inline(always)]
-            |l, m, kept| {
-                let angle = l * ref_inverse_norm - m * eval_inverse_norm;
-                cosine += kept.select(angle * angle * 0.5, zero);
-
-                let (a, b) = (l - reference.max, m - eval.max);
-                let [p, q] = exp::<S, 2>([a, b]);
-                let (p, q) = (p * ref_scale, q * eval_scale);
-                let u = ((a - b) - ln_ratio).abs();
-                let term = (p + q) * 0.5 * jensen_shannon::<S>(u);
-                divergence += kept.select(term, zero);
-
-                let p = p * kept_mass + SMOOTHING;
-                let q = q * kept_mass + SMOOTHING;
-                let term = p * ln::<S>(p / q) + (q - p);
-                smoothed += kept.select(term, zero);
-            },
-        );
-        if !chunk.is_masked {
-            self.cosine += lane_sum::<S>(cosine);
-        }
-        self.jensen_shannon += lane_sum::<S>(divergence);
-        self.smoothed_kld += lane_sum::<S>(smoothed);
-    }
-}
-
-/// Below this `u` the Jensen-Shannon divergence is computed by its series, whose relative error
-/// there is 1e-13.
-const SERIES: f64 = 0.25;
-
-/// The `j(u)` of the [module's documentation](self), for u ≥ 0. With v = u/2 it is
-/// `v tanh v − ln cosh v = v²/2 − v⁴/4 + v⁶/9 − …`.
-#[inline(always)]
-fn jensen_shannon<S: Simd>(u: S::f64s) -> S::f64s {
-    const COEFFICIENTS: [f64; 6] = [
-        1.0 / 2.0,
-        -1.0 / 4.0,
-        1.0 / 9.0,
-        -17.0 / 360.0,
-        31.0 / 1575.0,
-        -691.0 / 85050.0,
-    ];
-    let [z] = exp::<S, 1>([-u]);
-    let sum = z + 1.0;
-    let square = u * u * 0.25;
-    let mut series = square * 0.0;
-    for coefficient in COEFFICIENTS.into_iter().rev() {
-        series = series.mul_add(square, coefficient);
-    }
-    let closed = -ln::<S>(sum) + LN_2 - u * z / sum;
-    u.simd_lt(SERIES).select(series * square, closed)
+    super::run::<Distances>(pair)
 }
 
 #[cfg(test)]

@@ -108,22 +108,23 @@ pub mod logit_metrics;
 mod pair;
 mod passes;
 mod row_error;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod vector;
 
-#[cfg(test)]
-mod oracle;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 
-use fearless_simd::{Level, dispatch};
+use fearless_simd::{Level, Simd, dispatch};
 use kl_formats::{Row, TokenRecord};
 
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
-use pair::Codes;
+use pair::{Codes, Source};
 pub use pair::{RowPair, floor};
+use passes::{Rows, Score};
 pub use row_error::RowError;
 
 thread_local! {
@@ -140,25 +141,31 @@ thread_local! {
 /// if a floor is not one of [`floor`](fn@floor)'s. These are bugs in the caller: no input leads to
 /// them.
 pub fn score(pair: &RowPair<'_>) -> TokenRecord {
+    run::<Score>(pair)
+}
+
+/// Numbers of a pair of rows, whose computation is compiled for each instruction set and for each
+/// source of the reference's entries.
+trait Kernel {
+    type Out;
+
+    fn of<S: Simd, R: Source>(rows: Rows<'_, S, R>) -> Self::Out;
+}
+
+fn run<K: Kernel>(pair: &RowPair<'_>) -> K::Out {
     pair.check();
-    let (n, next) = (pair.eval.len(), pair.next);
-    assert!(u32::try_from(n).is_ok(), "a row is indexed by 32 bits");
-    assert!(
-        next.is_none_or(|next| (next as usize) < n),
-        "next token {next:?} is not in a row of {n}"
-    );
     let level = Level::new();
     match pair.reference {
-        Row::F32(row) => dispatch!(level, simd => passes::score(simd, row, pair)),
+        Row::F32(row) => dispatch!(level, simd => K::of(Rows::new(simd, row, pair))),
         Row::U16 { min, step, codes } => {
             let codes = Codes { min, step, codes };
-            dispatch!(level, simd => passes::score(simd, codes, pair))
+            dispatch!(level, simd => K::of(Rows::new(simd, codes, pair)))
         }
         // Rare: only rows with masked entries are stored so.
         Row::U16Masked { .. } => DECODED.with_borrow_mut(|decoded| {
-            decoded.resize(n, 0.0);
+            decoded.resize(pair.eval.len(), 0.0);
             pair.reference.decode_into(decoded);
-            score(&RowPair {
+            run::<K>(&RowPair {
                 reference: Row::F32(decoded),
                 ..*pair
             })

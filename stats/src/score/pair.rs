@@ -44,11 +44,15 @@ impl<'a> RowPair<'a> {
         let n = self.eval.len();
         assert!(n > 0, "a row of logits has at least one entry");
         assert_eq!(self.reference.len(), n, "rows of different length");
-        let floors = [self.ref_floor, self.eval_floor];
+        assert!(u32::try_from(n).is_ok(), "a row is indexed by 32 bits");
+        let is_inside = |next: u32| (next as usize) < n;
         assert!(
-            floors.into_iter().flatten().all(is_possible),
-            "floors of {floors:?}"
+            self.next.is_none_or(is_inside),
+            "a next token is not in a row"
         );
+        let floors = [self.ref_floor, self.eval_floor];
+        let are_possible = floors.into_iter().flatten().all(is_possible);
+        assert!(are_possible, "floors of {floors:?}");
     }
 }
 

@@ -8,8 +8,8 @@ use kl_formats::{Row, TokenRecord};
 use proptest::prelude::*;
 
 use super::pair::Codes;
-use super::passes::ORDINARY;
-use super::{RowPair, oracle, passes, score};
+use super::passes::{ORDINARY, Rows, Score};
+use super::{Kernel as _, RowPair, score, testing};
 
 /// Tolerances: twice the errors that the module's table states.
 const RELATIVE: f64 = 1e-11;
@@ -51,9 +51,9 @@ fn kernels() -> Vec<Kernel> {
         simd.vectorize(
             #[inline(always)]
             || match pair.reference {
-                Row::F32(row) => passes::score(simd, row, pair),
+                Row::F32(row) => Score::of(Rows::new(simd, row, pair)),
                 Row::U16 { min, step, codes } => {
-                    passes::score(simd, Codes { min, step, codes }, pair)
+                    Score::of(Rows::new(simd, Codes { min, step, codes }, pair))
                 }
                 Row::U16Masked { .. } => score(pair),
             },
@@ -93,7 +93,7 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenRecord {
 
 #[track_caller]
 fn check_pair(pair: RowPair<'_>) -> TokenRecord {
-    let want = oracle::score(&pair);
+    let want = testing::score(&pair);
     let mut last = None;
     for (kernel, score) in kernels() {
         let got = score(&pair);
@@ -213,7 +213,7 @@ fn equal_rows_are_exactly_zero() {
             let (min, step, codes) = encode(&row);
             let codes = &codes[..];
             let coded = Row::U16 { min, step, codes };
-            let decoded = oracle::decode(coded);
+            let decoded = testing::decode(coded);
             for (reference, eval) in [(Row::F32(&row), &row), (coded, &decoded)] {
                 let score = check(reference, eval, Some(0));
                 assert_eq!(score.kld.to_bits(), 0);

@@ -66,6 +66,16 @@ pub(super) fn exp_ordinary<S: Simd, const N: usize>(x: [S::f64s; N]) -> [S::f64s
     sum
 }
 
+/// c₀ + c₁ x + c₂ x² + …
+#[inline(always)]
+pub(super) fn polynomial<S: Simd, const N: usize>(x: S::f64s, coefficients: [f64; N]) -> S::f64s {
+    let mut sum = coefficients[N - 1].simd_into(x.token());
+    for &c in coefficients[..N - 1].iter().rev() {
+        sum = x.mul_add(sum, c);
+    }
+    sum
+}
+
 /// [`ROUND`] for f32.
 const ROUND_F32: f32 = 12_582_912.0; // 1.5 · 2^23
 

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::score::RowPair;
-use crate::score::oracle::decode;
+use crate::score::testing::decode;
 
 /// Absolute below 1, and relative above: more than twice the errors that the module's documentation
 /// states.

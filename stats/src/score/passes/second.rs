@@ -3,10 +3,11 @@
 
 use fearless_simd::prelude::*;
 
-use super::sums::{Counted, Sums, lane_sum};
-use super::{ORDINARY, blocks, padded};
+use super::ORDINARY;
+use super::rows::{Counted, Rows, blocks, lane_sum};
+use super::sums::Sums;
 use crate::score::pair::Source;
-use crate::score::vector::{DownBy, exp, exp_f32};
+use crate::score::vector::{DownBy, exp, exp_f32, polynomial};
 
 /// A divergence below this is computed again. The first pass is off by up to 5e-12, which is 5e-5
 /// of it.
@@ -31,77 +32,48 @@ const FAR: f64 = 1000.0;
 /// Both terms are u²/2 to first order: an error ε of all u, as the first pass makes in ln(P/Q),
 /// changes the sums by ε²/2 only.
 #[inline(always)]
-pub(super) fn close<S: Simd, R: Source>(
-    simd: S,
-    reference: R,
-    eval: &[f32],
-    counted: Counted,
-    floors: [Option<f32>; 2],
-    sums: &Sums,
-) -> [f64; 2] {
-    let n = eval.len();
-    let whole = n - n % S::f32s::LEN;
-    let mut total = [0.0.simd_into(simd); 2];
-    for (start, end) in blocks(whole) {
-        add(
-            &mut total,
-            block(simd, reference, eval, counted, sums, start, end),
-        );
+pub(super) fn close<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 2] {
+    // A literal in each, so that the loop over every entry is compiled by itself.
+    if sums.may_be_masked || rows.floors != [None; 2] {
+        close_of(rows, sums, Counted::Known)
+    } else {
+        close_of(rows, sums, Counted::Every)
     }
-    if whole < n {
-        let l = padded(whole, n, floors[0], |at| reference.get(at));
-        let m = padded(whole, n, floors[1], |at| eval[at]);
-        let known = Counted::Known(floors);
-        let end = S::f32s::LEN;
-        add(&mut total, block(simd, &l[..], &m[..], known, sums, 0, end));
+}
+
+#[inline(always)]
+fn close_of<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums, counted: Counted) -> [f64; 2] {
+    let [p_scale, q_scale] = sums.weights.map(f64::recip);
+    let ln_ratio = (sums.weights[0] / sums.weights[1]).ln();
+    // The distance of logits for which u is 0.
+    let distance = ln_ratio + (sums.shifts[0] - sums.shifts[1]);
+    let series = if distance.abs() < FAR { SERIES } else { -1.0 };
+    let mut total: [S::f64s; 2] = [0.0.simd_into(rows.simd); 2];
+    for (start, end) in blocks(rows.eval.len()) {
+        let mut of_block: [S::f64s; 2] = [0.0.simd_into(rows.simd); 2];
+        rows.each(
+            start,
+            end,
+            counted,
+            #[inline(always)]
+            |entries| {
+                let size = (entries.logits[1] + distance as f32 - entries.logits[0]).abs();
+                let small = size.simd_lt(series).widen();
+                let x = entries.less(sums.shifts);
+                let [_, weights] = entries.weights(exp::<S, 4>(x));
+                for (half, small) in [small.0, small.1].into_iter().enumerate() {
+                    let u = (x[half] - x[2 + half]) - ln_ratio;
+                    let (p, q) = (weights[half] * p_scale, weights[2 + half] * q_scale);
+                    let terms = divergences::<S>(p, q, u, small);
+                    of_block[0] += terms[0];
+                    of_block[1] += terms[1];
+                }
+            },
+        );
+        total[0] += of_block[0];
+        total[1] += of_block[1];
     }
     [lane_sum::<S>(total[0]), lane_sum::<S>(total[1])]
-}
-
-#[inline(always)]
-fn add<D: std::ops::AddAssign + Copy>(total: &mut [D; 2], block: [D; 2]) {
-    total[0] += block[0];
-    total[1] += block[1];
-}
-
-/// The sums of both divergences over a block, one in each lane.
-#[inline(always)]
-fn block<S: Simd>(
-    simd: S,
-    reference: impl Source,
-    eval: &[f32],
-    counted: Counted,
-    sums: &Sums,
-    start: usize,
-    end: usize,
-) -> [S::f64s; 2] {
-    let ln_ratio = (sums.p / sums.q).ln();
-    // The distance of logits for which u is 0.
-    let distance = ln_ratio + (sums.ref_shift - sums.eval_shift);
-    let series = match distance.abs() < FAR {
-        true => SERIES,
-        false => -1.0,
-    };
-    let mut terms = [0.0.simd_into(simd); 2];
-    let mut at = start;
-    while at < end {
-        let entries = counted.entries(simd, reference.vector(simd, at), eval.vector(simd, at));
-        let size = (entries.m + distance as f32 - entries.l).abs();
-        let small = size.simd_lt(series).widen();
-        let (l, m) = (entries.l.widen(), entries.m.widen());
-        let a = [l.0 - sums.ref_shift, l.1 - sums.ref_shift];
-        let b = [m.0 - sums.eval_shift, m.1 - sums.eval_shift];
-        let exp = exp::<S, 4>([a[0], a[1], b[0], b[1]]);
-        let [_, weights] = counted.weights(simd, &entries, exp);
-        for (half, small) in [small.0, small.1].into_iter().enumerate() {
-            let p = weights[half] * (1.0 / sums.p);
-            let q = weights[2 + half] * (1.0 / sums.q);
-            let u = (a[half] - b[half]) - ln_ratio;
-            add(&mut terms, divergences::<S>(p, q, u, small));
-        }
-        at += S::f32s::LEN;
-    }
-    terms
 }
 
 /// The terms of both divergences for entries with these p, q and u, by series for the `small` ones.
@@ -126,16 +98,6 @@ fn divergences<S: Simd>(p: S::f64s, q: S::f64s, u: S::f64s, small: S::mask64s) -
     ]
 }
 
-/// c₀ + c₁ x + c₂ x² + …
-#[inline(always)]
-fn polynomial<S: Simd, const N: usize>(x: S::f64s, coefficients: [f64; N]) -> S::f64s {
-    let mut sum = coefficients[N - 1].simd_into(x.token());
-    for &c in coefficients[..N - 1].iter().rev() {
-        sum = x.mul_add(sum, c);
-    }
-    sum
-}
-
 /// Vectors that are computed side by side, and added up before their sum is widened to f64: few
 /// enough that no error of f32 grows.
 const TOGETHER: usize = 4;
@@ -157,14 +119,14 @@ struct Normaliser {
 }
 
 impl Normaliser {
-    /// The normaliser of a row whose entries, relative to `shift`, weigh `sum`.
     #[inline(always)]
-    fn new(top: f32, shift: f64, sum: f64) -> Self {
-        let own = if top.abs() <= ORDINARY { 0.0 } else { top };
-        let ln = (shift - f64::from(own)) + sum.ln();
+    fn of(row: usize, sums: &Sums) -> Self {
+        let top = sums.tops[row].logit;
+        let shift = if top.abs() <= ORDINARY { 0.0 } else { top };
+        let ln = (sums.shifts[row] - f64::from(shift)) + sums.weights[row].ln();
         let high = (ln * FRACTION).round() / FRACTION;
         Self {
-            shift: own,
+            shift,
             high: high as f32,
             low: (ln - high) as f32,
         }
@@ -176,68 +138,58 @@ impl Normaliser {
 /// `min(p, q)` is e^x of the smaller of both log-probabilities: one exponential for each entry, in
 /// f32.
 #[inline(always)]
-pub(super) fn acceptance<S: Simd, R: Source>(
-    simd: S,
-    reference: R,
-    eval: &[f32],
-    floors: [Option<f32>; 2],
-    sums: &Sums,
-) -> f64 {
+pub(super) fn acceptance<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> f64 {
     // No entry that both know.
-    if sums.p == 0.0 || sums.q == 0.0 {
+    if sums.weights.contains(&0.0) {
         return 0.0;
     }
-    let of = [
-        Normaliser::new(sums.ref_top.logit, sums.ref_shift, sums.p),
-        Normaliser::new(sums.eval_top.logit, sums.eval_shift, sums.q),
-    ];
-    let is_plain = floors == [None; 2] && of.iter().all(|of| of.shift == 0.0);
-    let common = match is_plain {
-        true => common::<S, R, true>(simd, reference, eval, floors, of),
-        false => common::<S, R, false>(simd, reference, eval, floors, of),
+    let of = [Normaliser::of(0, sums), Normaliser::of(1, sums)];
+    let is_plain = rows.floors == [None; 2] && of[0].shift == 0.0 && of[1].shift == 0.0;
+    let common = if is_plain {
+        common::<S, R, true>(rows, of)
+    } else {
+        common::<S, R, false>(rows, of)
     };
     common.clamp(0.0, 1.0)
 }
 
 /// The sum, without looking for floors and shifts if the pair is `PLAIN`.
 #[inline(always)]
-fn common<S: Simd, R: Source, const PLAIN: bool>(
-    simd: S,
-    reference: R,
-    eval: &[f32],
-    floors: [Option<f32>; 2],
-    of: [Normaliser; 2],
-) -> f64 {
+fn common<S: Simd, R: Source, const PLAIN: bool>(rows: Rows<'_, S, R>, of: [Normaliser; 2]) -> f64 {
+    let Rows {
+        simd,
+        reference,
+        eval,
+        floors,
+        ..
+    } = rows;
     let n = eval.len();
-    let (step, whole) = (TOGETHER * S::f32s::LEN, n - n % S::f32s::LEN);
-    let smaller = |l, m| smaller::<S, PLAIN>(simd, [l, m], floors, of);
+    let step = TOGETHER * S::f32s::LEN;
     let mut total: [S::f64s; 2] = [0.0.simd_into(simd); 2];
     let mut at = 0;
     while at + step <= n {
         let mut sum = [0.0.simd_into(simd); TOGETHER];
         for (i, sum) in sum.iter_mut().enumerate() {
             let at = at + i * S::f32s::LEN;
-            *sum = smaller(reference.vector(simd, at), eval.vector(simd, at));
+            let logits = [reference.vector(simd, at), eval.vector(simd, at)];
+            *sum = smaller::<S, PLAIN>(simd, logits, floors, of);
         }
         let sum = ((sum[0] + sum[1]) + (sum[2] + sum[3])).widen();
         total[0] += sum.0;
         total[1] += sum.1;
         at += step;
     }
-    let mut add = |sum: S::f32s| {
-        let sum = sum.widen();
-        total[0] += sum.0;
-        total[1] += sum.1;
-    };
-    while at < whole {
-        add(smaller(reference.vector(simd, at), eval.vector(simd, at)));
-        at += S::f32s::LEN;
-    }
-    if whole < n {
-        let l = padded(whole, n, floors[0], |at| reference.get(at));
-        let m = padded(whole, n, floors[1], |at| eval[at]);
-        add(smaller((&l[..]).vector(simd, 0), (&m[..]).vector(simd, 0)));
-    }
+    rows.each(
+        at,
+        n,
+        Counted::Every,
+        #[inline(always)]
+        |entries| {
+            let sum = smaller::<S, PLAIN>(simd, entries.raw, floors, of).widen();
+            total[0] += sum.0;
+            total[1] += sum.1;
+        },
+    );
     lane_sum::<S>(total[0] + total[1])
 }
 
@@ -252,19 +204,18 @@ fn smaller<S: Simd, const PLAIN: bool>(
     let vector = |x: f32| -> S::f32s { x.simd_into(simd) };
     let mut is_unknown = None;
     if !PLAIN {
-        let floors = floors.map(|floor| floor.unwrap_or(f32::NEG_INFINITY));
-        is_unknown = Some(l.simd_le(floors[0]) | m.simd_le(floors[1]));
+        let [ref_floor, eval_floor] = floors.map(|floor| floor.unwrap_or(f32::NEG_INFINITY));
+        is_unknown = Some(l.simd_le(ref_floor) | m.simd_le(eval_floor));
         l -= p.shift;
         m -= q.shift;
     }
     let (a, b) = (l - p.high, m - q.high);
     let p_is_less = (a - b).simd_lt(p.low - q.low);
-    let pick = |p, q| p_is_less.select(p, q);
     let x = DownBy {
-        x: pick(l, m),
-        high: pick(vector(p.high), vector(q.high)),
-        low: pick(vector(p.low), vector(q.low)),
-        exponent: pick(a, b),
+        x: p_is_less.select(l, m),
+        high: p_is_less.select(vector(p.high), vector(q.high)),
+        low: p_is_less.select(vector(p.low), vector(q.low)),
+        exponent: p_is_less.select(a, b),
     };
     let common = exp_f32::<S>(x, LEAST);
     match is_unknown {

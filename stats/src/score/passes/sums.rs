@@ -1,269 +1,189 @@
 //! The sums over a pair of rows.
 
 use fearless_simd::prelude::*;
-use kl_formats::TokenRecord;
 
-use super::{ORDINARY, Top, blocks, excluded, padded, top};
+use super::ORDINARY;
+use super::row::Top;
+use super::rows::{Counted, Entries, Rows, blocks, lane_sum};
 use crate::score::pair::Source;
 use crate::score::vector::{exp, exp_ordinary};
 
-/// The entries of two rows that enter the sums.
-#[derive(Clone, Copy)]
-pub(super) enum Counted {
-    /// Every entry: neither row has a floor, and all logits are finite.
-    Every,
-    /// Entries above this floor of the reference: all logits are finite.
-    AboveFloor(f32),
-    /// Entries above these floors of both rows. A logit of −∞ weighs 0.
-    Known([Option<f32>; 2]),
-}
-
-/// A vector of entries of both rows.
-pub(super) struct Entries<S: Simd> {
-    /// The logits, finite in place of −∞.
-    pub l: S::f32s,
-    pub m: S::f32s,
-    /// The entries of each row that are at its floor or −∞; `None` if every entry counts.
-    unknown: Option<[S::mask32s; 2]>,
-}
-
-impl Counted {
-    /// The entries of a vector of either row. NaN stays.
-    #[inline(always)]
-    pub fn entries<S: Simd>(self, simd: S, l: S::f32s, m: S::f32s) -> Entries<S> {
-        let (floors, zero) = match self {
-            Self::Every => {
-                return Entries {
-                    l,
-                    m,
-                    unknown: None,
-                };
-            }
-            Self::AboveFloor(floor) => {
-                let unknown = l.simd_le(floor);
-                let unknown = Some([unknown, unknown]);
-                return Entries { l, m, unknown };
-            }
-            Self::Known(floors) => (floors, 0.0.simd_into(simd)),
-        };
-        let [l_unknown, m_unknown] = [
-            l.simd_le(floors[0].unwrap_or(f32::NEG_INFINITY)),
-            m.simd_le(floors[1].unwrap_or(f32::NEG_INFINITY)),
-        ];
-        Entries {
-            l: l_unknown.select(zero, l),
-            m: m_unknown.select(zero, m),
-            unknown: Some([l_unknown, m_unknown]),
-        }
-    }
-
-    /// The weights `exp`, [e^a, e^a, e^b, e^b], where a row knows the entry, else 0; and the same
-    /// where neither row has it at its floor.
-    #[inline(always)]
-    pub fn weights<S: Simd>(
-        self,
-        simd: S,
-        entries: &Entries<S>,
-        exp: [S::f64s; 4],
-    ) -> [[S::f64s; 4]; 2] {
-        let Some([l, m]) = entries.unknown else {
-            return [exp, exp];
-        };
-        let zero = 0.0.simd_into(simd);
-        let (l, m) = (l.widen(), m.widen());
-        let Self::Known(floors) = self else {
-            let p = [l.0.select(zero, exp[0]), l.1.select(zero, exp[1])];
-            let q = [l.0.select(zero, exp[2]), l.1.select(zero, exp[3])];
-            return [[p[0], p[1], exp[2], exp[3]], [p[0], p[1], q[0], q[1]]];
-        };
-        let each = [
-            l.0.select(zero, exp[0]),
-            l.1.select(zero, exp[1]),
-            m.0.select(zero, exp[2]),
-            m.1.select(zero, exp[3]),
-        ];
-        let mut both = each;
-        if floors[1].is_some() {
-            both[0] = m.0.select(zero, both[0]);
-            both[1] = m.1.select(zero, both[1]);
-        }
-        if floors[0].is_some() {
-            both[2] = l.0.select(zero, both[2]);
-            both[3] = l.1.select(zero, both[3]);
-        }
-        [each, both]
-    }
-}
+/// Rows with fewer entries take two passes, in which the largest entry weighs exactly 1.
+const SHORT: usize = 64;
 
 /// The sums over a pair of rows; see the module's table for `a`, `b`, `d` and which entries count.
 pub(super) struct Sums {
-    /// Σ e^a
-    pub p: f64,
-    /// Σ e^b
-    pub q: f64,
-    /// Σ e^a over all entries that the reference knows.
-    pub p_all: f64,
-    /// Σ e^b over all entries that the evaluated row knows.
-    pub q_all: f64,
-    /// Σ e^a d
-    pub p_d: f64,
-    /// Σ e^b d
-    pub q_d: f64,
+    /// Σ e^a and Σ e^b over the entries that both rows know.
+    pub weights: [f64; 2],
+    /// The same over all entries that the row itself knows.
+    pub all: [f64; 2],
+    /// Σ e^a d and Σ e^b d
+    differences: [f64; 2],
     /// Σ e^a a
-    pub p_a: f64,
-    /// `a` is the reference's logit minus this.
-    pub ref_shift: f64,
-    /// `b` is the evaluated logit minus this.
-    pub eval_shift: f64,
-    pub ref_top: Top,
-    pub eval_top: Top,
+    p_a: f64,
+    /// `a` and `b` are the logits minus these.
+    pub shifts: [f64; 2],
+    pub tops: [Top; 2],
     /// Set if a logit may be −∞.
     pub may_be_masked: bool,
 }
 
-/// Scores rows whose logits are all within ±[`ORDINARY`], or −∞: e^x then neither overflows nor
-/// underflows, so the maxima need not be known first. `None` for other rows, including those that
-/// cannot be scored.
-///
-/// `counted` is a literal where this is called, so that the loop over every entry is compiled by
-/// itself. A block that it does not fit, since a logit is −∞, is computed again.
-#[inline(always)]
-pub(super) fn one_pass<S: Simd, R: Source>(
-    simd: S,
-    reference: R,
-    eval: &[f32],
-    counted: Counted,
-    floors: [Option<f32>; 2],
-) -> Option<Sums> {
-    let n = eval.len();
-    let whole = n - n % S::f32s::LEN;
-    let known = Counted::Known(floors);
-    let (mut ref_top, mut eval_top) = (Top::NONE, Top::NONE);
-    let mut may_be_masked = matches!(counted, Counted::Known(_));
-    let mut total = Lanes::zero(simd);
-    for (start, end) in blocks(whole) {
-        let mut block = Block::new(simd, reference, eval, counted, start, end);
-        if !block.is_ordinary() {
-            block = Block::new(simd, reference, eval, known, start, end);
-            may_be_masked = true;
+impl Sums {
+    /// KL(p‖q) and KL(q‖p), if they are finite.
+    #[inline(always)]
+    pub fn divergences(&self) -> [f64; 2] {
+        let ([p, q], [p_d, q_d]) = (self.weights, self.differences);
+        // The quotient first: the difference of two logarithms would round at their size, not at that
+        // of the result.
+        [p_d / p + (q / p).ln(), (p / q).ln() - q_d / q]
+    }
+
+    #[inline(always)]
+    pub fn are_equal(&self) -> bool {
+        self.weights[0] == self.weights[1] && self.differences == [0.0; 2]
+    }
+
+    /// The entropy of p.
+    #[inline(always)]
+    pub fn entropy(&self) -> f64 {
+        let [p, _] = self.weights;
+        if p > 0.0 {
+            super::at_least_zero(p.ln() - self.p_a / p)
+        } else {
+            0.0
+        }
+    }
+}
+
+impl<S: Simd, R: Source> Rows<'_, S, R> {
+    /// The sums; `Err` for rows of which one has no softmax: whether each has.
+    #[inline(always)]
+    pub(super) fn sums(&self) -> Result<Sums, [bool; 2]> {
+        // `counted` is a literal in each, so that the loop over every entry is compiled by itself.
+        let sums = match self.floors {
+            _ if self.eval.len() < SHORT => None,
+            [None, None] => self.one_pass(Counted::Every),
+            [Some(_), None] => self.one_pass(Counted::AboveFloor),
+            [_, Some(_)] => self.one_pass(Counted::Known),
+        };
+        match sums {
+            Some(sums) => Ok(sums),
+            None => self.two_passes(),
+        }
+    }
+
+    /// The sums of rows whose logits are all within ±[`ORDINARY`], or −∞: e^x then neither overflows nor
+    /// underflows, so the maxima need not be known first. `None` for other rows, including those that
+    /// cannot be scored.
+    ///
+    /// A block that `counted` does not fit, since a logit is −∞, is computed again.
+    #[inline(always)]
+    fn one_pass(&self, counted: Counted) -> Option<Sums> {
+        let n = self.eval.len();
+        let whole = n - n % S::f32s::LEN;
+        let mut tops = [Top::NONE; 2];
+        let mut may_be_masked = counted == Counted::Known;
+        let mut total = Lanes::zero(self.simd);
+        for (start, end) in blocks(n) {
+            let mut block = self.block(start, end, counted);
             if !block.is_ordinary() {
-                return None;
+                block = self.block(start, end, Counted::Known);
+                may_be_masked = true;
+                if !block.is_ordinary() {
+                    return None;
+                }
+            }
+            total.merge(&block.sums);
+            for (top, most) in tops.iter_mut().zip(block.most) {
+                top.block(most, start);
             }
         }
-        total.merge(&block.sums);
-        ref_top.block(block.most_l, start);
-        eval_top.block(block.most_m, start);
-    }
-    if whole < n {
-        let l = padded(whole, n, floors[0], |at| reference.get(at));
-        let m = padded(whole, n, floors[1], |at| eval[at]);
-        let block = Block::new(simd, &l[..], &m[..], known, 0, S::f32s::LEN);
-        may_be_masked |= l[..n - whole].contains(&f32::NEG_INFINITY);
-        may_be_masked |= m[..n - whole].contains(&f32::NEG_INFINITY);
-        if !block.is_ordinary() {
-            return None;
+        for row in self.rest(whole) {
+            may_be_masked |= row[..n - whole].contains(&f32::NEG_INFINITY);
         }
-        total.merge(&block.sums);
+        let tops = [
+            tops[0].finish(self.reference, whole, n),
+            tops[1].finish(self.eval, whole, n),
+        ];
+        let have_logits = tops.iter().all(|top| top.logit > f32::NEG_INFINITY);
+        let sums = total.sums([0.0; 2], tops, may_be_masked);
+        // Minima and maxima may miss a NaN, but `d` is NaN wherever a logit is, and so is the sum.
+        (have_logits && sums.differences[0].is_finite()).then_some(sums)
     }
-    let ref_top = ref_top.finish(reference, whole, n);
-    let eval_top = eval_top.finish(eval, whole, n);
-    let has_logits = ref_top.logit.min(eval_top.logit) > f32::NEG_INFINITY;
-    let sums = total.sums([0.0; 2], [ref_top, eval_top], may_be_masked);
-    // Minima and maxima may miss a NaN, but `d` is NaN wherever a logit is, and so is the sum.
-    (has_logits && sums.p_d.is_finite()).then_some(sums)
-}
 
-/// Scores any rows in two passes: the maxima first, then the sums relative to them. `Err` is the
-/// score of a pair that is left out.
-#[inline(always)]
-pub(super) fn two_passes<S: Simd, R: Source>(
-    simd: S,
-    reference: R,
-    eval: &[f32],
-    floors: [Option<f32>; 2],
-) -> Result<Sums, TokenRecord> {
-    let n = eval.len();
-    let (ref_top, eval_top) = (top(simd, reference, n), top(simd, eval, n));
-    let (Some(ref_top), Some(eval_top)) = (ref_top, eval_top) else {
-        return Err(excluded(ref_top.is_some(), eval_top.is_some()));
-    };
-    let shifts = [ref_top, eval_top].map(|top| f64::from(top.logit));
-    let counted = Counted::Known(floors);
-    let whole = n - n % S::f32s::LEN;
-    let mut total = Lanes::zero(simd);
-    for (start, end) in blocks(whole) {
-        total.merge(&Lanes::relative(
-            simd, reference, eval, counted, shifts, start, end,
-        ));
+    /// The sums of any rows in two passes: the maxima first, then the sums relative to them.
+    #[inline(always)]
+    pub(super) fn two_passes(&self) -> Result<Sums, [bool; 2]> {
+        let n = self.eval.len();
+        let tops = [
+            Top::of(self.simd, self.reference, n),
+            Top::of(self.simd, self.eval, n),
+        ];
+        let [Some(ref_top), Some(eval_top)] = tops else {
+            return Err(tops.map(|top| top.is_some()));
+        };
+        let tops = [ref_top, eval_top];
+        let shifts = tops.map(|top| f64::from(top.logit));
+        let mut total = Lanes::zero(self.simd);
+        for (start, end) in blocks(n) {
+            let mut sums = Lanes::zero(self.simd);
+            self.each(
+                start,
+                end,
+                Counted::Known,
+                #[inline(always)]
+                |entries| {
+                    let x = entries.less(shifts);
+                    sums.push(x, exp::<S, 4>(x), &entries);
+                },
+            );
+            total.merge(&sums);
+        }
+        Ok(total.sums(shifts, tops, true))
     }
-    if whole < n {
-        let l = padded(whole, n, floors[0], |at| reference.get(at));
-        let m = padded(whole, n, floors[1], |at| eval[at]);
-        let end = S::f32s::LEN;
-        total.merge(&Lanes::relative(
-            simd,
-            &l[..],
-            &m[..],
-            counted,
-            shifts,
-            0,
+
+    /// The sums and the range of a block, with logits that are not shifted.
+    #[inline(always)]
+    fn block(&self, start: usize, end: usize, counted: Counted) -> Block<S> {
+        let none: S::f32s = f32::NEG_INFINITY.simd_into(self.simd);
+        let zero: S::f32s = 0.0.simd_into(self.simd);
+        let mut block = Block {
+            sums: Lanes::zero(self.simd),
+            most: [none; 2],
+            least: [zero; 2],
+        };
+        self.each(
+            start,
             end,
-        ));
+            counted,
+            #[inline(always)]
+            |entries| {
+                for row in 0..2 {
+                    block.most[row] = block.most[row].max(entries.raw[row]);
+                    block.least[row] = block.least[row].min(entries.logits[row]);
+                }
+                let x = entries.less([0.0; 2]);
+                block.sums.push(x, exp_ordinary::<S, 4>(x), &entries);
+            },
+        );
+        block
     }
-    Ok(total.sums(shifts, [ref_top, eval_top], true))
 }
 
-/// The sums and the range of a block, with logits that are not shifted.
+/// The sums and the range of a block.
 struct Block<S: Simd> {
     sums: Lanes<S>,
-    most_l: S::f32s,
-    most_m: S::f32s,
-    /// The smallest known logit of either row, or 0.
-    least: S::f32s,
+    most: [S::f32s; 2],
+    /// The smallest known logits, or 0.
+    least: [S::f32s; 2],
 }
 
 impl<S: Simd> Block<S> {
     #[inline(always)]
-    fn new(
-        simd: S,
-        reference: impl Source,
-        eval: &[f32],
-        counted: Counted,
-        start: usize,
-        end: usize,
-    ) -> Self {
-        let none: S::f32s = f32::NEG_INFINITY.simd_into(simd);
-        let zero: S::f32s = 0.0.simd_into(simd);
-        let (mut most_l, mut most_m) = (none, none);
-        let (mut least_l, mut least_m) = (zero, zero);
-        let mut sums = Lanes::zero(simd);
-        let mut at = start;
-        while at < end {
-            let l = reference.vector(simd, at);
-            let m = eval.vector(simd, at);
-            most_l = most_l.max(l);
-            most_m = most_m.max(m);
-            let entries = counted.entries(simd, l, m);
-            least_l = least_l.min(entries.l);
-            least_m = least_m.min(entries.m);
-            let (l, m) = (entries.l.widen(), entries.m.widen());
-            let exp = exp_ordinary::<S, 4>([l.0, l.1, m.0, m.1]);
-            let weights = counted.weights(simd, &entries, exp);
-            sums.push([l.0, l.1], [m.0, m.1], weights);
-            at += S::f32s::LEN;
-        }
-        Self {
-            sums,
-            most_l,
-            most_m,
-            least: least_l.min(least_m),
-        }
-    }
-
-    #[inline(always)]
     fn is_ordinary(&self) -> bool {
-        let above = self.most_l.max(self.most_m).simd_gt(ORDINARY);
-        !(above | self.least.simd_lt(-ORDINARY)).any_true()
+        let above = self.most[0].max(self.most[1]).simd_gt(ORDINARY);
+        let below = self.least[0].min(self.least[1]).simd_lt(-ORDINARY);
+        !(above | below).any_true()
     }
 }
 
@@ -276,45 +196,21 @@ impl<S: Simd> Lanes<S> {
         Self([0.0.simd_into(simd); 7])
     }
 
-    /// The sums of a block, with logits relative to `shifts`.
+    /// Adds entries with these `a` and `b`, and their exponentials.
     #[inline(always)]
-    fn relative(
-        simd: S,
-        reference: impl Source,
-        eval: &[f32],
-        counted: Counted,
-        shifts: [f64; 2],
-        start: usize,
-        end: usize,
-    ) -> Self {
-        let mut sums = Self::zero(simd);
-        let mut at = start;
-        while at < end {
-            let entries = counted.entries(simd, reference.vector(simd, at), eval.vector(simd, at));
-            let (l, m) = (entries.l.widen(), entries.m.widen());
-            let a = [l.0 - shifts[0], l.1 - shifts[0]];
-            let b = [m.0 - shifts[1], m.1 - shifts[1]];
-            let exp = exp::<S, 4>([a[0], a[1], b[0], b[1]]);
-            sums.push(a, b, counted.weights(simd, &entries, exp));
-            at += S::f32s::LEN;
-        }
-        sums
-    }
-
-    /// Adds entries with the given `a` and `b`, and their [weights](Counted::weights).
-    #[inline(always)]
-    fn push(&mut self, a: [S::f64s; 2], b: [S::f64s; 2], [each, both]: [[S::f64s; 4]; 2]) {
+    fn push(&mut self, x: [S::f64s; 4], exp: [S::f64s; 4], entries: &Entries<S>) {
+        let [each, both] = entries.weights(exp);
         let Self([sum_p, sum_q, p_all, q_all, p_d, q_d, p_a]) = self;
         for half in 0..2 {
             let (p, q) = (both[half], both[2 + half]);
-            let d = a[half] - b[half];
+            let d = x[half] - x[2 + half];
             *sum_p += p;
             *sum_q += q;
             *p_all += each[half];
             *q_all += each[2 + half];
             *p_d = p.mul_add(d, *p_d);
             *q_d = q.mul_add(d, *q_d);
-            *p_a = p.mul_add(a[half], *p_a);
+            *p_a = p.mul_add(x[half], *p_a);
         }
     }
 
@@ -330,26 +226,13 @@ impl<S: Simd> Lanes<S> {
     fn sums(self, shifts: [f64; 2], tops: [Top; 2], may_be_masked: bool) -> Sums {
         let [p, q, p_all, q_all, p_d, q_d, p_a] = self.0.map(lane_sum::<S>);
         Sums {
-            p,
-            q,
-            p_all,
-            q_all,
-            p_d,
-            q_d,
+            weights: [p, q],
+            all: [p_all, q_all],
+            differences: [p_d, q_d],
             p_a,
-            ref_shift: shifts[0],
-            eval_shift: shifts[1],
-            ref_top: tops[0],
-            eval_top: tops[1],
+            shifts,
+            tops,
             may_be_masked,
         }
     }
-}
-
-#[inline(always)]
-pub(super) fn lane_sum<S: Simd>(x: S::f64s) -> f64 {
-    let mut lanes = [0.0; 8];
-    x.store_slice(&mut lanes[..S::f64s::LEN]);
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
 }

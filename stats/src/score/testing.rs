@@ -1,37 +1,24 @@
-//! The definitions, computed plainly: the kernels are tested against them.
+//! The oracle of token numbers: the definitions, computed plainly. The kernels, and `kl`'s runs, are
+//! tested against it.
 
 use kl_formats::{Row, TokenRecord};
 
 use super::pair::RowPair;
 use super::passes::excluded;
 
-/// A compensated sum (Neumaier 1974).
-#[derive(Default)]
-struct Sum {
-    sum: f64,
-    lost: f64,
-}
-
-impl Sum {
-    fn add(&mut self, x: f64) {
-        let sum = self.sum + x;
-        self.lost += if self.sum.abs() >= x.abs() {
-            (self.sum - sum) + x
-        } else {
-            (x - sum) + self.sum
-        };
-        self.sum = sum;
-    }
-
-    fn value(&self) -> f64 {
-        self.sum + self.lost
-    }
-}
-
 fn sum(terms: impl Iterator<Item = f64>) -> f64 {
-    let mut sum = Sum::default();
-    terms.for_each(|term| sum.add(term));
-    sum.value()
+    let (mut sum, mut lost) = (0.0_f64, 0.0);
+    for x in terms {
+        let more = sum + x;
+        // What rounding dropped (Neumaier 1974).
+        lost += if sum.abs() >= x.abs() {
+            (sum - more) + x
+        } else {
+            (x - more) + sum
+        };
+        sum = more;
+    }
+    sum + lost
 }
 
 pub(super) fn decode(row: Row<'_>) -> Vec<f32> {
@@ -100,13 +87,14 @@ fn mean_ratio(ln_w: &[f64], ratio: &[f64]) -> f64 {
     }
 }
 
-pub(super) fn score(pair: &RowPair<'_>) -> TokenRecord {
+/// Scores a pair of rows.
+pub fn score(pair: &RowPair<'_>) -> TokenRecord {
     let (reference, eval) = (decode(pair.reference), pair.eval);
     let sound = |row: &[f32]| {
         row.iter().all(|x| *x < f32::INFINITY) && row.iter().any(|x| *x > f32::NEG_INFINITY)
     };
     if !sound(&reference) || !sound(eval) {
-        return excluded(sound(&reference), sound(eval));
+        return excluded([sound(&reference), sound(eval)]);
     }
     let known = |row: &[f32], floor: Option<f32>| -> Vec<bool> {
         row.iter()

@@ -1,0 +1,173 @@
+//! Two rows, read a vector at a time, and which of their entries count.
+
+use fearless_simd::prelude::*;
+
+use crate::score::pair::{RowPair, Source};
+
+/// Entries summed before the sums are added to the row's: keeps rounding errors from growing with
+/// the row.
+const BLOCK: usize = 1024;
+
+/// The start and the end of each block of `n` entries.
+pub(super) fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..n)
+        .step_by(BLOCK)
+        .map(move |start| (start, n.min(start + BLOCK)))
+}
+
+/// A [`RowPair`], read with some instruction set. Of two numbers or more, the first is the
+/// reference's, the second the evaluated row's.
+#[derive(Clone, Copy)]
+pub(in crate::score) struct Rows<'a, S, R> {
+    pub simd: S,
+    pub reference: R,
+    pub eval: &'a [f32],
+    pub next: Option<u32>,
+    pub floors: [Option<f32>; 2],
+}
+
+/// The entries of two rows that enter the sums.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Counted {
+    /// Every entry: neither row has a floor, and all logits are finite.
+    Every,
+    /// Entries above the reference's floor: all logits are finite.
+    AboveFloor,
+    /// Entries above the floors of both rows. A logit of −∞ weighs 0.
+    Known,
+}
+
+/// A vector of entries of both rows.
+pub(super) struct Entries<S: Simd> {
+    /// The logits.
+    pub raw: [S::f32s; 2],
+    /// The logits, finite in place of −∞.
+    pub logits: [S::f32s; 2],
+    /// The entries of each row that are at its floor or −∞; `None` if there are none.
+    unknown: [Option<S::mask32s>; 2],
+    /// Set for a row with a floor: what it does not know does not count in the other one either.
+    has_floor: [bool; 2],
+}
+
+impl<'a, S: Simd, R: Source> Rows<'a, S, R> {
+    /// The rows of `pair`; `reference` has the entries of its reference.
+    pub fn new(simd: S, reference: R, pair: &RowPair<'a>) -> Self {
+        Self {
+            simd,
+            reference,
+            eval: pair.eval,
+            next: pair.next,
+            floors: [pair.ref_floor, pair.eval_floor],
+        }
+    }
+
+    /// Shows the entries from `start` to `end` to `see`, which `counted` fits. Those that fill no vector
+    /// come last, with entries after them that count as nothing.
+    #[inline(always)]
+    pub(super) fn each(
+        &self,
+        start: usize,
+        end: usize,
+        counted: Counted,
+        mut see: impl FnMut(Entries<S>),
+    ) {
+        let mut at = start;
+        while at + S::f32s::LEN <= end {
+            let raw = [
+                self.reference.vector(self.simd, at),
+                self.eval.vector(self.simd, at),
+            ];
+            see(self.entries(raw, counted));
+            at += S::f32s::LEN;
+        }
+        if at < end {
+            let [l, m] = self.rest(at);
+            let raw = [(&l[..]).vector(self.simd, 0), (&m[..]).vector(self.simd, 0)];
+            see(self.entries(raw, Counted::Known));
+        }
+    }
+
+    /// The entries from `at` on, which fill no vector, and entries after them that count as nothing.
+    #[inline(always)]
+    pub(super) fn rest(&self, at: usize) -> [[f32; 16]; 2] {
+        let mut rest = self
+            .floors
+            .map(|floor| [floor.unwrap_or(f32::NEG_INFINITY); 16]);
+        for (i, at) in (at..self.eval.len()).enumerate() {
+            rest[0][i] = self.reference.get(at);
+            rest[1][i] = self.eval[at];
+        }
+        rest
+    }
+
+    /// NaN stays.
+    #[inline(always)]
+    pub(super) fn entries(&self, raw: [S::f32s; 2], counted: Counted) -> Entries<S> {
+        let (mut logits, mut unknown) = (raw, [None; 2]);
+        for row in 0..2 {
+            let floor = self.floors[row].unwrap_or(f32::NEG_INFINITY);
+            if counted == Counted::Known || (counted == Counted::AboveFloor && row == 0) {
+                unknown[row] = Some(raw[row].simd_le(floor));
+            }
+            if let Some(unknown) = unknown[row].filter(|_| counted == Counted::Known) {
+                logits[row] = unknown.select(0.0.simd_into(self.simd), raw[row]);
+            }
+        }
+        Entries {
+            raw,
+            logits,
+            unknown,
+            has_floor: self.floors.map(|floor| floor.is_some()),
+        }
+    }
+}
+
+impl<S: Simd> Entries<S> {
+    /// The logits less these, in f64: both halves of the reference's, then of the evaluated row's.
+    #[inline(always)]
+    pub fn less(&self, shifts: [f64; 2]) -> [S::f64s; 4] {
+        let (l, m) = (self.logits[0].widen(), self.logits[1].widen());
+        [
+            l.0 - shifts[0],
+            l.1 - shifts[0],
+            m.0 - shifts[1],
+            m.1 - shifts[1],
+        ]
+    }
+
+    /// The weights `exp`, in the order of [`Self::less`], where a row knows the entry, else 0; and the
+    /// same where neither row has it at its floor.
+    #[inline(always)]
+    pub fn weights(&self, exp: [S::f64s; 4]) -> [[S::f64s; 4]; 2] {
+        let mut each = exp;
+        self.drop_unknown(&mut each, 0, 0);
+        self.drop_unknown(&mut each, 1, 1);
+        let mut both = each;
+        if self.has_floor[1] {
+            self.drop_unknown(&mut both, 0, 1);
+        }
+        if self.has_floor[0] {
+            self.drop_unknown(&mut both, 1, 0);
+        }
+        [each, both]
+    }
+
+    /// Makes weights of the row `of` 0 where the row `unknown` does not know the entry.
+    #[inline(always)]
+    fn drop_unknown(&self, weights: &mut [S::f64s; 4], of: usize, unknown: usize) {
+        if let Some(mask) = self.unknown[unknown] {
+            let mask = mask.widen();
+            let zero = 0.0.simd_into(weights[0].token());
+            weights[2 * of] = mask.0.select(zero, weights[2 * of]);
+            weights[2 * of + 1] = mask.1.select(zero, weights[2 * of + 1]);
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn lane_sum<S: Simd>(x: S::f64s) -> f64 {
+    let mut lanes = [0.0; 8];
+    x.store_slice(&mut lanes[..S::f64s::LEN]);
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
