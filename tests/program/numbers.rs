@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use crate::session::Session;
 
+pub use kl::score::testing::{kld, log_softmax, top};
+
 /// A window of a reference, its rows decoded.
 #[derive(Debug, PartialEq)]
 pub struct Window {
@@ -140,24 +142,6 @@ pub fn decoded(block: &RowBlock) -> Vec<Vec<f32>> {
         logits
     });
     rows.collect()
-}
-
-/// ln p of each entry.
-pub fn log_softmax(row: &[f32]) -> Vec<f64> {
-    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
-    let ln_sum = sum.ln();
-    row.iter().map(|&x| f64::from(x) - max - ln_sum).collect()
-}
-
-/// KL(p‖q), both given as logarithms.
-pub fn kld(ln_p: &[f64], ln_q: &[f64]) -> f64 {
-    ln_p.iter().zip(ln_q).map(|(p, q)| p.exp() * (p - q)).sum()
-}
-
-/// The index of the top token: the first maximum.
-pub fn top(row: &[f32]) -> usize {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
 pub fn mean(values: &[f64]) -> f64 {

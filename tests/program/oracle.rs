@@ -1,13 +1,11 @@
 //! Every number of the sidecar against a plain float64 computation from both models' logits.
 
-use crate::numbers::{accurate, kld, log_softmax, top};
-use crate::session::Session;
+use kl::score::RowPair;
+use kl::score::testing::score;
+use kl_formats::{Row, TokenRecord};
 
-fn rank(row: &[f32], entry: usize) -> u32 {
-    let above =
-        |&other: &usize| row[other] > row[entry] || (row[other] == row[entry] && other < entry);
-    1 + (0..row.len()).filter(above).count() as u32
-}
+use crate::numbers::accurate;
+use crate::session::Session;
 
 fn check(encoding: &str) {
     let session = Session::new();
@@ -24,28 +22,30 @@ fn check(encoding: &str) {
     );
     assert!(records.len() > 300);
     for ((record, reference), evaluated) in records.iter().zip(&reference).zip(&evaluated) {
-        let (ln_p, ln_q) = (log_softmax(reference), log_softmax(evaluated));
-        let close = |ours: f64, exact: f64, what: &str| {
+        let exact = score(&RowPair::new(
+            Row::F32(reference),
+            evaluated,
+            record.next_token(),
+        ));
+        for (ours, exact, what) in [
+            (record.kld, exact.kld, "KLD"),
+            (record.reverse_kld, exact.reverse_kld, "reverse KLD"),
+            (record.ref_entropy, exact.ref_entropy, "entropy"),
+        ] {
             accurate(ours, exact, &format!("{what} of {record:?}"));
-        };
-        close(record.kld, kld(&ln_p, &ln_q), "KLD");
-        close(record.reverse_kld, kld(&ln_q, &ln_p), "reverse KLD");
-        let entropy = -ln_p.iter().map(|ln| ln.exp() * ln).sum::<f64>();
-        close(record.ref_entropy, entropy, "entropy");
-        let both = ln_p.iter().zip(&ln_q);
-        let acceptance: f64 = both.map(|(p, q)| p.exp().min(q.exp())).sum();
-        assert!((record.acceptance - acceptance).abs() < 1e-6, "{record:?}");
-        match record.next_token() {
-            Some(next) => {
-                close(record.ref_nll, -ln_p[next as usize], "reference NLL");
-                close(record.eval_nll, -ln_q[next as usize], "NLL");
-            }
-            None => assert!(record.ref_nll.is_nan() && record.eval_nll.is_nan()),
         }
-        assert_eq!(record.ref_top as usize, top(reference));
-        assert_eq!(record.eval_top as usize, top(evaluated));
-        assert_eq!(record.ref_top_rank, rank(evaluated, top(reference)));
-        assert_eq!(record.eval_top_rank, rank(reference, top(evaluated)));
+        assert!((record.acceptance - exact.acceptance).abs() < 1e-6);
+        if record.next_token().is_some() {
+            accurate(record.ref_nll, exact.ref_nll, "reference NLL");
+            accurate(record.eval_nll, exact.eval_nll, "NLL");
+        } else {
+            assert!(record.ref_nll.is_nan() && record.eval_nll.is_nan());
+        }
+        let whole = |of: &TokenRecord| {
+            let tops = (of.ref_top, of.eval_top);
+            (tops, of.ref_top_rank, of.eval_top_rank, of.token)
+        };
+        assert_eq!(whole(record), whole(&exact));
     }
 }
 

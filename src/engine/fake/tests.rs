@@ -9,6 +9,7 @@ use crate::engine::{
     ContextOptions, Decoder, Engine, Exchange, Model, ModelOptions, default_calls,
 };
 use crate::pipeline::LogitSource as _;
+use crate::score::testing::{kld, log_softmax};
 
 const WINDOW_TOKENS: u32 = 23;
 
@@ -110,15 +111,7 @@ fn rows(model: &FakeModel) -> Vec<Vec<f32>> {
 
 /// The mean KLD of rows against others, in nats.
 fn mean_kld(reference: &[Vec<f32>], rows: &[Vec<f32>]) -> f64 {
-    let log_probabilities = |row: &[f32]| {
-        let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
-        let entry = move |&x: &f32| f64::from(x) - sum.ln();
-        row.iter().map(entry).collect::<Vec<f64>>()
-    };
-    let kld = |(p, q): (&Vec<f32>, &Vec<f32>)| -> f64 {
-        let (p, q) = (log_probabilities(p), log_probabilities(q));
-        p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
-    };
+    let kld = |(p, q): (&Vec<f32>, &Vec<f32>)| kld(&log_softmax(p), &log_softmax(q));
     reference.iter().zip(rows).map(kld).sum::<f64>() / reference.len() as f64
 }
 

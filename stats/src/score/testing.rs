@@ -46,14 +46,20 @@ pub(super) fn decode(row: Row<'_>) -> Vec<f32> {
     }
 }
 
-fn first_max(row: &[f32]) -> usize {
-    let mut top = 0;
-    for (i, &x) in row.iter().enumerate() {
-        if x > row[top] {
-            top = i;
-        }
-    }
-    top
+/// The index of the top token: the first maximum.
+pub fn top(row: &[f32]) -> usize {
+    (0..row.len()).fold(0, |top, i| if row[i] > row[top] { i } else { top })
+}
+
+/// ln p of each entry.
+pub fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let (shifted, ln_sum) = shifted(row, &vec![true; row.len()]);
+    shifted.iter().map(|x| x - ln_sum).collect()
+}
+
+/// KL(p‖q), both given as logarithms.
+pub fn kld(ln_p: &[f64], ln_q: &[f64]) -> f64 {
+    sum(ln_p.iter().zip(ln_q).map(|(p, q)| p.exp() * (p - q)))
 }
 
 fn rank(row: &[f32], of: usize) -> u32 {
@@ -68,7 +74,7 @@ fn rank(row: &[f32], of: usize) -> u32 {
 /// Logits minus their maximum, and the logarithm of the sum of their exponentials, over some
 /// entries.
 fn shifted(row: &[f32], counts: &[bool]) -> (Vec<f64>, f64) {
-    let max = f64::from(row[first_max(row)]);
+    let max = f64::from(row[top(row)]);
     let shifted: Vec<f64> = row.iter().map(|&x| f64::from(x) - max).collect();
     let counted = shifted.iter().zip(counts).filter(|(_, counts)| **counts);
     let ln_sum = sum(counted.map(|(x, _)| x.exp())).ln();
@@ -139,7 +145,7 @@ pub fn score(pair: &RowPair<'_>) -> TokenRecord {
     let ln_q_of = |i: usize| whole(eval, &b, &eval_known, pair.eval_floor, i);
     let nll = |ln_p: f64| if ln_p >= 0.0 { 0.0 } else { -ln_p };
     let next = pair.next.map(|next| next as usize);
-    let (ref_top, eval_top) = (first_max(&reference), first_max(eval));
+    let (ref_top, eval_top) = (top(&reference), top(eval));
     TokenRecord {
         kld: divergence(&ln_p, &ratio),
         reverse_kld: divergence(&ln_q, &reverse),
