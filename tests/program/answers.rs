@@ -1,10 +1,10 @@
 //! Answers that the reference model gives: chosen by chance, ended, kept, and shared out.
 
 use std::fs;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use crate::session::{Session, fixture};
+use serde_json::json;
+
+use crate::session::{Session, fixture, has};
 
 /// The arguments of a run that writes `name` with answers of at most 40 tokens.
 fn call(model: &str, name: &str, flags: &str) -> String {
@@ -47,38 +47,27 @@ fn a_seed_gives_the_same_file_and_another_one_another() {
     let other = answers(&session, "other.gz");
     assert!(one.iter().zip(&other).all(|(one, other)| one != other));
 
-    let sampling = session.header("one.gz").sampling.unwrap();
-    let cuts = (sampling.top_k, sampling.top_p, sampling.min_p);
-    assert_eq!(
-        (sampling.temp, cuts, sampling.seed),
-        (0.9, (50, 0.95, 0.02), 7)
-    );
-    assert_eq!(session.info("one.gz")["prompts"]["sampling"]["top_k"], 50);
+    let sampling = session.info("one.gz")["prompts"]["sampling"].take();
+    let given = json!({"temp": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "seed": 7});
+    has(&sampling, &given);
     // Whoever misses identical output is told why.
     let how = "at temperature 0.9 (top-k 50, top-p 0.95, min-p 0.02, seed 7)";
-    let words = |line: &str| {
-        let printed = session.ok(line).stdout;
-        Vec::from_iter(printed.split_whitespace()).join(" ")
-    };
-    let info = words("info one.gz");
     let answers = format!("an answer of at most 40 tokens to each, generated {how}");
-    assert!(info.contains(&answers), "{info}");
+    session.ok("info one.gz").prints(&[&answers]);
     let sampled = format!("sampled {how}: no identical output");
-    let says = |line: &str| {
-        let words = words(line);
-        assert!(words.contains(&sampled), "{line}: {words}");
-    };
-    says("-m @q4 -r one.gz");
-    says("-m @q2 -r one.gz");
-    says("report tiny-q4_K_M@one.kls");
-    says("info tiny-q4_K_M@one.kls");
-    says("report .");
-    says("report . --markdown");
-    session.ok("report . --html page.html -q");
+    for line in [
+        "-m @q4 -r one.gz",
+        "-m @q2 -r one.gz",
+        "report tiny-q4_K_M@one.kls",
+        "info tiny-q4_K_M@one.kls",
+        "report . --html page.html",
+        "report . --markdown",
+    ] {
+        session.ok(line).prints(&[&sampled]);
+    }
     let page = String::from_utf8(session.read("page.html")).unwrap();
     assert!(page.contains(&format!("The answers were {sampled}")));
-    let json = session.json("report .");
-    assert_eq!(json["reference"]["sampling"]["seed"], 7);
+    assert_eq!(session.json("report .")["reference"]["sampling"]["seed"], 7);
     // Without --temp, --top-k lists tokens.
     let listed = session.result("-m @q4 -r one.gz --no-sidecar --top-k 3");
     assert_eq!(listed["top"].as_array().unwrap().len(), 3);
@@ -131,17 +120,15 @@ fn parts_whose_answers_end_make_the_bytes_of_one_run() {
     session.ok(&call("@f16", "long.gz", ""));
     with_end(&session, "f16", answers(&session, "long.gz")[0][9]);
     for flags in ["--temp 1 --seed 4", "--encoding hidden"] {
-        session.ok(&call("f16.gguf", "whole.gz", &format!("{flags} --force")));
-        for part in 0..3 {
-            let shard = format!("{flags} --shard {part}/3 --force");
-            session.ok(&call("f16.gguf", &format!("part.{part}.gz"), &shard));
-        }
+        let write = |name: &str, part: &str| {
+            session.ok(&call("f16.gguf", name, &format!("{flags} {part} --force")));
+        };
+        write("whole.gz", "");
+        (0..3).for_each(|part| write(&format!("part.{part}.gz"), &format!("--shard {part}/3")));
         session.ok("info part.1.gz").prints(&["at most"]);
         session.ok("merge merged.gz part.2.gz part.0.gz part.1.gz -q --force");
-        assert!(
-            session.read("merged.gz") == session.read("whole.gz"),
-            "{flags}"
-        );
+        let is_whole = session.read("merged.gz") == session.read("whole.gz");
+        assert!(is_whole, "{flags}");
     }
 }
 
@@ -154,35 +141,17 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
         .collect();
     session.write("many.txt", lines.join("\n"));
     let line = "-m @f16 -w ref.gz -q --prompts many.txt --generate 90 --temp 1";
-    let mut child = session.spawn(line);
     let kept = "ref.gz.answers.partial";
-    let n_kept = || match session.exists(kept) {
-        true => session
-            .read(kept)
-            .iter()
-            .filter(|&&byte| byte == b'\n')
-            .count(),
-        false => 0,
-    };
-    let started = Instant::now();
-    while n_kept() < 4 && started.elapsed() < Duration::from_secs(100) {
-        sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let lines_of = |bytes: Vec<u8>| bytes.into_iter().filter(|byte| *byte == b'\n').count();
+    let n_kept = || fs::read(session.path(kept)).map_or(0, lines_of);
+    session.cut_off(line, "-KILL", || n_kept() >= 4);
     let n = n_kept();
     assert!((4..40).contains(&n), "{n}");
     session.fails(line, 1, &[kept, "--resume continues it"]);
-    for (flag, what) in [
-        ("--seed 9", "seed: "),
-        ("-np 3", "(-np: none there, 3 here)"),
-    ] {
-        session.fails(
-            &format!("{line} {flag} --resume"),
-            1,
-            &["another run", what],
-        );
-    }
+    let others = "
+        --seed 9 --resume => another run | seed
+        -np 3 --resume => another run | (-np: none there, 3 here)";
+    session.fails_each(1, line, others);
     let answers_there = session.read(kept);
     session.write(kept, "my own notes\n");
     session.fails(&format!("{line} --resume"), 1, &[kept, "--force"]);
@@ -206,10 +175,8 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     let window = first["window"].as_u64().unwrap() as usize;
     assert_eq!(serde_json::to_value(&whole[window]).unwrap(), true_answer);
     for (i, (marked, whole)) in marked.iter().zip(&whole).enumerate() {
-        match i == window {
-            true => assert_eq!(marked, &[5; 90]),
-            false => assert_eq!(marked, whole, "{i}"),
-        }
+        let expected = if i == window { &[5; 90][..] } else { whole };
+        assert_eq!(marked, expected, "{i}");
     }
 
     // What a reference holds already needs no file of answers.
@@ -256,18 +223,11 @@ fn flags_that_choose_tokens_need_answers_and_a_temperature() {
 #[test]
 fn recurrent_models_answer_one_prompt_at_a_time() {
     let session = Session::new();
-    for name in ["mamba", "falcon-h1"] {
-        let model = format!(
-            "{}/fixtures/architectures/{name}.gguf",
-            env!("CARGO_MANIFEST_DIR")
-        );
+    for model in ["@mamba", "@architectures/falcon-h1.gguf"] {
         let flags = "--temp 1 --seed 2 --no-chat-template --force";
-        session.ok(&call(&model, "ref.gz", flags));
+        let line = call(model, "ref.gz", flags);
+        session.ok(&line);
         assert_eq!(answers(&session, "ref.gz").len(), 5);
-        session.fails(
-            &call(&model, "ref.gz", &format!("{flags} -np 2")),
-            1,
-            &["recurrent"],
-        );
+        session.fails(&format!("{line} -np 2"), 1, &["recurrent"]);
     }
 }

@@ -57,17 +57,17 @@ fn each(check: impl Fn(&Session, &str)) {
 
 #[test]
 fn only_a_model_with_a_kv_cache_is_swept() {
-    for model in ["mamba", "falcon-h1"] {
-        let session = Session::new();
-        session.write("text.txt", &short_text()[..300]);
-        let path = fixture(&format!("architectures/{model}.gguf"));
-        fs::copy(&path, session.path("f16.gguf")).unwrap();
-        session.ok("-m f16.gguf -w ref.gz -t text.txt -c 96 -q");
-        let sweep = "-m f16.gguf -r ref.gz -q --sweep ctk=q8_0 ctv=f16";
-        if model == "mamba" {
-            session.fails(sweep, 1, &["f16.gguf: has no KV cache to sweep"]);
+    let session = Session::new();
+    session.write("text.txt", &short_text()[..300]);
+    for model in ["@mamba", "@architectures/falcon-h1.gguf"] {
+        session.ok(&format!(
+            "-m {model} -w ref.gz -t text.txt -c 96 -q --force"
+        ));
+        let sweep = format!("-m {model} -r ref.gz -q --sweep ctk=q8_0 ctv=f16");
+        if model == "@mamba" {
+            session.fails(&sweep, 1, &["mamba.gguf: has no KV cache to sweep"]);
         } else {
-            session.ok(sweep);
+            session.ok(&sweep);
         }
     }
 }
@@ -81,17 +81,33 @@ fn largest(session: &Session, reference: &str, flags: &str) -> f64 {
     number(&result["kld"]["max"])
 }
 
+/// Rows and the hidden states that give their bits, in batches of any size.
 #[test]
-fn a_model_is_exactly_its_own_reference_in_batches_of_any_size() {
+fn rows_and_hidden_states_are_exactly_the_models_in_batches_of_any_size() {
     each(|session, model| {
         let windows = windows(model);
         for batch in ["-b 1", "-b 7", "-b 64", ""] {
-            let write = format!("-m f16.gguf {windows} {batch} -w ref.gz --encoding f32 --force");
-            session.ok(&write);
-            assert_eq!(largest(session, "ref.gz", batch), 0.0, "{model} {batch}");
+            let records = ["f32", "hidden"].map(|of| {
+                let write = format!("-m f16.gguf {windows} {batch} -w {of}.gz --force");
+                session.ok(&format!("{write} --encoding {of}"));
+                let own = largest(session, &format!("{of}.gz"), batch);
+                assert_eq!(own, 0.0, "{model} {batch} {of}");
+                let read = format!("-m q8_0.gguf -r {of}.gz {batch} --force -q");
+                session.ok(&format!("{read} --sidecar {of}.kls"));
+                session.record_bits(&format!("{of}.kls"))
+            });
+            assert_eq!(records[0], records[1], "{model} {batch}");
             // Nothing is lost or left over between one call and the next.
-            let other = largest(session, "ref.gz", "-b 96 -ub 96");
+            let other = largest(session, "f32.gz", "-b 96 -ub 96");
             assert!(other < 1e-4, "{model} {batch}: {other}");
+        }
+        session.ok("info hidden.gz --verify -q");
+        session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
+        let (rows, stored) = (session.windows("rows.gz"), session.windows("f32.gz"));
+        assert!(rows == stored, "{model}");
+        for line in ["compare hidden.gz f32.gz", "compare f32.gz hidden.gz"] {
+            let result = session.result(&format!("{line} --no-sidecar"));
+            assert_eq!(result["kld"]["max"], 0.0, "{model} {line}");
         }
     });
 }
@@ -100,12 +116,10 @@ fn a_model_is_exactly_its_own_reference_in_batches_of_any_size() {
 fn windows_are_decoded_together_unless_layers_are_recurrent() {
     each(|session, model| {
         let windows = windows(model);
-        let write =
-            format!("-m f16.gguf {windows} -w ref.gz --encoding f32 --force -b 512 -ub 512");
+        let write = format!("-m f16.gguf {windows} -w ref.gz --encoding f32 -b 512 -ub 512");
         if ["mamba", "falcon-h1", "lfm2"].contains(&model) {
             let refused = ["f16.gguf: -np 4", "recurrent layers", "leave out -np"];
             session.fails(&format!("{write} -np 4"), 1, &refused);
-            assert!(!session.exists("ref.gz"), "{model}");
             session.ok(&format!("{write} -np 1"));
             session.fails("-m f16.gguf -r ref.gz -np 2 --no-sidecar", 1, &refused[1..]);
             return;
@@ -135,16 +149,23 @@ fn two_models_in_a_run_are_reported() {
 }
 
 #[test]
-fn prompts_and_generated_tokens_are_evaluated() {
+fn prompts_and_generated_tokens_are_evaluated_from_rows_and_hidden_states() {
     each(|session, model| {
         session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
         for generated in ["", "--generate 6", "--generate 6 --score all -b 3"] {
-            let prompts = format!("--prompts prompts.txt {generated}");
-            session.ok(&format!(
-                "-m f16.gguf {prompts} -w ref.gz --encoding f32 -q --force"
-            ));
+            let records = ["f32", "hidden"].map(|of| {
+                let write = format!("-m f16.gguf --prompts prompts.txt {generated} -q --force");
+                session.ok(&format!("{write} -w {of}.gz --encoding {of}"));
+                session.ok(&format!(
+                    "-m q8_0.gguf -r {of}.gz --sidecar {of}.kls --force -q"
+                ));
+                session.record_bits(&format!("{of}.kls"))
+            });
+            assert_eq!(records[0], records[1], "{model} {generated}");
+            let own = largest(session, "hidden.gz", "");
+            assert_eq!(own, 0.0, "{model} {generated}");
             // Generated tokens are decoded one at a time, and evaluated all at once.
-            let other = largest(session, "ref.gz", "-b 96 -ub 96");
+            let other = largest(session, "f32.gz", "-b 96 -ub 96");
             assert!(other < 1e-4, "{model} {generated}: {other}");
         }
     });
@@ -156,11 +177,14 @@ fn stored_rows_are_converted_compared_and_verified() {
         let windows = windows(model);
         session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
         session.ok(&format!("-m q8_0.gguf {windows} -w q8.gz --encoding f32"));
-        session.ok("convert ref.gz u16.gz --format kl -q");
-        session.ok("convert ref.gz klpy.gz --format kl.py -q");
-        session.ok("convert ref.gz base.kld --format llama.cpp -q");
-        for file in ["ref.gz", "u16.gz", "klpy.gz", "base.kld"] {
-            session.ok(&format!("info {file} --verify -q"));
+        session.ok("info ref.gz --verify -q");
+        for (name, format) in [
+            ("u16.gz", "kl"),
+            ("klpy.gz", "kl.py"),
+            ("base.kld", "llama.cpp"),
+        ] {
+            session.ok(&format!("convert ref.gz {name} --format {format} -q"));
+            session.ok(&format!("info {name} --verify -q"));
         }
         let compared = |a: &str, b: &str| session.result(&format!("compare {a} {b} --no-sidecar"));
         assert_eq!(compared("ref.gz", "klpy.gz")["kld"]["max"], 0.0, "{model}");
@@ -176,97 +200,32 @@ fn stored_rows_are_converted_compared_and_verified() {
     });
 }
 
-#[test]
-fn hidden_states_give_the_bits_of_stored_rows() {
-    each(|session, model| {
-        let windows = windows(model);
-        for batch in ["-b 1", "-b 7", "-b 64", ""] {
-            for encoding in ["f32", "hidden"] {
-                session.ok(&format!(
-                    "-m f16.gguf {windows} {batch} -w {encoding}.gz --encoding {encoding} --force"
-                ));
-                session.ok(&format!(
-                    "-m q8_0.gguf -r {encoding}.gz {batch} --sidecar {encoding}.kls --force -q"
-                ));
-            }
-            let own = largest(session, "hidden.gz", batch);
-            assert_eq!(own, 0.0, "{model} {batch}");
-            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
-            assert_eq!(rows, states, "{model} {batch}");
-        }
-        session.ok("info hidden.gz --verify -q");
-        session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
-        assert_eq!(
-            session.windows("rows.gz"),
-            session.windows("f32.gz"),
-            "{model}"
-        );
-        for line in ["compare hidden.gz f32.gz", "compare f32.gz hidden.gz"] {
-            let result = session.result(&format!("{line} --no-sidecar"));
-            assert_eq!(result["kld"]["max"], 0.0, "{model} {line}");
-        }
-    });
-}
-
-#[test]
-fn hidden_states_of_a_quantized_head_are_f32() {
-    each(|session, model| {
-        let windows = windows(model);
-        session.ok(&format!(
-            "-m q8_0.gguf {windows} -w hidden.gz --encoding hidden"
-        ));
-        let result = session.json("-m q8_0.gguf -r hidden.gz --no-sidecar");
-        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{model}");
-        assert_eq!(result["reference"]["states"]["type"], "f32", "{model}");
-    });
-}
-
+/// The smallest that gives the rows: for a quantized head, f32, whatever the architecture.
 #[test]
 fn states_have_the_smallest_type_that_gives_the_rows() {
+    let check = |session: &Session, model: &str, windows: &str, head: &str, states: &str| {
+        session.ok(&format!(
+            "-m {model} {windows} -w hidden.gz --encoding hidden --force"
+        ));
+        let result = session.json(&format!("-m {model} -r hidden.gz --no-sidecar"));
+        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{model} {head}");
+        let of = &result["reference"]["states"];
+        assert_eq!(of["type"], states, "{model} {head}");
+        let kind = of["head"]["type"].as_str().unwrap();
+        assert!(kind.eq_ignore_ascii_case(head), "{kind}, not {head}");
+    };
+    each(|session, model| check(session, "q8_0.gguf", windows(model), "q8_0", "f32"));
     let session = Session::new();
     session.write("text.txt", &short_text()[..300]);
     for (head, states) in [
         ("f16", "f16"),
         ("bf16", "bf16"),
         ("f32", "f32"),
-        ("q8_0", "f32"),
         ("q6_K", "f32"),
     ] {
         let model = quantized(&session, &fixture("architectures/gemma2.gguf"), head);
-        session.ok(&format!(
-            "-m {model} -t text.txt -c 96 -w {head}.gz --encoding hidden -q"
-        ));
-        let result = session.json(&format!("-m {model} -r {head}.gz --no-sidecar"));
-        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{head}");
-        assert_eq!(result["reference"]["states"]["type"], states, "{head}");
-        let kind = result["reference"]["states"]["head"]["type"].as_str();
-        assert_eq!(kind.map(str::to_lowercase), Some(head.to_lowercase()));
+        check(&session, &model, "-t text.txt -c 96 -q", head, states);
     }
-}
-
-#[test]
-fn hidden_states_of_prompts_and_generated_tokens_give_the_bits_of_stored_rows() {
-    each(|session, model| {
-        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
-        for generated in ["", "--generate 6 --score all -b 3"] {
-            for encoding in ["f32", "hidden"] {
-                session.ok(&format!(
-                    "-m f16.gguf --prompts prompts.txt {generated} -w {encoding}.gz \
-                     --encoding {encoding} -q --force"
-                ));
-                session.ok(&format!(
-                    "-m q8_0.gguf -r {encoding}.gz --sidecar {encoding}.kls --force -q"
-                ));
-            }
-            assert_eq!(
-                largest(session, "hidden.gz", ""),
-                0.0,
-                "{model} {generated}"
-            );
-            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
-            assert_eq!(rows, states, "{model} {generated}");
-        }
-    });
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! Base files of peaked rows with a wide vocabulary, and files converted from them: an entry at the
 //! floor has no known probability, and counts for nothing.
 
-use std::fs::File;
-
-use kl_formats::{About, Encoding, Kind, Target, Values, WindowSpec, Writer};
+use kl_formats::{Kind, Values, WindowSpec};
 use serde_json::Value;
 
-use crate::numbers::{kld, log_softmax, mean, number};
+use crate::numbers::{Window, kld, log_softmax, mean, number};
 use crate::session::Session;
 
 const N_VOCAB: u32 = 100_352;
@@ -67,33 +65,22 @@ fn specs() -> Vec<WindowSpec> {
     (0..N_WINDOWS).map(spec).collect()
 }
 
-fn write(session: &Session, name: &str, kind: Kind, of_row: fn(u32, u32) -> Vec<f32>) {
-    let rows = |spec: &WindowSpec| -> Vec<Vec<f32>> {
-        let rows = 0..spec.n_rows;
-        rows.map(|row| of_row(spec.window, row)).collect()
+/// Writes `base.kld` of the reference's rows, `f16.gz` of the same exactly, and `quant.gz`.
+fn session() -> Session {
+    let session = Session::new();
+    let write = |name: &str, kind: Kind, of_row: fn(u32, u32) -> Vec<f32>| {
+        let window = |spec: WindowSpec| {
+            let rows = 0..spec.n_rows;
+            let rows = rows.map(|row| of_row(spec.window, row)).collect();
+            Window { spec, rows }
+        };
+        let windows: Vec<_> = specs().into_iter().map(window).collect();
+        session.write_windows(name, kind, Values::Logits, N_CTX, &windows);
     };
-    write_windows(session, name, kind, Values::Logits, &specs(), rows);
-}
-
-fn write_windows(
-    session: &Session,
-    name: &str,
-    kind: Kind,
-    values: Values,
-    specs: &[WindowSpec],
-    rows: impl Fn(&WindowSpec) -> Vec<Vec<f32>>,
-) {
-    let path = session.path(name);
-    let file = File::create(&path).unwrap();
-    let encoding = (kind == Kind::Kl).then_some(Encoding::F32);
-    let target = Target::new(kind, encoding).unwrap();
-    let mut about = About::new(kind, &path, N_CTX, N_VOCAB);
-    about.values = values;
-    let mut writer = Writer::create(file, &path, target, &about, specs).unwrap();
-    for spec in specs {
-        writer.write_window(spec, rows(spec)).unwrap();
-    }
-    writer.finish().unwrap();
+    write("base.kld", Kind::LlamaCpp, reference);
+    write("f16.gz", Kind::Kl, reference);
+    write("quant.gz", Kind::Kl, evaluated);
+    session
 }
 
 fn mean_kld(result: &Value) -> f64 {
@@ -108,10 +95,7 @@ fn near(ours: f64, exact: f64, what: &str) {
 
 #[test]
 fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() {
-    let session = Session::new();
-    write(&session, "base.kld", Kind::LlamaCpp, reference);
-    write(&session, "f16.gz", Kind::Kl, reference);
-    write(&session, "quant.gz", Kind::Kl, evaluated);
+    let session = session();
 
     let exact: Vec<f64> = (0..N_WINDOWS)
         .flat_map(|window| (0..N_CTX / 2 - 1).map(move |row| (window, row)))
@@ -163,9 +147,7 @@ fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() 
 
 #[test]
 fn files_converted_from_a_base_file_give_its_numbers() {
-    let session = Session::new();
-    write(&session, "base.kld", Kind::LlamaCpp, reference);
-    write(&session, "quant.gz", Kind::Kl, evaluated);
+    let session = session();
     let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
     for format in ["f32", "u16"] {
         session.ok(&format!(
@@ -188,18 +170,8 @@ fn files_converted_from_a_base_file_give_its_numbers() {
 /// rows that a base file holds.
 #[test]
 fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
-    let session = Session::new();
-    write(&session, "base.kld", Kind::LlamaCpp, reference);
-    write(&session, "quant.gz", Kind::Kl, evaluated);
+    let session = session();
     let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
-    let specs: Vec<WindowSpec> = specs()
-        .into_iter()
-        .map(|spec| WindowSpec {
-            tokens: spec.tokens[8..15].to_vec(),
-            first_scored: 0,
-            ..spec
-        })
-        .collect();
     for (from, to, kind, values) in [
         (
             "base.kld",
@@ -209,9 +181,12 @@ fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
         ),
         ("quant.gz", "short.gz", Kind::Kl, Values::Logits),
     ] {
-        let windows = session.windows(from);
-        let rows = |spec: &WindowSpec| windows[spec.window as usize].rows.clone();
-        write_windows(&session, to, kind, values, &specs, rows);
+        let mut windows = session.windows(from);
+        for Window { spec, .. } in &mut windows {
+            spec.tokens = spec.tokens[8..15].to_vec();
+            spec.first_scored = 0;
+        }
+        session.write_windows(to, kind, values, N_CTX, &windows);
     }
     let klpy = mean_kld(&session.result("compare klpy.gz short.gz --no-sidecar"));
     assert!((klpy / of_base - 1.0).abs() < 1e-9, "{klpy} {of_base}");

@@ -5,7 +5,7 @@ use std::fs;
 use kl_formats::PromptContent;
 use serde_json::json;
 
-use crate::mistakes::{Pair, with_pairs};
+use crate::gguf::{Pair, with_pairs};
 use crate::session::{Session, fixture};
 
 /// Messages as lines, the BOS first, as a model's template would have it.
@@ -34,8 +34,8 @@ fn a_model_without_a_template_is_one_warning() {
     let run = session.ok("-m @f16 --prompts @prompts -q -w a.gz");
     let n_warnings = run.stderr.matches("no chat template").count();
     assert_eq!(n_warnings, 1, "{}", run.stderr);
-    let run = session.ok("-m @f16 --prompts @prompts -q -w b.gz --no-chat-template");
-    run.warns_not("template");
+    let without = session.ok("-m @f16 --prompts @prompts -q -w b.gz --no-chat-template");
+    without.warns_not("template");
     assert_eq!(session.specs("a.gz"), session.specs("b.gz"));
 }
 
@@ -85,12 +85,10 @@ fn a_template_from_a_file_replaces_the_models() {
     session.write("chat.jinja", TEMPLATE);
     let line = "-m chat.gguf --prompts @chats -q";
     session.ok(&format!("{line} -w a.gz --chat-template-file chat.jinja"));
-    let lengths = session
-        .tokens("a.gz")
-        .into_iter()
-        .map(|tokens| tokens.len());
-    let prompts = session.header("a.gz").prompts.unwrap().into_iter();
-    assert!(lengths.eq(prompts.map(|prompt| prompt.n_tokens as usize)));
+    let prompts = session.header("a.gz").prompts.unwrap();
+    for (tokens, prompt) in session.tokens("a.gz").iter().zip(prompts) {
+        assert_eq!(tokens.len(), prompt.n_tokens as usize);
+    }
     let what = ["prompts.jsonl: line 1", "not this one", "chat template:1"];
     session.fails(&format!("{line} -w b.gz"), 1, &what);
 }

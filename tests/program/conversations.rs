@@ -3,7 +3,7 @@
 use kl_formats::Variables;
 use serde_json::{Value, json};
 
-use crate::session::Session;
+use crate::session::{Session, has};
 
 /// Prints the tools, and a mode unless it is off, before the messages.
 const TEMPLATE: &str = "{{ bos_token }}{% for tool in tools or [] %}tool {{ tool | tojson }}\n{% endfor %}\
@@ -41,10 +41,8 @@ fn the_variables_that_a_template_uses_are_passed_and_kept() {
         let pairs = pairs.map(|(name, value)| format!("{name}={value}"));
         pairs.collect::<Vec<_>>().join(" ")
     });
-    assert_eq!(
-        first,
-        r#"tools=[{"name": "purr", "loud": 1.50}] mode="dog""#
-    );
+    let tools = r#"tools=[{"name": "purr", "loud": 1.50}] mode="dog""#;
+    assert_eq!(first, tools);
     assert_eq!(second, "tools=null mode=false");
     let raw = session.header("rendered.gz").prompts.unwrap();
     assert!(raw.iter().all(|prompt| prompt.variables.is_empty()));
@@ -131,10 +129,8 @@ fn what_the_assistant_says_is_scored() {
     assert_eq!((specs.len(), prompts.len()), (2, 2));
     let first = "<s>user: Who are you?\nassistant:";
     let second = format!("{first} A small cat.</s>\nuser: Why?\nassistant:");
-    for (i, (prompt, answer)) in [(first, " A small cat."), (&*second, " I do not know.")]
-        .into_iter()
-        .enumerate()
-    {
+    let turns = [(first, " A small cat."), (&*second, " I do not know.")];
+    for (i, (prompt, answer)) in turns.into_iter().enumerate() {
         let whole = format!("{prompt}{answer}</s>");
         let [of_prompt, of_all] = tokens_of(&session, prompt, &whole);
         let n_prompt = of_prompt.len() as u32;
@@ -159,11 +155,13 @@ fn what_the_assistant_says_is_scored() {
     assert!(itself["kld"]["max"].as_f64().unwrap() < 1e-6);
     assert_eq!(itself["n_tokens"], specs[0].n_rows + specs[1].n_rows);
 
+    let user = r#"{"role": "user", "content": "a"}"#;
+    session.write("none.jsonl", format!(r#"{{"messages": [{user}]}}"#));
+    let answered = user.replace("user", "assistant");
     session.write(
-        "none.jsonl",
-        r#"{"messages": [{"role": "user", "content": "a"}]}"#,
+        "all.jsonl",
+        format!(r#"{{"messages": [{user}, {answered}]}}"#),
     );
-    session.write("all.jsonl", r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#);
     let chat = "-m @f16 -q -w other.gz --chat-template-file chat.jinja";
     let inputs = "
         --prompts none.jsonl --score answers => none.jsonl: line 1 | no answer | --generate
@@ -200,15 +198,9 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
     let prompts = header.prompts.clone().unwrap();
     let continues: Vec<bool> = prompts.iter().map(|prompt| prompt.continues).collect();
     assert_eq!(continues, [false, true, false, false, true, true]);
-    let labels = prompts.iter().map(|prompt| prompt.content.label());
-    assert!(labels.eq([
-        "A dog ran.",
-        "Where did it go?",
-        "Why?",
-        "One.",
-        "Two.",
-        "Three."
-    ]));
+    let labels: Vec<String> = prompts.iter().map(|of| of.content.label()).collect();
+    let expected = "A dog ran. | Where did it go? | Why? | One. | Two. | Three.";
+    assert_eq!(labels.join(" | "), expected);
     assert_eq!(header.window_groups, [(0, 2), (1, 1), (0, 3)]);
     for (i, (window, prompt)) in windows.iter().zip(&prompts).enumerate() {
         let tokens = &window.spec.tokens;
@@ -230,17 +222,11 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
             // The tokenizer may put a space before it.
             let mut there = tokens[n_before..].windows(said.len().max(1));
             let holds_it = said.is_empty() || there.any(|tokens| tokens == said);
-            assert!(
-                holds_it,
-                "window {i}: {said:?} in {:?}",
-                &tokens[n_before..]
-            );
+            assert!(holds_it, "window {i}: {said:?} in {tokens:?}");
         }
     }
-    assert_eq!(
-        windows[0].spec.tokens[..prompts[0].n_tokens as usize],
-        windows[2].spec.tokens[..prompts[0].n_tokens as usize]
-    );
+    let first = ..prompts[0].n_tokens as usize;
+    assert_eq!(windows[0].spec.tokens[first], windows[2].spec.tokens[first]);
     write("again.gz", "-np 3");
     assert_eq!(session.tokens("again.gz"), session.tokens("ref.gz"));
 
@@ -265,11 +251,10 @@ fn stopping_conversations(session: &Session) {
         &["One.", "Two."],
         &["Stop.", "Two.", "Three."],
     ];
+    let user = |text: &&str| json!({"role": "user", "content": text});
     let lines = lines.map(|texts| {
-        let messages = texts
-            .iter()
-            .map(|text| json!({"role": "user", "content": text}));
-        json!({"messages": messages.collect::<Vec<_>>()}).to_string()
+        let messages: Vec<Value> = texts.iter().map(user).collect();
+        json!({"messages": messages}).to_string()
     });
     session.write("chat.jsonl", lines.join("\n"));
 }
@@ -290,23 +275,22 @@ fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
     };
     write("free.jinja", "-w free.gz");
     let run = write("chat.jinja", "-w ref.gz");
-    run.warns(&[
+    let why = [
         "left out: 3 answers",
         "chat.jsonl: line 1",
         "refuses",
         "it was told to stop",
-    ]);
+    ];
+    run.warns(&why);
     let (free, specs) = (session.specs("free.gz"), session.specs("ref.gz"));
     assert_eq!(specs.len(), 8);
     session.ok("info ref.gz").prints(&["5 in 3 conversations"]);
     let prompts = session.header("ref.gz").prompts.unwrap();
     for ((spec, free), prompt) in specs.iter().zip(free).zip(prompts) {
-        match spec.window {
-            2 | 6 | 7 => assert_eq!(
-                (spec.n_rows, prompt.n_tokens, &*spec.tokens),
-                (0, 0, &[][..])
-            ),
-            _ => assert_eq!(*spec, free),
+        if [2, 6, 7].contains(&spec.window) {
+            assert!(spec.tokens.is_empty() && (spec.n_rows, prompt.n_tokens) == (0, 0));
+        } else {
+            assert_eq!(*spec, free);
         }
     }
 
@@ -319,10 +303,8 @@ fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
     assert!(session.read("joined.gz") == whole);
     session.ok("-m @q4 -r ref.gz -q --sidecar whole.kls");
     let sidecar = session.read("whole.kls");
-    assert_eq!(
-        session.json("report whole.kls")["models"][0]["n_tokens"],
-        n_rows
-    );
+    let report = session.json("report whole.kls");
+    assert_eq!(report["models"][0]["n_tokens"], n_rows);
     for tenths in [4, 6, 8] {
         let start = |whole: &[u8]| whole[..whole.len() * tenths / 10].to_vec();
         session.write("again.gz.partial", start(&whole));
@@ -335,10 +317,7 @@ fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
         session.remove("again.kls");
     }
     let result = session.result("compare ref.gz free.gz --no-sidecar");
-    assert_eq!(
-        (&result["n_tokens"], &result["kld"]["max"]),
-        (&json!(n_rows), &json!(0.0))
-    );
+    has(&result, &json!({"n_tokens": n_rows, "kld": {"max": 0}}));
 }
 
 #[test]
@@ -354,21 +333,14 @@ fn a_turn_that_outgrows_its_plan_is_left_out_unless_n_ctx_has_room() {
     let input = "--prompts chat.jsonl --chat-template-file chat.jinja --generate 12";
     let n_answers = |name: &str, more: &str| {
         let run = session.ok(&format!("-m @f16 {input} -w {name} {more}"));
-        let n = session
-            .specs(name)
-            .iter()
-            .filter(|spec| spec.n_rows > 0)
-            .count();
-        (n, run)
+        let specs = session.specs(name);
+        (specs.iter().filter(|spec| spec.n_rows > 0).count(), run)
     };
     let (n, run) = n_answers("short.gz", "");
     assert!((3..8).contains(&n), "{n}");
     run.warns(&[&format!("chat.jsonl, {n} ")]);
-    run.warns(&[
-        "left out: ",
-        "chat.jsonl: line 1: a prompt of ",
-        "use a larger --n-ctx",
-    ]);
+    let prompt = "chat.jsonl: line 1: a prompt of ";
+    run.warns(&["left out: ", prompt, "use a larger --n-ctx"]);
     let (n, run) = n_answers("long.gz", "-c 600");
     assert_eq!(n, 8, "{}", run.stderr);
 }

@@ -8,8 +8,7 @@ use crate::session::{Session, fixture};
 
 #[test]
 fn kl_py_holds_every_bit_of_f32_rows() {
-    let session = Session::new();
-    session.reference("--encoding f32 --score all");
+    let session = Session::with_reference("--encoding f32 --score all");
     let run = session.ok("convert ref.gz klpy.gz --format kl.py");
     assert_eq!(run.stdout, "");
     run.warns(&["loses", "checksums"]);
@@ -24,14 +23,12 @@ fn kl_py_holds_every_bit_of_f32_rows() {
     assert_eq!(back, score("klpy.gz"));
     assert_eq!(back, score("ref.gz"));
     let run = session.ok("-m @q2 -r back.gz");
-    run.warns_not("was  when");
-    run.prints_not("0 bytes");
+    run.warns_not("was  when").prints_not("0 bytes");
 }
 
 #[test]
 fn u16_is_within_half_a_step() {
-    let session = Session::new();
-    session.reference("--encoding f32");
+    let session = Session::with_reference("--encoding f32");
     let run = session.ok("convert ref.gz u16.gz --format kl");
     run.warns(&["1/131,070"]);
     let exact = session.windows("ref.gz");
@@ -54,25 +51,17 @@ fn u16_is_within_half_a_step() {
 
 #[test]
 fn a_base_file_holds_half_of_each_window_to_its_step() {
-    let session = Session::new();
-    session.reference("--encoding f32");
+    let session = Session::with_reference("--encoding f32");
     let run = session.ok("convert ref.gz base.kld --format llama.cpp");
-    for what in [
-        "floored at 16",
-        "positions 32 to 62",
-        "windows: those without 64 tokens",
-    ] {
-        run.warns(&[what]);
-    }
+    run.warns(&["floored at 16"]).warns(&["positions 32 to 62"]);
+    run.warns(&["windows: those without 64 tokens"]);
     // Every window begins with BOS, so --bos is not needed.
     session.ok("convert base.kld back.gz --format kl --encoding f32");
-    let whole = session.windows("ref.gz");
-    let back = session.windows("back.gz");
-    assert_eq!(
-        back.len(),
-        whole.len() - 1,
-        "the short last window is left out"
-    );
+    let (mut whole, back) = (session.windows("ref.gz"), session.windows("back.gz"));
+    whole
+        .pop()
+        .expect("the short last window, which is left out");
+    assert_eq!(back.len(), whole.len());
     for (window, back) in whole.iter().zip(&back) {
         assert_eq!(back.spec.tokens, window.spec.tokens);
         assert_eq!((back.spec.first_scored, back.spec.n_rows), (32, 31));
@@ -91,8 +80,7 @@ fn a_base_file_holds_half_of_each_window_to_its_step() {
 
 #[test]
 fn models_are_evaluated_against_a_converted_base_file() {
-    let session = Session::new();
-    session.reference("--encoding f32 --score half");
+    let session = Session::with_reference("--encoding f32 --score half");
     session.ok("convert ref.gz a.kld --format llama.cpp -q");
     // Over the rows that both have: not each window's last.
     let mean = |reference: &str| {
@@ -151,38 +139,23 @@ fn a_base_file_that_does_not_record_its_bos_needs_the_flag() {
 
 #[test]
 fn what_cannot_be_converted_is_an_error_and_leaves_nothing() {
-    let session = Session::new();
-    session.reference("--score 40");
-    for (from, format, what) in [
-        ("ref.gz", "kl.py", "--score all"),
-        ("ref.gz", "kl.py", "position 40"),
-        ("ref.gz", "llama.cpp", "32"),
-        ("ref.gz", "kl", "already"),
-        ("@klpy", "kl.py", "already"),
-        ("@base", "llama.cpp", "already"),
-        ("@base", "kl.py", "position 64"),
-        ("@f16", "kl", "model"),
-        ("no-such-file", "kl", "no-such-file"),
-    ] {
-        let line = format!("convert {from} out --format {format} -q");
-        session.fails(&line, 1, &[what]);
-    }
-    assert_eq!(session.files(), ["ref.gz", "short.txt"]);
-}
-
-#[test]
-fn existing_files_are_not_overwritten() {
-    let session = Session::new();
-    session.reference("--encoding f32");
+    let session = Session::with_reference("--score 40");
     session.write("there", "precious");
-    let to_there = "convert ref.gz there --format kl";
-    session.fails(to_there, 1, &["--force"]);
-    let to_itself = "convert ref.gz ref.gz --format kl --force";
-    session.fails(to_itself, 2, &["input"]);
+    let cases = "
+        ref.gz out --format kl.py => --score all | position 40
+        ref.gz out --format llama.cpp => 32
+        ref.gz out --format kl => already
+        @klpy out --format kl.py => already
+        @base out --format llama.cpp => already
+        @base out --format kl.py => position 64
+        @f16 out --format kl => model
+        no-such-file out --format kl => no-such-file
+        ref.gz there --format kl --encoding f32 => there | --force
+        ref.gz ref.gz --format kl --force => exit 2 | input
+        ref.gz => exit 2 | OUT | kl convert --help
+        ref.gz a --format kl.py --encoding f32 => exit 2 | --encoding";
+    session.fails_each(1, "convert", cases);
     assert_eq!(session.read("there"), b"precious");
-    session.ok(&format!("{to_there} --force -q"));
+    session.ok("convert ref.gz there --format kl --encoding f32 --force -q");
     session.ok("info there --verify -q");
-    session.fails("convert ref.gz", 2, &["OUT", "kl convert --help"]);
-    let encoding = "convert ref.gz a --format kl.py --encoding f32";
-    session.fails(encoding, 2, &["--encoding"]);
 }

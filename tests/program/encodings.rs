@@ -1,7 +1,9 @@
 //! Masked logits, in `u16` and in other kinds of file, and base files without a floor.
 
+use serde_json::json;
+
 use crate::numbers::{Window, close, log_softmax, max, number};
-use crate::session::Session;
+use crate::session::{Session, has};
 
 /// Writes `masked.gz`: the logits of `ref.gz`, each row changed by `mask`, as f32.
 fn masked(session: &Session, mask: impl Fn(usize, &mut [f32])) {
@@ -77,10 +79,8 @@ fn minus_infinity_is_kept_where_a_file_can_hold_it() {
 /// A row of beellama.cpp, as LLAMACPP.md describes it.
 fn logits2_row(row: &[f32]) -> Vec<u8> {
     let finite = || row.iter().copied().filter(|x| x.is_finite());
-    let (least, most) = (
-        finite().fold(f32::MAX, f32::min),
-        finite().fold(f32::MIN, f32::max),
-    );
+    let least = finite().fold(f32::MAX, f32::min);
+    let most = finite().fold(f32::MIN, f32::max);
     let sum: f64 = finite().map(|x| f64::from(x - most).exp()).sum();
     let scale = (most - least) / 65534.0;
     let code = |x: &f32| match x.is_finite() {
@@ -95,12 +95,8 @@ fn logits2_row(row: &[f32]) -> Vec<u8> {
 
 /// A `_logits2` file of windows of 64 tokens, with the rows of positions 32 to 62.
 fn logits2(windows: &[Window], n_vocab: u32) -> Vec<u8> {
-    let mut bytes = b"_logits2".to_vec();
-    bytes.extend(
-        [64, n_vocab, windows.len() as u32]
-            .map(u32::to_le_bytes)
-            .concat(),
-    );
+    let counts = [64, n_vocab, windows.len() as u32].map(u32::to_le_bytes);
+    let mut bytes = [b"_logits2".as_slice(), &counts.concat()].concat();
     let tokens = windows.iter().flat_map(|window| &window.spec.tokens);
     bytes.extend(tokens.flat_map(|token| token.to_le_bytes()));
     let rows = windows.iter().flat_map(|window| &window.rows[32..63]);
@@ -110,8 +106,7 @@ fn logits2(windows: &[Window], n_vocab: u32) -> Vec<u8> {
 
 #[test]
 fn a_base_file_of_beellama_cpp_is_described_evaluated_converted_and_compared() {
-    let session = Session::new();
-    session.reference("--encoding f32 --score all");
+    let session = Session::with_reference("--encoding f32 --score all");
     let mut windows = session.windows("ref.gz");
     windows.retain(|window| window.spec.tokens.len() == 64);
     windows[0].rows[32][9] = f32::NEG_INFINITY;
@@ -119,27 +114,21 @@ fn a_base_file_of_beellama_cpp_is_described_evaluated_converted_and_compared() {
     session.write("bee.kld", logits2(&windows, n_vocab));
 
     let info = session.info("bee.kld --verify");
-    assert_eq!(
-        (&info["kind"], &info["log_probabilities"]),
-        (&"llama.cpp".into(), &true.into())
+    has(
+        &info,
+        &json!({"kind": "llama.cpp", "log_probabilities": true}),
     );
     for (window, found) in windows.iter().zip(session.windows("bee.kld")) {
         assert_eq!(found.spec.tokens, window.spec.tokens);
         assert_eq!((found.spec.first_scored, found.rows.len()), (32, 31));
         for (row, found) in window.rows[32..].iter().zip(&found.rows) {
             let expected = log_softmax(row);
-            let least = expected
-                .iter()
-                .copied()
-                .filter(|x| x.is_finite())
-                .fold(0.0, f64::min);
-            let half_a_step = (max(&expected) - least) / 131_068.0;
+            let finite = expected.iter().copied().filter(|x| x.is_finite());
+            let half_a_step = (max(&expected) - finite.fold(0.0, f64::min)) / 131_068.0;
             for (expected, &found) in expected.iter().zip(found) {
-                let is_close = (f64::from(found) - expected).abs() < half_a_step + 2e-5;
-                assert!(
-                    is_close || f64::from(found) == *expected,
-                    "{found} {expected}"
-                );
+                let found = f64::from(found);
+                let is_close = (found - expected).abs() < half_a_step + 2e-5;
+                assert!(is_close || found == *expected, "{found} {expected}");
             }
         }
     }
@@ -150,11 +139,9 @@ fn a_base_file_of_beellama_cpp_is_described_evaluated_converted_and_compared() {
     let found = session.records("bee.kls");
     assert_eq!(found.len(), 31 * windows.len());
     for record in &found[1..] {
-        let at = |other: &&_| {
-            let other: &kl_formats::TokenRecord = other;
-            (other.window, other.position) == (record.window, record.position)
-        };
-        let expected = all.iter().find(at).unwrap();
+        let at = (record.window, record.position);
+        let mut all = all.iter();
+        let expected = all.find(|of| (of.window, of.position) == at).unwrap();
         // Half a step is 2.5e-4 nats.
         close(record.kld, expected.kld, 1e-4, "KLD");
         close(record.ref_nll, expected.ref_nll, 1e-3, "NLL");

@@ -2,8 +2,10 @@
 
 use kl_formats::sidecar::{SidecarReader, TokenRecord};
 
+use serde_json::json;
+
 use crate::numbers::number;
-use crate::session::Session;
+use crate::session::{Session, has};
 
 #[test]
 fn a_reference_is_written_and_a_quant_evaluated_against_it() {
@@ -23,52 +25,39 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     }
 
     let read = session.ok("-m @q4 -r ref.gz");
-    read.prints(&[
+    let numbers = [
         "mean",
         "by window (8 clusters)",
         "99.9 %",
         "maximum",
         "same top token",
-        "PPL ratio",
-        "BPW",
-        "tokens/s",
-    ]);
+    ];
+    read.prints(&numbers)
+        .prints(&["PPL ratio", "BPW", "tokens/s"]);
     let n_lines = |text: &str| text.lines().count();
     assert!(n_lines(&read.stdout) <= 30, "{}", read.stdout);
     let full = session.ok("-m @q4 -r ref.gz --full -q");
     full.prints(&["effective tokens", "reverse KLD", "RMS"]);
     assert!(n_lines(&full.stdout) > n_lines(&read.stdout));
-    assert_eq!(
-        session.files(),
-        ["ref.gz", "short.txt", "tiny-q4_K_M@ref.kls"]
-    );
-}
-
-#[test]
-fn several_models_end_with_the_table_of_a_report() {
-    let session = Session::new();
-    session.reference("");
-    let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
-    let text = &read.stdout;
-    assert!(text.contains("1  P tiny-q8_0"), "{text}");
-    let report = session.ok("report tiny-q2_K@ref.kls tiny-q8_0@ref.kls tiny-q4_K_M@ref.kls");
-    assert_eq!(*text, report.stdout, "as kl report prints it");
-
-    let json = session.read_json("all.json");
-    let mean = |model: usize| number(&json["models"][model]["kld"]["mean"]["value"]);
-    assert!(
-        mean(1) < mean(2) && mean(2) < mean(0),
-        "q8_0 < q4_K_M < q2_K"
-    );
+    let files = ["ref.gz", "short.txt", "tiny-q4_K_M@ref.kls"];
+    assert_eq!(session.files(), files);
+    // With -q nothing but results, and with -v llama.cpp's log.
+    session.reference("-c 16 --force");
+    assert_eq!(session.ok("-m @q8 -r ref.gz -q --force").stderr, "");
+    session
+        .ok("-m @q8 -r ref.gz -v")
+        .warns(&["model buffer size"]);
 }
 
 #[test]
 fn the_json_has_the_keys_that_people_script_against() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let json = session.json("-m @q4 -r ref.gz");
-    assert_eq!(json["kl_version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(json["json_version"], 2);
+    has(
+        &json,
+        &json!({"kl_version": env!("CARGO_PKG_VERSION"), "json_version": 2,
+            "reference": {"kind": "kl", "n_ctx": 64}}),
+    );
     let model = &json["models"][0];
     let keys = "
         n_tokens n_excluded model/path model/name model/size_bytes model/n_params model/bpw
@@ -87,57 +76,46 @@ fn the_json_has_the_keys_that_people_script_against() {
     let quantiles = model["kld"]["quantiles"].as_array().unwrap().iter();
     let shares: Vec<f64> = quantiles.map(|quantile| number(&quantile["p"])).collect();
     assert_eq!(shares, [0.5, 0.9, 0.95, 0.99, 0.999]);
-    assert_eq!(json["reference"]["kind"], "kl");
-    assert_eq!(json["reference"]["n_ctx"], 64);
 }
 
 /// What another KV cache costs is not noise.
 #[test]
 fn the_references_model_with_another_cache_is_a_row_like_any_other() {
-    let session = Session::new();
-    session.reference("");
-    let of = |run: &str| {
-        let line = format!("-m @f16 -r ref.gz --json o.json --force --no-sidecar {run}");
-        let report = session.ok(&line).stdout;
+    let session = Session::with_reference("");
+    for (flags, is_floor) in [("", true), ("-ctk q8_0", false)] {
+        let line = format!("-m @f16 -r ref.gz --json o.json --force --no-sidecar {flags}");
+        let report = session.ok(&line);
         let model = session.read_json("o.json")["models"][0].take();
-        let marks = ["is_reference_model", "is_noise_floor"].map(|key| model[key] == true);
-        (marks, report.contains("noise floor"), report)
-    };
-    let (marks, is_called_floor, _) = of("");
-    assert_eq!((marks, is_called_floor), ([true, true], true));
-    let (marks, is_called_floor, report) = of("-ctk q8_0");
-    assert_eq!((marks, is_called_floor), ([true, false], false));
-    assert!(report.contains("own model, another KV cache"), "{report}");
+        let marks = json!({"is_reference_model": true, "is_noise_floor": is_floor});
+        has(&model, &marks);
+        assert_eq!(report.stdout.contains("noise floor"), is_floor);
+        if !is_floor {
+            report.prints(&["own model, another KV cache"]);
+        }
+    }
     // Nor in the table of a run, with sidecars or without.
     for sidecar in ["--no-sidecar", "--force"] {
         let line = format!("-m @f16 -m @q8 -r ref.gz -q -ctk q8_0 {sidecar}");
-        let table = session.ok(&line).stdout;
-        assert!(!table.contains("noise floor"), "{table}");
+        session.ok(&line).prints_not("noise floor");
     }
 }
 
 #[test]
 fn results_are_the_same_bits_in_every_run_and_any_order_of_models() {
-    let session = Session::new();
-    session.reference("");
-    let first = session.read("ref.gz");
-    session.reference("--force");
-    assert_eq!(session.read("ref.gz"), first, "the reference");
-
+    let session = Session::with_reference("");
+    session.ok("-m @f16 -t short.txt -w again.gz -c 64 -q");
+    assert!(session.read("again.gz") == session.read("ref.gz"));
     session.ok("-m @q4 -r ref.gz --sidecar a.kls -q");
-    let alone = session.read("a.kls");
-    session.ok("-m @q2 -m @q4 -r ref.gz -q");
-    let second = session.read("tiny-q4_K_M@ref.kls");
-    assert_eq!(alone, second, "the sidecar");
-    session.ok("-m @q4 -r ref.gz --contexts 2 -q");
-    let of_two_contexts = session.read("tiny-q4_K_M@ref.kls");
-    assert_eq!(alone, of_two_contexts, "the sidecar of two contexts");
+    for others in ["-m @q2 -m @q4", "-m @q4 --contexts 2"] {
+        session.ok(&format!("{others} -r ref.gz -q"));
+        let again = session.read("tiny-q4_K_M@ref.kls");
+        assert!(session.read("a.kls") == again, "{others}");
+    }
 }
 
 #[test]
 fn part_of_a_reference_gives_the_same_numbers_as_the_whole() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     // As text, so that the NaN of a window's last row equals itself.
     let text = |record: &TokenRecord| format!("{record:?}");
     let read = |name: &str, more: &str| -> Vec<String> {
@@ -150,15 +128,6 @@ fn part_of_a_reference_gives_the_same_numbers_as_the_whole() {
     for record in part {
         assert!(whole.contains(&record), "{record}");
     }
-}
-
-#[test]
-fn quiet_prints_no_log_and_verbose_prints_llama_cpps() {
-    let session = Session::new();
-    session.reference("-c 16");
-    assert_eq!(session.ok("-m @q8 -r ref.gz -q").stderr, "");
-    let verbose = session.ok("-m @q8 -r ref.gz -v");
-    verbose.warns(&["model buffer size"]);
 }
 
 #[test]

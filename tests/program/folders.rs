@@ -2,14 +2,12 @@
 
 use std::fs;
 
-use crate::mistakes::{Pair, gguf};
+use crate::gguf::{Gguf, Pair, gguf};
 use crate::session::{Session, fixture};
-use crate::split_model::Gguf;
 
 /// A folder `quants` with two models, one of them split, and files that are none.
 fn session() -> Session {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     fs::create_dir(session.path("quants")).unwrap();
     fs::copy(fixture("q2"), session.path("quants/b.gguf")).unwrap();
     let whole = Gguf::read(fs::read(fixture("q4")).unwrap());
@@ -70,8 +68,7 @@ fn a_folder_that_does_not_fit_is_one_line() {
         &["quants", "folder"],
     );
     session.remove("quants/a-00002-of-00002.gguf");
-    let run = session.kl("-m quants -r ref.gz -q");
-    assert_eq!(run.code, 1);
+    let run = session.ends("-m quants -r ref.gz -q", 1);
     run.warns(&["a-00002-of-00002.gguf"]);
     run.warns(&["1 of 2"]);
     assert!(session.exists("b@ref.kls"));

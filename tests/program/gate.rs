@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::numbers::{Window, close, log_softmax, number};
-use crate::session::{Session, short_text};
+use crate::session::{Session, has, short_text};
 
 #[test]
 fn conditions_decide_the_exit_code() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let passes = session.ok(
         "-m @q4 -r ref.gz --fail-if 'kld.mean > 0.1' --fail-if=agreement.ref_top1.lo<0.5 \
          --json pass.json",
@@ -22,42 +21,39 @@ fn conditions_decide_the_exit_code() {
     let line = lines.find(|line| line.contains("kld.mean > 0.1")).unwrap();
     let (_, printed) = line.rsplit_once(' ').unwrap();
     assert_eq!(printed.parse(), Ok(value), "{line}");
-    assert!(!passes.stdout.contains("passed"), "results alone on stdout");
+    passes.prints_not("passed");
     let top1 = &model["agreement"]["ref_top1"]["lo"];
-    assert_eq!(
-        model["conditions"],
-        json!([
-            {"expression": "kld.mean > 0.1", "value": value, "failed": false},
-            {"expression": "agreement.ref_top1.lo<0.5", "value": top1, "failed": false},
-        ])
-    );
+    let expected = json!([
+        {"expression": "kld.mean > 0.1", "value": value, "failed": false},
+        {"expression": "agreement.ref_top1.lo<0.5", "value": top1, "failed": false},
+    ]);
+    assert_eq!(model["conditions"], expected);
 
     // One of two conditions on one of two models is enough; both models are evaluated.
-    let fails = session.kl(
-        "-m @q2 -m @q4 -r ref.gz -q --fail-if 'kld.mean > 0.003' --fail-if kld.median<0 \
-         --json fail.json",
-    );
-    assert_eq!(fails.code, 3, "{}", fails.stderr);
+    let two = "-m @q2 -m @q4 -r ref.gz -q --fail-if 'kld.mean > 0.003' --fail-if kld.median<0";
+    let fails = session.ends(&format!("{two} --json fail.json"), 3);
     let lines = fails.stderr.lines();
     let n_outcomes = lines.filter(|line| !line.contains("warning")).count();
     assert_eq!(n_outcomes, 1, "with -q only what failed: {}", fails.stderr);
     fails.warns(&["tiny-q2_K.gguf", "failed", "kld.mean > 0.003", ": 0.00"]);
     fails.prints(&["2 models against ref.gz"]);
     let json = session.read_json("fail.json");
-    let failed = |model: usize, condition: usize| {
-        json["models"][model]["conditions"][condition]["failed"].clone()
-    };
-    assert_eq!(
-        [failed(0, 0), failed(0, 1), failed(1, 0), failed(1, 1)],
-        [true, false, false, false]
-    );
+    let failed = [(0, 0), (0, 1), (1, 0), (1, 1)]
+        .map(|(model, of)| json["models"][model]["conditions"][of]["failed"].clone());
+    assert_eq!(failed, [true, false, false, false]);
     assert_eq!(json["failed"], json!([]));
+
+    // An error comes before conditions.
+    session.write("bad.gguf", "no model");
+    let line = "-m bad.gguf -m @q2 -r ref.gz -q --fail-if 'kld.mean > 0'";
+    session
+        .ends(line, 1)
+        .warns(&["failed", "kld.mean > 0", ": 0.00"]);
 }
 
 #[test]
 fn a_condition_may_name_any_number_of_the_json() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let names: HashMap<&str, &str> = HashMap::from([
         ("kld.mean", "/kld/mean/value"),
         ("kld.mean.value", "/kld/mean/value"),
@@ -94,41 +90,28 @@ fn a_condition_may_name_any_number_of_the_json() {
 
 #[test]
 fn a_report_judges_each_of_its_models() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok("-m @q2 -m @q8 -r ref.gz -q");
     let gate = "--fail-if 'kld.mean > 0.003'";
-    let run = session.kl(&format!(
-        "report tiny-q2_K@ref.kls tiny-q8_0@ref.kls {gate} --json o.json -q"
-    ));
-    assert_eq!(run.code, 3, "{}", run.stderr);
-    run.warns(&["tiny-q2_K@ref.kls: failed: kld.mean > 0.003 holds"]);
+    let line = format!("report tiny-q2_K@ref.kls tiny-q8_0@ref.kls {gate} --json o.json -q");
+    let what = ["tiny-q2_K@ref.kls: failed: kld.mean > 0.003 holds"];
+    session.fails(&line, 3, &what);
     let json = session.read_json("o.json");
     let failed = [0, 1].map(|model| json["models"][model]["conditions"][0]["failed"].clone());
-    assert_eq!(
-        failed,
-        [json!(false), json!(true)],
-        "the best model comes first"
-    );
+    assert_eq!(failed, [false, true], "the best model comes first");
     let alone = session.ok(&format!("report tiny-q8_0@ref.kls {gate}"));
     alone.warns(&["tiny-q8_0@ref.kls: passed"]);
-    let of_two = "report . --fail-if 'ratio.upper > 1'";
-    session.fails(of_two, 2, &["add --pair"]);
-    session.fails(&format!("report . --pair {gate}"), 2, &["leave --pair out"]);
 }
 
 #[test]
 fn a_condition_on_a_missing_number_has_failed() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     // One window alone has no clustered interval.
-    let run = session.kl("-m @q4 -r ref.gz -q -n 60 --json out.json \
-         --fail-if 'kld.mean.cluster_hi > 1000'");
-    assert_eq!(run.code, 3, "{}", run.stderr);
-    run.warns(&["failed", "kld.mean.cluster_hi > 1000", "no such value"]);
+    let line = "-m @q4 -r ref.gz -q -n 60 --json out.json --fail-if 'kld.mean.cluster_hi > 1000'";
+    let what = ["failed", "kld.mean.cluster_hi > 1000", "no such value"];
+    session.fails(line, 3, &what);
     let condition = &session.read_json("out.json")["models"][0]["conditions"][0];
-    assert_eq!(condition["value"], Value::Null);
-    assert_eq!(condition["failed"], true);
+    has(condition, &json!({"value": null, "failed": true}));
 }
 
 #[test]
@@ -136,49 +119,39 @@ fn tokens_that_are_left_out_fail_every_condition() {
     let session = Session::new();
     session.reference_with_nan();
     let line = "-m @q8 -r bad.gz -q --fail-if 'kld.mean > 1'";
-    assert_eq!(session.kl(&line.replace("bad", "ref")).code, 0);
-    let run = session.kl(&format!("{line} --json fail.json"));
-    assert_eq!(run.code, 3, "{}", run.stderr);
+    session.ok(&line.replace("bad", "ref"));
+    let run = session.ends(&format!("{line} --json fail.json"), 3);
     let what = "does not hold, but 1 token with a row that is not finite is left out";
     run.warns(&["kld.mean > 1", what, "--allow-excluded"]);
     let verdict = session.read_json("fail.json")["models"][0]["conditions"][0].take();
-    assert_eq!(verdict["failed"], true);
-    assert_eq!(verdict["reason"], "left_out");
+    has(&verdict, &json!({"failed": true, "reason": "left_out"}));
     assert!(number(&verdict["value"]) < 1.0);
     session.ok(&format!("{line} --allow-excluded"));
     // What holds, holds.
     let holds = line.replace("> 1", "< 1");
-    assert_eq!(session.kl(&format!("{holds} --allow-excluded")).code, 3);
-    let alone = "-m @q8 -r bad.gz --allow-excluded";
-    session.fails(alone, 2, &["--fail-if"]);
-}
-
-#[test]
-fn errors_come_before_conditions() {
-    let session = Session::new();
-    session.reference("");
-    session.write("bad.gguf", "no model");
-    let run = session.kl("-m bad.gguf -m @q2 -r ref.gz -q --fail-if 'kld.mean > 0'");
-    assert_eq!(run.code, 1, "{}", run.stderr);
-    run.warns(&["failed", "kld.mean > 0", ": 0.00"]);
+    session.ends(&format!("{holds} --allow-excluded"), 3);
 }
 
 #[test]
 fn wrong_use_is_reported_before_any_file_is_opened() {
     let session = Session::new();
-    let reading = "
-        --fail-if 'kld.meen > 1' => kld.mean
-        --fail-if 'kld.mean > x' => 'kld.mean > x'
-        --fail-if kld.mean => 'kld.mean > 0.01'
-        --top-k 0 => --top-k
-        --top-k -3 => -3
-        --json-tokens => --json PATH";
-    session.fails_each(2, "-m none.gguf -r none.gz", reading);
-    let writing = "
-        --fail-if 'kld.mean > 1' => --fail-if | cannot be used with
-        --top-k 3 => --top-k | needs --temp
-        --json-tokens => --json-tokens | cannot be used with";
-    session.fails_each(2, "-m none.gguf -t none.txt -w ref.gz", writing);
+    let cases = "
+        -m m.gguf -r r.gz --fail-if 'kld.meen > 1' => kld.mean
+        -m m.gguf -r r.gz --fail-if 'kld.mean > x' => 'kld.mean > x'
+        -m m.gguf -r r.gz --fail-if kld.mean => 'kld.mean > 0.01'
+        -m m.gguf -r r.gz --allow-excluded => --fail-if
+        -m m.gguf -r r.gz --top-k 0 => --top-k
+        -m m.gguf -r r.gz --top-k -3 => -3
+        -m m.gguf -r r.gz --json-tokens => --json PATH
+        -m m.gguf -t t.txt -w r.gz --fail-if 'kld.mean > 1' => --fail-if | cannot be used with
+        -m m.gguf -t t.txt -w r.gz --top-k 3 => --top-k | needs --temp
+        -m m.gguf -t t.txt -w r.gz --json-tokens => --json-tokens | cannot be used with
+        report a.kls b.kls --pair --fail-if 'ratio.uper > 1' => ratio.upper
+        report a.kls b.kls --pair --fail-if 'kld.mean > 1' => leave --pair out
+        report a.kls b.kls --pair --fail-if 'ratio.upper > x' => 'x'
+        report a.kls b.kls --fail-if 'ratio.upper > 1' => add --pair
+        report a.kls b.kls --pair --allow-excluded => --fail-if";
+    session.fails_each(2, "", cases);
 }
 
 #[test]
@@ -187,32 +160,28 @@ fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
     // ln p by window and position.
     let rows = |name: &str| -> HashMap<(u32, u32), Vec<f64>> {
         let windows = session.windows(name).into_iter();
-        let rows = windows.flat_map(|window| {
-            let Window { spec, rows } = window;
-            let positions = spec.first_scored..;
-            let at = positions.map(move |position| (spec.window, position));
+        let rows = windows.flat_map(|Window { spec, rows }| {
+            let at = (spec.first_scored..).map(move |position| (spec.window, position));
             at.zip(rows)
         });
         rows.map(|(at, row)| (at, log_softmax(&row))).collect()
     };
+    session.reference_of("@q4", "eval.gz", "--encoding f32");
+    let evaluated = rows("eval.gz");
     for encoding in ["f32", "u16"] {
         session.reference(&format!("--encoding {encoding} --force"));
         let top_k = "-m @q4 -r ref.gz --top-k 12 --sidecar out.kls --contexts 2 --force";
         let result = session.result(top_k);
-        session.reference_of("@q4", "eval.gz", "--encoding f32 --force");
-
         let mut worst = session.records("out.kls");
         worst.sort_by(|a, b| b.kld.total_cmp(&a.kld));
-        let (reference, evaluated) = (rows("ref.gz"), rows("eval.gz"));
+        let reference = rows("ref.gz");
         let listed = result["top"].as_array().unwrap();
         assert_eq!(listed.len(), 12);
         for (token, record) in listed.iter().zip(&worst) {
             let at = (record.window, record.position);
-            assert_eq!(token["window"], record.window);
-            assert_eq!(token["position"], record.position);
-            assert_eq!(number(&token["kld"]), record.kld);
-            let next = record.next_token().map_or(Value::Null, Value::from);
-            assert_eq!(token["token"], next);
+            let same = json!({"window": at.0, "position": at.1, "kld": record.kld,
+                "token": record.next_token()});
+            has(token, &same);
             for (top, row, entry) in [
                 (&token["ref_top"], &reference[&at], record.ref_top),
                 (&token["eval_top"], &evaluated[&at], record.eval_top),
@@ -227,8 +196,7 @@ fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
 
 #[test]
 fn the_worst_tokens_are_shown_in_context() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let run = session.ok("-m @q4 -r ref.gz -q --full --top-k 5 --json out.json");
     let (_, shown) = run.stdout.split_once("Largest KL divergences").unwrap();
     let lines: Vec<&str> = shown.lines().skip(1).collect();
@@ -264,41 +232,25 @@ fn the_worst_tokens_are_shown_in_context() {
 
 #[test]
 fn the_json_lists_every_token_on_request() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let result = session.result("-m @q4 -r ref.gz --json-tokens --sidecar out.kls");
     let tokens = &result["tokens"];
     let records = session.records("out.kls");
     for (key, column) in tokens.as_object().unwrap() {
         assert_eq!(column.as_array().unwrap().len(), records.len(), "{key}");
     }
-    for (i, record) in records.iter().enumerate() {
-        let whole = |key: &str| tokens[key][i].as_u64().map(|value| value as u32);
-        assert_eq!(whole("window"), Some(record.window));
-        assert_eq!(whole("position"), Some(record.position));
-        assert_eq!(whole("token"), record.next_token());
-        assert_eq!(tokens["text"][i].is_string(), record.next_token().is_some());
-        assert_eq!(whole("ref_top"), Some(record.ref_top));
-        assert_eq!(whole("eval_top"), Some(record.eval_top));
-        assert_eq!(whole("ref_top_rank"), Some(record.ref_top_rank));
-        assert_eq!(whole("eval_top_rank"), Some(record.eval_top_rank));
-        for (key, value) in [
-            ("kld", record.kld),
-            ("reverse_kld", record.reverse_kld),
-            ("ref_nll", record.ref_nll),
-            ("eval_nll", record.eval_nll),
-            ("ref_entropy", record.ref_entropy),
-        ] {
-            let is_equal = match tokens[key][i].as_f64() {
-                Some(float) => float == value,
-                None => tokens[key][i].is_null() && value.is_nan(),
-            };
-            assert!(is_equal, "{key}: {record:?}");
+    for (i, of) in records.iter().enumerate() {
+        let next = of.next_token();
+        // A NaN, which JSON lacks, is null.
+        let expected = json!({"window": of.window, "position": of.position, "token": next,
+            "ref_top": of.ref_top, "eval_top": of.eval_top, "ref_top_rank": of.ref_top_rank,
+            "eval_top_rank": of.eval_top_rank, "kld": of.kld, "reverse_kld": of.reverse_kld,
+            "ref_nll": of.ref_nll, "eval_nll": of.eval_nll, "ref_entropy": of.ref_entropy});
+        for (key, expected) in expected.as_object().unwrap() {
+            has(&tokens[key][i], expected);
         }
+        assert_eq!(tokens["text"][i].is_string(), next.is_some());
     }
-    let mut nexts = records.iter().map(|record| record.next_token());
-    assert!(
-        nexts.any(|next| next.is_none()),
-        "the last row of a window has no next token"
-    );
+    let last = records.iter().any(|record| record.next_token().is_none());
+    assert!(last, "the last row of a window has no next token");
 }

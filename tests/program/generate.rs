@@ -1,16 +1,15 @@
-//! `kl --generate`: what the shells make of the completions, and man of the page.
+//! `kl --generate`: what the shells make of the completions, and man of the page. What `make install`
+//! installs.
 
 #[cfg(unix)]
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::session::Session;
-#[cfg(unix)]
-use crate::session::program;
+use crate::session::{Session, program};
 
-/// Lines, and what completes their end: all of it, in a folder with the files of [`folder`].
+/// Lines, and what completes their end: all of it, in a folder of some files.
 const COMPLETED: [(&str, &str); 4] = [
     ("kl -m b", "b.gguf"),
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
@@ -35,96 +34,49 @@ fn installed(tool: &str) -> bool {
     is_installed
 }
 
-/// A script in `tests/shells`.
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/shells")
-        .join(name)
-}
+/// A shell, the file that it looks for its completions in, and the command that completes the line in
+/// `$1`, with that file's folder in `$2`.
+const SHELLS: [(&str, &str, &str); 3] = [
+    ("bash", "kl", r#"bash "$3/completions.bash" "$2/kl" "$1""#),
+    ("zsh", "_kl", r#"zsh -f "$3/completions.zsh" "$2" "$1""#),
+    // A home of its own: fish writes to it.
+    (
+        "fish",
+        "kl.fish",
+        r#"HOME="$2" fish --no-config -c "source '$2/kl.fish'; complete -C '$1'""#,
+    ),
+];
 
-/// A folder of files to choose from.
-fn folder() -> Session {
+#[cfg(unix)]
+#[test]
+fn shells_complete_flags_and_files() {
     let session = Session::new();
     for file in ["a.gguf", "a@ref.kls", "b.gguf", "ref.gz"] {
         session.write(file, "");
     }
     fs::create_dir(session.path("quants")).unwrap();
-    session
-}
-
-/// A folder with a shell's completions, under the name that the shell looks for.
-fn completions(shell: &str, name: &str) -> Session {
-    let session = Session::new();
-    let script = session.ok(&format!("--generate complete-{shell}")).stdout;
-    session.write(name, script);
-    session
-}
-
-/// Asserts that a shell completes all lines as listed; `command` completes one.
-fn assert_completes(command: impl Fn(&str) -> Command) {
-    let session = folder();
-    for (line, expected) in COMPLETED {
-        let output = command(line)
-            .current_dir(session.folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let matches = String::from_utf8_lossy(&output.stdout).into_owned();
-        // fish describes a match after a tab, and ends folders with a slash.
-        let matches = matches.lines().filter_map(|line| line.split('\t').next());
-        let mut matches: Vec<&str> = matches.map(|name| name.trim_end_matches('/')).collect();
-        matches.sort_unstable();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(matches.join(" "), expected, "{line}: {errors}");
+    let shells = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shells");
+    for (shell, name, command) in SHELLS {
+        if !installed(shell) {
+            continue;
+        }
+        let scripts = Session::new();
+        let script = session.ok(&format!("--generate complete-{shell}")).stdout;
+        scripts.write(name, script);
+        for (line, expected) in COMPLETED {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", command, "sh", line]).stdin(Stdio::null());
+            sh.arg(scripts.folder.path()).arg(&shells);
+            let output = sh.current_dir(session.folder.path()).output().unwrap();
+            let matches = String::from_utf8_lossy(&output.stdout).into_owned();
+            // fish describes a match after a tab, and ends folders with a slash.
+            let matches = matches.lines().filter_map(|line| line.split('\t').next());
+            let mut matches: Vec<&str> = matches.map(|name| name.trim_end_matches('/')).collect();
+            matches.sort_unstable();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(matches.join(" "), expected, "{shell}: {line}: {errors}");
+        }
     }
-}
-
-#[test]
-fn bash_completes_flags_and_files() {
-    if !installed("bash") {
-        return;
-    }
-    let scripts = completions("bash", "kl");
-    assert_completes(|line| {
-        let mut bash = Command::new("bash");
-        bash.arg(script("completions.bash"));
-        bash.arg(scripts.path("kl")).arg(line);
-        bash
-    });
-}
-
-#[test]
-fn zsh_completes_flags_and_files() {
-    if !installed("zsh") {
-        return;
-    }
-    let scripts = completions("zsh", "_kl");
-    assert_completes(|line| {
-        let mut zsh = Command::new("zsh");
-        zsh.arg("-f").arg(script("completions.zsh"));
-        zsh.arg(scripts.folder.path()).arg(line);
-        zsh
-    });
-}
-
-#[test]
-fn fish_completes_flags_and_files() {
-    if !installed("fish") {
-        return;
-    }
-    let scripts = completions("fish", "kl.fish");
-    assert_completes(|line| {
-        let mut fish = Command::new("fish");
-        // A home of its own: fish writes to it.
-        fish.env("HOME", scripts.folder.path());
-        fish.args(["--no-config", "-c"]);
-        let script = scripts.path("kl.fish");
-        fish.arg(format!(
-            "source '{}'; complete -C '{line}'",
-            script.display()
-        ));
-        fish
-    });
 }
 
 #[test]
@@ -144,12 +96,8 @@ fn the_man_page_renders_without_warnings() {
 
 #[test]
 fn a_kind_that_does_not_exist_is_wrong_usage() {
-    let session = Session::new();
-    session.fails(
-        "--generate complete-tcsh",
-        2,
-        &["complete-tcsh", "complete-fish"],
-    );
+    let what = ["complete-tcsh", "complete-fish"];
+    Session::new().fails("--generate complete-tcsh", 2, &what);
 }
 
 #[cfg(unix)]
@@ -184,4 +132,29 @@ fn what_is_installed_lies_where_man_and_the_shells_look() {
     for file in files {
         assert!(!session.exists(&format!("share/{file}")), "{file}");
     }
+}
+
+#[test]
+fn make_install_installs_what_cargo_has_built_elsewhere() {
+    if !installed("make") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    fs::create_dir_all(target.join("release")).unwrap();
+    fs::copy(program(), target.join("release/kl")).unwrap();
+    let root = folder.path().join("root");
+    let output = Command::new("make")
+        // Nothing is to be built.
+        .args(["-o", "build", "install", "PREFIX=/usr"])
+        .arg(format!("DESTDIR={}", root.display()))
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    let installed = fs::read(root.join("usr/bin/kl")).unwrap();
+    assert!(installed == fs::read(program()).unwrap());
+    assert!(root.join("usr/share/man/man1/kl.1").exists());
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::session::{Session, short_text};
+use crate::session::{Session, has, short_text};
 
 /// A session with two texts and a reference of both.
 fn session(more: &str) -> Session {
@@ -33,27 +33,17 @@ fn a_text_without_a_scored_token_is_named() {
 fn a_reference_of_two_texts_records_both() {
     let session = session("");
     let info = session.info("ref.gz --verify");
-    let groups = info["groups"].as_array().unwrap();
-    assert_eq!(groups.len(), 2);
-    assert_eq!(
-        (&groups[0]["name"], &groups[1]["name"]),
-        (&json!("wiki"), &json!("code"))
-    );
-    let n_windows: u64 = groups
-        .iter()
-        .map(|g| g["n_windows"].as_u64().unwrap())
-        .sum();
-    assert_eq!(n_windows, info["n_windows"].as_u64().unwrap());
+    let n_windows = |group: usize| info["groups"][group]["n_windows"].as_u64().unwrap();
+    assert_eq!(info["n_windows"], n_windows(0) + n_windows(1));
     assert_eq!(info["text"]["name"], "wiki=wiki.txt, code=code.txt");
-    session
-        .ok("info ref.gz")
-        .prints(&["groups", "wiki (", "code ("]);
+    let shown = session.ok("info ref.gz");
+    shown.prints(&["groups", "wiki (", "code ("]);
 
     let json = session.json("-m @q4 -r ref.gz");
     assert_eq!(json["reference"]["groups"], json!(["wiki", "code"]));
     let (header, records) = session.sidecar("tiny-q4_K_M@ref.kls");
     assert_eq!(header.groups, ["wiki", "code"]);
-    let first_of_code = groups[0]["n_windows"].as_u64().unwrap() as u32;
+    let first_of_code = n_windows(0) as u32;
     for record in &records {
         assert_eq!(record.group, u32::from(record.window >= first_of_code));
     }
@@ -65,15 +55,18 @@ fn a_reference_of_two_texts_records_both() {
 #[test]
 fn windows_are_cut_from_each_text_alone() {
     let session = session("--encoding f32");
-    session.ok("-m @q4 -r ref.gz -q");
-    let (_, both) = session.sidecar("tiny-q4_K_M@ref.kls");
+    let records = |reference: &str| {
+        session.ok(&format!(
+            "-m @q4 -r {reference} -q --sidecar out.kls --force"
+        ));
+        session.records("out.kls")
+    };
+    let both = records("ref.gz");
     let mut alone = Vec::new();
     for name in ["wiki.txt", "code.txt"] {
-        session.ok(&format!(
-            "-m @f16 -t {name} -w one.gz -c 64 -q --encoding f32 --force"
-        ));
-        session.ok("-m @q4 -r one.gz -q --sidecar one.kls --force");
-        alone.extend(session.sidecar("one.kls").1);
+        let write = format!("-m @f16 -t {name} -w one.gz -c 64 -q --force");
+        session.ok(&format!("{write} --encoding f32"));
+        alone.extend(records("one.gz"));
     }
     assert_eq!(both.len(), alone.len());
     for (both, alone) in both.iter().zip(&alone) {
@@ -84,14 +77,11 @@ fn windows_are_cut_from_each_text_alone() {
 
 #[test]
 fn a_sample_and_the_first_windows_are_of_every_text() {
-    let sampled = session("-n 150");
-    let info = sampled.info("ref.gz");
-    assert_eq!((&info["n_rows"], &info["seed"]), (&json!(150), &json!(123)));
-    let first = session("--max-windows 1");
-    let info = first.info("ref.gz");
-    assert_eq!(info["n_windows"], 2);
+    let sampled = session("-n 150").info("ref.gz");
+    has(&sampled, &json!({"n_rows": 150, "seed": 123}));
+    let first = session("--max-windows 1").info("ref.gz");
     let one = json!([{"name": "wiki", "n_windows": 1}, {"name": "code", "n_windows": 1}]);
-    assert_eq!(info["groups"], one);
+    has(&first, &json!({"n_windows": 2, "groups": one}));
 }
 
 #[test]
@@ -100,15 +90,13 @@ fn a_write_of_several_texts_is_resumed_with_the_same_texts_only() {
     let whole = session.read("ref.gz");
     session.write("ref.gz.partial", &whole[..whole.len() / 2]);
     session.remove("ref.gz");
-    let write = |texts: &str| format!("-m @f16 {texts} -w ref.gz -c 64 -q --resume");
-    for texts in [
-        "-t code=code.txt -t wiki=wiki.txt",
-        "-t wiki=wiki.txt -t prose=code.txt",
-        "-t wiki.txt",
-    ] {
-        session.fails(&write(texts), 1, &["belongs to another run", "text"]);
-    }
-    session.ok(&write("-t wiki=wiki.txt -t code=code.txt"));
+    let write = "-m @f16 -w ref.gz -c 64 -q --resume";
+    let cases = "
+        -t code=code.txt -t wiki=wiki.txt => belongs to another run | text
+        -t wiki=wiki.txt -t prose=code.txt => belongs to another run | text
+        -t wiki.txt => belongs to another run | text";
+    session.fails_each(1, write, cases);
+    session.ok(&format!("{write} -t wiki=wiki.txt -t code=code.txt"));
     assert!(session.read("ref.gz") == whole);
 }
 
@@ -123,33 +111,25 @@ fn prompts_have_groups_too() {
     let lines = prompts.map(|prompt| format!("{prompt}\n")).concat();
     session.write("p.jsonl", &lines);
     session.ok("-m @f16 --prompts p.jsonl -w ref.gz -q");
-    let info = session.info("ref.gz");
     let groups = json!([{"name": "stories", "n_windows": 2}, {"name": "speech", "n_windows": 1}]);
-    assert_eq!(info["groups"], groups);
+    assert_eq!(session.info("ref.gz")["groups"], groups);
     session.ok("-m @q4 -r ref.gz -q");
-    let (_, records) = session.sidecar("tiny-q4_K_M@ref.kls");
+    let records = session.records("tiny-q4_K_M@ref.kls");
     assert!(records.iter().all(|r| r.group == u32::from(r.window == 1)));
 
-    session.write(
-        "p.jsonl",
-        format!("{lines}{}", json!({"prompt": "And one more."})),
-    );
-    let what = &["p.jsonl", "line 4", "has no group"];
-    session.fails("-m @f16 --prompts p.jsonl -w other.gz -q", 1, what);
+    session.write("p.jsonl", lines + r#"{"prompt": "And one more."}"#);
+    let what = ["p.jsonl", "line 4", "has no group"];
+    session.fails("-m @f16 --prompts p.jsonl -w other.gz -q", 1, &what);
 }
 
 #[test]
 fn a_conversion_keeps_groups_or_says_that_they_are_lost() {
     let session = session("--score all");
     session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
-    assert_eq!(
-        session.info("f32.gz")["groups"],
-        session.info("ref.gz")["groups"]
-    );
-    assert_eq!(
-        session.info("f32.gz")["text"],
-        session.info("ref.gz")["text"]
-    );
+    let [of, converted] = ["ref.gz", "f32.gz"].map(|name| session.info(name));
+    for key in ["groups", "text"] {
+        assert_eq!(of[key], converted[key]);
+    }
     for format in ["kl.py", "llama.cpp"] {
         let run = session.ok(&format!("convert ref.gz other --format {format} --force"));
         run.warns(&["loses the groups"]);
@@ -165,14 +145,10 @@ fn a_file_that_is_named_like_a_group_is_a_path() {
     let session = Session::new();
     session.write("wiki=a.txt", short_text());
     session.ok("-m @f16 -t wiki=a.txt -w ref.gz -c 64 -q");
-    let info = session.info("ref.gz");
-    assert!(info.get("groups").is_none());
-    assert_eq!(info["text"]["name"], "wiki=a.txt");
-    session.fails(
-        "-m @f16 -t wiki=none.txt -w b.gz -q",
-        1,
-        &["none.txt: cannot"],
-    );
-    let what = &["folder/a=none.txt: cannot"];
-    session.fails("-m @f16 -t folder/a=none.txt -w b.gz -q", 1, what);
+    let path = json!({"groups": null, "text": {"name": "wiki=a.txt"}});
+    has(&session.info("ref.gz"), &path);
+    let cases = "
+        wiki=none.txt => none.txt: cannot
+        folder/a=none.txt => folder/a=none.txt: cannot";
+    session.fails_each(1, "-m @f16 -w b.gz -q -t", cases);
 }

@@ -1,12 +1,14 @@
-//! Tokens that a model excludes: logits of −∞, and large finite ones in their place.
+//! Tokens that a model excludes: logits of −∞, and large finite ones in their place. Rows with NaN or
+//! infinite logits: left out, counted, located, never turned into numbers.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use kl_formats::Encoding;
+use serde_json::json;
 
 use crate::numbers::{accurate, close, kld, log_softmax, mean, number};
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, has};
 
 const MASK: f32 = f32::NEG_INFINITY;
 
@@ -60,34 +62,25 @@ fn a_column_masked_on_both_sides_leaves_statistics_over_all_rows() {
     rewrite_npz(&session, "whole.npz", &other);
     let masked = [&other[..], &[(700, MASK)]].concat();
     rewrite_npz(&session, "other.npz", &masked);
-    let result = session.result("compare ref.npz other.npz");
-    assert_eq!(
-        (&result["n_tokens"], &result["n_excluded"]),
-        (&64.into(), &0.into())
-    );
-    let rows = session
-        .rows("ref.npz")
-        .into_iter()
-        .zip(session.rows("other.npz"));
-    let klds: Vec<f64> = rows
-        .map(|(p, q)| kld(&log_softmax(&unmasked(&p)), &log_softmax(&unmasked(&q))))
-        .collect();
-    accurate(number(&result["kld"]["mean"]["value"]), mean(&klds), "mean");
+    let result = session.result("compare ref.npz other.npz --stats logits");
+    has(&result, &json!({"n_tokens": 64, "n_excluded": 0}));
+    let (p, q) = (session.rows("ref.npz"), session.rows("other.npz"));
+    let klds = p.iter().zip(&q);
+    let klds = klds.map(|(p, q)| kld(&log_softmax(&unmasked(p)), &log_softmax(&unmasked(q))));
+    let exact = mean(&klds.collect::<Vec<_>>());
+    accurate(number(&result["kld"]["mean"]["value"]), exact, "mean");
+    let smoothed = number(&result["smoothed_kld"]["mean"]["value"]);
+    assert!((smoothed / exact - 1.0).abs() < 1e-3, "{smoothed}");
+    assert!(number(&result["jensen_shannon"]["mean"]["value"]) > 0.0);
     // The same as without the column.
     let whole = session.result("compare @npz whole.npz");
     let whole = number(&whole["kld"]["mean"]["value"]);
-    assert!((mean(&klds) / whole - 1.0).abs() < 0.1, "{whole}");
-
-    let metrics = session.result("compare ref.npz other.npz --stats logits --no-sidecar");
-    let smoothed = number(&metrics["smoothed_kld"]["mean"]["value"]);
-    assert!((smoothed / mean(&klds) - 1.0).abs() < 1e-3, "{smoothed}");
-    assert!(number(&metrics["jensen_shannon"]["mean"]["value"]) > 0.0);
+    assert!((exact / whole - 1.0).abs() < 0.1, "{whole}");
 }
 
 #[test]
 fn a_token_that_only_one_model_excludes_is_infinitely_far() {
-    let session = Session::new();
-    session.reference("--encoding f32 --score all");
+    let session = Session::with_reference("--encoding f32 --score all");
     let is_masked = |window, row| window == 1 && [7, 8].contains(&row);
     session.rewrite("ref.gz", "masked.gz", |window, row, mut logits| {
         if is_masked(window, row) {
@@ -114,8 +107,7 @@ fn a_token_that_only_one_model_excludes_is_infinitely_far() {
 
 #[test]
 fn masks_on_both_sides_count_for_nothing_however_they_are_written() {
-    let session = Session::new();
-    session.reference("--encoding f32");
+    let session = Session::with_reference("--encoding f32");
     session.reference_of("@q8", "q8.gz", "--encoding f32");
     // 64 tokens that the text does not use.
     let used: BTreeSet<u32> = session.tokens("ref.gz").concat().into_iter().collect();
@@ -150,4 +142,54 @@ fn masks_on_both_sides_count_for_nothing_however_they_are_written() {
             .map(|(p, q)| kld(&log_softmax(&kept(p)), &log_softmax(&kept(q))));
         accurate(exact, mean(&klds.collect::<Vec<_>>()), "mean");
     }
+}
+
+/// Writes `bad.gz`: the logits of `ref.gz` but for the rows that `spoil` chooses by their window
+/// and their index in it.
+fn spoiled(session: &Session, spoil: impl Fn(u32, usize) -> bool) {
+    session.reference("--encoding f32 --score all");
+    session.rewrite("ref.gz", "bad.gz", |window, row, mut logits| {
+        if spoil(window, row) {
+            logits[500] = [f32::NAN, f32::INFINITY][row % 2];
+        }
+        logits
+    });
+}
+
+#[test]
+fn rows_that_are_not_finite_are_left_out_counted_and_located() {
+    let session = Session::new();
+    spoiled(&session, |window, row| window == 1 && [7, 8].contains(&row));
+    let whole = session.result("-m @q8 -r ref.gz --no-sidecar");
+    let run = session.ok("-m @q8 -r bad.gz --sidecar bad.kls --json out.json -q");
+    run.prints(&["2 left out"]);
+    run.warns(&["warning", "2 tokens", "left out"]);
+    let result = session.read_json("out.json")["models"][0].take();
+    assert_eq!(result["n_excluded"], 2);
+    let n_tokens = result["n_tokens"].as_u64().unwrap();
+    assert_eq!(whole["n_tokens"], n_tokens + 2);
+    let excluded = json!([{"window": 1, "position": 7}, {"window": 1, "position": 8}]);
+    for i in 0..2 {
+        has(&result["excluded"][i], &excluded[i]);
+    }
+    assert_eq!(result["excluded"][0]["which"], "ref");
+
+    let records = session.records("bad.kls");
+    let n_excluded = records.iter().filter(|record| record.is_excluded()).count();
+    assert_eq!(n_excluded, 2);
+    assert!(records[64 + 7].kld.is_nan());
+}
+
+#[test]
+fn without_a_finite_row_there_is_no_number() {
+    let session = Session::new();
+    spoiled(&session, |_, _| true);
+    let run = session.ends("-m @q8 -r bad.gz -q --json -", 1);
+    run.warns(&["no token could be scored"]);
+    let result = run.json()["models"][0].take();
+    let none = json!({"n_tokens": 0, "kld": null, "agreement": null, "perplexity": null,
+        "delta_p": null});
+    has(&result, &none);
+    let located = result["excluded"].as_array().unwrap();
+    assert_eq!(located.len(), 100, "the first of them");
 }

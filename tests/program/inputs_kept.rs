@@ -8,8 +8,7 @@ use crate::session::{Session, fixture};
 
 /// A session with files of every kind that commands read, some of them in folders.
 fn session() -> Session {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
     for folder in ["results", "models", "rows", "links"] {
         fs::create_dir(session.path(folder)).unwrap();
@@ -30,24 +29,19 @@ fn session() -> Session {
     }
     session.write("prompts.txt", "Once upon a time\n");
     session.write("chat.jinja", "{{ messages[0].content }}");
-    session.ok("-m @f16 -t short.txt -c 64 -q -w part.0.gz --shard 0/2");
-    session.ok("-m @f16 -t short.txt -c 64 -q -w part.1.gz --shard 1/2");
+    session.reference_of("@f16", "part.0.gz", "--shard 0/2");
+    session.reference_of("@f16", "part.1.gz", "--shard 1/2");
+    // kl's own temporary name is an output too.
+    session.write("x.partial", session.read("ref.gz"));
     #[cfg(unix)]
-    for (from, name) in [
-        ("results", "results"),
-        ("models", "models"),
-        ("rows", "rows"),
-    ] {
-        let link = session.path(&format!("links/{name}"));
-        std::os::unix::fs::symlink(session.path(from), link).unwrap();
-        let (file, ending) = match name {
-            "results" => ("results/a.kls", "kls"),
-            "models" => ("models/q4.gguf", "gguf"),
-            _ => ("rows/0.safetensors", "safetensors"),
-        };
-        let (soft, hard) = (format!("soft-{ending}"), format!("hard-{ending}"));
-        std::os::unix::fs::symlink(session.path(file), session.path(&soft)).unwrap();
-        fs::hard_link(session.path(file), session.path(&hard)).unwrap();
+    for file in ["results/a.kls", "models/q4.gguf", "rows/0.safetensors"] {
+        use std::os::unix::fs::symlink;
+        let (folder, _) = file.split_once('/').unwrap();
+        let (_, ending) = file.split_once('.').unwrap();
+        let path = |name: &str| session.path(name);
+        symlink(path(folder), path(&format!("links/{folder}"))).unwrap();
+        symlink(path(file), path(&format!("soft-{ending}"))).unwrap();
+        fs::hard_link(path(file), path(&format!("hard-{ending}"))).unwrap();
     }
     session
 }
@@ -78,6 +72,7 @@ const CALLS: &str = "
     -m models/q4.gguf -t a=short.txt -t b=prompts.txt => -w => short.txt prompts.txt models/q4.gguf
     -m models/q4.gguf --prompts prompts.txt --chat-template-file chat.jinja => -w => prompts.txt chat.jinja
     convert ref.gz --format kl.py => - => ref.gz
+    -m models/q4.gguf -r x.partial --no-sidecar => --json => x
     merge --OUT-- part.0.gz part.1.gz => - => part.0.gz part.1.gz
 ";
 
@@ -100,15 +95,14 @@ fn no_output_replaces_an_input() {
     for call in CALLS.trim().lines().chain(LINKED.trim().lines()) {
         let mut columns = call.split("=>").map(str::trim);
         let [call, flags, outputs] = [(); 3].map(|()| columns.next().unwrap());
-        let outputs: Vec<&str> = outputs.split(' ').collect();
-        let flags = flags
+        let pairs = flags
             .split(' ')
-            .map(|flag| if flag == "-" { "" } else { flag });
-        for (flag, output) in flags.flat_map(|flag| outputs.iter().map(move |of| (flag, *of))) {
+            .flat_map(|flag| outputs.split(' ').map(move |of| (flag, of)));
+        for (flag, output) in pairs {
             let line = if call.contains("--OUT--") {
                 call.replace("--OUT--", output)
             } else {
-                format!("{call} {flag} {output}")
+                format!("{call} {} {output}", if flag == "-" { "" } else { flag })
             };
             let run = session.fails(&format!("{line} --force"), 2, &[output]);
             let said = [
@@ -132,4 +126,14 @@ fn other_files_of_an_input_folder_may_be_written() {
     session.remove("models/split-00001-of-00002.gguf");
     session.ok("-m models/q4.gguf -r ref.gz -q --sidecar models/q4.kls --json models/q4.json");
     assert!(session.exists("models/q4.json") && session.exists("results/all.html"));
+}
+
+#[test]
+fn no_output_is_written_twice() {
+    let session = Session::with_reference("");
+    fs::copy(fixture("q8"), session.path("m.gguf")).unwrap();
+    let cases = "
+        --json x --sidecar x => --sidecar and --json both name
+        -m ./m.gguf => m@ref.kls | twice";
+    session.fails_each(2, "-m m.gguf -r ref.gz --force", cases);
 }

@@ -1,14 +1,13 @@
 //! `--stats llama-perplexity`: the block that llama-perplexity prints, against its own output and
 //! against a plain float64 computation from both models' rows.
 
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs;
 
-use kl_formats::{About, Kind, RowLayout, Target, Writer};
-use serde_json::Value;
+use kl_formats::{Kind, RowLayout, Values};
+use serde_json::{Value, json};
 
 use crate::numbers::{Window, close, log_softmax, max, mean, number};
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, has};
 
 /// How far a number may differ: by this share of it, plus this much as printed (nats, percent). On
 /// the kind of machine that wrote the fixtures every digit is the same; on another CPU the last
@@ -77,19 +76,6 @@ fn windows(session: &Session, model: &str, name: &str) -> Vec<Window> {
     windows
 }
 
-/// The base file that llama-perplexity would have written of these rows.
-fn write_base(path: &Path, n_vocab: u32, windows: &[Window]) {
-    let specs: Vec<_> = windows.iter().map(|window| window.spec.clone()).collect();
-    let about = About::new(Kind::LlamaCpp, path, 128, n_vocab);
-    let target = Target::new(Kind::LlamaCpp, None).unwrap();
-    let file = File::create(path).unwrap();
-    let mut writer = Writer::create(file, path, target, &about, &specs).unwrap();
-    for window in windows {
-        writer.write_window(&window.spec, &window.rows).unwrap();
-    }
-    writer.finish().unwrap();
-}
-
 fn encoded(row: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; RowLayout::LlamaCpp.row_bytes(row.len())];
     RowLayout::LlamaCpp.encode(row, &mut bytes);
@@ -116,8 +102,7 @@ fn a_base_file_is_scored_as_stored_and_a_native_reference_exactly() {
     let session = Session::new();
     let base = windows(&session, "@f16", "ref.gz");
     let evaluated = windows(&session, "@q2", "eval.gz");
-    let n_vocab = session.header("ref.gz").n_vocab;
-    write_base(&session.path("base.kld"), n_vocab, &base);
+    session.write_windows("base.kld", Kind::LlamaCpp, Values::Logits, 128, &base);
 
     let (mut klds, mut base_nll, mut eval_nll) = (Vec::new(), Vec::new(), Vec::new());
     let mut least: f64 = 0.0;
@@ -176,24 +161,30 @@ fn a_base_file_is_scored_as_stored_and_a_native_reference_exactly() {
 #[test]
 fn the_block_changes_nothing_else_in_the_report() {
     let session = Session::new();
-    let mut with = session.json("-m @q4 -r @base --stats llama-perplexity");
-    let mut without = session.json("-m @q4 -r @base");
-    assert_eq!(without["models"][0]["llama_perplexity"], Value::Null);
-    assert!(with["models"][0]["llama_perplexity"].is_object());
-    for json in [&mut with, &mut without] {
-        json["models"][0]["timing"] = Value::Null;
-        json["models"][0]["llama_perplexity"] = Value::Null;
+    let mut with = session.result("-m @q4 -r @base --stats llama-perplexity");
+    let mut without = session.result("-m @q4 -r @base --stats kl");
+    assert!(without["llama_perplexity"].is_null() && with["llama_perplexity"].is_object());
+    for model in [&mut with, &mut without] {
+        model["timing"] = Value::Null;
+        model["llama_perplexity"] = Value::Null;
     }
     assert_eq!(with, without);
-    let plain = session.ok("-m @q4 -r @base --stats kl -q");
-    assert!(!plain.stdout.contains("======"));
+    let few = session.ok("-m @q4 -r @base -n 99 -q --stats llama-perplexity --no-sidecar");
+    few.warns(&["fewer than 100"]).prints_not("======");
+    session.fails("-m @q4 -r @base -n 99 -q --stats none", 2, &[]);
 }
 
 #[test]
-fn too_few_tokens_give_no_block() {
+fn a_base_file_has_no_logits_to_compare() {
     let session = Session::new();
-    let run = session.ok("-m @q4 -r @base -n 99 -q --stats llama-perplexity");
-    run.warns(&["fewer than 100"]);
-    assert!(!run.stdout.contains("======"));
-    session.fails("-m @q4 -r @base -n 99 -q --stats none", 2, &[]);
+    // Nor has a file converted from it.
+    session.ok("convert @base of-base.gz --format kl --bos 1 -q");
+    for reference in ["@base", "of-base.gz"] {
+        let json = session.json(&format!("-m @q2 -r {reference} --stats logits"));
+        assert_eq!(json["reference"]["log_probabilities"], true);
+        let result = &json["models"][0];
+        let why = json!({"logits": null, "logits_not_available": "log_probabilities_only"});
+        has(result, &why);
+        assert!(number(&result["jensen_shannon"]["mean"]["value"]) > 0.0);
+    }
 }

@@ -2,6 +2,7 @@
 //! share one pool of threads.
 
 mod documents;
+mod gguf;
 mod numbers;
 mod session;
 
@@ -26,15 +27,11 @@ mod identical_output;
 mod infinite;
 mod info;
 mod inputs_kept;
-mod install;
-mod label;
 mod licences;
 mod links;
 mod llama_perplexity;
-mod logit_metrics;
 mod maps;
 mod mistakes;
-mod not_finite;
 mod oracle;
 mod outside;
 mod page;
@@ -55,7 +52,6 @@ mod set_up;
 mod several;
 mod shards;
 mod sidecars;
-mod split_model;
 mod starter;
 mod sweep;
 mod uneven;

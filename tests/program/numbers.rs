@@ -4,7 +4,8 @@ use std::fs::File;
 
 use kl_formats::sidecar::{SidecarHeader, SidecarReader, TokenRecord};
 use kl_formats::{
-    Encoding, Header, NativeReader, Reference, RowBlock, Rows, WindowEntry, WindowSpec, Writer,
+    About, Encoding, Header, Kind, NativeReader, Reference, RowBlock, Rows, Target, Values,
+    WindowEntry, WindowSpec, Writer,
 };
 use serde_json::Value;
 
@@ -98,6 +99,29 @@ impl Session {
             }
             logits
         });
+    }
+
+    /// Writes a reference of these windows: kl's own with exact rows, or another kind of file.
+    pub fn write_windows(
+        &self,
+        name: &str,
+        kind: Kind,
+        values: Values,
+        n_ctx: u32,
+        windows: &[Window],
+    ) {
+        let path = self.path(name);
+        let file = File::create(&path).unwrap();
+        let encoding = (kind == Kind::Kl).then_some(Encoding::F32);
+        let target = Target::new(kind, encoding).unwrap();
+        let mut about = About::new(kind, &path, n_ctx, windows[0].rows[0].len() as u32);
+        about.values = values;
+        let specs: Vec<_> = windows.iter().map(|window| window.spec.clone()).collect();
+        let mut writer = Writer::create(file, &path, target, &about, &specs).unwrap();
+        for Window { spec, rows } in windows {
+            writer.write_window(spec, rows).unwrap();
+        }
+        writer.finish().unwrap();
     }
 
     /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index

@@ -8,8 +8,7 @@ use crate::numbers::accurate;
 use crate::session::Session;
 
 fn check(encoding: &str) {
-    let session = Session::new();
-    session.reference(&format!("--encoding {encoding}"));
+    let session = Session::with_reference(&format!("--encoding {encoding}"));
     session.ok("-m @q2 -r ref.gz -q --sidecar out.kls");
     let records = session.records("out.kls");
     // The evaluated model's own logits, of the same tokens in the same batches.

@@ -16,61 +16,66 @@ fn browser() -> Option<&'static str> {
     BROWSERS.into_iter().find(answers)
 }
 
-/// The document after its scripts have run, and what the page wrote to the console.
-fn open(browser: &str, page: &Path) -> (String, Vec<String>) {
+/// A page opened in a browser: the document after its scripts have run, and each of its charts.
+struct Opened {
+    document: String,
+    charts: Vec<String>,
+}
+
+/// The number of marks that are drawn in a chart.
+fn n_drawn(chart: &str) -> usize {
+    chart.matches("<path aria-label=").count()
+}
+
+/// Opens a page, which has to write nothing to the console; `None` if no browser is installed.
+fn open(page: &Path) -> Option<Opened> {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: none of {BROWSERS:?} is installed");
+        return None;
+    };
     let profile = tempfile::tempdir().unwrap();
+    let flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+                 --enable-logging=stderr --v=0 --virtual-time-budget=20000 --dump-dom";
     let output = Command::new(browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-        ])
-        .args([
-            "--enable-logging=stderr",
-            "--v=0",
-            "--virtual-time-budget=20000",
-        ])
+        .args(flags.split_whitespace())
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg("--dump-dom")
         .arg(format!("file://{}", page.display()))
         .output()
         .unwrap();
-    let console = String::from_utf8_lossy(&output.stderr)
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = errors
         .lines()
         .filter(|line| line.contains(":CONSOLE"))
-        .map(str::to_owned)
         .collect();
-    (
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        console,
-    )
+    assert_eq!(console, [""; 0]);
+    let document = String::from_utf8_lossy(&output.stdout).into_owned();
+    let charts = document.split(r#"<div class="chart"#).skip(1);
+    let charts = charts.map(|chart| chart.split("</figure>").next().unwrap().to_owned());
+    let charts = charts.collect();
+    Some(Opened { document, charts })
 }
 
 #[test]
 fn a_browser_draws_the_page() {
-    let Some(browser) = browser() else {
-        eprintln!("skipped: none of {BROWSERS:?} is installed");
-        return;
-    };
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok("-m @f16 -m @q8 -m @q4 -m @q2 -r ref.gz -q");
     session.ok("report . --html page.html -q");
-    let (document, console) = open(browser, &session.path("page.html"));
-    assert_eq!(console, Vec::<String>::new());
-
+    // A page replaces an earlier one but nothing else.
+    session.ok("report . --html page.html -q");
+    session.write("notes.html", "<!doctype html>\n<p>My notes");
+    let notes = "report . --html notes.html -q";
+    session.fails(notes, 1, &["notes.html", "exists"]);
+    let Some(Opened { document, charts }) = open(&session.path("page.html")) else {
+        return;
+    };
     for model in ["tiny-f16", "tiny-q8_0", "tiny-q4_K_M", "tiny-q2_K"] {
         let row = format!(r#"<th scope="row">{model}</th>"#);
         assert!(document.contains(&row), "no row of {model}");
     }
-    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
     assert!(charts.len() >= 6, "{} charts", charts.len());
     for chart in charts {
-        let end = chart.find("</figure>").unwrap_or(chart.len());
-        let name = &chart[..chart.len().min(60)];
-        assert!(chart[..end].contains("<svg"), "no drawing in {name}");
-        assert!(chart[..end].contains("<path"), "nothing drawn in {name}");
+        let is_drawn = chart.contains("<svg") && chart.contains("<path");
+        assert!(is_drawn, "{chart}");
     }
 }
 
@@ -92,33 +97,29 @@ drawn.then(async () => {
 });
 </script>"##;
 
-/// The charts of a document: at least so many marks are drawn in each.
-#[track_caller]
-fn check_drawn(document: &str, n_least: &[usize]) {
-    let charts: Vec<&str> = document.split(r#"<div class="chart"#).skip(1).collect();
-    assert_eq!(charts.len(), n_least.len());
-    for (chart, &n_least) in charts.iter().zip(n_least) {
-        let end = chart.find("</figure>").unwrap_or(chart.len());
-        let drawn = chart[..end].matches("<path aria-label=").count();
-        let name = &chart[..chart.len().min(60)];
-        assert!(drawn >= n_least, "{drawn} marks in {name}");
-    }
-}
-
 #[test]
 fn a_browser_draws_a_map_and_a_recipe() {
-    let Some(browser) = browser() else {
-        eprintln!("skipped: none of {BROWSERS:?} is installed");
-        return;
-    };
-    let session = Session::new();
+    let session = Session::with_reference("");
     session.ok("sensitivity -m @f16 -t @eval -w map.jsonl -c 64 -n 500 --html map.html -q");
+    session.ok("-m @q4 -m @q2 -r ref.gz -q");
+    session.ok("report . --json report.json -q");
+    let recipe = "recipe map.jsonl --bpw 4.5 -q --html";
+    session.ok(&format!("{recipe} recipe.html --report report.json"));
+    let no_report = format!("{recipe} other.html --report map.jsonl");
+    session.fails(&no_report, 1, &["map.jsonl", "kl report --json"]);
+
     let path = session.path("map.html");
     let page = std::fs::read_to_string(&path).unwrap();
     let (start, end) = page.rsplit_once("</body>").unwrap();
-    std::fs::write(&path, format!("{start}{CHOOSE_EACH}</body>{end}")).unwrap();
-    let (document, console) = open(browser, &path);
-    assert_eq!(console, Vec::<String>::new());
+    session.write("map.html", format!("{start}{CHOOSE_EACH}</body>{end}"));
+    let is_drawn = |charts: &[String], least: [usize; 2]| {
+        let drawn: Vec<usize> = charts.iter().map(|chart| n_drawn(chart)).collect();
+        let is_enough = drawn.len() == 2 && drawn[0] >= least[0] && drawn[1] >= least[1];
+        assert!(is_enough, "{drawn:?} marks");
+    };
+    let Some(Opened { document, charts }) = open(&path) else {
+        return;
+    };
     for measure in ["kld", "relative"] {
         for kind in ["q8_0", "q3_K", "q2_K"] {
             let found = format!("{kind} {measure}: 22 cells, true steps;");
@@ -126,47 +127,20 @@ fn a_browser_draws_a_map_and_a_recipe() {
         }
     }
     // The tensors; the layers.
-    check_drawn(&document, &[22, 3]);
-
-    session.reference("");
-    session.ok("-m @q4 -m @q2 -r ref.gz -q");
-    session.ok("report . --json report.json -q");
-    session.ok("recipe map.jsonl --bpw 4.5 --html recipe.html --report report.json -q");
-    let (document, console) = open(browser, &session.path("recipe.html"));
-    assert_eq!(console, Vec::<String>::new());
+    is_drawn(&charts, [22, 3]);
+    let Opened { document, charts } = open(&session.path("recipe.html")).unwrap();
     // The recipe, two quants and the sizes; the tensors.
-    check_drawn(&document, &[13, 22]);
+    is_drawn(&charts, [13, 22]);
     assert!(document.contains(">tiny-q4_K_M<") && document.contains(">recipe<"));
     assert!(document.contains(r#"id="types-key"><li>"#));
-    session.fails(
-        "recipe map.jsonl --bpw 4.5 --html other.html --report map.jsonl -q",
-        1,
-        &["map.jsonl", "kl report --json"],
-    );
-}
-
-#[test]
-fn a_page_replaces_an_earlier_one_but_nothing_else() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q4 -r ref.gz -q");
-    session.ok("report . --html page.html -q");
-    session.ok("report . --html page.html -q");
-    session.write("notes.html", "<!doctype html>\n<p>My notes");
-    session.fails(
-        "report . --html notes.html -q",
-        1,
-        &["notes.html", "exists"],
-    );
 }
 
 /// A page of chat answers has their curves, their spans, and what is accepted of drafts.
 #[test]
 fn a_browser_draws_answers_and_spans() {
     let session = Session::new();
-    session.ok(
-        "-m @f16 --prompts @prompts --generate 40 --no-chat-template --span she=She... -w ref.gz -q",
-    );
+    let answers = "--prompts @prompts --generate 40 --no-chat-template --span she=She...";
+    session.ok(&format!("-m @f16 {answers} -w ref.gz -q"));
     session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -q");
     let report = session.ok("report . --html page.html --json report.json -q --full");
     report.prints(&[
@@ -179,11 +153,6 @@ fn a_browser_draws_answers_and_spans() {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let titles = lines.next().unwrap();
     for (line, model) in lines.zip(json["models"].as_array().unwrap()) {
-        let cell = |title: &str| {
-            let column = titles.iter().position(|of| *of == title).unwrap();
-            line[column].parse::<f64>().ok()
-        };
-        let number = |key: &str| model.pointer(key).unwrap().as_f64();
         for (title, key) in [
             ("acceptance", "/acceptance/mean/value"),
             ("acceptance_hi", "/acceptance/mean/hi"),
@@ -192,20 +161,17 @@ fn a_browser_draws_answers_and_spans() {
             ("half_differ_within", "/identical_output/half_differ_within"),
             ("greedy_answers", "/identical_output/n_answers"),
         ] {
-            assert_eq!(cell(title), number(key), "{title}");
+            let column = titles.iter().position(|of| *of == title).unwrap();
+            let cell = line[column].parse::<f64>().ok();
+            assert_eq!(cell, model.pointer(key).unwrap().as_f64(), "{title}");
         }
     }
-    let Some(browser) = browser() else {
-        eprintln!("skipped: none of {BROWSERS:?} is installed");
+    let Some(Opened { charts, .. }) = open(&session.path("page.html")) else {
         return;
     };
-    let (document, console) = open(browser, &session.path("page.html"));
-    assert_eq!(console, Vec::<String>::new());
     for name in ["identical", "drafts", "drafted", "spans"] {
         let start = format!(r#"data-chart="{name}""#);
-        let (_, chart) = document.split_once(&start).unwrap();
-        let end = chart.find("</figure>").unwrap_or(chart.len());
-        let drawn = chart[..end].matches("<path aria-label=").count();
-        assert!(drawn >= 3, "{drawn} marks in {name}");
+        let chart = charts.iter().find(|chart| chart.contains(&start)).unwrap();
+        assert!(n_drawn(chart) >= 3, "{name}: {chart}");
     }
 }

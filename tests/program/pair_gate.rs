@@ -54,8 +54,7 @@ fn the_same_build_passes_and_a_worse_one_fails() {
 
     session.ok("-m @q2 -r ref.gz --sidecar worse.kls -q");
     let line = format!("report worse.kls good.kls --pair -q {GATE} --json gate.json");
-    let run = session.kl(&line);
-    assert_eq!(run.code, 3, "{}", run.stderr);
+    let run = session.ends(&line, 3);
     run.warns(&["worse.kls: failed: ratio.upper > 1.05 holds: "]);
     let gate = session.read_json("gate.json");
     assert_eq!(outcomes(&gate), [(true, "holds"); 3]);
@@ -95,28 +94,12 @@ fn few_windows_fail_a_gate_on_the_ratio() {
         session.ok(&format!("-m @q4 -r ref.gz -n 900 {sidecar}"));
     }
     let pair = format!("report few.kls few_too.kls --pair -q {GATE} --json gate.json");
-    let run = session.kl(&pair);
-    assert_eq!(run.code, 3, "{}", run.stderr);
-    run.warns(&[
-        "few.kls: failed: ratio.upper > 1.05 needs at least 100 windows",
-        "of 40",
-    ]);
+    let needs = "few.kls: failed: ratio.upper > 1.05 needs at least 100 windows";
+    session.fails(&pair, 3, &[needs, "of 40"]);
     let gate = session.read_json("gate.json");
     assert_eq!(gate["n_windows"], 40);
     let passed = (false, "");
     assert_eq!(outcomes(&gate), [(true, "few_windows"), passed, passed]);
-}
-
-#[test]
-fn conditions_on_a_pair_are_checked_before_any_file_is_opened() {
-    let session = Session::new();
-    let cases = "
-        --pair --fail-if 'ratio.uper > 1' => ratio.upper
-        --pair --fail-if 'kld.mean > 1' => leave --pair out
-        --pair --fail-if 'ratio.upper > x' => 'x'
-        --fail-if 'ratio.upper > 1' => --pair
-        --pair --allow-excluded => --fail-if";
-    session.fails_each(2, "report a.kls b.kls", cases);
 }
 
 #[test]
@@ -126,11 +109,10 @@ fn tokens_that_are_left_out_fail_a_gate() {
     session.ok("-m @q8 -r bad.gz --sidecar new.kls -q");
     session.ok("-m @q4 -r bad.gz --sidecar good.kls -q");
     let line = "report new.kls good.kls --pair -q --fail-if 'q99.ratio > 1'";
-    let run = session.kl(line);
-    assert_eq!(run.code, 3, "{}", run.stderr);
-    run.warns(&[
+    let what = [
         "q99.ratio > 1 does not hold, but 1 token",
         "--allow-excluded",
-    ]);
+    ];
+    session.fails(line, 3, &what);
     session.ok(&format!("{line} --allow-excluded"));
 }

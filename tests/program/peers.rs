@@ -86,8 +86,7 @@ fn every_token_is_kl_pys() {
 
 #[test]
 fn a_kl_py_file_carries_the_bits_of_a_native_one() {
-    let session = Session::new();
-    session.reference("--encoding f32 -fa off --score all");
+    let session = Session::with_reference("--encoding f32 -fa off --score all");
     let native = session.windows("ref.gz");
     session.reference("--format kl.py --force");
 

@@ -3,11 +3,11 @@
 use std::fs;
 
 use kl_formats::PromptContent;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::chat_templates::TEMPLATE;
 use crate::numbers::{accurate, max, mean, number, top};
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, has};
 
 /// Writes the reference `name` of some prompts with the f16 model, its rows exact.
 fn write(session: &Session, name: &str, flags: &str) {
@@ -33,21 +33,19 @@ fn a_report_calls_prompts_prompts() {
     let session = Session::new();
     session.ok("-m @f16 --prompts @prompts -w chat.gz -q --no-chat-template");
     let evaluated = session.ok("-m @q4 -m @q2 -r chat.gz --full --top-k 2 --breakdown");
-    let pair = "report tiny-q4_K_M@chat.kls tiny-q2_K@chat.kls --pair";
+    evaluated.prints_not("window");
     for line in [
         "report .",
         "report . --breakdown",
         "report . --markdown",
         "report tiny-q2_K@chat.kls --breakdown",
-        pair,
+        "report tiny-q4_K_M@chat.kls tiny-q2_K@chat.kls --pair",
     ] {
         let run = session.ok(line);
-        assert!(run.stdout.contains("prompt"), "{line}: {}", run.stdout);
-        assert!(!run.stdout.contains("window"), "{line}: {}", run.stdout);
-        assert!(!run.stderr.contains("window"), "{line}: {}", run.stderr);
+        run.prints(&["prompt"]);
+        run.prints_not("window").warns_not("window");
     }
-    evaluated.prints_not("window");
-    let json = session.ok("report . --json -").json();
+    let json = session.json("report .");
     assert_eq!(json["reference"]["prompts"], true);
     let warning = json["warnings"][0]["message"].as_str().unwrap();
     assert!(warning.contains("prompts"), "{warning}");
@@ -69,102 +67,65 @@ fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
         assert_eq!(spec.tokens[0], 1, "the model's BOS");
     }
     let lengths = || specs.iter().map(|spec| spec.tokens.len());
-    assert_eq!(header.n_ctx as usize, lengths().max().unwrap());
-    assert_eq!(
-        (
-            header.add_bos,
-            header.chat_template.clone(),
-            header.generated
-        ),
-        (Some(true), None, None)
-    );
-    let text = header.provenance.text.unwrap();
-    assert_eq!(text.name.as_deref(), Some("prompts.txt"));
     let own: usize = lengths().map(|length| length - 1).sum();
-    assert_eq!(text.n_tokens, Some(own as u64));
+    let in_prompts = json!({"n_prompts": 5, "chat_template": null, "generated": null});
+    let expected = json!({"n_ctx": lengths().max(), "add_bos": true, "prompts": in_prompts,
+        "text": {"name": "prompts.txt", "n_tokens": own}});
+    has(&session.info("ref.gz"), &expected);
 
     let result = result(&session, "-m @f16 -r ref.gz");
-    assert_eq!(result["kld"]["max"], 0.0);
-    assert_eq!(result["n_tokens"], header.n_rows);
-    let each = result["prompts"].as_array().unwrap();
-    for (i, prompt) in each.iter().enumerate() {
-        assert_eq!(prompt["window"], i);
-        assert_eq!(prompt["prompt"], lines[i]);
-        assert_eq!(prompt["kld"]["max"], 0.0);
-        assert_eq!(prompt["ref_top1"], 1.0);
+    has(
+        &result,
+        &json!({"n_tokens": header.n_rows, "kld": {"max": 0}}),
+    );
+    for (i, prompt) in result["prompts"].as_array().unwrap().iter().enumerate() {
+        let exact = json!({"window": i, "prompt": lines[i], "kld": {"max": 0}, "ref_top1": 1});
+        has(prompt, &exact);
     }
 }
 
+/// Those of its tokens, and MAX's four columns, each from both models' logits in float64.
 #[test]
-fn the_numbers_of_a_prompt_are_those_of_its_tokens() {
+fn the_numbers_of_a_prompt_are_those_of_its_tokens_and_maxs() {
     let session = Session::new();
     write(&session, "ref.gz", "@prompts");
-    let result = result(&session, "-m @q2 -r ref.gz --json-tokens");
+    session.ok("-m @q2 --prompts @prompts -q -w eval.gz --encoding f32");
+    let result = result(&session, "-m @q2 -r ref.gz --json-tokens --stats logits");
     let tokens = &result["tokens"];
     let windows = tokens["window"].as_array().unwrap();
     let prompts = result["prompts"].as_array().unwrap();
-    for (number_of_prompt, prompt) in prompts.iter().enumerate() {
+    assert_eq!(prompts.len(), 5);
+    let (reference, evaluated) = (session.windows("ref.gz"), session.windows("eval.gz"));
+    for (i, prompt) in prompts.iter().enumerate() {
         let column = |name: &str| -> Vec<f64> {
-            let own = (0..windows.len()).filter(|&i| windows[i] == number_of_prompt);
-            own.map(|i| number(&tokens[name][i])).collect()
+            let own = (0..windows.len()).filter(|&token| windows[token] == i);
+            own.map(|token| number(&tokens[name][token])).collect()
         };
         let klds = column("kld");
         assert_eq!(prompt["n_tokens"], klds.len());
-        accurate(number(&prompt["kld"]["mean"]), mean(&klds), "mean");
         assert_eq!(prompt["kld"]["max"], max(&klds).max(0.0));
-        let reverse = mean(&column("reverse_kld"));
-        accurate(number(&prompt["reverse_kld_mean"]), reverse, "reverse");
         let (ours, theirs) = (column("ref_top"), column("eval_top"));
         let same = ours.iter().zip(&theirs).filter(|(a, b)| a == b).count();
-        let share = same as f64 / klds.len() as f64;
-        accurate(number(&prompt["ref_top1"]), share, "same top");
+        let steps = reference[i].rows.iter().zip(&evaluated[i].rows);
+        let steps: Vec<[f64; 3]> = steps.map(|(l, m)| max_of_a_step(l, m)).collect();
+        let [differences, distances, smoothed] =
+            [0, 1, 2].map(|of| steps.iter().map(|step| step[of]).collect::<Vec<f64>>());
+        for (key, exact) in [
+            ("/kld/mean", mean(&klds)),
+            ("/reverse_kld_mean", mean(&column("reverse_kld"))),
+            ("/ref_top1", same as f64 / klds.len() as f64),
+            ("/mean_abs_diff", mean(&differences)),
+            ("/cosine_distance", mean(&distances)),
+            ("/smoothed_kld/mean", mean(&smoothed)),
+            ("/smoothed_kld/max", max(&smoothed)),
+        ] {
+            accurate(number(prompt.pointer(key).unwrap()), exact, key);
+        }
     }
-    assert_eq!(prompts.len(), 5);
     let max = |prompt: &Value| number(&prompt["kld"]["max"]);
     let largest = prompts.iter().max_by(|a, b| max(a).total_cmp(&max(b)));
     let max_at = &result["kld"]["max_at"];
     assert_eq!(largest.unwrap()["window"], max_at["window"]);
-}
-
-/// MAX's four columns, each from both models' logits in float64.
-#[test]
-fn a_prompts_columns_are_maxs() {
-    let session = Session::new();
-    write(&session, "ref.gz", "@prompts");
-    session.ok("-m @q2 --prompts @prompts -q -w eval.gz --encoding f32");
-    let (reference, evaluated) = (session.windows("ref.gz"), session.windows("eval.gz"));
-    let result = result(&session, "-m @q2 -r ref.gz --stats logits");
-    let prompts = result["prompts"].as_array().unwrap().iter();
-    for (prompt, (reference, evaluated)) in prompts.zip(reference.iter().zip(&evaluated)) {
-        let steps = reference.rows.iter().zip(&evaluated.rows);
-        let steps: Vec<[f64; 3]> = steps.map(|(l, m)| max_of_a_step(l, m)).collect();
-        let column = |i: usize| steps.iter().map(|step| step[i]).collect::<Vec<f64>>();
-        let [differences, distances, smoothed] = [0, 1, 2].map(column);
-        for (value, exact, what) in [
-            (
-                &prompt["mean_abs_diff"],
-                mean(&differences),
-                "mean absolute difference",
-            ),
-            (
-                &prompt["cosine_distance"],
-                mean(&distances),
-                "cosine distance",
-            ),
-            (
-                &prompt["smoothed_kld"]["mean"],
-                mean(&smoothed),
-                "smoothed KLD",
-            ),
-            (
-                &prompt["smoothed_kld"]["max"],
-                max(&smoothed),
-                "largest smoothed KLD",
-            ),
-        ] {
-            accurate(number(value), exact, what);
-        }
-    }
 }
 
 /// Mean absolute difference, cosine distance, smoothed KLD.
@@ -262,11 +223,10 @@ fn a_write_that_was_cut_off_is_resumed() {
     let whole = session.read("ref.gz");
     session.remove("ref.gz");
     session.write("ref.gz.partial", &whole[..whole.len() * 2 / 3]);
-    let other = "-m @f16 -w ref.gz --encoding f32 --prompts @prompts --generate 3 -q \
-         --resume --score all";
-    let run = session.fails(other, 1, &["another run"]);
+    let resume = "-m @f16 -w ref.gz --encoding f32 --prompts @prompts --generate 3 -q --resume";
+    let run = session.fails(&format!("{resume} --score all"), 1, &["another run"]);
     assert!(run.stderr.len() < 1000, "prompts are cut: {}", run.stderr);
-    write(&session, "ref.gz", "@prompts --generate 3 --resume");
+    session.ok(resume);
     assert!(session.read("ref.gz") == whole);
 }
 
@@ -277,23 +237,17 @@ fn info_and_the_report_describe_the_prompts() {
     let chats = "@chats --chat-template-file chat.jinja --generate 2";
     write(&session, "ref.gz", chats);
     let run = session.ok("info ref.gz");
-    run.prints(&[
-        "4, in a chat template, sha256",
-        "at most 2 tokens to each, generated greedily",
-    ]);
-    let prompts = session.info("ref.gz")["prompts"].take();
-    assert_eq!(prompts["n_prompts"], 4);
-    assert_eq!(prompts["generated"], 2);
+    run.prints(&["4, in a chat template, sha256"]);
+    run.prints(&["at most 2 tokens to each, generated greedily"]);
     let chat_template = session.header("ref.gz").chat_template.unwrap();
-    assert_eq!(prompts["chat_template"], chat_template);
+    let expected = json!({"n_prompts": 4, "generated": 2, "chat_template": chat_template});
+    has(&session.info("ref.gz")["prompts"], &expected);
 
-    session.ok("-m @q2 -r ref.gz -q").prints(&[
-        "8 in 4 prompts of",
-        "3   \"She had a green ring.\\nShe loved her ring…\" ",
-    ]);
+    let run = session.ok("-m @q2 -r ref.gz -q");
+    run.prints(&["8 in 4 prompts of"]);
+    run.prints(&[r#"3   "She had a green ring.\nShe loved her ring…" "#]);
     session.reference("--force");
-    let info = session.info("ref.gz");
-    assert_eq!(info["prompts"], Value::Null, "of a text");
+    assert!(session.info("ref.gz")["prompts"].is_null(), "of a text");
     let result = result(&session, "-m @q8 -r ref.gz");
     assert_eq!(result.get("prompts"), None);
 }
@@ -313,10 +267,8 @@ fn a_conversion_keeps_the_prompts_or_warns_that_they_are_lost() {
 #[test]
 fn a_header_may_be_longer_than_that_of_a_text() {
     let session = Session::new();
-    session.write(
-        "chat.jinja",
-        "Once upon a time {{ messages[0].content[:7] }}",
-    );
+    let template = "Once upon a time {{ messages[0].content[:7] }}";
+    session.write("chat.jinja", template);
     let prompt = |i: usize| format!("no. {i:03} {}", "of many words ".repeat(3600));
     let prompts: Vec<String> = (0..40).map(prompt).collect();
     session.write("long.txt", prompts.join("\n"));
@@ -335,34 +287,18 @@ fn a_header_may_be_longer_than_that_of_a_text() {
 #[test]
 fn every_error_is_one_line_with_the_prompts_line() {
     let session = Session::new();
-    for (name, text) in [
-        ("empty.txt", ""),
-        ("blank.txt", "\n  \n\r\n"),
-        ("slip.txt", "{\"prompt\": \"a dog\",}\n"),
-        ("mixed.jsonl", "{\"prompt\": \"a dog\"}\n\nplain text\n"),
-        ("neither.jsonl", "{\"text\": \"a dog\"}\n"),
-        ("role.jsonl", "{\"messages\": [{\"content\": \"a dog\"}]}\n"),
-        (
-            "nothing.jsonl",
-            "{\"prompt\": \"a dog\"}\n{\"prompt\": \"\"}\n",
-        ),
-        (
-            "long.txt",
-            "A dog\nOnce upon a time, there was a careful girl named Maya\n",
-        ),
-        ("broken.jinja", "{% for message in messages %}"),
-        ("wrong.jinja", "\n\n{{ messages.content.x }}"),
-    ] {
-        session.write(name, text);
-    }
+    let first = "{\"prompt\": \"a dog\"}\n";
+    session.write("blank.txt", "\n  \n\r\n");
+    session.write("mixed.jsonl", format!("{first}\nplain text\n"));
+    session.write("nothing.jsonl", format!("{first}{{\"prompt\": \"\"}}\n"));
+    let long = "A dog\nOnce upon a time, there was a careful girl named Maya\n";
+    session.write("long.txt", long);
+    session.write("broken.jinja", "{% for message in messages %}");
+    session.write("wrong.jinja", "\n\n{{ messages.content.x }}");
     let cases = r#"
         missing => missing
-        empty.txt => empty.txt | is empty
-        slip.txt => slip.txt: line 1 | JSON
         blank.txt => blank.txt | prompt
         mixed.jsonl => mixed.jsonl: line 3 | expected {"prompt": "..."}
-        neither.jsonl => line 1 | prompt | messages
-        role.jsonl => line 1 | no role
         nothing.jsonl => line 2 | fewer than two tokens
         @chats => line 1 | messages need a chat template | --chat-template-file
         @chats --no-chat-template => line 1 | --no-chat-template
@@ -372,14 +308,6 @@ fn every_error_is_one_line_with_the_prompts_line() {
         long.txt --chat-template-file broken.jinja => broken.jinja | syntax error
         long.txt --chat-template-file wrong.jinja => line 1 | chat template:3"#;
     session.fails_each(1, "-m @f16 -w ref.gz -q --prompts", cases);
-    assert!(!session.exists("ref.gz"));
-    for (output, flags) in [
-        ("long.txt", ""),
-        ("broken.jinja", "--chat-template-file broken.jinja"),
-    ] {
-        let line = format!("-m @f16 --prompts long.txt --force -w {output} {flags}");
-        session.fails(&line, 2, &[output, "input"]);
-    }
     // A prompt of one token is enough if tokens are generated after it.
     write(&session, "one.gz", "nothing.jsonl --generate 1");
 }

@@ -30,8 +30,7 @@ fn the_notebooks_run_in_a_new_python() {
         eprintln!("skipped: no python3 with numpy is installed");
         return;
     }
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     for (name, model) in [
         ("q2_K", "q2"),
         ("q4_0", "q4"),

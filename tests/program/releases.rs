@@ -40,16 +40,12 @@ fn shown(path: &Path) -> &str {
 }
 
 #[test]
-fn every_file_has_a_test() {
+fn files_are_known_and_whole() {
+    let session = Session::new();
     for path in files() {
         let is_read = ["gz", "kld", "kls", "json", "csv"].contains(&extension(&path));
         assert!(is_read, "{path:?}: nothing here reads it");
     }
-}
-
-#[test]
-fn files_are_whole() {
-    let session = Session::new();
     for path in with_extension(&["gz", "kld", "kls"]) {
         let info = session.info(&format!("{} --verify", shown(&path)));
         assert!(number(&info["verified"]["n_rows"]) > 0.0, "{path:?}");
@@ -62,10 +58,8 @@ fn references_give_the_numbers_of_their_time() {
     for path in with_extension(&["gz", "kld"]) {
         let recorded = documents::parse_earlier(&fs::read(path.with_extension("json")).unwrap());
         let model = &recorded["models"][0];
-        let gguf = path
-            .parent()
-            .unwrap()
-            .join(model["model"]["path"].as_str().unwrap());
+        let name = model["model"]["path"].as_str().unwrap();
+        let gguf = path.with_file_name(name);
         let cache = model["set_up"]["type_k"].as_str().unwrap();
         let (gguf, path) = (shown(&gguf), shown(&path));
         let line = format!("-m {gguf} -r {path} -ctk {cache} --no-sidecar");
@@ -105,25 +99,20 @@ fn sidecars_give_the_numbers_of_their_time() {
             continue;
         };
         let folder = path.parent().unwrap();
-        let sidecars = models
-            .iter()
-            .map(|model| model["sidecar"].as_str().unwrap());
-        let paths: Vec<PathBuf> = sidecars.map(|name| folder.join(name)).collect();
+        let sidecar = |model: &Value| folder.join(model["sidecar"].as_str().unwrap());
+        let paths: Vec<PathBuf> = models.iter().map(sidecar).collect();
         let line: Vec<&str> = paths.iter().map(|path| shown(path)).collect();
         let now = json(&line.join(" "));
         let means = |of: &Value| -> Vec<(Value, f64)> {
             let models = of["models"].as_array().unwrap().iter();
             let mean = |model: &Value| number(&model["kld"]["mean"]["value"]);
-            models
-                .map(|model| (model["label"].clone(), mean(model)))
-                .collect()
+            let means = models.map(|model| (model["label"].clone(), mean(model)));
+            means.collect()
         };
         for (now, then) in means(&now).iter().zip(means(&recorded)) {
             assert_eq!(now.0, then.0);
-            assert!(
-                (now.1 - then.1).abs() <= 1e-12 * then.1,
-                "{now:?}, not {then:?}"
-            );
+            let error = (now.1 - then.1).abs();
+            assert!(error <= 1e-12 * then.1, "{now:?}, not {then:?}");
         }
     }
 }

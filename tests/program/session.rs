@@ -1,9 +1,11 @@
 //! Calls of the program, one readable line each, in a folder of their own.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -47,11 +49,22 @@ pub struct Session {
     pub folder: TempDir,
 }
 
+/// The bytes of the references that tests have written, by what wrote them: most tests need the same few.
+static REFERENCES: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+
 impl Session {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
         }
+    }
+
+    /// A session with the short text, and its reference `ref.gz`: see [`Session::reference`].
+    #[track_caller]
+    pub fn with_reference(more: &str) -> Self {
+        let session = Self::new();
+        session.reference(more);
+        session
     }
 
     /// A file of the session's folder, or `@name`: a fixture.
@@ -106,10 +119,11 @@ impl Session {
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         let words = split(line);
         for word in &words {
-            match word.starts_with('@') {
-                true => command.arg(self.path(word)),
-                false => command.arg(word),
-            };
+            if word.starts_with('@') {
+                command.arg(self.path(word));
+            } else {
+                command.arg(word);
+            }
         }
         // Tests run side by side: several decode threads each would only wait for each other.
         if words.contains(&"-m") && !words.contains(&"--threads") {
@@ -129,7 +143,7 @@ impl Session {
     /// before. SIGINT will not do: a shell's background jobs ignore it.
     pub fn cut_off(&self, line: &str, signal: &str, is_time: impl Fn() -> bool) -> Option<Run> {
         let mut child = self.spawn(line);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(600);
         while !is_time() && child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "kl {line}: does not get on");
             std::thread::sleep(Duration::from_millis(1));
@@ -141,24 +155,39 @@ impl Session {
         (run.code != 0).then_some(run)
     }
 
+    /// Runs a script with `sh`, in which `"$@"` is `kl` with the arguments in `line`.
+    pub fn in_shell(&self, script: &str, line: &str) -> Run {
+        let kl = self.command(line);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).arg(kl.get_program());
+        shell.args(kl.get_args()).current_dir(self.folder.path());
+        Run::from(shell.stdin(Stdio::null()).output().unwrap())
+    }
+
     pub fn kl(&self, line: &str) -> Run {
         Run::from(self.command(line).output().unwrap())
+    }
+
+    /// Runs `kl`, which has to exit with `code`.
+    #[track_caller]
+    pub fn ends(&self, line: &str, code: i32) -> Run {
+        let run = self.kl(line);
+        assert_eq!(run.code, code, "kl {line}: {}", run.stderr);
+        run
     }
 
     /// Runs `kl`, which has to succeed.
     #[track_caller]
     pub fn ok(&self, line: &str) -> Run {
-        let run = self.kl(line);
-        assert_eq!(run.code, 0, "kl {line}: {}", run.stderr);
-        run
+        self.ends(line, 0)
     }
 
     /// Runs `kl`, which has to exit with `code` and one line on stderr that contains all of `what`,
-    /// warnings apart.
+    /// warnings apart. A run that is refused (1, 2) creates no file and removes none.
     #[track_caller]
     pub fn fails(&self, line: &str, code: i32, what: &[&str]) -> Run {
-        let run = self.kl(line);
-        assert_eq!(run.code, code, "kl {line}: {}", run.stderr);
+        let before = self.files();
+        let run = self.ends(line, code);
         let lines = run.stderr.lines();
         let errors: Vec<_> = lines.filter(|e| !e.starts_with("kl: warning")).collect();
         assert_eq!(errors.len(), 1, "kl {line}: one line, not {errors:#?}");
@@ -166,17 +195,25 @@ impl Session {
             let error = errors[0];
             assert!(error.contains(what), "kl {line}: '{error}' lacks '{what}'");
         }
+        if code <= 2 {
+            assert_eq!(self.files(), before, "kl {line}");
+        }
         run
     }
 
     /// Runs `kl` with each of these lines: `LINE => WORDS | WORDS ...`, the call's end and what its one
-    /// line on stderr contains. `start` is how all of them begin, and `code` how they exit.
+    /// line on stderr contains. `start` is how all of them begin, and `code` how they exit, except those
+    /// with `=> exit 2 | WORDS ...`.
     #[track_caller]
     pub fn fails_each(&self, code: i32, start: &str, cases: &str) {
         for case in cases.trim().lines() {
             let (line, what) = case.split_once("=>").expect(case);
             let what: Vec<&str> = what.split(" | ").map(str::trim).collect();
-            self.fails(&format!("{start} {}", line.trim()), code, &what);
+            let line = format!("{start} {}", line.trim());
+            match what.split_first() {
+                Some((&"exit 2", what)) => self.fails(&line, 2, what),
+                _ => self.fails(&line, code, &what),
+            };
         }
     }
 
@@ -204,15 +241,37 @@ impl Session {
         self.reference_of("@f16", "ref.gz", more);
     }
 
-    /// Writes a reference of the short text with another model, or with other windows (`-c`).
+    /// Writes a reference of the short text with another model, or with other windows (`-c`). What another
+    /// test has written with the same flags is copied.
     #[track_caller]
     pub fn reference_of(&self, model: &str, name: &str, more: &str) {
         self.write("short.txt", short_text());
         let n_ctx = if more.contains("-c ") { "" } else { "-c 64" };
-        self.ok(&format!(
-            "-m {model} -t short.txt -w {name} {n_ctx} -q {more}"
-        ));
+        let written_by = format!("{model} {}", more.replace("--force", ""));
+        let written = REFERENCES.lock().unwrap().get(&written_by).cloned();
+        if let Some(bytes) = written.filter(|_| !more.contains("--resume")) {
+            return self.write(name, bytes);
+        }
+        let line = format!("-m {model} -t short.txt -w {name} {n_ctx} -q {more}");
+        self.ok(&line);
+        let mut references = REFERENCES.lock().unwrap();
+        references.insert(written_by, self.read(name));
     }
+}
+
+/// Checks that a document has all that is expected: the keys, and their values. A key that is expected to
+/// be null may be missing.
+#[track_caller]
+pub fn has(found: &Value, expected: &Value) {
+    let is_equal = match expected {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(key, of)| has(&found[key], of));
+            return;
+        }
+        Value::Number(number) => number.as_f64() == found.as_f64(),
+        other => other == found,
+    };
+    assert!(is_equal, "{found}, not {expected}");
 }
 
 /// The labels of a document's models, in their order.
@@ -256,39 +315,48 @@ impl Run {
 
     /// Checks that stdout contains all of `what`, be it over the end of a line.
     #[track_caller]
-    pub fn prints(&self, what: &[&str]) {
+    pub fn prints(&self, what: &[&str]) -> &Self {
         let words: Vec<&str> = self.stdout.split_whitespace().collect();
         let unwrapped = words.join(" ");
         for what in what {
             let is_there = self.stdout.contains(what) || unwrapped.contains(what);
             assert!(is_there, "no '{what}': {}", self.stdout);
         }
+        self
     }
 
     #[track_caller]
-    pub fn prints_not(&self, what: &str) {
+    pub fn prints_not(&self, what: &str) -> &Self {
         assert!(!self.stdout.contains(what), "'{what}': {}", self.stdout);
+        self
     }
 
     #[track_caller]
-    pub fn warns_not(&self, what: &str) {
+    pub fn warns_not(&self, what: &str) -> &Self {
         assert!(!self.stderr.contains(what), "'{what}': {}", self.stderr);
+        self
     }
 
     /// Checks that one line on stderr contains all of `what`.
     #[track_caller]
-    pub fn warns(&self, what: &[&str]) {
+    pub fn warns(&self, what: &[&str]) -> &Self {
         let mut lines = self.stderr.lines();
         let is_there = lines.any(|line| what.iter().all(|what| line.contains(what)));
         assert!(is_there, "no {what:?}: {}", self.stderr);
+        self
     }
 }
 
 impl From<Output> for Run {
+    /// A line about other work on the machine comes and goes: it is left out.
     fn from(output: Output) -> Self {
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let lines = stdout.split_inclusive('\n');
         Self {
             code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
+            stdout: lines
+                .filter(|line| !line.contains("busy elsewhere"))
+                .collect(),
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }

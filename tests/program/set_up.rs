@@ -15,8 +15,7 @@ fn differences(session: &Session, line: &str) -> Vec<String> {
 
 #[test]
 fn a_setting_that_moves_results_is_one_warning() {
-    let session = Session::new();
-    session.reference("-b 32");
+    let session = Session::with_reference("-b 32");
     let part = "-m @f16 -r ref.gz -n 64 --no-sidecar";
     assert!(differences(&session, part).is_empty());
     let cases = "
@@ -105,8 +104,7 @@ fn ggmls_threads_sleep_while_they_wait() {
 
 #[test]
 fn a_quantized_cache_of_values_without_flash_attention_names_the_flags() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let line = "-m @q8 -r ref.gz --no-sidecar -q -fa off";
     let what = [
         "with flash attention only",

@@ -16,36 +16,30 @@ fn copy(session: &Session, model: &str, to: &str) {
 
 #[test]
 fn a_sidecar_is_named_after_both_sides() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
+    // One model against two references is two files.
+    session.reference_of("@f16", "other.gz", "-n 100");
+    let in_memory = "-m @q4 --ref-model @f16 -t short.txt -c 64";
     for (line, name) in [
         ("-m @q4 -r ref.gz", "tiny-q4_K_M@ref.kls"),
+        ("-m @q4 -r other.gz", "tiny-q4_K_M@other.kls"),
         ("-m @q4 -r ref.gz --label small", "small@ref.kls"),
         ("-m @q4 -r ref.gz --shard 1/2", "tiny-q4_K_M@ref.1-of-2.kls"),
-        (
-            "-m @q4 --ref-model @f16 -t short.txt -c 64",
-            "tiny-q4_K_M@tiny-f16.kls",
-        ),
+        (in_memory, "tiny-q4_K_M@tiny-f16.kls"),
         ("compare ref.gz ref.gz", "ref@ref.kls"),
         (
             "compare @npz @peers/mlx-kld-q2_K.npz",
             "mlx-kld-q2_K@mlx-kld-f16.kls",
         ),
     ] {
-        let run = session.json(line);
-        assert_eq!(run["models"][0]["sidecar"], name);
+        assert_eq!(session.result(line)["sidecar"], name);
         assert!(session.exists(name), "{name}");
     }
-    // One model against two references is two files.
-    session.reference_of("@f16", "other.gz", "-n 100");
-    session.ok("-m @q4 -r other.gz -q");
-    assert!(session.exists("tiny-q4_K_M@other.kls"));
 }
 
 #[test]
 fn models_of_one_name_get_their_folders() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     copy(&session, "q8", "A/Q.gguf");
     copy(&session, "q4", "B/Q.gguf");
     let json = session.json("-m A/Q.gguf -m B/Q.gguf -m @q2 -r ref.gz");
@@ -73,56 +67,49 @@ fn models_of_one_name_get_their_folders() {
 
 #[test]
 fn another_measurement_does_not_replace_a_finished_one() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok("-m @q8 -m @q4 -r ref.gz -q");
     let [q8, q4] = ["tiny-q8_0@ref.kls", "tiny-q4_K_M@ref.kls"];
     let before = [session.read(q8), session.read(q4)];
-    for more in ["", " --resume"] {
-        let line = format!("-m @q8 -r ref.gz -q -n 70{more}");
-        session.fails(&line, 1, &[&[q8, "70 tokens"], &ADVICE[..]].concat());
-    }
-    // The others continue.
+    let refused = |line: &str, what: &[&str]| {
+        session.fails(line, 1, &[&[q8][..], what, &ADVICE].concat());
+        assert!([session.read(q8), session.read(q4)] == before);
+    };
+    refused("-m @q8 -r ref.gz -q -n 70", &["70 tokens"]);
+    refused("-m @q8 -r ref.gz -q -n 70 --resume", &["70 tokens"]);
+    // Another model, which has the name by its label.
+    let labelled = "-m @q2 -r ref.gz -q --label tiny-q8_0";
+    refused(labelled, &["another model, tiny-q8_0.gguf"]);
+    // Another reference of the same name.
+    let reference = session.read("ref.gz");
+    session.reference("-c 32 --force");
+    let other = "another reference, ref.gz (short.txt by tiny-f16.gguf)";
+    refused("-m @q8 -r ref.gz -q", &[other]);
+    session.write("ref.gz", reference);
+    // The other models continue.
     session.remove(q4);
-    let run = session.kl("-m @q8 -m @q4 -r ref.gz -q -n 70 --json o.json");
-    assert_eq!(run.code, 1);
+    let run = session.ends("-m @q8 -m @q4 -r ref.gz -q -n 70 --json o.json", 1);
     run.warns(&[q8, "70 tokens", "--force"]);
     let json = session.read_json("o.json");
     assert_eq!(json["failed"].as_array().unwrap().len(), 1);
     assert_eq!(json["models"][0]["n_tokens"], 70);
     assert!(session.read(q8) == before[0]);
-    assert!(session.length(q4) < before[1].len() as u64);
-    // Another reference of the same name.
-    session.ok("-m @q4 -r ref.gz -q --force");
-    session.reference("-c 32 --force");
-    let other = [q8, "another reference, ref.gz (short.txt by tiny-f16.gguf)"];
-    let what = [&other[..], &ADVICE].concat();
-    session.fails("-m @q8 -r ref.gz -q", 1, &what);
-    // Another model, which has the name by its label.
-    let labelled = "-m @q2 -r ref.gz -q --label tiny-q8_0";
-    session.fails(labelled, 1, &[q8, "another model, tiny-q8_0.gguf"]);
-    assert!([session.read(q8), session.read(q4)] == before);
-    session.ok("-m @q8 -r ref.gz -q --force");
+    session.ok("-m @q8 -r ref.gz -q -n 70 --force");
     assert!(session.read(q8) != before[0]);
 }
 
 #[test]
 fn the_same_measurement_replaces_its_own_file() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok("-m @q8 -r ref.gz -q");
     let before = session.read("tiny-q8_0@ref.kls");
     session.ok("-m @q8 -r ref.gz -q");
     assert!(session.read("tiny-q8_0@ref.kls") == before);
     // From another folder it is done.
     copy(&session, "q8", "m/tiny-q8_0.gguf");
-    let copied = fs::File::options()
-        .write(true)
-        .open(session.path("m/tiny-q8_0.gguf"));
-    copied
-        .unwrap()
-        .set_modified(SystemTime::UNIX_EPOCH)
-        .unwrap();
+    let path = session.path("m/tiny-q8_0.gguf");
+    let copied = fs::File::options().write(true).open(path).unwrap();
+    copied.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let result = session.result("-m m/tiny-q8_0.gguf -r ref.gz --resume");
     assert_eq!(result["n_resumed"], result["n_tokens"]);
     assert!(session.read("tiny-q8_0@ref.kls") == before);
@@ -130,47 +117,36 @@ fn the_same_measurement_replaces_its_own_file() {
 
 #[test]
 fn a_sidecar_that_cannot_be_created_says_where_else() {
-    let session = Session::new();
-    session.reference("");
-    let label = "x".repeat(200);
+    let session = Session::with_reference("");
     let long = "y".repeat(100);
     session.write(&format!("{long}.gz"), session.read("ref.gz"));
-    for line in [
-        format!("-m @q8 -r {long}.gz --label {label}"),
-        "-m @q8 -r ref.gz --sidecar none/q8.kls".to_owned(),
-    ] {
-        let what = ["cannot be created", "--sidecar", "--no-sidecar"];
-        session.fails(&line, 1, &what);
+    let refused = |line: &str, what: &[&str]| {
+        let where_else = ["--sidecar", "--no-sidecar"];
+        session.fails(line, 1, &[what, &where_else].concat());
+    };
+    let label = "x".repeat(200);
+    let too_long = format!("-m @q8 -r {long}.gz --label {label}");
+    refused(&too_long, &["cannot be created"]);
+    let nowhere = "-m @q8 -r ref.gz --sidecar none/q8.kls";
+    refused(nowhere, &["cannot be created"]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = session.path("locked");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+        // Root may write anywhere.
+        if fs::write(folder.join("any"), "").is_err() {
+            let locked = "-m @q8 -r ref.gz --sidecar locked/q8.kls";
+            refused(locked, &["locked/q8.kls", "Permission denied"]);
+        }
     }
-}
-
-#[cfg(unix)]
-#[test]
-fn a_folder_that_is_not_writable_is_said() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let session = Session::new();
-    session.reference("");
-    let folder = session.path("locked");
-    fs::create_dir(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    if fs::write(folder.join("any"), "").is_ok() {
-        return; // Root may write anywhere.
-    }
-    let what = [
-        "locked/q8.kls",
-        "Permission denied",
-        "--sidecar",
-        "--no-sidecar",
-    ];
-    session.fails("-m @q8 -r ref.gz --sidecar locked/q8.kls", 1, &what);
 }
 
 #[cfg(unix)]
 #[test]
 fn a_label_keeps_a_backslash() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let labelled = session.result(r"-m @q8 -r ref.gz --label 'a\b'");
     assert_eq!(labelled["label"], r"a\b");
     copy(&session, "q4", r"c\d.gguf");
@@ -182,8 +158,7 @@ fn a_label_keeps_a_backslash() {
 
 #[test]
 fn stored_rows_and_their_model_do_not_replace_each_other() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.reference_of("@q2", "tiny-q2_K.gz", "");
     let name = "tiny-q2_K@ref.kls";
     let [compared, evaluated] = ["compare ref.gz tiny-q2_K.gz -q", "-m @q2 -r ref.gz -q"];
@@ -207,8 +182,7 @@ fn stored_rows_and_their_model_do_not_replace_each_other() {
 
 #[test]
 fn a_model_that_is_newer_than_its_sidecar_is_read_whole() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     copy(&session, "q8", "q8.gguf");
     session.ok("-m q8.gguf -r ref.gz -q");
     let before = session.read("q8@ref.kls");
@@ -221,57 +195,85 @@ fn a_model_that_is_newer_than_its_sidecar_is_read_whole() {
     run.warns_not("is newer");
     // One changed byte of a weight, between the samples that are hashed.
     let mut bytes = session.read("q8.gguf");
-    let sampled = (0..64).map(|i| (bytes.len() - 4096) * i / 63);
-    let is_sampled = |at: usize| {
-        sampled
-            .clone()
-            .any(|from| (from..from + 4096).contains(&at))
-    };
-    let at = (bytes.len() / 2..bytes.len())
-        .find(|&at| !is_sampled(at))
-        .unwrap();
+    let n = bytes.len();
+    let mut samples = (0..64).map(|i| (n - 4096) * i / 63 + 4096);
+    let at = samples.find(|end| *end > n / 2).unwrap();
     bytes[at] ^= 0x40;
     session.write("q8.gguf", bytes);
     let what = [&["q8@ref.kls: holds other values"][..], &ADVICE].concat();
     for more in ["--resume", ""] {
-        let run = session.kl(&format!("-m q8.gguf -r ref.gz -q {more}"));
-        assert_eq!(run.code, 1);
+        let run = session.ends(&format!("-m q8.gguf -r ref.gz -q {more}"), 1);
         run.warns(&what);
     }
     assert!(session.read("q8@ref.kls") == before && !session.exists("q8@ref.kls.partial"));
 }
 
-/// What a killed run leaves: the first bytes of its sidecar.
-fn cut_off(session: &Session, sidecar: &str) -> Vec<u8> {
-    let whole = session.read(sidecar);
-    session.write(&format!("{sidecar}.partial"), &whole[..whole.len() / 2]);
-    session.remove(sidecar);
-    whole
-}
-
 #[test]
-fn a_run_is_resumed_however_its_model_is_spelled() {
-    let session = Session::new();
-    session.reference("");
+fn a_cut_off_sidecar_is_resumed_however_its_model_is_spelled() {
+    let session = Session::with_reference("");
     copy(&session, "q4", "models/q4.gguf");
     session.ok("-m models/q4.gguf -r ref.gz -q");
-    let whole = cut_off(&session, "q4@ref.kls");
+    let whole = session.read("q4@ref.kls");
+    let left = &whole[..whole.len() / 2];
+    session.write("q4@ref.kls.partial", left);
+    // What is finished is done, whatever another run has left.
+    session.ok("-m models/q4.gguf -r ref.gz -q --resume");
+    assert!(session.read("q4@ref.kls.partial") == left);
+    session.remove("q4@ref.kls");
     session.ok("-m ./models/../models/q4.gguf -r ref.gz -q --resume");
     assert!(session.read("q4@ref.kls") == whole);
 }
 
+/// One model evaluated in two ways is two rows.
 #[test]
-fn a_finished_model_is_done_whatever_another_run_has_left() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q4 -r ref.gz -q -n 100");
-    let name = "tiny-q4_K_M@ref.kls";
-    cut_off(&session, name);
-    let left = session.read(&format!("{name}.partial"));
-    session.ok("-m @q4 -r ref.gz -q --sidecar whole.kls");
-    let whole = session.read("whole.kls");
-    session.write(name, &whole);
-    session.ok("-m @q4 -r ref.gz -q --resume");
-    assert!(session.read(name) == whole);
-    assert!(session.read(&format!("{name}.partial")) == left);
+fn a_label_names_the_row_and_the_file() {
+    let session = Session::with_reference("");
+    let plain = session.result("-m @q4 -r ref.gz -n 100");
+    assert_eq!(plain["label"], "tiny-q4_K_M");
+    let labelled = "-m @q4 -r ref.gz -n 100 -ctk q8_0 --label 'q4, q8 keys'";
+    assert_eq!(session.result(labelled)["label"], "q4, q8 keys");
+    let info = session.info("'q4, q8 keys@ref.kls'");
+    assert_eq!(info["label"], "q4, q8 keys");
+    assert!(session.info("tiny-q4_K_M@ref.kls").get("label").is_none());
+    let shown = session.ok("info 'q4, q8 keys@ref.kls'");
+    shown.prints(&["label", "q4, q8 keys"]);
+    let run = session.ok("-m @q4 -r ref.gz -n 100 --label small --no-sidecar");
+    run.prints(&["small (", "tiny-q4_K_M.gguf) against ref.gz"]);
+
+    // Several models have a label each, in their order.
+    session.reference_of("@q8", "q8.gz", "");
+    session.reference_of("@q4", "q4.gz", "");
+    for (line, expected) in [
+        (
+            "-m @q8 -m @q4 -r ref.gz --label large --label small",
+            ["large", "small"],
+        ),
+        (
+            "compare ref.gz q8.gz q4.gz --label rows8 --label rows4",
+            ["rows8", "rows4"],
+        ),
+    ] {
+        assert_eq!(labels(&session.json(line)), expected);
+        assert!(
+            expected
+                .iter()
+                .all(|label| session.exists(&format!("{label}@ref.kls")))
+        );
+    }
+}
+
+#[test]
+fn a_label_that_no_file_can_have_is_refused() {
+    let long = "x".repeat(201);
+    let cases = format!(
+        "
+        --label a/b => --label
+        --label .. => --label
+        --label a\u{7} => --label
+        --label '' => empty
+        --label {long} => 200
+        -m @q8 --label x => 1 label for 2 evaluations
+        -m @q8 --label x --label x => --label x: names two"
+    );
+    Session::new().fails_each(2, "-m @q4 -r ref.gz", &cases);
 }

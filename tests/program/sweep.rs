@@ -29,8 +29,7 @@ const SWEEP: &str = "-m @q4 -r ref.gz --sweep ctk=f16,q8_0 ctv=f16,q4_0";
 
 #[test]
 fn each_cell_is_the_evaluation_of_its_types() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let run = session.ok(&format!("{SWEEP} --json s.json"));
     run.warns_not("warning: the type");
     run.warns(&["[4/4] tiny-q4"]);
@@ -80,8 +79,7 @@ fn each_cell_is_the_evaluation_of_its_types() {
 
 #[test]
 fn a_sweep_is_resumed_and_comes_in_parts() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.ok(&format!("{SWEEP} -q"));
     let whole = session.ok("report . -q").stdout;
     let removed = session.read(&name(CELLS[2]));
@@ -102,8 +100,7 @@ fn a_sweep_is_resumed_and_comes_in_parts() {
 
 #[test]
 fn several_models_are_swept_and_a_reference_may_be_a_model() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let sweep = "--sweep ctk=q8_0,f16 --no-sidecar -q";
     let of_file = session.json(&format!("-m @q4 -m @f16 -r ref.gz {sweep}"));
     let of_model = session.json(&format!(
@@ -135,8 +132,7 @@ fn a_cell_that_llama_cpp_refuses_is_named() {
     session.write("short.txt", crate::session::short_text());
     session.ok("-m @gpt2 -t short.txt -w gpt2.gz -c 48 -q");
     // A head has 16 elements, and a block of q8_0 32.
-    let run = session.kl("-m @gpt2 -r gpt2.gz --sweep ctk=q8_0,f16 -q --label g");
-    assert_eq!(run.code, 1, "{}", run.stderr);
+    let run = session.ends("-m @gpt2 -r gpt2.gz --sweep ctk=q8_0,f16 -q --label g", 1);
     run.warns(&["k_q8_0-v_f16: ", "use another --cache-type-k"]);
     run.warns(&["1 of 2 could not be evaluated"]);
     assert!(session.exists("g-k_f16-v_f16@gpt2.kls"));
@@ -145,8 +141,7 @@ fn a_cell_that_llama_cpp_refuses_is_named() {
 
 #[test]
 fn wrong_sweeps_are_refused_in_one_line() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     let cases = "
         --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0 => --sidecar names one file, but 2 are
         -m @q2 --sweep ctk=f16 --label a => 1 label for 2 evaluations

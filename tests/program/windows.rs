@@ -7,8 +7,7 @@ use crate::session::{Session, short_text};
 
 #[test]
 fn sliding_windows_score_every_position_or_only_the_new_ones() {
-    let session = Session::new();
-    session.reference("--stride 16 --max-windows 5 --score new");
+    let session = Session::with_reference("--stride 16 --max-windows 5 --score new");
     let json = session.json("-m @q8 -r ref.gz");
     assert_eq!(json["reference"]["stride"], 16);
     assert_eq!(json["models"][0]["n_tokens"], 64 + 4 * 16);
@@ -47,8 +46,7 @@ fn the_row_after_a_bos_is_scored_only_on_request() {
 
 #[test]
 fn score_and_n_tokens_choose_what_is_scored() {
-    let session = Session::new();
-    session.reference("--score half");
+    let session = Session::with_reference("--score half");
     let result = session.result("-m @q8 -r ref.gz --sidecar half.kls");
     let records = session.records("half.kls");
     let mut positions = records.iter().map(|record| record.position);
@@ -75,8 +73,7 @@ fn score_and_n_tokens_choose_what_is_scored() {
 
 #[test]
 fn a_window_longer_than_the_batch_is_decoded_in_parts() {
-    let session = Session::new();
-    session.reference("-b 7 -ub 7 --encoding f32");
+    let session = Session::with_reference("-b 7 -ub 7 --encoding f32");
     let json = session.json("-m @f16 -r ref.gz");
     assert_eq!(json["reference"]["backend"]["n_batch"], 7);
     let max = &json["models"][0]["kld"]["max"];

@@ -2,51 +2,45 @@
 
 use std::fs;
 
-use super::{Pair, gguf, told, with_pairs};
+use crate::gguf::{Pair, gguf, with_pairs};
 use crate::session::{Session, fixture};
+
+const WEB_PAGE: &str = "<!doctype html>\n<html><title>404</title></html>";
+
+/// A session with `ref.gz` and a sidecar, `q8.kls`.
+fn session() -> Session {
+    let session = Session::with_reference("");
+    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
+    session
+}
 
 #[test]
 fn what_a_run_that_was_cut_off_has_left_is_named() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
+    let session = session();
     for (whole, name) in [("ref.gz", "big.gz"), ("q8.kls", "big.kls")] {
         let bytes = session.read(whole);
-        session.write(&format!("{name}.partial"), &bytes[..bytes.len() / 2]);
+        let partial = format!("{name}.partial");
+        session.write(&partial, &bytes[..bytes.len() / 2]);
         for line in [format!("info {name}"), format!("info {name}.partial")] {
-            let run = session.fails(
-                &line,
-                1,
-                &[&format!("{name}.partial"), "finishes it with --resume"],
-            );
+            let run = session.fails(&line, 1, &[&partial, "finishes it with --resume"]);
             run.warns_not("copy or write it again");
         }
     }
-    for line in [
-        "-m @q8 -r big.gz",
-        "compare ref.gz big.gz",
-        "report big.kls",
-        "report big.kls.partial",
-    ] {
-        session.fails(line, 1, &["--resume"]);
-    }
+    let cases = "
+        -m @q8 -r big.gz => --resume
+        compare ref.gz big.gz => --resume
+        report big.kls => --resume
+        report big.kls.partial => --resume";
+    session.fails_each(1, "", cases);
 }
 
 #[test]
 fn what_is_not_a_model_is_named() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
+    let session = session();
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4000\n";
     session.write("pointer.gguf", pointer);
-    session.write(
-        "page.gguf",
-        "<!doctype html>\n<html><title>404</title></html>",
-    );
-    session.write(
-        "error.gguf",
-        "{\"error\":\"Invalid username or password.\"}",
-    );
+    session.write("page.gguf", WEB_PAGE);
+    session.write("error.gguf", r#"{"error":"Invalid username or password."}"#);
     session.write("error.txt", "Entry not found");
     session.write("model.gguf.gz", b"\x1f\x8b\x08\0\0\0\0\0");
     let safetensors = b"\x40\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"}}";
@@ -61,69 +55,61 @@ fn what_is_not_a_model_is_named() {
     session.write("hf/model.safetensors", safetensors);
     session.write(
         "hf/config.json",
-        "{\"architectures\":[\"LlamaForCausalLM\"]}",
+        r#"{"architectures":["LlamaForCausalLM"]}"#,
     );
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m pointer.gguf -r ref.gz",
-            "-m page.gguf -r ref.gz",
-            "-m error.gguf -r ref.gz",
-            "-m error.txt -r ref.gz",
-            "-m model.gguf.gz -r ref.gz",
-            "-m model.safetensors -r ref.gz",
-            "-m pytorch_model.bin -r ref.gz",
-            "-m imatrix.dat -r ref.gz",
-            "-m old.bin -r ref.gz",
-            "-m model.gguf.zst -r ref.gz",
-            "-m noise.gguf -r ref.gz",
-            "-m empty.gguf -r ref.gz",
-            "-m @base -r ref.gz",
-            "-m ref.gz -r ref.gz",
-            "-m @npz -r ref.gz",
-            "-m q8.kls -r ref.gz",
-            "-m @f16 --ref-model q8.kls -t short.txt",
-            "-m hf -r ref.gz",
-            "-m hf -t short.txt -w new.gz",
-        ]
-    ));
+    let cases = "
+        pointer.gguf => pointer.gguf: not a GGUF model: it is a pointer of Git LFS | git lfs pull
+        page.gguf => page.gguf: not a GGUF model: it is a web page | download the model again
+        error.gguf => error.gguf: not a GGUF model: it is JSON, perhaps an error message
+        error.txt => error.txt: not a GGUF model: it is a text | -t
+        model.gguf.gz => model.gguf.gz: not a GGUF model: it is gzip | gunzip
+        model.safetensors => it is a safetensors file | convert_hf_to_gguf.py
+        pytorch_model.bin => as PyTorch's models are | convert_hf_to_gguf.py
+        imatrix.dat => imatrix.dat: not a GGUF model: it is an importance matrix
+        old.bin => old.bin: not a GGUF model | a format from before GGUF
+        model.gguf.zst => it is packed by zstd
+        noise.gguf => noise.gguf: not a GGUF model: its first bytes are not GGUF
+        empty.gguf => empty.gguf: not a GGUF model: it has 0 bytes
+        @base => not a GGUF model: it is a base file of llama-perplexity; give it to -r
+        ref.gz => ref.gz: not a GGUF model: it is a reference (kl); give it to -r
+        @npz => it is a reference (npz); kl compare
+        q8.kls => q8.kls: not a GGUF model: it is a sidecar | kl report q8.kls
+        hf => exit 2 | hf: holds no GGUF: it holds safetensors | convert_hf_to_gguf.py";
+    session.fails_each(1, "-r ref.gz -m", cases);
+    let original = "-m @f16 --ref-model q8.kls -t short.txt";
+    session.fails(original, 1, &["q8.kls: not a GGUF model: it is a sidecar"]);
+    session.fails("-m hf -t short.txt -w new.gz", 2, &["hf: is a folder"]);
 }
 
 #[test]
 fn folders_where_files_are_needed_are_named() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
+    let session = session();
     fs::create_dir(session.path("empty")).unwrap();
     fs::create_dir(session.path("full")).unwrap();
     session.write("full/ref.gz", session.read("ref.gz"));
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m @q4 -r full",
-            "-m @q4 -r empty",
-            "-m empty -r ref.gz",
-            "-m @f16 -t short.txt -w full",
-            "-m @f16 -t full -w new.gz",
-            "-m @f16 --prompts full -w new.gz",
-            "-m @q4 -r ref.gz --json full",
-            "-m @q4 -r ref.gz --sidecar full",
-            "convert full new.gz --format kl.py",
-            "convert ref.gz full --format kl.py",
-            "merge new.gz full",
-            "merge full ref.gz",
-            "compare ref.gz empty",
-            "info empty",
-            "report empty",
-            "report q4.kls --csv full",
-        ]
-    ));
+    let cases = "
+        -m @q4 -r full => full: is a folder: name one reference
+        -m @q4 -r empty => empty: is a folder: name one reference
+        -m empty -r ref.gz => exit 2 | empty: holds no GGUF
+        -m @f16 -t short.txt -w full => full: is a folder: name a file
+        -m @f16 -t full -w new.gz => full: is a folder: name a file in it
+        -m @f16 --prompts full -w new.gz => full: is a folder: name a file in it
+        -m @q4 -r ref.gz --json full => full: is a folder: name a file
+        -m @q4 -r ref.gz --sidecar full => full: is a folder: name a file
+        convert full new.gz --format kl.py => full: is a folder: name one reference
+        convert ref.gz full --format kl.py => full: is a folder: name a file
+        merge new.gz full => full: is a folder: name the parts in it
+        merge full ref.gz => full: is a folder: name a file
+        compare ref.gz empty => empty: is a folder without safetensors files
+        info empty => empty: is a folder without safetensors files
+        report empty => no sidecars (.kls)
+        report q8.kls --csv full => full: is a folder: name a file";
+    session.fails_each(1, "", cases);
 }
 
 #[test]
-fn parts_of_models_are_named() {
-    let session = Session::new();
-    session.reference("");
+fn what_is_not_a_whole_causal_model_is_named() {
+    let session = Session::with_reference("");
     for (name, architecture, kind) in [
         ("lora.gguf", "llama", "adapter"),
         ("mmproj.gguf", "clip", "mmproj"),
@@ -136,98 +122,87 @@ fn parts_of_models_are_named() {
         let kind = Pair::text("general.type", kind);
         session.write(name, gguf(&[architecture, kind]));
     }
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m lora.gguf -r ref.gz",
-            "-m mmproj.gguf -r ref.gz",
-            "-m clip.gguf -r ref.gz",
-            "-m imatrix.gguf -r ref.gz",
-            "-m vocab.gguf -r ref.gz",
-            "-m no-tensors.gguf -r ref.gz",
-        ]
-    ));
-}
-
-#[test]
-fn what_is_missing_of_a_model_is_named() {
-    let session = Session::new();
-    session.reference("");
     let model = fs::read(fixture("q2")).unwrap();
     session.write("model.gguf.part", &model[..400_000]);
+    session.write("stub.gguf", &model[..100]);
     let part = |number| {
-        [
-            Pair::number("split.no", number),
-            Pair::number("split.count", 2),
-        ]
+        with_pairs(
+            &model,
+            &[
+                Pair::number("split.no", number),
+                Pair::number("split.count", 2),
+            ],
+        )
     };
-    session.write("a-00001-of-00002.gguf", with_pairs(&model, &part(0)));
-    session.write("b-00002-of-00002.gguf", with_pairs(&model, &part(1)));
-    session.write("renamed.gguf", with_pairs(&model, &part(0)));
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m none.gguf -r ref.gz",
-            "-m model.gguf.part -r ref.gz",
-            "-m a-00001-of-00002.gguf -r ref.gz",
-            "-m b-00002-of-00002.gguf -r ref.gz",
-            "-m renamed.gguf -r ref.gz",
-        ]
-    ));
+    session.write("a-00001-of-00002.gguf", part(0));
+    session.write("b-00002-of-00002.gguf", part(1));
+    session.write("renamed.gguf", part(0));
+    let cases = "
+        lora.gguf => lora.gguf: a LoRA adapter | llama-export-lora
+        mmproj.gguf => mmproj.gguf: the vision or audio part
+        clip.gguf => clip.gguf: the vision or audio part
+        imatrix.gguf => imatrix.gguf: an importance matrix
+        vocab.gguf => vocab.gguf: a vocabulary without tensors
+        no-tensors.gguf => no-tensors.gguf | predicts no next token | causal
+        @hostile/bert.gguf => causal
+        @hostile/dream.gguf => causal
+        @hostile/gemma-embedding.gguf => causal
+        @hostile/t5.gguf => encoder
+        @hostile/t5encoder.gguf => encoder
+        none.gguf => none.gguf: cannot open
+        model.gguf.part => model.gguf.part: incomplete at byte 400000 | download
+        stub.gguf => stub.gguf
+        a-00001-of-00002.gguf => a-00002-of-00002.gguf: is missing
+        b-00002-of-00002.gguf => b-00002-of-00002.gguf: part 2 of 2 | give the first part
+        renamed.gguf => renamed.gguf | -00001-of-00002.gguf";
+    session.fails_each(1, "-r ref.gz -q -m", cases);
+    session.fails_each(1, "-t short.txt -w new.gz -q -m", cases);
 }
 
 #[test]
 fn what_is_not_a_reference_is_named() {
-    let session = Session::new();
-    session.reference("--format llama.cpp --force");
+    let session = Session::with_reference("--format llama.cpp");
     let base = session.read("ref.gz");
     session.write("cut.kld", &base[..base.len() / 2]);
     session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls --json result.json");
-    session.write(
-        "page.gz",
-        "<!doctype html>\n<html><title>404</title></html>",
-    );
+    session.write("page.gz", WEB_PAGE);
     session.write("empty.gz", "");
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m @q8 -r none.gz",
-            "-m @q8 -r empty.gz",
-            "-m @q8 -r page.gz",
-            "-m @q8 -r short.txt",
-            "-m @q8 -r result.json",
-            "-m @q2 -r q8.kls",
-            "-m @q2 -r @npz",
-            "-m @q8 -r cut.kld",
-            "report ref.gz",
-            "report result.json",
-            "report page.gz",
-            "report @q8",
-            "report @klpy",
-            "report empty.gz",
-        ]
-    ));
+    let cases = "
+        none.gz => none.gz: cannot open
+        empty.gz => empty.gz: not a reference: it is empty
+        page.gz => page.gz: not a reference: it is a web page
+        short.txt => short.txt: not a reference: it is a text
+        result.json => result.json: not a reference: it is JSON
+        q8.kls => -r q8.kls: it is a sidecar | kl report q8.kls
+        @npz => mlx-kld-f16.npz: is a file of kind npz | kl compare
+        @safetensors => kl compare
+        cut.kld => cut.kld: incomplete | 3 of 7 windows";
+    session.fails_each(1, "-m @q4 -r", cases);
+    let cases = "
+        ref.gz => ref.gz: not a sidecar: it is a base file of llama-perplexity; give a .kls file
+        result.json => result.json: not a sidecar: it is JSON
+        page.gz => page.gz: not a sidecar: it is a web page
+        @q8 => tiny-q8_0.gguf: not a sidecar: it is a model
+        @klpy => not a sidecar: it is a reference (kl.py)
+        empty.gz => empty.gz: not a sidecar: it is empty";
+    session.fails_each(1, "report", cases);
 }
 
 #[test]
 fn what_is_not_a_file_of_this_machine_is_named() {
-    let session = Session::new();
-    session.reference("");
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m unsloth/Qwen3-8B-GGUF -r ref.gz",
-            "-m unsloth/Qwen3-8B-GGUF:Q4_K_M -r ref.gz",
-            "-m hf://unsloth/Qwen3-8B-GGUF/q4.gguf -r ref.gz",
-            "-m https://example.org/q4.gguf -r ref.gz",
-            "-m q*.gguf -r ref.gz",
-            "-hf unsloth/Qwen3-8B-GGUF -r ref.gz",
-            "-m @q8 -r org/reference",
-            "-m @f16 -t Salesforce/wikitext -w new.gz",
-            "-m @f16 -t https://example.org/wiki.txt -w new.gz",
-            "-m @q8 --ref-model org/model -t short.txt",
-            "report *.kls",
-            "info https://example.org/ref.gz",
-        ]
-    ));
+    let session = Session::with_reference("");
+    let cases = "
+        -m unsloth/Qwen3-8B-GGUF -r ref.gz => no such file | hf download unsloth/Qwen3-8B-GGUF
+        -m unsloth/Qwen3-8B-GGUF:Q4_K_M -r ref.gz => no such file | hf download unsloth/Qwen3-8B-GGUF
+        -m hf://unsloth/Qwen3-8B-GGUF/q4.gguf -r ref.gz => downloads nothing | hf download
+        -m https://example.org/q4.gguf -r ref.gz => downloads nothing | curl -LO URL
+        -m q*.gguf -r ref.gz => 'q*.gguf' | no such file | name the folder
+        -hf unsloth/Qwen3-8B-GGUF -r ref.gz => --hf-repo | downloads nothing | -m FILE
+        -m @q8 -r org/reference => 'org/reference' | hf download org/reference
+        -m @f16 -t Salesforce/wikitext -w new.gz => 'Salesforce/wikitext' | hf download
+        -m @f16 -t https://example.org/wiki.txt -w new.gz => --text-path | curl -LO URL
+        -m @q8 --ref-model org/model -t short.txt => --ref-model | hf download org/model
+        report *.kls => '*.kls' | no such file | pattern
+        info https://example.org/ref.gz => downloads nothing | curl -LO URL";
+    session.fails_each(2, "", cases);
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Pair, told, with_pairs};
+use crate::gguf::{Pair, with_pairs};
 use crate::session::{Session, fixture, short_text};
 
 #[test]
@@ -16,25 +16,21 @@ fn what_is_not_a_text_is_named() {
     session.write("wiki.parquet", b"PAR1\x15\0\x15");
     session.write("wiki.txt.gz", b"\x1f\x8b\x08\0\0\0\0\0");
     session.write("wiki.zip", b"PK\x03\x04\0\0");
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m @f16 -t utf16.txt -w new.gz -q",
-            "-m @f16 -t @q2 -w new.gz -q",
-            "-m @f16 -t @klpy -w new.gz -q",
-            "-m @f16 -t wiki.parquet -w new.gz -q",
-            "-m @f16 -t wiki.txt.gz -w new.gz -q",
-            "-m @f16 -t wiki.zip -w new.gz -q",
-            "-m @f16 --prompts @q2 -w new.gz -q",
-            "-m @f16 -t empty.txt -w new.gz -q",
-            "-m @f16 -t short.txt -w new.gz -q",
-            "-m @f16 -t none.txt -w new.gz -q",
-            "-m @f16 -t 8 -w new.gz -q",
-            "-m @f16 -t x=utf16.txt -t y=empty.txt -w new.gz -q",
-            "-m @f16 --prompts utf16.txt -w new.gz -q",
-        ]
-    ));
-    assert!(!session.exists("new.gz"));
+    let cases = "
+        -t utf16.txt => utf16.txt: not a text | iconv -f UTF-16
+        -t @q2 => tiny-q2_K.gguf: not a text: it is a model; give it to -m
+        -t @klpy => not a text: it is a reference | give it to -r
+        -t wiki.parquet => wiki.parquet: not a text: it is Parquet
+        -t wiki.txt.gz => wiki.txt.gz: not a text: it is gzip | gunzip
+        -t wiki.zip => wiki.zip: not a text: it is a zip file; unpack it
+        --prompts @q2 => tiny-q2_K.gguf: not a text: it is a model
+        -t empty.txt => empty.txt: is empty
+        -t short.txt => short.txt: has fewer than two tokens
+        -t none.txt => none.txt: cannot be read
+        -t 8 => exit 2 | '8' | --threads 8
+        -t x=utf16.txt -t y=empty.txt => utf16.txt: not a text
+        --prompts utf16.txt => utf16.txt: not a text";
+    session.fails_each(1, "-m @f16 -w new.gz -q", cases);
 }
 
 #[test]
@@ -57,20 +53,18 @@ fn what_is_not_a_prompt_is_named_with_its_line() {
     session.write("first.jsonl", "{prompt: Once}\n");
     session.write("list.jsonl", r#"[{"prompt": "Once"}, {"text": "Once"}]"#);
     session.write("comma.json", "[\n  \"Once\",\n]\n");
-    let names = [
-        "bare.jsonl",
-        "plain.jsonl",
-        "cut.jsonl",
-        "number.jsonl",
-        "key.jsonl",
-        "role.jsonl",
-        "image.jsonl",
-        "first.jsonl",
-        "list.jsonl",
-        "comma.json",
-    ];
-    let calls = names.map(|name| format!("-m @f16 --prompts {name} -w new.gz -q"));
-    insta::assert_snapshot!(told(&session, &calls.each_ref().map(|call| &call[..])));
+    let cases = r#"
+        bare.jsonl => bare.jsonl: line 3: not valid JSON at column 2 | {"prompt": "..."}
+        plain.jsonl => plain.jsonl: line 3: not valid JSON | {"messages": [...]}
+        cut.jsonl => cut.jsonl: line 3: not valid JSON: it ends too early
+        number.jsonl => number.jsonl: line 3: prompt is not a string
+        key.jsonl => key.jsonl: line 3: neither prompt nor messages
+        role.jsonl => role.jsonl: line 3: message 1: no role
+        image.jsonl => image.jsonl: line 3: message 1 | "image_url" | only texts
+        first.jsonl => first.jsonl: line 1: starts like JSON | starts with a bracket
+        list.jsonl => list.jsonl: prompt 2: neither prompt nor messages
+        comma.json => comma.json: line 3: not valid JSON at column 1 | one list of them"#;
+    session.fails_each(1, "-m @f16 -w new.gz -q --prompts", cases);
 }
 
 #[test]
@@ -79,18 +73,21 @@ fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
     let noise = "Zq;}Xk<>~ Jv^%Wq Zx{}Qj ~~Kz|Vq\n".repeat(3);
     session.write("noise.txt", &noise);
     session.ok("-m @f16 --prompts noise.txt --no-chat-template -w prompts.gz -q");
-    let run = session.ok("-m @q4 -r prompts.gz -q");
-    run.warns(&["own perplexity", "these prompts", "chat template"]);
-    run.warns_not("--prompts");
     session.ok("-m @f16 -t noise.txt -w text.gz -c 32 -q");
-    let run = session.ok("-m @q4 -r text.gz -q --sidecar text.kls");
-    run.warns(&["own perplexity", "--prompts runs it on chats"]);
-    session
-        .ok("report text.kls")
-        .warns(&["own perplexity", "--prompts runs it on chats"]);
-    let run = session.ok("report tiny-q4_K_M@prompts.kls");
-    run.warns(&["own perplexity", "these prompts", "chat template"]);
-    run.warns_not("--prompts");
+    for (reference, line) in [
+        ("prompts", "-m @q4 -r prompts.gz -q"),
+        ("prompts", "report tiny-q4_K_M@prompts.kls"),
+        ("text", "-m @q4 -r text.gz -q --sidecar text.kls"),
+        ("text", "report text.kls"),
+    ] {
+        let run = session.ok(line);
+        if reference == "text" {
+            run.warns(&["own perplexity", "--prompts runs it on chats"]);
+        } else {
+            run.warns(&["own perplexity", "these prompts", "chat template"]);
+            run.warns_not("--prompts");
+        }
+    }
 }
 
 #[test]
@@ -110,22 +107,31 @@ fn a_model_with_a_chat_template_is_pointed_out() {
 
 #[test]
 fn windows_of_the_wrong_size_are_noticed() {
-    let session = Session::new();
-    session.reference("");
+    let session = Session::with_reference("");
     session.write("line.txt", "Once upon a time there was a cat.");
-    let long = std::fs::read_to_string(fixture("eval"))
-        .unwrap()
-        .replace('\n', " ");
-    session.write("long.txt", &long[..3000]);
-    insta::assert_snapshot!(told(
-        &session,
-        &[
-            "-m @q8 -r ref.gz -c 1024",
-            "-m @f16 -t @eval -w long.gz -c 600 -n 650 -q",
-            "-m @f16 -t line.txt -w one.gz -c 512 -q",
-            "-m @f16 -t line.txt -w half.gz -c 512 --score half -q",
-            "-m @f16 --prompts long.txt --no-chat-template -w prompts.gz -q",
-            "-m @q8 -r prompts.gz -q --no-sidecar",
-        ]
-    ));
+    let text = fs::read_to_string(fixture("eval")).unwrap();
+    session.write("long.txt", &text.replace('\n', " ")[..3000]);
+    let cases = "
+        @q8 -r ref.gz -c 1024 => --n-ctx 1024: ref.gz has windows of 64 tokens | leave --n-ctx out
+        @f16 -t line.txt -w half.gz -c 512 --score half -q => line.txt: has 9 tokens | lower --score";
+    session.fails_each(1, "-m", cases);
+    let one = session.ok("-m @f16 -t line.txt -w one.gz -c 512 -q");
+    one.warns(&["no intervals: there is only 1 window", "at least 30"]);
+    let is_long = |line: &str, n: &str, to_do: &str| {
+        let run = session.ok(&format!("-m {line} -q"));
+        run.warns(&[
+            n,
+            "longer than the 512 that the model was trained on",
+            to_do,
+        ]);
+    };
+    let prompts = "@f16 --prompts long.txt --no-chat-template -w prompts.gz";
+    is_long(
+        "@f16 -t @eval -w long.gz -c 600 -n 650",
+        "600",
+        "lower --n-ctx",
+    );
+    is_long(prompts, "879", "leave out the longest prompts");
+    let read = "@q8 -r prompts.gz --no-sidecar";
+    is_long(read, "879", "without the longest prompts");
 }

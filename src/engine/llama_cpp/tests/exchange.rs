@@ -11,9 +11,9 @@ use crate::engine::gguf;
 use crate::engine::{Exchange, Quantization, SplitMode};
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
-#[path = "../../../../tests/program/split_model.rs"]
-mod split_model;
-use split_model::Gguf;
+#[path = "../../../../tests/program/gguf.rs"]
+mod made;
+use made::Gguf;
 
 /// Loads a model on the CPU so that its weights can be exchanged, and lie as in its file.
 fn exchangeable(path: &Path) -> LlamaCppModel<'static> {

@@ -1,12 +1,51 @@
-//! Splits a model into two files.
+//! Models made for a test: of some keys alone, with more keys, or split into two files.
 
-/// A GGUF, cut where its parts are.
-pub struct Gguf {
-    bytes: Vec<u8>,
-    /// Where the key-value pairs end.
-    pairs_end: usize,
-    /// Each tensor's info without its offset, and its data.
-    tensors: Vec<(Vec<u8>, Vec<u8>)>,
+/// ggml's numbers of types of values.
+const U16: u32 = 2;
+const I32: u32 = 5;
+const STRING: u32 = 8;
+
+/// Bytes before the key-value pairs: magic, version, counts of tensors and of pairs.
+const START: usize = 24;
+
+/// The alignment of tensors.
+const ALIGNMENT: usize = 32;
+
+/// A key of a GGUF, ggml's number of its value's type, and the value's bytes.
+pub struct Pair(&'static str, u32, Vec<u8>);
+
+impl Pair {
+    pub fn text(key: &'static str, text: &str) -> Self {
+        let length = (text.len() as u64).to_le_bytes();
+        Self(key, STRING, [&length, text.as_bytes()].concat())
+    }
+
+    pub fn number(key: &'static str, number: u16) -> Self {
+        Self(key, U16, number.to_le_bytes().to_vec())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let Self(key, kind, value) = self;
+        let length = (key.len() as u64).to_le_bytes();
+        let kind = kind.to_le_bytes();
+        [&length[..], key.as_bytes(), &kind, value].concat()
+    }
+}
+
+/// A GGUF of these pairs, without tensors.
+pub fn gguf(pairs: &[Pair]) -> Vec<u8> {
+    let empty = [b"GGUF".as_slice(), &3u32.to_le_bytes(), &[0; 16]].concat();
+    with_pairs(&empty, pairs)
+}
+
+/// A GGUF with more pairs in front of its own.
+pub fn with_pairs(gguf: &[u8], pairs: &[Pair]) -> Vec<u8> {
+    let mut added: Vec<u8> = pairs.iter().flat_map(Pair::bytes).collect();
+    let unfilled = added.len() + Pair::text("filler", "").bytes().len();
+    let filler = " ".repeat(unfilled.next_multiple_of(ALIGNMENT) - unfilled);
+    added.extend(Pair::text("filler", &filler).bytes());
+    let n_pairs = Cursor(gguf, 16).u64() + pairs.len() as u64 + 1;
+    [&gguf[..16], &n_pairs.to_le_bytes(), &added, &gguf[START..]].concat()
 }
 
 /// Reads numbers at a position that moves on.
@@ -42,11 +81,14 @@ impl Cursor<'_> {
     }
 }
 
-/// Bytes before the key-value pairs: magic, version, counts of tensors and of pairs.
-const START: usize = 24;
-
-/// The alignment of tensors.
-const ALIGNMENT: usize = 32;
+/// A GGUF, cut where its parts are.
+pub struct Gguf {
+    bytes: Vec<u8>,
+    /// Where the key-value pairs end.
+    pairs_end: usize,
+    /// Each tensor's info without its offset, and its data.
+    tensors: Vec<(Vec<u8>, Vec<u8>)>,
+}
 
 impl Gguf {
     /// Cuts a file.
@@ -84,29 +126,24 @@ impl Gguf {
     /// One of two parts, as llama-gguf-split writes it.
     pub fn part(&self, part: u16) -> Vec<u8> {
         let half = self.tensors.len() / 2;
-        let (tensors, pairs) = match part {
-            0 => (&self.tensors[..half], &self.bytes[START..self.pairs_end]),
-            _ => (&self.tensors[half..], &[][..]),
-        };
-        let n_pairs = if part == 0 {
-            Cursor(&self.bytes, 16).u64()
+        let (tensors, n_pairs, pairs) = if part == 0 {
+            let pairs = &self.bytes[START..self.pairs_end];
+            (&self.tensors[..half], Cursor(&self.bytes, 16).u64(), pairs)
         } else {
-            0
+            (&self.tensors[half..], 0, &[][..])
         };
         let mut file = self.bytes[..8].to_vec();
         file.extend((tensors.len() as u64).to_le_bytes());
         file.extend((n_pairs + 3).to_le_bytes());
         file.extend_from_slice(pairs);
-        let mut pair = |key: &str, kind: u32, value: &[u8]| {
-            file.extend((key.len() as u64).to_le_bytes());
-            file.extend_from_slice(key.as_bytes());
-            file.extend(kind.to_le_bytes());
-            file.extend_from_slice(value);
-        };
         let n_tensors = self.tensors.len() as i32;
-        pair("split.no", 2, &part.to_le_bytes());
-        pair("split.count", 2, &2u16.to_le_bytes());
-        pair("split.tensors.count", 5, &n_tensors.to_le_bytes());
+        for pair in [
+            Pair::number("split.no", part),
+            Pair::number("split.count", 2),
+            Pair("split.tensors.count", I32, n_tensors.to_le_bytes().to_vec()),
+        ] {
+            file.extend(pair.bytes());
+        }
         let mut offset = 0u64;
         for (info, data) in tensors {
             file.extend_from_slice(info);
