@@ -28,9 +28,11 @@ fn a_setting_that_moves_results_is_one_warning() {
         let (flags, what) = case.split_once("=>").unwrap();
         let found = differences(&session, &format!("{part} {flags}"));
         assert_eq!(found.len(), 1, "{flags}: {found:?}");
-        for what in what.split('|').map(str::trim) {
-            assert!(found[0].contains(what), "{flags}: {found:?}");
-        }
+        let mut what = what.split('|').map(str::trim);
+        assert!(
+            what.all(|what| found[0].contains(what)),
+            "{flags}: {found:?}"
+        );
     }
     let run = session.ok(&format!("{part} --threads 2"));
     run.warns(&["threads", "2 here", "1"]);
@@ -60,28 +62,22 @@ fn a_setting_without_effect_is_not_a_warning() {
 fn a_window_beyond_the_learned_positions_is_refused() {
     let session = Session::new();
     session.write("short.txt", crate::session::short_text());
+    session.write("prompt.txt", "Once upon a time there was a dog.");
     let write = "-m @gpt2 -t short.txt -w ref.gz -q -c";
-    let run = session.fails(
-        &format!("{write} 64"),
-        1,
-        &["gpt2.gguf", "48 learned positions"],
-    );
+    let beyond = ["gpt2.gguf", "48 learned positions"];
+    let run = session.fails(&format!("{write} 64"), 1, &beyond);
     run.warns(&["warning", "tokenizer.ggml.pre"]);
-    assert_eq!(session.files(), ["short.txt"]);
     session.ok(&format!("{write} 48"));
     session.ok("-m @gpt2 -r ref.gz -q");
 
     // The same tokens from a model with room for more, and from a file that does not list its windows.
-    for kind in ["kl", "kl.py"] {
-        session.ok(&format!(
-            "-m @mamba -t short.txt -w long.gz -q -c 64 --force --format {kind}"
-        ));
-        let evaluate = "-m @gpt2 -r long.gz --no-sidecar -q";
-        session.fails(evaluate, 1, &["48 learned positions", "64 tokens"]);
-    }
-    session.write("prompt.txt", "Once upon a time there was a dog.");
-    let generate = "-m @gpt2 --prompts prompt.txt -w p.gz -q --generate 30";
-    session.fails(generate, 1, &["48 learned positions", "62 tokens"]);
+    session.reference_of("@mamba", "long.gz", "-c 64");
+    session.reference_of("@mamba", "stream.gz", "-c 64 --format kl.py");
+    let cases = "
+        -r long.gz --no-sidecar => 48 learned positions | 64 tokens
+        -r stream.gz --no-sidecar => 48 learned positions | 64 tokens
+        --prompts prompt.txt -w p.gz --generate 30 => 48 learned positions | 62 tokens";
+    session.fails_each(1, "-m @gpt2 -q", cases);
 }
 
 /// A thread that spins at ggml's barriers instead makes two runs at once take many times as long. That is

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::session::{Session, fixture, short_text};
+use serde_json::json;
 
-/// The sidecar of `@q4`, whole.
-const WHOLE: &str = "tiny-q4_K_M@ref.kls";
+use crate::session::{Session, fixture, short_text};
 
 fn of_part(part: usize, parts: usize) -> String {
     format!("tiny-q4_K_M@ref.{part}-of-{parts}.kls")
@@ -20,135 +19,121 @@ fn session() -> Session {
     session
 }
 
-/// Writes `whole.gz` in one run and in parts, and joins those. `input`: flags for the input.
-fn check_reference(session: &Session, input: &str, parts: usize) {
-    let write = format!("-m @f16 {input} -q");
-    session.ok(&format!("{write} -w whole.gz --force"));
+/// Makes `whole.EXT` in one run and in parts, which are joined in any order: the same bytes.
+fn check_parts(session: &Session, run: &str, name: &str, parts: usize) {
+    session.ok(&format!("{run} whole.{name} --force -q"));
     let mut names = Vec::new();
     for part in 0..parts {
-        names.push(format!("ref.{part}.gz"));
+        let part_name = format!("part.{part}.{name}");
         session.ok(&format!(
-            "{write} -w ref.{part}.gz --shard {part}/{parts} --force"
+            "{run} {part_name} --shard {part}/{parts} --force -q"
         ));
+        names.insert(0, part_name);
     }
-    // In any order.
-    names.reverse();
-    session.ok(&format!("merge joined.gz {} --force -q", names.join(" ")));
-    assert!(
-        session.read("joined.gz") == session.read("whole.gz"),
-        "{input} in {parts} parts"
-    );
+    let names = names.join(" ");
+    session.ok(&format!("merge joined.{name} {names} --force -q"));
+    let is_whole =
+        session.read(&format!("joined.{name}")) == session.read(&format!("whole.{name}"));
+    assert!(is_whole, "{run} in {parts} parts");
 }
 
-/// Evaluates against `whole.gz` in one run and in parts, and joins those.
-fn check_evaluation(session: &Session, more: &str, parts: usize) {
-    let read = format!("-m @q4 -r whole.gz -q --force {more}");
-    session.ok(&read);
-    for part in 0..parts {
-        session.ok(&format!("{read} --shard {part}/{parts}"));
-    }
-    let against_whole = |name: &str| name.replace("@ref", "@whole");
-    let names = (0..parts).map(|part| against_whole(&of_part(part, parts)));
-    let names: Vec<String> = names.collect();
-    session.ok(&format!("merge joined.kls {} --force -q", names.join(" ")));
-    assert!(
-        session.read("joined.kls") == session.read(&against_whole(WHOLE)),
-        "{more} in {parts} parts"
-    );
+/// The same for a reference of some input, and for a model's evaluation against it.
+fn check(session: &Session, input: &str, more: &str, parts: usize) {
+    check_parts(session, &format!("-m @f16 {input} -w"), "gz", parts);
+    let read = format!("-m @q4 -r whole.gz {more} --sidecar");
+    check_parts(session, &read, "kls", parts);
 }
 
 #[test]
 fn parts_make_the_bytes_of_one_run() {
     let session = session();
     session.write("code.txt", short_text().to_uppercase());
-    for (input, parts) in [
-        ("-t short.txt -c 64", [1, 3, 7].as_slice()),
+    for (input, more, parts) in [
+        ("-t short.txt -c 64", "", 1),
+        ("-t short.txt -c 64", "-n 500", 3),
+        ("-t short.txt -c 64 --encoding hidden", "", 7),
         // The last window of a sample is cut short.
-        ("-t short.txt -c 64 -n 440", &[1, 3, 7]),
-        ("-t wiki=short.txt -t code=code.txt -c 64", &[3]),
-        ("-t wiki=short.txt -t code=code.txt -c 64 -n 700", &[3]),
-        ("--prompts @prompts", &[3]),
-        ("--prompts @prompts --generate 3", &[1, 3]),
-        ("--prompts @prompts --generate 9 --span she=e..a", &[2]),
-        ("--prompts @prompts --generate 3 --score all -n 40", &[2]),
+        ("-t short.txt -c 64 -n 440", "", 3),
+        ("-t short.txt -c 64 -n 440", "", 7),
+        ("-t short.txt -c 20 -n 300 --encoding hidden", "", 3),
+        ("-t wiki=short.txt -t code=code.txt -c 64", "", 3),
+        ("-t wiki=short.txt -t code=code.txt -c 64 -n 700", "", 3),
+        ("--prompts @prompts", "", 3),
+        ("--prompts @prompts --generate 3", "", 1),
+        ("--prompts @prompts --generate 3 --encoding hidden", "", 3),
+        ("--prompts @prompts --generate 9 --span she=e..a", "", 2),
+        ("--prompts @prompts --generate 3 --score all -n 40", "", 2),
     ] {
-        for &parts in parts {
-            check_reference(&session, input, parts);
-            check_evaluation(&session, "", parts);
-        }
+        check(&session, input, more, parts);
     }
-    check_reference(&session, "-t short.txt -c 64", 3);
-    check_evaluation(&session, "-n 500", 3);
 }
 
 #[test]
 fn a_part_says_that_it_is_one() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     session.reference_of("@f16", "part.gz", "--shard 1/3");
     let run = session.ok("-m @q4 -r ref.gz --shard 1/3 -q --json o.json");
     run.prints(&["PART", "part 1 of 3 (from 0)", "kl merge"]);
     let shard = session.read_json("o.json")["models"][0]["shard"].take();
     let whole = session.info("ref.gz");
-    assert_eq!((&shard["index"], &shard["count"]), (&1.into(), &3.into()));
-    for key in ["n_windows", "n_rows"] {
-        assert_eq!(shard[key], whole[key], "{key}");
-    }
-    for part in ["part.gz", &of_part(1, 3)] {
+    let expected = json!({"index": 1, "count": 3, "n_windows": whole["n_windows"],
+        "n_rows": whole["n_rows"]});
+    assert_eq!(shard, expected);
+    // Converted to another encoding, it stays a part; another kind cannot be one.
+    session.ok("convert part.gz f32.gz --format kl --encoding f32 -q");
+    for part in ["part.gz", "f32.gz", &of_part(1, 3)] {
         assert_eq!(session.info(part)["shard"], shard, "{part}");
-        session.ok(&format!("info {part}")).prints(&["part 1 of 3"]);
-        session.ok(&format!("info {part} --verify"));
+        session
+            .ok(&format!("info {part} --verify"))
+            .prints(&["part 1 of 3"]);
     }
     assert!(whole["shard"].is_null());
     // A part is a reference of its windows.
     let run = session.ok("-m @f16 -r part.gz --no-sidecar");
     run.warns(&["part 1 of 3", "kl merge"]);
-    // Converted to another encoding, it stays a part; another kind cannot be one.
-    session.ok("convert part.gz f32.gz --format kl --encoding f32 -q");
-    assert_eq!(session.info("f32.gz")["shard"], shard);
     let run = session.ok("convert part.gz part.kld --format llama.cpp");
     run.warns(&["one part"]);
 }
 
 #[test]
 fn a_part_that_is_cut_off_resumes_to_the_same_bytes() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     session.reference_of("@f16", "part.gz", "--shard 1/3");
-    let whole = session.read("part.gz");
-    session.write("part.gz.partial", &whole[..whole.len() * 2 / 3]);
-    session.remove("part.gz");
-    session.fails(
-        "-m @f16 -t short.txt -c 64 -w part.gz --shard 0/3 --resume -q",
-        1,
-        &["another run", "shard"],
-    );
+    session.ok("-m @q4 -r ref.gz -q --shard 1/3");
+    let cut_off = |name: &str| {
+        let whole = session.read(name);
+        session.write(&format!("{name}.partial"), &whole[..whole.len() * 3 / 5]);
+        session.remove(name);
+        whole
+    };
+    let whole = cut_off("part.gz");
+    let other = "-m @f16 -t short.txt -c 64 -w part.gz --shard 0/3 --resume -q";
+    session.fails(other, 1, &["another run", "shard"]);
     session.reference_of("@f16", "part.gz", "--shard 1/3 --resume");
     assert!(session.read("part.gz") == whole);
 
-    let read = "-m @q4 -r ref.gz -q --shard 1/3";
-    session.ok(read);
-    let whole = session.read(&of_part(1, 3));
-    let partial = format!("{}.partial", of_part(1, 3));
-    session.remove(&of_part(1, 3));
-    session.write(&partial, &whole[..whole.len() / 2]);
-    session.ok(&format!("{read} --resume"));
-    assert!(session.read(&of_part(1, 3)) == whole);
-    assert!(!session.exists(&partial));
+    let part = of_part(1, 3);
+    let whole = cut_off(&part);
+    session.ok("-m @q4 -r ref.gz -q --shard 1/3 --resume");
+    assert!(session.read(&part) == whole);
+    assert!(!session.exists(&format!("{part}.partial")));
 }
 
 #[test]
 fn what_cannot_be_joined_is_named() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     for part in 0..3 {
         let write = format!("ref.{part}.gz");
         session.reference_of("@f16", &write, &format!("--shard {part}/3"));
-        session.ok(&format!("-m @q4 -r ref.gz -q --shard {part}/3"));
-        session.ok(&format!("-m @q8 -r ref.gz -q --shard {part}/3"));
+        session.ok(&format!("-m @q4 -m @q8 -r ref.gz -q --shard {part}/3"));
     }
     session.reference_of("@q8", "other.2.gz", "--shard 2/3");
     session.reference_of("@f16", "half.0.gz", "--shard 0/2");
+    // A damaged part is found before the output has its name.
+    let mut bytes = session.read("ref.1.gz");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    session.write("bad.gz", bytes);
     let cases = "
         o.gz ref.0.gz ref.2.gz => part 1 of 3 | --shard 1/3
         o.gz ref.2.gz => parts 0, 1 of 3
@@ -162,71 +147,43 @@ fn what_cannot_be_joined_is_named() {
         o.kls Q4@ref.0-of-3.kls Q4@ref.1-of-3.kls Q4@ref.1-of-3.kls => Q4@ref.1-of-3.kls | part 1
         o.kls Q4@ref.0-of-3.kls Q4@ref.1-of-3.kls tiny-q8_0@ref.2-of-3.kls => tiny-q8_0@ref.2-of-3.kls | model
         o.gz none.gz => none.gz
-        ref.0.gz ref.1.gz ref.2.gz => ref.0.gz | exists";
+        o.gz ref.0.gz bad.gz ref.2.gz -q => bad.gz | window
+        ref.0.gz ref.1.gz ref.2.gz => ref.0.gz | exists
+        ref.0.gz ref.0.gz ref.1.gz => exit 2 | ref.0.gz | output";
     session.fails_each(1, "merge", &cases.replace("Q4", "tiny-q4_K_M"));
-    assert!(!session.exists("o.gz") && !session.exists("o.kls"));
-    session.fails(
-        "merge ref.0.gz ref.0.gz ref.1.gz",
-        2,
-        &["ref.0.gz", "output"],
-    );
-    // A damaged part is found before the output has its name.
-    let mut bytes = session.read("ref.1.gz");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    session.write("bad.gz", bytes);
-    session.fails(
-        "merge o.gz ref.0.gz bad.gz ref.2.gz -q",
-        1,
-        &["bad.gz", "window"],
-    );
-    assert!(!session.exists("o.gz") && !session.exists("o.gz.partial"));
 }
 
 #[test]
 fn parts_that_were_not_computed_alike_are_joined_with_a_warning() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     let read = "-m @q4 -r ref.gz -q";
     session.ok(&format!("{read} --shard 0/2"));
     session.ok(&format!("{read} --shard 1/2 -ub 16"));
-    let run = session.ok(&format!(
-        "merge o.kls {} {} -q",
-        of_part(0, 2),
-        of_part(1, 2)
-    ));
-    run.warns(&["the physical batch", "16", &of_part(1, 2)]);
-    session.ok(&read.replace("-q", "-q --sidecar whole.kls"));
+    let [first, second] = [0, 1].map(|part| of_part(part, 2));
+    let run = session.ok(&format!("merge o.kls {first} {second} -q"));
+    run.warns(&["the physical batch", "16", &second]);
+    session.ok(&format!("{read} --sidecar whole.kls"));
     let header = |name| session.info(name)["backend"].take();
     assert_eq!(header("o.kls"), header("whole.kls"));
     // Another type of cache is another evaluation.
     session.ok(&format!("{read} --shard 1/2 -ctk q8_0 --force"));
-    let merge = format!("merge p.kls {} {} -q", of_part(0, 2), of_part(1, 2));
+    let merge = format!("merge p.kls {first} {second} -q");
     session.fails(&merge, 1, &["cached keys", "q8_0"]);
 }
 
 #[test]
 fn parts_that_cannot_be_made_are_refused() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     let n_windows = session.info("ref.gz")["n_windows"].as_u64().unwrap();
-    let at_most = format!("more parts than windows: use at most {n_windows}");
-    session.fails("-m @q4 -r ref.gz --shard 0/99 -q", 1, &["99", &at_most]);
-    let write = "-m @f16 -t short.txt -c 64 -w o.gz -q";
-    session.fails(&format!("{write} --shard 0/99"), 1, &["99", &at_most]);
-    assert!(!session.exists("o.gz") && !session.exists("o.gz.partial"));
-    session.fails("-m @q4 -r @klpy --shard 0/2 -q", 1, &["kl convert"]);
-    session.fails("-m @q4 -r ref.gz --shard 2/2 -q", 2, &["0 to N-1"]);
-    session.fails(
-        "-m @q4 -r ref.gz --shard 0/2 --until 5% -q",
-        2,
-        &["--until"],
-    );
-    session.fails(
-        &format!("{write} --shard 0/2 --format kl.py"),
-        2,
-        &["kl convert"],
-    );
+    let cases = "
+        -m @q4 -r ref.gz --shard 0/99 => 99 | more parts than windows: use at most N
+        -m @f16 -t short.txt -c 64 -w o.gz --shard 0/99 => 99 | more parts than windows: use at most N
+        -m @q4 -r @klpy --shard 0/2 => kl convert
+        -m @q4 -r ref.gz --shard 2/2 => exit 2 | 0 to N-1
+        -m @q4 -r ref.gz --shard 0/2 --until 5% => exit 2 | --until
+        -m @f16 -t short.txt -w o.gz --shard 0/2 --format kl.py => exit 2 | kl convert";
+    let at_most = format!("at most {n_windows}");
+    session.fails_each(1, "-q", &cases.replace("at most N", &at_most));
     // A base file's rows can be read anywhere.
     session.ok("-m @q4 -r @base --shard 1/2 -q --no-sidecar");
 }
@@ -235,9 +192,8 @@ fn parts_that_cannot_be_made_are_refused() {
 fn recipes() -> Vec<&'static str> {
     let page = include_str!("../../docs/MANY_MACHINES.md");
     let blocks = page.split("```sh\n").skip(1);
-    blocks
-        .map(|block| block.split("```").next().unwrap())
-        .collect()
+    let blocks = blocks.map(|block| block.split("```").next().unwrap());
+    blocks.collect()
 }
 
 /// A folder with the files that the recipes name.
@@ -246,21 +202,20 @@ fn machine() -> Session {
     for (model, name) in [("f16", "fp16.gguf"), ("q4", "q4.gguf"), ("q8", "q8.gguf")] {
         fs::copy(fixture(model), session.path(name)).unwrap();
     }
-    let text = fs::read_to_string(fixture("eval")).unwrap();
-    session.write("wiki.txt", text);
+    session.write("wiki.txt", session.read("@eval"));
     session
 }
 
-fn sh(session: &Session, script: &str, environment: &[(&str, String)]) {
+fn sh(session: &Session, script: &str, environment: &[(&str, &str)]) {
     let kl = Path::new(env!("CARGO_BIN_EXE_kl")).parent().unwrap();
     let path = format!("{}:{}", kl.display(), std::env::var("PATH").unwrap());
+    // The threads of all tests are more than this machine's cores.
+    let script = script.replace(" -q", " -q --threads 1");
     let mut shell = Command::new("sh");
-    shell.args(["-e", "-c", script]).env("PATH", path);
-    shell.envs(environment.iter().cloned());
-    let shell = shell
-        .current_dir(session.folder.path())
-        .stdin(Stdio::null());
-    let output = shell.output().unwrap();
+    shell.args(["-e", "-c", &script]).env("PATH", path);
+    shell.envs(environment.iter().copied());
+    let shell = shell.current_dir(session.folder.path());
+    let output = shell.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}{stderr}");
 }
@@ -284,8 +239,7 @@ fn the_recipes_for_gnu_parallel_work() {
     }
     let session = machine();
     for recipe in recipes().iter().filter(|recipe| !recipe.starts_with("#!")) {
-        // The threads of all tests are more than this machine's cores.
-        sh(&session, &recipe.replace(" -q ", " -q --threads 1 "), &[]);
+        sh(&session, recipe, &[]);
     }
     check_recipes(&session);
 }
@@ -294,73 +248,61 @@ fn the_recipes_for_gnu_parallel_work() {
 #[test]
 fn the_recipes_for_slurm_work() {
     let session = machine();
-    let recipes = recipes();
-    let scripts: Vec<&str> = recipes
-        .into_iter()
-        .filter(|recipe| recipe.starts_with("#!"))
-        .collect();
-    let [write, evaluate, quants] = scripts.as_slice() else {
+    let mut scripts = recipes();
+    scripts.retain(|recipe| recipe.starts_with("#!"));
+    let [write, evaluate, quants] = scripts[..] else {
         panic!("three scripts")
     };
     let array = |script: &str| {
-        for task in 0..3 {
-            let environment = [
-                ("SLURM_ARRAY_TASK_ID", task.to_string()),
-                ("SLURM_ARRAY_TASK_COUNT", "3".to_owned()),
-            ];
-            sh(
-                &session,
-                &script.replace(" -q", " -q --threads 1"),
-                &environment,
-            );
+        for task in ["0", "1", "2"] {
+            let count = ("SLURM_ARRAY_TASK_COUNT", "3");
+            sh(&session, script, &[("SLURM_ARRAY_TASK_ID", task), count]);
         }
     };
+    let merge = |output: &str, parts: &str| {
+        sh(
+            &session,
+            &format!("kl merge --resume {output} {parts}"),
+            &[],
+        );
+    };
     array(write);
-    sh(&session, "kl merge --resume ref.gz ref.*.gz", &[]);
+    merge("ref.gz", "ref.*.gz");
     array(evaluate);
     // A task that is submitted again, alone.
     session.remove("q4@ref.2-of-3.kls");
     let again = [
-        ("SLURM_ARRAY_TASK_ID", "2".to_owned()),
-        ("SLURM_ARRAY_TASK_COUNT", "1".to_owned()),
-        ("PARTS", "3".to_owned()),
+        ("SLURM_ARRAY_TASK_ID", "2"),
+        ("SLURM_ARRAY_TASK_COUNT", "1"),
+        ("PARTS", "3"),
     ];
-    sh(
-        &session,
-        &evaluate.replace(" -q", " -q --threads 1"),
-        &again,
-    );
-    let merge = "kl merge --resume q4@ref.kls q4@ref.*-of-*.kls";
-    sh(&session, merge, &[]);
+    sh(&session, evaluate, &again);
+    merge("q4@ref.kls", "q4@ref.*-of-*.kls");
     array(quants);
     check_recipes(&session);
     // All of it again, when all is done.
     let bytes = || {
-        let files = session.files().into_iter();
-        let files = files.filter(|name| name.ends_with(".gz") || name.ends_with(".kls"));
-        files
-            .map(|name| (session.read(&name), name))
-            .collect::<Vec<_>>()
+        let mut files = session.files();
+        files.retain(|name| name.ends_with(".gz") || name.ends_with(".kls"));
+        Vec::from_iter(files.iter().map(|name| session.read(name)))
     };
     let before = bytes();
     array(write);
-    sh(&session, "kl merge --resume ref.gz ref.*.gz", &[]);
+    merge("ref.gz", "ref.*.gz");
     array(evaluate);
-    sh(&session, merge, &[]);
+    merge("q4@ref.kls", "q4@ref.*-of-*.kls");
     array(quants);
     assert!(bytes() == before);
 }
 
 #[test]
 fn a_report_joins_parts_to_the_numbers_of_the_whole() {
-    let session = session();
-    session.reference("");
+    let session = Session::with_reference("");
     for model in ["q8", "q4"] {
-        let read = format!("-m @{model} -r ref.gz -q");
-        session.ok(&format!("{read} --sidecar whole.{model}.kls"));
+        let read = format!("-m @{model} -r ref.gz -q --sidecar");
+        session.ok(&format!("{read} whole.{model}.kls"));
         for part in 0..3 {
-            let sidecar = format!("--sidecar {model}.{part}.kls");
-            session.ok(&format!("{read} --shard {part}/3 {sidecar}"));
+            session.ok(&format!("{read} {model}.{part}.kls --shard {part}/3"));
         }
     }
     let report = |files: &str| {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::session::Session;
+use crate::session::{Session, has};
 
 /// The prompts as they stand in the repository.
 fn lines() -> Vec<Value> {
@@ -22,27 +22,19 @@ fn a_reference_of_the_starter_prompts_names_them_and_has_their_groups() {
     let line = "-m @f16 --prompts starter --max-windows 12 --generate 8 --no-chat-template -q";
     session.ok(&format!("{line} -w ref.gz"));
     let info = session.info("ref.gz --verify");
-    assert_eq!(info["text"]["name"], "starter-1");
-    assert_eq!(info["prompts"]["n_prompts"], 12);
+    let expected = json!({"text": {"name": "starter-1"}, "prompts": {"n_prompts": 12}});
+    has(&info, &expected);
     let lines = lines();
-    let first: BTreeSet<&str> = lines[..12]
-        .iter()
-        .map(|line| line["group"].as_str().unwrap())
-        .collect();
+    let names = |of: &[Value], key: &str| -> BTreeSet<String> {
+        of.iter()
+            .map(|of| of[key].as_str().unwrap().to_owned())
+            .collect()
+    };
     let groups = info["groups"].as_array().unwrap();
-    let groups: BTreeSet<&str> = groups
-        .iter()
-        .map(|group| group["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(groups, first);
+    assert_eq!(names(groups, "name"), names(&lines[..12], "group"));
 
-    let json = session.json("-m @q4 -r ref.gz");
-    for (prompt, line) in json["models"][0]["prompts"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip(&lines)
-    {
+    let prompts = session.result("-m @q4 -r ref.gz")["prompts"].take();
+    for (prompt, line) in prompts.as_array().unwrap().iter().zip(&lines) {
         assert_eq!(prompt["prompt"], line["prompt"]);
     }
     session.ok("-m @q2 -r ref.gz -q");
@@ -58,7 +50,7 @@ fn a_file_called_starter_is_read_by_its_path() {
     session.ok(&format!("{line} starter -w built-in.gz"));
     session.ok(&format!("{line} ./starter -w own.gz"));
     assert_eq!(session.info("built-in.gz")["text"]["name"], "starter-1");
-    assert_eq!(session.info("own.gz")["text"]["name"], json!("starter"));
+    assert_eq!(session.info("own.gz")["text"]["name"], "starter");
     // The file is not an input then, and may be replaced.
     session.ok(&format!("{line} starter -w starter --force"));
 }

@@ -1,8 +1,8 @@
 //! `--sweep`: a model with each pair of types of the KV cache.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::session::{Session, labels};
+use crate::session::{Session, has};
 
 const CELLS: [(&str, &str); 4] = [
     ("f16", "f16"),
@@ -31,32 +31,22 @@ const SWEEP: &str = "-m @q4 -r ref.gz --sweep ctk=f16,q8_0 ctv=f16,q4_0";
 fn each_cell_is_the_evaluation_of_its_types() {
     let session = Session::with_reference("");
     let run = session.ok(&format!("{SWEEP} --json s.json"));
-    run.warns_not("warning: the type");
-    run.warns(&["[4/4] tiny-q4"]);
-    let table = run
-        .stdout
-        .split_once("\nKV caches of tiny-q4_K_M")
-        .unwrap()
-        .1;
+    run.warns_not("warning: the type").warns(&["[4/4] tiny-q4"]);
+    let (_, table) = run.stdout.split_once("\nKV caches of tiny-q4_K_M").unwrap();
     let shown = table.lines().filter(|line| line.contains(" %")).count();
     assert!(shown >= 4, "{table}");
     run.prints_not("drafts");
     // What the run prints is what kl report prints later.
     assert_eq!(run.stdout, session.ok("report . -q").stdout);
-    let markdown = session.ok("report . --markdown -q").stdout;
-    assert!(
-        markdown.contains(r"KV caches of tiny-q4\_K\_M"),
-        "{markdown}"
-    );
+    let markdown = session.ok("report . --markdown -q");
+    markdown.prints(&[r"KV caches of tiny-q4\_K\_M"]);
     let json = session.read_json("s.json");
     let models = json["models"].as_array().unwrap();
     assert_eq!(models.len(), 4);
     for (model, cell) in models.iter().zip(CELLS) {
-        let set_up = &model["set_up"];
-        assert_eq!(set_up["type_k"], cell.0);
-        assert_eq!(set_up["type_v"], cell.1);
-        assert_eq!(set_up["kv_cache_bytes"], bytes(cell));
-        assert_eq!(model["sidecar"], name(cell));
+        let (k, v) = cell;
+        let set_up = json!({"type_k": k, "type_v": v, "kv_cache_bytes": bytes(cell)});
+        has(model, &json!({"set_up": set_up, "sidecar": name(cell)}));
     }
     // Other types give other numbers.
     let mean = |of: &Value| of["kld"]["mean"]["value"].as_f64().unwrap();
@@ -69,10 +59,8 @@ fn each_cell_is_the_evaluation_of_its_types() {
         let (file, (k, v)) = (name(cell), cell);
         let swept = session.read(&file);
         session.remove(&file);
-        let label = format!("tiny-q4_K_M-k_{k}-v_{v}");
-        session.ok(&format!(
-            "-m @q4 -r ref.gz -q -ctk {k} -ctv {v} --label {label}"
-        ));
+        let alone = format!("-ctk {k} -ctv {v} --label tiny-q4_K_M-k_{k}-v_{v}");
+        session.ok(&format!("-m @q4 -r ref.gz -q {alone}"));
         assert!(session.read(&file) == swept, "{file}");
     }
 }
@@ -101,36 +89,28 @@ fn a_sweep_is_resumed_and_comes_in_parts() {
 #[test]
 fn several_models_are_swept_and_a_reference_may_be_a_model() {
     let session = Session::with_reference("");
-    let sweep = "--sweep ctk=q8_0,f16 --no-sidecar -q";
-    let of_file = session.json(&format!("-m @q4 -m @f16 -r ref.gz {sweep}"));
-    let of_model = session.json(&format!(
-        "-m @q4 -m @f16 --ref-model @f16 -t short.txt -c 64 {sweep}"
-    ));
-    for json in [of_file, of_model] {
-        let models = json["models"].as_array().unwrap();
-        assert_eq!(
-            labels(&json),
-            [
-                "tiny-q4_K_M-k_q8_0-v_f16",
-                "tiny-q4_K_M-k_f16-v_f16",
-                "tiny-f16-k_q8_0-v_f16",
-                "tiny-f16-k_f16-v_f16"
-            ]
-        );
+    for reference in ["-r ref.gz", "--ref-model @f16 -t short.txt -c 64"] {
+        let sweep = "--sweep ctk=q8_0,f16 --no-sidecar -q";
+        let json = session.json(&format!("-m @q4 -m @f16 {reference} {sweep}"));
         // The original with the reference's own types is the noise floor, with others it is not.
-        let floors: Vec<bool> = models
-            .iter()
-            .map(|of| of["is_noise_floor"].as_bool().unwrap())
-            .collect();
-        assert_eq!(floors, [false, false, false, true]);
+        let expected = [
+            ("tiny-q4_K_M-k_q8_0-v_f16", false),
+            ("tiny-q4_K_M-k_f16-v_f16", false),
+            ("tiny-f16-k_q8_0-v_f16", false),
+            ("tiny-f16-k_f16-v_f16", true),
+        ];
+        assert_eq!(json["models"].as_array().unwrap().len(), 4);
+        for (i, (label, is_floor)) in expected.into_iter().enumerate() {
+            let of = json!({"label": label, "is_noise_floor": is_floor});
+            has(&json["models"][i], &of);
+        }
     }
 }
 
 #[test]
 fn a_cell_that_llama_cpp_refuses_is_named() {
     let session = Session::new();
-    session.write("short.txt", crate::session::short_text());
-    session.ok("-m @gpt2 -t short.txt -w gpt2.gz -c 48 -q");
+    session.reference_of("@gpt2", "gpt2.gz", "-c 48");
     // A head has 16 elements, and a block of q8_0 32.
     let run = session.ends("-m @gpt2 -r gpt2.gz --sweep ctk=q8_0,f16 -q --label g", 1);
     run.warns(&["k_q8_0-v_f16: ", "use another --cache-type-k"]);
@@ -143,19 +123,16 @@ fn a_cell_that_llama_cpp_refuses_is_named() {
 fn wrong_sweeps_are_refused_in_one_line() {
     let session = Session::with_reference("");
     let cases = "
-        --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0 => --sidecar names one file, but 2 are
-        -m @q2 --sweep ctk=f16 --label a => 1 label for 2 evaluations
-        --sweep ctk=f16 --sweep ctk=q8_0 => --sweep: ctk is given twice
-        --sweep ctk= => expected ctk=TYPES or ctv=TYPES
-        --sweep ctk=q9_0 => 'q9_0' is not one of the types f16, f32, bf16
-        --sweep ctv=f16,f16 => names f16 twice
-        --sweep ctv=f16 @q2 => expected ctk=TYPES or ctv=TYPES
-        --sweep ctv=f16,q8_0 -ctk q8_0 => cannot be used with";
-    session.fails_each(2, "-m @q4 -r ref.gz", cases);
-    let write = "-m @f16 -t short.txt -w new.gz --sweep ctk=f16";
-    session.fails(write, 2, &["cannot be used with"]);
-    let before = session.files();
+        -r ref.gz --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0 => --sidecar names one file, but 2 are
+        -r ref.gz -m @q2 --sweep ctk=f16 --label a => 1 label for 2 evaluations
+        -r ref.gz --sweep ctk=f16 --sweep ctk=q8_0 => --sweep: ctk is given twice
+        -r ref.gz --sweep ctk= => expected ctk=TYPES or ctv=TYPES
+        -r ref.gz --sweep ctk=q9_0 => 'q9_0' is not one of the types f16, f32, bf16
+        -r ref.gz --sweep ctv=f16,f16 => names f16 twice
+        -r ref.gz --sweep ctv=f16 @q2 => expected ctk=TYPES or ctv=TYPES
+        -r ref.gz --sweep ctv=f16,q8_0 -ctk q8_0 => cannot be used with
+        -t short.txt -w new.gz --sweep ctk=f16 => cannot be used with";
+    session.fails_each(2, "-m @q4", cases);
     let line = "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -fa off";
     session.fails(line, 1, &["--sweep ctv=q8_0: ", "--flash-attn on or auto"]);
-    assert_eq!(session.files(), before);
 }

@@ -1,7 +1,9 @@
 //! `--until`: an evaluation stops where the mean is known well enough.
 
+use serde_json::json;
+
 use crate::numbers::number;
-use crate::session::Session;
+use crate::session::{Session, has};
 
 /// A reference of enough short windows to stop before its end.
 fn session() -> Session {
@@ -19,10 +21,7 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
     let n_windows = |model: usize| json["models"][model]["n_windows"].as_u64().unwrap();
     for model in 0..2 {
         let until = &json["models"][model]["until"];
-        assert_eq!(
-            (&until["target"], &until["reached"]),
-            (&0.12.into(), &true.into())
-        );
+        has(until, &json!({"target": 0.12, "reached": true}));
         let mean = &json["models"][model]["kld"]["mean"];
         let ends = ["cluster_hi", "cluster_lo"].map(|end| number(&mean[end]));
         let width = (ends[0] - ends[1]) / 2.0 / number(&mean["value"]);
@@ -50,41 +49,26 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
     )]);
 
     let records = session.records("tiny-q4_K_M@ref.kls");
-    let windows: Vec<u32> = records
-        .iter()
-        .step_by(11)
-        .map(|record| record.window)
-        .collect();
+    let windows = records.iter().step_by(11).map(|record| record.window);
     assert!(!windows.is_sorted(), "a sample, not the start of the text");
-    let info = session.info("tiny-q4_K_M@ref.kls");
-    assert_eq!(
-        (&info["until"], &info["n_rows"]),
-        (&0.12.into(), &records.len().into())
-    );
-    session
-        .ok("info tiny-q4_K_M@ref.kls")
-        .prints(&["until", "±12 %"]);
-    session.ok("info tiny-q4_K_M@ref.kls --verify -q");
+    let info = session.info("tiny-q4_K_M@ref.kls --verify");
+    has(&info, &json!({"until": 0.12, "n_rows": records.len()}));
+    let shown = session.ok("info tiny-q4_K_M@ref.kls");
+    shown.prints(&["until", "±12 %"]);
 
     // The report of the sidecar has the line too, but for the reference's number of windows.
-    session
-        .ok("report tiny-q4_K_M@ref.kls -q")
-        .prints(&[&format!(
-            "stopped at --until 12% after {} windows",
-            n_windows(0)
-        )]);
-    let report = session.ok("report . --json -").json();
-    let models = report["models"].as_array().unwrap();
-    assert!(
-        models.iter().all(|model| model["until"]["reached"] == true),
-        "{report}"
-    );
+    let report = session.ok("report tiny-q4_K_M@ref.kls -q");
+    let stopped = format!("stopped at --until 12% after {} windows", n_windows(0));
+    report.prints(&[&stopped]);
+    let report = session.json("report .");
+    let mut models = report["models"].as_array().unwrap().iter();
+    assert!(models.all(|model| model["until"]["reached"] == true));
 
     // What is done is not repeated, and another target is another run.
-    let resumed = session.json("-m @q4 -r ref.gz --until 12% --resume");
-    assert_eq!(resumed["models"][0]["n_resumed"], records.len());
-    let other = session.json("-m @q4 -r ref.gz --until 10% --force");
-    assert!(other["models"][0]["n_tokens"].as_u64().unwrap() > records.len() as u64);
+    let resumed = session.result("-m @q4 -r ref.gz --until 12% --resume");
+    assert_eq!(resumed["n_resumed"], records.len());
+    let other = session.result("-m @q4 -r ref.gz --until 10% --force");
+    assert!(other["n_tokens"].as_u64().unwrap() > records.len() as u64);
 }
 
 #[test]
@@ -92,23 +76,17 @@ fn a_text_that_is_too_short_says_how_much_would_do() {
     let session = session();
     let run = session.ok("-m @q4 -r ref.gz --until 0.5% --json until.json -q");
     run.prints(&["needs at least 450 windows, and there are 381"]);
-    let until = session.read_json("until.json")["models"][0]["until"].take();
-    assert_eq!(until["reached"], false);
+    let model = session.read_json("until.json")["models"][0].take();
+    assert_eq!(model["until"]["reached"], false);
 
     session.reference("--force");
     let run = session.ok("-m @q4 -r ref.gz --until 50% -q --force");
     run.prints(&["--until needs at least 100 windows, and there are 8"]);
     // A stream that ended is the same evaluation each time.
-    for more in [
-        "",
-        "",
-        " --resume",
-        " -n 1000 --sidecar n.kls",
-        " -n 1000 --sidecar n.kls",
-    ] {
-        session
-            .ok(&format!("-m @q4 -r @klpy --until 50% -q{more}"))
-            .prints(&["--until needs at least 100 windows"]);
+    let few = "-n 1000 --sidecar n.kls";
+    for more in ["", "", "--resume", few, few] {
+        let run = session.ok(&format!("-m @q4 -r @klpy --until 50% -q {more}"));
+        run.prints(&["--until needs at least 100 windows"]);
     }
 }
 
@@ -118,13 +96,11 @@ fn a_stream_is_read_until_it_is_enough() {
     session.ok("-m @f16 -t @eval -w ref.gz -c 6 -q --format kl.py");
     let line = "-m @q4 -r ref.gz --until 30%";
     let result = session.result(line);
-    assert_eq!(result["until"]["reached"], true);
-    assert_eq!(result["until"]["of"], 837);
+    has(&result["until"], &json!({"reached": true, "of": 837}));
     assert!(result["n_windows"].as_u64().unwrap() < 837);
     let again = session.result(&format!("{line} --resume"));
-    assert_eq!(again["n_resumed"], result["n_tokens"]);
-    assert_eq!(again["timing"], serde_json::Value::Null);
-    assert_eq!(again["until"], result["until"]);
+    let same = json!({"n_resumed": result["n_tokens"], "timing": null, "until": result["until"]});
+    has(&again, &same);
 }
 
 #[test]
