@@ -21,7 +21,7 @@ import sys
 
 import gguf
 import numpy as np
-from check_with_numpy import RECORD, ln_softmax, rows
+from check_with_numpy import ln_softmax, records, rows
 
 Type = gguf.GGMLQuantizationType
 STATES = {"f16": "<f2", "bf16": "<u2", "f32": "<f4"}
@@ -116,14 +116,7 @@ def main():
     checked = {(row["window"], row["position"]): row_of for row, row_of in
                zip(hidden.states["check"]["rows"], hidden.check_rows)}
     evaluated = rows(sys.argv[3]) if len(sys.argv) > 3 else None
-    records = iter(())
-    if evaluated:
-        with open(sys.argv[4], "rb") as f:
-            assert f.readline() == b"kl_sidecar_v1\n"
-            f.readline()
-            f.read(4)
-            rest = f.read()
-            records = iter(np.frombuffer(rest, RECORD, count=int.from_bytes(rest[-24:-16], "little")))
+    found = iter(records(sys.argv[4]) if evaluated else ())
     worst = {"logits": 0.0, "check rows": 0.0, "kld": 0.0}
     n = 0
     for window, first, computed in hidden.windows():
@@ -136,7 +129,7 @@ def main():
             if evaluated:
                 ln_p, ln_q = ln_softmax(row), ln_softmax(next(evaluated))
                 kld = (np.exp(ln_p) * (ln_p - ln_q)).sum()
-                record = next(records)
+                record = next(found)
                 assert (record["window"], record["position"]) == (window, first + i)
                 # To first order the logits' error times the spread of the differences.
                 allowed = ALLOWED * largest * np.sqrt(2 * kld) + 1e-9

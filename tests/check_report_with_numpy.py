@@ -17,35 +17,12 @@ import pathlib
 import sys
 
 import numpy as np
+from check_with_numpy import records
 from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src" / "stats"))
+sys.path.insert(0, str(ROOT / "stats" / "src" / "stats"))
 from oracle import Clustered, blocks, clustered_mean, described, drafts, n_effective, parts, ratio  # noqa: E402
-
-FIELDS = [
-    ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
-    ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
-    ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
-    ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("span", "<u4"), ("acceptance", "<f8"),
-    ("crc32", "<u4"),
-]
-
-
-def records(path):
-    """The records of a sidecar, in the order of the text."""
-    with open(path, "rb") as f:
-        assert f.readline() == b"kl_sidecar_v1\n"
-        f.readline()
-        f.read(4)
-        rest = f.read()
-    after = 32 + int.from_bytes(rest[-16:-8], "little")
-    found = np.frombuffer(rest[:-after], np.dtype(FIELDS))
-    found = found[np.lexsort((found["position"], found["window"]))]
-    assert (found["flags"] & 3 == 0).all() and np.isfinite(found["kld"]).all(), path
-    return found
-
 
 n_checked, n_wrong, worst = 0, 0, 0.0
 

@@ -12,51 +12,37 @@ a top token or a rank at all.
 """
 import ast
 import gzip
-import json
-import struct
+import pathlib
 import sys
 
 import numpy as np
 
-RECORD = np.dtype([
-    ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
-    ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
-    ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
-    ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("span", "<u4"), ("acceptance", "<f8"),
-    ("crc32", "<u4"),
-])
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+from kl_files import NO_TOKEN, open_reference, read_sidecar  # noqa: E402
+
+
+def records(path):
+    """The records of a sidecar, in the order of the text, all of finite rows."""
+    found = read_sidecar(path).tokens
+    found = found[np.lexsort((found["position"], found["window"]))]
+    assert (found["flags"] & 3 == 0).all() and np.isfinite(found["kld"]).all(), path
+    return found
 
 
 def rows(path):
     """All rows of a reference, in its order, as float64."""
     with gzip.open(path) as f:
-        native = f.readline() == b"llama_kl_divergence_v2\n"
-        header = json.loads(f.readline()) if native else ast.literal_eval(f.readline().decode())
-        n_vocab = header["n_vocab"]
-        u16 = native and header["encoding"] == "u16"
-        windows = header.get("n_windows")
-        while windows is None or windows > 0:
-            counts = f.read(20 if native else 12)
-            if len(counts) == 0 and windows is None:
-                return
-            counts = struct.unpack(f"<{len(counts) // 4}I", counts)
-            n_tokens, n_rows = counts[1:3] if native else counts[:2]
+        if f.readline() == b"llama_kl_divergence_v2\n":
+            with open_reference(path) as windows:
+                for window in windows:
+                    yield from window.logits.astype("f8")
+            return
+        header = ast.literal_eval(f.readline().decode())
+        while counts := f.read(12):
+            n_tokens, n_rows, _ = np.frombuffer(counts, "<u4")
             f.read(4 * n_tokens)
             for _ in range(n_rows):
-                form = struct.unpack("<I", f.read(4))[0] if u16 else 2
-                if form == 2:
-                    yield np.frombuffer(f.read(4 * n_vocab), "<f4").astype("f8")
-                    continue
-                masked, low, step = np.frombuffer(f.read(12), "<f4")
-                codes = np.frombuffer(f.read(2 * (n_vocab + n_vocab % 2)), "<u2")[:n_vocab]
-                row = low + step * (codes.astype("<f4") - form)
-                if form == 1:
-                    row[codes == 0] = masked
-                yield row.astype("f8")
-            if native:
-                f.read(4)
-            windows = None if windows is None else windows - 1
+                yield np.frombuffer(f.read(4 * header["n_vocab"]), "<f4").astype("f8")
 
 
 def ln_softmax(row):
@@ -72,7 +58,7 @@ def expected(record, ref, evaluated):
     tops = ref.argmax(), evaluated.argmax()
     rank = lambda row, of: 1 + (row > row[of]).sum() + (row[:of] == row[of]).sum()
     token = record["token"]
-    has_next = token != 2**32 - 1
+    has_next = token != NO_TOKEN
     return {
         "kld": (p * (ln_p - ln_q)).sum(),
         "reverse_kld": (q * (ln_q - ln_p)).sum(),
@@ -90,16 +76,10 @@ def expected(record, ref, evaluated):
 
 
 def main():
-    with open(sys.argv[3], "rb") as f:
-        assert f.readline() == b"kl_sidecar_v1\n"
-        f.readline()
-        f.read(4)
-        rest = f.read()
-        n_records = int.from_bytes(rest[-24:-16], "little")
-        records = np.frombuffer(rest, RECORD, count=n_records)
+    found = records(sys.argv[3])
     worst = {}
     n = 0
-    for record, ref, evaluated in zip(records, rows(sys.argv[1]), rows(sys.argv[2])):
+    for record, ref, evaluated in zip(found, rows(sys.argv[1]), rows(sys.argv[2])):
         for name, value in expected(record, ref, evaluated).items():
             # In units of what is allowed.
             is_index = isinstance(value, np.integer)
@@ -110,8 +90,8 @@ def main():
             worst[name] = max(worst.get(name, 0.0), error if error == error else np.inf)
         n += 1
     errors = ", ".join(f"{name} {error:.1g}" for name, error in worst.items())
-    print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {errors}")
-    sys.exit(int(n != len(records) or max(worst.values()) > 1))
+    print(f"{n} of {len(found)} tokens; largest error, of 1 allowed: {errors}")
+    sys.exit(int(n != len(found) or max(worst.values()) > 1))
 
 
 if __name__ == "__main__":

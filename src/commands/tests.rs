@@ -23,8 +23,8 @@ use kl_formats::{Encoding, Kind, SidecarReader, Target};
 use tempfile::TempDir;
 
 use super::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, ReferenceSource, ResultSettings,
-    RunSettings, Vocabulary, WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, ReferenceSource,
+    ResultSettings, RunSettings, Vocabulary, WriteSettings,
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine};
@@ -95,14 +95,12 @@ struct Folder(TempDir);
 impl Folder {
     fn new() -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
+        let text = "some words, and then some more of them. ".repeat(20);
         for (name, bytes) in [
             ("f16", "the original"),
             ("copy", "the original"),
             ("q4", "a quant"),
-            (
-                "text",
-                &"some words, and then some more of them. ".repeat(20),
-            ),
+            ("text", &text),
         ] {
             fs::write(folder.path(name), bytes).unwrap();
         }
@@ -150,17 +148,66 @@ impl Folder {
     }
 
     fn write(&self, name: &str) -> Written {
-        write(&self.write_settings(name), &FakeEngine::default(), &()).unwrap()
+        written(&self.write_settings(name))
+    }
+
+    /// Settings for a file of prompts, each with an answer of at most so many tokens.
+    fn prompts(&self, lines: &[&str], generate: Option<u32>) -> Source {
+        fs::write(self.path("prompts"), lines.join("\n")).unwrap();
+        Source::Prompts(PromptSource {
+            path: self.path("prompts").into(),
+            template: TemplateChoice::None,
+            parse_special: false,
+            n_ctx: None,
+            max_prompts: None,
+            generate,
+            sampling: None,
+            score: generate.map_or(Some(ScoreFrom::Text), |_| None),
+            spans: Vec::new(),
+        })
+    }
+
+    fn file(&self, name: &str) -> ReferenceSource {
+        ReferenceSource::File {
+            path: self.path(name),
+            n_ctx: None,
+        }
+    }
+
+    /// Has an evaluation write the sidecar `name`, from its start.
+    fn into_new(&self, settings: &mut EvaluateSettings, name: &str) {
+        settings.results.sidecar = Some(self.path(name));
+        settings.results.existing = Existing::asked(false, Some(false));
+    }
+
+    fn merge_settings(&self, parts: Vec<PathBuf>, resume: bool) -> MergeSettings {
+        MergeSettings {
+            output: self.path("joined"),
+            parts,
+            resume,
+            force: false,
+            quiet: true,
+        }
+    }
+
+    fn convert_settings(&self, input: &str, output: &str, target: Target) -> ConvertSettings {
+        ConvertSettings {
+            input: self.path(input),
+            output: self.path(output),
+            format: target.kind(),
+            encoding: (target.kind() == Kind::Kl).then(|| target.encoding()),
+            bos: None,
+            force: true,
+            quiet: true,
+            threads: 1,
+        }
     }
 
     fn evaluate_settings(&self, models: &[&str]) -> EvaluateSettings {
         EvaluateSettings {
             models: models.iter().map(|name| self.path(name)).collect(),
             skipped: Vec::new(),
-            reference: ReferenceSource::File {
-                path: self.path("ref"),
-                n_ctx: None,
-            },
+            reference: self.file("ref"),
             vocabulary: Vocabulary::Same,
             until: None,
             sweep: Vec::new(),
@@ -170,9 +217,41 @@ impl Folder {
     }
 
     fn evaluate(&self, models: &[&str]) -> Report {
-        let settings = self.evaluate_settings(models);
-        evaluate(&settings, &FakeEngine::default(), &()).unwrap()
+        evaluated(&self.evaluate_settings(models))
     }
+}
+
+/// Writes a reference with the fake engine.
+fn written(settings: &WriteSettings) -> Written {
+    write(settings, &FakeEngine::default(), &()).unwrap()
+}
+
+/// Evaluates models with the fake engine.
+fn evaluated(settings: &EvaluateSettings) -> Report {
+    evaluate(settings, &FakeEngine::default(), &()).unwrap()
+}
+
+/// An engine that fails to decode this window.
+fn failing_at(window: u32) -> FakeEngine {
+    FakeEngine {
+        fails_at: Some(window),
+        ..FakeEngine::default()
+    }
+}
+
+fn set_n_ctx(input: &mut Source, n_ctx: u32) {
+    match input {
+        Source::Texts(text) => text.windowing.n_ctx = n_ctx,
+        Source::Prompts(prompts) => prompts.n_ctx = Some(n_ctx),
+    }
+}
+
+/// Checks that a message has all of `what`, and is one line.
+#[track_caller]
+fn says(message: impl ToString, what: &[&str]) {
+    let message = message.to_string();
+    let is_said = what.iter().all(|what| message.contains(what));
+    assert!(is_said && !message.contains('\n'), "{what:?}: {message}");
 }
 
 fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
@@ -202,10 +281,7 @@ fn mean(report: &Report, model: usize) -> f64 {
 fn a_model_against_its_own_reference_is_exactly_0_and_another_is_not() {
     let folder = Folder::new();
     let written = folder.write("ref");
-    assert_eq!(
-        (written.file.was_whole, written.file.n_rows > 0),
-        (false, true)
-    );
+    assert!(!written.file.was_whole && written.file.n_rows > 0);
     let report = folder.evaluate(&["copy", "q4"]);
     assert!(report.complete && report.failed.is_empty());
     assert!(report.models[0].is_reference_model && !report.models[1].is_reference_model);
@@ -220,46 +296,19 @@ fn an_observer_hears_what_happens_in_order() {
     let observer = Recorder::default();
     let engine = FakeEngine::default();
     write(&folder.write_settings("ref"), &engine, &observer).unwrap();
-    assert_eq!(
-        observer.heard(),
-        [
-            "warning few_windows",
-            "plan model",
-            "plan text",
-            "plan windows",
-            "plan sizes",
-            "plan file",
-            "begin writing",
-            "end"
-        ]
-    );
+    let order = "warning few_windows, plan model, plan text, plan windows, plan sizes, plan file, \
+         begin writing, end";
+    assert_eq!(observer.heard().join(", "), order);
     let observer = Recorder::default();
     let settings = folder.evaluate_settings(&["copy", "missing", "q4"]);
     let report = evaluate(&settings, &engine, &observer).unwrap();
     let heard = observer.heard();
     assert!(heard[0].starts_with("failed") && heard[0].contains("missing"));
-    assert_eq!(
-        heard[1..],
-        [
-            "report of 0",
-            "begin copy",
-            "end",
-            "warning few_windows",
-            "warning high_perplexity",
-            "evaluated 1 of 3",
-            "report of 1",
-            // A fake model is as large as its file, and its rows are noise.
-            "warning other_model",
-            "begin q4",
-            "end",
-            "warning far_apart",
-            "evaluated 3 of 3",
-            "report of 2",
-            "compared 2",
-            "warning other_model of q4"
-        ]
-        .map(str::to_owned)
-    );
+    // A fake model is as large as its file, and its rows are noise.
+    let order = "report of 0, begin copy, end, warning few_windows, warning high_perplexity, \
+         evaluated 1 of 3, report of 1, warning other_model, begin q4, end, warning far_apart, \
+         evaluated 3 of 3, report of 2, compared 2, warning other_model of q4";
+    assert_eq!(heard[1..].join(", "), order);
     assert_eq!((report.models.len(), report.failed.len()), (2, 1));
     let kinds = report.warnings.iter().map(|warning| warning.kind());
     let once = ["few_windows", "high_perplexity", "other_model", "far_apart"];
@@ -277,7 +326,7 @@ fn a_write_that_is_stopped_resumes_to_the_same_bytes() {
         settings.run.contexts = Some(contexts);
         let stopping = Recorder::stopping_after(windows);
         let error = write(&settings, &engine, &stopping).unwrap_err();
-        assert!(error.to_string().contains("interrupted"), "{error}");
+        says(error, &["interrupted"]);
         assert!(!settings.output.exists());
         settings.existing = Existing::Resume;
         let written = write(&settings, &engine, &()).unwrap();
@@ -304,19 +353,9 @@ impl Observer for StopsAt {
 #[test]
 fn a_reference_that_may_not_fit_is_told_before_the_first_answer() {
     let folder = Folder::new();
-    fs::write(folder.path("prompts"), "one\ntwo\nthree\nfour").unwrap();
     let mut settings = folder.write_settings("ref");
-    settings.input = Source::Prompts(PromptSource {
-        path: folder.path("prompts").into(),
-        template: TemplateChoice::None,
-        parse_special: false,
-        n_ctx: None,
-        max_prompts: None,
-        generate: Some(200_000),
-        sampling: None,
-        score: None,
-        spans: Vec::new(),
-    });
+    let prompts = |generate| folder.prompts(&["one", "two", "three", "four"], Some(generate));
+    settings.input = prompts(200_000);
     // 13 TB, of which a fourth is the part's.
     let engine = FakeEngine {
         n_vocab: 1 << 22,
@@ -326,7 +365,7 @@ fn a_reference_that_may_not_fit_is_told_before_the_first_answer() {
         settings.part = part;
         let observer = StopsAt("may_not_fit", Recorder::default());
         let stopped = write(&settings, &engine, &observer).unwrap_err();
-        assert!(stopped.to_string().contains("interrupted"), "{stopped}");
+        says(stopped, &["interrupted"]);
         let expected = ["warning may_not_fit", "begin generating", "end"];
         let heard = observer.1.heard();
         assert!(heard.ends_with(&expected.map(str::to_owned)), "{heard:?}");
@@ -336,15 +375,10 @@ fn a_reference_that_may_not_fit_is_told_before_the_first_answer() {
     // What fits is not warned of.
     let observer = Recorder::default();
     settings.part = None;
-    let Source::Prompts(prompts) = &mut settings.input else {
-        panic!("prompts")
-    };
-    prompts.generate = Some(3);
+    settings.input = prompts(3);
     write(&settings, &FakeEngine::default(), &observer).unwrap();
-    assert_eq!(
-        observer.heard()[..2],
-        ["warning few_windows", "begin generating"]
-    );
+    let begun = ["warning few_windows", "begin generating"];
+    assert_eq!(observer.heard()[..2], begun);
 }
 
 #[test]
@@ -355,13 +389,10 @@ fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_byt
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Some(folder.path("whole.kls"));
     let whole = evaluate(&settings, &engine, &()).unwrap();
-    settings.results.sidecar = Some(folder.path("part.kls"));
-    settings.results.existing = Existing::asked(false, Some(false));
+    folder.into_new(&mut settings, "part.kls");
     let part = evaluate(&settings, &engine, &Recorder::stopping_after(3)).unwrap();
-    assert_eq!(
-        part.models[0].interrupted.map(|part| part.n_windows),
-        Some(3)
-    );
+    let interrupted = part.models[0].interrupted.unwrap();
+    assert_eq!(interrupted.n_windows, 3);
     assert!(!part.complete);
     settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &engine, &()).unwrap();
@@ -374,31 +405,20 @@ fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_byt
 fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs() {
     let folder = Folder::new();
     folder.write("ref");
-    let failing = FakeEngine {
-        fails_at: Some(2),
-        ..FakeEngine::default()
-    };
+    let failing = failing_at(2);
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Some(folder.path("q4.kls"));
-    settings.results.existing = Existing::asked(false, Some(false));
+    folder.into_new(&mut settings, "q4.kls");
     let report = evaluate(&settings, &failing, &()).unwrap();
     assert!(report.models.is_empty());
-    let error = &report.failed[0].error;
-    assert!(
-        error.contains("window 2") && error.contains("--resume"),
-        "{error}"
-    );
+    says(&report.failed[0].error, &["window 2", "--resume"]);
     assert!(folder.path("q4.kls.partial").exists());
 }
 
 /// Settings of an evaluation of 200 windows that stops long before its end.
 fn until_settings(folder: &Folder) -> EvaluateSettings {
     let mut settings = folder.write_settings("ref");
-    let Source::Texts(text) = &mut settings.input else {
-        unreachable!("a text");
-    };
-    text.windowing.n_ctx = 5;
-    write(&settings, &FakeEngine::default(), &()).unwrap();
+    set_n_ctx(&mut settings.input, 5);
+    written(&settings);
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.until = Some(0.03);
     settings
@@ -409,14 +429,11 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     let folder = Folder::new();
     let mut settings = until_settings(&folder);
     settings.results.sidecar = Some(folder.path("one.kls"));
-    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let report = evaluated(&settings);
     let model = &report.models[0];
     let until = model.until.unwrap();
     let n_windows = model.summary.n_windows;
-    assert!(
-        until.reached && (100..190).contains(&n_windows),
-        "{n_windows}"
-    );
+    assert!(until.reached && (100..190).contains(&n_windows));
     assert_eq!((until.target, until.of), (0.03, Some(200)));
     let width = until.relative_half_width.unwrap();
     assert!(width < 0.03 && width > 0.02, "{width}");
@@ -425,20 +442,20 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     // Decoding ahead changes nothing, nor does a window that fails beyond the end.
     settings.run.contexts = Some(2);
     settings.results.sidecar = Some(folder.path("two.kls"));
-    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    evaluated(&settings);
     assert_eq!(folder.bytes("two.kls"), folder.bytes("one.kls"));
 
     // A width that is never reached.
     settings.until = Some(0.001);
     settings.results.sidecar = None;
-    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let report = evaluated(&settings);
     let until = report.models[0].until.unwrap();
     assert_eq!(report.models[0].summary.n_windows, 200);
     assert!(!until.reached);
 
     // Fewer rows may be asked for as well: whichever comes first.
     settings.run.max_rows = Some(100);
-    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let report = evaluated(&settings);
     assert_eq!(report.models[0].summary.n_tokens, 100);
 }
 
@@ -447,15 +464,13 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let folder = Folder::new();
     let engine = FakeEngine::default();
     let mut settings = until_settings(&folder);
-    settings.results.sidecar = Some(folder.path("whole.kls"));
-    settings.results.existing = Existing::asked(false, Some(false));
+    folder.into_new(&mut settings, "whole.kls");
     let whole = evaluate(&settings, &engine, &()).unwrap();
     let n_windows = whole.models[0].summary.n_windows as usize;
     // The last part ends where nothing but the file's end is missing.
     for windows in [1, 101, n_windows] {
         let name = format!("part{windows}.kls");
-        settings.results.sidecar = Some(folder.path(&name));
-        settings.results.existing = Existing::asked(false, Some(false));
+        folder.into_new(&mut settings, &name);
         let part = evaluate(&settings, &engine, &Recorder::stopping_after(windows)).unwrap();
         if windows < n_windows {
             assert!(!part.models[0].until.unwrap().reached);
@@ -483,35 +498,17 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
     let folder = Folder::new();
     folder.write("ref");
     let observer = Recorder::default();
-    let settings = ConvertSettings {
-        input: folder.path("ref"),
-        output: folder.path("base"),
-        format: Kind::LlamaCpp,
-        encoding: None,
-        bos: None,
-        force: false,
-        quiet: true,
-        threads: 1,
-    };
+    let settings = folder.convert_settings("ref", "base", target(Kind::LlamaCpp, None));
     let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
     assert!(converted.warnings.len() > 2);
-    assert!(
-        converted
-            .warnings
-            .iter()
-            .all(|w| w.kind() == "conversion_loss")
-    );
+    let mut kinds = converted.warnings.iter().map(|warning| warning.kind());
+    assert!(kinds.all(|kind| kind == "conversion_loss"));
     assert_eq!(observer.heard().len(), converted.warnings.len() + 2);
     let observer = Recorder::default();
     let info = info(&folder.path("base"), true, &observer).unwrap();
-    assert_eq!(
-        (info.kind.as_str(), info.log_probabilities),
-        ("llama.cpp", Some(true))
-    );
+    assert!(info.kind.as_str() == "llama.cpp" && info.log_probabilities == Some(true));
     assert_eq!((info.model, info.add_bos), (None, None), "unknown is null");
     assert_eq!(info.verified.unwrap().n_rows, converted.n_rows);
-    assert_eq!(
-        observer.heard(),
-        ["described", "begin verifying", "end", "verified"]
-    );
+    let heard = observer.heard().join(", ");
+    assert_eq!(heard, "described, begin verifying, end, verified");
 }

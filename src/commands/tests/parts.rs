@@ -3,7 +3,6 @@
 use kl_formats::{SidecarReader, TokenRecord};
 
 use super::*;
-use crate::commands::settings::MergeSettings;
 use crate::commands::{merge, stored_evaluations};
 use crate::pipeline::Part;
 
@@ -14,7 +13,7 @@ impl Folder {
         settings.results.part = part;
         settings.results.sidecar = Some(self.path(name));
         settings.results.existing = Existing::asked(false, Some(false));
-        evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+        evaluated(&settings);
     }
 
     /// Evaluates in so many parts, into `<model>.0`, `<model>.1`, ...
@@ -30,10 +29,6 @@ impl Folder {
 
 fn part(index: usize, count: usize) -> Part {
     format!("{index}/{count}").parse().unwrap()
-}
-
-fn records(path: PathBuf) -> Vec<TokenRecord> {
-    SidecarReader::open(&path).unwrap().read_all().unwrap()
 }
 
 /// Why each file cannot be used, by its name.
@@ -70,9 +65,7 @@ fn parts_are_read_as_the_evaluation_that_they_make() {
             Ok(())
         };
         evaluation.read(each).unwrap();
-        let debug = |records: &[TokenRecord]| format!("{records:?}");
-        // NaNs are not equal to themselves.
-        assert_eq!(debug(&read), debug(&records(folder.path("whole"))));
+        assert_eq!(format!("{read:?}"), folder.records("whole"));
         for path in paths {
             fs::remove_file(path).unwrap();
         }
@@ -112,10 +105,7 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     let twice = [&paths[..3], &paths[1..2]].concat();
     let (evaluations, unusable) = stored_evaluations(&twice);
     assert!(evaluations.is_empty() && unusable.len() == 4);
-    assert!(
-        unusable[0].1.contains("both are part 1 of 3"),
-        "{unusable:?}"
-    );
+    says(&unusable[0].1, &["both are part 1 of 3"]);
 }
 
 /// Three parts of an evaluation, and three of a reference, each with the name of the whole.
@@ -126,7 +116,7 @@ fn sidecars_and_references(folder: &Folder) -> [(Vec<PathBuf>, &'static str); 2]
         let name = format!("ref.{index}");
         let mut settings = folder.write_settings(&name);
         settings.part = Some(part(index, 3));
-        write(&settings, &FakeEngine::default(), &()).unwrap();
+        written(&settings);
         folder.path(&name)
     });
     let references = references.collect();
@@ -138,13 +128,7 @@ fn sidecars_and_references(folder: &Folder) -> [(Vec<PathBuf>, &'static str); 2]
 fn an_interrupted_merge_leaves_nothing() {
     let folder = Folder::new();
     for (parts, whole) in sidecars_and_references(&folder) {
-        let settings = MergeSettings {
-            output: folder.path("joined"),
-            parts,
-            resume: false,
-            force: false,
-            quiet: true,
-        };
+        let settings = folder.merge_settings(parts, false);
         let stopped = merge(&settings, &Recorder::stopping_after(2));
         assert!(stopped.unwrap_err().to_string().contains("interrupted"));
         assert!(!folder.path("joined").exists() && !folder.path("joined.partial").exists());
@@ -162,21 +146,15 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
     let folder = Folder::new();
     for (parts, whole) in sidecars_and_references(&folder) {
         let whole = folder.bytes(whole);
-        let settings = MergeSettings {
-            output: folder.path("joined"),
-            parts,
-            resume: true,
-            force: false,
-            quiet: true,
-        };
+        let settings = folder.merge_settings(parts, true);
         let partial = folder.path("joined.partial");
         // Another run left this, or another merge.
         let mut of_another = whole.clone();
         of_another[whole.len() / 4] ^= 1;
         for other in [b"other", &of_another[..]] {
             fs::write(&partial, other).unwrap();
-            let error = merge(&settings, &()).unwrap_err().to_string();
-            assert!(error.contains("it is not of this merge"), "{error}");
+            let error = merge(&settings, &()).unwrap_err();
+            says(error, &["it is not of this merge"]);
             assert!(fs::read(&partial).unwrap() == other);
         }
         // A killed merge left this.
@@ -200,19 +178,14 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
         let longer = [&whole[..], b"x"].concat();
         for other in [&changed[..], &whole[..n - 1], &longer, b""] {
             fs::write(folder.path("joined"), other).unwrap();
-            let error = merge(&settings, &()).unwrap_err().to_string();
-            assert!(error.contains("is not what these parts make"), "{error}");
+            let error = merge(&settings, &()).unwrap_err();
+            says(error, &["is not what these parts make"]);
             assert!(folder.bytes("joined") == other);
         }
         // What is wrong with the parts is said as ever.
-        let mut missing = settings.parts.clone();
-        missing.remove(1);
-        let missing = MergeSettings {
-            parts: missing,
-            ..settings
-        };
-        let error = merge(&missing, &()).unwrap_err().to_string();
-        assert!(error.contains("part 1 of 3"), "{error}");
+        let mut missing = settings;
+        missing.parts.remove(1);
+        says(merge(&missing, &()).unwrap_err(), &["part 1 of 3"]);
         fs::remove_file(folder.path("joined")).unwrap();
     }
 }

@@ -5,7 +5,6 @@ use kl_formats::{Kind, Reference, Rows};
 
 use super::*;
 use crate::commands::merge;
-use crate::commands::settings::MergeSettings;
 use crate::engine::FakeStates;
 use crate::report::Warning;
 
@@ -62,10 +61,7 @@ impl Both {
 
     fn try_evaluate(&self, reference: &str, change: impl Fn(&mut EvaluateSettings)) -> Report {
         let mut settings = self.folder.evaluate_settings(&["q4"]);
-        settings.reference = ReferenceSource::File {
-            path: self.folder.path(reference),
-            n_ctx: None,
-        };
+        settings.reference = self.folder.file(reference);
         settings.results.sidecar = Some(self.folder.path("q4.kls"));
         settings.results.existing = Existing::Replace;
         change(&mut settings);
@@ -77,19 +73,6 @@ impl Both {
         self.evaluate(reference, change);
         self.folder.records("q4.kls")
     }
-
-    fn convert_settings(&self, input: &str, output: &str, target: Target) -> ConvertSettings {
-        ConvertSettings {
-            input: self.folder.path(input),
-            output: self.folder.path(output),
-            format: target.kind(),
-            encoding: (target.kind() == Kind::Kl).then(|| target.encoding()),
-            bos: None,
-            force: true,
-            quiet: true,
-            threads: 1,
-        }
-    }
 }
 
 #[test]
@@ -100,12 +83,8 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
         settings.results.existing = Existing::asked(false, Some(false))
     });
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.reference = ReferenceSource::File {
-        path: folder.path("hidden"),
-        n_ctx: None,
-    };
-    settings.results.sidecar = Some(folder.path("part.kls"));
-    settings.results.existing = Existing::asked(false, Some(false));
+    settings.reference = folder.file("hidden");
+    folder.into_new(&mut settings, "part.kls");
     evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();
     settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &both.engine, &()).unwrap();
@@ -136,21 +115,15 @@ fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
     let json = serde_json::to_value(&report.reference).unwrap();
     assert_eq!(json["encoding"], "hidden");
     let states = &json["states"];
-    assert_eq!(
-        (&states["type"], &states["n_embd"]),
-        (&"f16".into(), &8.into())
-    );
-    assert_eq!(states["head"]["name"], "output.weight");
-    assert_eq!(states["head"]["type"], "f32");
+    assert!(states["type"] == "f16" && states["n_embd"] == 8);
+    assert!(states["head"]["name"] == "output.weight" && states["head"]["type"] == "f32");
     assert_eq!(states["error"]["max_kld"], 0.0);
     let here = serde_json::json!({
         "device": "FAKE", "n_rows": 8, "mean_kld": 0.0, "max_kld": 0.0, "is_exact": true,
         "shares_model_head": true,
     });
-    assert_eq!(
-        states["here"], here,
-        "of the last model, which is the writer's own"
-    );
+    // Of the last model, which is the writer's own.
+    assert_eq!(states["here"], here);
     assert!(both.evaluate("ref", |_| ()).reference.states.is_none());
 }
 
@@ -173,13 +146,9 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
 
     let wrong = both.read_with_error(8.0);
     let report = wrong.try_evaluate("hidden", |_| ());
-    let [failure] = report.failed.as_slice() else {
-        panic!("{:?}", report.failed);
-    };
-    assert!(failure.error.contains("hidden: the rows computed from"));
-    assert!(!failure.error.contains('\n'));
+    says(&report.failed[0].error, &["hidden: the rows computed from"]);
     let target = target(Kind::Kl, Some(Encoding::U16));
-    let settings = wrong.convert_settings("hidden", "out", target);
+    let settings = wrong.folder.convert_settings("hidden", "out", target);
     assert!(convert(&settings, &wrong.engine, &()).is_err());
     assert!(!wrong.folder.path("out").exists());
 }
@@ -199,13 +168,7 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
         let here = both.evaluate(&name, |_| ()).reference.states.unwrap().here;
         assert_eq!(here.unwrap().is_exact, (index == 0).then_some(true));
     }
-    let settings = MergeSettings {
-        output: folder.path("joined"),
-        parts,
-        resume: false,
-        force: false,
-        quiet: true,
-    };
+    let settings = folder.merge_settings(parts, false);
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));
 }
@@ -215,14 +178,12 @@ fn info_shows_the_states_and_verify_reads_the_head() {
     let both = Both::new();
     let shown = info(&both.folder.path("hidden"), true, &()).unwrap();
     let text = crate::report::info_text(&shown);
-    assert!(
-        text.contains("8 numbers each, f16, from batches of 16"),
-        "{text}"
-    );
-    assert!(
-        text.contains("output.weight, f32, 4.00 KiB, sha256"),
-        "{text}"
-    );
+    for what in [
+        "8 numbers each, f16, from batches of 16",
+        "output.weight, f32, 4.00 KiB, sha256",
+    ] {
+        assert!(text.contains(what), "{text}");
+    }
     let json = serde_json::to_value(&shown).unwrap();
     assert_eq!(json["encoding"], "hidden");
     assert_eq!(json["states"]["check"]["rows"][7]["position"], 63);
@@ -242,18 +203,12 @@ fn info_shows_the_states_and_verify_reads_the_head() {
         let mut damaged = whole.clone();
         damaged[at.expect("stored, not deflated")] ^= 1;
         fs::write(both.folder.path("hidden"), &damaged).unwrap();
-        let error = info(&both.folder.path("hidden"), true, &())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("hidden") && !error.contains('\n'), "{error}");
+        let path = both.folder.path("hidden");
+        says(info(&path, true, &()).unwrap_err(), &["hidden"]);
         let report = both.try_evaluate("hidden", |_| ());
-        assert!(
-            report.failed[0].error.contains("checksum"),
-            "{:?}",
-            report.failed
-        );
-        assert!(!report.failed[0].error.contains('\n'));
-        let path = both.folder.path("hidden").display().to_string();
-        assert_eq!(report.failed[0].error.matches(&path).count(), 1);
+        let error = &report.failed[0].error;
+        says(error, &["checksum"]);
+        let path = path.display().to_string();
+        assert_eq!(error.matches(&path).count(), 1);
     }
 }

@@ -79,11 +79,7 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     settings.confidence = Confidence::new(0.001).unwrap();
     let recorder = Recorder::default();
     let report = recipe(&settings, &FakeEngine::default(), &recorder).unwrap();
-    let heard = recorder.heard();
-    assert!(
-        heard.contains(&"begin second round".to_owned()),
-        "{heard:?}"
-    );
+    assert!(recorder.heard().contains(&"begin second round".to_owned()));
     let check = report.check.unwrap();
     let round = check.second_round.unwrap();
     assert!((9..=17).contains(&round.n_cells), "{}", round.n_cells);
@@ -94,10 +90,7 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     // Whichever is used, the prediction is the map's, of the mixture that is shown.
     let predicted = [round.before, round.after].map(|kld| kld.predicted);
     assert_eq!(report.kld.predicted, predicted[usize::from(round.is_used)]);
-    assert!(
-        predicted.iter().all(|kld| kld.lo.is_some()),
-        "{predicted:?}"
-    );
+    assert!(predicted.iter().all(|kld| kld.lo.is_some()));
     assert!(round.kept_back.before > 0.0);
 }
 

@@ -51,12 +51,8 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     let word = "some".bytes().map(u32::from).collect::<Vec<_>>();
     assert_eq!(texts.text(&word), "some");
     // Rows that were stored have no vocabulary.
-    compare(
-        &folder.compare_settings("ref", "rows.kls"),
-        &FakeEngine::default(),
-        &(),
-    )
-    .unwrap();
+    let rows = folder.compare_settings("ref", "rows.kls");
+    compare(&rows, &FakeEngine::default(), &()).unwrap();
     let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     assert_eq!(rows.texts().unwrap(), TokenTexts::default());
 }
@@ -79,8 +75,7 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
         fs::write(folder.path("q4.kls.partial"), &whole[..cut]).unwrap();
         settings.results.labels = labels;
         let report = evaluate(&settings, &engine, &()).unwrap();
-        let error = &report.failed[0].error;
-        assert!(error.contains("label: small there"), "{error}");
+        says(&report.failed[0].error, &["label: small there"]);
     }
     settings.results.labels = labelled("small");
     let report = evaluate(&settings, &engine, &()).unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::commands::settings::ReferenceModel;
-use crate::input::{PromptSource, TemplateChoice};
+use crate::input::PromptSource;
 
 /// The result of an evaluation: the report without times, paths and what names the reference.
 fn numbers(report: &Report) -> Value {
@@ -51,19 +51,14 @@ impl Folder {
         change_run(&mut to_write.run);
         write(&to_write, &engine, &()).unwrap();
         let mut settings = self.evaluate_settings(models);
-        settings.reference = ReferenceSource::File {
-            path: to_write.output,
-            n_ctx: None,
-        };
+        settings.reference = self.file("two-step");
         settings.results.json_tokens = true;
         change_run(&mut settings.run);
         change(&mut settings);
         let read = evaluate(&settings, &engine, &()).unwrap();
 
         let mut settings = self.ref_model_settings(models);
-        let ReferenceSource::Model(model) = &mut settings.reference else {
-            unreachable!("a model")
-        };
+        let model = reference_of(&mut settings);
         model.input = input();
         change_run(&mut model.run);
         change_run(&mut settings.run);
@@ -76,40 +71,20 @@ impl Folder {
         computed
     }
 
+    /// The text, cut into windows that are scored from `score` on.
     fn text(&self, n_ctx: u32, score: ScoreFrom) -> Source {
-        Source::Texts(TextSource {
-            texts: vec![NamedText {
-                group: None,
-                path: self.path("text"),
-            }],
-            windowing: windowing(n_ctx, None, score),
-            parse_special: false,
-        })
+        let mut input = self.write_settings("").input;
+        set_n_ctx(&mut input, n_ctx);
+        let Source::Texts(text) = &mut input else {
+            unreachable!("a text")
+        };
+        text.windowing.score = score;
+        input
     }
 
-    fn prompts(&self, generate: Option<u32>) -> Source {
+    fn three_prompts(&self, generate: Option<u32>) -> Source {
         let lines = ["a prompt", "another, longer prompt", "the last one"];
-        fs::write(self.path("prompts"), lines.join("\n")).unwrap();
-        Source::Prompts(PromptSource {
-            path: self.path("prompts").into(),
-            template: TemplateChoice::None,
-            parse_special: false,
-            n_ctx: None,
-            max_prompts: None,
-            generate,
-            sampling: None,
-            score: generate.map_or(Some(ScoreFrom::Text), |_| None),
-            spans: Vec::new(),
-        })
-    }
-}
-
-fn windowing(n_ctx: u32, stride: Option<u32>, score: ScoreFrom) -> Windowing {
-    Windowing {
-        n_ctx,
-        stride,
-        score,
-        max_windows: None,
+        self.prompts(&lines, generate)
     }
 }
 
@@ -118,15 +93,18 @@ fn every_input_gives_the_numbers_of_a_file() {
     let folder = Folder::new();
     fs::write(folder.path("code"), "fn main() { println!(); } ".repeat(9)).unwrap();
     let grouped = || {
-        let texts = [("words", "text"), ("code", "code")];
+        let named = |group: &str, name: &str| NamedText {
+            group: Some(group.to_owned()),
+            path: folder.path(name),
+        };
         Source::Texts(TextSource {
-            texts: texts
-                .map(|(group, name)| NamedText {
-                    group: Some(group.to_owned()),
-                    path: folder.path(name),
-                })
-                .into(),
-            windowing: windowing(40, Some(30), ScoreFrom::New),
+            texts: vec![named("words", "text"), named("code", "code")],
+            windowing: Windowing {
+                n_ctx: 40,
+                stride: Some(30),
+                score: ScoreFrom::New,
+                max_windows: None,
+            },
             parse_special: false,
         })
     };
@@ -136,19 +114,13 @@ fn every_input_gives_the_numbers_of_a_file() {
         ("half", &|| folder.text(70, ScoreFrom::Half)),
         ("one window", &|| folder.text(5000, ScoreFrom::Text)),
         ("groups", &grouped),
-        ("prompts", &|| folder.prompts(None)),
-        ("generated", &|| folder.prompts(Some(5))),
+        ("prompts", &|| folder.three_prompts(None)),
+        ("generated", &|| folder.three_prompts(Some(5))),
     ];
     for (name, input) in inputs {
         for n_batch in [1, 7, 16, 512] {
-            let report = folder.in_both_ways(
-                &["q4"],
-                input,
-                |_| {},
-                |run| {
-                    run.n_batch = Some(n_batch);
-                },
-            );
+            let in_batches = |run: &mut RunSettings| run.n_batch = Some(n_batch);
+            let report = folder.in_both_ways(&["q4"], input, |_| {}, in_batches);
             assert!(report.models[0].summary.n_tokens > 10, "{name} {n_batch}");
         }
     }
@@ -223,18 +195,13 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
 fn what_was_cut_off_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let mut settings = folder.ref_model_settings(&["q4"]);
-    settings.results.existing = Existing::asked(false, Some(false));
-    settings.results.sidecar = Some(folder.path("whole.kls"));
-    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    folder.into_new(&mut settings, "whole.kls");
+    evaluated(&settings);
 
     settings.results.sidecar = Some(folder.path("part.kls"));
-    let failing = FakeEngine {
-        fails_at: Some(2),
-        ..FakeEngine::default()
-    };
+    let failing = failing_at(2);
     let report = evaluate(&settings, &failing, &()).unwrap();
-    let error = &report.failed[0].error;
-    assert!(error.contains("--resume"), "{error}");
+    says(&report.failed[0].error, &["--resume"]);
     for (windows, stops) in [(3, true), (usize::MAX, false)] {
         settings.results.existing = Existing::Resume;
         let observer = Recorder::stopping_after(windows);
@@ -245,14 +212,12 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
 
     // Over another text, nothing is continued.
-    settings.results.sidecar = Some(folder.path("other.kls"));
-    settings.results.existing = Existing::asked(false, Some(false));
+    folder.into_new(&mut settings, "other.kls");
     evaluate(&settings, &failing, &()).unwrap();
     fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
     settings.results.existing = Existing::Resume;
-    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
-    let error = &report.failed[0].error;
-    assert!(error.contains("another"), "{error}");
+    let report = evaluated(&settings);
+    says(&report.failed[0].error, &["another"]);
 }
 
 /// The settings of the reference model.
@@ -269,19 +234,16 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     // Returns why each model was refused, and how many models were loaded.
     let evaluated = |models: &[&str], change: &dyn Fn(&mut EvaluateSettings)| {
         let mut settings = folder.ref_model_settings(models);
-        reference_of(&mut settings).input = folder.prompts(Some(5));
-        settings.results.sidecar = Some(folder.path("s.kls"));
-        settings.results.existing = Existing::asked(false, Some(false));
+        reference_of(&mut settings).input = folder.three_prompts(Some(5));
+        folder.into_new(&mut settings, "s.kls");
         change(&mut settings);
         let (engine, observer) = (FakeEngine::default(), Recorder::default());
         let report = evaluate(&settings, &engine, &observer).unwrap();
         let has_generated = observer.heard().contains(&"begin generating".to_owned());
         assert_eq!(has_generated, report.failed.is_empty());
         let failed = report.failed.into_iter().map(|failure| failure.error);
-        (
-            failed.collect::<Vec<_>>(),
-            engine.n_loaded.load(Ordering::Relaxed),
-        )
+        let n_loaded = engine.n_loaded.load(Ordering::Relaxed);
+        (failed.collect::<Vec<_>>(), n_loaded)
     };
     assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2));
     assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2), "the same again");
@@ -298,57 +260,39 @@ fn another_measurement_is_refused_before_answers_are_generated() {
         min_p: 0.0,
         seed: 1,
     };
+    let cached = "the type of cached keys: f16 there, q8_0 here";
     type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
-    let refused: [(Change<'_>, &str, usize); 8] = [
-        (
-            &|of| reference_of(of).path = folder.path("q4"),
-            "which has another model",
-            0,
-        ),
-        (
-            &|of| prompts(of).path = folder.path("text").into(),
-            "which has another text",
-            0,
-        ),
-        (
-            &|of| prompts(of).sampling = Some(sampling),
-            "chosen in another way",
-            0,
-        ),
-        (
-            &|of| of.until = Some(0.05),
-            "holds all tokens, not tokens --until 5%",
-            0,
-        ),
-        (
-            &|of| of.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
-            "the type of cached keys: f16 there, q8_0 here",
-            0,
-        ),
-        (
-            &|of| of.models = vec![folder.path("copy"); 2],
-            "holds another model, q4",
-            0,
-        ),
-        // The reference model must tokenize the prompts first.
-        (
-            &|of| prompts(of).generate = Some(6),
-            "whose windows are others",
-            1,
-        ),
-        (
-            &|of| prompts(of).max_prompts = Some(2),
-            "whose windows are others",
-            1,
-        ),
+    // The reference model must tokenize the prompts first where their windows may be others.
+    let refused: [(&str, usize, Change<'_>); 8] = [
+        ("which has another model", 0, &|of| {
+            reference_of(of).path = folder.path("q4");
+        }),
+        ("which has another text", 0, &|of| {
+            prompts(of).path = folder.path("text").into();
+        }),
+        ("chosen in another way", 0, &|of| {
+            prompts(of).sampling = Some(sampling)
+        }),
+        ("holds all tokens, not tokens --until 5%", 0, &|of| {
+            of.until = Some(0.05)
+        }),
+        (cached, 0, &|of| {
+            of.run.type_k = CacheType::from_str("q8_0", false).unwrap();
+        }),
+        ("holds another model, q4", 0, &|of| {
+            of.models = vec![folder.path("copy"); 2]
+        }),
+        ("whose windows are others", 1, &|of| {
+            prompts(of).generate = Some(6)
+        }),
+        ("whose windows are others", 1, &|of| {
+            prompts(of).max_prompts = Some(2)
+        }),
     ];
-    for (change, what, n_loaded) in refused {
+    for (what, n_loaded, change) in refused {
         for models in [&["q4"][..], &["q4", "q4"]] {
             let (failed, loaded) = evaluated(models, change);
-            assert!(
-                failed.iter().all(|why| why.contains(what)),
-                "{what}: {failed:?}"
-            );
+            failed.iter().for_each(|why| says(why, &[what]));
             assert_eq!(loaded, n_loaded, "{what}");
         }
     }
@@ -368,15 +312,12 @@ fn what_is_wrong_is_found_before_any_model_is_loaded() {
         assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
         why
     };
-    let missing = refused(&["missing"], &|_| {});
-    assert!(missing.contains("missing"), "{missing}");
+    says(refused(&["missing"], &|_| {}), &["missing"]);
     let original = refused(&["q4"], &|model| model.path = folder.path("original"));
-    assert!(original.contains("original"), "{original}");
+    says(original, &["original"]);
     let no_text = refused(&["q4", "copy"], &|model| {
-        let Source::Texts(text) = &mut model.input else {
-            unreachable!("a text")
-        };
-        text.texts[0].path = folder.path("no-text");
+        fs::remove_file(folder.path("text")).unwrap();
+        model.input = folder.text(64, ScoreFrom::All);
     });
-    assert!(no_text.contains("no-text"), "{no_text}");
+    says(no_text, &["text"]);
 }

@@ -31,12 +31,7 @@ fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
 fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let engine = FakeEngine::default();
-    write(
-        &folder.states_settings("whole", Encoding::Hidden),
-        &engine,
-        &(),
-    )
-    .unwrap();
+    written(&folder.states_settings("whole", Encoding::Hidden));
     let whole = folder.bytes("whole");
     let mut settings = folder.states_settings("ref", Encoding::Hidden);
     settings.existing = Existing::Resume;
@@ -56,22 +51,16 @@ fn another_encoding_is_not_resumed() {
     write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
     let mut settings = folder.states_settings("ref", Encoding::Hidden);
     settings.existing = Existing::Resume;
-    let error = write(&settings, &engine, &()).unwrap_err().to_string();
-    assert!(
-        error.contains("encoding: u16 there, hidden here"),
-        "{error}"
-    );
+    let error = write(&settings, &engine, &()).unwrap_err();
+    says(error, &["encoding: u16 there, hidden here"]);
 }
 
 #[test]
 fn an_interrupted_trial_leaves_nothing() {
     let folder = Folder::new();
     let settings = folder.states_settings("ref", Encoding::Hidden);
-    let error = write(
-        &settings,
-        &FakeEngine::default(),
-        &Recorder::stopping_after(0),
-    );
-    assert!(error.unwrap_err().to_string().contains("interrupted"));
+    let stopping = Recorder::stopping_after(0);
+    let error = write(&settings, &FakeEngine::default(), &stopping);
+    says(error.unwrap_err(), &["interrupted"]);
     assert!(!folder.path("ref").exists() && !folder.path("ref.partial").exists());
 }

@@ -31,82 +31,53 @@ fn each_cell_is_an_evaluation_and_a_model_is_loaded_once() {
     let (engine, observer) = (FakeEngine::default(), Recorder::default());
     let settings = swept(&folder, &["q4", "copy"]);
     let report = evaluate(&settings, &engine, &observer).unwrap();
-    let labels: Vec<&str> = report.models.iter().map(|of| of.label.as_str()).collect();
-    assert_eq!(
-        labels,
-        [
-            "q4-k_f16-v_f16",
-            "q4-k_q8_0-v_f16",
-            "q4-k_q8_0-v_q4_0",
-            "copy-k_f16-v_f16",
-            "copy-k_q8_0-v_f16",
-            "copy-k_q8_0-v_q4_0"
-        ]
-    );
     assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 2);
     // The fake engine's types have 2 bytes for each token, or 1.
-    let caches = report.models.iter().map(|model| {
+    let cells = report.models.iter().map(|model| {
         let set_up = model.set_up.as_ref().unwrap();
-        let type_of = |name: &Option<String>| name.clone().unwrap();
-        (
-            type_of(&set_up.type_k),
-            type_of(&set_up.type_v),
-            set_up.kv_cache_bytes.unwrap(),
-        )
+        let [k, v] = [&set_up.type_k, &set_up.type_v].map(|name| name.clone().unwrap());
+        let bytes = set_up.kv_cache_bytes.unwrap();
+        format!("{} {k} {v} {bytes}", model.label)
     });
     let expected = [
-        ("f16", "f16", 256),
-        ("q8_0", "f16", 192),
-        ("q8_0", "q4_0", 128),
+        "q4-k_f16-v_f16 f16 f16 256",
+        "q4-k_q8_0-v_f16 q8_0 f16 192",
+        "q4-k_q8_0-v_q4_0 q8_0 q4_0 128",
+        "copy-k_f16-v_f16 f16 f16 256",
+        "copy-k_q8_0-v_f16 q8_0 f16 192",
+        "copy-k_q8_0-v_q4_0 q8_0 q4_0 128",
     ];
-    let expected = expected.map(|(k, v, bytes)| (k.to_owned(), v.to_owned(), bytes));
-    assert_eq!(
-        caches.collect::<Vec<_>>(),
-        [expected.clone(), expected].concat()
-    );
-    let heard = observer.heard();
+    assert!(cells.eq(expected));
     // That the types differ from the reference's is what the sweep is for.
-    assert!(
-        !heard.iter().any(|event| event.contains("set_up_differs")),
-        "{heard:?}"
-    );
-    assert!(heard.contains(&"evaluated 6 of 6".to_owned()), "{heard:?}");
+    let heard = observer.heard().join(", ");
+    assert!(!heard.contains("set_up_differs"), "{heard}");
+    assert!(heard.contains("evaluated 6 of 6"), "{heard}");
 }
 
 #[test]
-fn models_that_are_fitted_to_the_memory_are_loaded_for_each_cell() {
+fn models_are_loaded_for_each_cell_if_fitted_to_the_memory_and_freed_before_the_next() {
     let folder = Folder::new();
     folder.write("ref");
-    let engine = FakeEngine::default();
+    let n_loaded = |settings: &EvaluateSettings| {
+        let engine = FakeEngine::default();
+        evaluate(settings, &engine, &()).unwrap();
+        engine.n_loaded.load(Ordering::Relaxed)
+    };
     let mut settings = swept(&folder, &["q4"]);
     settings.run.model.n_gpu_layers = crate::engine::GpuLayers::Auto;
-    evaluate(&settings, &engine, &()).unwrap();
-    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 3);
-}
-
-#[test]
-fn without_a_sweep_each_model_is_freed_before_the_next() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let engine = FakeEngine::default();
-    let settings = folder.evaluate_settings(&["q4", "q4"]);
-    evaluate(&settings, &engine, &()).unwrap();
-    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 2);
+    assert_eq!(n_loaded(&settings), 3);
+    assert_eq!(n_loaded(&folder.evaluate_settings(&["q4", "q4"])), 2);
 }
 
 #[test]
 fn a_cell_that_fails_is_named_and_does_not_stop_the_others() {
     let folder = Folder::new();
     folder.write("ref");
-    let engine = FakeEngine {
-        fails_at: Some(3),
-        ..FakeEngine::default()
-    };
+    let engine = failing_at(3);
     let report = evaluate(&swept(&folder, &["q4"]), &engine, &()).unwrap();
     let errors: Vec<&str> = report.failed.iter().map(|of| of.error.as_str()).collect();
     assert_eq!(errors.len(), 3);
-    assert!(errors[1].starts_with("k_q8_0-v_f16: "), "{errors:?}");
-    assert!(errors[1].contains("a fake failure"), "{errors:?}");
+    says(errors[1], &["k_q8_0-v_f16: ", "a fake failure"]);
 }
 
 #[test]
@@ -119,39 +90,28 @@ fn quantized_values_without_flash_attention_are_refused_before_anything_is_loade
         settings.run.flash_attn = Some(FlashAttention::Off);
         change(&mut settings);
         let error = evaluate(&settings, &engine, &()).err();
-        assert_eq!(
-            engine.n_loaded.swap(0, Ordering::Relaxed) == 0,
-            error.is_some()
-        );
+        let is_loaded = engine.n_loaded.swap(0, Ordering::Relaxed) > 0;
+        assert_eq!(is_loaded, error.is_none());
         error.map(|error| one_line(&error)).unwrap_or_default()
     };
-    let error = refused(&|_| {});
-    assert!(
-        error.starts_with("--sweep ctv=q4_0: ") && error.contains("--flash-attn is off"),
-        "{error}"
-    );
+    let off = ["--sweep ctv=q4_0: ", "--flash-attn is off"];
+    says(refused(&|_| {}), &off);
     // Keys may be quantized without it.
     assert_eq!(refused(&|settings| settings.sweep.truncate(2)), "");
     let error = refused(&|settings| {
         settings.sweep.clear();
         settings.run.type_v = cell("f16", "q8_0").v;
     });
-    assert!(error.starts_with("--cache-type-v q8_0: "), "{error}");
+    says(error, &["--cache-type-v q8_0: "]);
     // The reference records how it was written.
     let mut write_settings = folder.write_settings("off");
     write_settings.run.flash_attn = Some(FlashAttention::Off);
-    write(&write_settings, &FakeEngine::default(), &()).unwrap();
+    written(&write_settings);
     let error = refused(&|settings| {
         settings.run.flash_attn = None;
-        settings.reference = ReferenceSource::File {
-            path: folder.path("off"),
-            n_ctx: None,
-        };
+        settings.reference = folder.file("off");
     });
-    assert!(
-        error.contains("the reference was written without it"),
-        "{error}"
-    );
+    says(error, &["the reference was written without it"]);
 }
 
 #[test]
@@ -176,10 +136,8 @@ fn an_interrupted_sweep_is_resumed_at_its_cell() {
         fs::remove_file(folder.path(name)).unwrap();
     }
     // Stops in the second cell: each has 13 windows.
-    let stopped = sweep_to(
-        &Recorder::stopping_after(18),
-        Existing::asked(false, Some(false)),
-    );
+    let fresh = Existing::asked(false, Some(false));
+    let stopped = sweep_to(&Recorder::stopping_after(18), fresh);
     assert!(!stopped.complete);
     assert!(folder.path(&cells[0]).exists() && !folder.path(&cells[1]).exists());
     let observer = Recorder::default();
@@ -188,10 +146,7 @@ fn an_interrupted_sweep_is_resumed_at_its_cell() {
     // The first is done, and of the second the windows that were not.
     let n_resumed: Vec<u64> = resumed.models.iter().map(|model| model.n_resumed).collect();
     assert_eq!(n_resumed[0], resumed.models[0].summary.n_tokens);
-    assert!(
-        n_resumed[1] > 0 && n_resumed[1] < n_resumed[0],
-        "{n_resumed:?}"
-    );
+    assert!((1..n_resumed[0]).contains(&n_resumed[1]), "{n_resumed:?}");
     assert_eq!(n_resumed[2], 0);
     for (name, whole) in cells.iter().zip(whole) {
         assert!(folder.bytes(name) == whole, "{name}");
@@ -212,15 +167,12 @@ fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
         report.failed[0].error.clone()
     };
     let error = error_of(&swept(&folder, &["q4"]));
-    assert!(error.contains("has no KV cache to sweep"), "{error}");
+    says(error, &["has no KV cache to sweep"]);
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = None;
     settings.run.n_parallel = Some(2);
-    let error = error_of(&settings);
-    assert!(
-        error.contains("-np 2: a model with recurrent layers"),
-        "{error}"
-    );
+    let recurrent = "-np 2: a model with recurrent layers";
+    says(error_of(&settings), &[recurrent]);
     let mut settings = folder.write_settings("other");
     settings.run.n_parallel = Some(2);
     assert!(write(&settings, &engine, &()).is_err());
@@ -229,11 +181,10 @@ fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Some(folder.path("s.kls"));
     settings.results.existing = Existing::Resume;
-    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    evaluated(&settings);
     settings.run.n_batch = Some(8);
     let engine = FakeEngine::default();
     let report = evaluate(&settings, &engine, &()).unwrap();
-    let error = &report.failed[0].error;
-    assert!(error.contains("(the batch: 16 there, 8 here)"), "{error}");
+    says(&report.failed[0].error, &["(the batch: 16 there, 8 here)"]);
     assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
 }

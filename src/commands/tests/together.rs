@@ -23,7 +23,7 @@ fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
     let write_together = |name: &str, n: u32| {
         let mut settings = folder.write_settings(name);
         together(&mut settings.run, n);
-        write(&settings, &FakeEngine::default(), &()).unwrap();
+        written(&settings);
     };
     write_together("ref", 1);
     let evaluate_together = |n: u32, max_rows: Option<u64>| {
@@ -32,7 +32,7 @@ fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
         settings.run.max_rows = max_rows;
         settings.results.sidecar = Some(folder.path("q4.kls"));
         settings.results.existing = Existing::Replace;
-        let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+        let report = evaluated(&settings);
         assert!(report.failed.is_empty());
         folder.records("q4.kls")
     };
@@ -63,7 +63,7 @@ fn hidden_states_are_those_of_one_window_at_a_time() {
         settings.target = target(Kind::Kl, Some(encoding));
         settings.existing = Existing::Replace;
         together(&mut settings.run, 3);
-        write(&settings, &FakeEngine::default(), &()).unwrap();
+        written(&settings);
         assert_eq!(recorded(&folder, "ref"), expected, "{encoding}");
     }
 }
@@ -71,29 +71,21 @@ fn hidden_states_are_those_of_one_window_at_a_time() {
 #[test]
 fn a_resumed_run_uses_the_batches_that_it_began_with() {
     let folder = Folder::new();
-    let fails = FakeEngine {
-        fails_at: Some(7),
-        ..FakeEngine::default()
-    };
+    let fails = failing_at(7);
     let mut settings = folder.write_settings("ref");
     together(&mut settings.run, 2);
-    write(&settings, &FakeEngine::default(), &()).unwrap();
+    written(&settings);
     let whole = folder.bytes("ref");
     fs::remove_file(folder.path("ref")).unwrap();
     write(&settings, &fails, &()).unwrap_err();
     // What is best may have changed since: it depends on the memory that is free.
     (settings.run.n_batch, settings.run.n_parallel) = (None, None);
     settings.existing = Existing::Resume;
-    let resumed = write(&settings, &FakeEngine::default(), &()).unwrap();
+    let resumed = written(&settings);
     assert!(resumed.file.n_rows < 9 * 64);
     assert!(folder.bytes("ref") == whole);
     // It is whole.
-    assert!(
-        write(&settings, &FakeEngine::default(), &())
-            .unwrap()
-            .file
-            .was_whole
-    );
+    assert!(written(&settings).file.was_whole);
 }
 
 #[test]
@@ -102,15 +94,12 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     // kl_py's files record no batch.
     let mut settings = folder.write_settings("ref");
     settings.target = target(Kind::KlPy, None);
-    write(&settings, &FakeEngine::default(), &()).unwrap();
-    let fails = FakeEngine {
-        fails_at: Some(7),
-        ..FakeEngine::default()
-    };
+    written(&settings);
+    let fails = failing_at(7);
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Some(folder.path("q4.kls"));
     together(&mut settings.run, 2);
-    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    evaluated(&settings);
     let whole = folder.bytes("q4.kls");
     fs::remove_file(folder.path("q4.kls")).unwrap();
     settings.results.existing = Existing::asked(false, Some(false));
@@ -118,7 +107,7 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     assert_eq!(failed.failed.len(), 1);
     (settings.run.n_batch, settings.run.n_parallel) = (None, None);
     settings.results.existing = Existing::Resume;
-    let resumed = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let resumed = evaluated(&settings);
     assert!(resumed.failed.is_empty(), "{:?}", resumed.failed);
     assert!(folder.bytes("q4.kls") == whole);
 }
