@@ -382,26 +382,6 @@ fn a_reference_that_may_not_fit_is_told_before_the_first_answer() {
 }
 
 #[test]
-fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    folder.write("ref");
-    let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Some(folder.path("whole.kls"));
-    let whole = evaluate(&settings, &engine, &()).unwrap();
-    folder.into_new(&mut settings, "part.kls");
-    let part = evaluate(&settings, &engine, &Recorder::stopping_after(3)).unwrap();
-    let interrupted = part.models[0].interrupted.unwrap();
-    assert_eq!(interrupted.n_windows, 3);
-    assert!(!part.complete);
-    settings.results.existing = Existing::Resume;
-    let resumed = evaluate(&settings, &engine, &()).unwrap();
-    assert!(resumed.models[0].n_resumed > 0);
-    assert_eq!(mean(&resumed, 0), mean(&whole, 0));
-    assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
-}
-
-#[test]
 fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs() {
     let folder = Folder::new();
     folder.write("ref");
@@ -491,24 +471,4 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     settings.results.existing = Existing::Replace;
     let wider = evaluate(&settings, &engine, &()).unwrap();
     assert!(wider.models[0].summary.n_windows as usize > n_windows);
-}
-
-#[test]
-fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let observer = Recorder::default();
-    let settings = folder.convert_settings("ref", "base", target(Kind::LlamaCpp, None));
-    let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
-    assert!(converted.warnings.len() > 2);
-    let mut kinds = converted.warnings.iter().map(|warning| warning.kind());
-    assert!(kinds.all(|kind| kind == "conversion_loss"));
-    assert_eq!(observer.heard().len(), converted.warnings.len() + 2);
-    let observer = Recorder::default();
-    let info = info(&folder.path("base"), true, &observer).unwrap();
-    assert!(info.kind.as_str() == "llama.cpp" && info.log_probabilities == Some(true));
-    assert_eq!((info.model, info.add_bos), (None, None), "unknown is null");
-    assert_eq!(info.verified.unwrap().n_rows, converted.n_rows);
-    let heard = observer.heard().join(", ");
-    assert_eq!(heard, "described, begin verifying, end, verified");
 }

@@ -1,7 +1,5 @@
 //! Parts of a reference and of an evaluation, and what belongs together.
 
-use kl_formats::{SidecarReader, TokenRecord};
-
 use super::*;
 use crate::commands::{merge, stored_evaluations};
 use crate::pipeline::Part;
@@ -38,38 +36,6 @@ fn reasons(unusable: &[(PathBuf, String)]) -> Vec<(String, &str)> {
         (name, why.as_str())
     });
     named.collect()
-}
-
-#[test]
-fn parts_are_read_as_the_evaluation_that_they_make() {
-    let folder = Folder::new();
-    folder.write("ref");
-    folder.evaluate_part("q4", "whole", None);
-    let whole = SidecarReader::open(&folder.path("whole")).unwrap();
-    for n_parts in [1, 3, 7] {
-        let mut paths = folder.evaluate_parts("q4", n_parts);
-        paths.reverse();
-        let (evaluations, unusable) = stored_evaluations(&paths);
-        assert_eq!(unusable, []);
-        let [evaluation] = evaluations.as_slice() else {
-            panic!("one evaluation")
-        };
-        paths.reverse();
-        assert_eq!(evaluation.paths, paths);
-        assert_eq!(&evaluation.header, whole.header());
-        assert_eq!(evaluation.n_records, whole.n_records());
-        assert_eq!(evaluation.warnings, []);
-        let mut read: Vec<TokenRecord> = Vec::new();
-        let each = |window: &[TokenRecord]| {
-            read.extend_from_slice(window);
-            Ok(())
-        };
-        evaluation.read(each).unwrap();
-        assert_eq!(format!("{read:?}"), folder.records("whole"));
-        for path in paths {
-            fs::remove_file(path).unwrap();
-        }
-    }
 }
 
 #[test]

@@ -4,7 +4,6 @@
 use kl_formats::{Kind, Reference, Rows};
 
 use super::*;
-use crate::commands::merge;
 use crate::engine::FakeStates;
 use crate::report::Warning;
 
@@ -151,26 +150,6 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
     let settings = wrong.folder.convert_settings("hidden", "out", target);
     assert!(convert(&settings, &wrong.engine, &()).is_err());
     assert!(!wrong.folder.path("out").exists());
-}
-
-#[test]
-fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
-    let both = Both::new();
-    let folder = &both.folder;
-    let mut parts = Vec::new();
-    for index in 0..3 {
-        let (rows, name) = (format!("ref.{index}"), format!("hidden.{index}"));
-        let part = format!("{index}/3");
-        both.write(&rows, Encoding::F32, Some(&part));
-        both.write(&name, Encoding::Hidden, Some(&part));
-        parts.push(folder.path(&name));
-        assert_eq!(both.records(&name, |_| ()), both.records(&rows, |_| ()));
-        let here = both.evaluate(&name, |_| ()).reference.states.unwrap().here;
-        assert_eq!(here.unwrap().is_exact, (index == 0).then_some(true));
-    }
-    let settings = folder.merge_settings(parts, false);
-    merge(&settings, &()).unwrap();
-    assert!(folder.bytes("joined") == folder.bytes("hidden"));
 }
 
 #[test]

@@ -156,24 +156,6 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 }
 
 #[test]
-fn an_interrupted_map_keeps_its_cells() {
-    let folder = Folder::new();
-    folder.map(&folder.map_settings("whole"));
-    let mut settings = folder.map_settings("map");
-    (settings.resume, settings.force) = (true, false);
-    for stop_after in [1, 3, 7] {
-        let recorder = Recorder::stopping_after(stop_after);
-        let stopped = sensitivity(&settings, &FakeEngine::default(), &recorder);
-        let why = one_line(&stopped.unwrap_err());
-        says(why, &["interrupted; ", "--resume continues it"]);
-        let map = SensitivityMap::read(&folder.path("map.partial")).unwrap();
-        assert!(map.is_cut_off && !map.cells.is_empty());
-    }
-    folder.map(&settings);
-    assert!(folder.bytes("map") == folder.bytes("whole"));
-}
-
-#[test]
 fn an_exact_reference_gives_the_rows() {
     let folder = Folder::new();
     folder.write("ref");

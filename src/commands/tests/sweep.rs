@@ -115,45 +115,6 @@ fn quantized_values_without_flash_attention_are_refused_before_anything_is_loade
 }
 
 #[test]
-fn an_interrupted_sweep_is_resumed_at_its_cell() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let sweep_to = |observer: &Recorder, existing| {
-        let mut settings = swept(&folder, &["q4"]);
-        // The labels make the paths, so this is the folder that the sidecars go to.
-        let q4 = folder.path("q4");
-        settings.results.labels = [(q4.clone(), q4.display().to_string())].into();
-        settings.results.no_sidecar = false;
-        settings.results.reference = folder.path("ref");
-        settings.results.existing = existing;
-        evaluate(&settings, &FakeEngine::default(), observer).unwrap()
-    };
-    let names = |types: &str| format!("q4-{types}@ref.kls");
-    let cells = ["k_f16-v_f16", "k_q8_0-v_f16", "k_q8_0-v_q4_0"].map(names);
-    sweep_to(&Recorder::default(), Existing::asked(false, Some(false)));
-    let whole = cells.clone().map(|name| folder.bytes(&name));
-    for name in &cells {
-        fs::remove_file(folder.path(name)).unwrap();
-    }
-    // Stops in the second cell: each has 13 windows.
-    let fresh = Existing::asked(false, Some(false));
-    let stopped = sweep_to(&Recorder::stopping_after(18), fresh);
-    assert!(!stopped.complete);
-    assert!(folder.path(&cells[0]).exists() && !folder.path(&cells[1]).exists());
-    let observer = Recorder::default();
-    let resumed = sweep_to(&observer, Existing::Resume);
-    assert!(resumed.complete && resumed.failed.is_empty());
-    // The first is done, and of the second the windows that were not.
-    let n_resumed: Vec<u64> = resumed.models.iter().map(|model| model.n_resumed).collect();
-    assert_eq!(n_resumed[0], resumed.models[0].summary.n_tokens);
-    assert!((1..n_resumed[0]).contains(&n_resumed[1]), "{n_resumed:?}");
-    assert_eq!(n_resumed[2], 0);
-    for (name, whole) in cells.iter().zip(whole) {
-        assert!(folder.bytes(name) == whole, "{name}");
-    }
-}
-
-#[test]
 fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
     let folder = Folder::new();
     folder.write("ref");
