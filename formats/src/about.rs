@@ -243,11 +243,14 @@ fn fingerprint_of_model(about: &About, windows: &[WindowSpec]) -> String {
         groups: &'a [String],
         window_groups: &'a [(u32, u32)],
     }
-    let (model, groups) = (about.model.as_ref(), about.groups.as_ref());
+    let (model, groups) = (
+        about.model.clone().unwrap_or_default(),
+        about.groups.as_ref(),
+    );
     let described = Described {
-        file_bytes: model.and_then(|model| model.file_bytes),
-        metadata_sha256: model.and_then(|model| model.metadata_sha256.as_deref()),
-        sample_sha256: model.and_then(|model| model.sample_sha256.as_deref()),
+        file_bytes: model.file_bytes,
+        metadata_sha256: model.metadata_sha256.as_deref(),
+        sample_sha256: model.sample_sha256.as_deref(),
         backend: about.backend.as_ref(),
         groups: groups.map_or(&[], |groups| groups.names()),
         window_groups: groups.map_or(&[], |groups| groups.window_groups()),
@@ -255,16 +258,11 @@ fn fingerprint_of_model(about: &About, windows: &[WindowSpec]) -> String {
     // Strings and numbers always have a JSON.
     let mut hash = Sha256::new_with_prefix(serde_json::to_vec(&described).unwrap_or_default());
     hash.update(b"\n");
-    for window in windows {
-        let numbers = [
-            window.window,
-            window.first_scored,
-            window.n_rows,
-            window.tokens.len() as u32,
-        ];
-        for number in numbers.iter().chain(&window.tokens) {
-            hash.update(number.to_le_bytes());
-        }
+    for of in windows {
+        let n_tokens = of.tokens.len() as u32;
+        let counts = [of.window, of.first_scored, of.n_rows, n_tokens];
+        hash.update(bytemuck::cast_slice(&counts));
+        hash.update(bytemuck::cast_slice(&of.tokens));
     }
     hex(&hash.finalize())
 }

@@ -10,7 +10,6 @@ use crate::kinds::Kind;
 use crate::native::{self, Header};
 use crate::provenance::BackendIdentity;
 use crate::row::{Encoding, RowLayout};
-use crate::states::States;
 use crate::window::{WindowSpec, n_rows};
 use crate::writing::{Writer, rows_per_piece};
 use crate::{klpy, llamacpp};
@@ -101,39 +100,35 @@ const FILE_OVERHEAD: u64 = 64 << 10;
 const MEMBER_OVERHEAD: u64 = 128;
 
 /// Most bytes of a file of gzip members, if codes can hold every row: a window is one member of
-/// counts and tokens, and one for each piece of rows, all stored.
+/// counts and tokens, and one for each piece of rows, all stored; and the head and the check rows of
+/// hidden states.
 fn member_file_bytes(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
     let states = about.states.as_ref().filter(|_| encoding.holds_states());
-    let (layout, row_len, head) = match (states, encoding.layout()) {
-        (Some(states), _) => (
-            RowLayout::State(states.state_type),
-            states.n_embd,
-            head_bytes(states, about.n_vocab),
-        ),
-        (None, Some(layout)) => (layout, about.n_vocab, 0),
+    let (layout, row_len, n_check_rows, head) = match (states, encoding.layout()) {
+        (Some(of), _) => {
+            let layout = RowLayout::State(of.state_type);
+            (
+                layout,
+                of.n_embd,
+                of.check.rows.len() as u64,
+                of.head_bytes(),
+            )
+        }
+        (None, Some(layout)) => (layout, about.n_vocab, 0, 0),
         (None, None) => return u64::MAX,
     };
     let n_rows = n_rows(windows);
     let n_tokens: u64 = windows.iter().map(|spec| spec.tokens.len() as u64).sum();
-    let row_bytes = layout.row_bytes(row_len as usize) as u64;
-    let row_data = n_rows.saturating_mul(row_bytes);
+    let rows = n_rows.saturating_mul(layout.row_bytes(row_len as usize) as u64);
+    let check_rows = n_check_rows * 4 * u64::from(about.n_vocab);
+    let plain = rows.saturating_add(head).saturating_add(check_rows);
     let pieces = n_rows / u64::from(rows_per_piece(layout, row_len));
-    let members = pieces + 2 * windows.len() as u64;
-    with_blocks(row_data)
-        .saturating_add(with_blocks(head))
+    let members = pieces + 2 * windows.len() as u64 + n_check_rows;
+    // Stored deflate blocks of 64 KiB cost 5 bytes each: less than a thousandth.
+    plain
+        .saturating_add(plain / 1000)
         .saturating_add(4 * n_tokens)
         .saturating_add(FILE_OVERHEAD + MEMBER_OVERHEAD * members)
-}
-
-/// The head's tensor and values, and the check rows.
-fn head_bytes(states: &States, n_vocab: u32) -> u64 {
-    let check_rows = states.check.rows.len() as u64 * (4 * u64::from(n_vocab) + MEMBER_OVERHEAD);
-    states.head_bytes().saturating_add(check_rows)
-}
-
-/// Stored deflate blocks of 64 KiB cost 5 bytes each: less than a thousandth.
-fn with_blocks(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes / 1000)
 }
 
 impl<W: Write> Writer<W> {

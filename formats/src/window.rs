@@ -89,25 +89,18 @@ impl WindowSpec {
 
     /// Finds a fault in the counts and the tokens of this window.
     pub(crate) fn fault(&self, n_vocab: u32) -> Option<String> {
-        let n_tokens = match u32::try_from(self.tokens.len()) {
-            Ok(n) if n <= MAX_N_CTX => n,
-            _ => return Some(format!("{} tokens in a window", self.tokens.len())),
-        };
-        if self
-            .first_scored
-            .checked_add(self.n_rows)
-            .is_none_or(|end| end > n_tokens)
-        {
+        let (n_tokens, first) = (self.tokens.len(), self.first_scored);
+        if n_tokens > MAX_N_CTX as usize {
+            return Some(format!("{n_tokens} tokens in a window"));
+        }
+        if self.n_decoded() > n_tokens as u64 {
+            let n_rows = self.n_rows;
             return Some(format!(
-                "{} rows from position {} on do not fit in {n_tokens} tokens",
-                self.n_rows, self.first_scored
+                "{n_rows} rows from position {first} on do not fit in {n_tokens} tokens"
             ));
         }
-        let (position, token) = self
-            .tokens
-            .iter()
-            .enumerate()
-            .find(|&(_, &t)| t >= n_vocab)?;
+        let position = self.tokens.iter().position(|&token| token >= n_vocab)?;
+        let token = self.tokens.get(position)?;
         Some(format!(
             "token {token} at position {position} is outside the vocabulary of {n_vocab}"
         ))

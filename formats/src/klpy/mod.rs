@@ -336,13 +336,8 @@ impl ReadStream for KlPyReader {
             return Ok(None);
         }
         let n_vocab = self.about.n_vocab;
-        let shape = Shape {
-            window: self.next.saturating_sub(1),
-            first_row: self.n_rows - self.rows_left,
-            n_rows,
-            row_len: n_vocab as usize,
-            layout: RowLayout::F32,
-        };
+        let first_row = self.n_rows - self.rows_left;
+        let shape = Shape::f32(self.next.saturating_sub(1), first_row, n_rows, n_vocab);
         let storage = self.words(shape.window, u64::from(n_vocab) * n_rows as u64)?;
         self.rows_left -= n_rows as u32; // at most rows_left
         Ok(Some(RowBlock::of_words(shape, storage)))

@@ -20,7 +20,7 @@ use crate::about::{About, Checks, Values};
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::Number;
-use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
+use crate::row::{ReadStream, RowBlock, Shape};
 use crate::source;
 use crate::tensors::{Matrix, TensorWindow, describe, n_ids, values_of};
 use crate::window::{WindowEntry, WindowSpec};
@@ -203,13 +203,7 @@ impl ReadStream for NpzReader {
         if n_rows == 0 {
             return Ok(None);
         }
-        let shape = Shape {
-            window: index as u32,
-            first_row: *n_read,
-            n_rows,
-            row_len: matrix.n_vocab as usize,
-            layout: RowLayout::F32,
-        };
+        let shape = Shape::f32(index as u32, *n_read, n_rows, matrix.n_vocab);
         *n_read += n_rows as u32; // at most as many as there are
         let is_last = *n_read == matrix.n_rows;
         let packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);

@@ -15,9 +15,7 @@ pub struct RowBlock {
     pub window: u32,
     /// The index of the block's first row among the window's stored rows, from 0.
     pub first_row: u32,
-    n_rows: usize,
-    row_len: usize,
-    layout: RowLayout,
+    shape: Shape,
     /// Bytes of each row, where all have the same length.
     row_bytes: usize,
     /// Where each row ends, in bytes, where they differ in length.
@@ -40,6 +38,17 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Rows of f32 logits.
+    pub(crate) fn f32(window: u32, first_row: u32, n_rows: usize, n_vocab: u32) -> Self {
+        Self {
+            window,
+            first_row,
+            n_rows,
+            row_len: n_vocab as usize,
+            layout: RowLayout::F32,
+        }
+    }
+
     /// Bytes of the rows, if none is stored exactly.
     pub(crate) fn bytes(&self) -> usize {
         let row_bytes = self.layout.row_bytes(self.row_len);
@@ -57,12 +66,10 @@ impl RowBlock {
     /// A block of f32 rows, for rows that do not come from a file. `logits` holds whole rows
     /// of `n_vocab` entries; what is left over is not used.
     pub fn from_f32(window: u32, first_row: u32, n_vocab: usize, logits: &[f32]) -> Self {
+        let n_rows = logits.len().checked_div(n_vocab).unwrap_or(0);
         let shape = Shape {
-            window,
-            first_row,
-            n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
             row_len: n_vocab,
-            layout: RowLayout::F32,
+            ..Shape::f32(window, first_row, n_rows, 0)
         };
         Self::of_words(shape, bytemuck::cast_slice(logits).to_vec())
     }
@@ -91,9 +98,7 @@ impl RowBlock {
         Self {
             window: shape.window,
             first_row: shape.first_row,
-            n_rows: shape.n_rows,
-            row_len: shape.row_len,
-            layout: shape.layout,
+            shape,
             row_bytes: shape.layout.row_bytes(shape.row_len),
             ends: Vec::new(),
             storage: Vec::new(),
@@ -104,28 +109,33 @@ impl RowBlock {
     /// Finds where each row ends in the first `bytes` of the buffer. Returns whether the rows fill
     /// exactly those.
     pub(crate) fn find_rows(&mut self, bytes: usize) -> bool {
-        if self.layout.is_fixed() {
-            return self.row_bytes.checked_mul(self.n_rows) == Some(bytes);
+        let Shape {
+            n_rows,
+            row_len,
+            layout,
+            ..
+        } = self.shape;
+        if layout.is_fixed() {
+            return self.row_bytes.checked_mul(n_rows) == Some(bytes);
         }
-        let mut ends = std::mem::take(&mut self.ends);
-        ends.clear();
-        let mut rest = self.bytes().get(..bytes).unwrap_or_default();
-        while ends.len() < self.n_rows {
-            let length = Form::of(rest).map(|form| form.row_bytes(self.row_len));
+        let mut rest = bytemuck::cast_slice(&self.storage)
+            .get(..bytes)
+            .unwrap_or_default();
+        self.ends.clear();
+        while self.ends.len() < n_rows {
+            let length = Form::of(rest).map(|form| form.row_bytes(row_len));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
-                break;
+                return false;
             };
             rest = after;
-            ends.push((bytes - rest.len()) as u32); // a member's length is a u32
+            self.ends.push((bytes - rest.len()) as u32); // a member's length is a u32
         }
-        let are_all = ends.len() == self.n_rows && rest.is_empty();
-        self.ends = ends;
-        are_all
+        rest.is_empty()
     }
 
     /// The bytes of the rows before row `i`.
     fn start(&self, i: usize) -> usize {
-        if self.layout.is_fixed() {
+        if self.shape.layout.is_fixed() {
             i * self.row_bytes
         } else {
             let end = i.checked_sub(1).and_then(|last| self.ends.get(last));
@@ -135,7 +145,7 @@ impl RowBlock {
 
     /// Bytes of all rows.
     pub(crate) fn rows_bytes(&self) -> usize {
-        self.start(self.n_rows)
+        self.start(self.shape.n_rows)
     }
 
     /// The plain buffer: the rows and what follows them, up to a whole word.
@@ -153,12 +163,12 @@ impl RowBlock {
 
     /// Rows in this block.
     pub fn n_rows(&self) -> usize {
-        self.n_rows
+        self.shape.n_rows
     }
 
     /// Entries of each row.
     pub fn n_vocab(&self) -> usize {
-        self.row_len
+        self.shape.row_len
     }
 
     /// Row `i` of the block: row `first_row + i` of the window.
@@ -171,16 +181,21 @@ impl RowBlock {
         reason = "every constructor made room for all rows, in words, or found them: neither can fail"
     )]
     pub fn row(&self, i: usize) -> Row<'_> {
-        assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
+        assert!(
+            i < self.shape.n_rows,
+            "row {i} of a block of {}",
+            self.shape.n_rows
+        );
         let bytes = &self.bytes()[self.start(i)..self.start(i + 1)];
-        self.layout
-            .view(bytes, self.row_len)
+        self.shape
+            .layout
+            .view(bytes, self.shape.row_len)
             .expect("a row of a block is aligned and whole")
     }
 
     /// All rows in order.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        (0..self.n_rows).map(|i| self.row(i))
+        (0..self.shape.n_rows).map(|i| self.row(i))
     }
 }
 

@@ -140,13 +140,7 @@ impl ReadBlocks for SafetensorsReader {
         let matrix = self.file(i).window.matrix;
         let first_row = b * self.rows_per_block();
         let n_rows = self.rows_per_block().min(matrix.n_rows - first_row);
-        let shape = Shape {
-            window: i as u32,
-            first_row,
-            n_rows: n_rows as usize,
-            row_len: matrix.n_vocab as usize,
-            layout: RowLayout::F32,
-        };
+        let shape = Shape::f32(i as u32, first_row, n_rows as usize, matrix.n_vocab);
         let rows = self.file(i).rows(shape, reuse);
         rows.map_err(|error| error.in_window(shape.window))
     }

@@ -40,6 +40,8 @@ pub struct Writer<W: Write> {
     windows: Vec<PlacedWindow>,
     /// Their numbers.
     seen: HashSet<u32>,
+    /// Pieces of rows that the last window still lacks.
+    n_due: u32,
     /// Set until the head of hidden states is written.
     pub(crate) is_head_due: bool,
 }
@@ -62,6 +64,7 @@ impl<W: Write> Writer<W> {
             offset,
             seen: windows.iter().map(|placed| placed.entry.window).collect(),
             windows,
+            n_due: 0,
             is_head_due: false,
         }
     }
@@ -135,45 +138,41 @@ impl<W: Write> Writer<W> {
         match part {
             Part::Window(entry) => {
                 self.check_last_window()?;
-                let (number, n_written) = (entry.window, self.windows.len() as u64);
-                let n = self.start.n_windows;
-                if n_written >= u64::from(n) {
+                let (number, n) = (entry.window, self.start.n_windows);
+                if self.windows.len() >= n as usize {
                     return Err(format!("window {number} is one more than the header's {n}"));
                 }
                 if !self.seen.insert(number) {
                     return Err(format!("window {number} comes twice"));
                 }
+                self.n_due = entry.n_rows.div_ceil(self.start.format.rows_per_piece);
                 self.windows.push(PlacedWindow {
                     entry,
                     offsets: vec![self.offset],
                 });
-                Ok(())
             }
             Part::Rows { window, piece } => match self.windows.last_mut() {
                 Some(last)
                     if (last.entry.window, last.n_pieces()) == (window, piece)
-                        && piece < last.entry.n_rows.div_ceil(self.start.format.rows_per_piece) =>
+                        && self.n_due > 0 =>
                 {
+                    self.n_due -= 1;
                     last.offsets.push(self.offset);
-                    Ok(())
                 }
-                _ => Err(format!("piece {piece} of window {window} is out of order")),
+                _ => return Err(format!("piece {piece} of window {window} is out of order")),
             },
         }
+        Ok(())
     }
 
     /// Checks that the last window has all its rows.
     fn check_last_window(&self) -> Result<(), String> {
-        let Some(last) = self.windows.last() else {
-            return Ok(());
-        };
-        let n_pieces = last.entry.n_rows.div_ceil(self.format().rows_per_piece);
-        match n_pieces - last.n_pieces().min(n_pieces) {
-            0 => Ok(()),
-            left => {
-                let number = last.entry.window;
+        match (self.windows.last(), self.n_due) {
+            (Some(last), 1..) => {
+                let (number, left) = (last.entry.window, self.n_due);
                 Err(format!("window {number} lacks {left} pieces of rows"))
             }
+            _ => Ok(()),
         }
     }
 
