@@ -6,10 +6,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kl_formats::{
-    Calls, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary,
-    Result, SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex,
+    Encoding, Float, Header, Kind, ReferenceSummary, Result, SidecarHeader, SidecarWriter, Target,
+    TokenRecord, WindowSpec, Writer,
 };
-use sha2::{Digest, Sha256};
 
 const N_VOCAB: u32 = 3;
 
@@ -69,30 +68,7 @@ fn hidden(disk: Disk) -> Result<Disk> {
     let (path, windows) = (Path::new("out"), windows(Kind::Kl));
     let tensor = [0x3f; 4 * N_VOCAB as usize];
     let mut about = common::about(Kind::Kl, 4, N_VOCAB);
-    about.states = Some(States {
-        n_embd: 1,
-        state_type: Float::Bf16,
-        head: HeadTensor {
-            name: "output.weight".into(),
-            type_name: "f32".into(),
-            type_id: 0,
-            bytes: tensor.len() as u64,
-            sha256: hex(&Sha256::digest(tensor)),
-        },
-        then: Vec::new(),
-        calls: Calls {
-            n_batch: 4,
-            n_ubatch: 4,
-            is_equal: false,
-        },
-        check: HeadCheck {
-            rows: vec![CheckRow {
-                window: 0,
-                position: 3,
-            }],
-            ..HeadCheck::default()
-        },
-    });
+    about.states = Some(common::states(1, Float::Bf16, 0, &tensor));
     let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     let mut writer = Writer::create(disk, path, target, &about, &windows)?;
     writer.write_head(&tensor[..], &[vec![0.5; N_VOCAB as usize]])?;
@@ -108,25 +84,8 @@ fn sidecar(disk: Disk) -> Result<Disk> {
     let mut writer = SidecarWriter::create(disk, Path::new("out"), &header)?;
     for position in 0..3 {
         writer.push(&TokenRecord {
-            window: 0,
             position,
-            token: 1,
-            flags: 0,
-            ref_top: 1,
-            eval_top: 1,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
-            kld: 0.5,
-            reverse_kld: 0.5,
-            ref_nll: 1.0,
-            eval_nll: 1.0,
-            ref_entropy: 1.0,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..common::record()
         })?;
     }
     writer.finish(&[(1, b"a")].into_iter().collect())

@@ -45,25 +45,16 @@ fn python(script: &str, path: &Path) -> Option<String> {
 
 fn windows() -> [WindowSpec; 3] {
     [
-        WindowSpec {
-            window: 1,
-            tokens: vec![1, 2, 0],
-            first_scored: 1,
-            n_rows: 2,
-        },
-        WindowSpec {
-            window: 0,
-            tokens: vec![4],
-            first_scored: 1,
-            n_rows: 0,
-        },
-        WindowSpec {
-            window: 2,
-            tokens: vec![3, 3, 3],
-            first_scored: 0,
-            n_rows: 3,
-        },
+        (1, vec![1, 2, 0], 1, 2),
+        (0, vec![4], 1, 0),
+        (2, vec![3, 3, 3], 0, 3),
     ]
+    .map(|(window, tokens, first_scored, n_rows)| WindowSpec {
+        window,
+        tokens,
+        first_scored,
+        n_rows,
+    })
 }
 
 /// Five logits. The members of rows are stored and the header's is compressed, so both are read. A
@@ -250,24 +241,13 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
     ] {
         let record = TokenRecord {
             window: 1,
-            position: 2,
             token: 4 * flags,
             flags,
-            ref_top: 3,
-            eval_top: 4,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
             kld,
-            reverse_kld: 0.5,
             ref_nll: f64::NAN,
             eval_nll: f64::NAN,
-            ref_entropy: 1.0,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
             group: 1,
-            span: 0,
-            acceptance: 0.9,
+            ..common::record()
         };
         writer.push(&record).unwrap();
     }

@@ -77,29 +77,6 @@ fn a_window_spelled_out() {
 }
 
 #[test]
-fn a_window_longer_than_the_context_is_refused() {
-    let scratch = Scratch::new();
-    let mut numbers = vec![8, 0, N_VOCAB, 0, 1, 2, 3, 4, 0, 1, 2];
-    let windows = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap();
-    assert_eq!(windows[0].0.tokens, numbers[3..]);
-    numbers[0] = 9;
-    numbers.push(3);
-    let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
-    let message = format!(
-        "corrupt: a window of 9 tokens, the header states n_ctx 8, at window 0, byte {};",
-        LINES.len()
-    );
-    assert!(error.to_string().contains(&message), "{error}");
-    let spec = WindowSpec {
-        window: 0,
-        tokens: vec![0; 9],
-        first_scored: 0,
-        n_rows: 9,
-    };
-    assert!(writer(&[]).window_format().begin(&spec).is_err());
-}
-
-#[test]
 fn hostile_counts_are_refused() {
     let scratch = Scratch::new();
     let max = u32::MAX;
@@ -179,44 +156,6 @@ fn hostile_lines_are_refused() {
     ));
     assert!(KlPyReader::open(scratch.file(b"GGUF")).is_err());
     assert!(KlPyReader::open(scratch.file(b"")).is_err());
-}
-
-#[test]
-fn unread_rows_are_skipped() {
-    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
-    let scratch = Scratch::new();
-    let mut reader = KlPyReader::open(scratch.file(&write(&windows, 9))).unwrap();
-    assert!(reader.next_rows(1).unwrap().is_none(), "no window yet");
-    reader.next_window().unwrap();
-    reader.next_rows(1).unwrap();
-    assert_eq!(reader.next_window().unwrap().unwrap(), windows[1].spec);
-    assert_eq!(reader.next_rows(9).unwrap().unwrap().n_rows(), 2);
-    assert!(reader.next_rows(9).unwrap().is_none());
-    assert!(reader.next_window().unwrap().is_none());
-}
-
-#[test]
-fn writers_refuse_what_the_file_cannot_hold() {
-    let w = rows_from_the_start(window(0, 3, 1, N_VOCAB));
-    let create = || writer(std::slice::from_ref(&w.spec));
-    let format = create().window_format();
-    let members: Vec<_> = encode(&format, &w, 9)
-        .iter()
-        .map(|piece| piece.clone().compress())
-        .collect();
-    assert!(create().finish().is_err(), "no window");
-    assert!(
-        create().append(members[1].clone()).is_err(),
-        "rows without a head"
-    );
-    let mut writer = create();
-    writer.append(members[0].clone()).unwrap();
-    assert!(writer.finish().is_err(), "no rows");
-    let late = WindowSpec {
-        first_scored: 1,
-        ..w.spec.clone()
-    };
-    assert!(format.begin(&late).is_err(), "rows that start late");
 }
 
 proptest! {

@@ -42,33 +42,6 @@ fn windows(kind: Kind) -> Vec<SampleWindow> {
     windows
 }
 
-#[test]
-fn kinds_are_recognised_by_their_bytes() {
-    let scratch = Scratch::new();
-    for kind in [Kind::Kl, Kind::KlPy, Kind::LlamaCpp] {
-        assert_eq!(sniff(scratch.file(&file(kind, &[]))).unwrap(), kind);
-    }
-    for kind in [Kind::Npz, Kind::Safetensors] {
-        assert!(Target::new(kind, None).is_err());
-    }
-    assert_eq!(sniff(scratch.file(b"_logits_")).unwrap(), Kind::LlamaCpp);
-    for (bytes, what) in [
-        (&b""[..], Found::Empty),
-        (b"GGUF\x03\0\0\0", Found::Model),
-        (b"kl_sidecar_v1\n{}", Found::Sidecar),
-        (b"\x1f\x8b\x08", Found::Gzip),
-        (b"_logits", Found::Text),
-    ] {
-        let error = sniff(scratch.file(bytes)).unwrap_err();
-        let found = matches!(&error.fault, Fault::NotAReference(found) if *found == what);
-        assert!(found, "{error}");
-    }
-    assert!(matches!(
-        sniff(Path::new("/no/such/file")).unwrap_err().fault,
-        Fault::Io { .. }
-    ));
-}
-
 #[cfg(unix)]
 #[test]
 fn what_is_not_a_regular_file_is_refused() {
@@ -214,20 +187,6 @@ fn a_copy_of_the_same_kind_keeps_all_that_a_file_records() {
     assert_eq!(again.unwrap().finish().unwrap(), bytes);
     assert_eq!(reference.about().model, Some(crate::common::model()));
     assert_eq!(reference.about().backend, Some(crate::common::backend()));
-}
-
-#[test]
-fn what_a_converted_file_does_not_record_is_null() {
-    let about = About::new(Kind::Kl, PathBuf::new(), 8, N_VOCAB);
-    let header = native::Header::new(&about, Encoding::U16, &[]);
-    let json = serde_json::to_value(&header).unwrap();
-    for key in ["writer", "model", "text", "backend", "add_bos", "tokenizer"] {
-        assert!(json[key].is_null(), "{key}");
-    }
-    assert_eq!(
-        serde_json::from_value::<native::Header>(json).unwrap(),
-        header
-    );
 }
 
 /// The hash was computed with Python's hashlib, from the bytes that SIDECAR.md states.

@@ -1,6 +1,10 @@
 //! The model, text and backend that the tests of every kind of file use.
 
-use kl_formats::{About, BackendIdentity, Kind, ModelIdentity, TextIdentity};
+use kl_formats::{
+    About, BackendIdentity, Calls, CheckRow, Float, GgmlType, HeadCheck, HeadTensor, Kind,
+    ModelIdentity, States, TextIdentity, TokenRecord, hex,
+};
+use sha2::{Digest, Sha256};
 
 /// A reference about which everything is known.
 pub fn about(kind: Kind, n_ctx: u32, n_vocab: u32) -> About {
@@ -51,4 +55,52 @@ pub fn backend() -> BackendIdentity {
     backend.type_k = Some("f16".to_owned());
     backend.type_v = Some("f16".to_owned());
     backend
+}
+
+/// A record that any vocabulary can have, at the first position of window 0.
+pub fn record() -> TokenRecord {
+    TokenRecord {
+        token: 1,
+        ref_top: 1,
+        eval_top: 1,
+        ref_top_rank: 1,
+        eval_top_rank: 1,
+        kld: 0.5,
+        reverse_kld: 0.25,
+        ref_nll: 1.0,
+        eval_nll: 1.0,
+        ref_entropy: 0.75,
+        ref_top_p: 0.5,
+        eval_top_p: 0.25,
+        acceptance: 0.9,
+        ..TokenRecord::default()
+    }
+}
+
+/// States of `n_embd` numbers and a head of these bytes; the row of position 2 of window 1 is checked.
+pub fn states(n_embd: u32, state_type: Float, head_type: u32, tensor: &[u8]) -> States {
+    States {
+        n_embd,
+        state_type,
+        head: HeadTensor {
+            name: "output.weight".into(),
+            type_name: GgmlType::of(head_type).unwrap().name.into(),
+            type_id: head_type,
+            bytes: tensor.len() as u64,
+            sha256: hex(&Sha256::digest(tensor)),
+        },
+        then: vec![],
+        calls: Calls {
+            n_batch: 2,
+            n_ubatch: 1,
+            is_equal: false,
+        },
+        check: HeadCheck {
+            rows: vec![CheckRow {
+                window: 1,
+                position: 2,
+            }],
+            ..HeadCheck::default()
+        },
+    }
 }

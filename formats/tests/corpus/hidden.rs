@@ -1,45 +1,22 @@
 //! A small native file of hidden states.
 
-use sha2::{Digest, Sha256};
-
 use super::*;
 
 /// Hidden states of 4 numbers in f16, a head in bf16, and every kind of step.
 pub fn hidden(n_vocab: u32) -> Vec<u8> {
     let mut about = about(Kind::Kl, 3, n_vocab);
     let tensor = vec![0x3f; 4 * 2 * n_vocab as usize];
-    about.states = Some(States {
-        n_embd: 4,
-        state_type: Float::F16,
-        head: HeadTensor {
-            name: "output.weight".into(),
-            type_name: "bf16".into(),
-            type_id: 30,
-            bytes: tensor.len() as u64,
-            sha256: hex(&Sha256::digest(&tensor)),
+    let mut states = common::states(4, Float::F16, 30, &tensor);
+    states.then = vec![
+        HeadStep::Scale {
+            factor: 0.5,
+            bias: 0.0,
         },
-        then: vec![
-            HeadStep::Scale {
-                factor: 0.5,
-                bias: 0.0,
-            },
-            HeadStep::Tanh,
-            HeadStep::Add { n_values: n_vocab },
-            HeadStep::Mul { n_values: 1 },
-        ],
-        calls: Calls {
-            n_batch: 2,
-            n_ubatch: 1,
-            is_equal: false,
-        },
-        check: HeadCheck {
-            rows: vec![CheckRow {
-                window: 1,
-                position: 2,
-            }],
-            ..HeadCheck::default()
-        },
-    });
+        HeadStep::Tanh,
+        HeadStep::Add { n_values: n_vocab },
+        HeadStep::Mul { n_values: 1 },
+    ];
+    about.states = Some(states);
     let mut header = Header::new(&about, Encoding::Hidden, &windows());
     header.rows_per_piece = 2;
     let mut writer = Writer::native(Vec::new(), Path::new(""), &header).unwrap();

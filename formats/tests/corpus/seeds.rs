@@ -342,25 +342,11 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
     for position in 0..n_vocab.min(30) {
         let token = [2, u32::MAX][position as usize % 2];
         let record = TokenRecord {
-            window: 0,
             position,
             token,
             flags: position % 4,
-            ref_top: 1,
-            eval_top: 1,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
-            kld: 0.5,
-            reverse_kld: 0.25,
-            ref_nll: 1.0,
             eval_nll: f64::NAN,
-            ref_entropy: 0.75,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..common::record()
         };
         writer.push(&record).unwrap();
     }

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use half::{bf16, f16};
-use sha2::{Digest, Sha256};
 
 use super::*;
 
@@ -91,33 +90,13 @@ fn row(head: &[Vec<f32>], state: &[f32]) -> Vec<f32> {
 
 /// A reference of hidden states of this type, with this head.
 fn write(state_type: Float, head_type: HeadType, head: &[Vec<f32>]) -> tempfile::NamedTempFile {
-    let (type_name, type_id, encode) = head_type;
+    let (_, type_id, encode) = head_type;
     let tensor: Vec<u8> = head.iter().flat_map(|line| encode(line)).collect();
     let mut about = common::about(Kind::Kl, 3, N_VOCAB as u32);
-    about.states = Some(States {
-        n_embd: N_EMBD as u32,
-        state_type,
-        head: HeadTensor {
-            name: "output.weight".into(),
-            type_name: type_name.into(),
-            type_id,
-            bytes: tensor.len() as u64,
-            sha256: hex(&Sha256::digest(&tensor)),
-        },
-        then: steps().into_iter().map(|(step, _)| step).collect(),
-        calls: Calls {
-            n_batch: 2,
-            n_ubatch: 1,
-            is_equal: type_name == "f16",
-        },
-        check: HeadCheck {
-            rows: vec![CheckRow {
-                window: 1,
-                position: 2,
-            }],
-            ..HeadCheck::default()
-        },
-    });
+    let mut states = common::states(N_EMBD as u32, state_type, type_id, &tensor);
+    states.then = steps().into_iter().map(|(step, _)| step).collect();
+    states.calls.is_equal = type_id == 1;
+    about.states = Some(states);
     let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let windows = windows();

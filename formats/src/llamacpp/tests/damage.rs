@@ -3,48 +3,6 @@
 use super::*;
 
 #[test]
-fn every_truncation_is_found_and_located() {
-    let bytes = sample();
-    let scratch = Scratch::new();
-    assert!(read(scratch.file(&bytes), 1).is_ok());
-    let rows_start = 20 + 3 * N_CTX as usize * 4;
-    let window_bytes = 2 * (8 + 2 * 6);
-    assert_eq!(bytes.len(), rows_start + 3 * window_bytes);
-    for n in 0..bytes.len() {
-        let error = LlamaCppReader::open(scratch.file(&bytes[..n])).expect_err(&format!("{n}"));
-        assert!(!error.to_string().contains('\n'));
-        match error {
-            Error {
-                fault: Fault::NotAReference(_),
-                ..
-            } if n < 8 => {}
-            Error {
-                fault:
-                    Fault::Truncated {
-                        window,
-                        offset,
-                        ref what,
-                    },
-                ..
-            } if n >= 8 => {
-                assert_eq!(offset, n as u64);
-                let whole = n.checked_sub(rows_start).map(|rows| rows / window_bytes);
-                assert_eq!(window, whole.map(|whole| whole as u32));
-                if let Some(whole) = whole {
-                    let windows = format!("with {whole} of 3 windows whole");
-                    assert!(what.contains(&windows), "{error}");
-                }
-                if n >= 20 {
-                    let missing = format!("{} bytes are missing", bytes.len() - n);
-                    assert!(what.contains(&missing), "{error}");
-                }
-            }
-            error => panic!("{n} bytes: {error}"),
-        }
-    }
-}
-
-#[test]
 fn bytes_after_the_last_row_are_refused() {
     let mut bytes = sample();
     let end = bytes.len() as u64;
@@ -73,8 +31,8 @@ fn hostile_counts_are_refused() {
         ([0, 5, 3], "n_ctx 0,"),
         ([max, 5, 3], "n_ctx 4294967295,"),
         ([6, 0, 3], "n_vocab 0,"),
-        ([6, max, 3], "n_vocab -1,"),
-        ([6, 1 << 31, 3], "n_vocab -2147483648,"),
+        ([6, max, 3], "n_vocab 4294967295,"),
+        ([6, 1 << 31, 3], "n_vocab 2147483648,"),
         ([6, (1 << 24) + 1, 3], "n_vocab 16777217,"),
         ([6, 5, max], "n_chunk -1,"),
     ] {
@@ -155,12 +113,4 @@ fn a_file_that_shrinks_is_an_error() {
         );
         assert!(is_right, "{error}");
     }
-}
-
-#[test]
-#[should_panic(expected = "2 rows from row 1 on, of 2")]
-fn rows_past_a_window_are_refused() {
-    let scratch = Scratch::new();
-    let reader = LlamaCppReader::open(scratch.file(&sample())).unwrap();
-    let _ = reader.rows(0, 1, 2, None);
 }

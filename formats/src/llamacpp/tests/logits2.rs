@@ -79,22 +79,3 @@ fn rows_that_do_not_sum_to_1_are_found_by_verify() {
     verify(scratch.file(&with_row(&row(1e4 / 65534.0, -1e4 + 0.1, codes)))).unwrap_err();
     verify(scratch.file(&with_row(&row(1e4 / 65534.0, -1e4 - 0.5, codes)))).unwrap();
 }
-
-#[test]
-fn it_is_recognised_by_all_of_its_first_bytes() {
-    let scratch = Scratch::new();
-    for magic in [b"_logits3", b"_logits\0"] {
-        let mut bytes = file();
-        bytes[..8].copy_from_slice(magic);
-        let error = LlamaCppReader::open(scratch.file(&bytes)).unwrap_err();
-        assert!(matches!(error.fault, Fault::NotAReference(_)), "{error}");
-        assert!(Reference::open(&scratch.path).is_err());
-    }
-    for length in 8..file().len() {
-        let error = LlamaCppReader::open(scratch.file(&file()[..length])).unwrap_err();
-        assert!(
-            matches!(error.fault, Fault::Truncated { .. }),
-            "{length}: {error}"
-        );
-    }
-}

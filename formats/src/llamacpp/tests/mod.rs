@@ -101,25 +101,6 @@ fn sample() -> Vec<u8> {
     write(N_CTX, N_VOCAB, &tokens, &logits, 4)
 }
 
-#[test]
-fn memory_used_again_gives_the_same_bytes() {
-    let logits: Vec<f32> = (0..4 * N_VOCAB).map(|i| (i * 37 % 101) as f32).collect();
-    let tokens: Vec<u32> = (0..2 * N_CTX).map(|i| i * 7 % N_VOCAB).collect();
-    let mut by_row = writer(N_CTX, N_VOCAB, &tokens).unwrap();
-    for window in windows(N_CTX, N_VOCAB, &tokens, &logits) {
-        by_row
-            .write_window(&window.spec, window.rows.chunks(N_VOCAB as usize))
-            .unwrap();
-        let shorter = WindowSpec {
-            n_rows: 1,
-            ..window.spec
-        };
-        assert!(by_row.window_format().begin(&shorter).is_err());
-    }
-    let expected = write(N_CTX, N_VOCAB, &tokens, &logits, 1);
-    assert_eq!(by_row.finish().unwrap(), expected);
-}
-
 /// llama-perplexity's file of the test model over `short.txt`, 128 tokens a window.
 fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/peers");
@@ -174,24 +155,6 @@ fn windows_of_one_or_two_tokens_have_no_rows() {
     }
     let bytes = write(N_CTX, N_VOCAB, &[], &[], 1);
     assert!(read(Scratch::new().file(&bytes), 1).unwrap().is_empty());
-}
-
-#[test]
-fn threads_share_a_reader() {
-    let scratch = Scratch::new();
-    let path = scratch.file(&sample());
-    let expected = read(path, 2).unwrap();
-    let reader = LlamaCppReader::open(path).unwrap();
-    std::thread::scope(|scope| {
-        for (i, (spec, rows)) in expected.iter().enumerate() {
-            let reader = &reader;
-            scope.spawn(move || {
-                assert_eq!(reader.window(i).unwrap(), *spec);
-                let block = reader.rows(i, 0, 2, None).unwrap();
-                assert_eq!(bits(&block), *rows);
-            });
-        }
-    });
 }
 
 #[test]

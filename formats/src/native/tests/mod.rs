@@ -173,12 +173,6 @@ fn what_log_probabilities_mean_is_kept() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_bytes() {
-    let (header, windows) = sample();
-    assert_eq!(write(&header, &windows, 1), write(&header, &windows, 100));
-}
-
-#[test]
 fn a_member_spelled_out() {
     let bytes = member::build([member::ROWS, 3, 2], &[9]);
     #[rustfmt::skip]

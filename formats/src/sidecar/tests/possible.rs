@@ -72,73 +72,38 @@ fn impossible_values_are_damage() {
 
 #[test]
 fn extreme_values_are_read() {
-    let (nan, infinite) = (f64::NAN, f64::INFINITY);
-    let most = 2.0 * f64::from(f32::MAX);
-    for record in [
-        good(),
-        TokenRecord {
-            kld: infinite,
-            reverse_kld: infinite,
-            ..good()
-        },
-        TokenRecord {
-            ref_nll: infinite,
-            eval_nll: infinite,
-            ..good()
-        },
-        TokenRecord {
-            kld: most,
-            reverse_kld: most,
-            eval_nll: most,
-            ..good()
-        },
-        TokenRecord {
-            kld: -1e-12,
-            reverse_kld: -0.0,
-            ref_entropy: 5f64.ln() + 1e-9,
-            ..good()
-        },
-        TokenRecord {
-            ref_top_p: 1.0,
-            eval_top_p: 0.0,
-            ref_unknown_p: 1.0,
-            ..good()
-        },
-        TokenRecord {
-            ref_top_p: -1e-12,
-            eval_top_p: 1.0 + 1e-12,
-            ref_unknown_p: -1e-12,
-            ..good()
-        },
-        TokenRecord {
-            token: u32::MAX,
-            ref_nll: nan,
-            eval_nll: nan,
-            ..good()
-        },
-    ] {
-        assert!(read_record(header(2), record).is_ok(), "{record:?}");
+    let changes: [fn(&mut TokenRecord); 8] = [
+        |_| {},
+        |r| (r.kld, r.reverse_kld) = (f64::INFINITY, f64::INFINITY),
+        |r| (r.ref_nll, r.eval_nll) = (f64::INFINITY, f64::INFINITY),
+        |r| (r.kld, r.eval_nll) = (2.0 * f64::from(f32::MAX), 2.0 * f64::from(f32::MAX)),
+        |r| (r.kld, r.reverse_kld, r.ref_entropy) = (-1e-12, -0.0, 5f64.ln() + 1e-9),
+        |r| (r.ref_top_p, r.eval_top_p, r.ref_unknown_p) = (1.0, 0.0, 1.0),
+        |r| (r.ref_top_p, r.eval_top_p, r.ref_unknown_p) = (-1e-12, 1.0 + 1e-12, -1e-12),
+        |r| (r.token, r.ref_nll, r.eval_nll) = (u32::MAX, f64::NAN, f64::NAN),
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        let mut record = good();
+        change(&mut record);
+        assert!(read_record(header(2), record).is_ok(), "{i}: {record:?}");
     }
 }
 
 #[test]
 fn only_rows_of_a_base_file_leave_probabilities_unknown() {
-    let unknown = TokenRecord {
-        ref_nll: f64::NAN,
-        ..good()
-    };
-    assert!(read_record(header(2), unknown).is_ok());
-    let mut by_llama_cpp = header(2);
-    by_llama_cpp.reference.backend = Some(crate::common::backend());
-    let error = read_record(by_llama_cpp, unknown).unwrap_err().to_string();
-    assert!(error.contains("ref_nll is NaN,"), "{error}");
-
-    let unknown = TokenRecord {
-        eval_nll: f64::NAN,
-        ..good()
-    };
-    assert!(read_record(header(2), unknown).is_ok());
-    let mut by_llama_cpp = header(2);
-    by_llama_cpp.backend = Some(crate::common::backend());
-    assert!(read_record(by_llama_cpp, unknown).is_err());
+    let by_llama_cpp = Some(crate::common::backend());
+    let (mut of_ref, mut of_eval) = (header(2), header(2));
+    of_ref.reference.backend = by_llama_cpp.clone();
+    of_eval.backend = by_llama_cpp;
+    let unknown: [(SidecarHeader, fn(&mut TokenRecord)); 2] = [
+        (of_ref, |r| r.ref_nll = f64::NAN),
+        (of_eval, |r| r.eval_nll = f64::NAN),
+    ];
+    for (by_llama_cpp, change) in unknown {
+        let mut record = good();
+        change(&mut record);
+        assert!(read_record(header(2), record).is_ok());
+        let error = read_record(by_llama_cpp, record).unwrap_err().to_string();
+        assert!(error.contains("nll is NaN"), "{error}");
+    }
 }
