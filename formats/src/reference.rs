@@ -7,8 +7,8 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::about::{About, ReferenceSummary};
-use crate::error::{Fault, Named, Result};
-use crate::kinds::{Found, Kind};
+use crate::error::{Named, Result};
+use crate::kinds::Kind;
 use crate::klpy::KlPyReader;
 use crate::llamacpp::LlamaCppReader;
 use crate::native::NativeReader;
@@ -16,7 +16,7 @@ use crate::npz::NpzReader;
 use crate::provenance::hex;
 use crate::row::{ReadBlocks, ReadStream};
 use crate::safetensors::SafetensorsReader;
-use crate::source::FirstBytes;
+use crate::source::sniff;
 use crate::states::States;
 use crate::window::{WindowEntry, WindowSpec};
 
@@ -157,29 +157,25 @@ impl Reference {
     /// # Errors
     /// Those of [`crate::sniff`] and of the kind's own reader.
     pub fn open(path: &Path) -> Result<Self> {
-        let name = Named::new(path);
-        let start = FirstBytes::read(&name)?;
-        let ((about, windows), rows) = match Kind::of(&start) {
-            Some(Kind::Kl) => return NativeReader::open(path).map(NativeReader::into_reference),
-            Some(Kind::KlPy) => {
+        let ((about, windows), rows) = match sniff(path)? {
+            Kind::Kl => return NativeReader::open(path).map(NativeReader::into_reference),
+            Kind::KlPy => {
                 let reader = KlPyReader::open(path)?;
                 ((reader.about.clone(), None), Rows::Stream(Box::new(reader)))
             }
-            Some(Kind::LlamaCpp) => {
+            Kind::LlamaCpp => {
                 let reader = LlamaCppReader::open(path)?;
                 (reader.describe(), Rows::Blocks(Box::new(reader)))
             }
-            Some(Kind::Safetensors) => {
+            Kind::Safetensors => {
                 let reader = SafetensorsReader::open(path)?;
                 (reader.describe(), Rows::Blocks(Box::new(reader)))
             }
-            Some(Kind::Npz) => {
+            Kind::Npz => {
                 let reader = NpzReader::open(path)?;
                 (reader.describe(), Rows::Stream(Box::new(reader)))
             }
-            Some(Kind::Model) | None => {
-                return Err(name.error(Fault::NotAReference(Found::of(&start))));
-            }
+            Kind::Model => return Err(Named::new(path).not_a_reference("it is a model")),
         };
         Ok(Self::new(about, windows, rows))
     }

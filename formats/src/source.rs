@@ -112,24 +112,6 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Resu
     Ok(())
 }
 
-impl Kind {
-    /// The kind of a file with these first bytes.
-    pub(crate) fn of(start: &FirstBytes) -> Option<Self> {
-        let starts: [(_, &[u8], &[u8]); 5] = [
-            (Kind::Kl, &start.plain, kinds::NATIVE.as_bytes()),
-            (Kind::KlPy, &start.plain, kinds::KL_PY.as_bytes()),
-            (Kind::LlamaCpp, &start.raw, &kinds::LLAMA_CPP),
-            (Kind::LlamaCpp, &start.raw, &kinds::LOGITS2),
-            (Kind::Npz, &start.raw, &kinds::NPZ),
-        ];
-        let of_file = starts
-            .into_iter()
-            .find_map(|(kind, bytes, magic)| bytes.starts_with(magic).then_some(kind));
-        let folder = start.is_folder.then_some(Kind::Safetensors);
-        folder.or(of_file)
-    }
-}
-
 /// The kind of reference that a file is, as its first bytes show. A folder can only be one of
 /// `safetensors` files.
 ///
@@ -138,46 +120,36 @@ impl Kind {
 /// what is not a regular file, [`crate::Fault::Io`].
 pub fn sniff(path: &Path) -> Result<Kind> {
     let name = Named::new(path);
-    let start = FirstBytes::read(&name)?;
-    let found = || Fault::NotAReference(Found::of(&start));
-    Kind::of(&start).ok_or_else(|| name.error(found()))
+    match recognise(&name)? {
+        Found::Reference(kind) => Ok(kind),
+        // A damaged npz, perhaps.
+        Found::Zip => Ok(Kind::Npz),
+        found => Err(name.error(Fault::NotAReference(found))),
+    }
 }
 
 /// Bytes that recognition reads, raw and plain.
 const START_BYTES: u64 = 512;
 
-/// The start of a file, by which its kind is recognised.
-#[derive(Debug, Default)]
-pub(crate) struct FirstBytes {
-    /// The first bytes.
-    pub(crate) raw: Vec<u8>,
-    /// The first inflated bytes, if the file is gzip.
-    plain: Vec<u8>,
-    /// Set for a folder, which has no bytes.
-    is_folder: bool,
-}
-
-impl FirstBytes {
-    pub(crate) fn read(name: &Named) -> Result<Self> {
-        if name.path().is_dir() {
-            return Ok(Self {
-                is_folder: true,
-                ..Self::default()
-            });
-        }
-        let open = || -> Result<File> { Ok(open(name, "a reference")?.0) };
-        let raw = first_bytes(&mut open()?).map_err(|source| name.io("read", source))?;
-        let plain = match raw.starts_with(&GZIP_MAGIC) {
-            // A damaged stream gives nothing, or too little.
-            true => first_bytes(&mut GzDecoder::new(open()?)).unwrap_or_default(),
-            false => Vec::new(),
-        };
-        Ok(Self {
-            raw,
-            plain,
-            is_folder: false,
-        })
+/// Recognises a file by its first bytes, raw or inflated.
+fn recognise(name: &Named) -> Result<Found> {
+    if name.path().is_dir() {
+        return Ok(Found::Reference(Kind::Safetensors));
     }
+    let open = || -> Result<File> { Ok(open(name, "a reference")?.0) };
+    let raw = first_bytes(&mut open()?).map_err(|source| name.io("read", source))?;
+    if !raw.starts_with(&GZIP_MAGIC) {
+        return Ok(of_raw(&raw));
+    }
+    // A damaged stream gives nothing, or too little.
+    let plain = first_bytes(&mut GzDecoder::new(open()?)).unwrap_or_default();
+    Ok(if plain.starts_with(kinds::NATIVE.as_bytes()) {
+        Found::Reference(Kind::Kl)
+    } else if plain.starts_with(kinds::KL_PY.as_bytes()) {
+        Found::Reference(Kind::KlPy)
+    } else {
+        Found::Gzip
+    })
 }
 
 /// The first bytes, or all that came before a failure.
@@ -189,11 +161,14 @@ fn first_bytes(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The first bytes of files that are not references.
-static MAGICS: [(&[u8], Found); 13] = [
+/// The first bytes of files that are not gzip.
+static MAGICS: [(&[u8], Found); 16] = [
     (b"GGUF", Found::Model),
     (kinds::SIDECAR.as_bytes(), Found::Sidecar),
     (kinds::MAP.as_bytes(), Found::Map),
+    (&kinds::LLAMA_CPP, Found::Reference(Kind::LlamaCpp)),
+    (&kinds::LOGITS2, Found::Reference(Kind::LlamaCpp)),
+    (&kinds::NPZ, Found::Reference(Kind::Npz)),
     (kinds::NATIVE.as_bytes(), Found::Unpacked),
     (kinds::KL_PY.as_bytes(), Found::Unpacked),
     (b"\x28\xb5\x2f\xfd", Found::Packed("zstd")),
@@ -210,30 +185,20 @@ impl Found {
     /// Looks at a file. One that cannot be read is unknown.
     #[must_use]
     pub fn look(path: &Path) -> Self {
-        let start = FirstBytes::read(&Named::new(path));
-        start.map_or(Self::Unknown, |start| Self::of(&start))
+        recognise(&Named::new(path)).unwrap_or(Self::Unknown)
     }
+}
 
-    /// Recognises a file by its first bytes.
-    pub(crate) fn of(start: &FirstBytes) -> Self {
-        let raw = start.raw.as_slice();
-        match Kind::of(start) {
-            Some(Kind::Npz) if !is_npz(raw) => return Self::Zip,
-            Some(kind) => return Self::Reference(kind),
-            None => {}
-        }
-        let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
-        // In an old imatrix, the number of entries and the length of a name precede the first name.
-        let name = raw.get(8..).unwrap_or_default();
-        match magic {
-            Some((_, found)) => found.clone(),
-            None if raw.is_empty() => Self::Empty,
-            None if raw.starts_with(&GZIP_MAGIC) => Self::Gzip,
-            None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => {
-                Self::Imatrix
-            }
-            None => of_text(raw),
-        }
+/// Recognises a file that is not gzip.
+fn of_raw(raw: &[u8]) -> Found {
+    // In an old imatrix, the number of entries and the length of a name precede the first name.
+    let name = raw.get(8..).unwrap_or_default();
+    match MAGICS.iter().find(|(magic, _)| raw.starts_with(magic)) {
+        Some((_, Found::Reference(Kind::Npz))) if !is_npz(raw) => Found::Zip,
+        Some((_, found)) => found.clone(),
+        None if raw.is_empty() => Found::Empty,
+        None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => Found::Imatrix,
+        None => of_text(raw),
     }
 }
 

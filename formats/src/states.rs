@@ -145,81 +145,39 @@ impl States {
     /// Finds a fault in the sizes, in a file of rows of `n_vocab` entries and windows of at most
     /// `n_ctx` tokens. Call it before allocating memory.
     pub(crate) fn fault(&self, n_vocab: u32, n_ctx: u32) -> Option<String> {
-        if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
-            return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
-        }
-        let (n_batch, n_ubatch) = (self.calls.n_batch, self.calls.n_ubatch);
-        if !(1..=n_batch).contains(&n_ubatch) {
-            return Some(format!("n_ubatch {n_ubatch}, not 1 to n_batch {n_batch}"));
-        }
-        if self.state_type == Float::F64 {
-            return Some("states of type f64".into());
-        }
-        let of_steps = || self.then.iter().find_map(|step| step.fault(n_vocab));
-        let head = self.head.fault(self.n_embd, n_vocab);
-        head.or_else(|| too_many("steps after the head", self.then.len(), MAX_STEPS))
-            .or_else(of_steps)
-            .or_else(|| self.check_fault(n_ctx))
-    }
-
-    fn check_fault(&self, n_ctx: u32) -> Option<String> {
-        let check = &self.check;
+        let (calls, head, check) = (self.calls, &self.head, &self.check);
+        let known = GgmlType::of(head.type_id).filter(|known| known.is_for_weights);
+        let row = known.and_then(|known| known.bytes(self.n_embd.into()));
+        let bytes = row.and_then(|row| row.checked_mul(n_vocab.into()));
         let is_kld = |x: f32| x.is_finite() && x >= 0.0;
-        if !is_kld(check.mean_kld) || !is_kld(check.max_kld) {
-            return Some("a check without a finite KLD".into());
-        }
-        let outside = check.rows.iter().find(|row| row.position >= n_ctx);
-        let outside =
-            outside.map(|row| format!("a check row at position {} of n_ctx {n_ctx}", row.position));
-        outside.or_else(|| too_many("check rows", check.rows.len(), MAX_CHECK_ROWS))
-    }
-}
-
-impl HeadTensor {
-    fn fault(&self, n_embd: u32, n_vocab: u32) -> Option<String> {
-        let (id, name) = (self.type_id, &self.type_name);
-        let Some(ggml_type) = GgmlType::of(id).filter(|known| known.is_for_weights) else {
-            return Some(format!("a head of ggml's type {id}, which is not known"));
+        let fault = match self.then.len() {
+            _ if !(1..=MAX_N_EMBD).contains(&self.n_embd) => "n_embd is not 1 to 2^20",
+            _ if !(1..=calls.n_batch).contains(&calls.n_ubatch) => "n_ubatch is not 1 to n_batch",
+            _ if self.state_type == Float::F64 => "they are f64",
+            _ if known.is_none_or(|of| of.name != head.type_name) => "the head's type is not known",
+            _ if bytes != Some(head.bytes) => "the head's bytes are not those of its type and rows",
+            _ if head.name.len() > MAX_NAME_BYTES => "the head's name is longer than 1 KiB",
+            n_steps if n_steps > MAX_STEPS => "more than 16 steps follow the head",
+            _ if !self.then.iter().all(|step| step.is_possible(n_vocab)) => "a step cannot be",
+            _ if !is_kld(check.mean_kld) || !is_kld(check.max_kld) => "a KLD is not finite",
+            _ if check.rows.iter().any(|row| row.position >= n_ctx) => "a check row beyond n_ctx",
+            _ if check.rows.len() > MAX_CHECK_ROWS => "more than 64 rows are to be checked",
+            _ => return None,
         };
-        if ggml_type.name != name {
-            let known = ggml_type.name;
-            return Some(format!("a head of type {name:?}, but {id} is {known}"));
-        }
-        let row = ggml_type.bytes(n_embd.into());
-        match row.and_then(|row| row.checked_mul(n_vocab.into())) {
-            Some(bytes) if bytes != self.bytes => Some(format!(
-                "a head of {} bytes, but {n_vocab} x {n_embd} elements of type {name} have {bytes}",
-                self.bytes
-            )),
-            None => Some(format!("a head of type {name} with rows of {n_embd}")),
-            Some(_) if self.name.len() > MAX_NAME_BYTES => {
-                Some("a head with a name of more than 1 KiB".into())
-            }
-            Some(_) => None,
-        }
+        Some(format!("states: {fault}"))
     }
 }
 
 impl HeadStep {
-    fn fault(self, n_vocab: u32) -> Option<String> {
+    fn is_possible(self, n_vocab: u32) -> bool {
         match self {
-            HeadStep::Scale { factor, bias } if !(factor.is_finite() && bias.is_finite()) => {
-                Some("a scale after the head that is not finite".into())
+            HeadStep::Scale { factor, bias } => factor.is_finite() && bias.is_finite(),
+            HeadStep::Tanh => true,
+            HeadStep::Add { n_values } | HeadStep::Mul { n_values } => {
+                n_values == 1 || n_values == n_vocab
             }
-            HeadStep::Add { n_values } | HeadStep::Mul { n_values }
-                if n_values != 1 && n_values != n_vocab =>
-            {
-                Some(format!(
-                    "a step after the head with {n_values} values, not 1 or {n_vocab}"
-                ))
-            }
-            _ => None,
         }
     }
-}
-
-fn too_many(what: &str, n: usize, most: usize) -> Option<String> {
-    (n > most).then(|| format!("{n} {what}, more than {most}"))
 }
 
 /// Fewest tokens of a call where a window is split into equal ones, unless the window is shorter.

@@ -195,49 +195,28 @@ impl OwnHeader for Header {
         let row_bytes = self.layout().row_bytes(self.row_len() as usize) as u64;
         let piece_bytes = row_bytes.saturating_mul(self.rows_per_piece.into());
         let n_positions = u64::from(self.n_windows) * u64::from(self.n_ctx);
-        let (n, n_rows) = (self.rows_per_piece, self.n_rows);
+        let (n, n_windows) = (self.rows_per_piece, self.n_windows);
         let n_prompts = self.prompts.as_ref().map_or(usize::MAX, Vec::len);
-        if let Some(fault) = size_fault(self.n_ctx, self.n_vocab) {
-            Some(fault)
-        } else if n == 0 || (n > 1 && piece_bytes > MAX_PIECE_BYTES) {
-            Some(format!("rows_per_piece {n}, not 1, nor of 64 MiB at most"))
-        } else if n_rows > n_positions {
-            Some(format!(
-                "n_rows {n_rows}, more than the windows have positions"
-            ))
-        } else if n_prompts < self.n_windows as usize {
-            let n_windows = self.n_windows;
-            Some(format!(
-                "n_windows {n_windows}, more than the {n_prompts} prompts"
-            ))
-        } else {
-            self.states_fault()
-                .or_else(|| self.groups().err())
-                .or_else(|| self.shard_fault())
-        }
-    }
-}
-
-impl Header {
-    /// Finds a fault in the description of hidden states.
-    fn states_fault(&self) -> Option<String> {
-        let encoding = self.encoding;
-        match &self.states {
-            None if !encoding.holds_states() => None,
-            None => Some(format!("encoding {encoding} without states")),
-            Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
-            Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
-            Some(states) => states.fault(self.n_vocab, self.n_ctx),
-        }
-    }
-
-    /// Finds a fault in the part that the file holds.
-    fn shard_fault(&self) -> Option<String> {
-        let shard = self.shard?;
-        let (own, n_windows) = (shard.n_own_windows(), self.n_windows);
-        let other = || format!("n_windows {n_windows}, not the {own} of the shard");
-        let fault = shard.fault(Some(self.n_rows));
-        fault.or_else(|| (n_windows != own).then(other))
+        let n_own = self.shard.map_or(n_windows, |shard| shard.n_own_windows());
+        let (has_states, holds_states) = (self.states.is_some(), self.encoding.holds_states());
+        let own_fault = || {
+            let fault = match n {
+                0 => "rows_per_piece is 0",
+                2.. if piece_bytes > MAX_PIECE_BYTES => "a piece has more than 64 MiB",
+                _ if self.n_rows > n_positions => "n_rows is more than the windows have positions",
+                _ if n_windows as usize > n_prompts => "n_windows is more than there are prompts",
+                _ if n_windows != n_own => "n_windows is not that of the shard",
+                _ if has_states != holds_states => "the encoding does not agree with states",
+                _ if has_states && self.log_probabilities => "states of log-probabilities",
+                _ => return None,
+            };
+            Some(fault.to_owned())
+        };
+        size_fault(self.n_ctx, self.n_vocab)
+            .or_else(own_fault)
+            .or_else(|| self.states.as_ref()?.fault(self.n_vocab, self.n_ctx))
+            .or_else(|| self.groups().err())
+            .or_else(|| self.shard?.fault(Some(self.n_rows)))
     }
 }
 

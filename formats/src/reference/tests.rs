@@ -1,11 +1,9 @@
-use std::path::PathBuf;
-
 use super::*;
 use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
     BackendIdentity, Encoding, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
-    Values, Writer, native, sidecar, sniff,
+    Values, Writer, sidecar, sniff,
 };
 
 const N_VOCAB: u32 = 5;

@@ -5,29 +5,16 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::SampleWindow;
-use crate::common::about;
+use crate::common::{self, about};
 use crate::*;
 
 /// Hidden states of `n_embd` numbers in f16, with an f32 head.
 pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
-    States {
-        n_embd,
-        state_type: Float::F16,
-        head: HeadTensor {
-            name: "output.weight".to_owned(),
-            type_name: "f32".to_owned(),
-            type_id: 0,
-            bytes: 4 * u64::from(n_embd) * u64::from(n_vocab),
-            sha256: String::new(),
-        },
-        then: Vec::new(),
-        calls: Calls {
-            n_batch: 4,
-            n_ubatch: 2,
-            is_equal: false,
-        },
-        check: HeadCheck::default(),
-    }
+    let mut states = common::states(n_embd, Float::F16, 0, &[]);
+    states.head.bytes = 4 * u64::from(n_embd) * u64::from(n_vocab);
+    (states.calls.n_batch, states.calls.n_ubatch) = (4, 2);
+    states.check = HeadCheck::default();
+    states
 }
 
 /// A reference of hidden states, before it is written.

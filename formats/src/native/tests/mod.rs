@@ -1,5 +1,4 @@
 mod cut_off;
-mod damage;
 mod hostile;
 mod large;
 mod members;
@@ -29,14 +28,6 @@ fn writer(header: &Header) -> Writer<Vec<u8>> {
 
 fn write(header: &Header, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
     written(writer(header), windows, at_once)
-}
-
-fn header_bytes(header: &Header) -> usize {
-    member::build(
-        member::HEADER,
-        &header.to_lines(&Default::default()).unwrap(),
-    )
-    .len()
 }
 
 /// Reads every byte, and every checksum.

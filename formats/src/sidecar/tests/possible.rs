@@ -5,13 +5,11 @@ use super::*;
 /// A record like those that scoring makes, of a vocabulary of 5.
 fn good() -> TokenRecord {
     TokenRecord {
-        flags: 0,
         ref_top: 4,
         eval_top: 0,
         ref_top_rank: 2,
         eval_top_rank: 5,
-        eval_nll: 2.5,
-        ..record(3)
+        ..crate::common::record()
     }
 }
 

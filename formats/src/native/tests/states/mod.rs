@@ -1,6 +1,5 @@
 //! Files of hidden states: what is written is read, and nothing else.
 
-mod damage;
 mod refused;
 
 use std::io::Read;
