@@ -83,6 +83,10 @@ fn hostile_counts_are_refused() {
     for (numbers, what) in [
         (vec![2, 3, 5, 3, 4], "3 rows from position 0"),
         (vec![2, max, 5, 3, 4], "do not fit in 2 tokens"),
+        (
+            vec![9, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            "a window of 9 tokens, the header states n_ctx 8",
+        ),
         (vec![max, max, 5], "a window of 4294967295 tokens"),
         (
             vec![2, 1, 6, 3, 4],
@@ -92,18 +96,19 @@ fn hostile_counts_are_refused() {
         (vec![2, 1, 5, 3, 5], "token 5 at position 1 is outside"),
     ] {
         let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
-        let is_right = matches!(
-            error.fault,
-            Fault::Corrupt {
-                window: Some(0),
-                ..
-            }
-        );
-        assert!(is_right && error.to_string().contains(what), "{error}");
+        let text = error.to_string();
         assert!(
-            error.to_string().contains(&format!("byte {}", LINES.len())),
-            "{error}"
+            matches!(
+                error.fault,
+                Fault::Corrupt {
+                    window: Some(0),
+                    ..
+                }
+            ),
+            "{text}"
         );
+        let at = format!("byte {}", LINES.len());
+        assert!(text.contains(what) && text.contains(&at), "{text}");
     }
     for numbers in [
         vec![2],

@@ -1,7 +1,5 @@
 //! Zips that are right, and zips that are not.
 
-mod large;
-
 use std::io::Write;
 
 use flate2::Compression;

@@ -3,7 +3,7 @@ use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
     BackendIdentity, Encoding, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
-    Values, Writer, sidecar, sniff,
+    Writer, sidecar, sniff,
 };
 
 const N_VOCAB: u32 = 5;
@@ -67,46 +67,37 @@ fn what_is_not_a_regular_file_is_refused() {
 #[test]
 fn a_reference_reports_what_its_file_records() {
     let scratch = Scratch::new();
-    let open = |kind, windows: &[SampleWindow]| {
-        Reference::open(scratch.file(&file(kind, windows))).unwrap()
-    };
-    let reference = open(Kind::Kl, &windows(Kind::Kl));
-    let about = reference.about();
-    assert_eq!((reference.about().kind, about.n_ctx), (Kind::Kl, 8));
-    assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(8)));
-    assert_eq!(
-        about.file_bytes,
-        std::fs::metadata(&scratch.path).unwrap().len()
-    );
-    assert_eq!(reference.longest_window(), Some(8));
-    assert!(!reference.is_shuffled() && reference.fingerprint().unwrap().is_some());
-
-    let reference = open(Kind::KlPy, &windows(Kind::KlPy));
-    let about = reference.about();
-    assert_eq!(
-        (reference.about().kind, about.n_vocab),
-        (Kind::KlPy, N_VOCAB)
-    );
-    assert_eq!((about.n_windows, about.n_rows), (Some(2), None));
-    assert_eq!(
-        (reference.windows(), reference.longest_window()),
-        (None, None)
-    );
-    assert!(about.n_ctx_is_padded && reference.is_shuffled());
-
-    let reference = open(Kind::LlamaCpp, &windows(Kind::LlamaCpp));
-    let about = reference.about();
-    assert_eq!((reference.about().kind, about.n_ctx), (Kind::LlamaCpp, 8));
-    assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(6)));
-    assert!(about.hides_bos && about.values == Values::FlooredLogProbabilities);
-
-    assert_eq!(
-        open(Kind::Kl, &[]).longest_window(),
-        Some(8),
-        "of none, n_ctx"
-    );
-    let error = Reference::open(scratch.file(b"_logits_")).unwrap_err();
-    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
+    for (kind, n_rows, longest) in [
+        (Kind::Kl, Some(8), Some(8)),
+        (Kind::KlPy, None, None),
+        (Kind::LlamaCpp, Some(6), Some(8)),
+    ] {
+        let path = scratch.file(&file(kind, &windows(kind)));
+        let reference = Reference::open(path).unwrap();
+        let about = reference.about();
+        assert_eq!((sniff(path).unwrap(), about.kind), (kind, kind));
+        assert_eq!((about.n_ctx, about.n_vocab), (8, N_VOCAB));
+        assert_eq!((about.n_windows, about.n_rows), (Some(2), n_rows));
+        assert_eq!(about.file_bytes, std::fs::metadata(path).unwrap().len());
+        assert_eq!(reference.longest_window(), longest);
+        let is_kl_py = kind == Kind::KlPy;
+        assert_eq!(
+            (reference.windows().is_none(), reference.is_shuffled()),
+            (is_kl_py, is_kl_py)
+        );
+        assert_eq!(about.hides_bos, kind == Kind::LlamaCpp);
+        assert!(reference.fingerprint().unwrap().is_some());
+    }
+    let none = Reference::open(scratch.file(&file(Kind::Kl, &[]))).unwrap();
+    assert_eq!(none.longest_window(), Some(8), "of none, n_ctx");
+    for (bytes, is_truncated) in [(&b"_logits_"[..], true), (b"GGUF\x03\0\0\0", false)] {
+        let error = Reference::open(scratch.file(bytes)).unwrap_err();
+        assert_eq!(
+            matches!(error.fault, Fault::Truncated { .. }),
+            is_truncated,
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -203,58 +203,61 @@ fn folders_without_proper_windows_are_refused() {
 #[test]
 fn tensors_that_are_not_rows_or_ids_are_refused() {
     let folder = Folder::new();
-    let ids = |n: u64| ("tokens", "I32", n, [1u8, 0, 0, 0].repeat(n as usize));
-    let refused = |tensors: &[Tensor<'_>], what: &str| {
-        folder.put("0.safetensors", &file(tensors));
+    type Case = (
+        &'static [(&'static str, &'static str, &'static [u64])],
+        &'static str,
+    );
+    let cases: [Case; 14] = [
+        (&[], "0 could be"),
+        (&[("x", "F32", &[10])], "0 could be"),
+        (
+            &[("x", "F32", &[2, 5]), ("y", "F32", &[2, 5])],
+            "2 could be",
+        ),
+        (
+            &[("logits", "F32", &[2, 5]), ("logprobs", "F32", &[2, 5])],
+            "leave one",
+        ),
+        (&[("logits", "I64", &[1, 5])], "type I64"),
+        (&[("logits", "F8_E4M3", &[8, 5])], "type F8_E4M3"),
+        (&[("logits", "F32", &[2, 1, 5])], "its shape is [2, 1, 5]"),
+        (&[("logits", "F32", &[0, 5])], "its shape is [0, 5]"),
+        (&[("logits", "F32", &[1, 0])], "its shape is [1, 0]"),
+        (
+            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[1])],
+            "for 2 rows",
+        ),
+        (
+            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[4])],
+            "for 2 rows",
+        ),
+        (
+            &[("x", "F32", &[2, 5]), ("tokens", "F32", &[2])],
+            "token ids must be",
+        ),
+        // Ids of all ones, and the largest there are.
+        (
+            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[2])],
+            "position 0",
+        ),
+        (
+            &[("x", "F32", &[2, 5]), ("tokens", "I64", &[2])],
+            "position 0",
+        ),
+    ];
+    for (tensors, what) in cases {
+        let with_bytes = tensors.iter().map(|&(name, dtype, shape)| {
+            let entry = match dtype {
+                "I64" => 8,
+                "F8_E4M3" => 1,
+                _ => 4,
+            };
+            let n: u64 = shape.iter().product();
+            (name, dtype, shape, vec![1; (n * entry) as usize])
+        });
+        folder.put("0.safetensors", &file(&with_bytes.collect::<Vec<_>>()));
         folder.refused("0.safetensors", what);
-    };
-    let f = || f32s(&rows(2));
-    refused(&[], "0 could be");
-    refused(&[("x", "F32", &[10], f())], "0 could be");
-    refused(
-        &[("x", "F32", &[2, 5], f()), ("y", "F32", &[2, 5], f())],
-        "2 could be",
-    );
-    refused(
-        &[
-            ("logits", "F32", &[2, 5], f()),
-            ("logprobs", "F32", &[2, 5], f()),
-        ],
-        "leave one",
-    );
-    refused(&[("logits", "I64", &[1, 5], f())], "type I64");
-    refused(&[("logits", "F8_E4M3", &[8, 5], f())], "type F8_E4M3");
-    refused(
-        &[("logits", "F32", &[2, 1, 5], f())],
-        "its shape is [2, 1, 5]",
-    );
-    refused(&[("logits", "F32", &[0, 5], vec![])], "its shape is [0, 5]");
-    refused(&[("logits", "F32", &[1, 0], vec![])], "its shape is [1, 0]");
-    for n in [1, 4] {
-        let (name, dtype, n, bytes) = ids(n);
-        let ids: Tensor<'_> = (name, dtype, &[n], bytes);
-        refused(&[("x", "F32", &[2, 5], f()), ids], "for 2 rows");
     }
-    refused(
-        &[
-            ("x", "F32", &[2, 5], f()),
-            ("tokens", "F32", &[2], vec![0; 8]),
-        ],
-        "token ids must be",
-    );
-    let beyond = bytemuck::cast_slice(&[4i32, 5]).to_vec();
-    refused(
-        &[("x", "F32", &[2, 5], f()), ("tokens", "I32", &[2], beyond)],
-        "position 1",
-    );
-    let negative = bytemuck::cast_slice(&[-1i64, 0]).to_vec();
-    refused(
-        &[
-            ("x", "F32", &[2, 5], f()),
-            ("tokens", "I64", &[2], negative),
-        ],
-        "position 0",
-    );
 }
 
 #[test]

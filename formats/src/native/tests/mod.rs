@@ -194,58 +194,34 @@ fn a_member_spelled_out() {
 fn writers_refuse_what_the_header_does_not_state() {
     let (header, windows) = sample();
     let format = writer(&header).window_format();
-    let pieces = |w: &SampleWindow| encode(&format, w, 9);
-    let create = || writer(&header);
-    let members: Vec<_> = windows
-        .iter()
-        .flat_map(pieces)
-        .map(|p| p.compress())
-        .collect();
-    assert!(create().finish().is_err(), "no windows");
-    assert!(
-        create().append(members[1].clone()).is_err(),
-        "rows without a head"
-    );
-    let mut writer = create();
-    writer.append(members[0].clone()).unwrap();
-    assert!(
-        writer.append(members[2].clone()).is_err(),
-        "the second piece first"
-    );
-    let mut writer = create();
-    writer.append(members[0].clone()).unwrap();
-    assert!(
-        writer.append(members[0].clone()).is_err(),
-        "a head before the rows are there"
-    );
-    for last in [members.len() - 1, members.len() - 2] {
-        let mut writer = create();
-        members[..last]
-            .iter()
-            .for_each(|m| drop(writer.append(m.clone()).unwrap()));
-        assert!(writer.finish().is_err(), "{last} members");
+    let pieces = windows.iter().flat_map(|w| encode(&format, w, 9));
+    let members: Vec<_> = pieces.map(|piece| piece.compress()).collect();
+    // Members that are written, and whether the next one is refused, or the end.
+    let all: Vec<usize> = (0..members.len()).collect();
+    for (written, next) in [
+        (&[][..], None),
+        (&[][..], Some(1)),
+        (&[0], Some(2)),
+        (&[0], Some(0)),
+        (&all, Some(0)),
+        (&all[..all.len() - 1], None),
+        (&all[..all.len() - 2], None),
+    ] {
+        let mut writer = writer(&header);
+        for &i in written {
+            writer.append(members[i].clone()).unwrap();
+        }
+        let refused = match next {
+            Some(i) => writer.append(members[i].clone()).is_err(),
+            None => writer.finish().is_err(),
+        };
+        assert!(refused, "{written:?} {next:?}");
     }
-    let mut writer = create();
-    members
-        .iter()
-        .for_each(|m| drop(writer.append(m.clone()).unwrap()));
-    assert!(
-        writer.append(members[0].clone()).is_err(),
-        "a fourth window"
-    );
-
     let unfinished = format.begin(&windows[0].spec).unwrap().0;
-    assert!(
-        unfinished
-            .finish()
-            .unwrap_err()
-            .to_string()
-            .contains("window 2 lacks 5")
-    );
-    let wrong = WindowSpec {
-        tokens: vec![N_VOCAB],
-        ..windows[1].spec.clone()
-    };
+    let error = unfinished.finish().unwrap_err().to_string();
+    assert!(error.contains("window 2 lacks 5"), "{error}");
+    let mut wrong = windows[1].spec.clone();
+    wrong.tokens = vec![N_VOCAB];
     assert!(
         format.begin(&wrong).is_err(),
         "a token outside the vocabulary"

@@ -177,33 +177,6 @@ fn a_record_of_version_1_lacks_what_came_later() {
 }
 
 #[test]
-fn flags_exclude_a_record_and_a_token_may_be_missing() {
-    assert!(record(0).is_excluded());
-    assert!(
-        !TokenRecord {
-            flags: 0,
-            ..record(0)
-        }
-        .is_excluded()
-    );
-    let special = TokenRecord {
-        flags: TokenRecord::NEXT_IS_SPECIAL,
-        ..record(0)
-    };
-    assert!(special.is_special() && !special.is_excluded());
-    assert!(!record(0).is_special());
-    assert_eq!(record(0).next_token(), Some(2));
-    assert_eq!(
-        TokenRecord {
-            token: u32::MAX,
-            ..record(0)
-        }
-        .next_token(),
-        None
-    );
-}
-
-#[test]
 fn the_windows_of_a_whole_file_are_counted() {
     let bytes = write(&[record(1), record(1), record(0), record(1)]);
     assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), 2);
@@ -260,21 +233,6 @@ fn the_trailer_counts_the_records() {
         read(scratch.file(&changed)).unwrap_err().fault,
         Fault::Corrupt { .. }
     ));
-}
-
-#[test]
-fn writers_refuse_more_records_than_the_header_states() {
-    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
-    writer.push(&record(0)).unwrap();
-    assert!(writer.push(&record(0)).is_err());
-}
-
-#[test]
-fn a_sidecar_is_recognised_by_its_bytes() {
-    let scratch = Scratch::new();
-    assert!(is_sidecar(scratch.file(&write(&[]))));
-    assert!(!is_sidecar(scratch.file(b"kl_sidecar_v")));
-    assert!(!is_sidecar(Path::new("/no/such/file")));
 }
 
 fn any_record() -> impl Strategy<Value = TokenRecord> {

@@ -37,7 +37,7 @@ fn impossible_values_are_damage() {
         ("ref_nll is -2.0,", |r| r.ref_nll = -2.0),
         ("eval_nll is -inf,", |r| r.eval_nll = f64::NEG_INFINITY),
         ("eval_nll is 1e300,", |r| r.eval_nll = 1e300),
-        ("ref_nll is 2.0,", |r| r.token = u32::MAX),
+        ("ref_nll is 1.0,", |r| r.token = u32::MAX),
         ("ref_entropy is 1.7,", |r| r.ref_entropy = 1.7),
         ("ref_entropy is inf,", |r| r.ref_entropy = f64::INFINITY),
         ("ref_entropy is NaN,", |r| r.ref_entropy = f64::NAN),
