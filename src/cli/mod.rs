@@ -44,7 +44,7 @@ use anyhow::{Result, bail};
 
 use crate::commands::settings::{ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Written, one_line};
-use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
+use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
@@ -111,7 +111,6 @@ fn run(call: &Call) -> Result<ExitCode> {
     let (command, quiet) = (&call.command, call.quiet);
     follow_log(call.verbose);
     on_abort(stop::abort);
-    on_wait(|server| say!("kl: waiting for the server {server} to answer"));
     let decodes = matches!(
         command,
         Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(_) | Command::Recipe(_)

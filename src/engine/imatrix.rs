@@ -40,14 +40,6 @@ pub struct Imatrix {
     values: HashMap<String, Vec<f32>>,
 }
 
-/// What a file of either format holds.
-#[derive(Default)]
-struct Contents {
-    datasets: Vec<String>,
-    n_chunks: i128,
-    values: HashMap<String, Vec<f32>>,
-}
-
 impl Imatrix {
     /// Reads a GGUF or the older `.dat`.
     ///
@@ -56,32 +48,32 @@ impl Imatrix {
     pub fn read(path: &Path) -> Result<Self, EngineError> {
         let (file, _) = open(path)?;
         let sha256 = sha256_of(file)
-            .map_err(|cause| EngineError::model(path, format!("cannot read: {cause}")))?;
-        let contents = if Found::look(path) == Found::Model {
-            read_gguf(path)?
-        } else {
-            read_dat(path)?
+            .map_err(|cause| ModelError::new(path, format!("cannot read: {cause}")))?;
+        let file_name = path.file_name().unwrap_or(path.as_os_str());
+        let mut imatrix = Self {
+            path: path.to_owned(),
+            identity: ImatrixIdentity {
+                file_name: file_name.to_string_lossy().into_owned(),
+                sha256,
+            },
+            datasets: Vec::new(),
+            n_chunks: None,
+            values: HashMap::new(),
         };
+        if Found::look(path) == Found::Model {
+            imatrix.read_gguf()?;
+        } else {
+            imatrix.read_dat()?;
+        }
         let is_sound = |value: &f32| (0.0..=MAX_VALUE).contains(value);
-        let mut entries = contents.values.iter();
+        let mut entries = imatrix.values.iter();
         if let Some((name, _)) = entries.find(|(_, values)| !values.iter().all(is_sound)) {
             let what = format!(
                 "the values of {name:?} are not means of squares (negative, too large or not a number): make it again"
             );
             return Err(EngineError::model(path, what));
         }
-        let file_name = path.file_name().unwrap_or(path.as_os_str());
-        let n_chunks = i32::try_from(contents.n_chunks).unwrap_or(0);
-        Ok(Self {
-            path: path.to_owned(),
-            identity: ImatrixIdentity {
-                file_name: file_name.to_string_lossy().into_owned(),
-                sha256,
-            },
-            datasets: contents.datasets,
-            n_chunks: u32::try_from(n_chunks).ok().filter(|&n| n > 0),
-            values: contents.values,
-        })
+        Ok(imatrix)
     }
 
     /// The values of a tensor, in its shape: n_columns x n_experts.
@@ -103,13 +95,10 @@ impl Imatrix {
             pairs.push(("quantize.imatrix.dataset", text(dataset)));
         }
         let n_entries = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        pairs.push((
-            "quantize.imatrix.entries_count",
-            PairValue::Number(n_entries),
-        ));
-        if let Some(n_chunks) = self.n_chunks {
-            pairs.push(("quantize.imatrix.chunks_count", PairValue::Number(n_chunks)));
-        }
+        let mut count = |key, n| pairs.push((key, PairValue::Number(n)));
+        count("quantize.imatrix.entries_count", n_entries);
+        self.n_chunks
+            .inspect(|&n| count("quantize.imatrix.chunks_count", n));
         pairs
     }
 
@@ -122,30 +111,111 @@ impl Imatrix {
             let what = format!("{what}: it was made with another model; give this one's");
             Err(EngineError::model(&self.path, what))
         };
-        let mut n_known = 0;
+        let mut is_known = false;
         for tensor in tensors {
             let Some(values) = self.of(&tensor.name) else {
                 continue;
             };
+            is_known = true;
             let dimension = |i: usize| tensor.shape.get(i).copied().unwrap_or(1);
             let (n_columns, n_experts) = (dimension(0), dimension(2));
             if n_columns.checked_mul(n_experts) != Some(values.len() as u64) {
-                let experts = match n_experts {
-                    1 => String::new(),
-                    n => format!(" of {n} experts"),
-                };
                 return another(format!(
-                    "it has {} values for {}, which has {n_columns} columns{experts}",
+                    "it has {} values for {}, which has {n_columns} columns of {n_experts} experts",
                     values.len(),
                     tensor.name
                 ));
             }
-            n_known += 1;
         }
-        match n_known {
-            0 => another("it has values for none of the model's tensors".to_owned()),
-            _ => Ok(()),
+        if !is_known {
+            return another("it has values for none of the model's tensors".to_owned());
         }
+        Ok(())
+    }
+
+    /// Reads the GGUF: for each matrix `NAME`, the tensors `NAME.in_sum2`, sums of squares of each column,
+    /// and `NAME.counts`, how many were added, one for each expert.
+    fn read_gguf(&mut self) -> Result<(), ModelError> {
+        let header = gguf::read(&self.path)?;
+        let fault = |what: String| ModelError::new(&self.path, what);
+        let named = |suffix: &str| -> HashMap<&str, &Tensor> {
+            let tensors = header.tensors.iter();
+            tensors
+                .filter_map(|tensor| Some((tensor.name.strip_suffix(suffix)?, tensor)))
+                .collect()
+        };
+        let (sums, counts) = (named(".in_sum2"), named(".counts"));
+        if sums.is_empty() {
+            let what = match header.text("general.type") {
+                Some("imatrix") => "it holds no sums",
+                _ => "it is a model",
+            };
+            return Err(not_an_imatrix(&self.path, what));
+        }
+        let has = |key: &str| header.pair_bytes().any(|(found, _)| found == key);
+        if let Some(key) = KEYS.into_iter().find(|key| !has(key)) {
+            let what = format!("lacks {key}, so that llama-quantize refuses it: make it again");
+            return Err(fault(what));
+        }
+        let stored: u64 = header.tensors.iter().map(|tensor| tensor.bytes).sum();
+        if stored > header.file_bytes {
+            let what = "corrupt: its tensors overlap; download or make it again";
+            return Err(fault(what.to_owned()));
+        }
+        for (name, sums) in sums {
+            let counts = counts.get(name).map(|counts| numbers(&header, counts));
+            let (sums, counts) = (numbers(&header, sums)?, counts.unwrap_or(Ok(Vec::new()))?);
+            let means = means(&sums, &counts).ok_or_else(|| {
+                let (n_sums, n_counts) = (sums.len(), counts.len());
+                fault(format!(
+                    "{name:?} has {n_sums} sums and {n_counts} counts: make it again"
+                ))
+            })?;
+            self.values.insert(name.to_owned(), means);
+        }
+        self.set_n_chunks(header.number("imatrix.chunk_count"));
+        self.datasets = header.datasets;
+        Ok(())
+    }
+
+    /// Reads the format from before GGUF: the number of entries, the entries, then the number of chunks and
+    /// the text that the matrix was made of. All numbers are 32 bits, little-endian, and a text follows its
+    /// length.
+    fn read_dat(&mut self) -> Result<(), ModelError> {
+        let mut cursor = Cursor::open(&self.path, "make")?;
+        // Anything may look like a number of entries, but not like an entry too.
+        let explain = |error| match Found::look(&self.path) {
+            Found::Imatrix => error,
+            found => not_an_imatrix(&self.path, &found.to_string()),
+        };
+        let n_entries = number(&mut cursor).map_err(explain)?;
+        for i in 0..n_entries {
+            let read = entry(&mut cursor);
+            let (name, means) =
+                read.map_err(|error| if i == 0 { explain(error) } else { error })?;
+            self.values.insert(name, means);
+        }
+        if self.values.is_empty() {
+            return Err(explain(cursor.corrupt("it has no entries")));
+        }
+        // Early files end here.
+        if cursor.left() > 0 {
+            self.set_n_chunks(Some(number(&mut cursor)?.into()));
+            let bytes = length(&mut cursor, "the name of a text")?;
+            let text = cursor.bytes(bytes, "the name of a text")?;
+            if !text.is_empty() {
+                self.datasets = vec![String::from_utf8_lossy(&text).into_owned()];
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a number of chunks, if it is one: a signed number of 32 bits.
+    fn set_n_chunks(&mut self, given: Option<i128>) {
+        let n_chunks = given.and_then(|n| i32::try_from(n).ok());
+        self.n_chunks = n_chunks
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|&n| n > 0);
     }
 }
 
@@ -155,58 +225,6 @@ const KEYS: [&str; 3] = [
     "imatrix.chunk_count",
     "imatrix.chunk_size",
 ];
-
-/// Reads the GGUF: for each matrix `NAME`, the tensors `NAME.in_sum2`, sums of squares of each column, and
-/// `NAME.counts`, how many were added, one for each expert.
-fn read_gguf(path: &Path) -> Result<Contents, EngineError> {
-    let header = gguf::read(path)?;
-    let named = |suffix: &str| -> HashMap<&str, &Tensor> {
-        let tensors = header.tensors.iter();
-        tensors
-            .filter_map(|tensor| Some((tensor.name.strip_suffix(suffix)?, tensor)))
-            .collect()
-    };
-    let (sums, counts) = (named(".in_sum2"), named(".counts"));
-    if sums.is_empty() {
-        let what = match header.text("general.type") {
-            Some("imatrix") => "it holds no sums",
-            _ => "it is a model",
-        };
-        return Err(not_an_imatrix(path, what).into());
-    }
-    let has = |key: &str| header.pair_bytes().any(|(found, _)| found == key);
-    if let Some(key) = KEYS.into_iter().find(|key| !has(key)) {
-        let what = format!("lacks {key}, so that llama-quantize refuses it: make it again");
-        return Err(EngineError::model(path, what));
-    }
-    let stored: u64 = header.tensors.iter().map(|tensor| tensor.bytes).sum();
-    if stored > header.file_bytes {
-        let what = "corrupt: its tensors overlap; download or make it again";
-        return Err(EngineError::model(path, what));
-    }
-    let mut values = HashMap::new();
-    for (name, sums) in sums {
-        let counts = match counts.get(name) {
-            Some(counts) => numbers(path, &header, counts)?,
-            None => Vec::new(),
-        };
-        let sums = numbers(path, &header, sums)?;
-        let means = means(&sums, &counts).ok_or_else(|| {
-            let what = format!(
-                "{name:?} has {} sums and {} counts: make it again",
-                sums.len(),
-                counts.len()
-            );
-            EngineError::model(path, what)
-        })?;
-        values.insert(name.to_owned(), means);
-    }
-    Ok(Contents {
-        n_chunks: header.number("imatrix.chunk_count").unwrap_or(0),
-        datasets: header.datasets,
-        values,
-    })
-}
 
 /// Divides the sums by the count of their expert; `None` unless each has as many. Experts that no text has
 /// reached have ones.
@@ -225,56 +243,24 @@ fn means(sums: &[f32], counts: &[f32]) -> Option<Vec<f32>> {
 }
 
 /// Reads a tensor of f32.
-fn numbers(path: &Path, header: &Gguf, tensor: &Tensor) -> Result<Vec<f32>, EngineError> {
+fn numbers(header: &Gguf, tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
+    let fault = |what: String| ModelError::new(header.path(), what);
     if GgmlType::of(tensor.type_id).is_none_or(|kind| kind.name != "f32") {
-        let what = format!("{:?} is not f32: make it again", tensor.name);
-        return Err(EngineError::model(path, what));
+        return Err(fault(format!(
+            "{:?} is not f32: make it again",
+            tensor.name
+        )));
     }
     let mut bytes = Vec::new();
     header
         .open(tensor)?
         .read_to_end(&mut bytes)
-        .map_err(|cause| ModelError::new(path, format!("cannot read: {cause}")))?;
+        .map_err(|cause| fault(format!("cannot read: {cause}")))?;
     Ok(floats(&bytes))
 }
 
 /// Longest name that is believed.
 const MAX_NAME_BYTES: u64 = 1 << 10;
-
-/// Reads the format from before GGUF: the number of entries, the entries, then the number of chunks and the
-/// text that the matrix was made of. All numbers are 32 bits, little-endian, and a text follows its length.
-fn read_dat(path: &Path) -> Result<Contents, ModelError> {
-    let mut cursor = Cursor::open(path, "make")?;
-    // Anything may look like a number of entries, but not like an entry too.
-    let explain = |error| match Found::look(path) {
-        Found::Imatrix => error,
-        found => not_an_imatrix(path, &found.to_string()),
-    };
-    let n_entries = number(&mut cursor, "the number of entries").map_err(explain)?;
-    let mut contents = Contents::default();
-    for i in 0..n_entries {
-        let read = entry(&mut cursor);
-        let (name, means) = if i == 0 {
-            read.map_err(explain)?
-        } else {
-            read?
-        };
-        contents.values.insert(name, means);
-    }
-    if contents.values.is_empty() {
-        return Err(explain(cursor.corrupt("it has no entries")));
-    }
-    // Early files end here.
-    if cursor.left() > 0 {
-        contents.n_chunks = number(&mut cursor, "the number of chunks")?.into();
-        let bytes = length(&mut cursor, "the name of a text")?;
-        let text = cursor.bytes(bytes, "the name of a text")?;
-        if !text.is_empty() {
-            contents.datasets = vec![String::from_utf8_lossy(&text).into_owned()];
-        }
-    }
-    Ok(contents)
-}
 
 /// Reads an entry of the old format: a name, the number of chunks that it was made of, and for each column
 /// the mean square times that number.
@@ -285,7 +271,7 @@ fn entry(cursor: &mut Cursor) -> Result<(String, Vec<f32>), ModelError> {
     }
     let name = cursor.bytes(bytes, "a name")?;
     let name = String::from_utf8_lossy(&name).into_owned();
-    let n_calls = number(cursor, "a count")?;
+    let n_calls = number(cursor)?;
     let n_values = length(cursor, "a number of columns")?;
     if n_values == 0 {
         return Err(cursor.corrupt(format!("{name:?} has no columns")));
@@ -297,13 +283,12 @@ fn entry(cursor: &mut Cursor) -> Result<(String, Vec<f32>), ModelError> {
     Ok((name, means))
 }
 
-fn number(cursor: &mut Cursor, what: &str) -> Result<i32, ModelError> {
-    let bytes = cursor.bytes(4, what)?;
-    Ok(i32::from_le_bytes(bytes.try_into().unwrap_or_default()))
+fn number(cursor: &mut Cursor) -> Result<i32, ModelError> {
+    Ok(cursor.u32()?.cast_signed())
 }
 
 fn length(cursor: &mut Cursor, what: &str) -> Result<u64, ModelError> {
-    let n = number(cursor, what)?;
+    let n = number(cursor)?;
     u64::try_from(n).map_err(|_| cursor.corrupt(format!("{what} of length {n}")))
 }
 

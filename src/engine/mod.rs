@@ -28,7 +28,7 @@ pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
     LlamaCpp, LlamaCppDecoder, LlamaCppModel, Sampler, follow_log, mlock_has_failed, on_abort,
-    on_wait, servers,
+    servers,
 };
 pub use model_options::{
     CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,

@@ -136,30 +136,30 @@ impl ModelOptions {
         has_all && self.tensor_overrides.is_empty() && !self.cpu_moe && self.n_cpu_moe == 0
     }
 
-    /// The flags that move weights or work from where llama.cpp would put them, each with its value. `-ngl` and `-dev` are not among them.
+    /// The flags that move weights or work from where llama.cpp would put them, each with its value. `-ngl`
+    /// and `-dev` are not among them.
     pub fn placement(&self) -> Vec<String> {
-        let overrides = self.tensor_overrides.iter().map(ToString::to_string);
-        let overrides: Vec<String> = overrides.collect();
         let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
-        let split = self.tensor_split.as_ref();
-        let moe = match self.n_cpu_moe {
-            _ if self.cpu_moe => Some("-cmoe".to_owned()),
-            0 => None,
-            n => Some(format!("-ncmoe {n}")),
-        };
-        [
+        let overrides: Vec<_> = self
+            .tensor_overrides
+            .iter()
+            .map(TensorOverride::to_string)
+            .collect();
+        let n_cpu_moe = Some(self.n_cpu_moe).filter(|&n| n > 0 && !self.cpu_moe);
+        let flags = [
             split_mode.map(|mode| format!("-sm {mode}")),
             main_gpu.map(|gpu| format!("-mg {gpu}")),
-            split.map(|split| format!("-ts {split}")),
+            self.tensor_split
+                .as_ref()
+                .map(|split| format!("-ts {split}")),
             (!overrides.is_empty()).then(|| format!("-ot {}", overrides.join(","))),
-            moe,
+            self.cpu_moe.then(|| "-cmoe".to_owned()),
+            n_cpu_moe.map(|n| format!("-ncmoe {n}")),
             self.no_kv_offload.then(|| "-nkvo".to_owned()),
             self.no_op_offload.then(|| "--no-op-offload".to_owned()),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        ];
+        flags.into_iter().flatten().collect()
     }
 }
 
@@ -167,18 +167,15 @@ impl ModelOptions {
 pub fn server_address(text: &str) -> Result<String, &'static str> {
     let address = text.rsplit_once(':');
     let address = address.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    match address {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
-    }
+    address
+        .map(|_| text.to_owned())
+        .ok_or("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several")
 }
 
 /// Parses the name of a device.
 pub fn device_name(text: &str) -> Result<String, &'static str> {
-    match text.is_empty() {
-        true => Err("expected names of devices, as --list-devices shows them"),
-        false => Ok(text.to_owned()),
-    }
+    let name = Some(text.to_owned()).filter(|name| !name.is_empty());
+    name.ok_or("expected names of devices, as --list-devices shows them")
 }
 
 /// The number of layers that are offloaded, the last ones first; the output layer counts as one.
@@ -207,8 +204,8 @@ impl FromStr for GpuLayers {
             "all" | "-1" => Ok(Self::All),
             "auto" => Ok(Self::Auto),
             // llama.cpp's number is a signed one of 32 bits.
-            number => match number.parse::<i32>().map(u32::try_from) {
-                Ok(Ok(n)) => Ok(Self::Count(n)),
+            number => match number.parse() {
+                Ok(n) if n <= i32::MAX as u32 => Ok(Self::Count(n)),
                 _ => Err("expected a number up to 2147483647, all or auto"),
             },
         }
@@ -273,15 +270,13 @@ impl FromStr for TensorSplit {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split([',', '/']);
         let numbers: Result<Vec<f32>, _> = parts.map(|part| part.trim().parse()).collect();
-        let numbers = numbers.map_err(|_| "expected numbers, as in 3,1")?;
-        if numbers.iter().any(|n| !n.is_finite() || *n < 0.0) {
-            return Err("a proportion is 0 or more");
-        }
-        match numbers.iter().sum::<f32>() {
-            0.0 => Err("one proportion must be more than 0"),
-            sum if sum.is_finite() => Ok(Self(numbers)),
-            _ => Err("the proportions are too large"),
-        }
+        let is_share = |n: &f32| (0.0..f32::INFINITY).contains(n);
+        let numbers = numbers.ok().filter(|all| all.iter().all(is_share));
+        let numbers =
+            numbers.filter(|all| (f32::MIN_POSITIVE..f32::INFINITY).contains(&all.iter().sum()));
+        numbers
+            .map(Self)
+            .ok_or("expected numbers from 0 on, not all of them 0, as in 3,1")
     }
 }
 

@@ -2,69 +2,28 @@
 //! importance matrix, and the files that it writes. Source: `src/llama-quant.cpp`.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use kl_formats::{GgmlType, Mixture};
 
-use super::gguf::{FILE_KINDS, Gguf};
+use super::gguf::{Gguf, file_kinds};
 use super::{EngineError, Imatrix};
 
 /// Tensors with one of these in their names stay as they are in every architecture.
-const KEPT: [&str; 35] = [
-    "_norm.weight",
-    "ffn_gate_inp.weight",
-    "ffn_gate_tid2eid.weight",
-    "altup",
-    "laurel",
-    "per_layer_model_proj",
-    "ssm_conv1d",
-    "shortconv.conv.weight",
-    "indexer.k_proj.weight",
-    "indexer.q_proj.weight",
-    "time_mix_first.weight",
-    "time_mix_w0.weight",
-    "time_mix_w1.weight",
-    "time_mix_w2.weight",
-    "time_mix_v0.weight",
-    "time_mix_v1.weight",
-    "time_mix_v2.weight",
-    "time_mix_a0.weight",
-    "time_mix_a1.weight",
-    "time_mix_a2.weight",
-    "time_mix_g1.weight",
-    "time_mix_g2.weight",
-    "time_mix_decay_w1.weight",
-    "time_mix_decay_w2.weight",
-    "time_mix_lerp_fused.weight",
-    "attn_rel_b.weight",
-    ".position_embd",
-    "sam.pos_embd",
-    "sam.neck.",
-    "sam.net_",
-    ".rel_pos",
-    ".patch_embd",
-    ".patch_merger",
-    "a.rvq.codebook",
-    "mm.a.code_embd",
-];
+const KEPT: &str = "
+    _norm.weight ffn_gate_inp.weight ffn_gate_tid2eid.weight altup laurel per_layer_model_proj
+    ssm_conv1d shortconv.conv.weight indexer.k_proj.weight indexer.q_proj.weight
+    time_mix_first.weight time_mix_w0.weight time_mix_w1.weight time_mix_w2.weight
+    time_mix_v0.weight time_mix_v1.weight time_mix_v2.weight time_mix_a0.weight time_mix_a1.weight
+    time_mix_a2.weight time_mix_g1.weight time_mix_g2.weight time_mix_decay_w1.weight
+    time_mix_decay_w2.weight time_mix_lerp_fused.weight attn_rel_b.weight .position_embd
+    sam.pos_embd sam.neck. sam.net_ .rel_pos .patch_embd .patch_merger a.rvq.codebook
+    mm.a.code_embd";
 
 /// More of them, in the architecture glm5-next.
-const KEPT_IN_GLM5_NEXT: [&str; 14] = [
-    "hc_",
-    "indexer.attn_q_b",
-    "indexer.attn_k",
-    "indexer.proj",
-    "indexer_compressor_gate",
-    "indexer_compressor_ape",
-    "ssm_f_a.weight",
-    "ssm_f_b.weight",
-    "ssm_g_a.weight",
-    "ssm_g_b.weight",
-    "ssm_beta.weight",
-    "attn_kv_a_mqa.weight",
-    "attn_k_b.weight",
-    "attn_v_b.weight",
-];
+const KEPT_IN_GLM5_NEXT: &str = "
+    hc_ indexer.attn_q_b indexer.attn_k indexer.proj indexer_compressor_gate
+    indexer_compressor_ape ssm_f_a.weight ssm_f_b.weight ssm_g_a.weight ssm_g_b.weight
+    ssm_beta.weight attn_kv_a_mqa.weight attn_k_b.weight attn_v_b.weight";
 
 /// The number of dimensions as ggml counts them: without those of one element at the end.
 pub(super) fn n_dims(shape: &[u64]) -> usize {
@@ -74,12 +33,12 @@ pub(super) fn n_dims(shape: &[u64]) -> usize {
 
 /// Checks whether the quantizer gives this tensor another type.
 pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
-    let has = |part: &&str| name.contains(part);
+    let has_one_of = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
     n_dims(shape) >= 2
         && name.ends_with("weight")
         && !matches!(name, "position_embd.weight" | "token_types.weight")
-        && !KEPT.iter().any(has)
-        && !(architecture == "glm5-next" && KEPT_IN_GLM5_NEXT.iter().any(has))
+        && !has_one_of(KEPT)
+        && !(architecture == "glm5-next" && has_one_of(KEPT_IN_GLM5_NEXT))
 }
 
 /// Checks whether the quantizer takes weights of this type as an original. Of q8_0 it does so only with
@@ -110,26 +69,20 @@ pub(super) fn refusal(
     imatrix: Option<&Imatrix>,
 ) -> Option<String> {
     let has_values = imatrix.is_some_and(|imatrix| imatrix.of(tensor).is_some());
-    let what = if !kind.is_for_weights {
-        format!("{kind} is no type of weights: use another type")
-    } else if !n_columns.is_multiple_of(kind.block) {
-        let block = kind.block;
-        format!(
+    let block = kind.block;
+    if !kind.is_for_weights {
+        Some(format!("{kind} is no type of weights: use another type"))
+    } else if !n_columns.is_multiple_of(block) {
+        Some(format!(
             "its rows of {n_columns} elements are not whole blocks of {kind} ({block}): use another type"
-        )
+        ))
     } else if needs_imatrix(tensor, kind) && !has_values {
-        let what = match imatrix {
-            None => "an importance matrix: give one with --imatrix".to_owned(),
-            Some(imatrix) => {
-                let path = imatrix.path.display();
-                format!("an importance matrix with values for it, which {path} does not have")
-            }
-        };
-        format!("{kind} needs {what}, or use another type")
+        Some(format!(
+            "{kind} needs an importance matrix with values for it: give one with --imatrix, or use another type"
+        ))
     } else {
-        return None;
-    };
-    Some(what)
+        None
+    }
 }
 
 /// A kind of quantized file.
@@ -152,7 +105,7 @@ pub fn file_type(tensors: &[TensorFacts], mixture: &Mixture) -> FileType {
     let mut n_params: HashMap<(u32, &str), u64> = HashMap::new();
     for tensor in tensors.iter().filter(|tensor| tensor.is_quantizable) {
         let kind = mixture.get(&tensor.name).unwrap_or(&tensor.kind).name;
-        if let Some(&(id, name, _)) = FILE_KINDS.iter().find(|of| of.2 == kind) {
+        if let Some((id, name, _)) = file_kinds().find(|of| of.2 == kind) {
             let n = n_params.entry((id, name)).or_default();
             *n = n.saturating_add(tensor.shape.iter().product());
         }
@@ -207,8 +160,7 @@ impl Blueprint {
     /// Describes the file that the quantizer makes of the model with this header. An importance matrix is
     /// named in its metadata.
     pub(super) fn of(header: &Gguf, imatrix: Option<&Imatrix>) -> Result<Self, EngineError> {
-        let path = header.files.first().map_or(Path::new(""), |path| path);
-        let refused = |what: String| Err(EngineError::model(path, what));
+        let refused = |what: String| Err(EngineError::model(header.path(), what));
         if let Some(alignment) = header.number("general.alignment")
             && alignment != i128::from(ALIGNMENT)
         {

@@ -1,12 +1,15 @@
-//! The header of one file: key-value pairs, then the tensors' infos.
+//! Reads the header of one file, from its first byte on: key-value pairs, then the tensors' infos. Before
+//! each read, what is left of the file is checked.
 
-use std::path::Path;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
 
 use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::cursor::Cursor;
-use super::{Gguf, Pair, Result, Tensor, Value, instead_of_gguf, sample_sha256};
+use super::{Gguf, ModelError, Pair, Result, Tensor, Value, instead_of_gguf, sample_sha256};
 
 /// The file's first bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -33,13 +36,180 @@ const MAX_DIMS: u32 = 4;
 const MAX_DEPTH: u32 = 4;
 
 /// `general.alignment` of a file that does not state it.
-const DEFAULT_ALIGNMENT: u64 = 32;
+const DEFAULT_ALIGNMENT: i128 = 32;
+
+/// llama.cpp's `LLAMA_TOKEN_TYPE_UNUSED`.
+const UNUSED_TOKEN: u32 = 5;
 
 /// Value types (ggml's `docs/gguf.md`).
 const U32: u32 = 4;
 const I32: u32 = 5;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
+
+/// Skipped bytes are read in steps of this many: most are tokens, which are far shorter.
+const STEP_BYTES: usize = 256;
+
+/// Opens a regular file, and returns its length too. A model is opened more than once and read at
+/// any position, neither of which a pipe allows.
+///
+/// # Errors
+/// A file that is not regular or cannot be opened.
+pub fn open(path: &Path) -> Result<(File, u64)> {
+    let failed = |cause| ModelError::io(path, "open", &cause);
+    // Before opening, which would wait for a named pipe's writer.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(ModelError::new(path, "is a folder: give a file"));
+    }
+    if !metadata.is_file() {
+        let what = "is not a regular file: save it to one first";
+        return Err(ModelError::new(path, what));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    Ok((file, metadata.len()))
+}
+
+/// Reads a file in order, and hashes the bytes that it reads.
+pub struct Cursor {
+    stream: BufReader<File>,
+    /// The hash of all bytes read so far.
+    hash: Sha256,
+    path: PathBuf,
+    /// Bytes read so far.
+    offset: u64,
+    /// Bytes of the file.
+    len: u64,
+    /// What to do with a damaged file besides downloading it again, in one verb.
+    remedy: &'static str,
+}
+
+impl Cursor {
+    /// Opens a file. `remedy`: what to do if it is damaged, besides downloading it again, in one verb.
+    ///
+    /// # Errors
+    /// Those of [`open`].
+    pub fn open(path: &Path, remedy: &'static str) -> Result<Self> {
+        let (file, len) = open(path)?;
+        Ok(Self {
+            stream: BufReader::with_capacity(256 << 10, file),
+            hash: Sha256::new(),
+            path: path.to_owned(),
+            offset: 0,
+            len,
+            remedy,
+        })
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.len.saturating_sub(self.offset)
+    }
+
+    /// The error for a file that is wrong up to here.
+    pub fn corrupt(&self, what: impl Display) -> ModelError {
+        self.damaged("corrupt", self.offset, what)
+    }
+
+    fn damaged(&self, kind: &str, offset: u64, what: impl Display) -> ModelError {
+        let remedy = self.remedy;
+        let what = format!("{kind} at byte {offset}: {what}; download or {remedy} it again");
+        ModelError::new(&self.path, what)
+    }
+
+    /// Fails unless at least `bytes` are left.
+    fn need(&self, bytes: u64, what: &str) -> Result<()> {
+        let left = self.left();
+        if bytes <= left {
+            return Ok(());
+        }
+        let what = format!(
+            "{what} takes {bytes} bytes but only {left} are left: the file was cut off, or a length is damaged"
+        );
+        Err(self.damaged("incomplete", self.offset, what))
+    }
+
+    /// Reads as many bytes as `bytes` holds.
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.need(bytes.len() as u64, "the header")?;
+        self.stream
+            .read_exact(bytes)
+            .map_err(|cause| ModelError::io(&self.path, "read", &cause))?;
+        self.hash.update(&*bytes);
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Reads `n` bytes, which `what` takes.
+    ///
+    /// # Errors
+    /// A file that ends before, or cannot be read.
+    pub fn bytes(&mut self, n: u64, what: &str) -> Result<Vec<u8>> {
+        self.need(n, what)?;
+        let mut bytes = vec![0; n as usize];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a number, little-endian.
+    ///
+    /// # Errors
+    /// A file that ends before, or cannot be read.
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Reads a number of items of at least `each` bytes, which the file must have room for.
+    fn count(&mut self, what: &str, each: u64) -> Result<u64> {
+        let n = self.u64()?;
+        self.need(n.saturating_mul(each), &format!("a list of {n} {what}"))?;
+        Ok(n)
+    }
+
+    /// Reads a string's length, which the file must have room for.
+    fn text_bytes(&mut self) -> Result<u64> {
+        self.count("characters", 1)
+    }
+
+    /// Reads `n` bytes of text; invalid UTF-8 is replaced by U+FFFD.
+    fn text(&mut self, n: u64) -> Result<String> {
+        let bytes = self.bytes(n, "a string")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Reads the length of a name, then the name.
+    fn name(&mut self, max: u64) -> Result<String> {
+        match self.text_bytes()? {
+            n if n > max => Err(self.corrupt(format!("a name of {n} bytes, the limit is {max}"))),
+            n => self.text(n),
+        }
+    }
+
+    /// Skips `n` bytes, and passes them to `on_bytes`, a few at a time.
+    fn skip(&mut self, mut n: u64, mut on_bytes: impl FnMut(&[u8])) -> Result<()> {
+        self.need(n, "a value")?;
+        let mut bytes = [0; STEP_BYTES];
+        while n > 0 {
+            let step = n.min(STEP_BYTES as u64) as usize;
+            let part = bytes.get_mut(..step).unwrap_or_default();
+            self.fill(part)?;
+            on_bytes(part);
+            n -= step as u64;
+        }
+        Ok(())
+    }
+}
 
 /// Reads everything before the tensors' data, and checks that the file holds all of the data.
 pub(super) fn read(path: &Path) -> Result<Gguf> {
@@ -48,38 +218,32 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
     let n_tensors = cursor.count("tensors", MIN_INFO_BYTES)?;
     let n_pairs = cursor.count("key-value pairs", MIN_PAIR_BYTES)?;
     let mut gguf = Gguf::default();
-    let mut tokens = None;
     for _ in 0..n_pairs {
-        let start = cursor.copied();
+        let start = cursor.offset;
         let key = cursor.name(MAX_KEY_BYTES)?;
-        let value = match (cursor.u32()?, key.as_str()) {
-            (ARRAY, key) => {
-                let list = List::read(&mut cursor)?;
-                match (key, list.kind) {
-                    ("tokenizer.ggml.tokens", STRING) => tokens = Some(list.hash(&mut cursor)?),
-                    ("tokenizer.ggml.token_type", U32 | I32) => {
-                        gguf.n_padding = list.n_unused_at_end(&mut cursor)?;
-                    }
-                    ("imatrix.datasets", STRING) => gguf.datasets = list.texts(&mut cursor)?,
-                    _ => list.skip(&mut cursor, 1)?,
+        let value = match cursor.u32()? {
+            ARRAY => list(&mut cursor, &key, &mut gguf)?,
+            STRING => match cursor.text_bytes()? {
+                bytes if bytes > MAX_TEXT_BYTES => {
+                    cursor.skip(bytes, |_| ())?;
+                    Value::Long(bytes)
                 }
-                Value::Other
-            }
-            (STRING, _) => text(&mut cursor)?,
-            (kind, _) => number(&mut cursor, kind)?,
+                bytes => Value::Text(cursor.text(bytes)?),
+            },
+            kind => number(&mut cursor, kind)?,
         };
-        let bytes = cursor.copied() - start;
+        let bytes = cursor.offset - start;
         gguf.pairs.insert(key, Pair { value, bytes });
     }
-    gguf.tensors = tensors(&mut cursor, n_tensors, gguf.number("general.alignment"))?;
+    let alignment = gguf.number("general.alignment");
+    gguf.tensors = tensors(
+        &mut cursor,
+        n_tensors,
+        alignment.unwrap_or(DEFAULT_ALIGNMENT),
+    )?;
     let model = gguf.text("tokenizer.ggml.model").map(str::to_owned);
-    gguf.tokenizer = model
-        .zip(tokens)
-        .map(|(model, (n_tokens, sha256))| TokenizerIdentity {
-            model,
-            n_tokens,
-            sha256,
-        });
+    let tokens = gguf.tokenizer.take().zip(model);
+    gguf.tokenizer = tokens.map(|(tokens, model)| TokenizerIdentity { model, ..tokens });
     gguf.files = vec![path.to_owned()];
     gguf.file_bytes = cursor.len;
     gguf.metadata_sha256 = hex(&cursor.hash.finalize());
@@ -89,35 +253,24 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
 
 /// Reads magic and version.
 fn read_start(cursor: &mut Cursor) -> Result<()> {
-    let len = cursor.left();
-    if len < 4 {
-        return Err(cursor.fault(format!(
-            "not a GGUF model: it has {len} bytes; give a model in GGUF format"
-        )));
-    }
-    if cursor.array::<4>()? != MAGIC {
-        return Err(cursor.fault(instead_of_gguf(&cursor.path)));
-    }
-    match cursor.u32()? {
-        2 | 3 => Ok(()),
-        1 => Err(cursor.fault("GGUF version 1 is no longer read: convert the model again")),
-        version if (1..=0xffff).contains(&version.swap_bytes()) => {
-            Err(cursor.fault("a big-endian GGUF: convert it to little-endian"))
+    let what = if cursor.len < 4 {
+        let len = cursor.len;
+        format!("not a GGUF model: it has {len} bytes; give a model in GGUF format")
+    } else if cursor.array::<4>()? != MAGIC {
+        instead_of_gguf(&cursor.path)
+    } else {
+        match cursor.u32()? {
+            2 | 3 => return Ok(()),
+            1 => "GGUF version 1 is no longer read: convert the model again".to_owned(),
+            version if (1..=0xffff).contains(&version.swap_bytes()) => {
+                "a big-endian GGUF: convert it to little-endian".to_owned()
+            }
+            version => {
+                format!("GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl")
+            }
         }
-        version => Err(cursor.fault(format!(
-            "GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl"
-        ))),
-    }
-}
-
-/// Reads a string, or skips a long one.
-fn text(cursor: &mut Cursor) -> Result<Value> {
-    let bytes = cursor.string_len()?;
-    if bytes > MAX_TEXT_BYTES {
-        cursor.skip_text(bytes, |_| ())?;
-        return Ok(Value::Long(bytes));
-    }
-    Ok(Value::Text(cursor.text(bytes)?))
+    };
+    Err(ModelError::new(&cursor.path, what))
 }
 
 /// Reads an integer, or a bool as 0 or 1, or skips a number with a fraction.
@@ -147,102 +300,97 @@ fn number_bytes(cursor: &Cursor, kind: u32) -> Result<u64> {
     }
 }
 
-/// An array whose elements follow: their type and their number.
-struct List {
-    kind: u32,
-    n: u64,
-}
-
-impl List {
-    fn read(cursor: &mut Cursor) -> Result<Self> {
-        let kind = cursor.u32()?;
-        let least_bytes = match kind {
-            STRING => 8,
-            ARRAY => 12,
-            _ => number_bytes(cursor, kind)?,
-        };
-        let n = cursor.count("array elements", least_bytes)?;
-        Ok(Self { kind, n })
-    }
-
-    fn skip(self, cursor: &mut Cursor, depth: u32) -> Result<()> {
-        match self.kind {
-            STRING => (0..self.n).try_for_each(|_| {
-                let bytes = cursor.string_len()?;
-                cursor.skip_text(bytes, |_| ())
-            }),
-            ARRAY if depth == MAX_DEPTH => Err(cursor.corrupt("arrays nested too deep")),
-            ARRAY => (0..self.n).try_for_each(|_| Self::read(cursor)?.skip(cursor, depth + 1)),
-            _ => {
-                let bytes = number_bytes(cursor, self.kind)?;
-                cursor.skip(self.n.saturating_mul(bytes), |_| ())
+/// Reads an array: what `gguf` holds of it, or nothing.
+fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
+    let (kind, n) = list_start(cursor)?;
+    match (key, kind) {
+        ("tokenizer.ggml.tokens", STRING) => {
+            let n_tokens = u32::try_from(n)
+                .map_err(|_| cursor.corrupt(format!("a vocabulary of {n} tokens")))?;
+            let mut hash = Sha256::new();
+            for _ in 0..n {
+                let bytes = cursor.text_bytes()?;
+                hash.update(bytes.to_le_bytes());
+                cursor.skip(bytes, |bytes| hash.update(bytes))?;
+            }
+            gguf.tokenizer = Some(TokenizerIdentity {
+                // Another key has its name.
+                model: String::new(),
+                n_tokens,
+                sha256: hex(&hash.finalize()),
+            });
+        }
+        ("tokenizer.ggml.token_type", U32 | I32) => {
+            gguf.n_padding = 0;
+            for _ in 0..n {
+                let is_unused = cursor.u32()? == UNUSED_TOKEN;
+                let before = if is_unused { gguf.n_padding } else { 0 };
+                gguf.n_padding = before.saturating_add(is_unused.into());
             }
         }
-    }
-
-    fn texts(self, cursor: &mut Cursor) -> Result<Vec<String>> {
-        let texts = (0..self.n).map(|_| {
-            let bytes = cursor.string_len()?;
-            cursor.text(bytes)
-        });
-        texts.collect()
-    }
-
-    /// Reads the vocabulary's tokens: their number and [`TokenizerIdentity::sha256`].
-    fn hash(self, cursor: &mut Cursor) -> Result<(u32, String)> {
-        let n_tokens = u32::try_from(self.n)
-            .map_err(|_| cursor.corrupt(format!("a vocabulary of {} tokens", self.n)))?;
-        let mut hash = Sha256::new();
-        for _ in 0..n_tokens {
-            let bytes = cursor.string_len()?;
-            hash.update(bytes.to_le_bytes());
-            cursor.skip_text(bytes, |bytes| hash.update(bytes))?;
+        ("imatrix.datasets", STRING) => {
+            for _ in 0..n {
+                let bytes = cursor.text_bytes()?;
+                gguf.datasets.push(cursor.text(bytes)?);
+            }
         }
-        Ok((n_tokens, hex(&hash.finalize())))
+        _ => skip_list(cursor, kind, n, 1)?,
     }
+    Ok(Value::Other)
+}
 
-    /// Reads the tokens' types, and counts the unused ones at the vocabulary's end.
-    fn n_unused_at_end(self, cursor: &mut Cursor) -> Result<u32> {
-        /// llama.cpp's `LLAMA_TOKEN_TYPE_UNUSED`.
-        const UNUSED: u32 = 5;
-        let mut n_unused = 0_u32;
-        for _ in 0..self.n {
-            n_unused = match cursor.u32()? {
-                UNUSED => n_unused.saturating_add(1),
-                _ => 0,
-            };
+/// Reads the type of an array's elements, and their number.
+fn list_start(cursor: &mut Cursor) -> Result<(u32, u64)> {
+    let kind = cursor.u32()?;
+    let least_bytes = match kind {
+        STRING => 8,
+        ARRAY => 12,
+        _ => number_bytes(cursor, kind)?,
+    };
+    Ok((kind, cursor.count("array elements", least_bytes)?))
+}
+
+fn skip_list(cursor: &mut Cursor, kind: u32, n: u64, depth: u32) -> Result<()> {
+    match kind {
+        STRING => (0..n).try_for_each(|_| {
+            let bytes = cursor.text_bytes()?;
+            cursor.skip(bytes, |_| ())
+        }),
+        ARRAY if depth == MAX_DEPTH => Err(cursor.corrupt("arrays nested too deep")),
+        ARRAY => (0..n).try_for_each(|_| {
+            let (kind, n) = list_start(cursor)?;
+            skip_list(cursor, kind, n, depth + 1)
+        }),
+        _ => {
+            let bytes = number_bytes(cursor, kind)?;
+            cursor.skip(n.saturating_mul(bytes), |_| ())
         }
-        Ok(n_unused)
     }
 }
 
 /// Reads all infos, and checks that each tensor's data ends within the file.
-fn tensors(cursor: &mut Cursor, n: u64, alignment: Option<i128>) -> Result<Vec<Tensor>> {
+fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> {
+    // Not collected at once: the number may be damaged.
     let mut tensors = Vec::new();
     for _ in 0..n {
         tensors.push(tensor(cursor)?);
     }
-    let alignment = match alignment {
-        None => DEFAULT_ALIGNMENT,
-        Some(given) => u64::try_from(given)
-            .ok()
-            .filter(|n| n.is_power_of_two() && *n <= 1 << 30)
-            .ok_or_else(|| {
-                let limit = "not a power of 2 up to 2^30";
-                cursor.corrupt(format!("general.alignment is {given}, {limit}"))
-            })?,
-    };
+    let known = u64::try_from(alignment).ok();
+    let known = known.filter(|n| n.is_power_of_two() && *n <= 1 << 30);
+    let alignment = known.ok_or_else(|| {
+        let limit = "not a power of 2 up to 2^30";
+        cursor.corrupt(format!("general.alignment is {alignment}, {limit}"))
+    })?;
     let start = cursor.offset.saturating_add(alignment - 1) & !(alignment - 1);
     for tensor in &mut tensors {
         let name = &tensor.name;
         tensor.offset = tensor.offset.saturating_add(start);
-        let end = tensor
-            .offset
-            .checked_add(tensor.bytes)
-            .ok_or_else(|| cursor.corrupt(format!("tensor {name:?} ends past byte 2^64")))?;
+        let end = tensor.offset.checked_add(tensor.bytes);
+        let end =
+            end.ok_or_else(|| cursor.corrupt(format!("tensor {name:?} ends past byte 2^64")))?;
         if end > cursor.len {
             let what = format!("tensor {name:?} ends at byte {end}");
-            return Err(cursor.truncated(cursor.len, &what));
+            return Err(cursor.damaged("incomplete", cursor.len, what));
         }
     }
     Ok(tensors)
@@ -251,10 +399,11 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: Option<i128>) -> Result<Vec<T
 /// Reads an info; its offset counts from the start of all tensors' data.
 fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     let name = cursor.name(MAX_NAME_BYTES)?;
-    let fault = |cursor: &Cursor, what: &str| cursor.corrupt(format!("tensor {name:?} {what}"));
+    let fault =
+        |cursor: &Cursor, what: String| Err(cursor.corrupt(format!("tensor {name:?} {what}")));
     let n_dims = cursor.u32()?;
     if n_dims > MAX_DIMS {
-        return Err(fault(cursor, &format!("has {n_dims} dimensions")));
+        return fault(cursor, format!("has {n_dims} dimensions"));
     }
     let shape: Vec<u64> = (0..n_dims).map(|_| cursor.u64()).collect::<Result<_>>()?;
     let elements = shape
@@ -269,19 +418,19 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     if is_weight && kind.is_some_and(|kind| !kind.is_for_weights) {
         // ggml would call a kernel that does not exist.
         let what = "is a weight of a type that llama.cpp cannot multiply";
-        return Err(fault(cursor, what));
+        return fault(cursor, what.to_owned());
     }
-    let bytes = match (kind, elements) {
-        (Some(GgmlType { block, .. }), _) if !row.is_multiple_of(block) => {
-            let what = format!("has rows of {row} elements, not a multiple of its type's {block}");
-            return Err(fault(cursor, &what));
-        }
-        (Some(kind), Some(elements)) => kind.bytes(elements),
-        // Types that are unknown here are left to llama.cpp: such data has at least one byte.
-        (None, Some(elements)) => Some(elements.min(1)),
-        (_, None) => None,
+    if let Some(GgmlType { block, .. }) = kind
+        && !row.is_multiple_of(block)
+    {
+        let what = format!("has rows of {row} elements, not a multiple of its type's {block}");
+        return fault(cursor, what);
+    }
+    // Types that are unknown here are left to llama.cpp: such data has at least one byte.
+    let bytes_of = |n: u64| kind.map_or(Some(n.min(1)), |kind| kind.bytes(n));
+    let Some(bytes) = elements.and_then(bytes_of) else {
+        return fault(cursor, "is too large".to_owned());
     };
-    let bytes = bytes.ok_or_else(|| fault(cursor, "is too large"))?;
     Ok(Tensor {
         name,
         shape,

@@ -24,7 +24,6 @@
 #[cfg(test)]
 #[path = "../../../formats/src/testing/change.rs"]
 pub(crate) mod change;
-mod cursor;
 mod header;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -36,7 +35,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::{Found, Kind, ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-pub use cursor::{Cursor, open};
+pub use header::{Cursor, open};
 
 /// The contents of the header of a model's file; of a split model, those of all its files.
 #[derive(Debug, Default)]
@@ -63,7 +62,7 @@ pub struct Gguf {
     pairs: HashMap<String, Pair>,
 }
 
-/// The value of a key, and the bytes of both in a file that llama.cpp copies them to.
+/// The value of a key, and the bytes of both.
 #[derive(Debug)]
 struct Pair {
     value: Value,
@@ -156,9 +155,14 @@ fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
 }
 
 impl Gguf {
+    /// The file, of a split model the first.
+    pub fn path(&self) -> &Path {
+        self.files.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
     /// Identifies the model, as far as its header does.
     pub fn identity(&self) -> ModelIdentity {
-        let path = self.files.first().map_or(Path::new(""), PathBuf::as_path);
+        let path = self.path();
         let file_name = path.file_name().unwrap_or(path.as_os_str());
         let mut identity = ModelIdentity::named(file_name.to_string_lossy());
         identity.name = self.text("general.name").map(str::to_owned);
@@ -199,8 +203,7 @@ impl Gguf {
         }
     }
 
-    /// The keys of the first file, and the bytes of each with its value in a file that llama.cpp copies
-    /// them to: it cuts strings at a zero byte.
+    /// The keys of the first file, and the bytes of each with its value.
     pub fn pair_bytes(&self) -> impl Iterator<Item = (&str, u64)> {
         let pairs = self.pairs.iter();
         pairs.map(|(key, pair)| (key.as_str(), pair.bytes))
@@ -217,10 +220,8 @@ impl Gguf {
         /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
         let number = self.number("general.file_type")?;
-        let known = FILE_KINDS
-            .iter()
-            .find(|kind| i128::from(kind.0) == number % GUESSED);
-        Some(known.map_or_else(|| number.to_string(), |kind| kind.1.to_owned()))
+        let known = file_kinds().find(|kind| i128::from(kind.0) == number % GUESSED);
+        Some(known.map_or_else(|| number.to_string(), |(_, name, _)| name.to_owned()))
     }
 
     /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
@@ -255,11 +256,8 @@ impl Gguf {
     /// # Errors
     /// A file that cannot be opened.
     pub fn open(&self, tensor: &Tensor) -> Result<impl Read + Seek + use<>> {
-        let path = self
-            .files
-            .get(tensor.file)
-            .map_or(Path::new(""), |path| path);
-        let (mut file, _) = cursor::open(path)?;
+        let path = self.files.get(tensor.file).map_or(self.path(), |path| path);
+        let (mut file, _) = open(path)?;
         file.seek(SeekFrom::Start(tensor.offset))
             .map_err(|cause| ModelError::io(path, "read", &cause))?;
         Ok(file.take(tensor.bytes))
@@ -353,11 +351,8 @@ fn instead_of_gguf(path: &Path) -> String {
     let found = Found::look(path);
     let what = match found {
         Found::Gzip => "it is gzip".to_owned(),
-        Found::Zip => "it is a zip file, as PyTorch's models are".to_owned(),
         Found::SafetensorsFile => "it is a safetensors file".to_owned(),
-        Found::Json => "it is JSON, perhaps an error message saved by a download".to_owned(),
         Found::Unpacked => "it is a reference that was unpacked".to_owned(),
-        Found::Unknown => "its first bytes are not GGUF".to_owned(),
         _ => found.to_string(),
     };
     let path = path.display();
@@ -365,8 +360,7 @@ fn instead_of_gguf(path: &Path) -> String {
         Found::Sidecar => &format!("kl report {path} shows it"),
         Found::Reference(Kind::Npz) => "kl compare compares it with another",
         Found::Reference(_) | Found::Unpacked => "give it to -r, and a model to -m",
-        Found::Gzip => "unpack it with gunzip",
-        Found::Packed(_) => "unpack it",
+        Found::Gzip | Found::Packed(_) => "unpack it",
         Found::Zip | Found::SafetensorsFile => "make a GGUF with llama.cpp's convert_hf_to_gguf.py",
         Found::OldModel => "convert the original model again, or download it as GGUF",
         Found::LfsPointer => "run 'git lfs pull' there",
@@ -378,47 +372,26 @@ fn instead_of_gguf(path: &Path) -> String {
     format!("not a GGUF model: {what}; {advice}")
 }
 
-/// A kind of file: its number, `llama_ftype`, which a file states as `general.file_type`, and
-/// llama-quantize's name for it. Then the type of tensors for which it is the file's kind, if most
+/// The kinds of files that llama-quantize writes: the number that a file states as `general.file_type`
+/// (`llama_ftype`), llama-quantize's name, and the type of tensors for which it is the file's kind, if most
 /// parameters have that type. With Q2_K_S llama-quantize would ask for an importance matrix.
+const FILE_KINDS: &str = "
+    0 F32, 1 F16, 2 Q4_0 q4_0, 3 Q4_1 q4_1, 7 Q8_0 q8_0, 8 Q5_0 q5_0, 9 Q5_1 q5_1, 10 Q2_K q2_K,
+    11 Q3_K_S, 12 Q3_K_M q3_K, 13 Q3_K_L, 14 Q4_K_S, 15 Q4_K_M q4_K, 16 Q5_K_S, 17 Q5_K_M q5_K,
+    18 Q6_K q6_K, 19 IQ2_XXS iq2_xxs, 20 IQ2_XS iq2_xs, 21 Q2_K_S, 22 IQ3_XS, 23 IQ3_XXS iq3_xxs,
+    24 IQ1_S iq1_s, 25 IQ4_NL iq4_nl, 26 IQ3_S iq3_s, 27 IQ3_M, 28 IQ2_S, 29 IQ2_M iq2_s,
+    30 IQ4_XS iq4_xs, 31 IQ1_M iq1_m, 32 BF16, 36 TQ1_0 tq1_0, 37 TQ2_0 tq2_0, 38 MXFP4_MOE mxfp4,
+    39 NVFP4, 40 Q1_0 q1_0, 41 Q2_0 q2_0";
+
+/// A kind of file: its number, its name, and the type of most of its parameters; empty where that does
+/// not decide it.
 pub type FileKind = (u32, &'static str, &'static str);
 
 /// The kinds of files that llama-quantize writes.
-pub const FILE_KINDS: [FileKind; 36] = [
-    (0, "F32", ""),
-    (1, "F16", ""),
-    (2, "Q4_0", "q4_0"),
-    (3, "Q4_1", "q4_1"),
-    (7, "Q8_0", "q8_0"),
-    (8, "Q5_0", "q5_0"),
-    (9, "Q5_1", "q5_1"),
-    (10, "Q2_K", "q2_K"),
-    (11, "Q3_K_S", ""),
-    (12, "Q3_K_M", "q3_K"),
-    (13, "Q3_K_L", ""),
-    (14, "Q4_K_S", ""),
-    (15, "Q4_K_M", "q4_K"),
-    (16, "Q5_K_S", ""),
-    (17, "Q5_K_M", "q5_K"),
-    (18, "Q6_K", "q6_K"),
-    (19, "IQ2_XXS", "iq2_xxs"),
-    (20, "IQ2_XS", "iq2_xs"),
-    (21, "Q2_K_S", ""),
-    (22, "IQ3_XS", ""),
-    (23, "IQ3_XXS", "iq3_xxs"),
-    (24, "IQ1_S", "iq1_s"),
-    (25, "IQ4_NL", "iq4_nl"),
-    (26, "IQ3_S", "iq3_s"),
-    (27, "IQ3_M", ""),
-    (28, "IQ2_S", ""),
-    (29, "IQ2_M", "iq2_s"),
-    (30, "IQ4_XS", "iq4_xs"),
-    (31, "IQ1_M", "iq1_m"),
-    (32, "BF16", ""),
-    (36, "TQ1_0", "tq1_0"),
-    (37, "TQ2_0", "tq2_0"),
-    (38, "MXFP4_MOE", "mxfp4"),
-    (39, "NVFP4", ""),
-    (40, "Q1_0", "q1_0"),
-    (41, "Q2_0", "q2_0"),
-];
+pub fn file_kinds() -> impl Iterator<Item = FileKind> {
+    FILE_KINDS.split(',').filter_map(|kind| {
+        let mut words = kind.split_whitespace();
+        let id = words.next()?.parse().ok()?;
+        Some((id, words.next()?, words.next().unwrap_or_default()))
+    })
+}

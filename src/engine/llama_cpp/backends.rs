@@ -4,9 +4,7 @@
 use std::ffi::{CString, c_char};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Mutex, OnceLock};
-use std::thread;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use llama_cpp_2::llama_backend::LlamaBackend;
@@ -145,12 +143,6 @@ mod libraries {
 /// The time that a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time that a server may take before the user is told that `kl` waits for it.
-const NOTICE: Duration = Duration::from_secs(2);
-
-/// The function that tells the user, given the server's address.
-static ON_WAIT: OnceLock<fn(&str)> = OnceLock::new();
-
 /// The version of ggml's RPC protocol, major and minor (`RPC_PROTO_MAJOR_VERSION` in
 /// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
 const PROTOCOL: [u8; 2] = [7, 0];
@@ -166,25 +158,6 @@ static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// that at once, a server may repeat the wrong one.
 pub(super) static TURN: Mutex<()> = Mutex::new(());
 
-/// Hands the address of each server that takes long to connect to `handler`, on a thread of its own.
-pub fn on_wait(handler: fn(&str)) {
-    // A second call, as in tests, keeps the first handler.
-    let _ = ON_WAIT.set(handler);
-}
-
-/// Tells the user which server `kl` waits for, unless the result is dropped within [`NOTICE`].
-fn notice(endpoint: &str) -> Sender<()> {
-    let (waits, ends) = mpsc::channel();
-    let endpoint = endpoint.to_owned();
-    thread::spawn(move || {
-        let waited = ends.recv_timeout(NOTICE);
-        if let (Err(RecvTimeoutError::Timeout), Some(handler)) = (waited, ON_WAIT.get()) {
-            handler(&endpoint);
-        }
-    });
-    waits
-}
-
 /// Connects to a server, `HOST:PORT`, and registers its devices after those of earlier servers. Does
 /// nothing if it is connected already.
 ///
@@ -195,34 +168,23 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     if locked(&SERVERS).iter().any(|known| known == endpoint) {
         return Ok(());
     }
-    let _notice = notice(endpoint);
-    // The server would not answer: it serves one connection at a time, and ggml holds that one.
-    if let Some(known) = same_server(endpoint) {
-        return Err(fails(format!(
-            "is the same server as {known}: name it once"
-        )));
-    }
     let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
     // SAFETY: a function of this name has this type.
     let add_server: Option<AddServer> = unsafe { std::mem::transmute(function) };
-    let Some(add_server) = add_server else {
-        return Err(fails(
-            "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the \
-             environment"
-                .to_owned(),
-        ));
-    };
+    let add_server = add_server.ok_or_else(|| {
+        let what = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
+        fails(what.to_owned())
+    })?;
     check(endpoint).map_err(fails)?;
     let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
     // SAFETY: the function copies the name, and returns null or a registry that lives as long as the
     // process.
-    let is_added = unsafe {
+    unsafe {
         let registry = add_server(name.as_ptr());
         sys::ggml_backend_register(registry);
-        !registry.is_null()
-    };
-    if !is_added {
-        return Err(fails("the server has no device".to_owned()));
+        if registry.is_null() {
+            return Err(fails("the server has no device".to_owned()));
+        }
     }
     locked(&SERVERS).push(endpoint.to_owned());
     Ok(())
@@ -233,51 +195,42 @@ pub fn servers() -> Vec<String> {
     locked(&SERVERS).clone()
 }
 
-/// The servers that no longer accept a connection, or all if each of them does.
-pub(super) fn suspects() -> Vec<String> {
-    let all = servers();
-    let mut gone = all.clone();
-    gone.retain(|endpoint| connect(endpoint).is_err());
-    if gone.is_empty() { all } else { gone }
-}
-
-/// The connected server that this address is another name of.
-fn same_server(endpoint: &str) -> Option<String> {
-    let addresses = resolve(endpoint).ok()?;
-    let is_same = |known: &&String| {
-        resolve(known)
-            .is_ok_and(|of_known| addresses.iter().any(|address| of_known.contains(address)))
-    };
-    locked(&SERVERS).iter().find(is_same).cloned()
-}
-
 /// Checks that the server that answers is one that ggml can use: ggml itself would end the process.
 fn check(endpoint: &str) -> Result<(), String> {
-    let stream = connect(endpoint)?;
-    match hello(&stream) {
-        Ok([major, minor, _]) if major == PROTOCOL[0] && minor <= PROTOCOL[1] => Ok(()),
-        Ok([major, minor, patch]) => Err(format!(
-            "the server has version {major}.{minor}.{patch} of ggml's RPC protocol, this kl {}.{}: use a server of the llama.cpp that kl was built with",
-            PROTOCOL[0], PROTOCOL[1]
-        )),
+    let [own_major, own_minor] = PROTOCOL;
+    Err(match hello(&connect(endpoint)?) {
+        Ok([major, minor, _]) if major == own_major && minor <= own_minor => return Ok(()),
+        Ok([major, minor, patch]) => format!(
+            "the server has version {major}.{minor}.{patch} of ggml's RPC protocol, this kl {own_major}.{own_minor}: use a server of the llama.cpp that kl was built with"
+        ),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(format!(
-                "the server does not answer within {} s: it serves one program at a time, so wait until no other uses it",
+            format!(
+                "the server does not answer within {} s: it serves one program at a time, so wait until no other uses it, and name it once",
                 PATIENCE.as_secs()
-            ))
+            )
         }
-        Err(error) => Err(format!(
-            "what answers is not a server of ggml's RPC protocol {}.{} ({error}): start llama.cpp's ggml-rpc-server there",
-            PROTOCOL[0], PROTOCOL[1]
-        )),
-    }
+        Err(error) => format!(
+            "what answers is not a server of ggml's RPC protocol {own_major}.{own_minor} ({error}): start llama.cpp's ggml-rpc-server there"
+        ),
+    })
 }
 
-/// Opens a connection to a server.
+/// Opens a connection to a server. ggml splits its address at the first colon, and uses IPv4 only.
 fn connect(endpoint: &str) -> Result<TcpStream, String> {
-    let addresses = resolve(endpoint)?;
-    let mut refused = String::new();
-    for address in addresses {
+    let parts = endpoint.split_once(':');
+    let parts = parts.map(|(host, port)| (host, port, port.parse().unwrap_or(0)));
+    let (host, port) = match parts {
+        Some((_, port, _)) if port.contains(':') => {
+            return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".into());
+        }
+        Some((host, _, port @ 1_u16..)) if !host.is_empty() => (host, port),
+        _ => return Err("is not HOST:PORT, such as 192.168.1.2:50052".into()),
+    };
+    let all = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("the host is not known ({error}): check its name"))?;
+    let mut refused = "the host has no IPv4 address".to_owned();
+    for address in all.filter(SocketAddr::is_ipv4) {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => return Ok(stream),
             Err(error) => refused = error.to_string(),
@@ -286,29 +239,6 @@ fn connect(endpoint: &str) -> Result<TcpStream, String> {
     Err(format!(
         "cannot be reached ({refused}): check the address, that llama.cpp's ggml-rpc-server runs there, and that no other program uses it"
     ))
-}
-
-/// The addresses of a server. ggml splits at the first colon, and uses IPv4 only.
-fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
-    let wrong = || "is not HOST:PORT, such as 192.168.1.2:50052".to_owned();
-    let (host, port) = endpoint.split_once(':').ok_or_else(wrong)?;
-    if port.contains(':') {
-        return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".to_owned());
-    }
-    let port: u16 = port.parse().map_err(|_| wrong())?;
-    if host.is_empty() || port == 0 {
-        return Err(wrong());
-    }
-    let all = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| format!("the host is not known ({error}): check its name"))?;
-    let addresses: Vec<_> = all.filter(SocketAddr::is_ipv4).collect();
-    if addresses.is_empty() {
-        return Err(
-            "the host has no IPv4 address, and ggml's RPC backend uses no other".to_owned(),
-        );
-    }
-    Ok(addresses)
 }
 
 /// Greets a server and returns its version of the protocol (`negotiate_hello` in `ggml-rpc.cpp`): a
@@ -382,27 +312,19 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_refused() {
-        for endpoint in [
-            "",
-            "host",
-            ":50052",
-            "host:",
-            "host:0",
-            "host:65536",
-            "host:x",
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+        for (endpoint, what) in [
+            ("", "is not HOST:PORT"),
+            ("host", "is not HOST:PORT"),
+            (":50052", "is not HOST:PORT"),
+            ("host:0", "is not HOST:PORT"),
+            ("host:65536", "is not HOST:PORT"),
+            ("[::1]:50052", "IPv4 only"),
+            ("::1:50052", "IPv4 only"),
+            (&nobody.unwrap().to_string(), "cannot be reached"),
         ] {
-            let error = resolve(endpoint).unwrap_err();
-            assert!(error.starts_with("is not HOST:PORT"), "{endpoint}: {error}");
+            let error = connect(endpoint).unwrap_err();
+            assert!(error.contains(what), "{endpoint}: {error}");
         }
-        for endpoint in ["[::1]:50052", "::1:50052"] {
-            let error = resolve(endpoint).unwrap_err();
-            assert!(error.contains("IPv4 only"), "{endpoint}: {error}");
-        }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let error = connect(&port.to_string()).unwrap_err();
-        assert!(error.starts_with("cannot be reached"), "{error}");
     }
 }

@@ -13,10 +13,9 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use super::abort::while_loading;
 use super::device::{GgmlDevice, names};
 use super::exchange::disable_graph_reuse;
-use super::log::last_log_errors;
+use super::log::{last_log_errors, while_loading};
 use super::params::{ModelParams, fit};
 use super::quantize::c_path;
 use super::{LlamaCpp, LlamaCppModel, inspect};

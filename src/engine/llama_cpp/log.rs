@@ -1,14 +1,15 @@
-//! The log of llama.cpp and ggml, shown on request. Its last errors are kept, since functions report failure
-//! without a reason.
+//! What llama.cpp and ggml say: their log, shown on request, whose last errors are kept, since functions
+//! report failure without a reason; and ggml's fatal errors, which are reported before it ends the process.
 
-use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use llama_cpp_sys_2 as sys;
 
+use super::backends::servers;
 use crate::lock::locked;
 
 /// The number of the log's last errors that are kept.
@@ -23,7 +24,7 @@ static LEVEL: AtomicU32 = AtomicU32::new(sys::GGML_LOG_LEVEL_NONE);
 /// an error.
 static LOCK_FAILED: AtomicBool = AtomicBool::new(false);
 
-static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+static LAST_ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
 pub fn follow_log(verbose: bool) {
@@ -39,15 +40,12 @@ pub fn mlock_has_failed() -> bool {
 
 /// Returns the last errors of llama.cpp's log in one line, and forgets them.
 pub(super) fn last_log_errors() -> String {
-    let line = locked(&LAST_ERRORS)
-        .drain(..)
-        .collect::<Vec<_>>()
-        .join("; ");
-    if line.is_empty() {
-        "it gave no reason (-v shows its log)".to_owned()
-    } else {
-        line
+    let errors = std::mem::take(&mut *locked(&LAST_ERRORS));
+    if errors.is_empty() {
+        return "it gave no reason (-v shows its log)".to_owned();
     }
+    let kept = errors.len().saturating_sub(KEPT_ERRORS);
+    errors[kept..].join("; ")
 }
 
 /// Receives a message of llama.cpp or ggml, or a piece of one.
@@ -69,11 +67,7 @@ unsafe extern "C" fn on_message(level: sys::ggml_log_level, text: *const c_char,
         let _ = write!(std::io::stderr(), "{text}");
     }
     if level == sys::GGML_LOG_LEVEL_ERROR && !text.trim().is_empty() {
-        let mut kept = locked(&LAST_ERRORS);
-        if kept.len() == KEPT_ERRORS {
-            kept.pop_front();
-        }
-        kept.push_back(text.trim_end().to_owned());
+        locked(&LAST_ERRORS).push(text.trim_end().to_owned());
     }
 }
 
@@ -83,5 +77,95 @@ fn without_function(text: &str) -> &str {
     match text.split_once(": ") {
         Some((name, message)) if is_name(name) => message,
         _ => text,
+    }
+}
+
+/// The function that ends the process, given ggml's fatal error in one line.
+static HANDLER: OnceLock<fn(&str) -> !> = OnceLock::new();
+
+/// The model that is being loaded.
+static LOADING: Mutex<Option<String>> = Mutex::new(None);
+
+/// Hands each fatal error of ggml to `handler`, on the thread where it occurs: any of this program's
+/// or of ggml's own, in the middle of its work. So `handler` must end the process without running
+/// destructors. Other threads still run meanwhile.
+pub fn on_abort(handler: fn(&str) -> !) {
+    // A second call, as in tests, keeps the first handler.
+    if HANDLER.set(handler).is_ok() {
+        // SAFETY: the callback may be called on any thread, and does not unwind.
+        unsafe { sys::ggml_set_abort_callback(Some(aborted)) };
+    }
+}
+
+/// Runs `load`: a fatal error in it is reported as the fault of the model at `path`.
+pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
+    let set = |path| *locked(&LOADING) = path;
+    set(Some(path.display().to_string()));
+    let loaded = load();
+    set(None);
+    loaded
+}
+
+/// Called by ggml, which calls abort() as soon as this returns.
+unsafe extern "C" fn aborted(message: *const c_char) {
+    static IS_ENDING: AtomicBool = AtomicBool::new(false);
+    if IS_ENDING.swap(true, Ordering::Relaxed) {
+        // Another thread has failed too, and is about to end the process.
+        loop {
+            std::thread::park();
+        }
+    }
+    // SAFETY: the message is a string that lives until this returns.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    if let Some(handler) = HANDLER.get() {
+        let loading = locked(&LOADING);
+        handler(&explain(
+            &message,
+            loading.as_deref(),
+            &servers().join(" or "),
+        ));
+    }
+}
+
+/// Explains in one line what went wrong and what to do. `loading`: the model that is being loaded.
+/// `servers`: those that are connected.
+fn explain(message: &str, loading: Option<&str>, servers: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    // ggml starts its message with the path of a source file on the machine that compiled it.
+    let (path, rest) = line.split_once(": ").unwrap_or(("", &line));
+    let source = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let what = [source, rest].join(if source.is_empty() { "" } else { ": " });
+    match loading {
+        _ if source.starts_with("ggml-rpc") => format!(
+            "the connection to a server is lost ({what}): see whether {servers} still runs, start it again if not, and repeat the call with --resume"
+        ),
+        Some(path) => format!(
+            "{path}: llama.cpp cannot load the model ({what}): download or convert it again; if other models fail too, try without --device and --n-gpu-layers"
+        ),
+        None => format!(
+            "llama.cpp cannot continue ({what}): repeat the call with --resume; if it fails again, try without --device, --n-gpu-layers and --flash-attn"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fatal_error_is_one_line_without_the_folders_of_another_machine() {
+        let message = "/home/someone/ggml/src/ggml.c:42: GGML_ASSERT(a ==\n b) failed\n";
+        let line = explain(message, None, "no server");
+        let start = "llama.cpp cannot continue (ggml.c:42: GGML_ASSERT(a == b) failed): ";
+        assert!(line.starts_with(start), "{line}");
+        assert!(explain("", None, "").starts_with("llama.cpp cannot continue ()"));
+    }
+
+    #[test]
+    fn a_lost_server_is_named() {
+        let message = r"C:\src\ggml-rpc\ggml-rpc.cpp:573: Remote RPC server crashed";
+        let line = explain(message, Some("m.gguf"), "a:1 or b:2");
+        let what = "is lost (ggml-rpc.cpp:573: Remote RPC server crashed): see whether a:1 or b:2 ";
+        assert!(line.contains(what), "{line}");
     }
 }

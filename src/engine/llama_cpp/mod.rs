@@ -10,10 +10,8 @@
 //! `quantize` writes quantized files. `exchange` exchanges weights in memory for bytes that
 //! `quantized_rows` makes of the original's.
 //!
-//! `backends` starts what computes, `device` describes it, `log` receives what llama.cpp and ggml have to say,
-//! and `abort` their last words.
+//! `backends` starts what computes, `device` describes it, and `log` receives what llama.cpp and ggml say.
 
-mod abort;
 mod backends;
 mod context;
 mod decoder;
@@ -33,10 +31,9 @@ mod sampler;
 #[cfg(test)]
 mod tests;
 
-pub use abort::on_abort;
-pub use backends::{on_wait, servers};
+pub use backends::servers;
 pub use decoder::LlamaCppDecoder;
-pub use log::{follow_log, mlock_has_failed};
+pub use log::{follow_log, mlock_has_failed, on_abort};
 pub use model::LlamaCppModel;
 pub use sampler::Sampler;
 
@@ -155,36 +152,23 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
 }
 
 /// Architectures whose layers are all recurrent (`llm_arch_is_recurrent` in `llama-arch.cpp`).
-const RECURRENT: [&str; 6] = ["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
+const RECURRENT: &str = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7";
 
 /// Architectures of which some layers are recurrent (`llm_arch_is_hybrid`).
-const HYBRID: [&str; 18] = [
-    "jamba",
-    "falcon-h1",
-    "plamo2",
-    "granitehybrid",
-    "lfm2",
-    "lfm2moe",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "qwen3next",
-    "kimi-linear",
-    "bailingmoe3",
-    "kimi-k3",
-    "glm5-next",
-    "qwen35",
-    "qwen35moe",
-    "qwen4exp",
-    "deepseek4",
-    "minimax-01",
-];
+const HYBRID: &str = "
+    jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next
+    kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01";
+
+fn has_word(words: &str, word: &str) -> bool {
+    words.split_whitespace().any(|other| other == word)
+}
 
 /// The kind of a model's layers, by its architecture.
 fn layers(header: &Gguf) -> Layers {
     let architecture = header.architecture().unwrap_or_default();
-    if RECURRENT.contains(&architecture) {
+    if has_word(RECURRENT, architecture) {
         Layers::Recurrent
-    } else if HYBRID.contains(&architecture) {
+    } else if has_word(HYBRID, architecture) {
         Layers::Hybrid
     } else {
         Layers::Attention
@@ -193,14 +177,7 @@ fn layers(header: &Gguf) -> Layers {
 
 /// Architectures that see later tokens, or have no head, without a key in the file that states it:
 /// text diffusion and embedding models of llama.cpp's `src/models`.
-const NOT_CAUSAL: [&str; 6] = [
-    "dream",
-    "llada",
-    "llada-moe",
-    "rnd1",
-    "gemma-embedding",
-    "llama-embed",
-];
+const NOT_CAUSAL: &str = "dream llada llada-moe rnd1 gemma-embedding llama-embed";
 
 /// Names what a GGUF holds instead of a causal language model, and what to do. llama.cpp would decode
 /// some of these without an error, and report a missing tensor for the others.
@@ -230,7 +207,7 @@ fn unsuitable(header: &Gguf) -> Option<String> {
         format!("an encoder-decoder or encoder-only model ({architecture})")
     } else if header.architecture_number("attention.causal") == Some(0)
         || architecture.contains("bert")
-        || NOT_CAUSAL.contains(&architecture)
+        || has_word(NOT_CAUSAL, architecture)
     {
         format!("a model without causal attention ({architecture})")
     } else if pooling.is_some_and(|pooling| pooling != 0) {

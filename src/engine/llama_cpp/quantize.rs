@@ -7,9 +7,8 @@ use std::ptr;
 
 use llama_cpp_sys_2 as sys;
 
-use super::abort::while_loading;
 use super::inspect;
-use super::log::last_log_errors;
+use super::log::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
 use crate::engine::quantizer::{file_type, n_dims, refusal};
 use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};

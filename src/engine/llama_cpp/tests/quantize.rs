@@ -244,11 +244,11 @@ fn what_the_quantizer_would_abort_on_is_refused() {
         ),
         (
             refused(&tiny, "blk.0.attn_q.weight", "iq3_xxs", None),
-            "needs an importance matrix: give one with --imatrix",
+            "needs an importance matrix with values for it: give one with --imatrix",
         ),
         (
             refused(&tiny, "token_embd.weight", "iq2_xs", Some(&of_tiny)),
-            "tiny.gguf does not have",
+            "an importance matrix with values for it",
         ),
         (
             refused(&tiny, "token_embd.weight", "q4_0", Some(&of_mixtral)),
