@@ -532,11 +532,11 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         } = opened;
         let device = DeviceClock::default();
         let rows = self.open_rows(reference, model, &header, &device)?;
-        let contexts = rows.source.contexts.clone();
+        let contexts = rows.contexts.clone();
         let ref_model = self.ref_model;
         let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
-                contexts.give(Box::new(reference.decoder()?));
+                locked(&contexts).push(Box::new(reference.decoder()?));
             }
             Ok(())
         };
@@ -592,7 +592,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             Some(here) => here.is_on_device(),
             None => self.ref_is_offloaded(),
         };
-        rows.source.device = computes_reference.then(|| device.clone());
+        rows.device = computes_reference.then(|| device.clone());
         if let Some(n_compared) = header.n_vocab_compared {
             rows.n_entries = n_compared as usize;
         }

@@ -21,9 +21,10 @@ use crate::report::{Warning, empty_groups};
 /// # Errors
 /// What is wrong with the files, or that the observer asks to stop.
 pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
-    let mut warnings = Vec::new();
-    let raw = RawInput::read(source, &mut warnings)?;
-    watch.warn_all(warnings);
+    let mut doubts = Vec::new();
+    let raw = RawInput::read(source, &mut doubts)?;
+    let warnings = doubts.into_iter();
+    watch.warn_all(warnings.map(|(kind, message)| Warning::new(kind, message)));
     watch.check()?;
     Ok(raw)
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use kl_formats::Sampling;
 
-use super::dialogue::{Dialogue, Next};
+use super::chat::Exchange;
 use super::{AnswerFile, PreparedInput};
-use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler};
+use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
 
 /// A prompt, and the model's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +71,95 @@ pub enum GenerationStep {
     Done,
 }
 
+/// A prompt to answer, or several of one conversation. Each becomes a window.
+pub struct Dialogue<'t> {
+    /// The file and the line that it comes from, for messages.
+    pub line: String,
+    /// The window of the prompt; those of later prompts follow.
+    pub window: u32,
+    /// The prompts that are left.
+    pub n_left: u32,
+    /// The conversation after its first prompt; `None` for a prompt without a chat template.
+    pub exchange: Option<Exchange<'t>>,
+    /// The prompt and its answer so far; before the first call of [`Self::next`], the first prompt.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt that is answered; 0 before the first.
+    pub n_prompt: usize,
+    /// Chooses the answer's tokens; `None`: the top token is chosen.
+    pub sampler: Option<Sampler>,
+}
+
+impl Dialogue<'_> {
+    /// The tokens of the next prompt, after the answer to the last one: all that the model sees before it
+    /// answers. The first call has no answer. `None` if nothing is left to answer, or the reason why the
+    /// chat template refuses the conversation.
+    ///
+    /// # Errors
+    /// A prompt that cannot be tokenized.
+    fn next<M: Model>(
+        &mut self,
+        answer: Option<&[u32]>,
+        model: &M,
+    ) -> Result<Option<Result<Vec<u32>, String>>> {
+        self.window += u32::from(answer.is_some());
+        let Some(n_left) = self.n_left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.n_left = n_left;
+        let Some(answer) = answer else {
+            return Ok(Some(Ok(std::mem::take(&mut self.tokens))));
+        };
+        let ended = answer.split_last();
+        let ended = ended.filter(|(last, _)| model.is_end_of_generation(**last));
+        let said = model.text(ended.map_or(answer, |(_, said)| said));
+        let next = self
+            .exchange
+            .as_mut()
+            .and_then(|exchange| exchange.next(&said));
+        Ok(match next {
+            None => None,
+            Some(Ok(text)) => Some(Ok(with_bos(model, model.tokenize(&text, true)?).0)),
+            Some(Err(error)) => Some(Err(format!(
+                "the chat template refuses the conversation with the model's answers: {error}"
+            ))),
+        })
+    }
+
+    /// The prompt and the answer, if it has a prompt.
+    fn answered(&self) -> Option<Answered> {
+        let (prompt, answer) = self.tokens.split_at_checked(self.n_prompt)?;
+        (!prompt.is_empty()).then(|| Answered {
+            prompt: prompt.to_vec(),
+            answer: answer.to_vec(),
+        })
+    }
+
+    /// Adds the token that a row gives to the answer.
+    fn push(&mut self, row: &[f32], model: &impl Model) -> Result<()> {
+        let token = match &mut self.sampler {
+            Some(sampler) => sampler.choose(row),
+            None => top_token(row),
+        };
+        self.tokens.push(token.with_context(|| {
+            let (path, line) = (model.facts().path.display(), &self.line);
+            let last = self.tokens.len().saturating_sub(1);
+            format!(
+                "{path}: {line}: cannot generate a token after position {last}: the logits are not finite: leave out the prompt, or use another model"
+            )
+        })?);
+        Ok(())
+    }
+}
+
+/// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
+/// and true if it was inserted.
+pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
+    let bos = model.facts().bos();
+    let bos = bos.filter(|bos| tokens.first() != Some(bos));
+    tokens.splice(0..0, bos);
+    (tokens, bos.is_some())
+}
+
 /// Lets `model` answer these conversations. As many are open at a time as the context has sequences.
 /// Each prompt is decoded by itself, in calls of a batch; then the open answers grow together, by one
 /// token each in a call. A conversation ends before a prompt that leaves no room for an answer.
@@ -108,9 +197,8 @@ pub fn answer<M: Model>(
             }
         }
         let slots = open.iter_mut().enumerate();
-        let growing: Vec<(usize, &mut Dialogue<'_>)> = slots
-            .filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)))
-            .collect();
+        let growing = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
+        let growing: Vec<(usize, &mut Dialogue<'_>)> = growing.collect();
         if growing.is_empty() {
             return Ok(answering.done);
         }
@@ -133,19 +221,18 @@ impl<M: Model> Answering<'_, '_, M> {
     /// Whether a conversation has no prompt to answer: none yet, or one whose answer ends the
     /// generation, or has no room for more.
     fn has_ended(&self, of: &Dialogue<'_>) -> bool {
-        let (_, answer) = of.tokens.split_at(of.n_prompt.min(of.tokens.len()));
+        let answer = of.tokens.get(of.n_prompt..).unwrap_or_default();
+        let ends = |&last: &u32| self.model.is_end_of_generation(last);
         of.n_prompt == 0
             || answer.len() >= self.answers.most as usize
             || of.tokens.len() >= self.answers.n_ctx as usize
-            || answer
-                .last()
-                .is_some_and(|&last| self.model.is_end_of_generation(last))
+            || answer.last().is_some_and(ends)
     }
 
     /// Takes a conversation, whose answer has ended, to the first token of the next answer; `None`:
     /// the conversation ends.
     fn next<'c>(&mut self, mut of: Dialogue<'c>, sequence: usize) -> Result<Option<Dialogue<'c>>> {
-        let (window, answered) = (of.window, of.answered());
+        let (window, answered, n_ctx) = (of.window, of.answered(), self.answers.n_ctx);
         // Before the next prompt, which may fail.
         if let (Some(answered), Some(kept)) = (&answered, &mut self.generation.kept) {
             kept.keep(window, answered)?;
@@ -155,23 +242,24 @@ impl<M: Model> Answering<'_, '_, M> {
             self.done.answers.insert(window, answered);
             self.step(GenerationStep::Done)?;
         }
-        let n_ctx = self.answers.n_ctx;
-        let why = match next {
-            Next::End => return Ok(None),
-            Next::Prompt(prompt) if (1..n_ctx as usize).contains(&prompt.len()) => {
-                (of.n_prompt, of.tokens) = (prompt.len(), prompt);
-                self.begin(&mut of, sequence)?;
-                return Ok(Some(of));
-            }
-            Next::Prompt(prompt) => format!(
+        let fitting = next.map(|next| match next? {
+            prompt if (1..n_ctx as usize).contains(&prompt.len()) => Ok(prompt),
+            prompt => Err(format!(
                 "a prompt of {} tokens and an answer do not fit in a window of {n_ctx}: use a larger --n-ctx",
                 prompt.len()
-            ),
-            Next::CutOff(why) => why,
-        };
-        let why = format!("{}: {why}", of.line);
-        self.done.cut_off.insert(of.window, why);
-        Ok(None)
+            )),
+        });
+        match fitting {
+            None => return Ok(None),
+            Some(Ok(prompt)) => (of.n_prompt, of.tokens) = (prompt.len(), prompt),
+            Some(Err(why)) => {
+                let why = format!("{}: {why}", of.line);
+                self.done.cut_off.insert(of.window, why);
+                return Ok(None);
+            }
+        }
+        self.begin(&mut of, sequence)?;
+        Ok(Some(of))
     }
 
     /// Begins the answer to a prompt. One that is known is whole. Otherwise the prompt is decoded, in

@@ -17,9 +17,9 @@
 )]
 
 mod answer_file;
+mod answers;
 mod chat;
 pub mod chat_template;
-mod dialogue;
 mod generation;
 mod prompt_file;
 mod prompts;
@@ -33,11 +33,11 @@ use std::borrow::Cow;
 use anyhow::Result;
 use kl_formats::{Groups, Prompts, Shard, TextIdentity, WindowSpec, longest_window};
 use prompts::RawPrompts;
+pub use texts::Doubt;
 use texts::Text;
 
 use crate::engine::Model;
 use crate::pipeline::Part;
-use crate::report::Warning;
 
 pub use answer_file::AnswerFile;
 pub use generation::{Generation, GenerationStep};
@@ -69,17 +69,17 @@ pub enum RawInput<'s> {
 }
 
 impl<'s> RawInput<'s> {
-    /// Reads the files that `source` names, and its chat template if that is a file too. Warns of bytes
-    /// that are not UTF-8, and in texts of what only editors on Windows write.
+    /// Reads the files that `source` names, and its chat template if that is a file too. Doubts bytes
+    /// that are not UTF-8, and in texts what only editors on Windows write.
     ///
     /// # Errors
     /// A file that cannot be read, is empty or too long, or holds no prompts.
-    pub fn read(source: &'s Source, warnings: &mut Vec<Warning>) -> Result<Self> {
+    pub fn read(source: &'s Source, doubts: &mut Vec<Doubt>) -> Result<Self> {
         Ok(match source {
-            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source, warnings)?),
+            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source, doubts)?),
             Source::Texts(source) => {
                 let texts = source.texts.iter();
-                let texts = texts.map(|named| texts::read_to_tokenize(&named.path, warnings));
+                let texts = texts.map(|named| texts::read_to_tokenize(&named.path, doubts));
                 Self::Texts(source, texts.collect::<Result<_>>()?)
             }
         })
@@ -132,39 +132,15 @@ impl<'s> RawInput<'s> {
         selection: &Selection,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
-        let (source, texts) = match self {
+        let planned = match self {
             Self::Prompts(raw) => return raw.prepare(model, selection, generation),
-            Self::Texts(source, texts) => (source, texts),
+            Self::Texts(source, texts) if in_chunks => texts::in_chunks(source, texts, model)?,
+            Self::Texts(source, texts) => {
+                texts::in_windows(source, texts, model, selection.max_rows)?
+            }
         };
-        let planned = if in_chunks {
-            texts::in_chunks(source, texts, model)?
-        } else {
-            texts::in_windows(source, texts, model, selection.max_rows)?
-        };
-        let mut input = planned.check(selection, &mut generation)?;
-        input.plan.keep(selection.part)?;
-        Ok(input)
-    }
-}
-
-/// An input with the windows of all parts, before any of them is answered.
-struct Planned(PreparedInput);
-
-impl Planned {
-    /// Makes the part known, and has the plan checked before hours of work.
-    ///
-    /// # Errors
-    /// If there are fewer windows than parts, or `generation` refuses the plan.
-    pub fn check(
-        self,
-        selection: &Selection,
-        generation: &mut Generation<'_>,
-    ) -> Result<PreparedInput> {
-        let mut input = self.0;
-        let (n_windows, n_rows) = (input.plan.windows.len(), input.plan.n_rows());
-        let shard = selection.part.map(|part| part.of(n_windows, n_rows));
-        input.shard = shard.transpose()?;
-        (generation.on_plan)(&input)?;
+        let mut input = planned.checked(selection, &mut generation)?;
+        input.plan.keep(selection.part);
         Ok(input)
     }
 }
@@ -208,6 +184,19 @@ pub struct PreparedInput {
 }
 
 impl PreparedInput {
+    /// The input with the windows of all parts, before any of them is answered: makes the part known, and
+    /// has the plan checked before hours of work.
+    ///
+    /// # Errors
+    /// If there are fewer windows than parts, or `generation` refuses the plan.
+    fn checked(mut self, selection: &Selection, generation: &mut Generation<'_>) -> Result<Self> {
+        let (n_windows, n_rows) = (self.plan.windows.len(), self.plan.n_rows());
+        let shard = selection.part.map(|part| part.of(n_windows, n_rows));
+        self.shard = shard.transpose()?;
+        (generation.on_plan)(&self)?;
+        Ok(self)
+    }
+
     /// The windows of one or several texts: `text` identifies all that was read.
     fn of_text(plan: Plan, windowing: &Windowing, bos: Option<u32>, text: TextIdentity) -> Self {
         Self {

@@ -10,8 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::source::{GROUP_NAMES, PromptPath, is_group_name};
-use super::texts::{self, Text};
-use crate::report::Warning;
+use super::texts::{self, Doubt, Text};
 
 /// The name and version in references of the prompts that come with `kl`: other prompts need another
 /// version.
@@ -61,14 +60,14 @@ impl fmt::Display for Place {
 pub fn read(
     path: &PromptPath,
     max: Option<u32>,
-    warnings: &mut Vec<Warning>,
+    doubts: &mut Vec<Doubt>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
     let file = match path {
         PromptPath::Starter => Text {
             text: STARTER_PROMPTS.to_owned(),
             identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
         },
-        PromptPath::File(path) => texts::read(path, warnings)?,
+        PromptPath::File(path) => texts::read(path, doubts)?,
     };
     let lines = parse(&file.text, max)
         .map_err(|(place, what)| anyhow!("{}: {place}: {what}", path.display()))?;

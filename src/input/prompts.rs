@@ -11,15 +11,15 @@ use kl_formats::{
     longest_window,
 };
 
+use super::answers::Asked;
 use super::chat::{Chat, Exchange, answered, unanswered};
 use super::chat_template::{ChatTemplate, TemplateError};
-use super::dialogue::{Asked, Dialogue};
-use super::generation::{Answers, Generation, GenerationStep};
+use super::generation::{Answers, Dialogue, Generation, GenerationStep, with_bos};
 use super::prompt_file::{self, PromptLine};
 use super::spans::Spans;
-use super::{Plan, Planned, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
+use super::texts::Doubt;
+use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
 use crate::engine::Model;
-use crate::report::Warning;
 
 /// The fault of a prompt whose answers are to be scored.
 const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
@@ -40,8 +40,8 @@ pub struct RawPrompts<'s> {
 
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
-    pub fn read(source: &'s PromptSource, warnings: &mut Vec<Warning>) -> Result<Self> {
-        let (text, lines) = prompt_file::read(&source.path, source.max_prompts, warnings)?;
+    pub fn read(source: &'s PromptSource, doubts: &mut Vec<Doubt>) -> Result<Self> {
+        let (text, lines) = prompt_file::read(&source.path, source.max_prompts, doubts)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -60,26 +60,31 @@ impl<'s> RawPrompts<'s> {
     /// Plans the windows of the prompts, has the plan checked, and lets the model answer them if it
     /// should.
     pub fn prepare<M: Model>(
-        mut self,
+        self,
         model: &M,
         selection: &Selection,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
-        let (source, lines) = (self.source, std::mem::take(&mut self.lines));
-        let text_and_path = self.template_text(model);
-        let spans = source.has_answers().then(|| {
-            let template = text_and_path.map(|(text, _)| text);
-            Spans::new(template, &source.spans)
-        });
-        let template = text_and_path.map(|(text, path)| compile(text, path, model));
-        let template = template.transpose()?;
+        let source = self.source;
+        // The text of the chat template, if there is one, and the file that holds it.
+        let facts = model.facts();
+        let found = match (&source.template, &self.template, &facts.chat_template) {
+            (TemplateChoice::File(path), Some(text), _) => Some((text, path)),
+            (TemplateChoice::OfModel, _, Some(text)) => Some((text, &facts.path)),
+            _ => None,
+        };
+        let spans = (source.has_answers())
+            .then(|| Spans::new(found.map(|(text, _)| &**text), &source.spans));
+        let template = found
+            .map(|(text, path)| compile(text, path, model))
+            .transpose()?;
         let maker = PromptWindows {
             source,
             template: template.as_ref(),
             model,
         };
         let mut all = Lines::default();
-        all.input.text = self.text.clone();
+        all.input.text = self.text;
         all.input.prompts = Some(Prompts {
             chat_template: template.as_ref().map(|template| template.sha256.clone()),
             generated: source.generate,
@@ -87,16 +92,16 @@ impl<'s> RawPrompts<'s> {
             spans: spans.iter().flat_map(Spans::names).cloned().collect(),
             ..Prompts::default()
         });
-        for line in lines {
+        for line in self.lines {
             (generation.on_step)(GenerationStep::Prompt)?;
             maker.add(line, &mut all)?;
         }
         let (planned, asked) = all.plan(source, selection.max_rows)?;
-        let mut input = planned.check(selection, &mut generation)?;
+        let mut input = planned.checked(selection, &mut generation)?;
         if let Some(asked) = asked {
             asked.answer(&mut input, selection, model, &mut generation)?;
         }
-        input.plan.keep(selection.part)?;
+        input.plan.keep(selection.part);
         if let (Some(spans), Some(prompts)) = (spans, &mut input.prompts) {
             for window in &input.plan.windows {
                 if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
@@ -105,16 +110,6 @@ impl<'s> RawPrompts<'s> {
             }
         }
         Ok(input)
-    }
-
-    /// The text of the chat template, if there is one, and the file that holds it.
-    fn template_text<'a, M: Model>(&'a self, model: &'a M) -> Option<(&'a str, &'a Path)> {
-        let facts = model.facts();
-        match (&self.source.template, &self.template, &facts.chat_template) {
-            (TemplateChoice::File(path), Some(text), _) => Some((text, path)),
-            (TemplateChoice::OfModel, _, Some(text)) => Some((text, &facts.path)),
-            _ => None,
-        }
     }
 }
 
@@ -152,7 +147,7 @@ impl<'t> Lines<'t> {
         self,
         source: &PromptSource,
         max_rows: Option<u64>,
-    ) -> Result<(Planned, Option<Asked<'t>>)> {
+    ) -> Result<(PreparedInput, Option<Asked<'t>>)> {
         let mut input = self.input;
         let plan = Plan::of(input.plan.windows);
         if plan.n_rows() == 0 {
@@ -183,7 +178,7 @@ impl<'t> Lines<'t> {
             },
             is_prompt_scored: source.score.is_some(),
         });
-        Ok((Planned(input), asked))
+        Ok((input, asked))
     }
 }
 
@@ -263,25 +258,21 @@ impl<'p, M: Model> PromptWindows<'p, M> {
 
     /// A prompt without a template.
     fn as_it_is(&self, line: &PromptLine) -> Result<Turn> {
-        let text = match (&line.content, &self.source.template) {
-            (PromptContent::Text(_), _) if self.source.scores_given_answers() => {
-                bail!(self.fault(line, NO_ANSWER))
+        let fault = match (&line.content, &self.source.template) {
+            (PromptContent::Text(_), _) if self.source.scores_given_answers() => NO_ANSWER,
+            (PromptContent::Text(text), _) => {
+                return Ok(Turn {
+                    content: line.content.clone(),
+                    prompt: self.model.tokenize(text, self.source.parse_special)?,
+                    answer: Vec::new(),
+                });
             }
-            (PromptContent::Text(text), _) => text,
-            (PromptContent::Messages(_), TemplateChoice::OfModel) => bail!(self.fault(
-                line,
+            (_, TemplateChoice::OfModel) => {
                 "messages need a chat template: the model has none: give one with --chat-template-file"
-            )),
-            (PromptContent::Messages(_), _) => bail!(self.fault(
-                line,
-                "messages need a chat template: leave --no-chat-template out"
-            )),
+            }
+            _ => "messages need a chat template: leave --no-chat-template out",
         };
-        Ok(Turn {
-            content: line.content.clone(),
-            prompt: self.model.tokenize(text, self.source.parse_special)?,
-            answer: Vec::new(),
-        })
+        bail!(self.fault(line, fault))
     }
 
     /// The turns of a conversation. If the model is to answer, it also returns the conversation after
@@ -421,15 +412,6 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     fn refused(&self, line: &PromptLine, error: &TemplateError) -> anyhow::Error {
         self.fault(line, &format!("the chat template refuses it: {error}"))
     }
-}
-
-/// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
-/// and true if it was inserted.
-pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
-    let bos = model.facts().bos();
-    let bos = bos.filter(|bos| tokens.first() != Some(bos));
-    tokens.splice(0..0, bos);
-    (tokens, bos.is_some())
 }
 
 /// The messages with these indices, which keep their bytes, as does the list of all; a text stays one.

@@ -9,10 +9,8 @@ use anyhow::{Context, Result, bail};
 use kl_formats::{Found, Groups, TextIdentity, hex, map};
 use sha2::{Digest, Sha256};
 
-use super::{NamedText, Plan, Planned, PreparedInput, TextSource, Windowing};
+use super::{NamedText, Plan, PreparedInput, TextSource, Windowing};
 use crate::engine::Model;
-use crate::report::Warning;
-use crate::report::number::count_of;
 
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
@@ -23,33 +21,33 @@ pub struct Text {
     pub identity: TextIdentity,
 }
 
-/// Reads a text whose every character is tokenized. Warns also of what editors on Windows add.
-pub fn read_to_tokenize(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
-    let text = read(path, warnings)?;
+/// What is odd about a text: a name for scripts, and a message with the advice to give.
+pub type Doubt = (&'static str, String);
+
+/// Reads a text whose every character is tokenized. Doubts also what editors on Windows add.
+pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
+    let text = read(path, doubts)?;
     let name = path.display();
     if text.text.starts_with('\u{feff}') {
-        warnings.push(Warning::new(
-            "byte_order_mark",
-            format!(
-                "{name}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {name} > new.txt"
-            ),
-        ));
+        let what = format!(
+            "{name}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {name} > new.txt"
+        );
+        doubts.push(("byte_order_mark", what));
     }
     let n = text.text.matches("\r\n").count();
     if n > 0 {
-        let end = if n == 1 { "ends" } else { "end" };
-        let message = format!(
-            "{name}: {} {end} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt",
-            count_of(n as u64, "line")
+        let end = if n == 1 { "line ends" } else { "lines end" };
+        let what = format!(
+            "{name}: {n} {end} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt"
         );
-        warnings.push(Warning::new("crlf", message));
+        doubts.push(("crlf", what));
     }
     Ok(text)
 }
 
-/// Reads a text from a file, or from standard input for `-`. Warns of bytes that are not UTF-8, which
+/// Reads a text from a file, or from standard input for `-`. Doubts bytes that are not UTF-8, which
 /// become U+FFFD.
-pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
+pub fn read(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
     let shown = path.display();
     let bytes = if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
@@ -73,14 +71,11 @@ pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
     let text = String::from_utf8(bytes).unwrap_or_else(|error| {
         let bytes = error.as_bytes();
         let n: usize = bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
-        let (is, first) = (
-            if n == 1 { "is" } else { "are" },
-            error.utf8_error().valid_up_to(),
-        );
-        let n = count_of(n as u64, "byte");
-        let message =
-            format!("{shown}: {n} {is} not UTF-8, the first at byte {first}: read as U+FFFD");
-        warnings.push(Warning::new("not_utf8", message));
+        let are = if n == 1 { "byte is" } else { "bytes are" };
+        let first = error.utf8_error().valid_up_to();
+        let what =
+            format!("{shown}: {n} {are} not UTF-8, the first at byte {first}: read as U+FFFD");
+        doubts.push(("not_utf8", what));
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok(Text { text, identity })
@@ -133,7 +128,7 @@ pub(super) fn in_windows<M: Model>(
     texts: Vec<Text>,
     model: &M,
     max_rows: Option<u64>,
-) -> Result<Planned> {
+) -> Result<PreparedInput> {
     let (windowing, bos) = (&source.windowing, model.facts().bos());
     check_stride(windowing, bos)?;
     let mut all = Plan::default();
@@ -159,11 +154,11 @@ pub(super) fn in_windows<M: Model>(
     if !has_groups {
         identities.clear();
     }
-    Ok(Planned(PreparedInput {
+    Ok(PreparedInput {
         texts: identities,
         groups: has_groups.then(|| Groups::of_each(groups)),
         ..PreparedInput::of_text(plan, windowing, bos, text)
-    }))
+    })
 }
 
 /// Cuts the only text as llama-perplexity does, with one BOS before all of it: whole windows whose first
@@ -172,7 +167,7 @@ pub(super) fn in_chunks<M: Model>(
     source: &TextSource,
     texts: Vec<Text>,
     model: &M,
-) -> Result<Planned> {
+) -> Result<PreparedInput> {
     let (windowing, bos) = (&source.windowing, model.facts().bos());
     let Some((named, text)) = source.texts.iter().zip(texts).next() else {
         bail!("there is no text to cut into chunks");
@@ -191,11 +186,11 @@ pub(super) fn in_chunks<M: Model>(
     let n_whole = plan.windows.len() * windowing.n_ctx as usize;
     let n_left_out = stream.len().saturating_sub(n_whole) as u64;
     stream.truncate(n_whole);
-    Ok(Planned(PreparedInput {
+    Ok(PreparedInput {
         text_tokens: stream,
         n_left_out,
         ..PreparedInput::of_text(plan, windowing, bos, identity)
-    }))
+    })
 }
 
 /// Tokenizes a text, and completes what identifies it.

@@ -6,8 +6,7 @@
 
 use std::str::FromStr;
 
-use anyhow::Result;
-use kl_formats::{Shard, WindowSpec, n_rows};
+use kl_formats::{WindowSpec, n_rows};
 
 use crate::pipeline::{DEFAULT_SEED, Part, shuffled};
 
@@ -177,20 +176,13 @@ impl Plan {
         self
     }
 
-    /// Keeps one part of the windows, and returns which part of the whole plan that is; all of them
-    /// without a part.
-    ///
-    /// # Errors
-    /// If there are fewer windows than parts.
-    pub fn keep(&mut self, part: Option<Part>) -> Result<Option<Shard>> {
-        let Some(part) = part else {
-            return Ok(None);
-        };
-        let shard = part.of(self.windows.len(), n_rows(self.whole()))?;
-        let windows = std::mem::take(&mut self.windows);
-        self.windows = part.keep(windows.clone());
-        self.whole.get_or_insert(windows);
-        Ok(Some(shard))
+    /// Keeps one part of the windows; all of them without a part.
+    pub fn keep(&mut self, part: Option<Part>) {
+        if let Some(part) = part {
+            let windows = std::mem::take(&mut self.windows);
+            self.windows = part.keep(windows.clone());
+            self.whole.get_or_insert(windows);
+        }
     }
 
     /// Records how these windows were planned before their answers were generated. The first

@@ -5,8 +5,8 @@ use std::time::Duration;
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 
-use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::reference_rows::{Origin, ReferenceRows};
+use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::reference_rows::ReferenceRows;
 use super::timing::Timing;
 use super::window_rows::OpenWindow;
 use super::{Error, Step};
@@ -39,67 +39,84 @@ pub fn evaluate<S: LogitSource, M: Send>(
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    let sources = match &reference.source.origin {
-        // A stream has one window open at a time.
-        Origin::Stream(_) => Sources {
-            n: 1,
-            n_windows: 1,
-            ..sources
-        },
-        _ => sources,
+    // A stream has one window open at a time.
+    let at_most = if reference.is_stream() { 1 } else { usize::MAX };
+    let sources = Sources {
+        n: sources.n.min(at_most),
+        n_windows: sources.n_windows.min(at_most),
+        ..sources
     };
     let device = sources.device.clone();
+    let next = || {
+        let window = reference.next_window()?;
+        Ok(window.map(|window| Scoring {
+            reference,
+            measure: &measure,
+            is_floored: false,
+            scored: ScoredWindow {
+                tokens: window.spec.tokens.clone(),
+                records: Vec::with_capacity(window.spec.n_rows as usize),
+                measured: Vec::with_capacity(window.spec.n_rows as usize),
+            },
+            window,
+        }))
+    };
     // The last window may bring more rows than are wanted.
     let mut wanted = reference.max_rows;
-    let timing = in_turn(
-        sources,
-        || reference.next_window(),
-        |source, windows, progress| {
-            evaluate_windows(source, reference, windows, &measure, progress)
-        },
-        |step| match step {
-            Step::Rows(n) => on_step(Step::Rows(n)),
-            Step::Window(mut scored) => {
-                let n_rows = usize::try_from(wanted).unwrap_or(usize::MAX);
-                scored.records.truncate(n_rows);
-                scored.measured.truncate(n_rows);
-                wanted -= scored.records.len() as u64;
-                on_step(Step::Window(scored))
-            }
-        },
-    )?;
+    let timing = in_turn(sources, next, |step| match step {
+        Step::Rows(n) => on_step(Step::Rows(n)),
+        Step::Window(mut scored) => {
+            let n_rows = usize::try_from(wanted).unwrap_or(usize::MAX);
+            scored.records.truncate(n_rows);
+            scored.measured.truncate(n_rows);
+            wanted -= scored.records.len() as u64;
+            on_step(Step::Window(scored))
+        }
+    })?;
     Ok(Timing {
         device: device.and_then(|device| device.time(reference.waits(&timing))),
         ..timing
     })
 }
 
-fn evaluate_windows<S: LogitSource, M: Send>(
-    source: &mut S,
-    reference: &ReferenceRows<'_>,
-    mut windows: Vec<OpenWindow<'_>>,
-    measure: &(impl Fn(&RowPair<'_>) -> M + Sync),
-    progress: &mut Progress<'_>,
-) -> Result<Vec<ScoredWindow<M>>, Error> {
-    for window in &windows {
-        check_tokens(&window.spec, source.n_vocab())?;
+/// A window of the reference, whose rows are compared with the model's.
+struct Scoring<'r, 'h, M, F> {
+    reference: &'r ReferenceRows<'h>,
+    window: OpenWindow<'r>,
+    measure: &'r F,
+    /// True if the evaluated rows are log-probabilities with a floor.
+    is_floored: bool,
+    scored: ScoredWindow<M>,
+}
+
+impl<M: Send, F: Fn(&RowPair<'_>) -> M + Sync> RowSink for Scoring<'_, '_, M, F> {
+    type Done = ScoredWindow<M>;
+
+    fn window(&self) -> &WindowSpec {
+        &self.window.spec
     }
-    let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
-    let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(ScoredWindow::of).collect();
-    let in_reading = |windows: &[OpenWindow<'_>]| -> Duration {
-        windows.iter().map(|window| window.in_reading).sum()
-    };
-    let before_rows = in_reading(&windows);
-    let (n_entries, ref_is_floored) = (reference.n_entries, reference.source.is_floored);
-    let eval_is_floored = source.is_floored();
-    let decoded: Vec<&WindowSpec> = specs.iter().collect();
-    let in_sink = progress.decode(source, &decoded, |i, evaluated| {
-        let (spec, scored) = (&specs[i], &mut scored[i]);
-        let first = spec.first_scored as usize + scored.records.len();
-        let scores = windows[i].map(evaluated.len(), |i, row| {
-            let (whole, position) = (evaluated[i], first + i);
+
+    fn begin(&mut self, n_vocab: usize, is_floored: bool) -> Result<(), Error> {
+        self.is_floored = is_floored;
+        let WindowSpec { window, tokens, .. } = &self.window.spec;
+        let unknown = tokens.iter().position(|&token| token as usize >= n_vocab);
+        unknown.map_or(Ok(()), |position| {
+            let token = tokens[position];
+            Err(Error::Reference(format!(
+                "window {window}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary"
+            )))
+        })
+    }
+
+    fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
+        let (n_entries, measure) = (self.reference.n_entries, self.measure);
+        let (ref_is_floored, eval_is_floored) = (self.reference.is_floored, self.is_floored);
+        let first = self.window.spec.first_scored as usize + self.scored.records.len();
+        let (window, tokens) = (self.window.spec.window, &self.scored.tokens);
+        let scores = self.window.map(rows.len(), |i, row| {
+            let (whole, position) = (rows[i], first + i);
             let eval = whole.get(..n_entries).unwrap_or(whole);
-            let next = spec.tokens.get(position + 1).copied();
+            let next = tokens.get(position + 1).copied();
             let pair = RowPair {
                 reference: row.first(n_entries),
                 eval,
@@ -108,42 +125,24 @@ fn evaluate_windows<S: LogitSource, M: Send>(
                 eval_floor: eval_is_floored.then(|| floor(Row::F32(whole))).flatten(),
             };
             let record = TokenRecord {
-                window: spec.window,
+                window,
                 position: position as u32,
                 ..score(&pair)
             };
             (record, measure(&pair))
         })?;
         for (record, measured) in scores {
-            scored.records.push(record);
-            scored.measured.push(measured);
+            self.scored.records.push(record);
+            self.scored.measured.push(measured);
         }
         Ok(())
-    })?;
-    let in_reading = in_reading(&windows);
-    progress.timing.score += in_sink.saturating_sub(in_reading - before_rows);
-    progress.timing.read += in_reading;
-    Ok(scored)
-}
-
-impl<M> ScoredWindow<M> {
-    /// A window none of whose rows are scored yet.
-    fn of(spec: &WindowSpec) -> Self {
-        Self {
-            tokens: spec.tokens.clone(),
-            records: Vec::with_capacity(spec.n_rows as usize),
-            measured: Vec::with_capacity(spec.n_rows as usize),
-        }
     }
-}
 
-fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
-    let mut tokens = spec.tokens.iter().enumerate();
-    match tokens.find(|&(_, &token)| token as usize >= n_vocab) {
-        None => Ok(()),
-        Some((position, token)) => Err(Error::Reference(format!(
-            "window {}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary",
-            spec.window
-        ))),
+    fn waited(&self) -> Duration {
+        self.window.in_reading
+    }
+
+    fn finish(self) -> Result<ScoredWindow<M>, Error> {
+        Ok(self.scored)
     }
 }

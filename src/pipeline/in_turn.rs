@@ -1,5 +1,5 @@
-//! Several sources of one model's rows, used in turn: while the rows of one are scored or encoded,
-//! another decodes.
+//! The way of rows from a model to their use: several sources of them, used in turn. While the rows of
+//! one are scored, encoded or kept, another decodes.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -129,162 +129,177 @@ impl<S: Send> Sources<fn() -> S> {
     }
 }
 
-/// Does jobs with several sources: each thread asks `next` for some, one thread at a time, and `work`
-/// does them.
+/// The use of a window's rows: they are scored, written, or kept.
+pub(super) trait RowSink {
+    /// What is made of the rows.
+    type Done: Send;
+
+    fn window(&self) -> &WindowSpec;
+
+    /// Gets ready for rows of `n_vocab` entries, which may be log-probabilities with a floor.
+    ///
+    /// # Errors
+    /// Rows that cannot be used.
+    fn begin(&mut self, _n_vocab: usize, _is_floored: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Uses the next rows, which are gone when this returns.
+    fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error>;
+
+    /// The time for which a file has kept it waiting.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn finish(self) -> Result<Self::Done, Error>;
+}
+
+/// Runs several sources over windows: each thread asks `next` for some, one thread at a time.
 ///
-/// `on_step` is called for every decode call, and with each job's result, in the order in which `next`
-/// gave them. With [`Error::Enough`] it ends the run; jobs that were done ahead are dropped.
+/// `on_step` is called for every decode call, and with what each window gave, in the order in which
+/// `next` gave them. With [`Error::Enough`] it ends the run; windows that were done ahead are dropped.
+/// The time for which sinks have waited is noted as reading.
 ///
 /// # Errors
-/// Those of `make`, if no source can be created, and of the other functions.
-pub(super) fn in_turn<S, J, T: Send>(
+/// Those of the sources, if none can be created, of the sinks and of the other functions.
+pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
-    next: impl Fn() -> Result<Option<J>, Error> + Sync,
-    work: impl Fn(&mut S, Vec<J>, &mut Progress<'_>) -> Result<Vec<T>, Error> + Sync,
-    on_step: impl FnMut(Step<T>) -> Result<(), Error>,
+    next: impl Fn() -> Result<Option<K>, Error> + Sync,
+    on_step: impl FnMut(Step<K::Done>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    let Sources {
-        n,
-        make,
-        device,
-        n_windows,
-    } = sources;
-    let n_windows = n_windows.max(1);
-    // Jobs are numbered as they are taken: one lock for both.
+    let (n, n_windows) = (sources.n, sources.n_windows.max(1));
+    // Windows are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
-    let next_jobs = || {
+    let next_windows = || {
         let mut numbered = locked(&numbered);
-        let mut jobs = Vec::new();
-        while jobs.len() < n_windows
-            && let Some(job) = next()?
-        {
-            jobs.push(job);
-        }
+        let windows = std::iter::from_fn(|| next().transpose()).take(n_windows);
+        let windows: Vec<K> = windows.collect::<Result<_, _>>()?;
         let first = *numbered;
-        *numbered += jobs.len() as u64;
-        Ok::<_, Error>((first, jobs))
+        *numbered += windows.len() as u64;
+        Ok((first, windows))
     };
     // One source is created after the other: if memory is short, the first gets all that it needs.
-    let making = Mutex::new(());
-    let make = || {
-        let _one = locked(&making);
-        make()
-    };
-    let run = |reports: SyncSender<Result<Report<T>, Error>>| {
+    let make = Mutex::new(&sources.make);
+    let run = |reports| {
         let started = Instant::now();
-        let mut source = make()?;
-        // If the caller has stopped, nobody listens, and the caller knows why.
-        let tell = |report| reports.send(report).map_err(|_| Error::Interrupted);
-        let mut progress = Progress {
-            timing: Timing {
-                load: started.elapsed(),
-                ..Timing::default()
-            },
-            device: device.as_ref(),
-            on_rows: &|n| tell(Ok(Step::Rows(n))),
+        let make = locked(&make);
+        let mut worker = Worker {
+            source: make()?,
+            device: sources.device.as_ref(),
+            reports,
+            timing: Timing::default(),
         };
-        let mut work_on = || -> Result<(), Error> {
-            loop {
-                let (first, jobs) = next_jobs()?;
-                if jobs.is_empty() {
-                    return Ok(());
-                }
-                let done = work(&mut source, jobs, &mut progress)?;
-                for (number, done) in (first..).zip(done) {
-                    tell(Ok(Step::Window((number, done))))?;
-                }
-            }
-        };
-        if let Err(error) = work_on() {
-            let _ = tell(Err(error));
+        drop(make);
+        worker.timing.load = started.elapsed();
+        if let Err(error) = worker.run(&next_windows) {
+            let _ = worker.reports.send(Err(error));
         }
-        progress.timing.core_wait = core_wait();
-        Ok(progress.timing)
+        worker.timing.core_wait = core_wait();
+        Ok::<_, Error>(worker.timing)
     };
     let (reported, ended) = std::thread::scope(|scope| {
         let (sender, reports) = sync_channel(2 * n);
-        let workers: Vec<_> = (0..n)
-            .map(|_| {
-                let sender = sender.clone();
-                scope.spawn(|| run(sender))
-            })
-            .collect();
-        drop(sender);
+        let senders = std::iter::repeat_n(sender, n);
+        let workers: Vec<_> = senders.map(|to| scope.spawn(|| run(to))).collect();
         // The others stop once nobody receives their reports.
         let reported = in_order(reports, on_step);
         let ended = workers.into_iter().map(|worker| worker.join());
-        (reported, ended.collect::<Vec<_>>())
+        (reported, ended.collect::<Result<Vec<_>, _>>())
     });
-    match reported {
-        Err(Error::Enough) => {}
-        reported => reported?,
+    if !matches!(reported, Err(Error::Enough)) {
+        reported?;
     }
-    let (mut timings, mut refusal) = (Vec::new(), None);
-    for ended in ended {
-        match ended.map_err(|_| Error::WorkerLost)? {
-            Ok(timing) => timings.push(timing),
-            Err(error) => refusal = refusal.or(Some(error)),
+    let (timings, mut refused): (Vec<_>, Vec<_>) = ended
+        .map_err(|_| Error::WorkerLost)?
+        .into_iter()
+        .partition(Result::is_ok);
+    if timings.is_empty() && !refused.is_empty() {
+        return refused.swap_remove(0);
+    }
+    let timings: Vec<Timing> = timings.into_iter().flatten().collect();
+    Ok(Timing {
+        refused: refused.len(),
+        ..Timing::mean(&timings)
+    })
+}
+
+/// A thread with its source, and its notes.
+struct Worker<'d, S, T> {
+    source: S,
+    /// Measures the device that computes the source's rows.
+    device: Option<&'d DeviceClock>,
+    reports: SyncSender<Result<Report<T>, Error>>,
+    /// Where its time went.
+    timing: Timing,
+}
+
+/// A report of a thread on its windows, which are numbered in their order.
+type Report<T> = Step<(u64, T)>;
+
+impl<S: LogitSource, T> Worker<'_, S, T> {
+    fn run<K: RowSink<Done = T>>(
+        &mut self,
+        next: &impl Fn() -> Result<(u64, Vec<K>), Error>,
+    ) -> Result<(), Error> {
+        loop {
+            let (first, mut sinks) = next()?;
+            if sinks.is_empty() {
+                return Ok(());
+            }
+            self.decode(&mut sinks)?;
+            for (number, sink) in (first..).zip(sinks) {
+                tell(&self.reports, Step::Window((number, sink.finish()?)))?;
+            }
         }
     }
-    match refusal {
-        Some(error) if timings.is_empty() => Err(error),
-        _ => Ok(Timing {
-            refused: n - timings.len(),
-            ..Timing::mean(&timings)
-        }),
-    }
-}
 
-/// The notes of a thread as it works.
-pub(super) struct Progress<'p> {
-    /// Where its time went.
-    pub(super) timing: Timing,
-    /// Measures the device that computes its source's rows.
-    device: Option<&'p DeviceClock>,
-    /// Reports that this many more rows have come from the model.
-    on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
-}
-
-impl Progress<'_> {
-    /// Runs windows as [`LogitSource::decode_all`] does, and returns the part of the time that `sink`
-    /// took; the rest is noted as decoding.
-    pub(super) fn decode(
-        &mut self,
-        source: &mut impl LogitSource,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<Duration, Error> {
-        let (started, mut in_sink) = (Instant::now(), Duration::ZERO);
-        let mut call = self.device.map(DeviceClock::begin);
-        source.decode_all(windows, |i, rows| {
+    fn decode<K: RowSink<Done = T>>(&mut self, sinks: &mut [K]) -> Result<(), Error> {
+        let Self {
+            source,
+            device,
+            reports,
+            timing,
+        } = self;
+        let windows: Vec<WindowSpec> = sinks.iter().map(|sink| sink.window().clone()).collect();
+        for sink in &mut *sinks {
+            sink.begin(source.n_vocab(), source.is_floored())?;
+        }
+        let waited = |sinks: &[K]| sinks.iter().map(K::waited).sum::<Duration>();
+        let (before, started, mut in_sinks) = (waited(sinks), Instant::now(), Duration::ZERO);
+        let mut call = device.map(DeviceClock::begin);
+        source.decode_all(&windows.iter().collect::<Vec<_>>(), |i, rows| {
             call = None;
-            let sink_started = Instant::now();
-            sink(i, rows)?;
-            in_sink += sink_started.elapsed();
-            (self.on_rows)(rows.len())?;
-            call = self.device.map(DeviceClock::begin);
+            let push_started = Instant::now();
+            sinks[i].push(rows)?;
+            in_sinks += push_started.elapsed();
+            tell(reports, Step::Rows(rows.len()))?;
+            call = device.map(DeviceClock::begin);
             Ok(())
         })?;
         drop(call);
-        self.timing.decode += started.elapsed().saturating_sub(in_sink);
-        Ok(in_sink)
+        timing.decode += started.elapsed().saturating_sub(in_sinks);
+        timing.score += in_sinks.saturating_sub(waited(sinks) - before);
+        timing.read += waited(sinks);
+        Ok(())
     }
 }
 
-/// A report of a thread on its jobs, which are numbered in their order.
-type Report<T> = Step<(u64, T)>;
+/// Sends a report. If the caller has stopped, nobody listens, and the caller knows why.
+fn tell<T>(reports: &SyncSender<Result<Report<T>, Error>>, report: Report<T>) -> Result<(), Error> {
+    reports.send(Ok(report)).map_err(|_| Error::Interrupted)
+}
 
-/// Passes reports on to the caller, results in the order of the jobs.
+/// Passes reports on to the caller, those on windows in their order.
 fn in_order<T>(
     reports: Receiver<Result<Report<T>, Error>>,
     mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut early = BTreeMap::new();
-    let mut next = 0;
+    let (mut early, mut next) = (BTreeMap::new(), 0);
     for report in reports {
         match report? {
             Step::Rows(n) => on_step(Step::Rows(n))?,
-            Step::Window((number, done)) => drop(early.insert(number, done)),
+            Step::Window((number, done)) => _ = early.insert(number, done),
         }
         while let Some(done) = early.remove(&next) {
             next += 1;

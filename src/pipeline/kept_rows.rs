@@ -1,25 +1,21 @@
-//! Rows that are used again: a reference's in memory, where many models are evaluated against the same
-//! few windows, and a file's in place of a model's.
+//! Rows in memory, where many models are evaluated against the same few windows of a reference.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use kl_formats::WindowSpec;
 
-use super::in_turn::{LogitSource, Progress, Sources, in_turn};
-use super::reference_rows::ReferenceRows;
+use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
 use super::timing::Timing;
-use super::window_rows::{KeptWindow, OpenWindow};
-use super::{Error, Pool, Step, locked};
+use super::{Error, Step, locked};
 
 /// Rows of logits of some windows, in memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KeptRows {
     windows: Vec<WindowSpec>,
     /// The logits of each window's rows, n_rows x n_vocab.
-    logits: Vec<Vec<f32>>,
-    n_vocab: usize,
-    is_floored: bool,
+    pub(super) logits: Vec<Vec<f32>>,
+    pub(super) n_vocab: usize,
+    pub(super) is_floored: bool,
 }
 
 impl KeptRows {
@@ -33,30 +29,20 @@ impl KeptRows {
         windows: Vec<WindowSpec>,
         mut on_rows: impl FnMut(usize) -> Result<(), Error>,
     ) -> Result<(Self, Timing), Error> {
-        let jobs = Mutex::new(windows.iter());
-        let mut kept = Self {
-            windows: Vec::new(),
-            logits: Vec::new(),
-            n_vocab: 0,
-            is_floored: false,
+        let left = Mutex::new(windows.iter());
+        let mut kept = Self::default();
+        let next = || {
+            let next = locked(&left).next();
+            Ok(next.map(|window| Keeping(window, Vec::new(), (0, false))))
         };
-        let timing = in_turn(
-            sources,
-            || Ok(locked(&jobs).next()),
-            |source: &mut S, windows, progress| {
-                let about = (source.n_vocab(), source.is_floored());
-                let logits = logits_of(source, &windows, progress)?;
-                Ok(logits.into_iter().map(|logits| (logits, about)).collect())
-            },
-            |step| match step {
-                Step::Rows(n) => on_rows(n),
-                Step::Window((logits, (n_vocab, is_floored))) => {
-                    kept.logits.push(logits);
-                    (kept.n_vocab, kept.is_floored) = (n_vocab, is_floored);
-                    Ok(())
-                }
-            },
-        )?;
+        let timing = in_turn(sources, next, |step| match step {
+            Step::Rows(n) => on_rows(n),
+            Step::Window((logits, about)) => {
+                kept.logits.push(logits);
+                (kept.n_vocab, kept.is_floored) = about;
+                Ok(())
+            }
+        })?;
         kept.windows = windows;
         Ok((kept, timing))
     }
@@ -70,105 +56,40 @@ impl KeptRows {
     pub fn windows(&self) -> &[WindowSpec] {
         &self.windows
     }
-
-    pub(super) fn n_vocab(&self) -> usize {
-        self.n_vocab
-    }
-
-    pub(super) fn is_floored(&self) -> bool {
-        self.is_floored
-    }
-
-    pub(super) fn window(&self, i: usize) -> KeptWindow<'_> {
-        KeptWindow {
-            logits: self.logits.get(i).map_or(&[], Vec::as_slice),
-            n_vocab: self.n_vocab.max(1),
-        }
-    }
 }
 
-/// Decodes windows, and copies their rows.
-fn logits_of<S: LogitSource>(
-    source: &mut S,
-    windows: &[&WindowSpec],
-    progress: &mut Progress<'_>,
-) -> Result<Vec<Vec<f32>>, Error> {
-    let n_vocab = source.n_vocab();
-    let room = |spec: &&WindowSpec| Vec::with_capacity(spec.n_rows as usize * n_vocab);
-    let mut logits: Vec<Vec<f32>> = windows.iter().map(room).collect();
-    let in_copying = progress.decode(source, windows, |i, rows| {
-        rows.iter().for_each(|row| logits[i].extend_from_slice(row));
+/// A window, the copies of its rows so far, and the entries of a row and whether these have a floor.
+struct Keeping<'w>(&'w WindowSpec, Vec<f32>, (usize, bool));
+
+impl RowSink for Keeping<'_> {
+    type Done = (Vec<f32>, (usize, bool));
+
+    fn window(&self) -> &WindowSpec {
+        self.0
+    }
+
+    fn begin(&mut self, n_vocab: usize, is_floored: bool) -> Result<(), Error> {
+        self.1.reserve_exact(self.0.n_rows as usize * n_vocab);
+        self.2 = (n_vocab, is_floored);
         Ok(())
-    })?;
-    progress.timing.score += in_copying;
-    Ok(logits)
-}
-
-/// A source of a file's rows.
-pub struct FileRows<'r, 'h> {
-    rows: &'r ReferenceRows<'h>,
-    /// Its own windows, by the number of the window that is asked for, where they differ.
-    windows: HashMap<u32, WindowSpec>,
-    /// The memory of logits.
-    used: Pool<Vec<f32>>,
-}
-
-impl<'r, 'h> FileRows<'r, 'h> {
-    /// Hands out `rows`, whose windows come in the order in which they are asked for. `windows` holds
-    /// the rows to use, by the number of the window that is asked for, where those are not its own.
-    pub fn new(rows: &'r ReferenceRows<'h>, windows: HashMap<u32, WindowSpec>) -> Self {
-        Self {
-            rows,
-            windows,
-            used: Pool::default(),
-        }
     }
 
-    /// Goes on to the window with this number.
-    fn find(&self, number: u32) -> Result<OpenWindow<'r>, Error> {
-        while let Some(window) = self.rows.next_window()? {
-            if window.spec.window == number {
-                return Ok(window);
-            }
-        }
-        Err(Error::inconsistent(&format!("no window {number}")))
-    }
-}
-
-impl LogitSource for FileRows<'_, '_> {
-    fn n_vocab(&self) -> usize {
-        self.rows.source.n_vocab
+    fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
+        rows.iter().for_each(|row| self.1.extend_from_slice(row));
+        Ok(())
     }
 
-    fn is_floored(&self) -> bool {
-        self.rows.source.is_floored
-    }
-
-    /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of
-    /// the file's window with that number. Windows before it are skipped.
-    fn decode(
-        &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let wanted = self.windows.get(&window.window).unwrap_or(window);
-        let mut found = self.find(wanted.window)?;
-        let (spec, n_rows) = (&found.spec, wanted.n_rows);
-        let before = wanted.first_scored.checked_sub(spec.first_scored);
-        let before = before.filter(|before| before + n_rows <= spec.n_rows);
-        let number = wanted.window;
-        let before = before.ok_or_else(|| {
-            Error::inconsistent(&format!("different rows for window {number} than before"))
-        })?;
-        found.rows.skip(before as usize);
-        found.logits(n_rows as usize, self.n_vocab(), &self.used, sink)
+    fn finish(self) -> Result<Self::Done, Error> {
+        Ok((self.1, self.2))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::evaluate;
+    use std::collections::HashMap;
+
     use super::super::tests::{NOTHING_MORE, fake, plan, write_native};
+    use super::super::{FileRows, ReferenceRows, evaluate};
     use super::*;
     use crate::engine::{Engine as _, FakeEngine};
     use crate::input::ScoreFrom;

@@ -10,14 +10,15 @@ mod kept_rows;
 mod reference_rows;
 mod selection;
 mod states;
+mod stream;
 mod timing;
 mod window_rows;
 mod write;
 
 pub use evaluate::{ScoredWindow, evaluate};
 pub use in_turn::{LogitSource, Sources};
-pub use kept_rows::{FileRows, KeptRows};
-pub use reference_rows::{ReferenceRows, RowsHere};
+pub use kept_rows::KeptRows;
+pub use reference_rows::{FileRows, ReferenceRows, RowsHere};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, shuffled, to_share};
 pub use states::StateSource;
 pub use timing::{DeviceClock, DeviceTime, Timing};
@@ -78,32 +79,7 @@ impl Error {
 
 /// Things to use again, shared between threads: memory above all, since a block of rows is a megabyte,
 /// and fresh memory from the system costs more than filling it.
-#[derive(Debug)]
-pub struct Pool<T>(Arc<Mutex<Vec<T>>>);
-
-impl<T> Pool<T> {
-    /// Takes a thing out of the pool, unless it is empty.
-    pub fn take(&self) -> Option<T> {
-        locked(&self.0).pop()
-    }
-
-    /// Puts a thing into the pool.
-    pub fn give(&self, thing: T) {
-        locked(&self.0).push(thing);
-    }
-}
-
-impl<T> Default for Pool<T> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<T> Clone for Pool<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+pub type Pool<T> = Arc<Mutex<Vec<T>>>;
 
 /// A report of a run to its caller, who may stop it with an error.
 #[derive(Debug)]

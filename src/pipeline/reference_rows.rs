@@ -8,32 +8,40 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    NativeReader, ReadBlocks, Reference, RowBlock, Rows, Shard, States, TokenRecord, Values,
-    WindowEntry, WindowSpec, n_rows,
+    NativeReader, ReadBlocks, Reference, Rows, Shard, States, TokenRecord, Values, WindowEntry,
+    WindowSpec, n_rows,
 };
 use serde::Serialize;
 
+use super::in_turn::LogitSource;
 use super::kept_rows::KeptRows;
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
+use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
-use super::window_rows::{ComputedRows, OpenWindow, StoredRows, Stream, WindowRows};
+use super::window_rows::{
+    BlockFile, ComputedRows, Computer, Contexts, KeptWindow, OpenWindow, StoredRows, StoredStates,
+    WindowRows,
+};
 use super::{Error, Pool, locked};
-use crate::engine::{Decoder, EngineError, Head};
+use crate::engine::{EngineError, Head};
 use crate::score::RowError;
 
 /// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
 /// the kernels of other backends move a row by 1e-7 to 1e-4.
 const WRONG_KLD: f64 = 0.1;
 
-/// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
-/// each.
-const BLOCKS_AHEAD: usize = 64;
-
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
 /// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
-    /// The rows.
-    pub source: ReferenceSource<'h>,
+    origin: Origin<'h>,
+    n_vocab: usize,
+    /// True if the rows are log-probabilities with a floor.
+    pub(super) is_floored: bool,
+    /// Measures the accelerator that computes the rows, if one does.
+    pub device: Option<DeviceClock>,
+    /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
+    /// has one window open at a time, and so needs one of them.
+    pub contexts: Contexts<'h>,
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
     /// The number of rows of each window, in the order of the file, if it has a list of them.
@@ -57,6 +65,19 @@ pub struct ReferenceRows<'h> {
     pub here: Option<RowsHere>,
 }
 
+/// Where the rows of a reference come from.
+enum Origin<'h> {
+    /// A file whose blocks of rows can be read in any order.
+    Blocks(BlockFile<dyn ReadBlocks>),
+    /// A file that can only be read from its start.
+    Stream(Mutex<Stream>),
+    States(StoredStates<'h>),
+    /// A second model, which runs over these windows in contexts that the caller adds.
+    Model(Vec<WindowSpec>),
+    /// Rows in memory.
+    Kept(&'h KeptRows),
+}
+
 impl<'h> ReferenceRows<'h> {
     /// Opens the rows of `reference`. Where it holds hidden states, `make` prepares the head that
     /// makes rows of them, and a check shows whether it makes the right ones.
@@ -67,18 +88,37 @@ impl<'h> ReferenceRows<'h> {
         reference: Reference,
         make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     ) -> Result<Self, Error> {
-        let about = reference.about();
-        let (n_windows, n_rows) = (about.n_windows.map(u64::from), about.n_rows);
-        let is_shuffled = reference.is_shuffled();
         let rows_per_window = rows_per_window(&reference);
-        let (source, here) = ReferenceSource::open(reference, make)?;
         let all = rows_per_window.as_ref().map_or(0, Vec::len);
-        let rows = Self {
-            is_shuffled,
-            n_rows: n_rows.filter(|_| rows_per_window.is_some()),
+        let about = reference.about();
+        let mut rows = Self {
+            n_windows: about.n_windows.map(u64::from),
+            n_rows: about.n_rows.filter(|_| rows_per_window.is_some()),
+            is_shuffled: reference.is_shuffled(),
+            is_floored: about.values == Values::FlooredLogProbabilities,
             rows_per_window,
-            here,
-            ..Self::new(source, n_windows)
+            ..Self::new(Origin::Model(Vec::new()), about.n_vocab as usize)
+        };
+        let windows = reference.windows().unwrap_or_default().to_vec();
+        let path = reference.path().display().to_string();
+        rows.origin = match reference.into_rows() {
+            Rows::Blocks(blocks) => Origin::Blocks(BlockFile::new(blocks)),
+            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, rows.n_vocab))),
+            Rows::Model(windows) => Origin::Model(windows),
+            Rows::States(file, states) => {
+                let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
+                    // The file's own error has its path.
+                    EngineError::ReadHead(error)
+                        if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
+                    {
+                        Error::Reference(error.to_string())
+                    }
+                    cause => Error::Reference(format!("{path}: {cause}")),
+                })?;
+                rows.here = Some(check(&path, &file, &states, &windows, &mut *head)?);
+                let (file, head) = (BlockFile::new(file), Mutex::new(head));
+                Origin::States(StoredStates { file, states, head })
+            }
         };
         Ok(rows.at((0..all).collect()))
     }
@@ -86,22 +126,27 @@ impl<'h> ReferenceRows<'h> {
     /// The rows of these windows, by their indices, of those that are in memory.
     pub fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
         let chosen = rows.windows().get(windows.clone()).unwrap_or_default();
-        let source = ReferenceSource::new(Origin::Kept(rows), rows.n_vocab(), rows.is_floored());
         let kept = Self {
             n_rows: Some(n_rows(chosen)),
-            ..Self::new(source, Some(chosen.len() as u64))
+            n_windows: Some(chosen.len() as u64),
+            is_floored: rows.is_floored,
+            ..Self::new(Origin::Kept(rows), rows.n_vocab)
         };
         kept.at(windows.collect())
     }
 
-    fn new(source: ReferenceSource<'h>, n_windows: Option<u64>) -> Self {
+    fn new(origin: Origin<'h>, n_vocab: usize) -> Self {
         Self {
-            source,
+            origin,
+            n_vocab,
+            is_floored: false,
+            device: None,
+            contexts: Pool::default(),
             order: Mutex::default(),
             rows_per_window: None,
             is_shuffled: true,
             wanted: None,
-            n_windows,
+            n_windows: None,
             n_rows: None,
             max_rows: u64::MAX,
             n_entries: usize::MAX,
@@ -137,7 +182,7 @@ impl<'h> ReferenceRows<'h> {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
-        if let Origin::Stream(stream) = &self.source.origin {
+        if let Origin::Stream(stream) = &self.origin {
             locked(stream).max_rows = max_rows;
         }
         Self {
@@ -171,10 +216,23 @@ impl<'h> ReferenceRows<'h> {
 
     /// Reads the windows at these indices, in their order; a stream keeps its own.
     pub fn at(mut self, indices: Vec<usize>) -> Self {
-        let order: VecDeque<usize> = indices.into();
-        self.source.read_in_order(order.clone());
-        self.order = Mutex::new(order);
+        self.order = Mutex::new(indices.into());
+        self.read_in_order();
         self
+    }
+
+    /// Has the windows that are still to come fetched before they are read.
+    fn read_in_order(&mut self) {
+        let order = locked(&self.order).clone();
+        match &mut self.origin {
+            Origin::Blocks(file) => file.read_in_order(order),
+            Origin::States(of) => of.file.read_in_order(order),
+            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => {}
+        }
+    }
+
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.origin, Origin::Stream(_))
     }
 
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
@@ -209,14 +267,14 @@ impl<'h> ReferenceRows<'h> {
                 );
                 return Err(Error::inconsistent(&found));
             }
-            match &self.source.origin {
+            match &self.origin {
                 Origin::Stream(stream) => _ = locked(stream).next_window()?,
                 _ => _ = locked(&self.order).pop_front(),
             }
             n_kept += n_rows;
             n_windows += 1;
         }
-        self.source.read_in_order(locked(&self.order).clone());
+        self.read_in_order();
         self.n_windows = self.n_windows.map(|n| n.saturating_sub(n_windows));
         self.n_rows = self.n_rows.map(|n| n.saturating_sub(n_kept as u64));
         self.max_rows -= n_kept as u64;
@@ -225,19 +283,29 @@ impl<'h> ReferenceRows<'h> {
 
     /// The window that comes next.
     fn peek(&self) -> Result<Option<WindowSpec>, Error> {
-        if let Origin::Stream(stream) = &self.source.origin {
+        if let Origin::Stream(stream) = &self.origin {
             return locked(stream).peek();
         }
         let next = locked(&self.order).front().copied();
-        next.map_or(Ok(None), |i| self.source.window(i))
+        next.map_or(Ok(None), |i| self.window(i))
+    }
+
+    /// The window at an index in the reference; `None` for a stream.
+    fn window(&self, i: usize) -> Result<Option<WindowSpec>, Error> {
+        Ok(match &self.origin {
+            Origin::Blocks(file) => Some(file.reader.window(i)?),
+            Origin::States(of) => Some(of.file.reader.window(i)?),
+            Origin::Model(windows) => windows.get(i).cloned(),
+            Origin::Kept(rows) => rows.windows().get(i).cloned(),
+            Origin::Stream(_) => None,
+        })
     }
 
     /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
     pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
         let Timing { score, read, .. } = *timing;
-        let origin = &self.source.origin;
-        let is_computed = matches!(origin, Origin::States { .. } | Origin::Model(_));
-        match (is_computed, self.source.device.is_some()) {
+        let is_computed = matches!(self.origin, Origin::States(_) | Origin::Model(_));
+        match (is_computed, self.device.is_some()) {
             (false, _) => (score, read),
             (true, false) => (score + read, Duration::ZERO),
             (true, true) => (score, Duration::ZERO),
@@ -258,89 +326,66 @@ impl<'h> ReferenceRows<'h> {
                 return Ok(Some(window));
             }
         }
-        match wanted.keys().next() {
-            None => Ok(None),
-            Some(number) => Err(Error::inconsistent(&format!("no window {number}"))),
-        }
+        let missing = wanted.keys().next();
+        missing.map_or(Ok(None), |number| Err(no_window(*number)))
     }
 
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
-        let (started, source) = (Instant::now(), &self.source);
-        let (spec, rows): (_, Box<dyn WindowRows + '_>) =
-            if let Origin::Stream(stream) = &source.origin {
-                let mut stream = locked(stream);
-                let Some(spec) = stream.next_window()? else {
-                    return Ok(None);
-                };
-                (spec, Box::new(stream))
-            } else {
-                source.have_read(0);
-                let Some(i) = locked(&self.order).pop_front() else {
-                    return Ok(None);
-                };
-                let Some(spec) = source.window(i)? else {
-                    return Ok(None);
-                };
-                let rows: Box<dyn WindowRows + '_> = match &source.origin {
-                    Origin::Blocks(blocks) => {
-                        Box::new(StoredRows::new(source, &**blocks, i, spec.n_rows))
-                    }
-                    Origin::Kept(rows) => Box::new(rows.window(i)),
-                    _ => Box::new(ComputedRows::new(source, i, spec.clone())),
-                };
-                (spec, rows)
-            };
-        Ok(Some(OpenWindow {
+        let started = Instant::now();
+        let open = |spec, rows| OpenWindow {
             spec,
             rows,
             in_reading: started.elapsed(),
-        }))
+        };
+        if let Origin::Stream(stream) = &self.origin {
+            let mut stream = locked(stream);
+            let spec = stream.next_window()?;
+            return Ok(spec.map(|spec| open(spec, Box::new(stream))));
+        }
+        let next = locked(&self.order).pop_front();
+        let Some(window) = next else {
+            return Ok(None);
+        };
+        let spec = self.window(window)?;
+        Ok(spec.map(|spec| open(spec.clone(), self.rows_of(window, spec))))
+    }
+
+    /// The rows of a window of a reference that is no stream, by its index.
+    fn rows_of(&self, window: usize, spec: WindowSpec) -> Box<dyn WindowRows + '_> {
+        let computer = match &self.origin {
+            Origin::Kept(rows) => return Box::new(KeptWindow::new(rows, window)),
+            Origin::Blocks(file) => {
+                file.have_read(0);
+                return Box::new(StoredRows {
+                    file,
+                    window,
+                    n_rows: spec.n_rows as usize,
+                    used: 0,
+                    carried: None,
+                });
+            }
+            Origin::States(states) => {
+                states.file.have_read(0);
+                Some(Computer::Head(states, window, None))
+            }
+            Origin::Model(_) | Origin::Stream(_) => locked(&self.contexts)
+                .pop()
+                .map(|context| Computer::Model(&self.contexts, context, Some(0))),
+        };
+        Box::new(ComputedRows {
+            computer,
+            device: self.device.as_ref(),
+            n_vocab: self.n_vocab,
+            spec,
+            next: 0,
+            end: 0,
+            left: Vec::new(),
+        })
     }
 }
 
-/// The rows of a reference, and what reading or computing them needs.
-pub struct ReferenceSource<'h> {
-    pub(super) origin: Origin<'h>,
-    pub(super) n_vocab: usize,
-    /// True if the rows are log-probabilities with a floor.
-    pub(super) is_floored: bool,
-    /// Measures the accelerator that computes the rows, if one does.
-    pub device: Option<DeviceClock>,
-    /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
-    /// has one window open at a time, and so needs one of them.
-    pub contexts: Pool<Box<dyn Decoder + Send + 'h>>,
-    /// Blocks whose memory can be used again.
-    pub(super) blocks: Pool<RowBlock>,
-    ahead: Mutex<ReadAhead>,
-}
-
-/// Where the rows of a reference come from.
-pub(super) enum Origin<'h> {
-    /// A file whose blocks of rows can be read in any order.
-    Blocks(Box<dyn ReadBlocks>),
-    /// A file that can only be read from its start.
-    Stream(Mutex<Stream>),
-    /// A file of hidden states, and the head that makes rows of them: several windows use it in turn,
-    /// one product at a time.
-    States {
-        file: Box<NativeReader>,
-        states: States,
-        head: Mutex<Box<dyn Head + 'h>>,
-    },
-    /// A second model, which runs over these windows in contexts that the caller adds.
-    Model(Vec<WindowSpec>),
-    /// Rows in memory.
-    Kept(&'h KeptRows),
-}
-
-/// The blocks that the system is asked to fetch before they are read.
-#[derive(Default)]
-struct ReadAhead {
-    /// The windows whose blocks it has not been asked for, and the next block of the first.
-    windows: VecDeque<usize>,
-    next_block: u32,
-    /// Blocks asked for and not yet read.
-    n_ahead: usize,
+fn no_window(number: u32) -> Error {
+    Error::inconsistent(&format!("no window {number}"))
 }
 
 /// Where rows are computed, and how far they are from the model's own.
@@ -363,101 +408,6 @@ impl RowsHere {
     /// Whether an accelerator computes them.
     pub fn is_on_device(&self) -> bool {
         self.device != "CPU"
-    }
-}
-
-impl<'h> ReferenceSource<'h> {
-    /// Opens the rows of a reference. Of hidden states, `make` prepares the head, which is checked.
-    fn open(
-        reference: Reference,
-        make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
-    ) -> Result<(Self, Option<RowsHere>), Error> {
-        let about = reference.about();
-        let (n_vocab, values) = (about.n_vocab, about.values);
-        let windows = reference.windows().unwrap_or_default().to_vec();
-        let path = reference.path().display().to_string();
-        let mut here = None;
-        let origin = match reference.into_rows() {
-            Rows::Blocks(blocks) => Origin::Blocks(blocks),
-            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, n_vocab))),
-            Rows::Model(windows) => Origin::Model(windows),
-            Rows::States(file, states) => {
-                let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
-                    // The file's own error has its path.
-                    EngineError::ReadHead(error)
-                        if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
-                    {
-                        Error::Reference(error.to_string())
-                    }
-                    cause => Error::Reference(format!("{path}: {cause}")),
-                })?;
-                here = Some(check(&path, &file, &states, &windows, &mut *head)?);
-                let head = Mutex::new(head);
-                Origin::States { file, states, head }
-            }
-        };
-        let is_floored = values == Values::FlooredLogProbabilities;
-        Ok((Self::new(origin, n_vocab as usize, is_floored), here))
-    }
-
-    fn new(origin: Origin<'h>, n_vocab: usize, is_floored: bool) -> Self {
-        Self {
-            origin,
-            n_vocab,
-            is_floored,
-            device: None,
-            contexts: Pool::default(),
-            blocks: Pool::default(),
-            ahead: Mutex::default(),
-        }
-    }
-
-    /// The file's blocks, of rows or of hidden states; `None` where it has none.
-    fn file_blocks(&self) -> Option<&dyn ReadBlocks> {
-        match &self.origin {
-            Origin::Blocks(blocks) => Some(&**blocks),
-            Origin::States { file, .. } => Some(&**file),
-            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => None,
-        }
-    }
-
-    /// The window at an index in the reference; `None` for a stream.
-    fn window(&self, i: usize) -> Result<Option<WindowSpec>, Error> {
-        Ok(match (&self.origin, self.file_blocks()) {
-            (_, Some(blocks)) => Some(blocks.window(i)?),
-            (Origin::Model(windows), _) => windows.get(i).cloned(),
-            (Origin::Kept(rows), _) => rows.windows().get(i).cloned(),
-            _ => None,
-        })
-    }
-
-    /// Reads the windows at these indices, in this order.
-    fn read_in_order(&mut self, windows: VecDeque<usize>) {
-        self.ahead = Mutex::new(ReadAhead {
-            windows,
-            ..ReadAhead::default()
-        });
-    }
-
-    /// Notes that so many more blocks were read, and asks for the next ones, a bounded number ahead.
-    pub(super) fn have_read(&self, n_blocks: usize) {
-        let Some(blocks) = self.file_blocks() else {
-            return;
-        };
-        let mut ahead = locked(&self.ahead);
-        ahead.n_ahead = ahead.n_ahead.saturating_sub(n_blocks);
-        while ahead.n_ahead < BLOCKS_AHEAD
-            && let Some(&window) = ahead.windows.front()
-        {
-            if ahead.next_block == blocks.n_blocks(window) {
-                ahead.windows.pop_front();
-                ahead.next_block = 0;
-            } else {
-                blocks.prefetch(window, ahead.next_block);
-                ahead.next_block += 1;
-                ahead.n_ahead += 1;
-            }
-        }
     }
 }
 
@@ -504,4 +454,65 @@ fn check(
         is_exact: (error.n_rows > 0).then(|| error.is_exact()),
         shares_model_head: head.is_shared(),
     })
+}
+
+/// A source of a file's rows.
+pub struct FileRows<'r, 'h> {
+    rows: &'r ReferenceRows<'h>,
+    /// Its own windows, by the number of the window that is asked for, where they differ.
+    windows: HashMap<u32, WindowSpec>,
+    /// The memory of logits.
+    used: Pool<Vec<f32>>,
+}
+
+impl<'r, 'h> FileRows<'r, 'h> {
+    /// Hands out `rows`, whose windows come in the order in which they are asked for. `windows` holds
+    /// the rows to use, by the number of the window that is asked for, where those are not its own.
+    pub fn new(rows: &'r ReferenceRows<'h>, windows: HashMap<u32, WindowSpec>) -> Self {
+        Self {
+            rows,
+            windows,
+            used: Pool::default(),
+        }
+    }
+
+    /// Goes on to the window with this number.
+    fn find(&self, number: u32) -> Result<OpenWindow<'r>, Error> {
+        while let Some(window) = self.rows.next_window()? {
+            if window.spec.window == number {
+                return Ok(window);
+            }
+        }
+        Err(no_window(number))
+    }
+}
+
+impl LogitSource for FileRows<'_, '_> {
+    fn n_vocab(&self) -> usize {
+        self.rows.n_vocab
+    }
+
+    fn is_floored(&self) -> bool {
+        self.rows.is_floored
+    }
+
+    /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of
+    /// the file's window with that number. Windows before it are skipped.
+    fn decode(
+        &mut self,
+        window: &WindowSpec,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let wanted = self.windows.get(&window.window).unwrap_or(window);
+        let mut found = self.find(wanted.window)?;
+        let (spec, n_rows) = (&found.spec, wanted.n_rows);
+        let before = wanted.first_scored.checked_sub(spec.first_scored);
+        let before = before.filter(|before| before + n_rows <= spec.n_rows);
+        let number = wanted.window;
+        let before = before.ok_or_else(|| {
+            Error::inconsistent(&format!("different rows for window {number} than before"))
+        })?;
+        found.rows.skip(before as usize);
+        found.logits(n_rows as usize, self.n_vocab(), &self.used, sink)
+    }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use kl_formats::{Piece, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec, Writer};
 use rayon::prelude::*;
 
-use super::in_turn::{LogitSource, Progress, Sources, in_turn};
+use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
 use super::timing::Timing;
 use super::{Error, Pool, Step, depth, locked};
 
@@ -48,21 +48,15 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     let left = Mutex::new(windows.iter());
     let next = || {
         let next = locked(&left).next();
-        let begun = next.map(|window| Ok((window, writer.begin(window)?)));
-        begun.transpose()
+        next.map(|window| writer.begin(window)).transpose()
     };
-    let done = in_turn(
-        sources,
-        next,
-        |source: &mut S, begun, progress| write_windows(source, begun, progress),
-        |step| match step {
-            Step::Rows(n) => on_step(Step::Rows(n)),
-            Step::Window((window, of_window)) => {
-                forms += of_window;
-                on_step(Step::Window(window))
-            }
-        },
-    );
+    let done = in_turn(sources, next, |step| match step {
+        Step::Rows(n) => on_step(Step::Rows(n)),
+        Step::Window((window, of_window)) => {
+            forms += of_window;
+            on_step(Step::Window(window))
+        }
+    });
     // The file ends also where its rows have failed: the windows that are whole are worth keeping.
     let finishing = Instant::now();
     let (timing, output) = match (done, writer.finish()) {
@@ -70,9 +64,12 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         (Err(Error::WorkerLost), Err(cause)) => return Err(cause),
         (done, output) => (done?, output?),
     };
+    // What outputs have waited for is not reading.
+    let (write, read) = (timing.read, Duration::ZERO);
     let timing = Timing {
-        device: device.and_then(|device| device.time((timing.score, timing.write))),
-        write: timing.write + finishing.elapsed(),
+        device: device.and_then(|device| device.time((timing.score, write))),
+        write: write + finishing.elapsed(),
+        read,
         ..timing
     };
     Ok(Written {
@@ -80,25 +77,6 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         timing,
         forms,
     })
-}
-
-fn write_windows<'w, S: LogitSource>(
-    source: &mut S,
-    begun: Vec<(&'w WindowSpec, OpenOutput)>,
-    progress: &mut Progress<'_>,
-) -> Result<Vec<(&'w WindowSpec, RowForms)>, Error> {
-    let (windows, mut outputs): (Vec<&WindowSpec>, Vec<OpenOutput>) = begun.into_iter().unzip();
-    let waited =
-        |outputs: &[OpenOutput]| -> Duration { outputs.iter().map(|output| output.waited).sum() };
-    let waited_before = waited(&outputs);
-    let in_sink = progress.decode(source, &windows, |i, rows| outputs[i].push(rows))?;
-    let waited = waited(&outputs);
-    progress.timing.score += in_sink.saturating_sub(waited - waited_before);
-    progress.timing.write += waited;
-    let written = windows.into_iter().zip(outputs);
-    written
-        .map(|(window, output)| Ok((window, output.finish()?)))
-        .collect()
 }
 
 /// Rows are handed to threads in groups of about this many bytes, since a row of a small
@@ -125,7 +103,8 @@ struct ParallelWriter<W> {
 }
 
 /// A window that is being written.
-struct OpenOutput {
+struct OpenOutput<'w> {
+    window: &'w WindowSpec,
     layout: RowLayout,
     encoder: WindowEncoder,
     /// Ends with the window's last row, so that the next window's lane is emptied.
@@ -148,7 +127,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
                 // One that is lost ends the file: its job panicked, and has printed so.
                 let Ok(piece) = piece.recv() else { break };
                 if let Some(piece) = writer.append(piece)? {
-                    written.give(piece);
+                    locked(&written).push(piece);
                 }
             }
             writer.finish()
@@ -170,13 +149,14 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     }
 
     /// Begins the next window. Its rows are written once all windows before it are whole.
-    fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
+    fn begin<'w>(&self, window: &'w WindowSpec) -> Result<OpenOutput<'w>, Error> {
         let (encoder, first) = self.format.begin(window)?;
         let (lane, pieces) = sync_channel(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
         self.lanes.send(pieces).map_err(|_| Error::WorkerLost)?;
         let mut output = OpenOutput {
+            window,
             layout: self.format.row_layout(),
             encoder,
             lane: Some(lane),
@@ -198,20 +178,24 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     }
 }
 
-impl OpenOutput {
+impl<'w> RowSink for OpenOutput<'w> {
+    type Done = (&'w WindowSpec, RowForms);
+
+    fn window(&self) -> &WindowSpec {
+        self.window
+    }
+
     /// Encodes the next rows; they are compressed and written later.
     fn push(&mut self, mut rows: &[&[f32]]) -> Result<(), Error> {
         while !rows.is_empty() {
-            let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || self.memory.take());
+            let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || locked(&self.memory).pop());
             if n == 0 {
                 return Err(Error::inconsistent("more rows than a window has"));
             }
             encode_rows(self.layout, &rows[..n], bytes);
             let piece = self.encoder.commit(|i| rows[i]);
             rows = &rows[n..];
-            if let Some(piece) = piece {
-                self.send(piece)?;
-            }
+            piece.map_or(Ok(()), |piece| self.send(piece))?;
         }
         if self.encoder.rows_left() == 0 {
             self.lane = None;
@@ -219,11 +203,16 @@ impl OpenOutput {
         Ok(())
     }
 
-    /// Ends the window, and returns how its rows are stored.
-    fn finish(self) -> Result<RowForms, Error> {
-        Ok(self.encoder.finish()?)
+    fn waited(&self) -> Duration {
+        self.waited
     }
 
+    fn finish(self) -> Result<Self::Done, Error> {
+        Ok((self.window, self.encoder.finish()?))
+    }
+}
+
+impl OpenOutput<'_> {
     /// Sends a piece to be compressed and appended.
     fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();

@@ -27,9 +27,7 @@ fn prepare(source: &TextSource, max_rows: Option<u64>) -> PreparedInput {
     let model = engine.load(path, &ModelOptions::default()).unwrap();
     let texts = source.texts.iter();
     let texts = texts.map(|named| read(&named.path, &mut Vec::new()).unwrap());
-    in_windows(source, texts.collect(), &model, max_rows)
-        .unwrap()
-        .0
+    in_windows(source, texts.collect(), &model, max_rows).unwrap()
 }
 
 const WINDOWING: Windowing = Windowing {
