@@ -245,7 +245,8 @@ pub struct SecondModel {
     pub context: ContextOptions,
 }
 
-/// The modes in which layers are split between several devices, by llama.cpp's names.
+/// The modes in which layers are split between several devices, by llama.cpp's names and numbers
+/// (`llama_split_mode`).
 #[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq)]
 #[strum(serialize_all = "lowercase")]
 pub enum SplitMode {
@@ -382,20 +383,20 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
     Calls::equal(most as u32, n_ctx)
 }
 
-/// The use of the fused kernel for attention.
+/// The use of the fused kernel for attention, by llama.cpp's number (`llama_flash_attn_type`).
 #[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[strum(serialize_all = "lowercase")]
 pub enum FlashAttention {
     /// Always.
     #[value(aliases = ["1", "true", "enabled"])]
-    On,
+    On = 1,
     /// Never.
     #[value(aliases = ["0", "false", "disabled"])]
-    Off,
+    Off = 0,
     /// If the backend supports it.
     #[default]
     #[value(alias = "-1")]
-    Auto,
+    Auto = -1,
 }
 
 /// A type of the K or V cache, by ggml's number.

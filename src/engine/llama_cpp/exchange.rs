@@ -110,9 +110,8 @@ impl LlamaCppModel<'_> {
     }
 
     fn weight(&self, tensor: &gguf::Tensor, used: Use) -> Result<Weight, EngineError> {
-        let kind = GgmlType::of(tensor.type_id);
+        let (name, kind) = (&tensor.name, GgmlType::of(tensor.type_id));
         let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
-            let name = &tensor.name;
             let kind = kind.map_or_else(|| tensor.type_id.to_string(), |kind| kind.to_string());
             let what = format!(
                 "{name} is quantized already ({kind}): give the original, in f16, bf16, f32 or q8_0"
@@ -121,10 +120,8 @@ impl LlamaCppModel<'_> {
         };
         let is_as_in_file = |place: &ModelTensor| place.type_id() == kind.id;
         if used.is_copied || !used.places.iter().all(is_as_in_file) {
-            return Err(self.not_exchanged(
-                &tensor.name,
-                "its device computes with a copy of it: use another -ngl, -ot or -dev",
-            ));
+            let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
+            return Err(self.not_exchanged(name, what));
         }
         Ok(Weight {
             tensor: tensor.clone(),
@@ -197,12 +194,8 @@ impl LlamaCppModel<'_> {
     fn exchangeable_weight(&self, name: &str) -> Result<&Weight, EngineError> {
         let mut weights = self.weights()?.iter();
         let found = weights.find(|weight| weight.name() == name);
-        found.ok_or_else(|| {
-            self.not_exchanged(
-                name,
-                "decoding does not use it, or llama.cpp does not quantize it",
-            )
-        })
+        let what = "decoding does not use it, or llama.cpp does not quantize it";
+        found.ok_or_else(|| self.not_exchanged(name, what))
     }
 
     fn rows_of<'m>(&'m self, weight: &'m Weight) -> Result<OriginalRows<'m>, EngineError> {
@@ -222,11 +215,11 @@ impl LlamaCppModel<'_> {
         };
         let n = self.rows_of(weight)?.n_importances();
         if values.len() != n {
-            return Err(EngineError::Setup(format!(
-                "{}: has {} values for {name} instead of {n}: it was made of another model",
-                imatrix.path.display(),
-                values.len()
-            )));
+            let n_given = values.len();
+            let what = format!(
+                "has {n_given} values for {name} instead of {n}: it was made of another model"
+            );
+            return Err(EngineError::model(&imatrix.path, what));
         }
         Ok(Some(values))
     }
@@ -301,20 +294,16 @@ impl Exchange for LlamaCppModel<'_> {
         for weight in self.weights()? {
             let kind = mixture.get(weight.name());
             let kind = kind.copied().filter(|kind| *kind != weight.kind);
-            let (mut wanted, mut importances) = (None, None);
-            if let Some(kind) = kind {
-                importances = self.importances(weight, imatrix)?;
-                let used = imatrix.filter(|_| importances.is_some());
-                wanted = Some(Contents {
-                    kind,
-                    imatrix: used.map(|imatrix| imatrix.identity.sha256.clone()),
-                });
-            }
-            let is_there = match exchanged.get(weight.name()) {
-                None => wanted.is_none(),
-                Some(contents) => contents.is_some() && *contents == wanted,
-            };
-            if !is_there {
+            let used = imatrix.filter(|_| kind.is_some());
+            let importances = self.importances(weight, used)?;
+            let wanted = kind.map(|kind| Contents {
+                kind,
+                imatrix: importances.and(used).map(|of| of.identity.sha256.clone()),
+            });
+            // What is not exchanged is the original's.
+            let there = exchanged.get(weight.name()).unwrap_or(&None);
+            let is_known = there.is_some() || !exchanged.contains_key(weight.name());
+            if !is_known || *there != wanted {
                 self.fill(weight, wanted, importances, &mut exchanged)?;
             }
         }

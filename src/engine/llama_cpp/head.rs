@@ -65,42 +65,51 @@ impl<'m> HeadProduct<'m> {
         shared: Option<&'m ModelTensor>,
     ) -> Result<Self, EngineError> {
         let matrix = matrix(states)?;
-        if states.then.len() > MAX_STEPS {
-            return Err(fault(format!("{} steps follow it", states.then.len())));
+        let n_steps = states.then.len();
+        if n_steps > MAX_STEPS {
+            return Err(fault(format!("{n_steps} steps follow it")));
         }
         let name = &states.head.type_name;
         let place = placement
             .choose(matrix)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
-        let (tensor, own) = match shared {
-            Some(&ModelTensor(tensor)) => {
-                // The values of its steps follow it, if there are any.
-                if states.then.iter().any(|step| step.n_values() > 0) {
-                    let mut matrix = section.take(states.head.bytes);
-                    io::copy(&mut matrix, &mut io::sink()).map_err(EngineError::ReadHead)?;
-                }
-                (tensor, None)
-            }
-            None => {
-                let own = read_matrix(matrix, &place, section)?;
-                (own.tensor, Some(own))
-            }
+        let own = if shared.is_none() {
+            Some(read_matrix(matrix, &place, section)?)
+        } else if states.then.iter().any(|step| step.n_values() > 0) {
+            // The values of its steps follow the matrix.
+            let mut matrix = (&mut *section).take(states.head.bytes);
+            io::copy(&mut matrix, &mut io::sink()).map_err(EngineError::ReadHead)?;
+            None
+        } else {
+            None
         };
-        let mut steps = Vec::with_capacity(states.then.len());
+        let tensor = own.as_ref().map(|own| own.tensor);
+        let tensor = tensor.or(shared.map(|ModelTensor(tensor)| *tensor));
+        let mut steps = Vec::new();
         for &step in &states.then {
-            let values = read_values(step, matrix.n_rows, place.device, section)?;
-            steps.push((step, values));
+            let n_values = i64::from(step.n_values());
+            if n_values > 1 && n_values != matrix.n_rows {
+                let n_rows = matrix.n_rows;
+                let what = format!("a step has {n_values} values for {n_rows} entries");
+                return Err(fault(what));
+            }
+            let read = (n_values > 0).then(|| {
+                let place = Place::plain(place.device);
+                let place = place.ok_or_else(|| fault("its device has no memory".to_owned()))?;
+                read_matrix(Matrix::of_f32(n_values, 1), &place, section)
+            });
+            steps.push((step, read.transpose()?));
         }
-        let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload)
-            .ok_or_else(|| fault(format!("ggml does not start: {}", last_log_errors())))?;
+        let no_start = || fault(format!("ggml does not start: {}", last_log_errors()));
+        let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload);
         Ok(Self {
             n_embd: matrix.n_embd as usize,
             n_vocab: matrix.n_rows as usize,
-            matrix: tensor,
+            matrix: tensor.ok_or_else(no_start)?,
             steps,
             device: place.device,
             graph: None,
-            scheduler,
+            scheduler: scheduler.ok_or_else(no_start)?,
             own,
             rows: Vec::new(),
             model: PhantomData,
@@ -242,38 +251,13 @@ fn read_matrix(
         let (device, reason) = (place.device.name(), last_log_errors());
         fault(format!("no memory for it on {device}: {reason}"))
     })?;
-    let piece_bytes = if place.is_reordered {
-        usize::MAX
-    } else {
-        PIECE_BYTES
-    };
-    match weight.fill(section, piece_bytes) {
+    match weight.fill(section, place.piece_bytes) {
         Ok(()) => Ok(weight),
         Err(error) if error.kind() == ErrorKind::OutOfMemory => {
             Err(fault(format!("no memory to read it: {error}")))
         }
         Err(error) => Err(EngineError::ReadHead(error)),
     }
-}
-
-/// Reads the values of a step, if it has some.
-fn read_values(
-    step: HeadStep,
-    n_vocab: i64,
-    device: GgmlDevice,
-    section: &mut dyn Read,
-) -> Result<Option<DeviceMatrix>, EngineError> {
-    let n_values = i64::from(step.n_values());
-    if n_values == 0 {
-        return Ok(None);
-    }
-    if n_values != 1 && n_values != n_vocab {
-        let what = format!("a step has {n_values} values for {n_vocab} entries");
-        return Err(fault(what));
-    }
-    let place =
-        Place::plain(device).ok_or_else(|| fault(format!("{} has no memory", device.name())))?;
-    read_matrix(Matrix::of_f32(n_values, 1), &place, section).map(Some)
 }
 
 /// The devices that an output head may lie on and be computed by.
@@ -291,8 +275,8 @@ pub(super) struct HeadPlacement {
 pub(super) struct Place {
     pub(super) device: GgmlDevice,
     pub(super) memory: BufferType,
-    /// True if its kernels want the weights in another order, so that all of them are written at once.
-    pub(super) is_reordered: bool,
+    /// Most bytes that are written at once: all where the kernels want the weights in another order.
+    pub(super) piece_bytes: usize,
 }
 
 impl Place {
@@ -301,7 +285,7 @@ impl Place {
         device.buffer_type().map(|memory| Self {
             device,
             memory,
-            is_reordered: false,
+            piece_bytes: PIECE_BYTES,
         })
     }
 }
@@ -311,9 +295,8 @@ impl HeadPlacement {
     /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
     pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
         let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
-        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator);
         let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
-        let libraries = libraries
+        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator)
             .filter_map(Place::plain)
             .filter(|place| Some(place.memory) != of_cpu);
         // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
@@ -326,7 +309,7 @@ impl HeadPlacement {
             memories.map(move |memory| Place {
                 device,
                 memory,
-                is_reordered: true,
+                piece_bytes: usize::MAX,
             })
         });
         let mut places = (self.home.and_then(Place::plain).into_iter())

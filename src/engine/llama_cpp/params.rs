@@ -9,9 +9,10 @@ use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice, names};
 use super::log::last_log_errors;
+use super::quantize::c_path;
 use crate::engine::{
-    ContextOptions, DeviceKind, EngineError, FlashAttention, GpuLayers, ModelOptions, Room,
-    SplitMode, TensorOverride, TensorSplit,
+    ContextOptions, DeviceKind, EngineError, GpuLayers, ModelOptions, Room, SplitMode,
+    TensorOverride, TensorSplit,
 };
 use crate::lock::locked;
 
@@ -39,15 +40,8 @@ impl ModelParams {
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
         check(options, gpus)?;
-        if let Some(mode) = options.split_mode
-            && !gpus.is_empty()
-        {
-            raw.split_mode = match mode {
-                SplitMode::None => sys::LLAMA_SPLIT_MODE_NONE,
-                SplitMode::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
-                SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
-                SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
-            };
+        if let Some(mode) = options.split_mode.filter(|_| !gpus.is_empty()) {
+            raw.split_mode = mode as _;
         }
         raw.main_gpu = options.main_gpu.unwrap_or(raw.main_gpu);
         // Never with AMX, which llama.cpp's own list would include.
@@ -231,11 +225,7 @@ pub(super) fn context_params(
     };
     params.n_threads = options.threads as i32;
     params.n_threads_batch = options.threads as i32;
-    params.flash_attn_type = match options.flash_attn {
-        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    };
+    params.flash_attn_type = options.flash_attn as _;
     params.type_k = options.type_k.0 as sys::ggml_type;
     params.type_v = options.type_v.0 as sys::ggml_type;
     params.offload_kqv = !model.no_kv_offload;
@@ -254,31 +244,6 @@ pub(super) struct Extra {
     pub(super) mparams: *mut sys::llama_model_params,
     pub(super) cparams: *mut sys::llama_context_params,
     pub(super) shares_model: bool,
-}
-
-/// The model that will be loaded later: its path, and llama.cpp's parameters of it and of its contexts.
-/// Without such a model, those of a second context of this one.
-fn second_model(
-    room: &Room,
-    options: &ModelOptions,
-    params: &ModelParams,
-) -> (
-    Option<CString>,
-    sys::llama_model_params,
-    sys::llama_context_params,
-) {
-    let mut model = params.raw;
-    let Some(second) = &room.second_model else {
-        return (None, model, context_params(&room.context, options));
-    };
-    if let GpuLayers::Count(n) = second.n_gpu_layers {
-        model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
-    }
-    let file = second
-        .path
-        .to_str()
-        .and_then(|path| CString::new(path).ok());
-    (file, model, context_params(&second.context, options))
 }
 
 /// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
@@ -310,17 +275,27 @@ pub(super) fn fit(
         ));
     }
     let mut own = context_params(&room.context, options);
-    let (second_file, mut second_model, mut second_context) = second_model(room, options, params);
+    // What memory is needed for besides: the model that will be loaded later, or else a second context of
+    // this one.
+    let (mut extra_model, mut extra_context, mut extra_file) = (params.raw, own, None);
+    if let Some(second) = &room.second_model {
+        if let GpuLayers::Count(n) = second.n_gpu_layers {
+            extra_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+        }
+        extra_context = context_params(&second.context, options);
+        extra_file = c_path(&second.path).ok();
+    }
     let mut extra = Extra {
-        path_model: second_file.as_deref().unwrap_or(file).as_ptr(),
-        mparams: &raw mut second_model,
-        cparams: &raw mut second_context,
+        path_model: extra_file.as_deref().unwrap_or(file).as_ptr(),
+        mparams: &raw mut extra_model,
+        cparams: &raw mut extra_context,
         // Of the second context of this model, only what it adds is counted.
-        shares_model: second_file.is_none(),
+        shares_model: extra_file.is_none(),
     };
-    let wants_extra = second_file.is_some() || room.n_contexts > 1;
+    let has_second = extra_file.is_some();
+    let wants_extra = has_second || room.n_contexts > 1;
     // llama.cpp takes one extra: if that is the second model, the margin covers second contexts.
-    let n_margins = if second_file.is_some() {
+    let n_margins = if has_second {
         room.n_contexts.max(1) as usize
     } else {
         1

@@ -11,7 +11,7 @@ use super::inspect;
 use super::log::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
 use crate::engine::quantizer::{file_type, n_dims, refusal};
-use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
+use crate::engine::{Blueprint, EngineError, Imatrix, Quantization, TensorFacts};
 
 /// Writes the file, after a check of all that the quantizer would abort on.
 ///
@@ -69,24 +69,26 @@ fn check(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<(), E
         imatrix.check(&blueprint.tensors)?;
     }
     for (name, &kind) in quantization.mixture {
-        let refused = |what: String| Err(EngineError::model(input, what));
-        let tensor = blueprint.tensors.iter().find(|tensor| tensor.name == *name);
-        let Some(tensor) = tensor else {
-            return refused(format!("it has no tensor {name:?}: give its own recipe"));
+        let mut tensors = blueprint.tensors.iter();
+        let what = match tensors.find(|tensor| tensor.name == *name) {
+            None => format!("it has no tensor {name:?}: give its own recipe"),
+            Some(tensor) if kind == tensor.kind => continue,
+            Some(TensorFacts {
+                is_quantizable: false,
+                kind,
+                ..
+            }) => format!(
+                "{name} cannot have another type than {kind}, which it has: leave it out of the mixture"
+            ),
+            Some(tensor) => {
+                let row = tensor.shape.first().copied().unwrap_or(1);
+                let Some(what) = refusal(name, row, kind, imatrix) else {
+                    continue;
+                };
+                format!("{name} cannot be {kind}: {what}")
+            }
         };
-        if kind == tensor.kind {
-            continue;
-        }
-        let row = tensor.shape.first().copied().unwrap_or(1);
-        if !tensor.is_quantizable {
-            return refused(format!(
-                "{name} cannot have another type than {}, which it has: leave it out of the mixture",
-                tensor.kind
-            ));
-        }
-        if let Some(what) = refusal(name, row, kind, imatrix) {
-            return refused(format!("{name} cannot be {kind}: {what}"));
-        }
+        return Err(EngineError::model(input, what));
     }
     Ok(())
 }
@@ -98,21 +100,20 @@ fn types(
     quantization: &Quantization<'_>,
     blueprint: &Blueprint,
 ) -> Result<(Vec<sys::llama_model_tensor_override>, Vec<CString>), EngineError> {
-    let (mut types, mut patterns) = (Vec::new(), Vec::new());
-    for tensor in blueprint.tensors.iter().filter(|t| n_dims(&t.shape) > 1) {
-        let kind = quantization.mixture.get(&tensor.name);
-        let pattern = c_string(quantization.input, &tensor_pattern(&tensor.name))?;
-        types.push(sys::llama_model_tensor_override {
-            pattern: pattern.as_ptr(),
-            type_: kind.unwrap_or(&tensor.kind).id as _,
-        });
-        patterns.push(pattern);
-    }
-    types.push(sys::llama_model_tensor_override {
-        pattern: ptr::null(),
-        type_: sys::GGML_TYPE_COUNT,
+    let tensors = blueprint.tensors.iter().filter(|t| n_dims(&t.shape) > 1);
+    let tensors: Vec<_> = tensors.collect();
+    let pattern = |of: &&TensorFacts| c_string(quantization.input, &tensor_pattern(&of.name));
+    let patterns = tensors.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
+    let types = tensors.iter().zip(&patterns).map(|(tensor, pattern)| {
+        let kind = quantization
+            .mixture
+            .get(&tensor.name)
+            .unwrap_or(&tensor.kind);
+        (pattern.as_ptr(), kind.id as _)
     });
-    Ok((types, patterns))
+    let types = types.chain([(ptr::null(), sys::GGML_TYPE_COUNT)]);
+    let types = types.map(|(pattern, type_)| sys::llama_model_tensor_override { pattern, type_ });
+    Ok((types.collect(), patterns))
 }
 
 /// The regular expression (ECMAScript) that matches this name and no other.
@@ -132,51 +133,37 @@ pub(super) fn tensor_pattern(name: &str) -> String {
 fn entries(
     imatrix: &Imatrix,
 ) -> Result<(Vec<sys::llama_model_imatrix_data>, Vec<CString>), EngineError> {
-    let (mut entries, mut names) = (Vec::new(), Vec::new());
-    for (name, values) in imatrix.entries() {
-        let name = c_string(&imatrix.path, name)?;
-        entries.push(sys::llama_model_imatrix_data {
-            name: name.as_ptr(),
-            data: values.as_ptr(),
-            size: values.len(),
-        });
-        names.push(name);
-    }
-    entries.push(sys::llama_model_imatrix_data {
-        name: ptr::null(),
-        data: ptr::null(),
-        size: 0,
-    });
-    Ok((entries, names))
+    let names = imatrix
+        .entries()
+        .map(|(name, _)| c_string(&imatrix.path, name));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let entries = names.iter().zip(imatrix.entries());
+    let entries = entries.map(|(name, (_, values))| (name.as_ptr(), values.as_ptr(), values.len()));
+    let entries = entries.chain([(ptr::null(), ptr::null(), 0)]);
+    let entries =
+        entries.map(|(name, data, size)| sys::llama_model_imatrix_data { name, data, size });
+    Ok((entries.collect(), names))
 }
 
 /// The pairs that name an importance matrix, and one without a key.
 fn pairs(imatrix: &Imatrix) -> Vec<sys::llama_model_kv_override> {
-    let pairs = imatrix.pairs().into_iter();
-    let end = pair("", &PairValue::Number(0));
-    pairs
-        .map(|(key, value)| pair(key, &value))
-        .chain([end])
-        .collect()
-}
-
-fn pair(key: &str, value: &PairValue) -> sys::llama_model_kv_override {
     use sys::llama_model_kv_override__bindgen_ty_1 as Value;
-    let (tag, value) = match value {
-        PairValue::Number(number) => {
-            let val_i64 = (*number).into();
-            (sys::LLAMA_KV_OVERRIDE_TYPE_INT, Value { val_i64 })
-        }
-        PairValue::Text(text) => {
-            let val_str = chars(text);
-            (sys::LLAMA_KV_OVERRIDE_TYPE_STR, Value { val_str })
+    let pair = |(key, value): (&str, PairValue)| {
+        let (tag, value) = match value {
+            PairValue::Number(n) => (sys::LLAMA_KV_OVERRIDE_TYPE_INT, Value { val_i64: n.into() }),
+            PairValue::Text(text) => {
+                let val_str = chars(&text);
+                (sys::LLAMA_KV_OVERRIDE_TYPE_STR, Value { val_str })
+            }
+        };
+        sys::llama_model_kv_override {
+            tag,
+            key: chars(key.as_bytes()),
+            __bindgen_anon_1: value,
         }
     };
-    sys::llama_model_kv_override {
-        tag,
-        key: chars(key.as_bytes()),
-        __bindgen_anon_1: value,
-    }
+    let end = ("", PairValue::Number(0));
+    imatrix.pairs().into_iter().chain([end]).map(pair).collect()
 }
 
 /// A text of at most 127 bytes, and zeros.

@@ -2,7 +2,6 @@
 //! quantizer does (`llama_tensor_quantize_impl` in its `llama-quant.cpp`), on all cores.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use kl_formats::GgmlType;
@@ -87,7 +86,7 @@ impl<'m> OriginalRows<'m> {
         self.resize(&mut bytes, self.row_bytes * self.n_rows * self.n_experts)?;
         let mut file = self.header.open(self.tensor)?;
         file.read_exact(bytes.get_mut())
-            .map_err(|error| self.unreadable(&error))?;
+            .map_err(|error| self.fault(format!("cannot be read: {error}")))?;
         Ok(bytes)
     }
 
@@ -111,7 +110,7 @@ impl<'m> OriginalRows<'m> {
             let n_rows = quantized.len() / row_bytes;
             self.resize(&mut slab, n_rows * self.row_bytes)?;
             file.read_exact(slab.get_mut())
-                .map_err(|error| self.unreadable(&error))?;
+                .map_err(|error| self.fault(format!("cannot be read: {error}")))?;
             let rows_of_piece = (PIECE_ELEMENTS / self.n_columns).max(1);
             let originals = slab.get().par_chunks(self.row_bytes * rows_of_piece);
             let pieces = quantized
@@ -146,16 +145,16 @@ impl<'m> OriginalRows<'m> {
         weights.resize((end - first_row) * self.n_columns, 0.0);
         to_f32(self.kind, original, weights);
         let row_bytes = quantized.len() / (end - first_row);
-        let (mut row, mut rest, mut weights) = (first_row, quantized, &weights[..]);
-        let mut are_finite = true;
+        let (mut row, mut rest, mut are_finite) = (first_row, quantized, true);
         while row < end {
             let expert = row / self.n_rows;
             let n_rows = end.min((expert + 1) * self.n_rows) - row;
-            let (of_expert, others) = weights.split_at(n_rows * self.n_columns);
-            let (quantized, left) = rest.split_at_mut(n_rows * row_bytes);
+            let of_expert =
+                &weights[(row - first_row) * self.n_columns..][..n_rows * self.n_columns];
             let importances = self.of_expert(importances, expert);
-            are_finite &= quantize(kind, self.n_columns, of_expert, importances, quantized);
-            (row, rest, weights) = (row + n_rows, left, others);
+            let bytes = rest.split_off_mut(..n_rows * row_bytes).unwrap_or_default();
+            are_finite &= quantize(kind, self.n_columns, of_expert, importances, bytes);
+            row += n_rows;
         }
         are_finite
     }
@@ -172,9 +171,8 @@ impl<'m> OriginalRows<'m> {
     ) -> Result<Vec<f64>, EngineError> {
         let all_rows = self.n_rows * self.n_experts;
         let n_rows = n_rows.clamp(1, all_rows);
-        let rows: Vec<usize> = (0..n_rows)
-            .map(|i| (i as u128 * all_rows as u128 / n_rows as u128) as usize)
-            .collect();
+        let nth_row = |i| (i as u128 * all_rows as u128 / n_rows as u128) as usize;
+        let rows: Vec<usize> = (0..n_rows).map(nth_row).collect();
         let mut file = self.header.open(self.tensor)?;
         let mut slab = Bytes::default();
         // Of each type the squared errors, and then the squared weights.
@@ -184,20 +182,17 @@ impl<'m> OriginalRows<'m> {
             for (&row, bytes) in rows.iter().zip(slab.get_mut().chunks_mut(self.row_bytes)) {
                 file.seek(SeekFrom::Start(row as u64 * self.row_bytes as u64))
                     .and_then(|_| file.read_exact(bytes))
-                    .map_err(|error| self.unreadable(&error))?;
+                    .map_err(|error| self.fault(format!("cannot be read: {error}")))?;
             }
-            let of_rows = rows
-                .par_iter()
-                .zip(slab.get().par_chunks_exact(self.row_bytes))
-                .map(|(row, bytes)| {
-                    let importances = self.of_expert(importances, row / self.n_rows);
-                    self.squares(bytes, kinds, importances)
-                });
+            let originals = slab.get().par_chunks_exact(self.row_bytes);
+            let of_rows = rows.par_iter().zip(originals).map(|(row, original)| {
+                let importances = self.of_expert(importances, row / self.n_rows);
+                self.squares(original, kinds, importances)
+            });
             // Added in one order, so that the same errors are the same numbers.
             for squares in of_rows.collect::<Result<Vec<_>, _>>()? {
-                for (sum, square) in sums.iter_mut().zip(squares) {
-                    *sum += square;
-                }
+                let pairs = sums.iter_mut().zip(squares);
+                pairs.for_each(|(sum, square)| *sum += square);
             }
         }
         let weights = sums.pop().unwrap_or_default();
@@ -214,15 +209,21 @@ impl<'m> OriginalRows<'m> {
     ) -> Result<Vec<f64>, EngineError> {
         let mut weights = vec![0.0; self.n_columns];
         to_f32(self.kind, original, &mut weights);
-        let sum_of = |square: &dyn Fn(usize) -> f32| -> f64 {
-            let importance = |i: usize| importances.map_or(1.0, |values| values[i]);
-            let squares = (0..self.n_columns).map(|i| {
-                let value = f64::from(square(i));
-                f64::from(importance(i)) * value * value
-            });
+        // Before any type, what is subtracted is 0.
+        let (mut quantized, mut back) = (Bytes::default(), vec![0.0; self.n_columns]);
+        let sum = |back: &[f32]| -> f64 {
+            let squares = weights
+                .iter()
+                .zip(back)
+                .enumerate()
+                .map(|(i, (weight, back))| {
+                    let importance = importances.map_or(1.0, |values| values[i]);
+                    let error = f64::from(weight - back);
+                    f64::from(importance) * error * error
+                });
             squares.sum()
         };
-        let (mut quantized, mut back) = (Bytes::default(), vec![0.0; self.n_columns]);
+        let of_weights = sum(&back);
         let mut sums = Vec::with_capacity(kinds.len() + 1);
         for &kind in kinds {
             self.resize(&mut quantized, self.row_bytes(kind).unwrap_or_default())?;
@@ -231,9 +232,9 @@ impl<'m> OriginalRows<'m> {
                 return Err(self.not_finite(kind));
             }
             to_f32(kind, quantized.get(), &mut back);
-            sums.push(sum_of(&|i| weights[i] - back[i]));
+            sums.push(sum(&back));
         }
-        sums.push(sum_of(&|i| weights[i]));
+        sums.push(of_weights);
         Ok(sums)
     }
 
@@ -254,12 +255,7 @@ impl<'m> OriginalRows<'m> {
     }
 
     fn fault(&self, what: String) -> EngineError {
-        let path = self.header.files.first().map_or(Path::new(""), |path| path);
-        EngineError::model(path, format!("{}: {what}", self.tensor.name))
-    }
-
-    fn unreadable(&self, error: &std::io::Error) -> EngineError {
-        self.fault(format!("cannot be read: {error}"))
+        EngineError::model(self.header.path(), format!("{}: {what}", self.tensor.name))
     }
 
     fn not_finite(&self, kind: GgmlType) -> EngineError {
@@ -302,16 +298,8 @@ fn quantize(
     // SAFETY: the output has as many bytes as whole rows at this type, and is aligned as above. The
     // importances are null or one for each column; `needs_imatrix` knows where ggml wants some.
     unsafe {
-        let bytes = out.as_mut_ptr().cast();
-        sys::ggml_quantize_chunk(
-            kind,
-            rows.as_ptr(),
-            bytes,
-            0,
-            n_rows,
-            n_columns,
-            importances,
-        );
+        let (rows, bytes) = (rows.as_ptr(), out.as_mut_ptr().cast());
+        sys::ggml_quantize_chunk(kind, rows, bytes, 0, n_rows, n_columns, importances);
         sys::ggml_validate_row_data(kind, bytes, out.len())
     }
 }

@@ -213,81 +213,47 @@ fn a_file_that_is_cut_off_is_an_error_and_the_next_exchange_is_whole() {
 #[test]
 fn what_cannot_be_exchanged_is_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let (tiny, experts) = ("tiny-f16.gguf", "architectures/mixtral.gguf");
+    let tiny = "tiny-f16.gguf";
     let of = |model: &str| importances(&folder, &exchangeable(&fixture(model)));
     let [mamba, gpt2] = ["mamba", "gpt2"].map(|name| of(&format!("architectures/{name}.gguf")));
-    for (file, name, to, imatrix, part) in [
+    // A file, a tensor and a type; then an importance matrix, and the message.
+    for (case, imatrix, part) in [
+        ("tiny blk.9.attn_q q8_0", None, "decoding does not use it"),
+        ("tiny output_norm f16", None, "does not quantize it"),
         (
-            tiny,
-            "blk.9.attn_q.weight",
-            "q8_0",
-            None,
-            "decoding does not use it",
-        ),
-        (
-            tiny,
-            "output_norm.weight",
-            "f16",
-            None,
-            "does not quantize it",
-        ),
-        (
-            tiny,
-            "blk.0.attn_q.weight",
-            "f32",
+            "tiny blk.0.attn_q f32",
             None,
             "f32 is larger than the original's f16",
         ),
+        ("tiny blk.0.attn_q q8_1", None, "no type of weights"),
+        ("tiny blk.0.attn_q iq2_s", None, "give one with --imatrix"),
         (
-            tiny,
-            "blk.0.attn_q.weight",
-            "q8_1",
-            None,
-            "no type of weights",
-        ),
-        (
-            tiny,
-            "blk.0.attn_q.weight",
-            "iq2_s",
-            None,
-            "give one with --imatrix",
-        ),
-        (
-            tiny,
-            "blk.0.attn_q.weight",
-            "iq1_m",
+            "tiny blk.0.attn_q iq1_m",
             Some(&mamba),
-            "imatrix.dat does not have",
+            "matrix with values for it",
         ),
         (
-            tiny,
-            "token_embd.weight",
-            "iq1_s",
+            "tiny token_embd iq1_s",
             Some(&gpt2),
             "32 values for token_embd.weight instead of 256",
         ),
+        ("experts blk.0.ffn_down_exps q4_K", None, "whole blocks"),
         (
-            experts,
-            "blk.0.ffn_down_exps.weight",
-            "q4_K",
-            None,
-            "whole blocks",
-        ),
-        (
-            experts,
-            "blk.0.ffn_gate_inp.weight",
-            "q8_0",
+            "experts blk.0.ffn_gate_inp q8_0",
             None,
             "does not quantize it",
         ),
-        (
-            "tiny-q4_K_M.gguf",
-            "blk.0.attn_q.weight",
-            "q2_K",
-            None,
-            "give the original",
-        ),
+        ("quantized blk.0.attn_q q2_K", None, "give the original"),
     ] {
+        let [file, name, to] = case.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{case}");
+        };
+        let file = match file {
+            "tiny" => tiny,
+            "experts" => "architectures/mixtral.gguf",
+            _ => "tiny-q4_K_M.gguf",
+        };
+        let name = &format!("{name}.weight");
         let model = exchangeable(&fixture(file));
         let mixture = Mixture::from([(name.to_owned(), kind(to))]);
         let message = model.exchange(&mixture, imatrix).unwrap_err().to_string();

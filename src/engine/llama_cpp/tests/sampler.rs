@@ -105,24 +105,16 @@ fn tokens_are_drawn_from_the_models_own_distribution() {
         first_scored: 0,
     };
     let rows = plain_rows(&model, &options(64, 64), &window);
+    let warm = Sampling { temp: 1.3, ..OFF };
     for sampling in [
         OFF,
         Sampling { temp: 0.6, ..OFF },
-        Sampling {
-            temp: 2.0,
-            seed: 12,
-            ..OFF
-        },
+        Sampling { temp: 2.0, ..OFF },
         Sampling { top_k: 7, ..OFF },
-        Sampling {
-            top_p: 0.8,
-            temp: 1.3,
-            ..OFF
-        },
+        Sampling { top_p: 0.8, ..warm },
         Sampling {
             min_p: 0.05,
-            temp: 1.3,
-            ..OFF
+            ..warm
         },
         Sampling {
             top_k: 40,
@@ -146,6 +138,7 @@ fn tokens_are_drawn_from_the_models_own_distribution() {
 #[test]
 fn cuts_leave_the_tokens_that_they_should() {
     let row = [0.05_f32, 0.3, 0.1, 0.4, 0.15].map(f32::ln);
+    let (top_2, hot) = (Sampling { top_k: 2, ..OFF }, Sampling { temp: 10.0, ..OFF });
     for (sampling, kept) in [
         (OFF, &[0, 1, 2, 3, 4][..]),
         (Sampling { top_k: 3, ..OFF }, &[1, 3, 4]),
@@ -157,29 +150,20 @@ fn cuts_leave_the_tokens_that_they_should() {
         // Of the top two, 0.57 and 0.43, the first is not enough for 0.6.
         (
             Sampling {
-                top_k: 2,
                 top_p: 0.5,
-                ..OFF
+                ..top_2
             },
             &[3],
         ),
         (
             Sampling {
-                top_k: 2,
                 top_p: 0.6,
-                ..OFF
+                ..top_2
             },
             &[1, 3],
         ),
         // The temperature comes last, so it moves no cut.
-        (
-            Sampling {
-                temp: 10.0,
-                min_p: 0.3,
-                ..OFF
-            },
-            &[1, 3, 4],
-        ),
+        (Sampling { min_p: 0.3, ..hot }, &[1, 3, 4]),
     ] {
         let counts = draw(&row, &sampling, 3000, true);
         let drawn: Vec<usize> = (0..5).filter(|&i| counts[i] > 0).collect();
