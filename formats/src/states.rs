@@ -208,6 +208,16 @@ pub struct Calls {
 }
 
 impl Calls {
+    /// Calls of `n_batch` tokens, in physical batches of `n_ubatch`.
+    #[must_use]
+    pub const fn of(n_batch: u32, n_ubatch: u32) -> Self {
+        Self {
+            n_batch,
+            n_ubatch,
+            is_equal: false,
+        }
+    }
+
     /// Equal calls of at most `most` tokens in a window of `n_ctx` tokens, and in shorter ones.
     #[must_use]
     pub fn equal(most: u32, n_ctx: u32) -> Self {

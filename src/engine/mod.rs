@@ -7,22 +7,16 @@
 //! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
 //! every command runs without one.
 
-mod call;
 mod device;
-mod error;
 #[cfg(test)]
 mod fake;
 pub mod gguf;
 mod imatrix;
 mod llama_cpp;
-pub mod memory;
 mod model_options;
 mod quantizer;
 
-use call::Call;
-pub use call::top_token;
-pub use device::{Device, DeviceKind};
-pub use error::EngineError;
+pub use device::{Device, DeviceKind, memory};
 #[cfg(test)]
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
@@ -37,9 +31,12 @@ pub use model_options::{
 };
 pub use quantizer::{Blueprint, FileType, TensorFacts, file_type};
 
-use std::io::Read;
+use std::cmp::Ordering;
+use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use gguf::ModelError;
 use kl_formats::{
     Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec,
 };
@@ -446,12 +443,116 @@ pub trait Head: Send {
     fn is_shared(&self) -> bool;
 }
 
+/// Why a model could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The model's file cannot be read or is not a whole GGUF, or the model cannot be loaded or decoded.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Rows of the model cannot be computed from its hidden states.
+    #[error("{path}: hidden states cannot stand for its logits: {what}: use --encoding u16", path = .path.display())]
+    NoStates {
+        /// The model's file.
+        path: PathBuf,
+        /// The operation that `kl` cannot repeat, and the architecture that has it.
+        what: String,
+    },
+    /// The head of stored hidden states cannot be used.
+    #[error("the output head cannot be used: {0}")]
+    StoredHead(String),
+    /// The head of stored hidden states cannot be read.
+    #[error("the head of its hidden states cannot be read: {0}")]
+    ReadHead(io::Error),
+    /// A device, a server, a flag or a text cannot be used with any model: what is wrong, and what to
+    /// do.
+    #[error("{0}")]
+    Setup(String),
+}
+
+impl EngineError {
+    /// A model that cannot be used: what is wrong, and what to do.
+    fn model(path: &Path, what: impl Into<String>) -> Self {
+        Self::Model(ModelError::new(path, what))
+    }
+}
+
+/// A decode call of a window.
+struct Call {
+    /// The positions of its tokens.
+    positions: Range<usize>,
+    /// The first scored position of the window.
+    scored_start: usize,
+    /// Where the next call starts; `None` after the last scored position: nothing after that can
+    /// change a row.
+    next: Option<usize>,
+}
+
+impl Call {
+    /// The call of a window that starts at position `start`.
+    fn of(window: &WindowSpec, calls: Calls, start: usize) -> Self {
+        let scored_start = window.first_scored as usize;
+        let scored_end = scored_start + window.n_rows as usize;
+        let end = if start < scored_end {
+            calls.call(window.n_decoded(), start as u64).end as usize
+        } else {
+            start
+        };
+        Self {
+            positions: start..end,
+            scored_start,
+            next: (end < scored_end).then_some(end),
+        }
+    }
+
+    /// Counts the scored positions in each physical batch, without batches that hold none.
+    fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
+        let start = self.positions.start.max(self.scored_start) as u64;
+        let end = self.positions.end as u64;
+        let n_scored =
+            |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
+        let batches = calls.batches(start, window.n_decoded());
+        let of_call = batches.take_while(|batch| batch.start < end).map(n_scored);
+        of_call.filter(|&n| n > 0).map(|n| n as usize).collect()
+    }
+}
+
+/// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
+/// finite maximum.
+pub fn top_token(row: &[f32]) -> Option<u32> {
+    if row.iter().any(|logit| logit.is_nan()) {
+        return None;
+    }
+    // The last of equals from the end is the first.
+    let entries = row.iter().enumerate().rev();
+    let (entry, most) =
+        entries.max_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(Ordering::Equal))?;
+    most.is_finite().then_some(entry as u32)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::top_token;
+
     #[test]
     fn the_version_is_the_locked_one() {
         let (name, version) = super::LLAMA_CPP_VERSION.split_once(' ').unwrap();
         let entry = format!("name = \"{name}\"\nversion = \"{version}\"");
         assert!(include_str!("../../Cargo.lock").contains(&entry));
+    }
+
+    #[test]
+    fn the_top_token_is_the_first_of_equals() {
+        let infinity = f32::INFINITY;
+        for (row, best) in [
+            (&[1.0, 3.0, 3.0, 2.0][..], Some(1)),
+            (&[-infinity, -5.0], Some(1)),
+            (&[-infinity, -infinity], None),
+            (&[1.0, infinity], None),
+            (&[1.0, f32::NAN], None),
+            (&[f32::NAN, 1.0], None),
+            (&[], None),
+        ] {
+            assert_eq!(top_token(row), best, "{row:?}");
+        }
     }
 }

@@ -59,37 +59,39 @@ impl AnswerFile {
     /// # Errors
     /// If the file cannot be read or written, or is not of this kind.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let about = |what| format!("{}: cannot be {what}", path.display());
         if !path.exists() {
             return Ok(None);
         }
-        let bytes = fs::read(path).with_context(|| about("read"))?;
-        let end = bytes.iter().rposition(|&byte| byte == b'\n');
-        let whole = bytes
-            .get(..end.map_or(0, |end| end + 1))
-            .unwrap_or_default();
-        let mut lines = whole.split(|&byte| byte == b'\n');
-        let Some(run) = lines.next().filter(|_| !whole.is_empty()) else {
+        let failed = |what| move || format!("{}: cannot be {what}", path.display());
+        let bytes = fs::read(path).with_context(failed("read"))?;
+        let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+        let is_whole = |line: &&[u8]| line.ends_with(b"\n");
+        let Some(run) = lines.next().filter(is_whole) else {
             return Ok(None);
         };
         // Never overwritten: it may be a file of the user's.
-        let run: Map<String, Value> = serde_json::from_slice(run).map_err(|_| {
+        let described = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
             anyhow!(
                 "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
                 path.display()
             )
-        })?;
-        let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        });
+        let lines: Vec<&[u8]> = lines.filter(is_whole).collect();
+        let n_whole = run.len() + lines.iter().map(|line| line.len()).sum::<usize>();
+        let answers = lines
+            .iter()
+            .filter_map(|line| serde_json::from_slice::<Line>(line).ok());
         let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
-        let opened = OpenOptions::new().append(true).open(path);
-        let file = opened.with_context(|| about("written"))?;
+        let run = described?.into();
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.with_context(failed("written"))?;
         // What was cut off goes, so that the next line starts a line.
-        file.set_len(whole.len() as u64)
-            .with_context(|| about("written"))?;
+        file.set_len(n_whole as u64)
+            .with_context(failed("written"))?;
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
-            run: run.into(),
+            run,
             n_lines: kept.len(),
             kept,
         }))
@@ -136,17 +138,13 @@ impl AnswerFile {
     }
 
     fn write(&mut self, line: &Line) -> Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => {
-                let file = File::create(&self.path)?;
-                let file = self.file.insert(file);
-                file.write_all(format!("{}\n", self.run).as_bytes())?;
-                file
-            }
-        };
-        let line = serde_json::to_string(line)? + "\n";
-        Ok(file.write_all(line.as_bytes())?)
+        let mut text = serde_json::to_string(line)? + "\n";
+        if self.file.is_none() {
+            self.file = Some(File::create(&self.path)?);
+            text = format!("{}\n{text}", self.run);
+        }
+        let mut file = self.file.iter();
+        Ok(file.try_for_each(|mut file| file.write_all(text.as_bytes()))?)
     }
 
     /// Removes the file.
@@ -154,11 +152,9 @@ impl AnswerFile {
     /// # Errors
     /// If it cannot be removed.
     pub fn remove(self) -> Result<()> {
-        match self.file {
-            Some(_) => fs::remove_file(&self.path)
-                .with_context(|| format!("{}: cannot be removed", self.path.display())),
-            None => Ok(()),
-        }
+        let removed = self.file.map(|_| fs::remove_file(&self.path)).transpose();
+        removed.with_context(|| format!("{}: cannot be removed", self.path.display()))?;
+        Ok(())
     }
 }
 
@@ -171,11 +167,8 @@ fn line(window: u32, prompt: &[u32], answer: &[u32]) -> Line {
 }
 
 fn sha256(tokens: &[u32]) -> String {
-    let mut hash = Sha256::new();
-    tokens
-        .iter()
-        .for_each(|token| hash.update(token.to_le_bytes()));
-    hex(&hash.finalize())
+    let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
+    hex(&Sha256::digest(bytes.collect::<Vec<u8>>()))
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@
 )]
 
 mod answer_file;
-mod answers;
 mod chat;
 pub mod chat_template;
 mod generation;

@@ -62,6 +62,7 @@ pub fn read(
     max: Option<u32>,
     doubts: &mut Vec<Doubt>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
+    let shown = path.display();
     let file = match path {
         PromptPath::Starter => Text {
             text: STARTER_PROMPTS.to_owned(),
@@ -69,37 +70,43 @@ pub fn read(
         },
         PromptPath::File(path) => texts::read(path, doubts)?,
     };
-    let lines = parse(&file.text, max)
-        .map_err(|(place, what)| anyhow!("{}: {place}: {what}", path.display()))?;
+    let lines = parse(&file.text, max);
+    let lines = lines.map_err(|(place, what)| anyhow!("{shown}: {place}: {what}"))?;
     if lines.is_empty() {
-        bail!(
-            "{}: holds no prompts: write one on each line",
-            path.display()
-        );
+        bail!("{shown}: holds no prompts: write one on each line");
     }
     let bytes: usize = lines.iter().map(|line| line.content.bytes()).sum();
     if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
         bail!(
-            "{}: its prompts exceed the 64 MiB that a reference can hold: split it, or use fewer with --max-windows",
-            path.display()
+            "{shown}: its prompts exceed the 64 MiB that a reference can hold: split it, or use fewer with --max-windows"
         );
     }
     Ok((file.identity, lines))
 }
 
-/// Parses the first `max` prompts of a file. An error is its place, and what is wrong there.
-fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (Place, String)> {
+/// A mistake in a file of prompts: its place, and what is wrong there.
+type Fault = (Place, String);
+
+/// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain
+/// text or JSON.
+fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, Fault> {
     // Some editors start a file with a byte order mark, which would hide a JSON object.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let max = max.map_or(usize::MAX, |max| max as usize);
-    let prompts = match items(text)? {
-        Some(items) => {
-            let numbered = (1..).map(Place::Item).zip(items).take(max);
-            let prompts = numbered.map(|(place, item)| in_json(place, item.get()));
-            prompts.collect::<Result<Vec<_>, _>>()?
-        }
-        None => of_lines(text, max)?,
+    let (lines, are_json): (Vec<(Place, &str)>, bool) = if let Some(items) = items(text)? {
+        let items = items.into_iter().map(RawValue::get);
+        ((1..).map(Place::Item).zip(items).collect(), true)
+    } else {
+        let lines = (1..).map(Place::Line).zip(text.lines());
+        let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
+        let first = lines.first();
+        let are_json = first.map(|(place, line)| is_json(line).map_err(|what| (*place, what)));
+        (lines, are_json.transpose()?.unwrap_or(false))
     };
+    let wanted = lines
+        .into_iter()
+        .take(max.map_or(usize::MAX, |max| max as usize));
+    let prompts = wanted.map(|(place, line)| prompt(place, line, are_json));
+    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
     let with = prompts.iter().find(|line| line.group.is_some());
     let without = prompts.iter().find(|line| line.group.is_none());
     if let Some((with, without)) = with.zip(without) {
@@ -110,9 +117,36 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (Place, String
     Ok(prompts)
 }
 
+/// Parses a prompt: a text, or an object in JSON; in a list in JSON also a string.
+fn prompt(place: Place, line: &str, is_json: bool) -> Result<PromptLine, Fault> {
+    let fault = |what| (place, what);
+    let text = match place {
+        Place::Item(_) => serde_json::from_str(line).ok(),
+        Place::Line(_) => Some(line.to_owned()).filter(|_| !is_json),
+    };
+    if let Some(text) = text {
+        if !is_json && line.trim_start().starts_with('{') && PromptContent::from_json(line).is_ok()
+        {
+            return Err(fault(MIXED.to_owned()));
+        }
+        return Ok(PromptLine {
+            place,
+            content: PromptContent::Text(text),
+            variables: Variables::default(),
+            group: None,
+        });
+    }
+    Ok(PromptLine {
+        place,
+        content: PromptContent::from_json(line).map_err(fault)?,
+        variables: Variables::from_json(line).map_err(fault)?,
+        group: group(line).map_err(fault)?,
+    })
+}
+
 /// The items of a file that is one list in JSON, or a single object that goes over several lines;
 /// `None` for another file.
-fn items(text: &str) -> Result<Option<Vec<&RawValue>>, (Place, String)> {
+fn items(text: &str) -> Result<Option<Vec<&RawValue>>, Fault> {
     let first = text.trim_start().lines().next().unwrap_or_default();
     let read = if first.starts_with('[') {
         serde_json::from_str(text)
@@ -121,10 +155,10 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, (Place, String)> {
     } else {
         return Ok(None);
     };
+    // Nothing but brackets begins JSON that was laid out over lines.
+    let is_laid_out = first.chars().all(|c| "[{ \t\r".contains(c));
     match read {
-        Ok(items) => Ok(Some(items)),
-        // Nothing but brackets begins JSON that was laid out over lines.
-        Err(error) if first.chars().all(|c| "[{ \t\r".contains(c)) => {
+        Err(error) if is_laid_out => {
             let found = if error.is_eof() {
                 ": it ends too early".to_owned()
             } else {
@@ -133,61 +167,15 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, (Place, String)> {
             let what = format!("not valid JSON{found}; {FORMS}");
             Err((Place::Line(error.line()), what))
         }
-        Err(_) => Ok(None),
+        read => Ok(read.ok()),
     }
 }
 
 /// The forms of prompts in JSON.
 const FORMS: &str = r#"expected {"prompt": "..."} or {"messages": [...]} on each line, or one list of them: [..., ...]"#;
 
-/// Parses every line that is not empty. The first decides whether all are plain text or JSON.
-fn of_lines(text: &str, max: usize) -> Result<Vec<PromptLine>, (Place, String)> {
-    let numbered = (1..).map(Place::Line).zip(text.lines());
-    let mut lines = numbered
-        .filter(|(_, line)| !line.trim().is_empty())
-        .peekable();
-    let is_json = match lines.peek() {
-        Some((place, line)) => is_json(line).map_err(|what| (*place, what))?,
-        None => false,
-    };
-    let prompts = lines.take(max).map(|(place, line)| {
-        if is_json {
-            return in_json(place, line);
-        }
-        if line.trim_start().starts_with('{') && PromptContent::from_json(line).is_ok() {
-            return Err((place, MIXED.to_owned()));
-        }
-        Ok(plain(place, line.to_owned()))
-    });
-    prompts.collect()
-}
-
 /// The fault of a prompt in JSON where others are plain.
 const MIXED: &str = r#"is a prompt in JSON, but the first line is plain text: write {"prompt": "..."} on every line"#;
-
-/// A prompt that is a plain text.
-fn plain(place: Place, text: String) -> PromptLine {
-    PromptLine {
-        place,
-        content: PromptContent::Text(text),
-        variables: Variables::default(),
-        group: None,
-    }
-}
-
-/// A prompt that is an object in JSON, or in a list also a string.
-fn in_json(place: Place, json: &str) -> Result<PromptLine, (Place, String)> {
-    let fault = |what| (place, what);
-    if let (Place::Item(_), Ok(text)) = (place, serde_json::from_str(json)) {
-        return Ok(plain(place, text));
-    }
-    Ok(PromptLine {
-        place,
-        content: PromptContent::from_json(json).map_err(fault)?,
-        variables: Variables::from_json(json).map_err(fault)?,
-        group: group(json).map_err(fault)?,
-    })
-}
 
 /// The group that a line's JSON object names, if it names one.
 fn group(json: &str) -> Result<Option<String>, String> {
@@ -207,19 +195,18 @@ fn group(json: &str) -> Result<Option<String>, String> {
 fn is_json(line: &str) -> Result<bool, String> {
     let line = line.trim_start();
     let advice = r#"expected {"prompt": "..."} or {"messages": [...]}, also for a text that starts with a bracket"#;
-    if line.starts_with('{') {
-        return match serde_json::from_str::<IgnoredAny>(line) {
-            Ok(_) => Ok(true),
-            Err(error) => Err(format!(
-                "starts like JSON but is not valid at column {}; {advice}",
-                error.column()
-            )),
-        };
+    let error = serde_json::from_str::<IgnoredAny>(line).err();
+    match (line.chars().next(), error) {
+        (Some('{'), None) => Ok(true),
+        (Some('{'), Some(error)) => {
+            let column = error.column();
+            Err(format!(
+                "starts like JSON but is not valid at column {column}; {advice}"
+            ))
+        }
+        (Some('['), None) => Err(format!("is a list, not an object; {advice}")),
+        _ => Ok(false),
     }
-    if line.starts_with('[') && serde_json::from_str::<IgnoredAny>(line).is_ok() {
-        return Err(format!("is a list, not an object; {advice}"));
-    }
-    Ok(false)
 }
 
 #[cfg(test)]

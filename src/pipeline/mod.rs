@@ -6,7 +6,6 @@
 
 mod evaluate;
 mod in_turn;
-mod kept_rows;
 mod reference_rows;
 mod selection;
 mod states;
@@ -17,11 +16,11 @@ mod write;
 
 pub use evaluate::{ScoredWindow, evaluate};
 pub use in_turn::{LogitSource, Sources};
-pub use kept_rows::KeptRows;
 pub use reference_rows::{FileRows, ReferenceRows, RowsHere};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, shuffled, to_share};
 pub use states::StateSource;
 pub use timing::{DeviceClock, DeviceTime, Timing};
+pub use window_rows::KeptRows;
 pub use write::{Written, write_reference};
 
 use std::sync::{Arc, Mutex};

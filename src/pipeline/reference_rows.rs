@@ -14,13 +14,12 @@ use kl_formats::{
 use serde::Serialize;
 
 use super::in_turn::LogitSource;
-use super::kept_rows::KeptRows;
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
 use super::window_rows::{
-    BlockFile, ComputedRows, Computer, Contexts, KeptWindow, OpenWindow, StoredRows, StoredStates,
-    WindowRows,
+    BlockFile, ComputedRows, Computer, Contexts, KeptRows, KeptWindow, OpenWindow, StoredRows,
+    StoredStates, WindowRows,
 };
 use super::{Error, Pool, locked};
 use crate::engine::{EngineError, Head};

@@ -307,11 +307,7 @@ mod tests {
         let model = model.unwrap();
         let options = ContextOptions {
             n_ctx: 16,
-            calls: Calls {
-                n_batch: 4,
-                n_ubatch: 4,
-                is_equal: false,
-            },
+            calls: Calls::of(4, 4),
             threads: 1,
             shows_states: true,
             ..ContextOptions::default()
@@ -431,11 +427,7 @@ mod tests {
                 first_scored,
                 n_rows,
             };
-            let calls = Calls {
-                n_batch: 16,
-                n_ubatch: 8,
-                is_equal: false,
-            };
+            let calls = Calls::of(16, 8);
             call_to_check(&window, calls)
         };
         let of_windows = |first_scored, n_rows| {

@@ -1,6 +1,7 @@
 //! The pipeline without a model: a fake source of rows on both sides of a file.
 
 mod in_turn;
+mod kept_rows;
 mod large;
 mod possible;
 mod states;
@@ -46,11 +47,7 @@ fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> FakeDecoder {
     };
     let n_batch = n_batch as u32;
     let options = ContextOptions {
-        calls: Calls {
-            n_batch,
-            n_ubatch: n_batch,
-            is_equal: false,
-        },
+        calls: Calls::of(n_batch, n_batch),
         ..ContextOptions::default()
     };
     FakeDecoder::new(seed, &options, &engine, Path::new("fake"))

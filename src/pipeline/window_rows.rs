@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use kl_formats::{NativeReader, ReadBlocks, Row, RowBlock, States, WindowSpec};
 use rayon::prelude::*;
 
-use super::kept_rows::KeptRows;
-use super::timing::DeviceClock;
-use super::{Error, Pool, locked, rows_per_task};
+use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::timing::{DeviceClock, Timing};
+use super::{Error, Pool, Step, locked, rows_per_task};
 use crate::engine::{Decoder, Head};
 
 /// The bytes of decoded rows that are held at once; one row is always allowed.
@@ -108,6 +108,82 @@ impl OpenWindow<'_> {
 
 fn into_inner<T>(mutex: Mutex<T>) -> T {
     mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Rows of logits of some windows, in memory: many models are evaluated against the same few windows.
+#[derive(Debug, Default)]
+pub struct KeptRows {
+    windows: Vec<WindowSpec>,
+    /// The logits of each window's rows, n_rows x n_vocab.
+    pub(super) logits: Vec<Vec<f32>>,
+    pub(super) n_vocab: usize,
+    pub(super) is_floored: bool,
+}
+
+impl KeptRows {
+    /// Takes the rows of these windows from their source: a model's contexts, or a file. `on_rows` is
+    /// called with the number of new rows.
+    ///
+    /// # Errors
+    /// Those of the source and of `on_rows`.
+    pub fn keep<S: LogitSource>(
+        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+        windows: Vec<WindowSpec>,
+        mut on_rows: impl FnMut(usize) -> Result<(), Error>,
+    ) -> Result<(Self, Timing), Error> {
+        let left = Mutex::new(windows.iter());
+        let mut kept = Self::default();
+        let next = || {
+            let next = locked(&left).next();
+            Ok(next.map(|window| Keeping(window, Vec::new(), (0, false))))
+        };
+        let timing = in_turn(sources, next, |step| match step {
+            Step::Rows(n) => on_rows(n),
+            Step::Window((logits, about)) => {
+                kept.logits.push(logits);
+                (kept.n_vocab, kept.is_floored) = about;
+                Ok(())
+            }
+        })?;
+        kept.windows = windows;
+        Ok((kept, timing))
+    }
+
+    /// Bytes that the rows of a window take, each of `n_vocab` entries.
+    pub fn bytes_of(window: &WindowSpec, n_vocab: u32) -> u64 {
+        4 * u64::from(window.n_rows) * u64::from(n_vocab)
+    }
+
+    /// The windows whose rows are here.
+    pub fn windows(&self) -> &[WindowSpec] {
+        &self.windows
+    }
+}
+
+/// A window, the copies of its rows so far, and the entries of a row and whether these have a floor.
+struct Keeping<'w>(&'w WindowSpec, Vec<f32>, (usize, bool));
+
+impl RowSink for Keeping<'_> {
+    type Done = (Vec<f32>, (usize, bool));
+
+    fn window(&self) -> &WindowSpec {
+        self.0
+    }
+
+    fn begin(&mut self, n_vocab: usize, is_floored: bool) -> Result<(), Error> {
+        self.1.reserve_exact(self.0.n_rows as usize * n_vocab);
+        self.2 = (n_vocab, is_floored);
+        Ok(())
+    }
+
+    fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
+        rows.iter().for_each(|row| self.1.extend_from_slice(row));
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Self::Done, Error> {
+        Ok((self.1, self.2))
+    }
 }
 
 /// Rows in memory, from the one that is used next on.

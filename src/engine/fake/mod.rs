@@ -5,7 +5,6 @@ mod exchange;
 mod head;
 mod quantized_file;
 mod row;
-mod tests;
 mod weights;
 
 pub use decoder::FakeDecoder;

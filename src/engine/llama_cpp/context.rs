@@ -13,7 +13,7 @@ use llama_cpp_2::DecodeError;
 use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
-use super::node::Node;
+use super::ggml::Node;
 use super::params::context_params;
 use crate::engine::ContextOptions;
 use crate::lock::locked;

@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::context::Watch;
-use super::node::{ModelTensor, Node};
+use super::ggml::{ModelTensor, Node};
 use super::quantized_rows::OriginalRows;
 use crate::engine::quantizer::{changes, is_original, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix, gguf};

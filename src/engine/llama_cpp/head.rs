@@ -10,9 +10,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::backends::TURN;
 use super::device::{BufferType, GgmlDevice};
-use super::ggml::{Arena, DeviceMatrix, Matrix, Scheduler};
+use super::ggml::{Arena, DeviceMatrix, Matrix, ModelTensor, Scheduler};
 use super::log::last_log_errors;
-use super::node::ModelTensor;
 use crate::engine::{DeviceKind, EngineError, Head};
 use crate::lock::locked;
 

@@ -11,9 +11,9 @@ use llama_cpp_sys_2 as sys;
 use super::LlamaCppModel;
 use super::context::{Batch, Watch};
 use super::device::{BufferType, GgmlDevice};
+use super::ggml::{ModelTensor, Node};
 use super::head::HeadPlacement;
 use super::log::last_log_errors;
-use super::node::{ModelTensor, Node};
 use crate::engine::gguf::Tensor;
 use crate::engine::{ContextOptions, EngineError, Model as _};
 use crate::lock::locked;
@@ -22,11 +22,7 @@ use crate::lock::locked;
 const PROBE_N_CTX: u32 = 256;
 
 /// Its batches, of which one token is decoded.
-const PROBE_CALLS: Calls = Calls {
-    n_batch: 32,
-    n_ubatch: 32,
-    is_equal: false,
-};
+const PROBE_CALLS: Calls = Calls::of(32, 32);
 
 impl LlamaCppModel<'_> {
     /// The error for a model whose rows cannot be computed from hidden states.

@@ -1,10 +1,10 @@
 //! The engine's traits, implemented with llama.cpp.
 //!
-//! `load` places and loads a [`LlamaCppModel`] (`model`), with `params`. `context` wraps llama.cpp's
-//! contexts, and `decoder` decodes windows with them; `sampler` chooses tokens by chance.
+//! `model` places and loads a [`LlamaCppModel`], with `params`. `context` wraps llama.cpp's contexts, and
+//! `decoder` decodes windows with them, and chooses tokens by chance.
 //!
 //! Hidden states: `hidden_states` finds the output head in the graph of one token and takes states out of
-//! the graphs of a window, whose tensors `node` shows. `head` computes rows from stored states with
+//! the graphs of a window, whose tensors `ggml` shows. `head` computes rows from stored states with
 //! objects of `ggml`.
 //!
 //! `quantize` writes quantized files. `exchange` exchanges weights in memory for bytes that
@@ -20,22 +20,18 @@ mod exchange;
 mod ggml;
 mod head;
 mod hidden_states;
-mod load;
 mod log;
 mod model;
-mod node;
 mod params;
 mod quantize;
 mod quantized_rows;
-mod sampler;
 #[cfg(test)]
 mod tests;
 
 pub use backends::servers;
-pub use decoder::LlamaCppDecoder;
+pub use decoder::{LlamaCppDecoder, Sampler};
 pub use log::{follow_log, mlock_has_failed, on_abort};
 pub use model::LlamaCppModel;
-pub use sampler::Sampler;
 
 use std::io::Read;
 use std::path::Path;

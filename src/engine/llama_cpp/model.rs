@@ -1,23 +1,36 @@
-//! A model that llama.cpp has loaded.
+//! Loads a model, with its weights where its options place them, and what the loaded model gives.
+//!
+//! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::fs;
 use std::io::{Cursor, Read};
+use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
+use llama_cpp_sys_2 as sys;
 
 use super::backends::TURN;
 use super::context::{Context, Contexts, Watch};
-use super::device::GgmlDevice;
-use super::exchange::{Exchanged, Weight};
+use super::device::{GgmlDevice, names};
+use super::exchange::{Exchanged, Weight, disable_graph_reuse};
 use super::head::HeadProduct;
 use super::hidden_states::{FoundHead, Tap};
-use super::log::last_log_errors;
-use super::{LlamaCpp, LlamaCppDecoder};
+use super::log::{last_log_errors, while_loading};
+use super::params::{ModelParams, fit};
+use super::quantize::c_path;
+use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
-use crate::engine::{ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens};
+use crate::engine::{
+    ContextOptions, DeviceKind, EngineError, GpuLayers, Head, Layers, Model, ModelFacts,
+    ModelOptions, SplitMode, TensorOverride, Tokens,
+};
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
@@ -202,5 +215,210 @@ impl Model for LlamaCppModel<'_> {
         if self.gpus.is_empty() {
             std::mem::forget(self);
         }
+    }
+}
+
+impl<'b> LlamaCppModel<'b> {
+    /// Loads a GGUF, after [`inspect`] has refused what llama.cpp would abort on.
+    ///
+    /// # Errors
+    /// Devices or memory that do not exist, proportions for more devices than there are, too little
+    /// memory, or why llama.cpp refuses the model.
+    pub(super) fn load(
+        engine: &'b LlamaCpp,
+        path: &Path,
+        options: &ModelOptions,
+    ) -> Result<Self, EngineError> {
+        let before = fs::metadata(path).ok();
+        let header = inspect(path)?;
+        // Errors that an earlier model left in the log are not this one's.
+        let _ = last_log_errors();
+
+        let file = c_path(path)?;
+        if options.is_exchangeable {
+            disable_graph_reuse();
+        }
+        let mut gpus = devices(options)?;
+        let mut params = ModelParams::new(options, &gpus)?;
+        if let (GpuLayers::Auto, Some(room), false) =
+            (options.n_gpu_layers, &options.room, gpus.is_empty())
+        {
+            fit(path, &file, &mut params, options, room)?;
+        }
+        let model = open(path, &file, &params)?;
+        // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
+        // SAFETY: the model is valid.
+        let n_layers = unsafe {
+            sys::llama_model_n_layer(model.as_ptr())
+                + sys::llama_model_n_layer_nextn(model.as_ptr())
+                + 1
+        };
+        let n_layers = u32::try_from(n_layers).unwrap_or(0);
+        // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
+        let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
+        // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
+        // pins, and frees the model when it is dropped.
+        let model: LlamaModel = unsafe { std::mem::transmute(model) };
+        let stamp = |metadata: Option<fs::Metadata>| {
+            metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
+        };
+        if stamp(fs::metadata(path).ok()) != stamp(before) {
+            let what = "changed while it was loaded: wait until it is complete, and try again";
+            return Err(EngineError::model(path, what));
+        }
+
+        let mut options = params.resolved(options, n_layers, gpus.len());
+        if !matches!(header.architecture_number("expert_count"), Some(1..)) {
+            (options.cpu_moe, options.n_cpu_moe) = (false, 0);
+        }
+        // The flag concerns only weights in the CPU's memory.
+        if options.offloads_all(n_layers) {
+            options.no_op_offload = false;
+        }
+        if options.split_mode == Some(SplitMode::None) {
+            let main = usize::try_from(options.main_gpu.unwrap_or_default());
+            let main = main.ok().and_then(|i| gpus.get(i)).copied();
+            gpus = main.into_iter().collect();
+        }
+        Ok(Self {
+            _engine: engine,
+            facts: facts(path, &header, &model, options, n_layers, n_ctx_train),
+            inner: model,
+            header,
+            gpus,
+            turn: Mutex::default(),
+            contexts: Mutex::default(),
+            found_head: OnceLock::new(),
+            head_sha256: OnceLock::new(),
+            weights: OnceLock::new(),
+            exchanged: Mutex::default(),
+        })
+    }
+}
+
+/// Loads the weights.
+fn open(
+    path: &Path,
+    file: &CStr,
+    params: &ModelParams,
+) -> Result<NonNull<sys::llama_model>, EngineError> {
+    // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
+    // llama.cpp wants them to. It copies the proportions, and reads no other list later.
+    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    NonNull::new(while_loading(path, load)).ok_or_else(|| {
+        let reason = last_log_errors();
+        let advice = load_advice(&reason);
+        let what = format!("llama.cpp could not load the model: {reason}{advice}");
+        EngineError::model(path, what)
+    })
+}
+
+/// Gathers the facts about a loaded model. Its sizes are llama.cpp's: bytes and parameters of the
+/// tensors, from which llama.cpp computes its BPW.
+fn facts(
+    path: &Path,
+    header: &Gguf,
+    model: &LlamaModel,
+    options: ModelOptions,
+    n_layers: u32,
+    n_ctx_train: i32,
+) -> ModelFacts {
+    let vocab = model.vocab();
+    let n_vocab = model.n_vocab().max(0) as u32;
+    let mut identity = header.identity();
+    identity.size_bytes = Some(model.size());
+    identity.n_params = Some(model.n_params());
+    let text = |token: LlamaToken| {
+        if token.0 < 0 {
+            return String::new();
+        }
+        String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned()
+    };
+    let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
+    ModelFacts {
+        path: path.to_owned(),
+        identity,
+        tokenizer: header.tokenizer.clone(),
+        lacks_pre_tokenizer: header.lacks_pre_tokenizer(),
+        n_vocab,
+        n_used_vocab: n_vocab.saturating_sub(header.n_padding),
+        n_ctx_train: u32::try_from(n_ctx_train).ok().filter(|&n| n > 0),
+        n_positions: header.n_positions(),
+        layers: match (model.is_recurrent(), model.is_hybrid()) {
+            (true, _) => Layers::Recurrent,
+            (false, true) => Layers::Hybrid,
+            (false, false) => Layers::Attention,
+        },
+        bos_token: u32::try_from(vocab.bos().0).ok(),
+        add_bos: vocab.should_add_bos(),
+        bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
+        chat_template: model.meta_val_str("tokenizer.chat_template").ok(),
+        is_offloaded: options.n_gpu_layers == GpuLayers::Count(n_layers)
+            && !options.all_overrides().iter().any(on_cpu)
+            && !options.no_kv_offload,
+        options,
+        n_layers,
+    }
+}
+
+/// The devices for a model, of which llama.cpp always gets a list: those that the user names, in that
+/// order, or else those that llama.cpp would choose itself (`llama_prepare_model_devices` in its
+/// `llama.cpp`). These are RPC servers, then GPUs with memory of their own, each once however many
+/// backends have it. Without any such GPU, the integrated GPUs of the first backend that has some follow
+/// the servers.
+fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
+    if options.devices == ["none"] {
+        return Ok(Vec::new());
+    }
+    if !options.devices.is_empty() {
+        let mut all = GgmlDevice::all();
+        all.retain(|device| device.kind() != DeviceKind::Cpu);
+        let named = |name: &String| {
+            let found = all.iter().find(|device| device.name() == *name).copied();
+            found.ok_or_else(|| {
+                let available = available_devices(&names(&all));
+                EngineError::Setup(format!("no device '{name}': {available}"))
+            })
+        };
+        return options.devices.iter().map(named).collect();
+    }
+    let mut chosen: Vec<GgmlDevice> = GgmlDevice::of_kind(DeviceKind::Remote).collect();
+    let n_servers = chosen.len();
+    let mut ids = HashSet::new();
+    let own = GgmlDevice::of_kind(DeviceKind::Gpu);
+    chosen.extend(own.filter(|gpu| gpu.hardware_id().is_none_or(|id| ids.insert(id))));
+    if chosen.len() == n_servers {
+        let mut integrated = GgmlDevice::of_kind(DeviceKind::IntegratedGpu).peekable();
+        let first = integrated.peek().map(|gpu| gpu.backend());
+        chosen.extend(integrated.filter(|gpu| Some(gpu.backend()) == first));
+    }
+    Ok(chosen)
+}
+
+/// The advice to give if a reason mentions memory, what C++ finds wrong with a pattern, or a way of
+/// splitting that the devices do not have.
+fn load_advice(reason: &str) -> &'static str {
+    let mentions = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if mentions(&["alloc", "memory"]) {
+        " (out of memory? lower --n-gpu-layers, or close other programs)"
+    } else if mentions(&["regular expression", "bracket expression", "regex string"]) {
+        " (a pattern of --override-tensor)"
+    } else if mentions(&["split buffers"]) {
+        " (use --split-mode layer)"
+    } else {
+        ""
+    }
+}
+
+/// Lists the names to use instead of one that no device has.
+fn available_devices(known: &[String]) -> String {
+    match known {
+        [] => "only 'none', the CPU alone, is available: this kl was built without an accelerator \
+               backend, or finds no device (kl --list-devices shows what it finds)"
+            .to_owned(),
+        known => format!(
+            "available are {} and 'none', the CPU alone (kl --list-devices describes them)",
+            known.join(", ")
+        ),
     }
 }

@@ -1,4 +1,4 @@
-//! Python's `str`, `repr`, `len` and `json.dumps`, where minijinja's differ.
+//! Python's `len` and `json.dumps`, jinja2's `indent` and others, where minijinja's differ.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -52,19 +52,36 @@ pub(super) fn print(
     Ok(out.write_str(&to_string(value)?)?)
 }
 
-/// `str(value)`.
+/// `str(value)`: minijinja prints as Python does, but for numbers.
 pub(super) fn to_string(value: &Value) -> Result<String, Error> {
-    if let Some(text) = value.as_str() {
-        return Ok(text.to_owned());
+    check_depth(value, 0)?;
+    let is_number = value.kind() == ValueKind::Number;
+    Ok(if is_number {
+        number(value)
+    } else {
+        value.to_string()
+    })
+}
+
+/// Refuses a value that is nested too deep to be printed.
+fn check_depth(value: &Value, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(invalid(format!(
+            "a value nested more than {MAX_DEPTH} levels deep cannot be printed"
+        )));
     }
-    let layout = Layout {
-        is_json: false,
-        is_ascii: false,
-        indent: None,
-        sort_keys: false,
-        separators: [", ", ": "].map(str::to_owned),
-    };
-    layout.text(value)
+    let is_dict = value.kind() == ValueKind::Map;
+    if !is_dict && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Ok(());
+    }
+    value.try_iter()?.try_for_each(|item| {
+        let inner = if is_dict {
+            value.get_item(&item)?
+        } else {
+            item
+        };
+        check_depth(&inner, depth + 1)
+    })
 }
 
 /// `len(value)`; 0 if the value is undefined.
@@ -129,30 +146,6 @@ pub(super) fn indent(
     Ok(out)
 }
 
-fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
-    let mut out = String::from(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            c if c.is_control() => {
-                let _ = write!(out, "\\x{:02x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
-    out
-}
-
 /// `str` of a number. Rust and Python switch floats to exponents at the same sizes, but write those
 /// differently.
 fn number(value: &Value) -> String {
@@ -181,23 +174,21 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let separators: Result<[String; 2], _> = separators
         .unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()])
         .try_into();
+    check_depth(value, 0)?;
     let json = Layout {
-        is_json: true,
         is_ascii: ensure_ascii == Some(true),
         indent,
         sort_keys: sort_keys == Some(true),
         separators: separators.map_err(|_| invalid("tojson: separators must be two strings"))?,
     };
-    json.text(value)
+    let mut out = String::new();
+    json.write(value, 0, &mut out)?;
+    Ok(out)
 }
 
-/// The layout of a value in JSON, or in Python's `repr`, which differ in a few words and in their
-/// strings.
+/// The layout of a value in JSON.
 struct Layout {
-    /// False for `repr`, in which characters that only Python's tables list as unprintable are not
-    /// escaped.
-    is_json: bool,
-    /// True if JSON escapes all but ASCII.
+    /// True if all but ASCII is escaped.
     is_ascii: bool,
     /// Spaces per level; `None` for one line.
     indent: Option<u8>,
@@ -207,40 +198,23 @@ struct Layout {
 }
 
 impl Layout {
-    fn text(&self, value: &Value) -> Result<String, Error> {
-        let mut out = String::new();
-        self.write(value, 0, &mut out)?;
-        Ok(out)
-    }
-
     /// Appends a value nested `depth` deep.
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-        if depth > MAX_DEPTH {
-            return Err(invalid(format!(
-                "a value nested more than {MAX_DEPTH} levels deep cannot be printed"
-            )));
-        }
-        let word = |json: &'static str, python| if self.is_json { json } else { python };
         match value.kind() {
-            ValueKind::None => out.push_str(word("null", "None")),
-            ValueKind::Bool if value.is_true() => out.push_str(word("true", "True")),
-            ValueKind::Bool => out.push_str(word("false", "False")),
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool if value.is_true() => out.push_str("true"),
+            ValueKind::Bool => out.push_str("false"),
             ValueKind::Number => out.push_str(&number(value)),
             ValueKind::String => {
-                let text = value.as_str().unwrap_or_default();
-                out.push_str(&if self.is_json {
-                    self.escaped(text)?
-                } else {
-                    quoted(text)
-                });
+                out.push_str(&self.escaped(value.as_str().unwrap_or_default())?);
             }
-            ValueKind::Seq | ValueKind::Map => self.write_items(value, depth, out)?,
-            ValueKind::Iterable if self.is_json => self.write_items(value, depth, out)?,
-            kind if self.is_json => {
+            ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
+                self.write_items(value, depth, out)?;
+            }
+            kind => {
                 let what = format!("tojson: {kind} has no JSON form");
                 return Err(Error::new(ErrorKind::BadSerialization, what));
             }
-            _ => out.push_str(&value.to_string()),
         }
         Ok(())
     }
@@ -253,12 +227,7 @@ impl Layout {
         if is_dict && self.sort_keys {
             items.sort();
         }
-        let [open, close] = match items.len() {
-            _ if is_dict => ["{", "}"],
-            _ if self.is_json || !value.is_tuple() => ["[", "]"],
-            1 => ["(", ",)"],
-            _ => ["(", ")"],
-        };
+        let [open, close] = if is_dict { ["{", "}"] } else { ["[", "]"] };
         out.push_str(open);
         for (i, item) in items.iter().enumerate() {
             out.push_str(if i > 0 { comma } else { "" });
@@ -266,7 +235,7 @@ impl Layout {
             let start = out.len();
             self.write(item, depth + 1, out)?;
             if is_dict {
-                if self.is_json && item.as_str().is_none() {
+                if item.as_str().is_none() {
                     // A key that is not a string becomes the string of its JSON.
                     let key = self.escaped(&out.split_off(start))?;
                     out.push_str(&key);

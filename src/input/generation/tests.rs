@@ -55,11 +55,7 @@ fn answered(
     let context = |n_ctx| ContextOptions {
         n_ctx,
         n_seq,
-        calls: Calls {
-            n_batch,
-            n_ubatch: n_batch,
-            is_equal: false,
-        },
+        calls: Calls::of(n_batch, n_batch),
         ..ContextOptions::default()
     };
     let mut generation = Generation {

@@ -50,8 +50,13 @@ fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
     pieces
 }
 
-/// Checks the spans of an answer, given as `NAME=TEXT` each.
-fn check(template: &str, rules: &[&str], prompt: &str, pieces: &[&str]) {
+/// Checks the spans of an answer after a prompt, given as `NAME=TEXT` each.
+fn check(template: &str, prompt: &str, pieces: &[&str]) {
+    check_with(&[], template, prompt, pieces);
+}
+
+/// The same with the user's rules.
+fn check_with(rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
     let rules: Vec<SpanRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let template = Some(template).filter(|template| !template.is_empty());
     let spans = Spans::new(template, &rules);
@@ -70,7 +75,6 @@ fn markers_that_a_template_puts_together() {
     // DeepSeek V4.
     check(
         "{%- set dsml_token = '｜DSML｜' -%}",
-        &[],
         "<｜Assistant｜></think>",
         &[
             "answer=\n\n",
@@ -81,7 +85,6 @@ fn markers_that_a_template_puts_together() {
     // Kimi K3, whose prompt opens the thought.
     check(
         "{%- macro close_tag(tag) -%}{{- '<|close|>' + tag + '<|sep|>' -}}{%- endmacro -%}",
-        &[],
         "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
         &[
             "reasoning=Hm.<|close|>think<|sep|>",
@@ -93,7 +96,6 @@ fn markers_that_a_template_puts_together() {
     // Hunyuan 3.
     check(
         "{%- set HYTK = ':opensource' %}{%- set think = '<think{}>'.format(HYTK) %}",
-        &[],
         "<|assistant|>",
         &[
             "reasoning=<think:opensource>Hm.</think:opensource>",
@@ -108,7 +110,6 @@ fn the_answers_of_eight_families() {
     // Qwen and Hermes.
     check(
         "{{ '<think>' }} {{ '</think>' }} <tool_call>",
-        &[],
         "<|im_start|>assistant\n",
         &[
             "reasoning=<think>\nWhere?\n```\nx\n```\n</think>",
@@ -122,7 +123,6 @@ fn the_answers_of_eight_families() {
     // DeepSeek R1: the generation prompt opens the thought.
     check(
         "{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\\n' }}{% endif %}<｜tool▁calls▁begin｜>",
-        &[],
         "<｜User｜>Hi<｜Assistant｜><think>\n",
         &[
             "reasoning=Hm.\n</think>",
@@ -134,21 +134,18 @@ fn the_answers_of_eight_families() {
     // Mistral: the call runs to the end.
     check(
         "[TOOL_CALLS]",
-        &[],
         "[INST] Hi[/INST]",
         &["answer=Now. ", "tool call=[TOOL_CALLS][{}]</s>"],
     );
     // Magistral.
     check(
         "[THINK] [TOOL_CALLS]",
-        &[],
         "[/INST]",
         &["reasoning=[THINK]a[/THINK]", "answer=b</s>"],
     );
     // Llama 3.1.
     check(
         "<|python_tag|>",
-        &[],
         "assistant<|end_header_id|>\n\n",
         &["tool call=<|python_tag|>print(1)<|eom_id|>"],
     );
@@ -156,7 +153,6 @@ fn the_answers_of_eight_families() {
     let harmony = "<|start|>assistant<|channel|>analysis<|message|>";
     check(
         harmony,
-        &[],
         "<|start|>assistant",
         &[
             "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
@@ -165,7 +161,6 @@ fn the_answers_of_eight_families() {
     );
     check(
         harmony,
-        &[],
         "<|start|>assistant",
         &[
             "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
@@ -175,14 +170,12 @@ fn the_answers_of_eight_families() {
     );
     check(
         harmony,
-        &[],
         "<|start|>assistant",
         &["tool call= to=functions.look<|channel|>commentary json<|message|>{}<|call|>"],
     );
     // Gemma 4.
     check(
         "<|channel>thought\n<channel|> <|tool_call>call:",
-        &[],
         "<|turn>model\n",
         &[
             "reasoning=<|channel>thought\nSo.<channel|>",
@@ -193,7 +186,6 @@ fn the_answers_of_eight_families() {
     // Command A.
     check(
         "<|START_THINKING|><|END_THINKING|><|START_ACTION|>",
-        &[],
         "<|CHATBOT_TOKEN|>",
         &[
             "reasoning=<|START_THINKING|>a<|END_THINKING|>",
@@ -207,7 +199,6 @@ fn the_answers_of_eight_families() {
 fn code_is_between_lines_of_backticks() {
     check(
         "",
-        &[],
         "Write: ",
         &[
             "answer=Use `a` or ``` b ```:\n",
@@ -218,17 +209,17 @@ fn code_is_between_lines_of_backticks() {
             "code=```\nleft open\n",
         ],
     );
-    check("", &[], "", &["code=```\na\n```"]);
+    check("", "", &["code=```\na\n```"]);
     // Markers that the template does not have are text.
-    check("", &[], "<think>", &["answer=<think>a</think> <tool_call>"]);
-    check("<think>", &[], "", &["answer=[THINK]a"]);
+    check("", "<think>", &["answer=<think>a</think> <tool_call>"]);
+    check("<think>", "", &["answer=[THINK]a"]);
 }
 
 #[test]
 fn the_users_spans_come_first() {
-    check(
-        "<think>",
+    check_with(
         &["plan=<plan>..</plan>", "rest=END..", "reasoning=(..)"],
+        "<think>",
         "",
         &[
             "plan=<plan><think>a</think></plan>",

@@ -30,38 +30,23 @@ fn a_bos_is_inserted_and_no_token_is_lost() {
         tokens,
         [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
     );
-    assert_eq!(plan.n_rows(), 10);
-    assert_eq!(plan.seed, None);
+    assert_eq!((plan.n_rows(), plan.seed), (10, None));
 }
 
 #[test]
-fn scoring_begins_where_the_model_has_seen_text() {
-    let scored = |bos| {
-        let plan = plan(&text(7), 4, bos, ScoreFrom::Text, None);
-        let rows = plan.windows.iter().map(|w| (w.first_scored, w.n_rows));
-        (rows.collect::<Vec<_>>(), plan.n_unscored)
-    };
-    assert_eq!(scored(Some(1)), (vec![(1, 3), (1, 3), (1, 1)], 0));
-    assert_eq!(scored(None), (vec![(0, 4), (0, 3)], 0));
-}
-
-#[test]
-fn without_bos_the_short_last_window_is_kept() {
-    let plan = plan(&text(7), 4, None, ScoreFrom::All, None);
-    let lengths: Vec<_> = plan.windows.iter().map(|w| w.tokens.len()).collect();
-    assert_eq!(lengths, [4, 3]);
-}
-
-#[test]
-fn half_scores_the_second_half_and_counts_windows_too_short_for_it() {
-    let plan = plan(&text(9), 4, None, ScoreFrom::Half, None);
-    let rows: Vec<_> = plan
-        .windows
-        .iter()
-        .map(|w| (w.first_scored, w.n_rows))
-        .collect();
-    assert_eq!(rows, [(2, 2), (2, 2)]);
-    assert_eq!(plan.n_unscored, 1);
+fn windows_too_short_for_a_scored_position_are_counted() {
+    use ScoreFrom::{All, Half, Text};
+    for (n, bos, score, rows, n_unscored) in [
+        (7, Some(1), Text, &[(1, 3), (1, 3), (1, 1)][..], 0),
+        (7, None, Text, &[(0, 4), (0, 3)], 0),
+        (7, None, All, &[(0, 4), (0, 3)], 0),
+        (9, None, Half, &[(2, 2), (2, 2)], 1),
+    ] {
+        let plan = plan(&text(n), 4, bos, score, None);
+        let found = plan.windows.iter().map(|w| (w.first_scored, w.n_rows));
+        assert_eq!(found.collect::<Vec<_>>(), rows, "{score:?}");
+        assert_eq!(plan.n_unscored, n_unscored);
+    }
 }
 
 #[test]
@@ -110,21 +95,16 @@ fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
 #[test]
 fn a_limit_takes_a_seeded_sample_of_exactly_that_many_rows() {
     let plan = plan(&text(1000), 10, None, ScoreFrom::All, Some(25));
-    assert_eq!(plan.n_rows(), 25);
-    assert_eq!(plan.seed, Some(DEFAULT_SEED));
+    assert_eq!((plan.n_rows(), plan.seed), (25, Some(DEFAULT_SEED)));
     let numbers: Vec<_> = plan.windows.iter().map(|w| w.window).collect();
-    assert_eq!(numbers.len(), 3);
-    assert_ne!(
-        numbers,
-        [0, 1, 2],
-        "windows are sampled, not taken from the front"
-    );
+    assert!(numbers.len() == 3 && numbers != [0, 1, 2], "{numbers:?}");
     let last = plan.windows.last().unwrap();
-    assert_eq!(
-        (last.n_rows, last.tokens.len()),
-        (5, 6),
-        "the token after the last row stays"
-    );
+    // The token after the last row stays.
+    assert_eq!((last.n_rows, last.tokens.len()), (5, 6));
+    let whole = super::tests::plan(&text(50), 10, None, ScoreFrom::All, None);
+    for beyond in [50, u64::MAX] {
+        assert_eq!(whole.clone().limited(Some(beyond)), whole);
+    }
 }
 
 #[test]
@@ -158,28 +138,4 @@ fn chunks_are_llama_perplexitys() {
     );
     let plan = Plan::chunks(&text(8), 4, None);
     assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
-}
-
-#[test]
-fn a_limit_beyond_the_text_changes_nothing() {
-    let whole = plan(&text(50), 10, None, ScoreFrom::All, None);
-    assert_eq!(plan(&text(50), 10, None, ScoreFrom::All, Some(50)), whole);
-    assert_eq!(
-        plan(&text(50), 10, None, ScoreFrom::All, Some(u64::MAX)),
-        whole
-    );
-}
-
-#[test]
-fn score_from_is_read_from_a_flag() {
-    for (text, score) in [
-        ("all", ScoreFrom::All),
-        ("half", ScoreFrom::Half),
-        ("new", ScoreFrom::New),
-        ("17", ScoreFrom::Position(17)),
-    ] {
-        assert_eq!(text.parse::<ScoreFrom>().unwrap(), score);
-    }
-    assert!("none".parse::<ScoreFrom>().is_err());
-    assert!("-1".parse::<ScoreFrom>().is_err());
 }

@@ -176,11 +176,7 @@ fn whoever_fails_the_cause_is_returned() {
 fn options() -> ContextOptions {
     ContextOptions {
         n_ctx: N_CTX,
-        calls: kl_formats::Calls {
-            n_batch: 4,
-            n_ubatch: 4,
-            is_equal: false,
-        },
+        calls: kl_formats::Calls::of(4, 4),
         threads: 1,
         ..ContextOptions::default()
     }

@@ -35,11 +35,7 @@ fn states(n_vocab: usize, then: Vec<HeadStep>) -> States {
             sha256: String::new(),
         },
         then,
-        calls: Calls {
-            n_batch: 1,
-            n_ubatch: 1,
-            is_equal: false,
-        },
+        calls: Calls::of(1, 1),
         check: HeadCheck::default(),
     }
 }
