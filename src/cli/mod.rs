@@ -24,11 +24,8 @@ macro_rules! say {
 
 mod args;
 mod generate;
-mod hints;
-mod maps;
-mod pace;
 mod progress;
-mod report;
+mod remade;
 mod results;
 mod settings;
 mod short_flags;
@@ -39,6 +36,7 @@ mod usage;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -48,9 +46,9 @@ use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
-use args::InfoArgs;
+use args::{InfoArgs, Subcommand};
 use results::Results;
-use settings::{Call, Command};
+use settings::Command;
 use terminal::Terminal;
 
 /// The exit code for wrong usage.
@@ -78,8 +76,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::show(&error, &args),
     };
-    match Call::new(cli) {
-        Ok(call) => exit_code(run(&call)),
+    let subcommand = cli.subcommand.as_ref();
+    let quiet = subcommand.map_or(cli.classic.quiet, Subcommand::is_quiet);
+    let verbose = match subcommand {
+        Some(Subcommand::Sensitivity(args)) => args.verbose,
+        Some(Subcommand::Recipe(args)) => args.verbose,
+        _ => cli.classic.verbose,
+    };
+    match settings::check(cli) {
+        Ok(command) => exit_code(run(&command, quiet, verbose)),
         Err(error) => wrong_usage(&error),
     }
 }
@@ -107,55 +112,58 @@ fn print(text: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(call: &Call) -> Result<ExitCode> {
-    let (command, quiet) = (&call.command, call.quiet);
-    follow_log(call.verbose);
+fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
+    use Subcommand::{Compare, Convert, Doctor, Info, Merge, Recipe, Report, Sensitivity};
+    follow_log(verbose);
     on_abort(stop::abort);
-    let decodes = matches!(
+    stop::listen(matches!(
         command,
-        Command::Write(_) | Command::Evaluate(_) | Command::Sensitivity(_) | Command::Recipe(_)
-    );
-    stop::listen(decodes);
+        Command::Write(_) | Command::Evaluate(_) | Command::Other(Sensitivity(_) | Recipe(_))
+    ));
     let engine = LlamaCpp::default();
-    if call.verbose {
+    if verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, Results::default());
-    match command {
+    let command = match command {
         Command::Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
+            return Ok(ExitCode::SUCCESS);
         }
         Command::Evaluate(settings) => {
-            let (results, n) = (&settings.results, settings.subjects().len());
-            let evaluate =
-                |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
-            return show_evaluation(results, n, quiet, evaluate);
+            return show_evaluation(
+                &settings.results,
+                settings.subjects().len(),
+                quiet,
+                |observer| commands::evaluate(settings, &engine, observer),
+            );
         }
-        Command::Compare(settings) => {
+        Command::ListDevices(servers) => {
+            return print(&commands::list_devices(servers, &engine)?);
+        }
+        Command::Other(command) => command,
+    };
+    match command {
+        Compare(settings) => {
             let (results, n) = (&settings.results, settings.others.len());
             let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
             return show_evaluation(results, n, quiet, compare);
         }
-        Command::Convert(settings) => {
+        Report(args) => return remade::show_report(args, &terminal),
+        Sensitivity(settings) => remade::show_sensitivity(settings, &engine)?,
+        Recipe(settings) => remade::show_recipe(settings, &engine)?,
+        Info(args) => show_info(args, &engine)?,
+        Convert(settings) => {
             let new = commands::convert(settings, &engine, &terminal)?;
             say_new(&new, "", "", quiet);
         }
-        Command::Merge(settings) => {
+        Merge(settings) => {
             let parts = count_of(settings.parts.len() as u64, "part");
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
-        Command::Info(args) => show_info(args, &engine)?,
-        Command::Report(args) => return report::show_report(args, &terminal),
-        Command::Sensitivity(settings) => {
-            return maps::show_sensitivity(settings, &engine, quiet);
-        }
-        Command::Recipe(settings) => return maps::show_recipe(settings, &engine, quiet),
-        Command::ListDevices(servers) => {
-            return print(&commands::list_devices(servers, &engine)?);
-        }
-        Command::Doctor(servers) => {
-            let doctor = commands::doctor(servers, default_threads(), &engine);
+        Doctor(args) => {
+            let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
             print(&doctor.text)?;
             if doctor.n_problems > 0 {
                 let n = count_of(doctor.n_problems as u64, "problem");
@@ -206,10 +214,10 @@ fn show_outcome(report: &Report) {
     let judged = models.filter(|model| !model.conditions.is_empty());
     let n_failed = judged.clone().filter(|model| fails(model)).count();
     let n = judged.count() as u64;
-    match n_failed {
-        _ if n == 0 => {}
-        0 => say!("kl: --fail-if: none of {} fails", count_of(n, "model")),
-        failed => say!("kl: --fail-if: {failed} of {} fail", count_of(n, "model")),
+    if n_failed > 0 {
+        say!("kl: --fail-if: {n_failed} of {} fail", count_of(n, "model"));
+    } else if n > 0 {
+        say!("kl: --fail-if: none of {} fails", count_of(n, "model"));
     }
 }
 
@@ -243,24 +251,18 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
 }
 
 fn show_written(written: &Written, quiet: bool) {
-    let timing = &written.timing;
+    let (timing, wall_s) = (&written.timing, written.file.wall_s);
+    let took = |what: &str, time: Duration| format!("{what} {}", duration(time.as_secs_f64()));
     let mut parts = vec![
-        ("decode", timing.decode),
-        ("encode", timing.score),
-        ("write", timing.write),
+        took("decode", timing.decode),
+        took("encode", timing.score),
+        took("write", timing.write),
     ];
-    parts.extend(written.checked.map(|_| ("check", written.check_time)));
-    let parts = parts.iter();
-    let parts = parts.map(|(name, time)| format!("{name} {}", duration(time.as_secs_f64())));
-    let device = timing
-        .device
-        .as_ref()
-        .map(|device| percent(device.busy_share));
-    let device = device.map(|share| format!("device busy {share}"));
-    let parts = Vec::from_iter(parts.chain(device)).join(", ");
-    let wall_s = written.file.wall_s;
+    parts.extend(written.checked.map(|_| took("check", written.check_time)));
+    let busy = timing.device.as_ref().map(|device| device.busy_share);
+    parts.extend(busy.map(|share| format!("device busy {}", percent(share))));
     let tokens_per_s = written.n_tokens as f64 / wall_s;
-    let speed = format!(" ({parts}), {tokens_per_s:.0} tokens/s");
+    let speed = format!(" ({}), {tokens_per_s:.0} tokens/s", parts.join(", "));
     say_new(&written.file, "", &speed, quiet);
     if quiet || written.file.was_whole {
         return;
@@ -273,13 +275,11 @@ fn show_written(written: &Written, quiet: bool) {
     // There are none where only the end of the file was missing.
     if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
         let rows = count_of(checked.n_rows, "row");
-        match checked.is_exact() {
-            true => say!("checked {rows}, computed from the hidden states: all to the bit"),
-            false => say!(
-                "checked {rows}, computed from the hidden states: at most {} nats off",
-                short_kld(checked.max_kld)
-            ),
+        let mut found = "all to the bit".to_owned();
+        if !checked.is_exact() {
+            found = format!("at most {} nats off", short_kld(checked.max_kld));
         }
+        say!("checked {rows}, computed from the hidden states: {found}");
     }
 }
 

@@ -1,12 +1,11 @@
 //! Where results go: stdout and the JSON file. If one fails, the other still gets them.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::say_wrote;
+use super::remade::Remade;
 use crate::commands::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
@@ -58,7 +57,7 @@ impl<'s> Results<'s> {
                 let replace = match settings.existing {
                     Existing::Refuse(_) => false,
                     Existing::Replace => true,
-                    Existing::Resume => is_result(path),
+                    Existing::Resume => Remade::Json("").is_form_of(path),
                 };
                 drop(create_text(path, replace)?);
                 Json::File { path, replace }
@@ -147,105 +146,13 @@ impl<'s> Results<'s> {
     }
 }
 
-/// True if a file starts like the JSON of a result.
-fn is_result(path: &Path) -> bool {
-    let start = start_of(path);
-    let start = start.strip_prefix('{').unwrap_or_default();
-    start.trim_start().starts_with("\"kl_version\"")
-}
-
-/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
-/// one is replaced without `--force`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remade {
-    /// JSON that starts with this key, after the versions.
-    Json(&'static str),
-    /// CSV with these first columns.
-    Csv(&'static str),
-    /// A page.
-    Page,
-}
-
-impl Remade {
-    /// Creates the file for a text in this form. An existing file that is none is refused without
-    /// `force`.
-    fn create(self, path: &Path, force: bool) -> Result<PartialFile> {
-        create_text(path, force || self.is_form_of(path))
-    }
-
-    /// True if a file starts like a text in this form.
-    fn is_form_of(self, path: &Path) -> bool {
-        const GENERATOR_OF_PAGE: &str = "content=\"kl ";
-        let start = start_of(path);
-        match self {
-            Self::Json(key) => {
-                let start: String = start.split_whitespace().collect();
-                let rest = start.strip_prefix(r#"{"kl_version":"#);
-                let keys = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
-                let keys = keys.and_then(|(_, rest)| rest.split_once(','));
-                keys.is_some_and(|(_, rest)| rest.starts_with(key))
-            }
-            Self::Csv(columns) => start.starts_with(columns),
-            Self::Page => start.contains(GENERATOR_OF_PAGE),
-        }
-    }
-}
-
-/// The forms in which a command writes its result: some to files, and at most one to stdout.
-pub struct Forms<F> {
-    files: Vec<(PathBuf, PartialFile, F)>,
-    /// The form that is printed in place of the text.
-    pub printed: Option<F>,
-}
-
-impl<F: Copy> Forms<F> {
-    /// Creates the files, so that a bad path is found before the work is done. The path `-` is stdout.
-    pub fn create<const N: usize>(
-        wanted: [(&Option<PathBuf>, F, Remade); N],
-        force: bool,
-    ) -> Result<Self> {
-        let (mut files, mut printed) = (Vec::new(), None);
-        for (path, form, remade) in wanted {
-            match path {
-                Some(path) if path.as_os_str() == "-" => printed = Some(form),
-                Some(path) => files.push((path.clone(), remade.create(path, force)?, form)),
-                None => {}
-            }
-        }
-        Ok(Self { files, printed })
-    }
-
-    /// Returns true if the result is wanted as its text alone.
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.printed.is_none()
-    }
-
-    /// Writes each file.
-    pub fn write(self, text: impl Fn(F) -> Result<String>, quiet: bool) -> Result<()> {
-        for (path, output, form) in self.files {
-            write_text(output, &text(form)?)?;
-            say_wrote(&path.display().to_string(), quiet);
-        }
-        Ok(())
-    }
-}
-
-/// The start of a file, as far as it is text; empty if it cannot be read.
-fn start_of(path: &Path) -> String {
-    const START_BYTES: u64 = 1024;
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
-    let start = read.map_or(Vec::new(), |_| start);
-    String::from_utf8_lossy(&start).into_owned()
-}
-
 /// Creates the file for a text. `replace`: set if an existing one may be replaced.
-fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
+pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
     PartialFile::create(path, replace, Existing::Replace)
 }
 
 /// Writes a text to the file that was created for it.
-fn write_text(output: PartialFile, text: &str) -> Result<()> {
+pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
     let written = output.file()?.write_all(text.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()

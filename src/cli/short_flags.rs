@@ -17,7 +17,7 @@ const NOT_HERE: [(&str, &str); 6] = [
 ];
 
 /// The spellings with one dash, as `-ngl`: the aliases that are one word.
-pub fn known() -> Vec<String> {
+fn known() -> Vec<String> {
     let command = args::command();
     let flags = command.get_arguments();
     let aliases = flags.filter_map(clap::Arg::get_all_aliases).flatten();

@@ -58,9 +58,11 @@ fn on_signal(signal: i32) {
     }
     let servers = servers().join(" or ");
     if servers.is_empty() {
-        let when = match DECODES.load(Ordering::Relaxed) {
-            true => " after this decode call",
-            false => "",
+        let decodes = DECODES.load(Ordering::Relaxed);
+        let when = if decodes {
+            " after this decode call"
+        } else {
+            ""
         };
         say!("kl: stopping{when}; press Ctrl-C again to stop at once");
         return;

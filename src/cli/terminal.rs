@@ -103,11 +103,11 @@ impl Observer for Terminal<'_> {
                 let shown = (!self.quiet).then(|| Progress::new(label, unit, n_windows, n_rows));
                 *locked(&self.progress) = shown;
             }
-            Event::Rows(n) => locked(&self.progress).iter_mut().for_each(|p| p.rows(n)),
-            Event::Window { mean_kld } => {
+            Event::Rows(n) => locked(&self.progress).iter_mut().for_each(|of| of.rows(n)),
+            Event::Window { mean_kld: mean } => {
                 locked(&self.progress)
                     .iter_mut()
-                    .for_each(|p| p.window(mean_kld));
+                    .for_each(|of| of.window(mean));
             }
             Event::End => {
                 stop::end();
@@ -127,16 +127,15 @@ impl Observer for Terminal<'_> {
                 of,
             } => {
                 // An interrupted one is not in the table that follows: its report has its numbers.
-                match self.brief && model.interrupted.is_none() {
-                    true if self.quiet => {}
-                    true => say!("{}", model_line(model, (index, of), reference.unit())),
-                    false => {
-                        let text = text_report(model, reference, self.view);
-                        locked(&self.results).show(&text);
-                    }
+                let is_whole = model.interrupted.is_none();
+                if !(self.brief && is_whole) {
+                    let text = text_report(model, reference, self.view);
+                    locked(&self.results).show(&text);
+                } else if !self.quiet {
+                    say!("{}", model_line(model, (index, of), reference.unit()));
                 }
                 // An interrupted evaluation's numbers are not those that were asked about.
-                if model.interrupted.is_none() {
+                if is_whole {
                     let quiet = self.quiet || self.brief;
                     show_conditions(&model.model.path, &model.conditions, quiet);
                 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::{EXIT_USAGE, args, hints};
+use super::{EXIT_USAGE, args};
 
 /// Prints clap's help, or its error about `args`, and returns the exit code.
 pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
@@ -25,28 +25,19 @@ pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
 
 /// An error in one line: what is wrong, a similar name if there is one, and whose help to read.
 pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
-    use ErrorKind::{UnknownArgument, ValueValidation};
-    let subcommand = |name: &str| {
-        let command = args::command();
-        command
-            .find_subcommand(name)
-            .map(|found| format!("kl {}", found.get_name()))
-    };
+    let command = args::command();
+    let subcommand = |name: &str| Some(format!("kl {}", command.find_subcommand(name)?.get_name()));
     let called = args.get(1).and_then(|arg| subcommand(arg.to_str()?));
     let called = called.as_deref().unwrap_or("kl");
     if let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidSubcommand) {
         // After a flag, clap calls any stray argument a subcommand; and a file may come first.
         let is_file = error.kind() == ErrorKind::ArgumentConflict || stray.contains(['.', '/']);
-        match subcommand(stray) {
-            Some(name) => {
-                return format!("'{stray}' must be the first argument ({name} --help shows how)");
-            }
-            None if is_file => {
-                return format!(
-                    "unexpected argument '{stray}': each file needs its flag, each model its own -m"
-                );
-            }
-            None => {}
+        if let Some(name) = subcommand(stray) {
+            return format!("'{stray}' must be the first argument ({name} --help shows how)");
+        } else if is_file {
+            return format!(
+                "unexpected argument '{stray}': each file needs its flag, each model its own -m"
+            );
         }
     }
     let text = error.render().to_string();
@@ -59,9 +50,7 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     // The other tips explain how to pass a flag as a value.
     let similar = tips.iter().find(|tip| tip.contains("similar"));
     let similar = similar.map(|tip| tip.trim_start_matches("tip:").trim().to_owned());
-    let is_of_flag = matches!(error.kind(), UnknownArgument | ValueValidation);
-    let misspelt = || hints::of_misspelt(args).filter(|_| is_of_flag);
-    let hint = hint(error, args).or(similar).or_else(misspelt);
+    let hint = hint(error, args).or(similar);
     let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
     let message = plain_words(message);
     format!("{message}{hint} ({called} --help shows the flags)")
@@ -73,9 +62,10 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     let flag = named(ContextKind::InvalidArg);
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            hints::of_other_tools(args).or_else(|| hints::of_other_commands(&flag?))
+            let of_other_commands = || of_other_commands(&flag?).map(str::to_owned);
+            of_other_tools(args).or_else(of_other_commands)
         }
-        ErrorKind::ValueValidation => hints::of_other_tools(args),
+        ErrorKind::ValueValidation => of_other_tools(args),
         ErrorKind::ArgumentConflict if flag == named(ContextKind::PriorArg) => {
             Some("give it once".to_owned())
         }
@@ -94,6 +84,52 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Hints for the flags of a command line that are llama-perplexity's, all at once.
+fn of_other_tools(args: &[OsString]) -> Option<String> {
+    let flags = args
+        .iter()
+        .filter_map(|arg| arg.to_str()?.split('=').next());
+    let hint = |flag| Some(format!("instead of {flag}: {}", of_llama_perplexity(flag)?));
+    let mut hints: Vec<_> = flags.filter_map(hint).collect();
+    hints.dedup();
+    (!hints.is_empty()).then(|| hints.join("; "))
+}
+
+/// kl's words for a flag of llama-perplexity.
+fn of_llama_perplexity(flag: &str) -> Option<&'static str> {
+    Some(match flag {
+        "--hf-repo" | "--hf-file" | "--hf-token" | "--model-url" => {
+            "kl downloads nothing: get the model first (hf download REPOSITORY FILE --local-dir ., or curl -LO URL), then -m FILE"
+        }
+        "-f" | "--file" => "the text is -t TEXT",
+        "--kl-divergence-base" | "--save-all-logits" => {
+            "-w REF writes a reference, -r REF reads one; both can be llama.cpp's"
+        }
+        "--kl-divergence" => "-r REF evaluates against a reference, llama.cpp's too",
+        "--chunks" => "it is --max-windows N",
+        "--ppl-stride" => "it is --stride N",
+        "--threads-batch" => "it is --threads N",
+        "--perplexity" => "every report has the perplexity",
+        "-p" | "--prompt" => "prompts are read from --prompts FILE",
+        "--jinja" | "--chat-template" => {
+            "--prompts uses the model's template, or that of --chat-template-file"
+        }
+        "--lora" | "--lora-scaled" => "merge the adapter into the model first",
+        _ => return None,
+    })
+}
+
+/// A hint for a flag that this command does not have, but another one.
+fn of_other_commands(flag: &str) -> Option<&'static str> {
+    Some(match flag {
+        "--html" | "--csv" | "--markdown" | "--model-card" | "--pair" => {
+            "kl report has it, for the sidecars (.kls) that an evaluation writes"
+        }
+        "--fail-if" | "--allow-excluded" => "an evaluation (kl -r) and kl compare have it",
+        _ => return None,
+    })
 }
 
 /// A message of clap's without the words of Rust's parsers.
@@ -134,7 +170,7 @@ fn one_of(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{settings::Call, short_flags};
+    use crate::cli::{settings, short_flags};
 
     /// Returns what clap prints of a call in a terminal of 80 columns.
     fn printed(line: &str) -> String {
@@ -150,11 +186,26 @@ mod tests {
     fn refused(line: &str) -> String {
         let args = short_flags::expand(line.split(' ').map(OsString::from));
         let message = match args::parse(&args) {
-            Ok(cli) => Call::new(cli).unwrap_err(),
+            Ok(cli) => settings::check(cli).unwrap_err(),
             Err(error) => one_line(&error, &args),
         };
         assert!(!message.contains('\n'), "{line}: one line");
         message
+    }
+
+    #[test]
+    fn flags_of_llama_perplexity_are_translated() {
+        let hint = |line: &str| {
+            let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+            of_other_tools(&args).unwrap_or_default()
+        };
+        assert!(hint("kl -m a --kl-divergence-base=x").contains("-r REF"));
+        let both = hint("kl -m a -f wiki.txt --save-all-logits b");
+        assert!(
+            both.contains("-t TEXT") && both.contains("-w REF"),
+            "{both}"
+        );
+        assert_eq!(hint("kl -m a -t f"), "");
     }
 
     #[test]
@@ -201,6 +252,27 @@ mod tests {
             "kl -m a -r r --score half --stride 4",
             "kl -m a -t t --prompts p -w w",
             "kl -m a -t t -w w --generate 5",
+            "kl -m a -t t -w w -c 64 --score 64",
+            "kl -m a -t t -w w --format kl.py --resume",
+            "kl -m a -t t -w w --format kl.py --score half",
+            "kl -m a -t t -w w --format kl.py --encoding hidden",
+            "kl -m a -t t -w w --format llama.cpp -n 9",
+            "kl -m a -t t -w w --format llama.cpp -c 2",
+            "kl -m a -t t -w w --format llama.cpp --score all",
+            "kl -m a -t t -w w --format llama.cpp --stride 4",
+            "kl -m a -t t -w w --shard 0/2 --format kl.py",
+            "kl -m a -t t -w w --span a=b",
+            "kl -m a -t t -w w --score answers",
+            "kl -m a --prompts p -w w --format kl.py",
+            "kl -m a --prompts p -w w --score half",
+            "kl -m a --prompts p -w w --span a=b",
+            "kl -m a --prompts p -w w --generate 2 --score 3",
+            "kl -m a --prompts p -w w --generate 2 --score answers",
+            "kl -m a --prompts p -w w --generate 2 --top-p 0.5",
+            "kl -m a --prompts p -w w --temp 0.7",
+            "kl -m a -m b -r r --sidecar s",
+            "kl -m a -r r --sidecar s --json ./s",
+            "kl -m a -m ./a -r r",
             "kl -m a -m b -t t -w w",
             "kl -m a --ref-model b",
             "kl -m a -t t --ref-model b -r r",
@@ -239,7 +311,6 @@ mod tests {
             "kl -m a -r r -ngl many",
             "kl -m a -r r -ngl 4000000000",
             "kl -m a -r r -mg x",
-            "kl -m a -r r -nlg 99",
             "kl -m a -r r -dev none,none",
             "kl -m a -r r -dev ,",
             "kl -m a -r r -dev CUDA0,CUDA0",

@@ -241,22 +241,23 @@ impl Decoding {
     /// one on the CPU, and with an accelerator as many as [`ANSWERS_N_CTX`] holds. A model that decodes
     /// its windows one by one answers one by one too.
     pub fn n_answers(self, n_parallel: Option<u32>, n_ctx: u32) -> u32 {
-        let best = match self.is_accelerated {
-            true => ANSWERS_N_CTX / n_ctx.max(1),
-            false => 1,
-        };
-        match self.is_together {
-            true => n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ),
-            false => 1,
+        if !self.is_together {
+            return 1;
         }
+        let best = if self.is_accelerated {
+            ANSWERS_N_CTX / n_ctx.max(1)
+        } else {
+            1
+        };
+        n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ)
     }
 
     /// Most rows of a call of `n_batch` tokens, in windows of `n_ctx`.
     fn call_rows(self, n_batch: u32, n_ctx: u32) -> u32 {
-        let n_windows = match self.is_together {
-            true => (n_batch / n_ctx.max(1)).max(1),
-            false => 1,
-        };
+        let mut n_windows = 1;
+        if self.is_together {
+            n_windows = (n_batch / n_ctx.max(1)).max(1);
+        }
         n_batch.min(self.window_rows.saturating_mul(n_windows))
     }
 }
@@ -288,11 +289,11 @@ impl Split {
             Some(_) => default_batch(decoding.n_vocab),
             None => otherwise.calls.n_batch,
         });
-        let n_seq = match decoding.is_together {
-            true => run.n_parallel.unwrap_or(otherwise.n_seq),
-            false => 1,
-        };
-        let n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
+        let mut n_seq = 1;
+        if decoding.is_together {
+            n_seq = run.n_parallel.unwrap_or(otherwise.n_seq);
+        }
+        n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
         let n_batch = match (run.n_batch, n_seq) {
             (None, 1) => otherwise.calls.n_batch,
             _ => most,
@@ -320,25 +321,25 @@ impl Split {
         run: &RunSettings,
         n_ctx: u32,
         is_together: bool,
-        precedents: [Option<Split>; 2],
+        [one, other]: [Option<Split>; 2],
     ) -> Option<Self> {
         // What is best otherwise depends on the vocabulary and the free memory.
-        if run.n_batch.is_none() && (precedents.contains(&None) || run.n_parallel.is_some()) {
+        let is_recorded = one.is_some() && other.is_some() && run.n_parallel.is_none();
+        if run.n_batch.is_none() && !is_recorded {
             return None;
         }
-        let mut splits = precedents.into_iter().flat_map(|precedent| {
-            [false, true].map(|is_accelerated| {
-                let decoding = Decoding {
-                    n_vocab: 1,
-                    window_rows: n_ctx,
-                    is_accelerated,
-                    is_together,
-                };
-                Self::choose(run, n_ctx, decoding, precedent)
-            })
-        });
-        let first = splits.next()?;
-        splits.all(|split| split == first).then_some(first)
+        let choose = |precedent, is_accelerated| {
+            let decoding = Decoding {
+                n_vocab: 1,
+                window_rows: n_ctx,
+                is_accelerated,
+                is_together,
+            };
+            Self::choose(run, n_ctx, decoding, precedent)
+        };
+        let first = choose(one, false);
+        let others = [choose(one, true), choose(other, false), choose(other, true)];
+        (others == [first; 3]).then_some(first)
     }
 
     /// The best sizes where nothing is set: on the CPU, equal calls of one window; with an

@@ -7,9 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{
-    About, BackendIdentity, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff,
-};
+use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
 
 use super::context::{
     Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
@@ -26,8 +24,7 @@ use super::ref_model::{self, RefModel};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,
 };
-use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
-use super::subject::Subject;
+use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
     Room,
@@ -53,11 +50,13 @@ pub fn evaluate<E: Engine>(
             "{path}: skipped: holds no language model ({what})"
         ));
     }
+    let subjects = settings.subjects();
+    let queue = Queue::new(watch, &subjects);
     match &settings.reference {
         ReferenceSource::File { path, n_ctx } => {
-            against_file(settings, path, *n_ctx, engine, watch)
+            against_file(settings, path, *n_ctx, engine, watch, queue)
         }
-        ReferenceSource::Model(model) => against_model(settings, model, engine, watch),
+        ReferenceSource::Model(model) => against_model(settings, model, engine, watch, queue),
     }
 }
 
@@ -68,25 +67,23 @@ fn against_file<E: Engine>(
     n_ctx: Option<u32>,
     engine: &E,
     watch: &Watch<'_>,
+    mut queue: Queue<'_>,
 ) -> Result<Report> {
     let reference = open(path, settings)?;
     let about = reference.about().clone();
     check_reference(&about, n_ctx)?;
     check_caches(settings, Precedent::of(about.backend.as_ref()).flash_attn)?;
     let summary = ReferenceSummary::of(&reference)?;
-    let subjects = settings.subjects();
-    let mut queue = Queue::new(watch, &subjects);
     let against = Against {
         settings,
         engine,
         watch,
         header: header(settings, &reference, summary)?,
-        path,
         ref_model: None,
-        is_single: subjects.len() == 1,
     };
-    let longest = reference.longest_window().unwrap_or(about.n_ctx);
-    queue.look_ahead(|subject| against.look_ahead(subject, &about, Some(longest)));
+    let (header, longest) = (&against.header, reference.longest_window());
+    let longest = longest.unwrap_or(about.n_ctx);
+    queue.look_ahead(|of| look_ahead(settings, engine, header, &about, Some(longest), of));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
         watch.warn_all(about.shard.as_ref().map(|shard| {
@@ -107,24 +104,17 @@ fn against_model<E: Engine>(
     model: &ReferenceModel,
     engine: &E,
     watch: &Watch<'_>,
+    queue: Queue<'_>,
 ) -> Result<Report> {
     check_caches(settings, None)?;
     let raw = input::read(&model.input, watch)?;
     let expected = ref_model::expected(model, &raw, engine)?;
-    let subjects = settings.subjects();
-    let queue = RefCell::new(Queue::new(watch, &subjects));
+    let queue = RefCell::new(queue);
+    // What is known is checked before any model is loaded, and the windows before they are answered.
     let check = |about: &About| {
-        let expected = Against {
-            settings,
-            engine,
-            watch,
-            header: expected_header(settings, about),
-            path: &model.path,
-            ref_model: None,
-            is_single: subjects.len() == 1,
-        };
+        let header = expected_header(settings, about);
         let mut queue = queue.borrow_mut();
-        queue.look_ahead(|subject| expected.look_ahead(subject, about, None));
+        queue.look_ahead(|of| look_ahead(settings, engine, &header, about, None, of));
         if queue.is_empty() {
             bail!("no model can be evaluated");
         }
@@ -137,7 +127,7 @@ fn against_model<E: Engine>(
         }
         ref_model::load(model, raw, settings, engine, watch, &check)
     });
-    let mut queue = queue.into_inner();
+    let queue = queue.into_inner();
     let ref_model = match loaded {
         // Each model has its own reason, which is the result.
         Err(_) if queue.is_empty() => {
@@ -148,20 +138,15 @@ fn against_model<E: Engine>(
         loaded => loaded?,
     };
     let reference = ref_model.windows();
-    let about = reference.about();
     warn_of_overlap(&reference, watch);
     let against = Against {
         settings,
         engine,
         watch,
         header: header(settings, &reference, ref_model.summary.clone())?,
-        path: &model.path,
         ref_model: Some(&ref_model),
-        is_single: subjects.len() == 1,
     };
-    let longest = reference.longest_window().unwrap_or(about.n_ctx);
-    queue.look_ahead(|subject| against.look_ahead(subject, about, Some(longest)));
-    let report = against.evaluate(ReferenceInfo::new(about), queue);
+    let report = against.evaluate(ReferenceInfo::new(reference.about()), queue);
     ref_model.model.drop_last();
     Ok(report)
 }
@@ -276,6 +261,57 @@ fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader 
     header
 }
 
+/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
+/// it. `about` and `header` have what is known of the reference, and `longest` its longest window.
+fn look_ahead(
+    settings: &EvaluateSettings,
+    engine: &impl Engine,
+    header: &SidecarHeader,
+    about: &About,
+    longest: Option<u32>,
+    subject: &Subject,
+) -> Result<()> {
+    let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+    let model = engine.inspect(&subject.path)?;
+    if subject.cell.is_some() && model.layers == Layers::Recurrent {
+        bail!(
+            "{}: has no KV cache to sweep: evaluate it without --sweep",
+            subject.path.display()
+        );
+    }
+    check_parallel(&settings.run, engine, &subject.path)?;
+    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
+        let entries = Entries {
+            path: &subject.path,
+            n_vocab: tokenizer.n_tokens,
+            tokenizer: Some(tokenizer),
+            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
+        };
+        // What it warns of is said when the model is evaluated.
+        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
+    }
+    let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
+        return Ok(());
+    };
+    let precedent = Precedent::of(about.backend.as_ref());
+    let context = largest_context(&settings.run, Some(about.n_ctx), precedent);
+    let mut options = subject.with_cache_types(context);
+    let mut settled = settled_identity(engine, &options);
+    let begun = precedent.or_begun(held.header.backend.as_ref());
+    let is_together = model.layers.can_decode_together();
+    let precedents = [precedent.split, begun.split];
+    if let Some(n_ctx) = longest
+        && let Some(split) = Split::settled(&settings.run, n_ctx, is_together, precedents)
+    {
+        (options.calls, options.n_seq) = (split.calls, split.n_seq);
+        record_calls(&mut settled, &options);
+    }
+    let mut header = header.clone();
+    header.model = Some(model.identity);
+    header.backend = Some(settled);
+    held.check_ahead(&header)
+}
+
 /// The evaluations of a run, all against one reference.
 struct Against<'r, 'e, E: Engine> {
     settings: &'r EvaluateSettings,
@@ -283,12 +319,8 @@ struct Against<'r, 'e, E: Engine> {
     watch: &'r Watch<'r>,
     /// What the sidecars of all models record alike.
     header: SidecarHeader,
-    /// The reference: a file, which must keep its fingerprint, or a model.
-    path: &'r Path,
-    /// The model, if it is one, which runs beside the evaluated ones.
+    /// The model that runs beside the evaluated ones, if the reference is one.
     ref_model: Option<&'r RefModel<E::Model<'e>>>,
-    /// True if the run has one evaluation, which is compared with no other.
-    is_single: bool,
 }
 
 /// An evaluation before its model is loaded.
@@ -297,81 +329,19 @@ struct Opened {
     sidecar: Option<ClaimedSidecar>,
     reference: Reference,
     about: About,
-    /// How the reference's own rows were computed.
-    precedent: Precedent,
-}
-
-/// An evaluation whose model is loaded, and all of which is settled.
-struct Planned<D> {
-    opened: Opened,
-    header: SidecarHeader,
-    options: ContextOptions,
-    /// The first context, if its cache had to be measured.
-    first: Option<D>,
 }
 
 impl<'e, E: Engine> Against<'_, 'e, E> {
-    /// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-    /// it. `about` is what is known of the reference, and `longest` its longest window, once its windows
-    /// are planned.
-    fn look_ahead(&self, subject: &Subject, about: &About, longest: Option<u32>) -> Result<()> {
-        let (settings, engine, header) = (self.settings, self.engine, &self.header);
-        let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-        let model = engine.inspect(&subject.path)?;
-        if subject.cell.is_some() && model.layers == Layers::Recurrent {
-            bail!(
-                "{}: has no KV cache to sweep: evaluate it without --sweep",
-                subject.path.display()
-            );
-        }
-        check_parallel(&settings.run, engine, &subject.path)?;
-        if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
-            let entries = Entries {
-                path: &subject.path,
-                n_vocab: tokenizer.n_tokens,
-                tokenizer: Some(tokenizer),
-                n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
-            };
-            // What it warns of is said when the model is evaluated.
-            check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
-        }
-        let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
-            return Ok(());
-        };
-        held.check_model(&model.identity, false)?;
-        held.check_reference(header)?;
-        held.check_tokens(header)?;
-        let run = &settings.run;
-        let precedent = Precedent::of(about.backend.as_ref());
-        let options = subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent));
-        let mut settled = settled_identity(engine, &options);
-        let is_together = model.layers.can_decode_together()
-            && matches!(settings.reference, ReferenceSource::File { .. });
-        let begun = precedent.or_begun(held.header.backend.as_ref());
-        let precedents = [precedent, begun].map(|precedent| precedent.split);
-        if let Some(n_ctx) = longest
-            && let Some(Split { calls, n_seq }) =
-                Split::settled(run, n_ctx, is_together, precedents)
-        {
-            let options = ContextOptions {
-                calls,
-                n_seq,
-                ..options
-            };
-            record_calls(&mut settled, &options);
-        }
-        held.check_settled(&settled)
-    }
-
-    /// Evaluates each model of the queue: opened, loaded, planned and run.
+    /// Evaluates each model of the queue: opened, loaded, checked, planned and run.
     fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
         let mut loaded: Option<E::Model<'e>> = None;
         let report = evaluate_each(info, queue, &self.settings.results, |subject| {
             let opened = self.open(subject)?;
-            let model = self.load(subject, &opened, loaded.take())?;
+            let model = self.load(subject, &opened.about, loaded.take())?;
             let n_compared = self.check(&opened, &model)?;
-            let planned = self.plan(subject, opened, &model, n_compared)?;
-            let evaluated = self.run(subject, planned, &model)?;
+            let (mut header, options) = self.plan(subject, &opened, &model, n_compared)?;
+            let first = measure_cache(&model, &options, &mut header)?;
+            let evaluated = self.run(subject, opened, &model, header, &options, first)?;
             loaded = Some(model);
             Ok(evaluated)
         });
@@ -386,12 +356,11 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
         let reference = match self.ref_model {
             Some(model) => model.windows(),
-            None => open_again(self.path, &self.header.reference)?,
+            None => open_again(self.settings.reference.path(), &self.header.reference)?,
         };
         Ok(Opened {
             started: Instant::now(),
             sidecar,
-            precedent: Precedent::of(reference.about().backend.as_ref()),
             about: reference.about().clone(),
             reference,
         })
@@ -402,13 +371,13 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     fn load(
         &self,
         subject: &Subject,
-        opened: &Opened,
+        about: &About,
         loaded: Option<E::Model<'e>>,
     ) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
-        let n_ctx = Some(opened.about.n_ctx);
+        let precedent = Precedent::of(about.backend.as_ref());
         let room = || Room {
-            context: subject.with_cache_types(largest_context(run, n_ctx, opened.precedent)),
+            context: subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent)),
             n_contexts: run.n_contexts(true),
             second_model: None,
         };
@@ -434,116 +403,75 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
 
     /// Chooses how windows are decoded, and describes it in the sidecar's header. Warns where the
     /// reference's rows were computed otherwise.
-    fn plan<'m>(
+    fn plan(
+        &self,
+        subject: &Subject,
+        opened: &Opened,
+        model: &E::Model<'e>,
+        n_compared: u32,
+    ) -> Result<(SidecarHeader, ContextOptions)> {
+        let (reference, about, run) = (&opened.reference, &opened.about, &self.settings.run);
+        let mut header = self.header.clone();
+        header.model = Some(model.facts().identity.clone());
+        header.n_vocab_compared = Some(n_compared);
+        let sidecar = opened.sidecar.as_ref();
+        let begun = sidecar.and_then(|sidecar| sidecar.backend_of_begun(&header));
+        let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
+        let windows = reference.windows().into_iter().flatten();
+        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
+        let mut decoding = Decoding::of(model, window_rows);
+        if self.ref_model.is_some() {
+            // The reference model decodes window by window beside it.
+            decoding = decoding.one_by_one();
+        }
+        let precedent = Precedent::of(about.backend.as_ref()).or_begun(begun.as_ref());
+        let options = context_options(run, n_ctx, decoding, precedent);
+        let options = subject.with_cache_types(options);
+        let n_windows = reference.windows().map(|windows| windows.len());
+        Split::announce(&options, decoding, n_windows, self.watch);
+        let mut backend = backend_identity(self.engine, model, &options)?;
+        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
+        if let Some(mut there) = about.backend.clone() {
+            if subject.cell.is_some() {
+                // Nobody who sweeps the types needs a warning that they differ.
+                there.type_k.clone_from(&backend.type_k);
+                there.type_v.clone_from(&backend.type_v);
+            }
+            let set_ups = differences::SetUps {
+                here: &backend,
+                there: &there,
+                n_ctx,
+                has_attention: model.facts().layers != Layers::Recurrent,
+            };
+            set_ups.warn(self.watch);
+        }
+        header.backend = Some(backend);
+        Ok((header, options))
+    }
+
+    /// Runs the model over the reference, in `first` and further contexts.
+    fn run<'m>(
         &self,
         subject: &Subject,
         opened: Opened,
         model: &'m E::Model<'e>,
-        n_compared: u32,
-    ) -> Result<Planned<<E::Model<'e> as Model>::Decoder<'m>>> {
-        let Opened {
-            sidecar, reference, ..
-        } = &opened;
-        let mut header = self.header.clone();
-        header.model = Some(model.facts().identity.clone());
-        header.n_vocab_compared = Some(n_compared);
-        let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
-        let n_ctx = reference.longest_window().unwrap_or(opened.about.n_ctx);
-        let windows = reference.windows().into_iter().flatten();
-        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
-        let together = Decoding::of(model, window_rows);
-        let decoding = match self.ref_model {
-            None => together,
-            // The reference model decodes window by window beside it.
-            Some(_) => together.one_by_one(),
-        };
-        let precedent = opened.precedent.or_begun(begun.as_ref());
-        let options = subject.with_cache_types(context_options(
-            &self.settings.run,
-            n_ctx,
-            decoding,
-            precedent,
-        ));
-        let n_windows = reference.windows().map(|windows| windows.len());
-        Split::announce(&options, decoding, n_windows, self.watch);
-        let mut backend = backend_identity(self.engine, model, &options)?;
-        // What is recorded is not measured again: nothing may be left to decode.
-        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
-        let mut first = None;
-        if backend.kv_cache_bytes.is_none() {
-            let decoder = model.decoder(&options)?;
-            backend.kv_cache_bytes = Some(decoder.cache_bytes());
-            first = Some(decoder);
-        }
-        if let Some(there) = &opened.about.backend {
-            self.warn_of_set_up(subject, &backend, there, n_ctx, model);
-        }
-        header.backend = Some(backend);
-        Ok(Planned {
-            opened,
-            header,
-            options,
-            first,
-        })
-    }
-
-    fn warn_of_set_up(
-        &self,
-        subject: &Subject,
-        here: &BackendIdentity,
-        there: &BackendIdentity,
-        n_ctx: u32,
-        model: &E::Model<'e>,
-    ) {
-        let mut there = there.clone();
-        if subject.cell.is_some() {
-            // Nobody who sweeps the types needs a warning that they differ.
-            there.type_k.clone_from(&here.type_k);
-            there.type_v.clone_from(&here.type_v);
-        }
-        let set_ups = differences::SetUps {
-            here,
-            there: &there,
-            n_ctx,
-            has_attention: model.facts().layers != Layers::Recurrent,
-        };
-        set_ups.warn(self.watch);
-    }
-
-    /// Runs the model over the reference.
-    fn run<'m>(
-        &self,
-        subject: &Subject,
-        planned: Planned<<E::Model<'e> as Model>::Decoder<'m>>,
-        model: &'m E::Model<'e>,
+        header: SidecarHeader,
+        options: &ContextOptions,
+        first: Option<<E::Model<'e> as Model>::Decoder<'m>>,
     ) -> Result<Evaluated> {
-        let Planned {
-            opened,
-            header,
-            options,
-            first,
-        } = planned;
-        let Opened {
-            started,
-            sidecar,
-            reference,
-            about,
-            ..
-        } = opened;
-        let device = DeviceClock::default();
-        let rows = self.open_rows(reference, model, &header, &device)?;
-        let contexts = rows.contexts.clone();
-        let ref_model = self.ref_model;
+        let first = Mutex::new(first);
+        let (about, device) = (&opened.about, DeviceClock::default());
+        let rows = self.open_rows(opened.reference, model, &header, &device)?;
+        let (contexts, ref_model) = (rows.contexts.clone(), self.ref_model);
         let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
                 locked(&contexts).push(Box::new(reference.decoder()?));
             }
             Ok(())
         };
-        let first = Mutex::new(first);
         let make = || {
             let first = locked(&first).take();
-            let decoder = first.map_or_else(|| model.decoder(&options), Ok)?;
+            let decoder = first.map_or_else(|| model.decoder(options), Ok)?;
             give_reference()?;
             Ok(decoder)
         };
@@ -555,24 +483,25 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             device: is_offloaded.then_some(device),
             n_windows: options.n_seq as usize,
         };
+        let results = &self.settings.results;
         let evaluation = Evaluation {
             subject,
-            reference: &about,
-            settings: &self.settings.results,
+            reference: about,
+            settings: results,
             watch: self.watch,
             header,
-            measures: Measures::new(&self.settings.results.stats, &about, None),
+            measures: Measures::new(&results.stats, about, None),
             tokens: Some(model),
             not_available: Vec::new(),
-            started,
-            is_single: self.is_single,
+            started: opened.started,
+            is_single: self.settings.subjects().len() == 1,
         };
-        evaluation.run(sidecar, rows, sources)
+        evaluation.run(opened.sidecar, rows, sources)
     }
 
     fn ref_is_offloaded(&self) -> bool {
-        self.ref_model
-            .is_some_and(|of| of.model.facts().is_offloaded)
+        let ref_model = self.ref_model;
+        ref_model.is_some_and(|of| of.model.facts().is_offloaded)
     }
 
     /// Opens the reference's rows that are evaluated.
@@ -598,4 +527,22 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         }
         Ok(rows.choose(run.max_rows, header.shard, header.until.is_some()))
     }
+}
+
+/// Records the size of a context's cache, and returns the context. What an earlier run has recorded is not
+/// measured again: nothing may be left to decode.
+fn measure_cache<'m, M: Model>(
+    model: &'m M,
+    options: &ContextOptions,
+    header: &mut SidecarHeader,
+) -> Result<Option<M::Decoder<'m>>> {
+    let Some(backend) = &mut header.backend else {
+        return Ok(None);
+    };
+    if backend.kv_cache_bytes.is_some() {
+        return Ok(None);
+    }
+    let first = model.decoder(options)?;
+    backend.kv_cache_bytes = Some(first.cache_bytes());
+    Ok(Some(first))
 }

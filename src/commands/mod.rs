@@ -36,7 +36,6 @@ mod report;
 mod resume;
 mod sensitivity;
 pub mod settings;
-pub mod subject;
 mod verify;
 mod write;
 

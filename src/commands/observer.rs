@@ -124,7 +124,24 @@ impl<'o> Watch<'o> {
             models.iter_mut().for_each(|models| models.extend(model));
             return;
         }
-        let models = model.map(|model| vec![model]);
+        self.give(warnings, warning, model.map(|model| vec![model]));
+    }
+
+    /// Reports a warning about the reference for the first model alone: the others would repeat it
+    /// with other digits.
+    pub fn warn_once(&self, warning: Warning) {
+        let (warnings, kind) = (self.locked(), warning.kind());
+        if !warnings.given.iter().any(|(known, _)| known.kind() == kind) {
+            self.give(warnings, warning, None);
+        }
+    }
+
+    fn give(
+        &self,
+        mut warnings: MutexGuard<'_, Warnings>,
+        warning: Warning,
+        models: Option<Vec<usize>>,
+    ) {
         warnings.given.push((warning.clone(), models));
         // The observer may take its time, or ask for the warnings.
         drop(warnings);
@@ -167,18 +184,6 @@ impl<'o> Watch<'o> {
         }
     }
 
-    /// Reports a warning about the reference for the first model alone: the others would repeat it
-    /// with other digits.
-    pub fn warn_once(&self, warning: Warning) {
-        let mut warnings = self.locked();
-        let kind = warning.kind();
-        if !warnings.given.iter().any(|(known, _)| known.kind() == kind) {
-            warnings.given.push((warning.clone(), None));
-            drop(warnings);
-            self.event(&Event::Warning(&warning));
-        }
-    }
-
     /// Reports a line that a person may want to read.
     pub fn note(&self, line: &str) {
         self.event(&Event::Note(line));
@@ -198,28 +203,32 @@ impl<'o> Watch<'o> {
 
     /// Returns an error if the command should stop.
     pub fn check(&self) -> Result<(), pipeline::Error> {
-        match self.should_stop() {
-            true => Err(pipeline::Error::Interrupted),
-            false => Ok(()),
+        if self.should_stop() {
+            return Err(pipeline::Error::Interrupted);
         }
+        Ok(())
     }
 
     /// Begins a piece of work in so many steps, each of which counts as a window.
     pub fn begin_steps(&self, label: &str, unit: &str, n: u64) -> Phase<'_> {
-        self.event(&Event::Begin {
-            label,
-            unit,
-            n_windows: Some(n),
-            n_rows: None,
-        });
-        Phase { watch: self }
+        self.begin_units(label, unit, Some(n), None)
     }
 
     /// Begins a piece of work whose progress is shown.
     pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
+        self.begin_units(label, "window", n_windows, n_rows)
+    }
+
+    fn begin_units(
+        &self,
+        label: &str,
+        unit: &str,
+        n_windows: Option<u64>,
+        n_rows: Option<u64>,
+    ) -> Phase<'_> {
         self.event(&Event::Begin {
             label,
-            unit: "window",
+            unit,
             n_windows,
             n_rows,
         });

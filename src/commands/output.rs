@@ -83,10 +83,7 @@ impl PartialFile {
                 partial.display()
             ),
             Existing::Resume => {}
-            Existing::Refuse(_) | Existing::Replace => {
-                file.set_len(0)
-                    .with_context(|| format!("{}: cannot be written", partial.display()))?;
-            }
+            Existing::Refuse(_) | Existing::Replace => cannot_write(&partial, file.set_len(0))?,
         }
         let is_resumed = has_bytes && begun == Existing::Resume;
         let output = Self {
@@ -121,9 +118,7 @@ impl PartialFile {
 
     /// A handle to write through.
     pub fn file(&self) -> Result<File> {
-        self.file
-            .try_clone()
-            .with_context(|| format!("{}: cannot be written", self.partial.display()))
+        cannot_write(&self.partial, self.file.try_clone())
     }
 
     /// A writer that continues after the first `length` bytes, and drops the rest.
@@ -131,9 +126,9 @@ impl PartialFile {
         /// A piece of a reference is some megabytes.
         const BUFFER_BYTES: usize = 4 << 20;
         let mut file = self.file()?;
-        file.set_len(length)
-            .and_then(|()| file.seek(SeekFrom::Start(length)))
-            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        let cut = file.set_len(length);
+        let cut = cut.and_then(|()| file.seek(SeekFrom::Start(length)));
+        cannot_write(&self.partial, cut)?;
         Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
     }
 
@@ -150,8 +145,7 @@ impl PartialFile {
         let mut name = self.partial.clone().into_os_string();
         name.push(".new");
         let new = PathBuf::from(name);
-        let cannot = || format!("{}: cannot be written", new.display());
-        let mut file = File::create(&new).with_context(cannot)?;
+        let mut file = cannot_write(&new, File::create(&new))?;
         // Where the file system has no locks, the old file has none either.
         let _ = file.try_lock();
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
@@ -159,7 +153,7 @@ impl PartialFile {
         if renamed.is_err() {
             let _ = fs::remove_file(&new);
         }
-        renamed.with_context(cannot)?;
+        cannot_write(&new, renamed)?;
         self.file = file;
         Ok(())
     }
@@ -167,11 +161,9 @@ impl PartialFile {
     /// Writes what `writer` still holds, and [commits](Self::commit) the file. Returns its length in
     /// bytes.
     pub fn commit_writer(self, writer: BufWriter<File>) -> Result<u64> {
-        let length = writer
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .and_then(|file| Ok(file.metadata()?.len()))
-            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        let file = writer.into_inner().map_err(io::IntoInnerError::into_error);
+        let length = file.and_then(|file| Ok(file.metadata()?.len()));
+        let length = cannot_write(&self.partial, length)?;
         self.commit()?;
         Ok(length)
     }
@@ -179,13 +171,12 @@ impl PartialFile {
     /// Makes sure that every byte is on the disk, then gives the file its name. If another file
     /// took that name meanwhile and must not be replaced, this one keeps its partial name.
     pub fn commit(mut self) -> Result<()> {
-        self.file
-            .sync_all()
-            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        cannot_write(&self.partial, self.file.sync_all())?;
         let (from, to) = (&self.partial, &self.target);
-        let named = match self.may_replace {
-            true => fs::rename(from, to).map_err(|error| format!("cannot be created: {error}")),
-            false => rename_new(from, to, |from| fs::remove_file(from)),
+        let named = if self.may_replace {
+            fs::rename(from, to).map_err(|error| format!("cannot be created: {error}"))
+        } else {
+            rename_new(from, to, |from| fs::remove_file(from))
         };
         // Nothing is left to remove: the file has its name, or is whole and stays.
         under_way(|paths| paths.retain(|path| *path != self.partial));
@@ -219,6 +210,11 @@ pub fn remove_partial_files() {
             let _ = fs::remove_file(path);
         }
     });
+}
+
+/// Names the file in the error of what was tried with it.
+fn cannot_write<T>(path: &Path, tried: io::Result<T>) -> Result<T> {
+    tried.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {

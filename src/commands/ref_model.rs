@@ -88,28 +88,19 @@ pub fn load<'e, E: Engine>(
             "not kept: --resume generates them again; a reference written with -w keeps them";
         watch.event(&Event::Plan("answers", text));
     }
-    let check = |planned: &PreparedInput| {
-        let backend = BackendIdentity::default();
-        check(&input::describe(
-            Kind::Model,
-            path,
-            &model,
-            input,
-            planned,
-            backend,
-        ))
+    let describe = |planned: &PreparedInput, backend: BackendIdentity| {
+        input::describe(Kind::Model, path, &model, input, planned, backend)
     };
     let answering = Answering {
         kept: None,
-        check: &check,
+        check: &|planned| check(&describe(planned, BackendIdentity::default())),
     };
     let prepared = input::prepare(raw, &model, run, false, &selection, Some(answering), watch)?;
-    let longest = prepared.longest_window;
     // Its context has one window open at a time.
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
-    let options = context_options(run, longest, decoding, Precedent::default());
-    let backend = backend_identity(engine, &model, &options)?;
-    let about = input::describe(Kind::Model, path, &model, input, &prepared, backend);
+    let (longest, none) = (prepared.longest_window, Precedent::default());
+    let options = context_options(run, longest, decoding, none);
+    let about = describe(&prepared, backend_identity(engine, &model, &options)?);
     for (name, text) in input::in_words(&prepared, input, false) {
         watch.event(&Event::Plan(name, &text));
     }
@@ -156,10 +147,10 @@ fn announce_memory(
         .iter()
         .filter_map(|path| file_bytes(engine, path).ok());
     let largest = sizes.max().unwrap_or(0);
-    let evaluated = match models.len() {
-        1 => "the model".to_owned(),
-        n => format!("one of {} models at a time", count(n as u64)),
-    };
+    let mut evaluated = "the model".to_owned();
+    if models.len() > 1 {
+        evaluated = format!("one of {} models at a time", count(models.len() as u64));
+    }
     let text = format!(
         "{}: {} of the reference model, {} of {evaluated}",
         bytes(of_reference + largest),

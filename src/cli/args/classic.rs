@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
-use super::sweep::{SweptTypes, swept_types};
 use super::{EVALUATION, REFERENCE};
 use crate::commands::settings::values::{
-    encoding, file, input, input_or_stdin, max_rows, min_p, model, relative_width, temperature,
-    text, top_p, written_kind,
+    encoding, file, input, input_or_stdin, max_rows, min_p, model, named_text, relative_width,
+    temperature, top_p, written_kind,
 };
-use crate::commands::settings::{GENERAL, INPUT, ResultSettings, RunSettings, Vocabulary};
+use crate::commands::settings::{
+    GENERAL, INPUT, ResultSettings, RunSettings, SweptTypes, Vocabulary, swept_types,
+};
 use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
-use crate::input::{ScoreFrom, SpanRule};
+use crate::input::{NamedText, ScoreFrom, SpanRule};
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
@@ -110,8 +111,8 @@ pub struct InputArgs {
     ///
     /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
     /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH", value_parser = text())]
-    pub text_path: Vec<PathBuf>,
+    #[arg(short, long, value_name = "PATH", value_parser = named_text())]
+    pub text_path: Vec<NamedText>,
 
     /// Prompts to run it over, instead of a text: a file, '-' for stdin, or 'starter'
     ///

@@ -1,16 +1,14 @@
 //! The flags of what a model runs over: a text, several, or prompts.
 
+use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Kind, Sampling};
 
-use super::wrong;
+use super::{refuse, wrong};
 use crate::cli::args::InputArgs;
 use crate::commands::settings::DEFAULT_N_CTX;
-use crate::input::{
-    GROUP_NAMES, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
-    is_group_name,
-};
+use crate::input::{PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing};
 use crate::pipeline::DEFAULT_SEED;
 
 /// The text or prompts to run the reference model over, if any are given.
@@ -21,55 +19,51 @@ pub fn input(
     sampling: Option<Sampling>,
 ) -> Result<Option<Source>, String> {
     if let Some(path) = args.prompts.take() {
-        let prompts = PromptSource {
-            sampling,
-            ..prompts(args, path, format, n_ctx)?
-        };
+        let prompts = prompts(args, path, format, n_ctx, sampling)?;
         return Ok(Some(Source::Prompts(prompts)));
     }
-    if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some() {
-        return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
-    }
-    if !args.span.is_empty() {
-        return wrong("--span needs --prompts: it names parts of answers");
-    }
-    if args.score == Some(ScoreFrom::Answers) {
-        return wrong("--score answers needs --prompts with conversations: a text has no answers");
+    let of_prompts =
+        args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some();
+    let n_unnamed = args
+        .text_path
+        .iter()
+        .filter(|text| text.group.is_none())
+        .count();
+    let of_stdin = args
+        .text_path
+        .iter()
+        .filter(|text| text.path.as_os_str() == "-");
+    refuse(if of_prompts {
+        "--no-chat-template, --chat-template-file and --generate need --prompts"
+    } else if !args.span.is_empty() {
+        "--span needs --prompts: it names parts of answers"
+    } else if args.score == Some(ScoreFrom::Answers) {
+        "--score answers needs --prompts with conversations: a text has no answers"
+    } else if n_unnamed > 0 && args.text_path.len() > 1 {
+        "-t: several texts each need a name: use -t NAME=PATH"
+    } else if n_unnamed < args.text_path.len() && format != Kind::Kl {
+        "-t NAME=PATH needs --format kl: no other format can hold groups"
+    } else if of_stdin.count() > 1 {
+        "-t: standard input can be read once only: name a file for the other text"
+    } else {
+        ""
+    })?;
+    if args.text_path.is_empty() {
+        return Ok(None);
     }
     let default_score = match format {
         Kind::KlPy => ScoreFrom::All,
         _ => ScoreFrom::default(),
     };
-    let windowing = Windowing {
-        n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
-        stride: args.stride,
-        score: args.score.unwrap_or(default_score),
-        max_windows: args.max_windows,
-    };
-    let parse_special = args.parse_special;
-    let texts = args.text_path.iter().map(|path| text(path));
-    let texts: Vec<NamedText> = texts.collect::<Result<_, _>>()?;
-    if texts.is_empty() {
-        return Ok(None);
-    }
-    let unnamed = texts.iter().find(|text| text.group.is_none());
-    if let Some(text) = unnamed.filter(|_| texts.len() > 1) {
-        return wrong(format!(
-            "-t {}: several texts each need a name: use -t NAME=PATH",
-            text.path.display()
-        ));
-    }
-    if unnamed.is_none() && format != Kind::Kl {
-        return wrong("-t NAME=PATH needs --format kl: no other format can hold groups");
-    }
-    let from_stdin = texts.iter().filter(|text| text.path.as_os_str() == "-");
-    if from_stdin.count() > 1 {
-        return wrong("-t: standard input can be read once only: name a file for the other text");
-    }
     Ok(Some(Source::Texts(TextSource {
-        texts,
-        windowing,
-        parse_special,
+        texts: take(&mut args.text_path),
+        windowing: Windowing {
+            n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
+            stride: args.stride,
+            score: args.score.unwrap_or(default_score),
+            max_windows: args.max_windows,
+        },
+        parse_special: args.parse_special,
     })))
 }
 
@@ -79,54 +73,24 @@ pub fn input(
 /// # Errors
 /// Flags of answers without `--generate`, or of random numbers without a temperature above 0.
 pub fn sampling(args: &InputArgs, top_k: &mut Option<u32>) -> Result<Option<Sampling>, String> {
-    let flags = [
-        ("--temp", args.temp.is_some()),
-        ("--top-p", args.top_p.is_some()),
-        ("--min-p", args.min_p.is_some()),
-        ("--seed", args.seed.is_some()),
-    ];
-    let Some((flag, _)) = flags.into_iter().rfind(|(_, is_given)| *is_given) else {
-        return Ok(None);
-    };
-    if args.generate.is_none() {
-        return wrong(format!(
-            "{flag} needs --generate N, whose tokens it chooses"
-        ));
-    }
-    match args.temp.filter(|&temp| temp > 0.0) {
-        None if flag == "--temp" => Ok(None),
-        None => wrong(format!(
-            "{flag} needs --temp T above 0: without it, the top token is chosen"
-        )),
-        Some(temp) => Ok(Some(Sampling {
-            temp,
-            top_k: top_k.take().unwrap_or(0),
-            top_p: args.top_p.unwrap_or(1.0),
-            min_p: args.min_p.unwrap_or(0.0),
-            seed: args.seed.unwrap_or(DEFAULT_SEED as u32),
-        })),
-    }
-}
-
-/// The path of a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has
-/// a folder before its `=`, is a path.
-fn text(given: &Path) -> Result<NamedText, String> {
-    let parts = given.to_str().and_then(|text| text.split_once('='));
-    let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
-    let Some((group, path)) = parts else {
-        let (group, path) = (None, given.to_owned());
-        return Ok(NamedText { group, path });
-    };
-    if path.is_empty() || !is_group_name(group) {
-        return wrong(format!(
-            "-t {}: expected PATH or NAME=PATH; for NAME {GROUP_NAMES}",
-            given.display()
-        ));
-    }
-    Ok(NamedText {
-        group: Some(group.to_owned()),
-        path: path.into(),
-    })
+    let temp = args.temp.filter(|&temp| temp > 0.0);
+    let is_shaped = args.top_p.is_some() || args.min_p.is_some() || args.seed.is_some();
+    refuse(
+        if (args.temp.is_some() || is_shaped) && args.generate.is_none() {
+            "--temp, --top-p, --min-p and --seed need --generate N, whose tokens they choose"
+        } else if is_shaped && temp.is_none() {
+            "--top-p, --min-p and --seed need --temp T above 0: without it, the top token is chosen"
+        } else {
+            ""
+        },
+    )?;
+    Ok(temp.map(|temp| Sampling {
+        temp,
+        top_k: top_k.take().unwrap_or(0),
+        top_p: args.top_p.unwrap_or(1.0),
+        min_p: args.min_p.unwrap_or(0.0),
+        seed: args.seed.unwrap_or(DEFAULT_SEED as u32),
+    }))
 }
 
 fn prompts(
@@ -134,54 +98,40 @@ fn prompts(
     path: PathBuf,
     format: Kind,
     n_ctx: Option<u32>,
+    sampling: Option<Sampling>,
 ) -> Result<PromptSource, String> {
-    if format != Kind::Kl {
-        return wrong("--prompts needs --format kl: no other format can hold prompts");
-    }
-    let score = match (args.score.unwrap_or_default(), args.generate) {
-        (ScoreFrom::Text, Some(_)) => None,
-        (score @ (ScoreFrom::Text | ScoreFrom::Answers | ScoreFrom::Position(_)), None) => {
-            Some(score)
-        }
-        (ScoreFrom::All, _) => Some(ScoreFrom::All),
-        (ScoreFrom::Answers, Some(_)) => {
-            return wrong(
-                "--score answers is for the answers that conversations have; without it, --generate \
-                 scores what it generates",
-            );
-        }
-        (_, Some(_)) => {
-            return wrong(
-                "--score can only be all with --generate; without --score, only the generated tokens \
-                 are scored",
-            );
-        }
-        (ScoreFrom::Half | ScoreFrom::New, None) => {
-            return wrong(
-                "--score can only be all, answers or a position with --prompts: prompts differ in length \
-                 and do not overlap",
-            );
-        }
-    };
-    let has_answers = args.generate.is_some() || score == Some(ScoreFrom::Answers);
-    if !has_answers && !args.span.is_empty() {
-        return wrong("--span names parts of answers: use it with --generate or --score answers");
-    }
-    let template = match (args.chat_template_file.take(), args.no_chat_template) {
-        (Some(path), _) => TemplateChoice::File(path),
-        (None, true) => TemplateChoice::None,
-        (None, false) => TemplateChoice::OfModel,
-    };
+    use ScoreFrom::{All, Answers, Half, New, Text};
+    let (score, generates) = (args.score.unwrap_or_default(), args.generate.is_some());
+    refuse(if format != Kind::Kl {
+        "--prompts needs --format kl: no other format can hold prompts"
+    } else if generates && score == Answers {
+        "--score answers is for the answers that conversations have; without it, --generate \
+             scores what it generates"
+    } else if generates && !matches!(score, Text | All) {
+        "--score can only be all with --generate; without --score, only the generated tokens \
+             are scored"
+    } else if matches!(score, Half | New) {
+        "--score can only be all, answers or a position with --prompts: prompts differ in length \
+             and do not overlap"
+    } else if !generates && score != Answers && !args.span.is_empty() {
+        "--span names parts of answers: use it with --generate or --score answers"
+    } else {
+        ""
+    })?;
     Ok(PromptSource {
         path: path.into(),
-        template,
+        template: match args.chat_template_file.take() {
+            Some(path) => TemplateChoice::File(path),
+            None if args.no_chat_template => TemplateChoice::None,
+            None => TemplateChoice::OfModel,
+        },
         parse_special: args.parse_special,
         n_ctx,
         max_prompts: args.max_windows,
         generate: args.generate,
-        sampling: None,
-        score,
-        spans: std::mem::take(&mut args.span),
+        sampling,
+        score: Some(score).filter(|score| !generates || *score == All),
+        spans: take(&mut args.span),
     })
 }
 

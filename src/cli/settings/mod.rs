@@ -1,84 +1,53 @@
-//! Turns flags into checked settings. clap checks each value by its type, and which flags exclude or
-//! need each other; one function per command here checks how the values go together; the command
-//! checks what needs the contents of files.
+//! Checks how the flags of a call go together. clap checks each value by its type, and which flags
+//! exclude or need each other; one function per command here checks the rest; the command checks what
+//! needs the contents of files.
 
-mod evaluate;
+mod classic;
 mod input;
 mod paths;
 #[cfg(test)]
 mod tests;
-mod write;
-
-use std::path::{Path, PathBuf};
-use std::slice::from_ref;
 
 use kl_formats::Kind;
 
-use super::args::{Args, Cli, InfoArgs, ReportArgs, Subcommand};
+use super::args::{Cli, ReportArgs, Subcommand};
 use crate::commands::is_listed;
+use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, RecipeSettings,
-    ReferenceSource, RunSettings, SensitivitySettings, WriteSettings,
+    SensitivitySettings, WriteSettings,
 };
+use classic::check_results;
+pub use paths::is_stdout;
 
-/// A checked call of the program.
-#[derive(Debug)]
-pub struct Call {
-    pub command: Command,
-    /// Set if only results, warnings and errors are printed.
-    pub quiet: bool,
-    /// Set if the machine and llama.cpp's log are shown.
-    pub verbose: bool,
-}
-
-/// A command, with all that it needs to run.
+/// A checked command.
 #[derive(Debug)]
 pub enum Command {
     Write(WriteSettings),
     Evaluate(EvaluateSettings),
-    Info(InfoArgs),
-    Convert(ConvertSettings),
-    Merge(MergeSettings),
-    Compare(Box<CompareSettings>),
-    Report(ReportArgs),
-    Sensitivity(Box<SensitivitySettings>),
-    Recipe(Box<RecipeSettings>),
     /// The servers whose devices are listed too.
     ListDevices(Vec<String>),
-    /// The servers to try.
-    Doctor(Vec<String>),
+    Other(Subcommand),
 }
 
-impl Call {
-    /// Checks how the flags of a call go together.
-    ///
-    /// # Errors
-    /// What is wrong and what to do, in one line.
-    pub fn new(cli: Cli) -> Result<Self, String> {
-        let mut verbose = cli.classic.verbose;
-        let (quiet, command) = match cli.subcommand {
-            None => (cli.classic.quiet, classic(cli.classic)?),
-            Some(Subcommand::Info(args)) => (args.quiet, Command::Info(args)),
-            Some(Subcommand::Convert(args)) => (args.quiet, convert(args)?),
-            Some(Subcommand::Merge(args)) => (args.quiet, merge(args)?),
-            Some(Subcommand::Compare(args)) => (args.quiet, evaluate::compare(args)?),
-            Some(Subcommand::Report(args)) => (args.quiet, report(args)?),
-            Some(Subcommand::Sensitivity(args)) => {
-                verbose = args.verbose;
-                (args.quiet, sensitivity(args)?)
-            }
-            Some(Subcommand::Recipe(args)) => {
-                verbose = args.verbose;
-                (args.quiet, recipe(args)?)
-            }
-            Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
-        };
-        Ok(Self {
-            command,
-            quiet,
-            verbose,
-        })
+/// Checks how the flags of a call go together.
+///
+/// # Errors
+/// What is wrong and what to do, in one line.
+pub fn check(cli: Cli) -> Result<Command, String> {
+    let Some(mut subcommand) = cli.subcommand else {
+        return classic::check(cli.classic);
+    };
+    match &mut subcommand {
+        Subcommand::Convert(args) => convert(args)?,
+        Subcommand::Merge(args) => merge(args)?,
+        Subcommand::Compare(args) => compare(args)?,
+        Subcommand::Report(args) => report(args)?,
+        Subcommand::Sensitivity(args) => sensitivity(args)?,
+        Subcommand::Recipe(args) => recipe(args)?,
+        Subcommand::Info(_) | Subcommand::Doctor(_) => {}
     }
+    Ok(Command::Other(subcommand))
 }
 
 /// Refuses a call.
@@ -86,40 +55,12 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, String> {
     Err(message.into())
 }
 
-/// The command of a classic call. clap has already refused flags for writing beside flags for
-/// evaluating, and an input beside a reference that is read.
-fn classic(mut args: Args) -> Result<Command, String> {
-    check_devices("--device", &args.run.model.devices)?;
-    check_devices("--ref-device", &args.evaluate.ref_device)?;
-    if args.list_devices {
-        return Ok(Command::ListDevices(args.run.model.rpc));
-    }
-    if let Some(path) = args.evaluate.read_path.take() {
-        let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
-        return evaluate::evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
-    }
-    let sampling = input::sampling(&args.input, &mut args.results.top_k)?;
-    if let (Some(_), Some(_)) = (&args.write.write_path, args.results.top_k) {
-        return wrong(
-            "--top-k with -w needs --temp, for which it chooses among tokens: leave it out, or give \
-             it when you evaluate, to list the most divergent tokens",
-        );
-    }
-    let input = input::input(&mut args.input, args.write.format, args.n_ctx, sampling)?;
-    let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
-    match (input, output, ref_model) {
-        (Some(input), None, Some(model)) => evaluate::against_model(args, input, model),
-        (Some(input), Some(output), _) => write::write(args, input, output),
-        (Some(_), None, None) => wrong(
-            "nothing to do: -t and --prompts need -w REF to write a reference, or --ref-model \
-             MODEL to evaluate against it",
-        ),
-        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
-        (None, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
-        (None, None, None) => wrong(
-            "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
-             --ref-model MODEL to evaluate against one",
-        ),
+/// Refuses a call for this fault, unless it is empty.
+fn refuse(fault: &str) -> Result<(), String> {
+    if fault.is_empty() {
+        Ok(())
+    } else {
+        wrong(fault)
     }
 }
 
@@ -138,33 +79,38 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn convert(args: ConvertSettings) -> Result<Command, String> {
+fn convert(args: &ConvertSettings) -> Result<(), String> {
     if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
-    paths::check(from_ref(&args.input), |_| false, from_ref(&args.output))?;
-    args.target()?;
-    Ok(Command::Convert(args))
+    paths::check([&args.input], |_| false, [&args.output])?;
+    args.target().map(drop)
 }
 
-fn merge(args: MergeSettings) -> Result<Command, String> {
+fn merge(args: &MergeSettings) -> Result<(), String> {
     if paths::is_among(&args.output, &args.parts) {
         return wrong(format!(
             "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
             args.output.display()
         ));
     }
-    paths::check(&args.parts, |_| false, from_ref(&args.output))?;
-    Ok(Command::Merge(args))
+    paths::check(&args.parts, |_| false, [&args.output])
 }
 
-fn report(args: ReportArgs) -> Result<Command, String> {
+fn compare(args: &mut CompareSettings) -> Result<(), String> {
+    args.results.existing = Existing::asked(args.force, None);
+    args.results.reference.clone_from(&args.reference);
+    let inputs = vec![args.reference.clone()];
+    check_results(&mut args.results, &args.others, &[], inputs)
+}
+
+fn report(args: &ReportArgs) -> Result<(), String> {
     let (json, csv) = (is_stdout(&args.json), is_stdout(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
     if printed.into_iter().filter(|is_asked| *is_asked).count() > 1 {
         return wrong(
-            "only one of --markdown, --model-card, --json - and --csv - can go to stdout: \
-             name a file for the other",
+            "only one of --markdown, --model-card, --json - and --csv - can go to stdout: name a file \
+         for the other",
         );
     }
     for condition in &args.fail_if {
@@ -184,11 +130,10 @@ fn report(args: ReportArgs) -> Result<Command, String> {
         ("--csv", &args.csv),
         ("--html", &args.html),
     ];
-    paths::check(&args.paths, is_listed, &written(outputs)?)?;
-    Ok(Command::Report(args))
+    paths::check(&args.paths, is_listed, paths::written(outputs)?)
 }
 
-fn sensitivity(mut args: Box<SensitivitySettings>) -> Result<Command, String> {
+fn sensitivity(args: &mut SensitivitySettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
     if is_stdout(&args.json) && is_stdout(&args.csv) {
         return wrong(
@@ -196,30 +141,28 @@ fn sensitivity(mut args: Box<SensitivitySettings>) -> Result<Command, String> {
         );
     }
     let map = Some(args.output.clone());
-    let written = written([
+    let outputs = [
         ("--write-path", &map),
         ("--json", &args.json),
         ("--csv", &args.csv),
         ("--html", &args.html),
-    ])?;
-    let inputs = [&args.imatrix, &args.read_path, &args.text_path];
-    let inputs = [&args.model]
-        .into_iter()
-        .chain(inputs.into_iter().flatten());
-    let inputs: Vec<PathBuf> = inputs.cloned().collect();
-    paths::check(&inputs, |_| false, &written)?;
+    ];
+    let inputs = [&args.imatrix, &args.read_path, &args.text_path].map(Option::as_ref);
+    let inputs = inputs.into_iter().flatten().chain([&args.model]);
+    paths::check(inputs, |_| false, paths::written(outputs)?)?;
     args.run.model.is_exchangeable = true;
-    Ok(Command::Sensitivity(args))
+    Ok(())
 }
 
-fn recipe(mut args: Box<RecipeSettings>) -> Result<Command, String> {
+fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
-    let written = written([
+    let outputs = [
         ("--write-path", &args.output),
         ("--json", &args.json),
         ("--html", &args.html),
         ("--quantize", &args.quantize),
-    ])?;
+    ];
+    let outputs = paths::written(outputs)?;
     if args.model.is_some() && args.text_path.is_none() && args.quantize.is_none() {
         return wrong(
             "nothing to do with -m: give -t TEXT to measure the recipe, or --quantize OUT to write its file",
@@ -233,29 +176,8 @@ fn recipe(mut args: Box<RecipeSettings>) -> Result<Command, String> {
         &args.imatrix,
         &args.report,
     ];
-    let inputs = [&args.map].into_iter().chain(inputs.into_iter().flatten());
-    let inputs: Vec<PathBuf> = inputs.cloned().collect();
-    paths::check(&inputs, |_| false, &written)?;
+    let inputs = inputs.map(Option::as_ref).into_iter().flatten();
+    paths::check(inputs.chain([&args.map]), |_| false, outputs)?;
     args.run.model.is_exchangeable = true;
-    Ok(Command::Recipe(args))
-}
-
-/// Returns true if an output is `-`.
-fn is_stdout(path: &Option<PathBuf>) -> bool {
-    path.as_deref().is_some_and(|path| path == Path::new("-"))
-}
-
-/// The files that these flags name, each once; `-` is none.
-fn written<const N: usize>(flags: [(&str, &Option<PathBuf>); N]) -> Result<Vec<PathBuf>, String> {
-    let files = flags.map(|(flag, path)| (flag, path.as_ref().filter(|_| !is_stdout(path))));
-    paths::check_distinct(&files)?;
-    Ok(files.iter().filter_map(|(_, path)| path.cloned()).collect())
-}
-
-/// The way to run the evaluated models of a classic call, or the one that writes a reference.
-fn classic_run(args: &Args) -> RunSettings {
-    let mut run = args.run.clone();
-    run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
-    run.max_rows = args.max_rows;
-    run
+    Ok(())
 }

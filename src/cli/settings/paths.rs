@@ -9,12 +9,12 @@ use crate::commands::output::{folder_of, follow_links, partial_path};
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
 /// folder among the inputs, the run reads the files whose names `is_read` accepts.
-pub fn check(
-    inputs: &[PathBuf],
+pub fn check<'p>(
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
     is_read: fn(&Path) -> bool,
-    outputs: &[PathBuf],
+    outputs: impl IntoIterator<Item = &'p PathBuf>,
 ) -> Result<(), String> {
-    let (folders, named): (Vec<&PathBuf>, Vec<_>) = inputs.iter().partition(|path| path.is_dir());
+    let (folders, named): (Vec<_>, Vec<_>) = inputs.into_iter().partition(|path| path.is_dir());
     let named: Vec<PathBuf> = named.iter().flat_map(|path| parts_of(path)).collect();
     let in_folders = folders.iter().flat_map(|folder| entries(folder));
     let in_folders: Vec<PathBuf> = in_folders.filter(|path| is_read(path)).collect();
@@ -23,10 +23,8 @@ pub fn check(
     for output in outputs {
         let written = [resolved(output), resolved(&partial_path(output))];
         // A file that is not there yet would be read next time.
-        let would_be_read = |path: &PathBuf| {
-            let folder = folder_of(path);
-            is_read(path) && folders.iter().any(|input| input == folder)
-        };
+        let would_be_read =
+            |path: &PathBuf| is_read(path) && folders.iter().any(|input| input == folder_of(path));
         let is_in_folder = |path: &PathBuf| is_among(path, &in_folders) || would_be_read(path);
         let fault = if written.iter().any(|path| is_among(path, &named)) {
             "this output, or its .partial file, is an input of this run: name another output"
@@ -46,21 +44,30 @@ pub fn check(
     Ok(())
 }
 
-/// Refuses a run two of whose flags name one file; each flag comes with its value.
-pub fn check_distinct(flags: &[(&str, Option<&PathBuf>)]) -> Result<(), String> {
-    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+/// The files that these flags name; `-` is none. Refuses two flags that name one file.
+pub fn written<'p, const N: usize>(
+    flags: [(&str, &'p Option<PathBuf>); N],
+) -> Result<Vec<&'p PathBuf>, String> {
+    let mut files = Vec::new();
     for (flag, path) in flags {
-        let Some(path) = path else { continue };
-        let file = resolved(path);
-        if let Some((other, _)) = named.iter().find(|(_, other)| *other == file) {
+        let Some(path) = path.as_ref().filter(|path| path.as_os_str() != "-") else {
+            continue;
+        };
+        let same = |(_, other): &&(&str, &PathBuf)| resolved(other) == resolved(path);
+        if let Some((other, _)) = files.iter().find(same) {
             return wrong(format!(
                 "{other} and {flag} both name {}: give each its own file",
                 path.display()
             ));
         }
-        named.push((flag, file));
+        files.push((flag, path));
     }
-    Ok(())
+    Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns true if an output is `-`.
+pub fn is_stdout(path: &Option<PathBuf>) -> bool {
+    path.as_ref().is_some_and(|path| path.as_os_str() == "-")
 }
 
 /// Returns true if `path` leads to one of these files, under this name or another.

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use kl_formats::{Encoding, Kind};
 
-use super::{Call, Command};
+use super::{Command, check};
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::ReferenceSource;
 use crate::engine::{CacheType, GpuLayers};
@@ -12,115 +12,7 @@ use crate::input::{PromptPath, ScoreFrom, Source, TemplateChoice, TextSource};
 fn command(line: &str) -> Result<Command, String> {
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
-    Call::new(cli).map(|call| call.command)
-}
-
-#[test]
-fn what_is_missing_is_named() {
-    for (line, named) in [
-        ("kl -m a", "-r REF"),
-        ("kl -m a -t t", "-w REF"),
-        ("kl -m a -w w", "-t"),
-        ("kl -m a -t t -r r", "--text-path"),
-        ("kl -m a -w w -r r", "--read-path"),
-        ("kl -m a -m b -t t -w w", "2 models"),
-        ("kl -m a -t t -w w -c 1", "--n-ctx"),
-        ("kl -m a -t t -w w -c 0", "--n-ctx"),
-        ("kl -m a -t t -w w -c 64 --score 64", "--score"),
-        ("kl -m a -t t -w w --format kl.py --resume", "kl convert"),
-        ("kl -m a -t t -w w --json j", "--json"),
-        ("kl -m a -t t -w w --stats kl", "--stats"),
-        ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
-        ("kl -m a -t t -w w --format kl.py --score half", "--score"),
-        ("kl -m a -t t -w w --format llama.cpp -n 9", "--n-tokens"),
-        ("kl -m a -t t -w w --format llama.cpp -c 2", "--n-ctx"),
-        (
-            "kl -m a -t t -w w --format llama.cpp --score all",
-            "--score",
-        ),
-        (
-            "kl -m a -t t -w w --format llama.cpp --encoding u16",
-            "--encoding",
-        ),
-        ("kl -m a -t t -w w --encoding u8", "hidden"),
-        (
-            "kl -m a -t t -w w --format kl.py --encoding hidden",
-            "--format kl:",
-        ),
-        (
-            "kl -m a -t t -w w --format llama.cpp --encoding hidden",
-            "--format kl:",
-        ),
-        ("kl -m a -r r --encoding hidden", "--encoding"),
-        ("kl -m a -r r -n 0", "--n-tokens"),
-        ("kl -m a -r r -n -2", "--n-tokens"),
-        ("kl -m a -r r -b 0", "--n-batch"),
-        ("kl -m a -r r --threads 0", "--threads"),
-        ("kl -m a -r r --threads 513", "512"),
-        ("kl -m a -t t -w -", "--write-path"),
-        ("kl -m a -r -", "--read-path"),
-        ("kl -m a -r r --score half", "--score"),
-        ("kl -m a -r r --stride 4", "--stride"),
-        ("kl -m a -t t -w w --stride 0", "--stride"),
-        ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
-        ("kl -m a -r r --json-tokens", "--json PATH"),
-        ("kl -m a -r r --resume --no-sidecar", "--no-sidecar"),
-        ("kl -m a -r r --resume --force", "--force"),
-        (
-            "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
-            "--stats logits",
-        ),
-        ("kl -m a -t t -w w --fail-if kld.mean>1", "--fail-if"),
-        ("kl -m a -t t -w w --top-k 3", "--top-k"),
-        ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
-        ("kl -m a -m b -r r --sidecar s", "--sidecar"),
-        (
-            "kl -m a -r r --sidecar s --json ./s",
-            "--sidecar and --json both name",
-        ),
-        (
-            "kl report a --json o --html o",
-            "--json and --html both name o",
-        ),
-        (
-            "kl report a --csv o --html ./o",
-            "--csv and --html both name",
-        ),
-        (
-            "kl -m a -r r --json a@r.kls",
-            "a@r.kls: would be written twice",
-        ),
-        ("kl -m a -m ./a -r r", "a@r.kls: would be written twice"),
-        ("kl -m a -r r --tensor-split -1,1", "--tensor-split"),
-        ("kl -m a -w w", "--prompts"),
-        ("kl -m a --prompts p", "-w REF"),
-        ("kl -m a --prompts p -r r", "--prompts"),
-        ("kl -m a -t t --prompts p -w w", "--prompts"),
-        ("kl -m a -t t -w w --generate 5", "--prompts"),
-        ("kl -m a -t t -w w --no-chat-template", "--prompts"),
-        (
-            "kl -m a -r r --chat-template-file c",
-            "--chat-template-file",
-        ),
-        (
-            "kl -m a --prompts p -w w --chat-template-file -",
-            "--chat-template-file",
-        ),
-        ("kl -m a --prompts p -w w --score half", "--score"),
-        ("kl -m a --prompts p -w w --score new", "--score"),
-        ("kl -m a --prompts p -w w --stride 4", "--stride"),
-        (
-            "kl -m a --prompts p -w w --generate 2 --score 3",
-            "--generate",
-        ),
-        ("kl -m a --prompts p -w w --format kl.py", "--format kl"),
-        ("kl -m a --prompts p -w w --format llama.cpp", "--format kl"),
-        ("kl -m a --prompts p -w w --max-windows 0", "--max-windows"),
-    ] {
-        let message = command(line).unwrap_err();
-        assert!(message.contains(named), "{line}: {message}");
-        assert!(!message.contains('\n'), "{line}: one line");
-    }
+    check(cli)
 }
 
 #[test]
@@ -172,8 +64,8 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
     ] {
         let line = format!("{call}{flags}");
         let args = short_flags::expand(line.split(' ').map(OsString::from));
-        let call = Call::new(args::parse(&args).unwrap()).unwrap();
-        let Command::Evaluate(evaluate) = call.command else {
+        let command = check(args::parse(&args).unwrap()).unwrap();
+        let Command::Evaluate(evaluate) = command else {
             panic!("evaluate")
         };
         let ReferenceSource::Model(model) = evaluate.reference else {

@@ -20,8 +20,7 @@ use super::observer::{Observer, Watch};
 use super::reference::{
     Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
-use super::settings::CompareSettings;
-use super::subject::Subject;
+use super::settings::{CompareSettings, Subject};
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
@@ -50,9 +49,10 @@ pub fn compare<E: Engine + Sync>(
     let mut queue = Queue::new(watch, &subjects);
     queue.look_ahead(|subject| {
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-        let model = &identity(Reference::open(&subject.path)?.about());
+        let mut header = header.clone();
+        header.model = Some(identity(Reference::open(&subject.path)?.about()));
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
-            finished.check_model(model, true)?;
+            finished.check_model(&header)?;
             finished.check_reference(&header)?;
         }
         Ok(())

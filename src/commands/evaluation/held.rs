@@ -3,10 +3,9 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use kl_formats::{
-    BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord,
-    is_sidecar,
+    ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord, is_sidecar,
 };
 
 use crate::commands::resume::first_difference;
@@ -48,26 +47,28 @@ impl HeldSidecar {
         SidecarReader::open(&self.path)?.read_all()
     }
 
-    /// Refuses another model, and rows that are read from a file where these were computed, or the
-    /// other way round.
-    pub fn check_model(&self, model: &ModelIdentity, is_stored: bool) -> Result<()> {
-        let there = self.header.model.clone().unwrap_or_default();
-        let is_same = match (&there.metadata_sha256, &model.metadata_sha256) {
-            (None, None) => there == *model,
-            _ => there.is_same(model),
+    /// Refuses another model than that of `header`, and rows that are read from a file where these were
+    /// computed, or the other way round.
+    pub fn check_model(&self, header: &SidecarHeader) -> Result<()> {
+        let [there, here] =
+            [&self.header, header].map(|header| header.model.clone().unwrap_or_default());
+        let is_same = match (&there.metadata_sha256, &here.metadata_sha256) {
+            (None, None) => there == here,
+            _ => there.is_same(&here),
         };
         if !is_same {
-            let named = if there.file_name == model.file_name {
+            let is_namesake = there.file_name == here.file_name;
+            let named = if is_namesake {
                 " that is also named"
             } else {
                 ","
             };
             let name = name_of(&there);
-            return Err(self.refused(format!("holds another model{named} {name}")));
+            return self.refuse(format!("holds another model{named} {name}"));
         }
-        match (self.header.stored, is_stored) {
-            (true, false) => Err(self.refused("holds stored rows, as kl compare reads them")),
-            (false, true) => Err(self.refused("holds rows that its model computed")),
+        match (self.header.stored, header.stored) {
+            (true, false) => self.refuse("holds stored rows, as kl compare reads them"),
+            (false, true) => self.refuse("holds rows that its model computed"),
             _ => Ok(()),
         }
     }
@@ -75,36 +76,32 @@ impl HeldSidecar {
     /// Refuses another reference than that of `header`, which this run would write.
     pub fn check_reference(&self, header: &SidecarHeader) -> Result<()> {
         let (there, here) = (&self.header.reference, &header.reference);
-        if self.is_before_reference(header) {
-            return match difference_of_expected(&self.header, header) {
-                None => Ok(()),
-                Some(why) => Err(self.refused(format!("{}, {why}", self.against_another()))),
-            };
-        }
-        let is_same = match (&there.fingerprint, &here.fingerprint) {
-            (None, None) => there == here,
-            (there, here) => there == here,
-        };
-        if is_same {
-            Ok(())
+        let difference = if self.is_before_reference(header) {
+            difference_of_expected(&self.header, header)
         } else {
-            Err(self.refused(self.against_another()))
-        }
+            let is_same = there.fingerprint == here.fingerprint
+                && (here.fingerprint.is_some() || there == here);
+            (!is_same).then_some("")
+        };
+        let Some(difference) = difference else {
+            return Ok(());
+        };
+        let model = name_of(&self.header.model.clone().unwrap_or_default());
+        let reference = described(there);
+        self.refuse(format!(
+            "holds {model} against another reference, {reference}{difference}"
+        ))
     }
 
     /// Refuses the evaluation of other tokens of the reference than those of `header`.
-    pub fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
+    fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
         let [held, wanted] = [&self.header, header].map(scope);
-        let n_known = if self.is_before_reference(header) {
-            2
-        } else {
-            3
-        };
-        let mut both = held.into_iter().zip(wanted).take(n_known);
-        match both.find(|(held, wanted)| held != wanted) {
-            None => Ok(()),
-            Some((held, wanted)) => Err(self.refused(format!("holds {held}, not {wanted}"))),
-        }
+        let n_unknown = usize::from(self.is_before_reference(header));
+        let mut both = held.into_iter().zip(wanted).take(3 - n_unknown);
+        both.find(|(held, wanted)| held != wanted)
+            .map_or(Ok(()), |(held, wanted)| {
+                self.refuse(format!("holds {held}, not {wanted}"))
+            })
     }
 
     /// Whether a model is still to compute the reference of `header`: it has no fingerprint yet, and how
@@ -113,43 +110,30 @@ impl HeldSidecar {
         self.header.reference.fingerprint.is_some() && header.reference.fingerprint.is_none()
     }
 
-    fn against_another(&self) -> String {
-        let model = name_of(&self.header.model.clone().unwrap_or_default());
-        let reference = described(&self.header.reference);
-        format!("holds {model} against another reference, {reference}")
-    }
-
-    /// Refuses a set-up that already differs in what is `known` of it before a model is loaded.
-    pub fn check_settled(&self, known: &BackendIdentity) -> Result<()> {
-        let mut settled = self.header.backend.clone().unwrap_or_default();
-        settled.llama_cpp.clone_from(&known.llama_cpp);
-        settled.flash_attn.clone_from(&known.flash_attn);
-        settled.type_k.clone_from(&known.type_k);
-        settled.type_v.clone_from(&known.type_v);
-        if known.n_batch.is_some() {
-            (settled.n_batch, settled.n_ubatch) = (known.n_batch, known.n_ubatch);
-            (settled.n_seq, settled.equal_calls) = (known.n_seq, known.equal_calls);
-        }
-        let mut header = self.header.clone();
-        header.backend = Some(settled);
-        self.check_set_up(&self.header, &header)
-    }
-
-    /// Refuses an evaluation whose header differs from what is `held`.
-    fn check_set_up(&self, held: &SidecarHeader, header: &SidecarHeader) -> Result<()> {
-        match first_difference(held, header) {
-            None => Ok(()),
-            Some(difference) => {
-                Err(self.refused(format!("holds this model in another set-up ({difference})")))
+    /// Refuses what already differs before a model is loaded. Of the set-up, `header` has no more than
+    /// what is settled by then.
+    pub fn check_ahead(&self, header: &SidecarHeader) -> Result<()> {
+        self.check_model(header)?;
+        self.check_reference(header)?;
+        self.check_tokens(header)?;
+        let mut expected = self.header.clone();
+        if let (Some(expected), Some(known)) = (&mut expected.backend, &header.backend) {
+            expected.llama_cpp.clone_from(&known.llama_cpp);
+            expected.flash_attn.clone_from(&known.flash_attn);
+            expected.type_k.clone_from(&known.type_k);
+            expected.type_v.clone_from(&known.type_v);
+            if known.n_batch.is_some() {
+                (expected.n_batch, expected.n_ubatch) = (known.n_batch, known.n_ubatch);
+                (expected.n_seq, expected.equal_calls) = (known.n_seq, known.equal_calls);
             }
         }
+        self.check_set_up(&self.header, &expected)
     }
 
     /// Refuses any other evaluation than its own. The names of the files do not count, nor do the number
     /// of threads, which does not change a bit, and the versions of `kl` and of the sidecar.
     pub fn check(&self, header: &SidecarHeader) -> Result<()> {
-        let model = header.model.clone().unwrap_or_default();
-        self.check_model(&model, header.stored)?;
+        self.check_model(header)?;
         self.check_reference(header)?;
         self.check_tokens(header)?;
         let mut held = self.header.clone();
@@ -167,6 +151,12 @@ impl HeldSidecar {
         self.check_set_up(&held, header)
     }
 
+    fn check_set_up(&self, held: &SidecarHeader, header: &SidecarHeader) -> Result<()> {
+        first_difference(held, header).map_or(Ok(()), |difference| {
+            self.refuse(format!("holds this model in another set-up ({difference})"))
+        })
+    }
+
     /// Refuses an evaluation that would stop elsewhere, as with another `--confidence`. One that
     /// needs more than these records is refused only if it `knows_end`: a stream may have ended
     /// there.
@@ -180,72 +170,62 @@ impl HeldSidecar {
             return Ok(());
         }
         let held = count_of(records.len() as u64, "token");
-        Err(self.refused(format!(
+        self.refuse(format!(
             "holds {held}, where --until stopped with another --confidence or --cluster"
-        )))
+        ))
     }
 
     /// Refuses values other than its own. Files of rows have no identity by which to tell them
     /// apart.
     pub fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
         let values = |record: &TokenRecord| (record.window, record.position, record.kld.to_bits());
-        let is_same = self
-            .read_all()
-            .is_ok_and(|held| held.iter().map(values).eq(records.iter().map(values)));
-        if is_same {
-            Ok(())
-        } else {
-            Err(self.refused("holds other values"))
+        match self.read_all() {
+            Ok(held) if held.iter().map(values).eq(records.iter().map(values)) => Ok(()),
+            _ => self.refuse("holds other values"),
         }
     }
 
-    /// The error that says why this file is not replaced.
-    fn refused(&self, why: impl Display) -> Error {
-        anyhow!("{}: {why}: {ADVICE}", self.path.display())
+    /// Fails with the reason why this file is not replaced.
+    fn refuse(&self, why: impl Display) -> Result<()> {
+        bail!("{}: {why}: {ADVICE}", self.path.display())
     }
 }
 
 /// The advice about a sidecar that is not replaced.
 const ADVICE: &str = "name another file with --sidecar, or overwrite it with --force";
 
-/// Returns why the reference that `held` is against differs from the one that is expected, if what is
-/// known of both shows it.
+/// Returns by what the reference that `held` is against differs from the one that is expected, if what
+/// is known of both shows it.
 fn difference_of_expected(held: &SidecarHeader, expected: &SidecarHeader) -> Option<&'static str> {
     fn differ<T: PartialEq>(held: &Option<T>, known: &Option<T>) -> bool {
         held.is_some() && known.is_some() && held != known
     }
     let (there, here) = (&held.reference, &expected.reference);
-    let models = there.model.as_ref().zip(here.model.as_ref());
     let text_of = |of: &ReferenceSummary| of.text.clone().unwrap_or_default();
     let (held_text, text) = (text_of(there), text_of(here));
     let n_ctx = Some(expected.n_ctx).filter(|&n| n > 0);
-    let differences = [
-        (there.kind != here.kind, "which is of another kind"),
-        (
-            models.is_some_and(|(held, here)| !held.is_same(here)),
-            "which has another model",
-        ),
-        (
-            differ(&held_text.sha256, &text.sha256),
-            "which has another text",
-        ),
-        (
-            expected.prompts && there.sampling != here.sampling,
-            "whose answers were chosen in another way",
-        ),
-        (
-            differ(&held_text.n_tokens, &text.n_tokens)
-                || differ(&Some(held.n_ctx), &n_ctx)
-                || differ(&held.first_scored, &expected.first_scored),
-            "whose windows are others",
-        ),
-        (
-            !expected.spans.is_empty() && expected.spans != held.spans,
-            "which has other spans",
-        ),
-    ];
-    let found = differences.into_iter().find(|(differs, _)| *differs);
-    found.map(|(_, why)| why)
+    if there.kind != here.kind {
+        return Some(", which is of another kind");
+    }
+    if let (Some(held), Some(here)) = (&there.model, &here.model)
+        && !held.is_same(here)
+    {
+        return Some(", which has another model");
+    }
+    if differ(&held_text.sha256, &text.sha256) {
+        return Some(", which has another text");
+    }
+    if expected.prompts && there.sampling != here.sampling {
+        return Some(", whose answers were chosen in another way");
+    }
+    let has_other_windows = differ(&held_text.n_tokens, &text.n_tokens)
+        || differ(&Some(held.n_ctx), &n_ctx)
+        || differ(&held.first_scored, &expected.first_scored);
+    if has_other_windows {
+        return Some(", whose windows are others");
+    }
+    let has_other_spans = !expected.spans.is_empty() && expected.spans != held.spans;
+    has_other_spans.then_some(", which has other spans")
 }
 
 fn name_of(model: &ModelIdentity) -> String {

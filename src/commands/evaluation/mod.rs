@@ -18,8 +18,7 @@ use super::context::writer;
 use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::Row;
-use super::settings::{ResultSettings, Stats};
-use super::subject::Subject;
+use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Tokens;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
@@ -30,7 +29,7 @@ use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
 use measures::Measured;
-use sidecar::{TokenLog, texts_of};
+use sidecar::{Earlier, TokenLog, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -63,13 +62,13 @@ pub fn header_against(
     let mut header = SidecarHeader::new(summary, reference.n_ctx, reference.n_vocab, n_records);
     header.writer = Some(writer());
     header.first_scored = reference.first_scored.or(Some(0));
-    header.groups = match &reference.groups {
-        Some(groups) => groups.names().to_vec(),
-        None => Vec::new(),
-    };
-    header.prompts = reference.prompts.is_some();
-    let prompts = reference.prompts.as_ref();
-    header.spans = prompts.map_or_else(Vec::new, |prompts| prompts.spans.clone());
+    if let Some(groups) = &reference.groups {
+        header.groups = groups.names().to_vec();
+    }
+    if let Some(prompts) = &reference.prompts {
+        header.prompts = true;
+        header.spans.clone_from(&prompts.spans);
+    }
     header
 }
 
@@ -100,11 +99,12 @@ impl Evaluation<'_> {
         self.header.model_path = Some(self.subject.path.display().to_string());
         self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = rows.n_scored();
-        if let Some(sidecar) = &sidecar {
-            sidecar.keep_model_path(&mut self.header);
-        }
         let n_windows = rows.n_windows;
-        let mut log = self.open_log(sidecar, &mut rows)?;
+        let mut log = match sidecar {
+            Some(sidecar) => self.open_log(sidecar, &mut rows)?,
+            None => TokenLog::default(),
+        };
+        let was_whole = log.is_whole();
         let outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
@@ -118,24 +118,19 @@ impl Evaluation<'_> {
                 return Err(error.into());
             }
         };
-        let (mut sidecar, mut unwritten) = (None, None);
         let texts = texts_of(&log.records, self.tokens);
-        if outcome.is_interrupted {
-            if let Some(kept) = log.keep() {
-                self.watch.note(&kept);
-            }
+        let finished = if outcome.is_interrupted {
+            log.keep().iter().for_each(|kept| self.watch.note(kept));
+            Ok(None)
         } else {
-            match log.finish(&self.header, &texts) {
-                Ok(path) => sidecar = path,
-                Err(error) => unwritten = Some(error),
-            }
-        }
-        let wrote = sidecar.is_some() && !log.is_whole();
-        let records = &log.records;
-        // A sidecar that was resumed keeps the earlier run's path; the report shows this run's.
-        self.header.model_path = Some(self.subject.path.display().to_string());
-        let (header, n_records) = (self.header.clone(), records.len() as u64);
-        let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
+            log.finish(&texts)
+        };
+        let (sidecar, unwritten) = match finished {
+            Ok(path) => (path, None),
+            Err(error) => (None, Some(error)),
+        };
+        let (header, records) = (self.header.clone(), &log.records);
+        let stored = StoredEvaluation::whole(header, sidecar.clone(), records.len() as u64);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
         let mut row = Row::measure(stored, confidence, rule, self.is_single, |_, each| {
             let mut windows = records.chunk_by(|one, next| one.window == next.window);
@@ -151,9 +146,9 @@ impl Evaluation<'_> {
         let mut report = self.report(outcome, timing, &log, result, n_windows);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated {
+            wrote: report.sidecar.is_some() && !was_whole,
             report,
             row,
-            wrote,
             unwritten,
             here: rows.here,
         })
@@ -163,14 +158,12 @@ impl Evaluation<'_> {
     /// unless this run needs more than their records.
     fn open_log(
         &self,
-        sidecar: Option<ClaimedSidecar>,
+        mut sidecar: ClaimedSidecar,
         rows: &mut ReferenceRows<'_>,
     ) -> Result<TokenLog> {
-        let (header, Some(mut sidecar)) = (&self.header, sidecar) else {
-            return Ok(TokenLog::default());
-        };
+        let mut header = self.header.clone();
         if let Some(finished) = &sidecar.finished {
-            finished.check(header)?;
+            finished.check(&header)?;
             if let Some(until) = self.until() {
                 finished.check_end(until, rows.n_rows.is_some())?;
             }
@@ -181,16 +174,17 @@ impl Evaluation<'_> {
                 "{model}: is newer than what {path} holds of it: it is evaluated from the start"
             ));
         }
-        let mut earlier = sidecar.earlier(header, self.until())?;
+        let mut earlier = sidecar.earlier(&mut header, self.until())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        if needs_more && earlier.take().is_some() {
+        if needs_more && !earlier.records.is_empty() {
+            earlier = Earlier::default();
             let message = format!(
                 "{} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start",
                 sidecar.path.display()
             );
             self.watch.warn(Warning::new("measured_anew", message));
         }
-        TokenLog::open(sidecar, earlier, header, rows)
+        TokenLog::open(sidecar, earlier, &header, rows)
     }
 
     /// Watches for the end that `--until` sets.
@@ -220,9 +214,9 @@ impl Evaluation<'_> {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();
-        let file_name = model.and_then(|model| model.file_name.as_deref());
+        let file_name = || model.and_then(|model| model.file_name.as_deref());
         // The cells of a sweep have the name of one file.
-        let label = self.header.label.as_deref().or(file_name);
+        let label = self.header.label.as_deref().or_else(file_name);
         let label = label.unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
         let mut klds = KldSoFar::default();
@@ -286,12 +280,11 @@ impl Evaluation<'_> {
             if greedy.contains(&next) {
                 record.flags |= TokenRecord::NEXT_IS_GREEDY;
                 let is_last = next + 1 == greedy.end;
+                // Without a vocabulary: there was room for more.
+                let has_room = greedy.len() < most as usize && greedy.end < self.reference.n_ctx;
                 let ends = match (self.tokens, record.next_token()) {
                     (Some(of), Some(token)) => of.is_end_of_generation(token),
-                    // Without a vocabulary: there was room for more.
-                    _ => {
-                        is_last && greedy.len() < most as usize && greedy.end < self.reference.n_ctx
-                    }
+                    _ => is_last && has_room,
                 };
                 if ends {
                     record.flags |= TokenRecord::NEXT_ENDS_ANSWER;
@@ -315,9 +308,10 @@ impl Evaluation<'_> {
         let (header, records, measured) = (&self.header, &log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
         for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
-            match doubt.is_about_reference() {
-                true => self.watch.warn_once(doubt),
-                false => self.watch.warn(doubt),
+            if doubt.is_about_reference() {
+                self.watch.warn_once(doubt);
+            } else {
+                self.watch.warn(doubt);
             }
         }
         let text = |tokens: &[u32]| match self.tokens {
@@ -325,8 +319,7 @@ impl Evaluation<'_> {
             None => TokenTexts::default().text(tokens),
         };
         let llama_perplexity = self.measures.llama_perplexity(records, measured);
-        let is_wanted = self.settings.stats.contains(&Stats::LlamaPerplexity);
-        if is_wanted && llama_perplexity.is_none() {
+        if self.settings.stats.contains(&Stats::LlamaPerplexity) && llama_perplexity.is_none() {
             let message = format!(
                 "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
             );
@@ -354,11 +347,8 @@ impl Evaluation<'_> {
             ..ModelReport::default()
         };
         // Conditions are about the numbers above.
-        report.conditions = judge(
-            &self.settings.conditions,
-            &report,
-            self.settings.allow_excluded,
-        );
+        let settings = self.settings;
+        report.conditions = judge(&settings.conditions, &report, settings.allow_excluded);
         report.prompts = self.reference.prompts.as_ref().map(|prompts| {
             let metrics = self.measures.logit_metrics(measured);
             let of_each = PromptStats::of_each(records, metrics.as_deref());
@@ -370,10 +360,8 @@ impl Evaluation<'_> {
                 .map(|(record, context)| DivergentToken::new(&record, &context, text))
                 .collect()
         });
-        report.tokens = self
-            .settings
-            .json_tokens
-            .then(|| TokenColumns::of(records, text));
+        let has_tokens = settings.json_tokens;
+        report.tokens = has_tokens.then(|| TokenColumns::of(records, text));
         report
     }
 

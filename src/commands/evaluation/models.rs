@@ -4,8 +4,7 @@ use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, Row};
-use crate::commands::settings::ResultSettings;
-use crate::commands::subject::Subject;
+use crate::commands::settings::{ResultSettings, Subject};
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
@@ -28,8 +27,10 @@ pub struct Queue<'q> {
     watch: &'q Watch<'q>,
     /// Those that can, each with its index among all.
     usable: Vec<(usize, &'q Subject)>,
-    failed: Vec<Failure>,
+    /// The number of all.
     n: usize,
+    /// The report so far.
+    report: Report,
 }
 
 impl<'q> Queue<'q> {
@@ -38,8 +39,8 @@ impl<'q> Queue<'q> {
         Self {
             watch,
             usable: subjects.iter().enumerate().collect(),
-            failed: Vec::new(),
             n: subjects.len(),
+            report: Report::default(),
         }
     }
 
@@ -59,25 +60,50 @@ impl<'q> Queue<'q> {
         self.usable.is_empty()
     }
 
-    /// Whether the run has more than one evaluation.
-    fn has_several(&self) -> bool {
-        self.n > 1
-    }
-
     /// Notes that an evaluation could not be done, and reports it where others follow.
     fn fail(&mut self, subject: &Subject, error: &Error) {
-        let error = one_line(error);
-        let error = match &subject.cell {
-            Some(cell) => format!("{cell}: {error}"),
-            None => error,
-        };
-        if self.has_several() {
+        let cell = subject.cell.map(|cell| format!("{cell}: "));
+        let error = cell.unwrap_or_default() + &one_line(error);
+        if self.n > 1 {
             self.watch.event(&Event::Failed(&error));
         }
-        self.failed.push(Failure {
+        self.report.failed.push(Failure {
             path: subject.path.display().to_string(),
             error,
         });
+    }
+
+    /// Adds an evaluation to the report, tells the observer, and returns its row.
+    fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> Row {
+        let (watch, model) = (self.watch, evaluated.report);
+        if let Some(states) = &mut self.report.reference.states {
+            states.here = evaluated.here;
+        }
+        if let Some(error) = evaluated.unwritten {
+            let error = one_line(&error);
+            watch.event(&Event::Failed(&error));
+            self.report.unwritten.push(error);
+        }
+        watch.event(&Event::Evaluated {
+            model: &model,
+            reference: &self.report.reference,
+            index,
+            of: self.n,
+        });
+        if model.summary.n_tokens == 0 && model.interrupted.is_none() {
+            let path = subject.path.display();
+            self.fail(subject, &anyhow!("{path}: no token could be scored"));
+        }
+        if let Some(sidecar) = model.sidecar.as_ref().filter(|_| evaluated.wrote) {
+            watch.event(&Event::Wrote(sidecar));
+        }
+        self.report.models.push(model);
+        evaluated.row
+    }
+
+    fn publish(&mut self) {
+        self.report.warnings = self.watch.warnings();
+        self.watch.event(&Event::Report(&self.report));
     }
 }
 
@@ -89,79 +115,43 @@ pub fn evaluate_each(
     settings: &ResultSettings,
     mut evaluate: impl FnMut(&Subject) -> Result<Evaluated>,
 ) -> Report {
-    let watch = queue.watch;
-    let mut report = Report {
-        reference,
-        ..Report::default()
-    };
-    let several = queue.has_several();
-    let mut evaluated_models = Vec::new();
+    let (watch, several) = (queue.watch, queue.n > 1);
+    let mut labels = Vec::new();
     let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
-    let usable = std::mem::take(&mut queue.usable);
-    report.complete = usable.is_empty();
-    publish(&queue, &mut report);
-    for (i, (index, subject)) in usable.iter().copied().enumerate() {
-        if watch.should_stop() {
-            break;
-        }
+    let mut waiting = std::mem::take(&mut queue.usable).into_iter();
+    queue.report.reference = reference;
+    queue.report.complete = waiting.len() == 0;
+    queue.publish();
+    while let Some((index, subject)) = waiting.next().filter(|_| !watch.should_stop()) {
         watch.evaluates(several.then_some(index));
         match evaluate(subject) {
             Ok(evaluated) => {
-                if let Some(states) = &mut report.reference.states {
-                    states.here = evaluated.here;
-                }
-                if let Some(error) = evaluated.unwritten {
-                    let error = one_line(&error);
-                    watch.event(&Event::Failed(&error));
-                    report.unwritten.push(error);
-                }
-                let model = evaluated.report;
-                let is_interrupted = model.interrupted.is_some();
+                let is_interrupted = evaluated.report.interrupted.is_some();
+                labels.push((index, evaluated.report.label.clone()));
+                let row = queue.add(subject, index, evaluated);
                 if several && !is_interrupted {
-                    comparer.push(index, evaluated.row);
-                }
-                evaluated_models.push((index, model.label.clone()));
-                let written = model.sidecar.clone().filter(|_| evaluated.wrote);
-                watch.event(&Event::Evaluated {
-                    model: &model,
-                    reference: &report.reference,
-                    index,
-                    of: queue.n,
-                });
-                if model.summary.n_tokens == 0 && !is_interrupted {
-                    let path = subject.path.display();
-                    queue.fail(subject, &anyhow!("{path}: no token could be scored"));
-                }
-                report.models.push(model);
-                if let Some(sidecar) = written {
-                    watch.event(&Event::Wrote(&sidecar));
+                    comparer.push(index, row);
                 }
                 if is_interrupted {
-                    publish(&queue, &mut report);
+                    queue.publish();
                     break;
                 }
             }
             Err(_) if watch.should_stop() => break,
             Err(error) => queue.fail(subject, &error),
         }
-        report.complete = i + 1 == usable.len();
-        publish(&queue, &mut report);
+        queue.report.complete = waiting.len() == 0;
+        queue.publish();
     }
     watch.evaluates(None);
+    let mut report = queue.report;
     if comparer.n_rows() > 0 {
         let comparison = compare(settings, comparer, &report.models, watch);
         watch.event(&Event::Compared(&comparison));
     }
-    watch.warn_of_some(&evaluated_models);
+    watch.warn_of_some(&labels);
     report.warnings = watch.warnings();
-    report.failed = queue.failed;
     report
-}
-
-fn publish(queue: &Queue<'_>, report: &mut Report) {
-    report.warnings = queue.watch.warnings();
-    report.failed.clone_from(&queue.failed);
-    queue.watch.event(&Event::Report(report));
 }
 
 /// Compares the models of a run. Without sidecars, or if the models were evaluated on different
@@ -174,20 +164,20 @@ fn compare(
 ) -> Comparison {
     let is_unwritten = |model: &ModelReport| model.interrupted.is_none() && model.sidecar.is_none();
     let no_sidecar = "not every model has left a sidecar";
-    let why = match () {
-        () if watch.should_stop() => "the run was interrupted",
-        () if !settings.has_sidecar() => {
-            "--no-sidecar leaves nothing to compare the models by, token by token"
-        }
-        () if settings.part.is_some() => {
-            "these are parts: kl report compares them once all are there"
-        }
-        () if models.iter().any(is_unwritten) => no_sidecar,
-        () => match comparer.compare(watch) {
+    let why = if watch.should_stop() {
+        "the run was interrupted"
+    } else if !settings.has_sidecar() {
+        "--no-sidecar leaves nothing to compare the models by, token by token"
+    } else if settings.part.is_some() {
+        "these are parts: kl report compares them once all are there"
+    } else if models.iter().any(is_unwritten) {
+        no_sidecar
+    } else {
+        match comparer.compare(watch) {
             Ok(comparison) if comparison.not_compared.is_empty() => return comparison,
             Ok(_) => "the models were not evaluated on the same tokens (--until, -n)",
             Err(_) => no_sidecar,
-        },
+        }
     };
     comparer.without_pairs(why)
 }

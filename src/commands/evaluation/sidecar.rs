@@ -19,8 +19,7 @@ use crate::commands::folder::parts_of;
 use crate::commands::observer::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
-use crate::commands::settings::ResultSettings;
-use crate::commands::subject::Subject;
+use crate::commands::settings::{ResultSettings, Subject};
 use crate::engine::Tokens;
 use crate::pipeline::ReferenceRows;
 use crate::report::number::count_of;
@@ -40,12 +39,16 @@ pub struct ClaimedSidecar {
     /// True if the model's file is newer than the sidecar that an earlier run has left: it may be
     /// another model, even if 64 samples of its bytes are the same.
     pub is_stale: bool,
+    /// True if its rows were stored: nothing of it is kept to be resumed, and only the same values
+    /// replace a finished one.
+    is_stored: bool,
 }
 
 /// The records that an earlier run has measured of the same model.
+#[derive(Default)]
 pub struct Earlier {
     /// With `--until`, no more than a run needs.
-    records: Vec<TokenRecord>,
+    pub records: Vec<TokenRecord>,
     /// True if they are all that there are to measure, and in a finished file.
     is_whole: bool,
 }
@@ -57,35 +60,33 @@ impl ClaimedSidecar {
         let Some(path) = settings.sidecar_path(subject) else {
             return Ok(None);
         };
-        let replaces = settings.existing == Existing::Replace;
-        let finished = if replaces {
-            None
-        } else {
-            HeldSidecar::at(&path)?
-        };
-        let may_replace = replaces || finished.is_some();
-        let output = PartialFile::create(&path, may_replace, settings.existing).map_err(
-            |error| match error.root_cause().downcast_ref() {
-                Some(cause) if is_of_place(cause) => {
-                    anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar")
+        let (existing, mut finished) = (settings.existing, None);
+        if existing != Existing::Replace {
+            finished = HeldSidecar::at(&path)?;
+        }
+        let may_replace = existing == Existing::Replace || finished.is_some();
+        let output =
+            PartialFile::create(&path, may_replace, existing).map_err(|error| {
+                match error.root_cause().downcast_ref() {
+                    Some(cause) if is_of_place(cause) => {
+                        anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar")
+                    }
+                    _ => error,
                 }
-                _ => error,
-            },
-        )?;
-        let is_resumed = output.is_resumed();
-        let left = if finished.is_some() {
-            Some(path.as_path())
-        } else {
-            is_resumed.then(|| output.path())
+            })?;
+        let left = match &finished {
+            Some(finished) => Some(finished.path.as_path()),
+            None => output.is_resumed().then(|| output.path()),
         };
         let left = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
-        let changed = modified(&subject.path).zip(left);
+        let cut_off = output.is_resumed().then(|| output.path());
         Ok(Some(Self {
-            is_stale: changed.is_some_and(|(model, left)| model > left),
-            cut_off: is_resumed.then(|| SidecarReader::open_cut_off(output.path())),
+            is_stale: left.is_some_and(|left| modified(&subject.path) > Some(left)),
+            cut_off: cut_off.map(SidecarReader::open_cut_off),
+            resumes: existing == Existing::Resume,
+            is_stored: false,
             output,
             path,
-            resumes: settings.existing == Existing::Resume,
             finished,
         }))
     }
@@ -93,65 +94,57 @@ impl ClaimedSidecar {
     /// The sidecar that the evaluation would replace or continue, to be checked before the model is
     /// loaded; `None` if there is none, or nothing whole.
     pub fn held(&self) -> Option<HeldSidecar> {
-        let cut_off = self
-            .cut_off
-            .as_ref()
-            .and_then(|cut_off| cut_off.as_ref().ok());
-        let cut_off = cut_off.map(|cut_off| HeldSidecar {
-            path: self.output.path().to_owned(),
-            header: cut_off.header.clone(),
-        });
-        self.finished.clone().or(cut_off)
+        let cut_off = || {
+            Some(HeldSidecar {
+                path: self.output.path().to_owned(),
+                header: self.begun()?.clone(),
+            })
+        };
+        self.finished.clone().or_else(cut_off)
+    }
+
+    /// The header of the run that was cut off.
+    fn begun(&self) -> Option<&SidecarHeader> {
+        let cut_off = self.cut_off.as_ref()?.as_ref().ok()?;
+        Some(&cut_off.header)
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed
     /// rows, if it is to be resumed or replaced.
-    pub fn begun(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
-        let begun = match &self.cut_off {
-            Some(cut_off) => &cut_off.as_ref().ok()?.header,
-            None => &self.finished.as_ref()?.header,
-        };
+    pub fn backend_of_begun(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
+        let finished = self.finished.as_ref().map(|finished| &finished.header);
+        let begun = self.begun().or(finished)?;
         let is_same = begun.model == header.model && begun.reference == header.reference;
         begun.backend.clone().filter(|_| is_same)
     }
 
-    /// Writes the model's path into `header` as the run wrote it that was cut off, if that ran the same
-    /// model: a model is known by its hashes, and the finished file has one path.
-    pub fn keep_model_path(&self, header: &mut SidecarHeader) {
-        if let Some(Ok(begun)) = &self.cut_off
-            && begun.header.model == header.model
-        {
-            header.model_path.clone_from(&begun.header.model_path);
-        }
-    }
-
     /// Reads the records of an earlier run of the same evaluation, as a finished one was found to be;
-    /// `None` without `--resume`.
+    /// none without `--resume`. The path of the model is the earlier run's in `header` from then on: the
+    /// finished file has one path, and a model is known by its hashes.
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
-    pub fn earlier(
-        &mut self,
-        header: &SidecarHeader,
-        until: Option<Until>,
-    ) -> Result<Option<Earlier>> {
+    pub fn earlier(&mut self, header: &mut SidecarHeader, until: Option<Until>) -> Result<Earlier> {
         if let Some(records) = self.finished_records(header, until.clone()) {
             let is_whole = true;
-            return Ok(Some(Earlier { records, is_whole }));
+            return Ok(Earlier { records, is_whole });
         }
         let cut_off = match self.cut_off.take() {
             // Not even its header is whole.
-            None => return Ok(None),
+            None => return Ok(Earlier::default()),
             Some(Err(error)) => match error.fault {
-                Fault::Truncated { .. } => return Ok(None),
+                Fault::Truncated { .. } => return Ok(Earlier::default()),
                 Fault::NotASidecar(_) => bail!(nothing_to_resume(&self.output, &error)),
                 _ => return Err(error.into()),
             },
             Some(Ok(cut_off)) => cut_off,
         };
+        if cut_off.header.model == header.model {
+            header.model_path.clone_from(&cut_off.header.model_path);
+        }
         check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
         if self.is_stale && self.finished.is_none() {
-            return Ok(None);
+            return Ok(Earlier::default());
         }
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
         let mut records = cut_off.records;
@@ -160,7 +153,7 @@ impl ClaimedSidecar {
             records.truncate(until.replay(&records));
         }
         let is_whole = false;
-        Ok(Some(Earlier { records, is_whole }))
+        Ok(Earlier { records, is_whole })
     }
 
     /// The records of the finished file, where they are all that the run would measure: under the same
@@ -191,6 +184,7 @@ impl ClaimedSidecar {
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
     fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<Writer> {
+        self.is_stored = header.stored;
         let file = BufWriter::new(self.output.file()?);
         let path = self.output.path();
         let writer = if n_kept > 0 {
@@ -203,19 +197,15 @@ impl ClaimedSidecar {
             file.get_ref().set_len(0).map_err(Error::from)?;
             SidecarWriter::create(file, path, header)?
         };
-        self.output.keep_if_cut_off();
+        if !self.is_stored {
+            self.output.keep_if_cut_off();
+        }
         Ok(writer)
-    }
-
-    /// Refuses values other than those of the finished file that has the name.
-    fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
-        let finished = self.finished.as_ref();
-        finished.map_or(Ok(()), |finished| finished.check_values(records))
     }
 
     /// Keeps the `n` records that were written, for `--resume`, and describes them.
     fn keep(self, n: u64) -> Option<String> {
-        if n == 0 {
+        if n == 0 || self.is_stored {
             self.output.discard();
             return None;
         }
@@ -232,6 +222,28 @@ impl ClaimedSidecar {
             Some(kept) => anyhow!("{error:#}; {kept}"),
             None => error,
         }
+    }
+
+    /// Writes the end of the file and gives it its name. A finished one that could be of another model
+    /// must have the same values.
+    fn finish(
+        self,
+        writer: Writer,
+        records: &[TokenRecord],
+        texts: &TokenTexts,
+    ) -> Result<PathBuf> {
+        let finished = self.finished.as_ref();
+        if let Some(finished) = finished.filter(|_| self.is_stale || self.is_stored)
+            && let Err(error) = finished.check_values(records)
+        {
+            self.output.discard();
+            return Err(error);
+        }
+        if let Err(error) = writer.finish(texts) {
+            return Err(self.keep_after(error.into(), records.len() as u64));
+        }
+        self.output.commit()?;
+        Ok(self.path)
     }
 }
 
@@ -256,8 +268,6 @@ enum SidecarState {
     Unwanted,
     /// An earlier run has finished it, and nothing is left to measure.
     Whole(PathBuf),
-    /// It is written at the end: one of stored rows cannot be resumed.
-    AtEnd(ClaimedSidecar),
     /// It grows window by window, so that a run that is cut off keeps its records.
     Growing(ClaimedSidecar, Writer),
     /// It could not be written, as on a full disk: why, and what was kept. The records stay in memory.
@@ -271,31 +281,28 @@ impl TokenLog {
     /// If the earlier records have other positions than `rows`, or the reference cannot be read.
     pub fn open(
         mut sidecar: ClaimedSidecar,
-        earlier: Option<Earlier>,
+        earlier: Earlier,
         header: &SidecarHeader,
         rows: &mut ReferenceRows<'_>,
     ) -> Result<Self> {
-        let mut log = Self::default();
-        if let Some(Earlier { records, is_whole }) = earlier {
-            log.records = records;
-            if is_whole {
-                log.sidecar = SidecarState::Whole(sidecar.path);
-                log.n_resumed = log.records.len();
-                return Ok(log);
-            }
-            log.records.truncate(rows.resume_after(&log.records)?);
+        let mut records = earlier.records;
+        if !earlier.is_whole && !records.is_empty() {
+            records.truncate(rows.resume_after(&records)?);
         }
-        log.n_resumed = log.records.len();
-        let n_kept = log.n_resumed as u64;
-        log.sidecar = if header.stored {
-            SidecarState::AtEnd(sidecar)
-        } else {
-            match sidecar.begin(header, n_kept) {
-                Ok(writer) => SidecarState::Growing(sidecar, writer),
-                Err(error) => SidecarState::Failed(sidecar.keep_after(error, n_kept)),
-            }
-        };
-        Ok(log)
+        let n_kept = records.len() as u64;
+        Ok(Self {
+            n_resumed: records.len(),
+            records,
+            in_writing: Duration::ZERO,
+            sidecar: if earlier.is_whole {
+                SidecarState::Whole(sidecar.path)
+            } else {
+                match sidecar.begin(header, n_kept) {
+                    Ok(writer) => SidecarState::Growing(sidecar, writer),
+                    Err(error) => SidecarState::Failed(sidecar.keep_after(error, n_kept)),
+                }
+            },
+        })
     }
 
     /// True if an earlier run has measured all, so that nothing is left to do.
@@ -323,55 +330,23 @@ impl TokenLog {
     ///
     /// # Errors
     /// Why it could not be written.
-    pub fn finish(
-        &mut self,
-        header: &SidecarHeader,
-        texts: &TokenTexts,
-    ) -> Result<Option<PathBuf>> {
-        let (started, records) = (Instant::now(), &self.records);
-        let sidecar = match mem::take(&mut self.sidecar) {
+    pub fn finish(&mut self, texts: &TokenTexts) -> Result<Option<PathBuf>> {
+        let started = Instant::now();
+        let path = match mem::take(&mut self.sidecar) {
             SidecarState::Unwanted => return Ok(None),
             SidecarState::Failed(error) => return Err(error),
-            SidecarState::Whole(path) => {
-                self.sidecar = SidecarState::Whole(path.clone());
-                return Ok(Some(path));
-            }
-            SidecarState::AtEnd(mut sidecar) => {
-                sidecar.check_values(records)?;
-                let written = sidecar.begin(header, 0).and_then(|mut writer| {
-                    append(&mut writer, records)?;
-                    Ok(writer.finish(texts)?)
-                });
-                if let Err(error) = written {
-                    // Nothing could resume it.
-                    sidecar.output.discard();
-                    return Err(error);
-                }
-                sidecar
-            }
+            SidecarState::Whole(path) => path,
             SidecarState::Growing(sidecar, writer) => {
-                if sidecar.is_stale
-                    && let Err(error) = sidecar.check_values(records)
-                {
-                    sidecar.output.discard();
-                    return Err(error);
-                }
-                if let Err(error) = writer.finish(texts) {
-                    return Err(sidecar.keep_after(error.into(), records.len() as u64));
-                }
-                sidecar
+                sidecar.finish(writer, &self.records, texts)?
             }
         };
-        sidecar.output.commit()?;
         self.in_writing += started.elapsed();
-        Ok(Some(sidecar.path))
+        Ok(Some(path))
     }
 
     /// Removes the sidecar of a run that came to nothing.
     pub fn discard(&mut self) {
-        if let SidecarState::AtEnd(sidecar) | SidecarState::Growing(sidecar, _) =
-            mem::take(&mut self.sidecar)
-        {
+        if let SidecarState::Growing(sidecar, _) = mem::take(&mut self.sidecar) {
             sidecar.output.discard();
         }
     }
@@ -384,7 +359,6 @@ impl TokenLog {
                 drop(writer);
                 sidecar.keep(self.records.len() as u64)
             }
-            SidecarState::AtEnd(sidecar) => sidecar.keep(0),
             SidecarState::Unwanted | SidecarState::Whole(_) => None,
         }
     }

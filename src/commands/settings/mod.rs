@@ -3,6 +3,7 @@
 //! without it must keep the rules stated here.
 
 mod maps;
+mod sweep;
 pub mod values;
 
 use std::collections::BTreeMap;
@@ -14,13 +15,13 @@ use kl_formats::{Encoding, Kind, Target};
 
 use super::folder::stem;
 use super::output::Existing;
-use super::subject::{CacheTypes, Subject};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
 use crate::pipeline::Part;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 pub use maps::{RecipeSettings, SensitivitySettings};
+pub use sweep::{CacheTypes, Subject, SweptTypes, cells, swept_types};
 use values::{cluster, compare_vocab, file, input, label, max_rows, row_encoding, written_kind};
 
 /// The headings of the help.
@@ -85,6 +86,16 @@ pub enum ReferenceSource {
     },
     /// A second model.
     Model(Box<ReferenceModel>),
+}
+
+impl ReferenceSource {
+    /// The file, or the GGUF of the model.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File { path, .. } => path,
+            Self::Model(model) => &model.path,
+        }
+    }
 }
 
 /// A model that runs beside the evaluated ones.

@@ -9,6 +9,7 @@ use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
 use super::Vocabulary;
+use crate::input::{GROUP_NAMES, NamedText, is_group_name};
 use crate::stats::{ClusterRule, share};
 
 /// Parses the way in which kl's own kind of file stores rows.
@@ -54,9 +55,9 @@ pub fn cluster() -> impl TypedValueParser<Value = ClusterRule> {
 
 /// Parses the path of a file, and refuses `-`, which one might expect to work.
 pub fn file() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
-        true => Err("only -t, --prompts, --json and --csv accept '-'; name a file"),
-        false => Ok(path),
+    PathBufValueParser::new().try_map(|path| {
+        let named = Some(path).filter(|path| path.as_os_str() != "-");
+        named.ok_or("only -t, --prompts, --json and --csv accept '-'; name a file")
     })
 }
 
@@ -88,51 +89,64 @@ pub fn text() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
+/// Parses a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has a folder
+/// before its `=`, is a path.
+pub fn named_text() -> impl TypedValueParser<Value = NamedText> {
+    text().try_map(|given| {
+        let parts = given.to_str().and_then(|text| text.split_once('='));
+        let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
+        let (group, path) = match parts {
+            None => (None, given),
+            Some((group, path)) if path.is_empty() || !is_group_name(group) => {
+                return Err(format!(
+                    "expected PATH or NAME=PATH; for NAME {GROUP_NAMES}"
+                ));
+            }
+            Some((group, path)) => (Some(group.to_owned()), path.into()),
+        };
+        Ok(NamedText { group, path })
+    })
+}
+
 /// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by
 /// their names. `of_pattern`: what else to do about a pattern.
 fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     let text = path.to_string_lossy();
     if path.exists() {
-        Ok(path)
-    } else if text.contains("hf://") {
-        Err("kl downloads nothing: get the file first (hf download REPOSITORY FILE --local-dir .), then give its path".to_owned())
-    } else if text.contains("://") {
-        Err(
-            "kl downloads nothing: get the file first (curl -LO URL), then give its path"
-                .to_owned(),
-        )
-    } else if text.contains(['*', '?', '[']) {
-        Err(format!(
-            "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
-        ))
-    } else if is_repository(&path) {
-        let repository = text.split(':').next().unwrap_or_default();
-        Err(format!(
-            "there is no such file; from Hugging Face, get one first (hf download {repository} FILE --local-dir .), then give its path"
-        ))
-    } else {
-        Ok(path)
+        return Ok(path);
     }
+    let download =
+        |how: &str| format!("kl downloads nothing: get the file first ({how}), then give its path");
+    if text.contains("hf://") {
+        return Err(download("hf download REPOSITORY FILE --local-dir ."));
+    }
+    if text.contains("://") {
+        return Err(download("curl -LO URL"));
+    }
+    if text.contains(['*', '?', '[']) {
+        return Err(format!(
+            "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
+        ));
+    }
+    if is_repository(&path) {
+        let repository = text.split(':').next().unwrap_or_default();
+        let how = format!("hf download {repository} FILE --local-dir .");
+        return Err(format!("there is no such file; {}", download(&how)));
+    }
+    Ok(path)
 }
 
 /// Returns true if a path that does not exist looks like the name of a repository on Hugging Face,
-/// as in `org/model` or llama.cpp's `org/model:Q4_K_M`.
+/// as in `org/model` or llama.cpp's `org/model:Q4_K_M`. A file's ending is a word; that of `3.1-8B` is
+/// not.
 fn is_repository(path: &Path) -> bool {
-    let parts: Option<Vec<&str>> = path.iter().map(|part| part.to_str()).collect();
-    let Some([owner, name]) = parts.as_deref() else {
+    let (Some(text), Some(owner)) = (path.to_str(), path.parent()) else {
         return false;
     };
-    let is_word = |text: &str, others: &[char]| {
-        let is_known = |c: char| c.is_ascii_alphanumeric() || others.contains(&c);
-        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_known)
-    };
-    // A file's ending is a word; `3.1-8B` is not.
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    let is_file = ending.is_some_and(|ending| ending.chars().all(|c| c.is_ascii_alphabetic()));
-    is_word(owner, &['-', '_', '.'])
-        && is_word(name, &['-', '_', '.', ':'])
-        && !is_file
-        && !Path::new(owner).exists()
+    let is_match = |pattern| Regex::new(pattern).is_ok_and(|regex| regex.is_match(text));
+    is_match(r"^[[:alnum:]][[:alnum:]._-]*/[[:alnum:]][[:alnum:]._:-]*$")
+        && !is_match(r"\.[[:alpha:]]+$")
+        && !owner.exists()
 }
 
 /// Parses the number of scored tokens to stop after, or -1 for all.
@@ -183,33 +197,47 @@ pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, such as 5% or 0.05")
 }
 
-/// Parses a number, if it is right.
-fn number<N: FromStr>(text: &str, is_right: impl FnOnce(&N) -> bool) -> Option<N> {
-    text.parse().ok().filter(is_right)
+/// Parses a number that `is_right`; else says what was `expected`.
+fn number<N: FromStr>(
+    text: &str,
+    is_right: impl FnOnce(&N) -> bool,
+    expected: &'static str,
+) -> Result<N, &'static str> {
+    text.parse().ok().filter(is_right).ok_or(expected)
 }
 
 /// Parses a temperature.
 pub fn temperature(text: &str) -> Result<f32, &'static str> {
-    let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
-    number(text, is_right).ok_or("expected a number from 0 on, such as 0.7")
+    let is_right = |of: &f32| (0.0..f32::INFINITY).contains(of);
+    number(text, is_right, "expected a number from 0 on, such as 0.7")
 }
 
 /// Parses the probability that tokens have together.
 pub fn top_p(text: &str) -> Result<f32, &'static str> {
-    let is_right = |number: &f32| *number > 0.0 && *number <= 1.0;
-    number(text, is_right).ok_or("expected a number above 0, and at most 1, such as 0.95")
+    let expected = "expected a number above 0, and at most 1, such as 0.95";
+    number(text, |&of| of > 0.0 && of <= 1.0, expected)
 }
 
 /// Parses the share of the top token's probability.
 pub fn min_p(text: &str) -> Result<f32, &'static str> {
-    let is_right = |number: &f32| (0.0..=1.0).contains(number);
-    number(text, is_right).ok_or("expected a number from 0 to 1, such as 0.05")
+    let is_right = |of: &f32| (0.0..=1.0).contains(of);
+    number(
+        text,
+        is_right,
+        "expected a number from 0 to 1, such as 0.05",
+    )
 }
 
 /// Parses a number above 0.
 pub fn above_0(text: &str) -> Result<f64, &'static str> {
-    let is_right = |number: &f64| number.is_finite() && *number > 0.0;
-    number(text, is_right).ok_or("not a number above 0")
+    let is_right = |&of: &f64| of.is_finite() && of > 0.0;
+    number(text, is_right, "not a number above 0")
+}
+
+/// Parses a ratio of at least 1.
+pub fn near(text: &str) -> Result<f64, &'static str> {
+    let is_right = |of: &f64| (1.0..f64::INFINITY).contains(of);
+    number(text, is_right, "not a number of at least 1")
 }
 
 /// Parses a size in bytes: `G` and `GiB` are powers of 1024, as `ls -h` shows them, `GB` is one of 1000.
@@ -234,16 +262,8 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
     };
     let bytes = number.parse().map(|number: f64| number * base.powi(power));
     let bytes = bytes.map_err(|_| WRONG)?.floor();
-    match bytes >= 1.0 && bytes < u64::MAX as f64 {
-        true => Ok(bytes as u64),
-        false => Err(WRONG),
-    }
-}
-
-/// Parses a ratio of at least 1.
-pub fn near(text: &str) -> Result<f64, &'static str> {
-    let is_right = |ratio: &f64| ratio.is_finite() && *ratio >= 1.0;
-    number(text, is_right).ok_or("not a number of at least 1")
+    let in_range = Some(bytes).filter(|bytes| (1.0..u64::MAX as f64).contains(bytes));
+    in_range.map(|bytes| bytes as u64).ok_or(WRONG)
 }
 
 /// Parses a regular expression, whose error has one line.

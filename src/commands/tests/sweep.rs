@@ -3,7 +3,7 @@
 use clap::ValueEnum as _;
 
 use super::*;
-use crate::commands::subject::CacheTypes;
+use crate::commands::settings::CacheTypes;
 use crate::engine::{FlashAttention, Layers};
 
 fn cell(k: &str, v: &str) -> CacheTypes {

@@ -1,36 +1,33 @@
 //! The lines that a person reads before a reference is written: model, input, windows, sizes, file.
 
-use kl_formats::{Encoding, States, Target};
+use kl_formats::{About, States, Target};
 
+use super::choice::Choice;
 use crate::commands::input::in_words;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::output::{PartialFile, free_space};
 use crate::commands::settings::WriteSettings;
 use crate::engine::Model;
-use crate::input::PreparedInput;
 use crate::report::number::{bytes, count, count_of, printable};
 
 fn say(watch: &Watch<'_>, name: &str, text: &str) {
     watch.event(&Event::Plan(name, text));
 }
 
-/// Describes the model, the input, and which part of it is written.
-pub fn input<M: Model>(
-    settings: &WriteSettings,
-    model: &M,
-    input: &PreparedInput,
-    watch: &Watch<'_>,
-) {
-    let identity = model.facts().identity.clone();
+/// Describes the model, the input, which part of it is written, and the size of the file in each encoding
+/// where there is a choice.
+pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, about: &About, watch: &Watch<'_>) {
+    let (settings, facts, input) = (choice.settings, choice.model.facts(), choice.input);
+    let identity = facts.identity.clone();
     let size = bytes(identity.shown_bytes().unwrap_or(0));
     let name = identity.name.or(identity.file_name).unwrap_or_default();
-    let n_vocab = count(u64::from(model.facts().n_vocab));
+    let n_vocab = count(u64::from(facts.n_vocab));
     let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
     say(watch, "model", &text);
     for (name, text) in in_words(input, &settings.input, settings.target == Target::LlamaCpp) {
         say(watch, name, &text);
     }
-    if input.prompts.is_none() && model.facts().chat_template.is_some() {
+    if input.prompts.is_none() && facts.chat_template.is_some() {
         let text = "has a template, which a text does not use; --prompts uses it";
         say(watch, "chat", text);
     }
@@ -40,15 +37,12 @@ pub fn input<M: Model>(
         let text = format!("{} (from 0) of {parts} of {windows}", shard.index);
         say(watch, "part", &text);
     }
-}
-
-/// Lists the size of the file in each encoding; nothing where there is no choice.
-pub fn sizes(sizes: &[(Encoding, u64)], watch: &Watch<'_>) {
-    let each = sizes
-        .iter()
-        .map(|&(encoding, size)| format!("{encoding} {}", bytes(size)));
+    let sizes = choice.sizes(about).into_iter();
+    let sizes: Vec<String> = sizes
+        .map(|(encoding, size)| format!("{encoding} {}", bytes(size)))
+        .collect();
     if !sizes.is_empty() {
-        say(watch, "sizes", &each.collect::<Vec<_>>().join(", "));
+        say(watch, "sizes", &sizes.join(", "));
     }
 }
 
@@ -72,13 +66,9 @@ pub fn file(
     watch: &Watch<'_>,
 ) {
     let free = free_space(output.path()).map_or_else(|| "unknown".to_owned(), bytes);
-    let path = settings.output.display();
-    let size = bytes(size);
-    say(
-        watch,
-        "file",
-        &format!("{path} ({}), at most {size}; {free} free", settings.target),
-    );
+    let (path, target, size) = (settings.output.display(), settings.target, bytes(size));
+    let text = format!("{path} ({target}), at most {size}; {free} free");
+    say(watch, "file", &text);
     if n_whole > 0 {
         let windows = count_of(n_whole as u64, "whole window");
         let path = output.path().display();

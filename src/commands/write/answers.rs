@@ -36,17 +36,17 @@ impl<'s> Kept<'s> {
         let mut name = OsString::from(&settings.output);
         name.push(".answers");
         let path = partial_path(name.as_ref());
-        match settings.existing {
-            Existing::Refuse(advice) if path.exists() => bail!(
-                "{}: holds answers of a run that was cut off: {advice}",
-                path.display()
-            ),
-            _ => Ok(Some(Self {
-                path,
-                settings,
-                prompts,
-            })),
+        if let Existing::Refuse(advice) = settings.existing
+            && path.exists()
+        {
+            let path = path.display();
+            bail!("{path}: holds answers of a run that was cut off: {advice}");
         }
+        Ok(Some(Self {
+            path,
+            settings,
+            prompts,
+        }))
     }
 
     /// The answers that are known before any is generated: those of the file, and of the reference
@@ -60,18 +60,13 @@ impl<'s> Kept<'s> {
         model: &impl Model,
         begun: Option<&NativeReader>,
     ) -> Result<AnswerFile> {
-        let Self {
-            path,
-            settings,
-            prompts,
-        } = self;
+        let (run, prompts) = (&self.settings.run, self.prompts);
         // Batches are chosen for the longest window, which is not known yet, and for the memory that is
         // free: what the user set stands for them.
-        let mut backend =
-            backend_identity(engine, model, &answer_context(&settings.run, model, 1))?;
-        (backend.n_batch, backend.n_ubatch) = (settings.run.n_batch, settings.run.n_ubatch);
-        (backend.n_seq, backend.equal_calls) = (settings.run.n_parallel, None);
-        let run = json!({
+        let mut backend = backend_identity(engine, model, &answer_context(run, model, 1))?;
+        (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
+        (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
+        let own = json!({
             "writer": writer(),
             "model": model.facts().identity,
             "generated": prompts.generate,
@@ -79,16 +74,16 @@ impl<'s> Kept<'s> {
             "n_ctx": prompts.n_ctx,
             "backend": backend,
         });
-        let earlier = match settings.existing {
-            Existing::Resume => AnswerFile::read(&path)?,
-            Existing::Refuse(_) | Existing::Replace => None,
-        };
+        let mut earlier = None;
+        if self.settings.existing == Existing::Resume {
+            earlier = AnswerFile::read(&self.path)?;
+        }
         let mut answers = match earlier {
             Some(earlier) => {
-                check_same_run(&path, earlier.run(), &run, "prompts")?;
+                check_same_run(&self.path, earlier.run(), &own, "prompts")?;
                 earlier
             }
-            None => AnswerFile::new(path, run),
+            None => AnswerFile::new(self.path, own),
         };
         if let Some(begun) = begun {
             learn(&mut answers, begun)?;

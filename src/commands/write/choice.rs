@@ -85,49 +85,33 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
 
     /// The encodings of this kind of file, and most bytes that the file can have in each; nothing for
     /// a kind that cannot hold hidden states.
-    pub fn sizes(&self, about: &mut About) -> Vec<(Encoding, u64)> {
+    pub fn sizes(&self, about: &About) -> Vec<(Encoding, u64)> {
         if self.settings.target.kind() != Kind::Kl {
             return Vec::new();
         }
-        let windows = &self.input.plan.windows;
-        let states = self.states().ok();
-        let mut encodings = vec![Encoding::U16, Encoding::F32];
-        if states.is_some() {
+        let (mut about, mut encodings) = (about.clone(), vec![Encoding::U16, Encoding::F32]);
+        if let Ok(mut states) = self.states() {
+            states.state_type = expected_type(&states.head.type_name);
+            about.states = Some(states);
             encodings.push(Encoding::Hidden);
         }
         let size = |encoding| {
-            let mut states = states.clone();
-            if let Some(states) = &mut states {
-                states.state_type = expected_type(&states.head.type_name);
-            }
-            (encoding, self.size(about, windows, encoding, states))
+            let rows = Target::Kl(encoding).projected_bytes(&about, &self.input.plan.windows);
+            (encoding, rows.saturating_add(self.input.prompt_bytes()))
         };
         encodings.into_iter().map(size).collect()
     }
 
     /// Most bytes of this part's file as it is planned.
-    pub fn planned_bytes(&self, about: &mut About) -> u64 {
+    pub fn planned_bytes(&self, about: &About) -> u64 {
         let (target, windows) = (self.settings.target, &self.input.plan.windows);
-        let mut sizes = self.sizes(about).into_iter();
-        let planned = sizes.find(|(encoding, _)| *encoding == target.encoding());
-        let of_all =
-            planned.map_or_else(|| target.projected_bytes(about, windows), |(_, size)| size);
+        let sizes = self.sizes(about);
+        let planned = sizes
+            .iter()
+            .find(|(encoding, _)| *encoding == target.encoding());
+        let of_all = planned.map_or_else(|| target.projected_bytes(about, windows), |of| of.1);
         let n_parts = self.input.shard.map_or(1, |shard| shard.count.max(1));
         of_all / u64::from(n_parts)
-    }
-
-    /// Most bytes of a file of these windows.
-    fn size(
-        &self,
-        about: &mut About,
-        windows: &[WindowSpec],
-        encoding: Encoding,
-        states: Option<States>,
-    ) -> u64 {
-        let before = std::mem::replace(&mut about.states, states);
-        let bytes = Target::Kl(encoding).projected_bytes(about, windows);
-        about.states = before;
-        bytes.saturating_add(self.input.prompt_bytes())
     }
 
     /// Describes this model's states as a header records them, but for the hash of its head and what

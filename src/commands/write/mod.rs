@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
 
 use super::context::{Precedent, Split, check_parallel, largest_context};
@@ -61,39 +61,26 @@ pub fn write<E: Engine>(
     let raw = input::read(&settings.input, watch)?;
     check_parallel(&settings.run, engine, &settings.model)?;
     // Claimed before the model is loaded: a bad path fails now, not hours later.
-    let (output, left) = open(settings)?;
-    let kept_answers = Kept::of(settings)?;
+    let job = Job::open(settings, engine, watch)?;
+    let kept = Kept::of(settings)?;
     connect_devices(engine, &settings.run, watch)?;
-    let backend_of_left = left
-        .reader()
-        .and_then(|left| left.header().backend.as_ref());
-    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
-    let precedent = precedent.or_begun(backend_of_left);
-    let model = load(settings, engine, precedent, watch)?;
-    let read = |kept: Kept<'_>| kept.read(engine, &model, left.reader());
-    let mut answers = kept_answers.map(read).transpose()?;
-    let preparation = Preparation {
-        settings,
-        engine,
-        model: &model,
-        precedent,
-        output: &output,
-        left: &left,
-        watch,
-    };
-    let input = preparation.prepare(raw, answers.as_mut())?;
-
+    let precedent = job.precedent();
+    let model = job.load(precedent)?;
+    let mut answers = None;
+    if let Some(kept) = kept {
+        answers = Some(kept.read(engine, &model, job.left.as_ref())?);
+    }
+    let input = job.prepare(raw, &model, precedent, answers.as_mut())?;
     let choice = Choice::new(&model, settings, &input, precedent);
     let mut about = choice.describe(engine)?;
-    let mut written = match left {
-        Left::Whole(whole) => {
-            choice.as_begun(&whole, &mut about)?;
+    let mut written = match &job.left {
+        Some(whole) if job.is_whole => {
+            choice.as_begun(whole, &mut about)?;
             let mut written = Written::default();
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
             written
         }
-        Left::Begun(begun) => write_missing(&choice, about, output, Some(begun), watch)?,
-        Left::Nothing => write_missing(&choice, about, output, None, watch)?,
+        _ => job.write_missing(&choice, about)?,
     };
     if let Some(answers) = answers {
         answers.remove()?;
@@ -105,145 +92,108 @@ pub fn write<E: Engine>(
     Ok(written)
 }
 
-/// The part of the file that an earlier run has left, for `--resume`.
-enum Left {
-    Nothing,
-    /// The run was cut off.
-    Begun(NativeReader),
-    /// The run was not cut off, or was resumed already.
-    Whole(NativeReader),
+/// A reference to write, whose output is claimed.
+struct Job<'j, 'e, E> {
+    settings: &'j WriteSettings,
+    engine: &'e E,
+    watch: &'j Watch<'j>,
+    output: PartialFile,
+    /// What an earlier run has left of the file, for `--resume`.
+    left: Option<NativeReader>,
+    /// True if that is all of it.
+    is_whole: bool,
 }
 
-impl Left {
-    fn reader(&self) -> Option<&NativeReader> {
-        match self {
-            Self::Nothing => None,
-            Self::Begun(reader) | Self::Whole(reader) => Some(reader),
+impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
+    /// Claims the output, and opens what an earlier run has left of it.
+    fn open(settings: &'j WriteSettings, engine: &'e E, watch: &'j Watch<'j>) -> Result<Self> {
+        let (path, existing) = (&settings.output, settings.existing);
+        let may_be_whole = existing == Existing::Resume && !partial_path(path).exists();
+        let whole = may_be_whole.then(|| NativeReader::open(path));
+        let mut left = whole.and_then(kl_formats::Result::ok);
+        let is_whole = left.is_some();
+        let output =
+            PartialFile::create(path, is_whole || existing == Existing::Replace, existing)?;
+        if !is_whole && settings.target.kind() == Kind::Kl {
+            left = resume::cut_off(&output)?;
         }
+        Ok(Self {
+            settings,
+            engine,
+            watch,
+            output,
+            left,
+            is_whole,
+        })
     }
-}
 
-/// Claims the output, and opens what an earlier run has left of it.
-fn open(settings: &WriteSettings) -> Result<(PartialFile, Left)> {
-    let (path, existing) = (&settings.output, settings.existing);
-    let may_be_whole = existing == Existing::Resume && !partial_path(path).exists();
-    let whole = may_be_whole
-        .then(|| NativeReader::open(path).ok())
-        .flatten();
-    let may_replace = existing == Existing::Replace || whole.is_some();
-    let output = PartialFile::create(path, may_replace, existing)?;
-    let left = if let Some(whole) = whole {
-        Left::Whole(whole)
-    } else if settings.target.kind() == Kind::Kl {
-        resume::cut_off(&output)?.map_or(Left::Nothing, Left::Begun)
-    } else {
-        Left::Nothing
-    };
-    Ok((output, left))
-}
+    /// How readers of the file assume that it was computed, and how an earlier run has computed it.
+    fn precedent(&self) -> Precedent {
+        let left = self.left.as_ref();
+        let begun = left.and_then(|left| left.header().backend.as_ref());
+        Precedent::of(self.settings.target.assumed_backend().as_ref()).or_begun(begun)
+    }
 
-fn load<'e, E: Engine>(
-    settings: &WriteSettings,
-    engine: &'e E,
-    precedent: Precedent,
-    watch: &Watch<'_>,
-) -> Result<E::Model<'e>> {
-    let room = || Room {
-        context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
-        n_contexts: settings.run.n_contexts(true),
-        second_model: None,
-    };
-    Ok(devices::load(
-        engine,
-        &settings.model,
-        &settings.run,
-        room,
-        watch,
-    )?)
-}
+    fn load(&self, precedent: Precedent) -> Result<E::Model<'e>> {
+        let WriteSettings {
+            model, input, run, ..
+        } = self.settings;
+        let room = || Room {
+            context: largest_context(run, input.n_ctx(), precedent),
+            n_contexts: run.n_contexts(true),
+            second_model: None,
+        };
+        Ok(devices::load(self.engine, model, run, room, self.watch)?)
+    }
 
-/// What is known once the model is loaded, before the input is tokenized and prompts are answered.
-struct Preparation<'p, 'e, E: Engine> {
-    settings: &'p WriteSettings,
-    engine: &'e E,
-    model: &'p E::Model<'e>,
-    precedent: Precedent,
-    output: &'p PartialFile,
-    left: &'p Left,
-    watch: &'p Watch<'p>,
-}
-
-impl<E: Engine> Preparation<'_, '_, E> {
     /// Cuts the windows, and lets the model answer prompts, once the plan of them is checked. `answers`
     /// are those that an earlier run has generated.
     fn prepare(
         &self,
         raw: RawInput<'_>,
+        model: &E::Model<'e>,
+        precedent: Precedent,
         mut answers: Option<&mut AnswerFile>,
     ) -> Result<PreparedInput> {
-        let settings = self.settings;
-        let selection = Selection {
-            max_rows: settings.run.max_rows,
-            part: settings.part,
-            n_first_rows: if settings.target.encoding().holds_states() {
-                choice::N_TRIAL_ROWS
-            } else {
-                0
-            },
+        let WriteSettings { target, run, .. } = self.settings;
+        let mut selection = Selection {
+            max_rows: run.max_rows,
+            part: self.settings.part,
+            n_first_rows: 0,
         };
-        let is_checked = Cell::new(false);
+        if target.encoding().holds_states() {
+            selection.n_first_rows = choice::N_TRIAL_ROWS;
+        }
+        let (has_answers, is_checked) = (answers.is_some(), Cell::new(false));
         let check = |planned: &PreparedInput| {
-            self.check_plan(planned)?;
-            is_checked.set(true);
+            self.warn_of_few(planned);
+            // Generating can take hours.
+            if has_answers {
+                self.check_planned(&Choice::new(model, self.settings, planned, precedent))?;
+                is_checked.set(true);
+            }
             Ok(())
         };
-        let answering = answers.as_deref_mut().map(|kept| Answering {
-            kept: Some(kept),
+        let answering = Answering {
+            kept: answers.as_deref_mut(),
             check: &check,
-        });
-        let in_chunks = settings.target == Target::LlamaCpp;
-        let (model, run) = (self.model, &settings.run);
-        let prepared = input::prepare(
-            raw, model, run, in_chunks, &selection, answering, self.watch,
-        );
-        match (prepared, answers) {
-            (Err(error), Some(answers)) if is_checked.get() => {
-                bail!("{error:#}{}", answers::kept(answers))
+        };
+        let (in_chunks, watch) = (*target == Target::LlamaCpp, self.watch);
+        input::prepare(
+            raw,
+            model,
+            run,
+            in_chunks,
+            &selection,
+            Some(answering),
+            watch,
+        )
+        .map_err(|error| match answers {
+            Some(answers) if is_checked.get() => {
+                anyhow!("{error:#}{}", answers::kept(answers))
             }
-            (prepared, _) => {
-                let input = prepared?;
-                if !is_checked.get() {
-                    self.warn_of_few(&input);
-                }
-                Ok(input)
-            }
-        }
-    }
-
-    /// Checks the plan of the windows before any answer is generated, which can take hours.
-    fn check_plan(&self, planned: &PreparedInput) -> Result<()> {
-        self.warn_of_few(planned);
-        let choice = Choice::new(self.model, self.settings, planned, self.precedent);
-        let mut about = choice.describe(self.engine)?;
-        let left = self.left.reader();
-        if let Some(left) = left {
-            choice.check_planned(left, &mut about)?;
-        }
-        if !matches!(self.left, Left::Whole(_)) {
-            let there = left.map_or(0, NativeReader::windows_end);
-            let size = choice.planned_bytes(&mut about).saturating_sub(there);
-            let free = free_space(self.output.path()).filter(|&free| size > free);
-            self.watch.warn_all(free.map(|free| {
-                let message = format!(
-                    "{}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
-                    self.settings.output.display(),
-                    bytes(size),
-                    bytes(free)
-                );
-                Warning::new("may_not_fit", message)
-            }));
-        }
-        Ok(())
+            _ => error,
+        })
     }
 
     fn warn_of_few(&self, planned: &PreparedInput) {
@@ -254,123 +204,145 @@ impl<E: Engine> Preparation<'_, '_, E> {
         let is_part = self.settings.part.is_some();
         self.watch.warn_all(few.filter(|_| !is_part));
     }
-}
 
-/// Writes the windows that no earlier run has written.
-fn write_missing<M: Model + Sync>(
-    choice: &Choice<'_, '_, M>,
-    mut about: About,
-    mut output: PartialFile,
-    mut begun: Option<NativeReader>,
-    watch: &Watch<'_>,
-) -> Result<Written> {
-    let (settings, input) = (choice.settings, choice.input);
-    let windows = &input.plan.windows;
-    if let Some(begun) = &mut begun {
-        choice.as_begun(begun, &mut about)?;
-        resume::check_windows(begun, &input.plan)?;
-        resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
+    /// Checks the plan of the windows before they are answered.
+    fn check_planned(&self, choice: &Choice<'_, '_, E::Model<'e>>) -> Result<()> {
+        let mut about = choice.describe(self.engine)?;
+        if let Some(left) = &self.left {
+            choice.check_planned(left, &mut about)?;
+        }
+        if self.is_whole {
+            return Ok(());
+        }
+        let there = self.left.as_ref().map_or(0, NativeReader::windows_end);
+        let size = choice.planned_bytes(&about).saturating_sub(there);
+        if let Some(free) = free_space(self.output.path()).filter(|&free| size > free) {
+            let message = format!(
+                "{}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
+                self.settings.output.display(),
+                bytes(size),
+                bytes(free)
+            );
+            self.watch.warn(Warning::new("may_not_fit", message));
+        }
+        Ok(())
     }
-    let n_whole = begun.as_ref().map_or(0, |begun| begun.windows().len());
-    let missing = windows.get(n_whole..).unwrap_or_default();
 
-    announce::input(settings, choice.model, input, watch);
-    announce::sizes(&choice.sizes(&mut about), watch);
-    let trying = Instant::now();
-    let mut hidden = match &begun {
-        Some(_) => None,
-        None => choice.try_states(&mut about, watch)?,
-    };
-    let trial_time = trying.elapsed();
-    check_plan(choice, &about, &output, begun.as_ref(), watch)?;
-    if let (Some(states), None) = (&about.states, &hidden) {
-        hidden = Some(choice.source(states.clone())?);
-    }
-    let writer = open_writer(choice, &about, &output, begun.as_ref(), hidden.as_ref())?;
-    if settings.target.kind() == Kind::Kl {
-        output.keep_if_cut_off();
-    }
-    let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
-    let written = match &mut hidden {
-        Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, |step| {
-            phase.step(step)
-        }),
-        None => write_reference(choice.sources(), missing, writer, |step| phase.step(step)),
-    };
-    drop(phase);
-    let pipeline::Written {
-        output: file,
-        timing,
-        forms,
-    } = match written {
-        Ok(written) => written,
-        Err(error) => return Err(failed(choice, output, error)),
-    };
-    watch.warn_of_times(&timing, true);
-    let file_bytes = output.commit_writer(file)?;
-    watch.warn_all(Warning::of_forms(forms));
-    let hidden = hidden.as_ref();
-    let check_time = hidden.map_or(Duration::ZERO, |hidden| hidden.check_time);
-    Ok(Written {
-        file: NewFile {
-            file_bytes,
-            n_rows: n_rows(missing),
-            ..NewFile::default()
-        },
-        n_tokens: missing
-            .iter()
-            .map(|window| window.tokens.len() as u64)
-            .sum(),
-        checked: hidden.map(|hidden| hidden.checked),
-        check_time: trial_time + check_time,
-        timing: Timing {
-            decode: timing.decode.saturating_sub(check_time),
-            ..timing
-        },
-    })
-}
+    /// Writes the windows that no earlier run has written.
+    fn write_missing(
+        mut self,
+        choice: &Choice<'_, '_, E::Model<'e>>,
+        mut about: About,
+    ) -> Result<Written> {
+        let (settings, watch, input) = (self.settings, self.watch, choice.input);
+        let windows = &input.plan.windows;
+        if let Some(begun) = &mut self.left {
+            choice.as_begun(begun, &mut about)?;
+            resume::check_windows(begun, &input.plan)?;
+            resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
+        }
+        let n_whole = self.left.as_ref().map_or(0, |begun| begun.windows().len());
+        let missing = windows.get(n_whole..).unwrap_or_default();
 
-/// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
-fn check_plan<M: Model + Sync>(
-    choice: &Choice<'_, '_, M>,
-    about: &About,
-    output: &PartialFile,
-    begun: Option<&NativeReader>,
-    watch: &Watch<'_>,
-) -> Result<()> {
-    let (settings, windows) = (choice.settings, &choice.input.plan.windows);
-    let options = choice.options_of(about);
-    Split::announce(options, choice.decoding, Some(windows.len()), watch);
-    if let Some(states) = &about.states {
-        announce::states(settings.target, states, watch);
+        announce::input(choice, &about, watch);
+        let trying = Instant::now();
+        let mut hidden = None;
+        if self.left.is_none() {
+            hidden = choice.try_states(&mut about, watch)?;
+        }
+        let trial_time = trying.elapsed();
+        self.check_plan(choice, &about, n_whole)?;
+        if let (Some(states), None) = (&about.states, &hidden) {
+            hidden = Some(choice.source(states.clone())?);
+        }
+        let writer = self.open_writer(choice, &about, hidden.as_ref())?;
+        if settings.target.kind() == Kind::Kl {
+            self.output.keep_if_cut_off();
+        }
+        let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
+        let written = match &mut hidden {
+            Some(hidden) => {
+                let sources = Sources::ready(hidden);
+                write_reference(sources, missing, writer, |step| phase.step(step))
+            }
+            None => write_reference(choice.sources(), missing, writer, |step| phase.step(step)),
+        };
+        drop(phase);
+        let pipeline::Written {
+            output: file,
+            timing,
+            forms,
+        } = match written {
+            Ok(written) => written,
+            Err(error) => return Err(failed(choice, self.output, error)),
+        };
+        watch.warn_of_times(&timing, true);
+        let file_bytes = self.output.commit_writer(file)?;
+        watch.warn_all(Warning::of_forms(forms));
+        let check_time = hidden
+            .as_ref()
+            .map_or(Duration::ZERO, |hidden| hidden.check_time);
+        let n_tokens = missing.iter().map(|window| window.tokens.len() as u64);
+        Ok(Written {
+            file: NewFile {
+                file_bytes,
+                n_rows: n_rows(missing),
+                ..NewFile::default()
+            },
+            n_tokens: n_tokens.sum(),
+            checked: hidden.map(|hidden| hidden.checked),
+            check_time: trial_time + check_time,
+            timing: Timing {
+                decode: timing.decode.saturating_sub(check_time),
+                ..timing
+            },
+        })
     }
-    let rows_bytes = settings.target.projected_bytes(about, windows);
-    let size = rows_bytes.saturating_add(choice.input.prompt_bytes());
-    let n_whole = begun.map_or(0, |begun| begun.windows().len());
-    announce::file(settings, output, size, n_whole, watch);
-    let length = begun.map_or(0, NativeReader::windows_end);
-    check_free_space(output.path(), &settings.output, size.saturating_sub(length))
-}
 
-/// Opens the file behind the windows that it has already, or with the head of hidden states.
-fn open_writer<M: Model + Sync>(
-    choice: &Choice<'_, '_, M>,
-    about: &About,
-    output: &PartialFile,
-    begun: Option<&NativeReader>,
-    hidden: Option<&StateSource<'_>>,
-) -> Result<Writer<BufWriter<File>>> {
-    if let Some(begun) = begun {
-        let file = output.writer(begun.windows_end())?;
-        return Ok(Writer::resume(file, output.path(), begun)?);
+    /// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
+    fn check_plan(
+        &self,
+        choice: &Choice<'_, '_, E::Model<'e>>,
+        about: &About,
+        n_whole: usize,
+    ) -> Result<()> {
+        let (settings, windows) = (self.settings, &choice.input.plan.windows);
+        let options = choice.options_of(about);
+        Split::announce(options, choice.decoding, Some(windows.len()), self.watch);
+        if let Some(states) = &about.states {
+            announce::states(settings.target, states, self.watch);
+        }
+        let rows_bytes = settings.target.projected_bytes(about, windows);
+        let size = rows_bytes.saturating_add(choice.input.prompt_bytes());
+        announce::file(settings, &self.output, size, n_whole, self.watch);
+        let length = self.left.as_ref().map_or(0, NativeReader::windows_end);
+        check_free_space(
+            self.output.path(),
+            &settings.output,
+            size.saturating_sub(length),
+        )
     }
-    let (file, target) = (output.writer(0)?, choice.settings.target);
-    let specs = choice.input.windows_of_the_text();
-    let mut writer = Writer::create(file, output.path(), target, about, &specs)?;
-    if let Some(hidden) = hidden {
-        writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
+
+    /// Opens the file behind the windows that it has already, or with the head of hidden states.
+    fn open_writer(
+        &self,
+        choice: &Choice<'_, '_, E::Model<'e>>,
+        about: &About,
+        hidden: Option<&StateSource<'_>>,
+    ) -> Result<Writer<BufWriter<File>>> {
+        let output = &self.output;
+        if let Some(begun) = &self.left {
+            let file = output.writer(begun.windows_end())?;
+            return Ok(Writer::resume(file, output.path(), begun)?);
+        }
+        let (file, target) = (output.writer(0)?, self.settings.target);
+        let specs = choice.input.windows_of_the_text();
+        let mut writer = Writer::create(file, output.path(), target, about, &specs)?;
+        if let Some(hidden) = hidden {
+            writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
+        }
+        Ok(writer)
     }
-    Ok(writer)
 }
 
 /// Why writing stopped, and what is kept of the file.

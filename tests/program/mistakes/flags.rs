@@ -15,7 +15,6 @@ fn what_is_refused_says_what_to_write() {
         -t a -w b -c 1 => --n-ctx
         ref.gz => unexpected argument 'ref.gz' | its own -m
         -r ref.gz --n-gpu-layer 99 => '--n-gpu-layer' | '--n-gpu-layers'
-        -r ref.gz -nlg 99 => 'lg' | '-ngl'
         -r ref.gz -ngl many => 'many' | --n-gpu-layers | all or auto
         -r ref.gz -c 5O0 => '5O0' | --n-ctx | whole number
         -r ref.gz --confidence 95 => --confidence

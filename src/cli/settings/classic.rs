@@ -1,0 +1,267 @@
+//! The classic calls: `-w` writes a reference, `-r` and `--ref-model` evaluate against one. clap has
+//! already refused flags for writing beside flags for evaluating, and an input beside a reference that is
+//! read.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use kl_formats::{Encoding, Kind, Target};
+
+use super::input::{check_score, files, input, sampling};
+use super::{Command, check_devices, paths, refuse, wrong};
+use crate::cli::args::Args;
+use crate::commands::output::Existing;
+use crate::commands::settings::{
+    CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings,
+    Stats, Subject, WriteSettings, cells, target,
+};
+use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
+use crate::engine::CacheType;
+use crate::input::{ScoreFrom, Source, Windowing};
+use crate::report::number::count_of;
+
+/// Checks a classic call.
+pub fn check(mut args: Args) -> Result<Command, String> {
+    check_devices("--device", &args.run.model.devices)?;
+    check_devices("--ref-device", &args.evaluate.ref_device)?;
+    if args.list_devices {
+        return Ok(Command::ListDevices(args.run.model.rpc));
+    }
+    args.run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
+    args.run.max_rows = args.max_rows;
+    if let Some(path) = args.evaluate.read_path.take() {
+        let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
+        return evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
+    }
+    let sampling = sampling(&args.input, &mut args.results.top_k)?;
+    let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
+    if output.is_some() && args.results.top_k.is_some() {
+        return wrong(
+            "--top-k with -w needs --temp, for which it chooses among tokens: leave it out, or give it \
+         when you evaluate, to list the most divergent tokens",
+        );
+    }
+    let input = input(&mut args.input, args.write.format, args.n_ctx, sampling)?;
+    match (input, output, ref_model) {
+        (Some(input), None, Some(model)) => against_model(args, input, model),
+        (Some(input), Some(output), _) => write(args, input, output),
+        (Some(_), None, None) => wrong(
+            "nothing to do: -t and --prompts need -w REF to write a reference, or --ref-model \
+             MODEL to evaluate against it",
+        ),
+        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
+        (None, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
+        (None, None, None) => wrong(
+            "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
+             --ref-model MODEL to evaluate against one",
+        ),
+    }
+}
+
+/// `-w`: writes what the one model makes of the input.
+fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, String> {
+    let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
+    let model = args.model.pop().filter(|_| n_models == 1).ok_or_else(|| {
+        format!("{n_models} models given: -w writes the reference of one model only")
+    })?;
+    if model.is_dir() {
+        return wrong(format!(
+            "{}: is a folder: -w writes the reference of one model, -r evaluates all models of a folder",
+            model.display()
+        ));
+    }
+    let is_native = kind == Kind::Kl;
+    refuse(if args.resume && !is_native {
+        "--resume needs --format kl, whose checksums show which windows are whole: write that, \
+             then use kl convert"
+    } else if args.shard.is_some() && !is_native {
+        "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
+             convert"
+    } else if encoding.is_some_and(Encoding::holds_states) && !is_native {
+        "--encoding hidden needs --format kl: no other format can hold hidden states"
+    } else {
+        ""
+    })?;
+    let target = target(kind, encoding)?;
+    check_score(&input)?;
+    if let Some(windowing) = input.windowing() {
+        check_windowing(windowing, target, args.input.score, args.max_rows)?;
+    }
+    paths::check(&files(&input, &model), |_| false, [&output])?;
+    Ok(Command::Write(WriteSettings {
+        model,
+        input,
+        output,
+        target,
+        part: args.shard,
+        existing: Existing::asked(args.force, is_native.then_some(args.resume)),
+        run: args.run,
+    }))
+}
+
+/// Refuses windows that the format cannot express.
+fn check_windowing(
+    windowing: &Windowing,
+    target: Target,
+    score: Option<ScoreFrom>,
+    max_rows: Option<u64>,
+) -> Result<(), String> {
+    let n_ctx = windowing.n_ctx;
+    let is_base = target == Target::LlamaCpp;
+    refuse(
+        if target == Target::KlPy && windowing.score != ScoreFrom::All {
+            "--format kl.py scores every position: omit --score"
+        } else if is_base && (windowing.stride.is_some() || windowing.max_windows.is_some()) {
+            "--format llama.cpp holds every whole window of a text, without overlap: omit --stride \
+             and --max-windows"
+        } else if is_base && score.is_some_and(|score| score.first(n_ctx, false) != n_ctx / 2) {
+            "--format llama.cpp scores the second half of each window: omit --score"
+        } else if is_base && n_ctx < 3 {
+            "--n-ctx must be at least 3 with --format llama.cpp: no position is scored"
+        } else if is_base && max_rows.is_some() {
+            "--format llama.cpp holds all windows in text order: omit --n-tokens and give a shorter \
+             text"
+        } else {
+            ""
+        },
+    )
+}
+
+/// `--ref-model`: evaluates against a model that runs over `input` too.
+fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command, String> {
+    if path.is_dir() {
+        return wrong(format!(
+            "--ref-model {}: is a folder: name the one model to evaluate against",
+            path.display()
+        ));
+    }
+    if let Some(part) = args.shard.filter(|_| input.is_answered()) {
+        return wrong(format!(
+            "--shard {part}: with --ref-model and --generate, each part would generate the answers of all: \
+             write a reference first (-m {} -w REF), and share the evaluation out with -r REF",
+            path.display()
+        ));
+    }
+    check_score(&input)?;
+    let (inputs, run) = (files(&input, &path), of_reference(&args));
+    let model = Box::new(ReferenceModel { path, input, run });
+    evaluate(args, ReferenceSource::Model(model), inputs)
+}
+
+/// Settings of the reference model's run: those of the evaluated models, except where it has flags
+/// of its own. Its cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
+fn of_reference(args: &Args) -> RunSettings {
+    let mut run = args.run.clone();
+    if let Some(n_gpu_layers) = args.evaluate.ref_ngl {
+        run.model.n_gpu_layers = n_gpu_layers;
+    }
+    if !args.evaluate.ref_device.is_empty() {
+        run.model.devices.clone_from(&args.evaluate.ref_device);
+    }
+    (run.type_k, run.type_v) = (CacheType::default(), CacheType::default());
+    run
+}
+
+/// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
+fn evaluate(
+    args: Args,
+    reference: ReferenceSource,
+    mut inputs: Vec<PathBuf>,
+) -> Result<Command, String> {
+    let ModelsOfFolder { models, skipped } = models(&args.model)?;
+    inputs.extend(args.model);
+    let sweep = cells(&args.evaluate.sweep)?;
+    let mut results = args.results;
+    results.part = args.shard;
+    results.existing = Existing::asked(args.force, Some(args.resume));
+    results.reference = reference.path().to_owned();
+    check_results(&mut results, &models, &sweep, inputs)?;
+    Ok(Command::Evaluate(EvaluateSettings {
+        models,
+        skipped,
+        reference,
+        vocabulary: args.evaluate.vocab.unwrap_or_default(),
+        until: args.evaluate.until,
+        sweep,
+        results,
+        run: args.run,
+    }))
+}
+
+/// The models that are given, and those of the folders that are.
+fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, String> {
+    let mut all = ModelsOfFolder::default();
+    for path in given {
+        if path.is_dir() {
+            let of_folder = models_of_folder(path).map_err(|error| one_line(&error))?;
+            all.models.extend(of_folder.models);
+            all.skipped.extend(of_folder.skipped);
+        } else {
+            all.models.push(path.clone());
+        }
+    }
+    Ok(all)
+}
+
+/// The labels of these files, by their paths: those `given`, one for each file in order, or else those
+/// that tell files of one name apart. Labels of the cells of a sweep differ by their types.
+fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, String>, String> {
+    if given.is_empty() {
+        return Ok(labels_of_namesakes(files));
+    }
+    if given.len() != files.len() {
+        return wrong(format!(
+            "--label: {} for {} evaluations: give one for each model, in their order, or none",
+            count_of(given.len() as u64, "label"),
+            files.len()
+        ));
+    }
+    let mut seen = HashSet::new();
+    if let Some(label) = given.iter().find(|label| !seen.insert(*label)) {
+        return wrong(format!(
+            "--label {label}: names two evaluations: give each its own"
+        ));
+    }
+    Ok(files.iter().cloned().zip(given).collect())
+}
+
+/// Checks the flags for the results of evaluations, and labels the evaluations: one of each of these
+/// `files`, models or files of rows, or with a sweep one of each cell. `inputs`: the other files that
+/// the run reads.
+pub fn check_results(
+    results: &mut ResultSettings,
+    files: &[PathBuf],
+    sweep: &[CacheTypes],
+    mut inputs: Vec<PathBuf>,
+) -> Result<(), String> {
+    let n = files.len() * sweep.len().max(1);
+    if results.sidecar.is_some() && n > 1 {
+        return wrong(format!(
+            "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
+        ));
+    }
+    results.labels = labels(files, std::mem::take(&mut results.label))?;
+    if results.json_tokens && results.json.is_none() {
+        return wrong("--json-tokens needs --json PATH to write the tokens to");
+    }
+    for condition in &results.conditions {
+        let (kind, name) = match condition.section() {
+            "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
+            "llama_perplexity" => (Stats::LlamaPerplexity, "llama-perplexity"),
+            _ => continue,
+        };
+        if !results.stats.contains(&kind) {
+            let condition = condition.expression();
+            return wrong(format!("--fail-if '{condition}' needs --stats {name}"));
+        }
+    }
+    paths::written([("--sidecar", &results.sidecar), ("--json", &results.json)])?;
+    inputs.extend_from_slice(files);
+    let subjects = files.iter().flat_map(|path| Subject::of_model(path, sweep));
+    let sidecars = subjects.filter_map(|subject| results.sidecar_path(&subject));
+    let json = results.json.clone().filter(|path| path.as_os_str() != "-");
+    let outputs: Vec<PathBuf> = sidecars.chain(json).collect();
+    // Of folders, -m reads the models and kl compare the rows.
+    let is_read = |path: &Path| is_gguf(path) || kl_formats::safetensors::is_window(path);
+    paths::check(&inputs, is_read, &outputs)
+}
