@@ -1,13 +1,19 @@
 //! Windows without their rows: with tokens, as an entry of a list, and with offsets in a file; and the
 //! groups that they are of, such as one for each kind of text.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
 pub const MAX_N_VOCAB: u32 = 1 << 24;
 
 /// Most tokens a window may hold. The longest context published by 2026 is 10 million tokens.
 pub const MAX_N_CTX: u32 = 1 << 26;
+
+/// The first item that comes twice.
+pub(crate) fn twice<T: Ord + Copy>(items: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut seen = BTreeSet::new();
+    items.into_iter().find(|item| !seen.insert(*item))
+}
 
 /// Finds a fault in the sizes of windows and rows that a header states.
 pub(crate) fn size_fault(n_ctx: u32, n_vocab: u32) -> Option<String> {
@@ -135,12 +141,10 @@ impl Groups {
     /// A phrase that states what is wrong: a name that is empty or that two groups have, a run of a
     /// group without a name or of no windows, or more windows than can be numbered.
     pub fn new(names: Vec<String>, runs: Vec<(u32, u32)>) -> Result<Self, String> {
-        let mut sorted: Vec<&String> = names.iter().collect();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair.first() == pair.last()) {
-            return Err(format!("groups: two are named {twice:?}"));
+        if let Some(name) = twice(&names) {
+            return Err(format!("groups: two are named {name:?}"));
         }
-        if names.is_empty() || sorted.first().is_some_and(|name| name.is_empty()) {
+        if names.is_empty() || names.iter().any(String::is_empty) {
             return Err("groups: one has no name".to_owned());
         }
         let (mut ends, mut end) = (Vec::with_capacity(runs.len()), 0u32);

@@ -10,7 +10,7 @@ mod file;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::about::ReferenceSummary;
 pub use crate::kinds::MAP as MAGIC;
 use crate::numbers::GgmlType;
 use crate::provenance::{OwnHeader, Provenance, deref_to_provenance};
-use crate::window::size_fault;
+use crate::window::{size_fault, twice};
 pub use file::{CutOffMap, MapWriter, verify};
 
 /// Most bytes that a line may have.
@@ -166,70 +166,48 @@ impl OwnHeader for MapHeader {
     const MOST_BYTES: usize = MAX_LINE_BYTES;
 
     fn fault(&self) -> Option<String> {
-        let version = self.kl_map;
-        (version != MAP_VERSION)
-            .then(|| format!("kl_map {version}, not {MAP_VERSION}"))
-            .or_else(|| size_fault(self.n_ctx, self.n_vocab))
+        let (version, n_ctx, alignment) = (self.kl_map, self.n_ctx, self.alignment);
+        let types = || self.types.iter().chain([&self.measured_type]);
+        let names = || self.tensors.iter().map(|tensor| &tensor.name);
+        let sizes = self.tensors.iter().map(MapTensor::n_params);
+        let n_params = sizes.fold(0, u64::saturating_add);
+        let is_version = version == MAP_VERSION;
+        let is_aligned = alignment.is_power_of_two() && alignment <= MAX_SIZE;
+        size_fault(n_ctx, self.n_vocab)
             .or_else(|| self.shard?.fault(None))
-            .or_else(|| self.windows_fault())
-            .or_else(|| self.types_fault())
-            .or_else(|| self.tensors_fault())
-    }
-}
-
-impl MapHeader {
-    fn windows_fault(&self) -> Option<String> {
-        let (mut numbers, n_ctx) = (BTreeSet::new(), self.n_ctx);
-        if self.windows.is_empty() {
-            return Some("no windows".to_owned());
-        }
-        self.windows.iter().find_map(|of| {
-            let MapWindow { window, n_rows } = of;
-            if !numbers.insert(window) {
+            .or_else(|| (!is_version).then(|| format!("kl_map {version}, not {MAP_VERSION}")))
+            .or_else(|| self.windows.is_empty().then(|| "no windows".to_owned()))
+            .or_else(|| {
+                let window = twice(self.windows.iter().map(|of| of.window))?;
                 Some(format!("window {window} is listed twice"))
-            } else if *n_rows > n_ctx {
+            })
+            .or_else(|| {
+                let MapWindow { window, n_rows } =
+                    self.windows.iter().find(|of| of.n_rows > n_ctx)?;
                 Some(format!(
                     "window {window} of {n_rows} rows, n_ctx is {n_ctx}"
                 ))
-            } else {
-                None
-            }
-        })
-    }
-
-    fn types_fault(&self) -> Option<String> {
-        let mut all = self.types.iter().chain([&self.measured_type]);
-        if let Some(other) = all.find(|kind| !kind.is_for_weights) {
-            return Some(format!("{other} is not a type of weights"));
-        }
-        let mut seen = BTreeSet::new();
-        let twice = self.types.iter().find(|kind| !seen.insert(**kind))?;
-        Some(format!("type {twice} is listed twice"))
-    }
-
-    fn tensors_fault(&self) -> Option<String> {
-        if !self.alignment.is_power_of_two() || self.alignment > MAX_SIZE {
-            return Some(format!("an alignment of {} bytes", self.alignment));
-        }
-        if self.metadata_bytes > MAX_SIZE {
-            let n = self.metadata_bytes;
-            return Some(format!("{n} bytes before the tensors"));
-        }
-        let (mut names, mut n_params) = (BTreeSet::new(), 0u64);
-        for tensor in &self.tensors {
-            let name = tensor.name.escape_debug();
-            if !names.insert(&tensor.name) {
-                return Some(format!("tensor {name} is listed twice"));
-            }
-            let n = tensor.n_params();
-            n_params = n_params.saturating_add(n);
-            let n_dims = tensor.shape.len();
-            if !(1..=MAX_DIMS).contains(&n_dims) || n == 0 || !tensor.has_rows_of(tensor.kind) {
-                let (shape, kind) = (&tensor.shape, tensor.kind);
-                return Some(format!("tensor {name} of shape {shape:?} and type {kind}"));
-            }
-        }
-        (n_params > MAX_SIZE).then(|| format!("{n_params} parameters"))
+            })
+            .or_else(|| {
+                let other = types().find(|kind| !kind.is_for_weights)?;
+                Some(format!("{other} is not a type of weights"))
+            })
+            .or_else(|| Some(format!("type {} is listed twice", twice(&self.types)?)))
+            .or_else(|| (!is_aligned).then(|| format!("an alignment of {alignment} bytes")))
+            .or_else(|| {
+                let n = Some(self.metadata_bytes).filter(|n| *n > MAX_SIZE)?;
+                Some(format!("{n} bytes before the tensors"))
+            })
+            .or_else(|| Some(format!("tensor {:?} is listed twice", twice(names())?)))
+            .or_else(|| {
+                let MapTensor {
+                    name, shape, kind, ..
+                } = self.tensors.iter().find(|tensor| !tensor.is_possible())?;
+                Some(format!(
+                    "tensor {name:?} of shape {shape:?} and type {kind}"
+                ))
+            })
+            .or_else(|| (n_params > MAX_SIZE).then(|| format!("{n_params} parameters")))
     }
 }
 
@@ -238,6 +216,11 @@ impl MapTensor {
     pub fn n_params(&self) -> u64 {
         let sizes = self.shape.iter();
         sizes.fold(1, |product, n| product.saturating_mul(*n))
+    }
+
+    fn is_possible(&self) -> bool {
+        let has_dims = (1..=MAX_DIMS).contains(&self.shape.len());
+        has_dims && self.n_params() > 0 && self.has_rows_of(self.kind)
     }
 
     /// True if its rows are whole blocks of this type.

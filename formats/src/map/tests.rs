@@ -319,7 +319,7 @@ fn a_header_that_cannot_be_is_named() {
         (|h| h.metadata_bytes = u64::MAX, "bytes before the tensors"),
         (
             |h| h.tensors[1].name = "a.weight".into(),
-            "a.weight is listed",
+            "\"a.weight\" is listed",
         ),
         (|h| h.tensors[0].shape.clear(), "of shape []"),
         (|h| h.tensors[0].shape[1] = 0, "of shape [256, 0]"),

@@ -130,29 +130,22 @@ impl NativeReader {
 /// The fault of a head whose tensor is not that of the header.
 const WRONG_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
 
-/// The SHA-256 of the head's first bytes: its tensor.
-struct TensorHash {
-    hash: Sha256,
-    left: u64,
-}
+/// The SHA-256 of the head's first bytes: its tensor, of which so many are still to come.
+struct TensorHash(Sha256, u64);
 
 impl TensorHash {
     fn new(states: &States) -> Self {
-        Self {
-            hash: Sha256::new(),
-            left: states.head.bytes,
-        }
+        Self(Sha256::new(), states.head.bytes)
     }
 
     fn update(&mut self, plain: &[u8]) {
-        let n = self.left.min(plain.len() as u64);
-        self.left -= n;
-        self.hash
-            .update(plain.get(..n as usize).unwrap_or_default());
+        let n = self.1.min(plain.len() as u64);
+        self.1 -= n;
+        self.0.update(plain.get(..n as usize).unwrap_or_default());
     }
 
     fn matches(self, states: &States) -> bool {
-        cfg!(fuzzing) || hex(&self.hash.finalize()) == states.head.sha256
+        cfg!(fuzzing) || hex(&self.0.finalize()) == states.head.sha256
     }
 }
 
