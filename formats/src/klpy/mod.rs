@@ -108,12 +108,12 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize, name: &Named) -> Result
         entries.push(format!("{}: {value}", serde_json::Value::from(key)));
     };
     let model = || about.model.as_ref()?.file_name.clone();
-    if let Some(model) = about.model_path.clone().or_else(model) {
-        put("model", model.into());
-    }
     let text = || about.text.as_ref()?.name.clone();
-    if let Some(text_path) = about.text_path.clone().or_else(text) {
-        put("text_path", text_path.into());
+    for (key, path) in [
+        ("model", about.model_path.clone().or_else(model)),
+        ("text_path", about.text_path.clone().or_else(text)),
+    ] {
+        path.into_iter().for_each(|path| put(key, path.into()));
     }
     put("n_ctx", n_ctx.into());
     put("n_vocab", about.n_vocab.into());

@@ -25,7 +25,8 @@ impl NativeReader {
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
         let (offset, header) = self.member(i, 0, [WINDOW, entry.window, 0], expected..=expected)?;
-        let plain = unpack_at(&self.source, offset, &header).map_err(|e| self.in_window(i, e))?;
+        let plain =
+            unpack_at(&self.source, offset, &header).map_err(|e| e.in_window(self.number(i)))?;
         let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
         let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
         let WindowEntry {
@@ -81,7 +82,7 @@ impl NativeReader {
             let member = block.buffers().1.get_mut(..bytes).unwrap_or_default();
             self.source
                 .read_exact_at(member, offset)
-                .map_err(|e| self.in_window(i, e))?;
+                .map_err(|e| e.in_window(self.number(i)))?;
             if MemberHeader::unpack_stored(member, tag, plain_bytes)
                 && block.find_rows((plain_bytes - crc_bytes) as usize)
             {
@@ -98,7 +99,7 @@ impl NativeReader {
         packed.resize(header.member_bytes as usize - HEADER_BYTES, 0);
         self.source
             .read_exact_at(packed, offset + HEADER_BYTES as u64)
-            .map_err(|e| self.in_window(i, e))?;
+            .map_err(|e| e.in_window(self.number(i)))?;
         let plain = plain.get_mut(..plain_bytes).unwrap_or_default();
         header.unpack(packed, plain).map_err(corrupt)?;
         if block.find_rows(plain_bytes - crc_bytes as usize) {

@@ -25,7 +25,8 @@ pub struct NativeReader {
     pub(super) header: Header,
     /// The members of the head of hidden states: where each starts, and what it holds.
     pub(super) head: Vec<(u64, Tag)>,
-    placed: Vec<PlacedWindow>,
+    /// The windows, and where their members start.
+    pub(super) placed: Vec<PlacedWindow>,
     /// Where the windows' members end; while there are none, where the first is to start.
     pub(super) windows_end: u64,
 }
@@ -155,11 +156,6 @@ impl NativeReader {
         self.placed.iter().map(|placed| &placed.entry)
     }
 
-    /// The index: the windows, and where their members start.
-    pub(super) fn placed(&self) -> &[PlacedWindow] {
-        &self.placed
-    }
-
     /// Member `m` of the `i`-th window: its offset and its header, which must state `tag` and one of
     /// `plain_bytes`, and be as long as the index states.
     pub(super) fn member(
@@ -170,7 +166,8 @@ impl NativeReader {
         plain_bytes: RangeInclusive<u64>,
     ) -> Result<(u64, MemberHeader)> {
         let (offset, end) = self.extent(i, m);
-        let header = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
+        let header =
+            member_at(&self.source, offset, tag).map_err(|e| e.in_window(self.number(i)))?;
         if offset.checked_add(header.member_bytes.into()) != Some(end)
             || !plain_bytes.contains(&header.plain_bytes.into())
         {
@@ -213,11 +210,6 @@ impl NativeReader {
 
     pub(super) fn name(&self) -> &Named {
         &self.source.name
-    }
-
-    /// Names the `i`-th window in an error.
-    pub(super) fn in_window(&self, i: usize, error: Error) -> Error {
-        error.in_window(self.number(i))
     }
 
     /// Describes the open file, and lists its windows.

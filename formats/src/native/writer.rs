@@ -59,7 +59,7 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
         let start = start(&Named::new(path), cut_off.header())?;
-        let windows = cut_off.placed().to_vec();
+        let windows = cut_off.placed.clone();
         Ok(Self::at(out, start, cut_off.windows_end(), windows))
     }
 }
@@ -115,7 +115,7 @@ impl<W: Write> Writer<W> {
             let (offset, header) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
             let bytes = from
                 .whole_member(offset, &header)
-                .map_err(|e| from.in_window(i, e))?;
+                .map_err(|e| e.in_window(from.number(i)))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! A row of llama.cpp's base file: scale and smallest log-probability, then a code for each entry.
 
 use super::Row;
-use super::u16::{finite_range, padded_bytes};
+use super::u16::{finite_range, numbers_and_codes, padded_bytes};
 
 /// The largest distance of a logit below its row's largest; llama-perplexity raises lower ones to
 /// this floor.
@@ -26,11 +26,7 @@ pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_logits2: bool) -> Option<Row
     if bytes.len() != row_bytes(n_vocab) {
         return None;
     }
-    let (prefix, codes) = bytes.split_at_checked(PREFIX_BYTES)?;
-    let &[step, min] = bytemuck::try_cast_slice(prefix).ok()? else {
-        return None;
-    };
-    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
+    let ([step, min], codes) = numbers_and_codes(bytes, n_vocab)?;
     Some(if is_logits2 {
         Row::U16Masked {
             masked: f32::NEG_INFINITY,

@@ -166,24 +166,32 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
     if bytes.len() != form.row_bytes(n_vocab) {
         return None;
     }
-    let (_, rest) = bytes.split_at_checked(FORM_BYTES)?;
     if form == Form::Exact {
-        return bytemuck::try_cast_slice(rest).ok().map(Row::F32);
+        let logits = bytes.get(FORM_BYTES..)?;
+        return bytemuck::try_cast_slice(logits).ok().map(Row::F32);
     }
-    let (numbers, codes) = rest.split_at_checked(PREFIX_BYTES - FORM_BYTES)?;
-    let &[masked, min, step] = bytemuck::try_cast_slice(numbers).ok()? else {
-        return None;
-    };
-    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
-    Some(match form {
-        Form::Masked => Row::U16Masked {
+    let ([_, masked, min, step], codes) = numbers_and_codes(bytes, n_vocab)?;
+    Some(if form == Form::Masked {
+        Row::U16Masked {
             masked,
             min,
             step,
             codes,
-        },
-        _ => Row::U16 { min, step, codes },
+        }
+    } else {
+        Row::U16 { min, step, codes }
     })
+}
+
+/// The numbers before a row's codes, and the codes; `None` if they are not aligned.
+pub(super) fn numbers_and_codes<const N: usize>(
+    bytes: &[u8],
+    n_vocab: usize,
+) -> Option<([f32; N], &[u16])> {
+    let (numbers, codes) = bytes.split_at_checked(4 * N)?;
+    let numbers: &[f32] = bytemuck::try_cast_slice(numbers).ok()?;
+    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
+    Some((numbers.try_into().ok()?, codes))
 }
 
 /// Writes the code of each entry: `FIRST` for `min`, one more for each `step` above it, rounded to

@@ -18,7 +18,7 @@ fn samples() -> [(Vec<u8>, Vec<SampleWindow>); 2] {
 fn start(whole: &[u8]) -> usize {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(whole)).unwrap();
-    reader.placed()[0].offset() as usize
+    reader.placed[0].offset() as usize
 }
 
 /// Resumes what is left of a file. Returns the file, and how many windows were whole.
@@ -111,7 +111,7 @@ fn a_truncated_file_states_what_is_whole() {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
     let offsets: Vec<_> = reader
-        .placed()
+        .placed
         .iter()
         .map(|entry| entry.offset() as usize)
         .collect();

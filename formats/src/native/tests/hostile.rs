@@ -167,7 +167,7 @@ fn a_wrong_checksum_after_a_window_is_found_by_verify() {
         let damaged = write(1);
         let path = scratch.file(&damaged);
         assert!(read(path).is_ok());
-        let offset = NativeReader::open(path).unwrap().placed()[0].offset();
+        let offset = NativeReader::open(path).unwrap().placed[0].offset();
         let expected = format!(
             "the checksum after the window's rows does not match, at window 7, byte {offset};"
         );
@@ -193,8 +193,8 @@ fn members_that_lie_about_their_size_are_refused() {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
     let (start, end) = (
-        reader.placed()[0].offsets[1] as usize,
-        reader.placed()[0].offsets[2] as usize,
+        reader.placed[0].offsets[1] as usize,
+        reader.placed[0].offsets[2] as usize,
     );
     for (at, value) in [
         (16, 0),

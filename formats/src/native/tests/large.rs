@@ -12,7 +12,7 @@ fn a_window_beyond_4_gib_is_read_where_it_is() {
     let bytes = write(&header, &windows, 3);
     let near = Scratch::new();
     let near = NativeReader::open(near.file(&bytes)).unwrap();
-    let mut entries = near.placed().to_vec();
+    let mut entries = near.placed.clone();
     let (second, end) = (entries[1].offset(), near.windows_end());
     // A gap before the second window, which the index and the end count.
     entries[1].offsets.iter_mut().for_each(|at| *at += GAP);

@@ -27,7 +27,7 @@ pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<PlacedWindow>) {
     loop {
         let head: MemberHeader = member::read_header(rest.first_chunk().unwrap()).unwrap();
         if head.tag == member::INDEX {
-            return (parts, reader.placed().to_vec());
+            return (parts, reader.placed.to_vec());
         }
         let member;
         (member, rest) = rest.split_at(head.member_bytes as usize);
