@@ -67,3 +67,33 @@ fn character(chars: &mut Chars<'_>, n: usize) -> Option<char> {
     *chars = rest.chars();
     char::from_u32(u32::from_str_radix(digits, 16).ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As Python's `repr` writes it, and its `json.dumps`.
+    #[test]
+    fn what_repr_writes_is_read() {
+        let literal = r#"{'a': 'it\'s "q" \\ \n\t\x07é\u2028😀\x7f\xa0', "b'": (1, 2),
+            'c': [True, False, None, -1.5e-07, (3,)], 'd': {}, 'e': (), 'f': {'x': []}, }  "#;
+        let expected = json!({
+            "a": "it's \"q\" \\ \n\t\u{7}\u{e9}\u{2028}\u{1f600}\u{7f}\u{a0}", "b'": [1, 2],
+            "c": [true, false, null, -1.5e-7, [3]], "d": {}, "e": [], "f": {"x": []},
+        });
+        assert_eq!(json!(dict(literal).unwrap()), expected);
+        for other in [
+            "[1]",
+            "{1: 2}",
+            "{'a': nan}",
+            "{'a'",
+            "{'a': Truth}",
+            r"{'a': '\xg0'}",
+            "{'a': 1} 2",
+        ] {
+            assert_eq!(dict(other), None, "{other}");
+        }
+    }
+}
