@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::named_numbers::{known_names, known_names_of_pair, named_numbers};
+use super::named_numbers::{NamedNumbers, known_names, known_names_of_pair, named_numbers};
 use super::number::left_out;
 use super::result::ModelResult;
 use crate::stats::{MIN_WINDOWS_TO_PLAN, PairedComparison};
@@ -136,15 +136,51 @@ impl Condition {
         &self.expression
     }
 
-    /// Why a model fails with this value of the number; `is_partial` if that leaves out tokens which
-    /// nobody has accepted. `None` if the model passes.
-    fn reason(&self, value: Option<f64>, is_partial: bool) -> Option<Reason> {
-        match value {
-            None => Some(Reason::NoValue),
-            Some(value) if (self.holds)(&value, &self.bound) => Some(Reason::Holds),
-            Some(_) => is_partial.then_some(Reason::LeftOut),
+    /// The outcome for these numbers. `left_out` names the tokens that its number leaves out and nobody
+    /// has accepted; `n_windows` are those that a ratio of two models is over.
+    fn verdict(
+        &self,
+        numbers: &NamedNumbers,
+        left_out: Option<String>,
+        n_windows: Option<u64>,
+    ) -> Verdict {
+        let value = numbers.get(&self.name).copied().flatten();
+        let holds = value.is_some_and(|value| (self.holds)(&value, &self.bound));
+        let few = n_windows.filter(|n| self.section() == "ratio" && *n < MIN_WINDOWS_TO_PLAN);
+        let (reason, said) = if let Some(n) = few {
+            let needed =
+                format!("needs at least {MIN_WINDOWS_TO_PLAN} windows, and these are of {n}");
+            let why = "the interval is not reliable enough to gate on";
+            (Some(Reason::FewWindows), format!("{needed}: {why}"))
+        } else if value.is_none() {
+            let said = "cannot be checked: this result has no such value";
+            (Some(Reason::NoValue), said.to_owned())
+        } else if holds {
+            (Some(Reason::Holds), "holds".to_owned())
+        } else if let Some(tokens) = left_out {
+            let accepts = "(--allow-excluded accepts that)";
+            let said = format!("does not hold, but {tokens} left out {accepts}");
+            (Some(Reason::LeftOut), said)
+        } else {
+            (None, "does not hold".to_owned())
+        };
+        Verdict {
+            expression: self.expression.clone(),
+            value,
+            failed: reason.is_some(),
+            reason,
+            said,
         }
     }
+}
+
+/// The tokens that a number leaves out: those that no statistic counts, and those with an infinite KLD or
+/// for which the number itself is infinite. `None` if there are none, or if that is accepted.
+fn not_accepted(n_excluded: u64, n_infinite: u64, allow_excluded: bool) -> Option<String> {
+    let excluded = (n_excluded, "with a row that is not finite");
+    let infinite = (n_infinite, "with an infinite or unknown value");
+    let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
+    is_partial.then(|| left_out([excluded, infinite]))
 }
 
 /// Checks `conditions` against the numbers of `report`.
@@ -160,29 +196,18 @@ where
     if conditions.is_empty() {
         return Vec::new();
     }
-    let numbers = named_numbers(report);
-    let summary = &report.summary;
-    let n_infinite = |condition: &Condition| {
+    let (numbers, summary) = (named_numbers(report), &report.summary);
+    let of_each = conditions.iter().map(|condition| {
         let of_section = match condition.section() {
             "reverse_kld" => summary.reverse_kld.as_ref().map(|of| of.n_infinite),
             "perplexity" | "delta_p" => summary.perplexity.map(|of| of.n_infinite + of.n_unknown),
             _ => None,
         };
-        summary.n_infinite().max(of_section.unwrap_or(0))
-    };
-    conditions
-        .iter()
-        .map(|condition| {
-            let value = numbers.get(&condition.name).copied().flatten();
-            let (n_excluded, n_infinite) = (summary.n_excluded, n_infinite(condition));
-            let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
-            let reason = condition.reason(value, is_partial);
-            Verdict {
-                left_out: (n_excluded, n_infinite),
-                ..Verdict::new(condition, value, reason)
-            }
-        })
-        .collect()
+        let n_infinite = summary.n_infinite().max(of_section.unwrap_or(0));
+        let left_out = not_accepted(summary.n_excluded, n_infinite, allow_excluded);
+        condition.verdict(&numbers, left_out, None)
+    });
+    of_each.collect()
 }
 
 /// Checks `conditions` against the numbers of `pair`, which compares two models' tokens in `paired`, as
@@ -195,22 +220,11 @@ pub fn judge_pair(
     allow_excluded: bool,
 ) -> Vec<Verdict> {
     let numbers = named_numbers(pair);
-    let (n_windows, n_left_out) = (paired.n_windows, paired.n_left_out);
-    let judge_one = |condition: &Condition| {
-        let value = numbers.get(&condition.name).copied().flatten();
-        let has_few_windows = condition.section() == "ratio" && n_windows < MIN_WINDOWS_TO_PLAN;
-        let reason = if has_few_windows {
-            Some(Reason::FewWindows)
-        } else {
-            condition.reason(value, !allow_excluded && n_left_out > 0)
-        };
-        Verdict {
-            left_out: (0, n_left_out),
-            n_windows,
-            ..Verdict::new(condition, value, reason)
-        }
-    };
-    conditions.iter().map(judge_one).collect()
+    let left_out = || not_accepted(0, paired.n_left_out, allow_excluded);
+    let of_each = conditions.iter();
+    of_each
+        .map(|of| of.verdict(&numbers, left_out(), Some(paired.n_windows)))
+        .collect()
 }
 
 /// The outcome of one condition for one model.
@@ -226,26 +240,9 @@ pub struct Verdict {
     /// Why it fails; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// The tokens that the number leaves out: those that no statistic counts, and those with an
-    /// infinite KLD or for which the number itself is infinite. The JSON has them elsewhere.
+    /// The outcome in words, which follow the condition.
     #[serde(skip)]
-    pub left_out: (u64, u64),
-    /// The windows that two models are compared on; 0 for one model.
-    #[serde(skip)]
-    pub n_windows: u64,
-}
-
-impl Verdict {
-    fn new(condition: &Condition, value: Option<f64>, reason: Option<Reason>) -> Self {
-        Self {
-            expression: condition.expression.clone(),
-            value,
-            failed: reason.is_some(),
-            reason,
-            left_out: (0, 0),
-            n_windows: 0,
-        }
-    }
+    said: String,
 }
 
 /// Why a model fails a condition.
@@ -266,31 +263,7 @@ pub enum Reason {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = if self.failed { "failed" } else { "passed" };
-        write!(f, "{outcome}: {} ", self.expression)?;
-        match self.reason {
-            Some(Reason::NoValue) => {
-                f.write_str("cannot be checked: this result has no such value")?;
-            }
-            Some(Reason::FewWindows) => {
-                let n = self.n_windows;
-                write!(
-                    f,
-                    "needs at least {MIN_WINDOWS_TO_PLAN} windows, and these are of {n}: the \
-                     interval is not reliable enough to gate on"
-                )?;
-            }
-            Some(Reason::Holds) => f.write_str("holds")?,
-            None => f.write_str("does not hold")?,
-            Some(Reason::LeftOut) => {
-                let (n_excluded, n_infinite) = self.left_out;
-                let left_out = left_out([
-                    (n_excluded, "with a row that is not finite"),
-                    (n_infinite, "with an infinite or unknown value"),
-                ]);
-                let accepts = "(--allow-excluded accepts that)";
-                write!(f, "does not hold, but {left_out} left out {accepts}")?;
-            }
-        }
+        write!(f, "{outcome}: {} {}", self.expression, self.said)?;
         // All digits, because six may look equal to the bound.
         match self.value {
             Some(value) if value != 0.0 && value.abs() < 1e-5 => write!(f, ": {value:e}"),
@@ -433,53 +406,55 @@ mod tests {
         }
     }
 
-    fn shown(value: Option<f64>, reason: Option<Reason>) -> String {
-        let verdict = Verdict {
-            expression: "kld.mean > 0.01".to_owned(),
-            value,
-            failed: reason.is_some(),
-            reason,
-            left_out: (0, 0),
-            n_windows: 0,
-        };
-        verdict.to_string()
-    }
-
     #[test]
     fn every_digit_is_shown() {
-        assert_eq!(
-            shown(Some(0.010_000_000_000_1), Some(Reason::Holds)),
-            "failed: kld.mean > 0.01 holds: 0.0100000000001"
-        );
-        assert_eq!(
-            shown(Some(7.9e-10), None),
-            "passed: kld.mean > 0.01 does not hold: 7.9e-10"
-        );
-        assert_eq!(
-            shown(None, Some(Reason::NoValue)),
-            "failed: kld.mean > 0.01 cannot be checked: this result has no such value"
-        );
+        let condition: Condition = "kld.mean > 0.01".parse().unwrap();
+        let shown = |value| {
+            let numbers = NamedNumbers::from([("kld.mean".to_owned(), value)]);
+            condition.verdict(&numbers, None, None).to_string()
+        };
+        for (value, said) in [
+            (
+                Some(0.010_000_000_000_1),
+                "failed: kld.mean > 0.01 holds: 0.0100000000001",
+            ),
+            (
+                Some(7.9e-10),
+                "passed: kld.mean > 0.01 does not hold: 7.9e-10",
+            ),
+            (
+                None,
+                "failed: kld.mean > 0.01 cannot be checked: this result has no such value",
+            ),
+        ] {
+            assert_eq!(shown(value), said);
+        }
     }
 
     #[test]
     fn what_the_numbers_leave_out_is_said() {
-        let said = |n_excluded, n_infinite| {
-            let verdict = Verdict {
-                expression: "kld.mean > 0.01".to_owned(),
-                value: Some(0.5),
-                failed: true,
-                reason: Some(Reason::LeftOut),
-                left_out: (n_excluded, n_infinite),
-                n_windows: 0,
-            };
-            let shown = verdict.to_string();
-            let (_, said) = shown.split_once("but ").unwrap();
-            said.split(" left out").next().unwrap().to_owned()
-        };
-        assert_eq!(said(1, 0), "1 token with a row that is not finite is");
-        assert_eq!(said(0, 2), "2 tokens with an infinite or unknown value are");
-        let both = "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are";
-        assert_eq!(said(3, 1), both);
+        for (n_excluded, n_infinite, said) in [
+            (1, 0, "1 token with a row that is not finite is"),
+            (0, 2, "2 tokens with an infinite or unknown value are"),
+            (
+                3,
+                1,
+                "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are",
+            ),
+        ] {
+            let left_out = not_accepted(n_excluded, n_infinite, false);
+            assert_eq!(left_out.as_deref(), Some(said));
+            assert_eq!(not_accepted(n_excluded, n_infinite, true), None);
+            let condition: Condition = "kld.mean > 0.01".parse().unwrap();
+            let numbers = NamedNumbers::from([("kld.mean".to_owned(), Some(0.001))]);
+            let verdict = condition.verdict(&numbers, left_out, None);
+            assert_eq!(verdict.reason, Some(Reason::LeftOut));
+            assert!(
+                verdict
+                    .to_string()
+                    .contains(&format!("but {said} left out"))
+            );
+        }
         let json = serde_json::to_value(Reason::LeftOut);
         assert_eq!(json.unwrap(), "left_out");
     }

@@ -2,6 +2,7 @@
 //! templates, from the same result.
 
 use comfy_table::{CellAlignment, presets};
+use serde::Serialize;
 
 use super::layout::{View, wrapped};
 use super::names::Names;
@@ -9,8 +10,8 @@ use super::number::{UNDEFINED, ends, or_undefined, printable};
 use crate::stats::Estimate;
 
 /// The outputs that show a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
     Everywhere,
     /// Where lines are short.
     InText,
@@ -18,17 +19,20 @@ pub enum Shown {
     Nowhere,
 }
 
-#[derive(Debug)]
-struct Column {
+/// A column, which pages show by a template.
+#[derive(Serialize, Debug)]
+pub struct Column {
     /// Its title, which may have two lines.
     title: String,
-    /// Its title in Markdown, if that is another.
-    markdown_title: Option<&'static str>,
     /// The unit of its numbers: text has it in the title, Markdown after each number.
     unit: &'static str,
     is_right: bool,
+    /// True if it has the intervals of the column before, beside whose values Markdown shows them.
+    is_interval: bool,
     shown: Shown,
     cells: Vec<String>,
+    /// The numbers of the cells, by which a page sorts; empty for a column of words.
+    values: Vec<Option<f64>>,
 }
 
 /// A table with a row for each of some things.
@@ -64,14 +68,33 @@ impl<R> Table<R> {
         self.rows.len()
     }
 
-    /// Adds a column of words.
-    pub fn left(self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
-        self.column(title, false, cell)
+    /// The columns that a page shows.
+    pub fn columns(&self) -> Vec<&Column> {
+        self.shown_in(Shown::InText).collect()
     }
 
-    /// Adds a column of numbers.
+    fn shown_in(&self, output: Shown) -> impl Iterator<Item = &Column> {
+        let is_shown = move |of: &&Column| of.shown == Shown::Everywhere || of.shown == output;
+        self.columns.iter().filter(is_shown)
+    }
+
+    /// Adds a column of words.
+    pub fn left(mut self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
+        self.columns.push(Column {
+            title: title.into(),
+            unit: "",
+            is_right: false,
+            is_interval: false,
+            shown: Shown::Everywhere,
+            cells: self.rows.iter().map(cell).collect(),
+            values: Vec::new(),
+        });
+        self
+    }
+
+    /// Adds a column of numbers as text.
     pub fn right(self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
-        self.column(title, true, cell)
+        self.left(title, cell).last(|column| column.is_right = true)
     }
 
     /// Adds a column of numbers that may be missing.
@@ -81,36 +104,36 @@ impl<R> Table<R> {
         value: impl Fn(&R) -> Option<f64>,
         show: impl Fn(f64) -> String,
     ) -> Self {
-        self.right(title, |row| or_undefined(value(row), &show))
+        let values: Vec<Option<f64>> = self.rows.iter().map(&value).collect();
+        let table = self.right(title, |row| or_undefined(value(row), &show));
+        table.last(|column| column.values.clone_from(&values))
     }
 
-    /// Adds a column of intervals, empty where there is none.
+    /// Adds a column of numbers that may be missing, and one of their intervals.
+    pub fn estimate(
+        self,
+        [title, interval]: [&str; 2],
+        of: impl Fn(&R) -> Option<Estimate>,
+        show: fn(f64) -> String,
+    ) -> Self {
+        let table = self.number(title, |row| Some(of(row)?.value), show);
+        table.interval(interval, of, show)
+    }
+
+    /// Adds a column of the intervals of the column before.
     pub fn interval(
         self,
         title: impl Into<String>,
         of: impl Fn(&R) -> Option<Estimate>,
         show: impl Fn(f64) -> String,
     ) -> Self {
-        self.right(title, |row| {
-            of(row).map_or_else(String::new, |of| ends(of.lo, of.hi, &show))
-        })
-    }
-
-    fn column(
-        mut self,
-        title: impl Into<String>,
-        is_right: bool,
-        cell: impl FnMut(&R) -> String,
-    ) -> Self {
-        self.columns.push(Column {
-            title: title.into(),
-            markdown_title: None,
-            unit: "",
-            is_right,
-            shown: Shown::Everywhere,
-            cells: self.rows.iter().map(cell).collect(),
-        });
-        self
+        let ends = |row: &R| {
+            of(row)
+                .map(|of| ends(of.lo, of.hi, &show))
+                .unwrap_or_default()
+        };
+        self.right(title, ends)
+            .last(|column| column.is_interval = true)
     }
 
     /// Changes the column that was added last.
@@ -119,23 +142,36 @@ impl<R> Table<R> {
         self
     }
 
-    /// Shows the last column in some outputs only.
-    pub fn shown(self, shown: Shown) -> Self {
-        self.last(|column| column.shown = shown)
+    /// Shows the last column in text and on pages only.
+    pub fn in_text(self) -> Self {
+        self.last(|column| column.shown = Shown::InText)
     }
 
-    /// Shows the last column only if `shown` is set.
+    /// Shows the last column in Markdown only, with the one before if it has that one's intervals.
+    pub fn in_markdown(self) -> Self {
+        self.shown_as(Shown::InMarkdown)
+    }
+
+    /// Shows the last column only if `shown` is set, as the one before if it has that one's intervals.
     pub fn shown_if(self, shown: bool) -> Self {
-        self.last(|column| {
-            if !shown {
-                column.shown = Shown::Nowhere;
-            }
-        })
+        if shown {
+            self
+        } else {
+            self.shown_as(Shown::Nowhere)
+        }
     }
 
-    /// Gives the last column another title in Markdown.
-    pub fn in_markdown(self, title: &'static str) -> Self {
-        self.last(|column| column.markdown_title = Some(title))
+    fn shown_as(mut self, shown: Shown) -> Self {
+        let is_interval = self.columns.last().is_some_and(|column| column.is_interval);
+        for column in self
+            .columns
+            .iter_mut()
+            .rev()
+            .take(1 + usize::from(is_interval))
+        {
+            column.shown = shown;
+        }
+        self
     }
 
     /// Gives the numbers of the last column a unit.
@@ -180,16 +216,12 @@ impl<R> Table<R> {
 
     /// The rows as text below the titles of the columns, without the table's own title and its notes.
     pub fn rows_text(&self) -> String {
-        let columns = || {
-            let all = self.columns.iter();
-            all.filter(|of| matches!(of.shown, Shown::Everywhere | Shown::InText))
-        };
+        let columns = || self.shown_in(Shown::InText);
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(columns().map(|of| match of.unit {
-            "" => of.title.clone(),
-            unit => format!("{} {unit}", of.title),
-        }));
+        table.set_header(
+            columns().map(|of| format!("{} {}", of.title, of.unit).trim_end().to_owned()),
+        );
         for i in 0..=self.rows.len() {
             let titles = self.groups.iter().filter(|(index, _)| *index == i);
             table.add_rows(titles.map(|(_, title)| [title]));
@@ -234,31 +266,40 @@ impl<R> Table<R> {
         if self.rows.is_empty() {
             return String::new();
         }
-        let columns = || {
-            let all = self.columns.iter();
-            all.filter(|of| matches!(of.shown, Shown::Everywhere | Shown::InMarkdown))
+        let mut columns: Vec<(&Column, Vec<String>)> = Vec::new();
+        for of in self.shown_in(Shown::InMarkdown) {
+            let cells = of.cells.iter().map(|cell| match cell.trim() {
+                cell if of.unit.is_empty() || cell == UNDEFINED => cell.to_owned(),
+                cell => format!("{cell} {}", of.unit),
+            });
+            match columns.last_mut() {
+                // Intervals are in the cells of their values.
+                Some((_, values)) if of.is_interval => {
+                    let both = values
+                        .iter()
+                        .zip(cells)
+                        .map(|(value, ends)| format!("{value} {ends}"));
+                    *values = both.collect();
+                }
+                _ => columns.push((of, cells.collect())),
+            }
+        }
+        let line = |cell: &dyn Fn(&Column, &[String]) -> String| {
+            let cells = columns.iter().map(|(of, cells)| cell(of, cells));
+            format!("| {} |\n", Vec::from_iter(cells).join(" | "))
         };
-        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-        let title = |of: &Column| {
-            let title = of.markdown_title.unwrap_or(&of.title);
-            escaped(title.replace('\n', " ").trim())
-        };
-        let rule = |of: &Column| (if of.is_right { "---:" } else { "---" }).to_owned();
         let mut text = match self.title.as_str() {
             "" => String::new(),
             title => format!("\n{}:\n\n", escaped(title)),
         };
-        text.push_str(&line(columns().map(title).collect()));
-        text.push_str(&line(columns().map(rule).collect()));
+        text += &line(&|of, _| escaped(of.title.replace('\n', " ").trim()));
+        text += &line(&|of, _| (if of.is_right { "---:" } else { "---" }).to_owned());
         for i in 0..self.rows.len() {
-            let cell = |of: &Column| {
-                let cell = of.cells.get(i).map_or("", |cell| cell.trim());
-                match of.unit {
-                    unit if !unit.is_empty() && cell != UNDEFINED => format!("{cell} {unit}"),
-                    _ => escaped(cell),
-                }
-            };
-            text.push_str(&line(columns().map(cell).collect()));
+            text += &line(&|_, cells| {
+                cells
+                    .get(i)
+                    .map_or(String::new(), |cell| escaped(cell.trim()))
+            });
         }
         for note in &self.notes {
             // A plus at the start of a line would begin a list.
@@ -271,18 +312,20 @@ impl<R> Table<R> {
     /// The table as CSV (RFC 4180, but with line feeds alone), after a line with the titles of the columns.
     pub fn csv(&self) -> String {
         let line = |cells: Vec<String>| cells.join(",") + "\n";
-        let titles = self.columns.iter().map(|of| csv_text(&of.title));
-        let mut csv = line(titles.collect());
+        let mut csv = line(self.columns.iter().map(|of| csv_text(&of.title)).collect());
         for i in 0..self.rows.len() {
-            let cells = self.columns.iter().filter_map(|of| {
-                let cell = of.cells.get(i)?;
-                Some(if of.is_right {
+            let cells = self
+                .columns
+                .iter()
+                .filter_map(|of| Some((of.is_right, of.cells.get(i)?)));
+            let shown = cells.map(|(is_right, cell)| {
+                if is_right {
                     cell.clone()
                 } else {
                     csv_text(cell)
-                })
+                }
             });
-            csv.push_str(&line(cells.collect()));
+            csv += &line(shown.collect());
         }
         csv
     }

@@ -318,9 +318,9 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
             token,
         }
     };
-    let label = |model: &ComparedModel| printable(&model.label);
+    let label = &|model: &ComparedModel| printable(&model.label);
     Ok(InDepth {
-        unranked: comparison.unranked(&label),
+        unranked: comparison.unranked(label),
         a: model(&comparison, first)?,
         b: model(&comparison, second)?,
         quantiles: PairedQuantile::of_each(&first.result.summary, &second.result.summary),

@@ -273,7 +273,7 @@ fn identical_records_are_called_identical() {
     assert!(
         all[1]
             .markdown(false)
-            .contains(" =: has the same KLD as the one above it")
+            .contains("= has the same KLD as the one above it")
     );
     assert!(
         crate::report::page::html(&all[1])

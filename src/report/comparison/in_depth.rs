@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere};
+use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere, times};
 use super::tables::{ACCEPTED, clusters as clusters_text, legend, mark};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
@@ -10,7 +10,7 @@ use crate::report::identical_output::{left_out, title};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, hanging, laid_out, wrapped};
 use crate::report::names::{MIN_NAME, Names};
 use crate::report::number::{
-    count, count_of, ends, or_undefined, p_value, percent, printable, ratio, short_kld,
+    count, count_of, ends, finite, or_undefined, p_value, percent, printable, ratio, short_kld,
     short_percent,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
@@ -18,7 +18,7 @@ use crate::report::table::Table;
 use crate::report::warning::Warning;
 use crate::stats::{
     Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
-    Ratio, Summary,
+    Ratio, SpanRatio, Summary,
 };
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
@@ -103,13 +103,9 @@ impl PairedQuantile {
             .flatten()
             .zip(quantiles(b).into_iter().flatten());
         let paired = both.map(|(of_a, of_b)| {
-            let (a, b) = (of_a.estimate.value, of_b.estimate.value);
-            Self {
-                p: of_a.p,
-                a,
-                b,
-                ratio: Some(a / b).filter(|ratio| ratio.is_finite()),
-            }
+            let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
+            let ratio = finite(a / b);
+            Self { p, a, b, ratio }
         });
         paired.collect()
     }
@@ -167,22 +163,18 @@ impl InDepth {
         const COLUMN_WIDTH: usize = 22;
         let names = Names::of(&[&self.a.label, &self.b.label], view.width);
         let name = names.within(view.width.saturating_sub(BESIDE).max(MIN_NAME));
-        let (a, b) = (name(&self.a.label), name(&self.b.label));
+        let (a, b) = (&name(&self.a.label), &name(&self.b.label));
         let level = short_percent(self.confidence.level());
-        let against = printable(self.reference.shown_name());
         let longest = a.chars().count().max(b.chars().count());
         let mut out = Sheet::new(true, longest.max(COLUMN_WIDTH), self.reference.unit());
-        let sentence = self.sentence(&a, &b);
-        let sentence = match self.unranked.is_empty() {
-            true => sentence,
-            false => format!(
-                "{} On the tokens that both count, {sentence}",
-                self.unranked.join(" ")
-            ),
-        };
-        out.text = wrapped(&sentence) + "\n";
-        out.text
-            .push_str(&hanging("", 2, &format!("{a} and {b} against {against}")));
+        let mut sentences = self.unranked.clone();
+        if !sentences.is_empty() {
+            sentences.push("On the tokens that both count,".to_owned());
+        }
+        sentences.push(self.sentence(a, b));
+        let against = printable(self.reference.shown_name());
+        out.text = wrapped(&sentences.join(" ")) + "\n";
+        out.text += &hanging("", 2, &format!("{a} and {b} against {against}"));
         out.line("tokens", &count(self.paired.n_tokens));
         if self.paired.n_left_out > 0 {
             out.line("left out", &count(self.paired.n_left_out));
@@ -194,10 +186,28 @@ impl InDepth {
         if !names.prefix.is_empty() {
             out.line("models", &format!("{}…", names.prefix));
         }
+        self.means(&mut out, a, b, view);
+        self.tokens_won(&mut out, a, b, view);
+        self.in_use(&mut out, a, b, view);
+        if !self.paired.by_span.is_empty() {
+            out.title(&format!("By span ({level} %)"));
+            out.text += &self.by_span();
+        }
+        if !self.top.is_empty() {
+            out.title("Tokens on which they differ most: KLD, and top token");
+        }
+        let n_shown = if view.full { self.top.len() } else { N_TOP };
+        for token in self.top.iter().take(n_shown) {
+            out.text += &token_text(token, a, b, out.unit);
+        }
+        out.text + view.more()
+    }
+
+    /// Shows the mean KLDs, their ratio, and the quantiles.
+    fn means(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         out.title("Mean KLD, nats");
-        for (name, model) in [(&a, &self.a), (&b, &self.b)] {
-            let mean = model.mean_kld.map(short_kld);
-            out.line(name, &mean.unwrap_or_default());
+        for (name, model) in [(a, &self.a), (b, &self.b)] {
+            out.line(name, &model.mean_kld.map(short_kld).unwrap_or_default());
         }
         if let Some(of) = self.shown(self.paired.ratio) {
             let ends = ends(of.lo, of.hi, ratio);
@@ -207,38 +217,23 @@ impl InDepth {
         if view.full {
             out.line("difference", &estimate(&self.paired.difference, signed));
         }
-        if !self.quantiles.is_empty() {
-            out.title("Quantiles of the KLD, nats");
-            let quantiles = self.quantiles.iter();
-            let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
-            let table = Table::new("", quantiles)
-                .left("  quantile", |of| format!("  {} %", short_percent(of.p)))
-                .right(&*a, |of| short_kld(of.a))
-                .right(&*b, |of| short_kld(of.b))
-                .right("ratio", |of| {
-                    or_undefined(of.ratio.filter(|_| !self.b.is_noise), ratio)
-                });
-            out.text.push_str(&table.rows_text());
+        if self.quantiles.is_empty() {
+            return;
         }
-        self.tokens_won(&mut out, &a, &b, view);
-        self.in_use(&mut out, &a, &b, view);
-        if !self.paired.by_span.is_empty() {
-            out.title(&format!("By span ({level} %)"));
-            out.text.push_str(&self.by_span());
-        }
-        if !self.top.is_empty() {
-            out.title("Tokens on which they differ most: KLD, and top token");
-            let n_shown = if view.full { self.top.len() } else { N_TOP };
-            for token in self.top.iter().take(n_shown) {
-                out.text.push_str(&token_text(token, &a, &b, out.unit));
-            }
-        }
-        out.text + view.more()
+        out.title("Quantiles of the KLD, nats");
+        let quantiles = self.quantiles.iter();
+        let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
+        let table = Table::new("", quantiles)
+            .left("  quantile", |of| format!("  {} %", short_percent(of.p)))
+            .right(a, |of| short_kld(of.a))
+            .right(b, |of| short_kld(of.b))
+            .number("ratio", |of| of.ratio.filter(|_| !self.b.is_noise), ratio);
+        out.text += &table.rows_text();
     }
 
     /// Shows how often each of the two is nearer to the reference, and has its top token.
     fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
-        let nearer = &self.paired.nearer;
+        let (nearer, same) = (&self.paired.nearer, &self.paired.agreement);
         out.title("Tokens on which a model is nearer to the reference");
         if view.full {
             out.line(a, &count(nearer.n_a));
@@ -247,84 +242,72 @@ impl InDepth {
         if view.full && nearer.n_ties > 0 {
             out.line("neither", &count(nearer.n_ties));
         }
-        if let Some(share) = nearer.share_a.as_ref().map(|share| share.estimate) {
-            let (value, ends) = (percent(share.value), ends(share.lo, share.hi, percent));
-            out.line(&format!("share of {a}"), &format!("{value} {ends}"));
+        if let Some(share) = &nearer.share_a {
+            out.line(
+                &format!("share of {a}"),
+                &estimate(&share.estimate, percent),
+            );
         }
-        let agreement = &self.paired.agreement;
-        let points = |share: f64| format!("{:+.2} %", 100.0 * share);
         out.title("Same top token as the reference");
-        out.line(&format!("only {a}"), &count(agreement.n_only_a));
-        out.line(&format!("only {b}"), &count(agreement.n_only_b));
+        out.line(&format!("only {a}"), &count(same.n_only_a));
+        out.line(&format!("only {b}"), &count(same.n_only_b));
         if view.full {
-            out.line("both", &count(agreement.n_both));
-            out.line("neither", &count(agreement.n_neither));
+            out.line("both", &count(same.n_both));
+            out.line("neither", &count(same.n_neither));
         }
-        let of = &agreement.difference;
-        let shown = estimate(&of.estimate, points) + &with_p(of.p);
+        let shown = estimate(&same.difference.estimate, points) + &with_p(same.difference.p);
         out.line("difference", &shown);
     }
 
     /// Shows how long each model's greedy answers stay the same, and how many of its tokens are accepted.
     fn in_use(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         let models = [(a, &self.a), (b, &self.b)];
-        let with = |has: fn(&InDepthModel) -> bool| models.iter().any(|(_, model)| has(model));
-        let both = [&self.a, &self.b].into_iter();
-        let answers: Vec<_> = both.filter_map(|of| of.identical_output.as_ref()).collect();
-        if let Some(of) = answers.first() {
+        let answered = models
+            .iter()
+            .filter_map(|(name, of)| Some((name, of.identical_output.as_ref()?)));
+        let answered = Vec::from_iter(answered);
+        if let Some((_, of)) = answered.first() {
             out.title(&title(of));
         }
-        for (name, model) in models {
-            if let Some(of) = &model.identical_output {
-                let same = of.same_to_the_end.map(|same| estimate(&same, percent));
-                let [n, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
-                let half = of.half_differ_within.map(|n| {
-                    let tokens = count_of(n.into(), "token");
-                    format!("; half of the others within {tokens}")
-                });
-                let (same, half) = (same.unwrap_or_default(), half.unwrap_or_default());
-                out.line(name, &format!("{n} of {all}  {same}{half}"));
-            }
+        for (name, of) in &answered {
+            let same = of.same_to_the_end.map(|same| estimate(&same, percent));
+            let [n, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
+            let half = of.half_differ_within.map(|n| count_of(n.into(), "token"));
+            let half = half.map(|tokens| format!("; half of the others within {tokens}"));
+            let (same, half) = (same.unwrap_or_default(), half.unwrap_or_default());
+            out.line(name, &format!("{n} of {all}  {same}{half}"));
         }
-        if let Some(why) = left_out(answers) {
-            out.text.push_str(&hanging("  ", 2, &why));
+        if let Some(why) = left_out(answered.into_iter().map(|(_, of)| of)) {
+            out.text += &hanging("  ", 2, &why);
         }
         // Of plain text, few ask how a draft would do.
-        if !view.full && !with(|model| model.measures_answers) {
+        if !view.full && !models.iter().any(|(_, of)| of.measures_answers) {
             return;
         }
-        if with(|model| model.acceptance.is_some()) {
+        if models.iter().any(|(_, of)| of.acceptance.is_some()) {
             out.title(ACCEPTED);
         }
-        for (name, model) in models {
-            if let Some(of) = &model.acceptance {
-                out.line(name, &estimate(&of.mean, percent));
+        for (name, of) in models {
+            if let Some(acceptance) = &of.acceptance {
+                out.line(name, &estimate(&acceptance.mean, percent));
             }
         }
         if let Some(of) = &self.paired.acceptance_difference {
-            let points = |share: f64| format!("{:+.2} %", 100.0 * share);
             out.line("difference", &estimate(of, points));
         }
     }
 
     fn by_span(&self) -> String {
         let of_each = &self.paired.by_span;
+        let ratio_of = |of: &&SpanRatio| self.shown(of.ratio);
+        let ends = |of: Ratio| ends(of.lo, of.hi, ratio);
+        let span = |of: &&SpanRatio| format!("  {}{}", printable(&of.label), mark(of.n_tokens));
         let table = Table::new("", of_each)
-            .left("  span", |of| {
-                format!("  {}{}", printable(&of.label), mark(of.n_tokens))
-            })
+            .left("  span", span)
             .right("tokens", |of| count(of.n_tokens))
-            .right("ratio", |of| {
-                or_undefined(self.shown(of.ratio), |of| ratio(of.value))
-            })
-            .right("interval", |of| {
-                self.shown(of.ratio)
-                    .map(|of| ends(of.lo, of.hi, ratio))
-                    .unwrap_or_default()
-            })
-            .right("to the others'", |of| {
-                or_undefined(of.to_others, |of| ratio(of.value))
-            })
+            .number("ratio", |of| Some(ratio_of(of)?.value), ratio)
+            .right("interval", |of| ratio_of(of).map(ends).unwrap_or_default())
+            .number("to the others'", |of| Some(of.to_others?.value), ratio)
             .right("p", |of| of.p_holm.map(p_value).unwrap_or_default());
         let legend = legend(of_each.iter().map(|of| of.n_tokens));
         let legend = legend.map(|legend| format!("  {legend}\n"));
@@ -358,12 +341,7 @@ impl InDepth {
         } else {
             (b, a, of)
         };
-        let ends = ends(of.lo, of.hi, ratio);
-        let times = format!("{} {ends}", ratio(of.value));
-        let far = format!(
-            "{farther} is {} times as far from the original",
-            times.trim_end()
-        );
+        let far = format!("{farther} is {} times as far from the original", times(&of));
         match of.p {
             None => format!(
                 "{far} as {nearer}. One cluster cannot show whether that is more than chance."
@@ -380,13 +358,15 @@ fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
     let (token, at) = (&of.token, &of.token.location);
     let mut text = format!("  {unit} {}, position {}", at.window, at.position);
     if let Some(around) = &of.text {
-        text += &format!(": {}", quoted_end(&around.before, BEFORE_WIDTH));
-        if let Some(next) = &around.next {
-            text += &format!(" {}", quoted_start(next, NEXT_WIDTH));
-        }
+        text += &format!(": {}", quoted(&around.before, BEFORE_WIDTH, true));
+        let next = around
+            .next
+            .as_ref()
+            .map(|next| quoted(next, NEXT_WIDTH, false));
+        text.extend(next.map(|next| format!(" {next}")));
     }
     let top = |text: &Option<String>, id: u32| match text {
-        Some(text) => quoted_start(text, TOKEN_WIDTH),
+        Some(text) => quoted(text, TOKEN_WIDTH, false),
         None => format!("<{id}>"),
     };
     let (kld_a, kld_b) = (short_kld(token.kld_a), short_kld(token.kld_b));
@@ -395,39 +375,32 @@ fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
         format!("{a} {kld_a} {}", top(&of.top_a_text, token.top_a)),
         format!("{b} {kld_b} {}", top(&of.top_b_text, token.top_b)),
     ];
-    let tops = tops.iter().map(String::as_str);
-    text + "\n" + &laid_out("    ", 4, "; ", tops)
+    text + "\n" + &laid_out("    ", 4, "; ", tops.iter().map(String::as_str))
 }
 
-/// The start of a text, in quotes.
-fn quoted_start(text: &str, width: usize) -> String {
-    let n = text.chars().take(width + 1).count();
-    let start = |n| -> String { text.chars().take(n).collect() };
-    quoted(n, width, |n| match text.chars().nth(n) {
-        Some(_) => format!("{}…", start(n)),
-        None => start(n),
-    })
-}
-
-/// The end of a text, in quotes.
-fn quoted_end(text: &str, width: usize) -> String {
-    let n_chars = text.chars().count();
-    let end = |n| -> String { text.chars().skip(n_chars.saturating_sub(n)).collect() };
-    quoted(n_chars.min(width), width, |n| {
-        if n < n_chars {
-            format!("…{}", end(n))
+/// As much of the start, or of the end, of a text as fits `width` in quotes, where a line feed takes two
+/// characters.
+fn quoted(text: &str, width: usize, is_end: bool) -> String {
+    let chars = Vec::from_iter(text.chars());
+    let part = |n: usize| {
+        let cut = if n < chars.len() { "…" } else { "" };
+        let start = if is_end { chars.len() - n } else { 0 };
+        let part: String = chars.iter().skip(start).take(n).collect();
+        let part = if is_end {
+            format!("{cut}{part}")
         } else {
-            end(n)
-        }
-    })
+            part + cut
+        };
+        format!("{part:?}")
+    };
+    let mut parts = (0..=chars.len().min(width)).rev().map(part);
+    let fits = |text: &String| text.chars().count() <= width;
+    parts.find(fits).unwrap_or_default()
 }
 
-/// The longest of the texts of `n` characters or fewer that fits `width` in quotes, where a line
-/// feed takes two characters.
-fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
-    let mut texts = (0..=n).rev().map(|n| format!("{:?}", text(n)));
-    let fits = |text: &String| text.chars().count() <= width;
-    texts.find(fits).unwrap_or_default()
+/// A difference of shares, with its sign.
+fn points(share: f64) -> String {
+    format!("{:+.2} %", 100.0 * share)
 }
 
 /// A difference of KLDs, with its sign.
@@ -452,12 +425,16 @@ mod tests {
 
     #[test]
     fn texts_of_tokens_are_cut() {
-        assert_eq!(quoted_start(" there", 10), "\" there\"");
-        assert_eq!(quoted_start(" therefore", 10), "\" theref…\"");
-        assert_eq!(quoted_start("\n\n\n\n\n", 8), "\"\\n\\n…\"");
-        assert_eq!(quoted_start("\u{202e}", 10), "\"\\u{202e}\"");
-        assert_eq!(quoted_end("Once upon", 10), "\"…ce upon\"");
-        assert_eq!(quoted_end("Once", 10), "\"Once\"");
-        assert_eq!(quoted_end("", 10), "\"\"");
+        for (text, width, is_end, cut) in [
+            (" there", 10, false, "\" there\""),
+            (" therefore", 10, false, "\" theref…\""),
+            ("\n\n\n\n\n", 8, false, "\"\\n\\n…\""),
+            ("\u{202e}", 10, false, "\"\\u{202e}\""),
+            ("Once upon", 10, true, "\"…ce upon\""),
+            ("Once", 10, true, "\"Once\""),
+            ("", 10, true, "\"\""),
+        ] {
+            assert_eq!(quoted(text, width, is_end), cut);
+        }
     }
 }

@@ -59,13 +59,10 @@ impl Comparison {
             let _ = writeln!(out, "{}\n", escaped(&sentences.join(" ")));
         }
         out.push_str(&self.models_table(NAME).markdown());
-        out.push_str(
-            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.",
-        );
-        if self.models.iter().any(|model| model.same_as.is_some()) {
-            out.push_str(" =: has the same KLD as the one above it, at every token.");
+        let marks = self.legend();
+        if !marks.is_empty() {
+            let _ = writeln!(out, "\nMarks: {}.", escaped(&marks.join("; ")));
         }
-        out.push('\n');
         out
     }
 

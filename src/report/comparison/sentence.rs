@@ -7,259 +7,64 @@ use crate::report::layout::list;
 use crate::report::number::{
     bytes, count, count_of, ends, percent_1, printable, ratio, short_kld, short_percent,
 };
-use crate::stats::ClusterKind;
+use crate::stats::{ClusterKind, Ratio};
 
 /// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
 /// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
 const MUCH_MORE: f64 = 1.5;
+
+/// The models of a comparison that are ranked.
+struct Ranked<'c> {
+    comparison: &'c Comparison,
+    best: &'c ComparedModel,
+    /// The others, by ascending mean KLD.
+    others: Vec<&'c ComparedModel>,
+    name: &'c dyn Fn(&ComparedModel) -> String,
+}
 
 impl Comparison {
     /// Says which models cannot be ranked, which of the others is nearest to the original, which cannot
     /// be told from it, what a smaller one costs, which can be left out, and which is much worse in one
     /// span than elsewhere. Empty for a single model. `name` makes a name of a label.
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
-        let name = |model: &ComparedModel| name(&model.label);
-        let mut said = self.unranked(&name);
+        let name = &|model: &ComparedModel| name(&model.label);
+        let mut said = self.unranked(name);
         let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
-        let ranked = Vec::from_iter(self.models.iter().filter(is_ranked));
-        match ranked.as_slice() {
-            [] => {}
-            [only] if said.is_empty() => {}
-            [only] => said.push(format!(
-                "That leaves nothing to compare {} with.",
-                name(only)
-            )),
-            [best, others @ ..] => {
-                let mut of_ranked = self.of_ranked(best, others, &name);
-                if let Some(first) = of_ranked.first_mut().filter(|_| !said.is_empty()) {
-                    first.insert_str(0, "Of the others, ");
-                }
-                said.extend(of_ranked);
-            }
-        }
-        said
-    }
-
-    /// Compares the best with the other models that are ranked.
-    fn of_ranked(
-        &self,
-        best: &ComparedModel,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> Vec<String> {
-        if others
-            .iter()
-            .all(|model| model.difference_to_best.is_none())
-        {
-            let why = "Only a comparison on the same tokens can show whether that is more than \
-                       chance.";
-            return vec![
-                format!("{} has the lowest mean KLD.", name(best)),
-                why.to_owned(),
-            ];
-        }
-        let mut said = self.nearest(best, others, name);
-        said.extend(self.copies(others, name));
-        said.extend(self.smaller(best, others, name));
-        said.extend(self.left_out(others, name));
-        said.extend(self.much_worse_span(name));
-        said.extend(same_answers(best, others, name));
-        said
-    }
-
-    /// Names the nearest model, and those that cannot be told from it.
-    fn nearest(
-        &self,
-        best: &ComparedModel,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> Vec<String> {
-        if self.is_noise(best) {
-            return vec![self.as_the_original(best, others, name)];
-        }
-        let (copies, others): (Vec<_>, Vec<_>) = others
-            .iter()
-            .copied()
-            .partition(|model| model.same_as.as_ref() == Some(&best.label));
-        let leads = Vec::from_iter([best].into_iter().chain(copies).map(name));
-        let n_leads = leads.len();
-        let leads = list(leads);
+        let mut ranked = self.models.iter().filter(is_ranked);
+        let Some(best) = ranked.next() else {
+            return said;
+        };
+        let others = Vec::from_iter(ranked);
         if others.is_empty() {
-            return vec![same_everywhere(&leads)];
+            let nothing = format!("That leaves nothing to compare {} with.", name(best));
+            said.extend(Some(nothing).filter(|_| !said.is_empty()));
+            return said;
         }
-        let (is, has, it, same) = match n_leads {
-            1 => ("is", "has", "it", None),
-            _ => ("are", "have", "them", Some(same_everywhere("They"))),
+        let ranked = Ranked {
+            comparison: self,
+            best,
+            others,
+            name,
         };
-        let lowest = format!("{leads} {has} the lowest mean KLD.");
-        let lowest = [lowest].into_iter().chain(same.clone());
-        let p = |model: &&ComparedModel| model.ratio_to_best.and_then(|to_best| to_best.ratio.p);
-        if others.iter().all(|model| p(model).is_none()) {
-            let unit = self.reference.unit();
-            let one = match self.clusters.map(|clusters| clusters.kind) {
-                Some(ClusterKind::Block) => format!("block of {unit}s"),
-                _ => unit.to_owned(),
-            };
-            let why = format!("One {one} cannot show whether that is more than chance.");
-            return lowest.chain([why]).collect();
+        let mut of_ranked = ranked.sentences();
+        if let Some(first) = of_ranked.first_mut().filter(|_| !said.is_empty()) {
+            first.insert_str(0, "Of the others, ");
         }
-        let near = others.iter().filter(|model| model.is_near_best());
-        let near: Vec<&ComparedModel> = near.copied().collect();
-        if near.is_empty() {
-            let level = short_percent(self.confidence.level());
-            let nearest =
-                format!("{leads} {is} nearest to the original, by more than chance at {level} %.");
-            return [nearest].into_iter().chain(same).collect();
-        }
-        let who = match near.len() == others.len() && near.len() > 1 {
-            true if near.len() == 2 => "Neither of the others can".to_owned(),
-            true => format!("None of the other {} can", count(near.len() as u64)),
-            false => format!("{} cannot", list(near.iter().copied().map(name).collect())),
-        };
-        let farthest = near.iter().copied().filter_map(upper).fold(0.0, f64::max);
-        let but = match (farthest > self.near, near.len()) {
-            (false, _) => String::new(),
-            (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
-            (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
-        };
-        let told = format!("{who} be told from {it} on this text{but}.");
-        lowest.chain([told]).collect()
-    }
-
-    /// Names the models that are as near to the original as can be measured, the best among them.
-    fn as_the_original(
-        &self,
-        best: &ComparedModel,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> String {
-        let equals = others.iter().copied().filter(|model| self.is_noise(model));
-        let equals: Vec<String> = [best].into_iter().chain(equals).map(name).collect();
-        let are = if equals.len() == 1 { "is" } else { "are" };
-        format!(
-            "{} {are} {AS_CAN_BE_MEASURED}: {}.",
-            list(equals),
-            self.noise().why()
-        )
-    }
-
-    /// Names the models other than the best that have the same KLDs as another.
-    fn copies(
-        &self,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> Vec<String> {
-        let firsts = others.iter().filter(|model| model.same_as.is_none());
-        let said = firsts.filter_map(|first| {
-            let is_copy = |model: &&&ComparedModel| model.same_as.as_ref() == Some(&first.label);
-            let copies = others.iter().filter(is_copy);
-            let all: Vec<String> = [first]
-                .into_iter()
-                .chain(copies)
-                .map(|of| name(of))
-                .collect();
-            (all.len() > 1).then(|| same_everywhere(&list(all)))
-        });
-        said.collect()
-    }
-
-    /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
-    fn smaller(
-        &self,
-        best: &ComparedModel,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> Option<String> {
-        let sizes = self.sizes();
-        let best_size = sizes.of_model(best)?;
-        let smaller = others.iter().filter(|model| model.pareto);
-        let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(best, model)?)));
-        let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
-        let n_as_near = as_near.clone().count();
-        if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
-            let which = match n_as_near {
-                1 => name(model),
-                _ => format!("{}, the smallest of {n_as_near} such,", name(model)),
-            };
-            let far =
-                upper(model).map(|upper| format!("at most {} times as far, and ", ratio(upper)));
-            return Some(format!(
-                "{which} is as near as makes no difference: {}{} smaller.",
-                far.unwrap_or_default(),
-                bytes(saved)
-            ));
-        }
-        let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
-            // Nothing is known of those without a size.
-            let others: Option<Vec<u64>> =
-                others.iter().map(|model| sizes.of_model(model)).collect();
-            return Some(if others?.iter().any(|size| *size <= best_size) {
-                "No other is even 1 % smaller.".to_owned()
-            } else {
-                format!("{} is also the smallest.", name(best))
-            });
-        };
-        let (which, saved) = (name(model), bytes(saved));
-        if model.is_near_best() {
-            return Some(format!("The next smaller, {which}, saves {saved}."));
-        }
-        let of = model.ratio_to_best.map(|to_best| to_best.ratio);
-        let far = match of.filter(|of| of.value.is_finite()) {
-            Some(of) => {
-                let ends = ends(of.lo, of.hi, ratio);
-                let far = format!("is {} {ends}", ratio(of.value));
-                format!("{} times as far", far.trim_end())
-            }
-            None => format!(
-                "has a mean KLD of {} nats",
-                short_kld(model.mean_kld()?.value)
-            ),
-        };
-        Some(format!(
-            "The next smaller, {which}, {far}, and is {saved} smaller."
-        ))
-    }
-
-    /// Says which models can be left out, since another is no larger and no farther: by more than chance,
-    /// or on this text alone. Copies are said to be such already.
-    fn left_out(
-        &self,
-        others: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
-    ) -> Vec<String> {
-        let has_size = |model: &&&ComparedModel| model.model.shown_bytes().is_some();
-        let left_out = others.iter().filter(has_size);
-        let left_out = left_out.filter(|model| !model.pareto && model.same_as.is_none());
-        let (told, may_be_chance): (Vec<&ComparedModel>, Vec<_>) =
-            left_out.copied().partition(|model| model.is_dominated);
-        let names = |models: Vec<&ComparedModel>| list(models.into_iter().map(name).collect());
-        let mut said = Vec::new();
-        if !told.is_empty() {
-            said.push(format!(
-                "Leaving out {} costs nothing: another is no larger, and nearer by more than chance.",
-                names(told)
-            ));
-        }
-        if !may_be_chance.is_empty() {
-            let s = if may_be_chance.len() == 1 { "s" } else { "" };
-            let who = names(may_be_chance);
-            said.push(format!(
-                "{who} show{s} no gain over a model that is no larger."
-            ));
-        }
+        said.extend(of_ranked);
         said
     }
 
     /// Says which models cannot be ranked, why, and what to do; empty where all can.
-    pub fn unranked(&self, name: &impl Fn(&ComparedModel) -> String) -> Vec<String> {
+    pub fn unranked(&self, name: &dyn Fn(&ComparedModel) -> String) -> Vec<String> {
         let is_unranked = |model: &&ComparedModel| model.is_incomplete && !model.is_noise_floor;
         let unranked = Vec::from_iter(self.models.iter().filter(is_unranked));
         let mut said = match unranked.as_slice() {
             [] => return Vec::new(),
             [only] => {
-                let tokens = match only.n_left_out() {
-                    1 => "a token",
-                    _ => "tokens",
+                let tokens = if only.n_left_out() == 1 {
+                    "a token"
+                } else {
+                    "tokens"
                 };
                 vec![format!(
                     "{} cannot be ranked: {}, so its mean KLD leaves out {tokens} that the others count.",
@@ -292,51 +97,232 @@ impl Comparison {
     fn may_be_nearest(
         &self,
         unranked: &[&ComparedModel],
-        name: &impl Fn(&ComparedModel) -> String,
+        name: &dyn Fn(&ComparedModel) -> String,
     ) -> Option<String> {
         let best = self.best()?;
-        let mean = |model: &ComparedModel| Some(model.mean_kld()?.value);
         let n_infinite = best.summary.n_infinite();
         let finite = unranked
             .iter()
             .filter(|model| model.summary.n_infinite() <= n_infinite);
-        let means = finite.filter_map(|model| Some((*model, mean(model)?)));
-        let (lowest, lowest_mean) = means.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        let is_lowest = lowest_mean < mean(best)?;
-        is_lowest.then(|| {
-            format!(
-                "Over its other tokens, {} has the lowest mean of all, so it may be the nearest.",
-                name(lowest)
-            )
+        let means = finite.filter_map(|model| Some((*model, model.mean_kld()?.value)));
+        let (lowest, mean) = means.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let lowest = name(lowest);
+        let said = format!(
+            "Over its other tokens, {lowest} has the lowest mean of all, so it may be the nearest."
+        );
+        (mean < best.mean_kld()?.value).then_some(said)
+    }
+}
+
+impl Ranked<'_> {
+    /// Compares the best with the other models.
+    fn sentences(&self) -> Vec<String> {
+        if self
+            .others
+            .iter()
+            .all(|model| model.difference_to_best.is_none())
+        {
+            let lowest = format!("{} has the lowest mean KLD.", (self.name)(self.best));
+            let why = "Only a comparison on the same tokens can show whether that is more than \
+                       chance.";
+            return vec![lowest, why.to_owned()];
+        }
+        let mut said = self.nearest();
+        said.extend(self.copies());
+        said.extend(self.smaller());
+        said.extend(self.left_out());
+        said.extend(self.much_worse_span());
+        said.extend(self.same_answers());
+        said
+    }
+
+    fn names<'m>(&self, models: impl IntoIterator<Item = &'m ComparedModel>) -> String {
+        list(models.into_iter().map(self.name).collect())
+    }
+
+    /// Names the nearest model, and those that cannot be told from it.
+    fn nearest(&self) -> Vec<String> {
+        let (of, others) = (self.comparison, self.others.iter().copied());
+        if of.is_noise(self.best) {
+            let equals = others.filter(|model| of.is_noise(model));
+            let equals = Vec::from_iter([self.best].into_iter().chain(equals));
+            let are = if equals.len() == 1 { "is" } else { "are" };
+            let (equals, why) = (self.names(equals), of.noise().why());
+            return vec![format!("{equals} {are} {AS_CAN_BE_MEASURED}: {why}.")];
+        }
+        let is_copy = |model: &&ComparedModel| model.same_as.as_ref() == Some(&self.best.label);
+        let (copies, others): (Vec<_>, Vec<_>) = others.partition(is_copy);
+        let (is, has, it, same) = if copies.is_empty() {
+            ("is", "has", "it", None)
+        } else {
+            ("are", "have", "them", Some(same_everywhere("They")))
+        };
+        let leads = self.names([self.best].into_iter().chain(copies));
+        if others.is_empty() {
+            return vec![same_everywhere(&leads)];
+        }
+        let lowest = [format!("{leads} {has} the lowest mean KLD.")]
+            .into_iter()
+            .chain(same.clone());
+        let p = |model: &ComparedModel| model.ratio_to_best.and_then(|to_best| to_best.ratio.p);
+        if others.iter().all(|model| p(model).is_none()) {
+            let unit = of.reference.unit();
+            let is_block = of.clusters.is_some_and(|of| of.kind == ClusterKind::Block);
+            let one = if is_block {
+                format!("block of {unit}s")
+            } else {
+                unit.to_owned()
+            };
+            let why = format!("One {one} cannot show whether that is more than chance.");
+            return lowest.chain([why]).collect();
+        }
+        let near: Vec<_> = others
+            .iter()
+            .copied()
+            .filter(|model| model.is_near_best())
+            .collect();
+        if near.is_empty() {
+            let level = short_percent(of.confidence.level());
+            let nearest =
+                format!("{leads} {is} nearest to the original, by more than chance at {level} %.");
+            return [nearest].into_iter().chain(same).collect();
+        }
+        let who = match near.len() {
+            2 if others.len() == 2 => "Neither of the others can".to_owned(),
+            n if n > 1 && n == others.len() => format!("None of the other {} can", count(n as u64)),
+            _ => format!("{} cannot", self.names(near.iter().copied())),
+        };
+        let farthest = near.iter().copied().filter_map(upper).fold(0.0, f64::max);
+        let but = match (farthest > of.near, near.len()) {
+            (false, _) => String::new(),
+            (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
+            (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
+        };
+        let told = format!("{who} be told from {it} on this text{but}.");
+        lowest.chain([told]).collect()
+    }
+
+    /// Names the models other than the best that have the same KLDs as another.
+    fn copies(&self) -> impl Iterator<Item = String> {
+        let firsts = self.others.iter().filter(|model| model.same_as.is_none());
+        firsts.filter_map(|first| {
+            let is_copy = |model: &&&ComparedModel| model.same_as.as_ref() == Some(&first.label);
+            let copies = Vec::from_iter(self.others.iter().filter(is_copy).copied());
+            let all = self.names([*first].into_iter().chain(copies.iter().copied()));
+            (!copies.is_empty()).then(|| same_everywhere(&all))
         })
+    }
+
+    /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
+    fn smaller(&self) -> Option<String> {
+        let (sizes, name) = (self.comparison.sizes(), self.name);
+        let best_size = sizes.of_model(self.best)?;
+        let smaller = self.others.iter().filter(|model| model.pareto);
+        let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(self.best, model)?)));
+        let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
+        let n_as_near = as_near.clone().count();
+        if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
+            let which = match n_as_near {
+                1 => name(model),
+                _ => format!("{}, the smallest of {n_as_near} such,", name(model)),
+            };
+            let far = upper(model).map(ratio);
+            let far = far.map(|upper| format!("at most {upper} times as far, and "));
+            let (far, saved) = (far.unwrap_or_default(), bytes(saved));
+            return Some(format!(
+                "{which} is as near as makes no difference: {far}{saved} smaller."
+            ));
+        }
+        let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
+            // Nothing is known of those without a size.
+            let sizes = self.others.iter().map(|model| sizes.of_model(model));
+            let smallest = sizes.collect::<Option<Vec<u64>>>()?.into_iter().min();
+            return Some(if smallest.is_some_and(|size| size <= best_size) {
+                "No other is even 1 % smaller.".to_owned()
+            } else {
+                format!("{} is also the smallest.", name(self.best))
+            });
+        };
+        let (which, saved) = (name(model), bytes(saved));
+        if model.is_near_best() {
+            return Some(format!("The next smaller, {which}, saves {saved}."));
+        }
+        let of = model.ratio_to_best.map(|to_best| to_best.ratio);
+        let far = match of.filter(|of| of.value.is_finite()) {
+            Some(of) => format!("is {} times as far", times(&of)),
+            None => format!(
+                "has a mean KLD of {} nats",
+                short_kld(model.mean_kld()?.value)
+            ),
+        };
+        Some(format!(
+            "The next smaller, {which}, {far}, and is {saved} smaller."
+        ))
+    }
+
+    /// Says which models can be left out, since another is no larger and no farther: by more than chance,
+    /// or on this text alone. Copies are said to be such already.
+    fn left_out(&self) -> Vec<String> {
+        let models = self.others.iter().copied();
+        let left_out = models.filter(|model| {
+            model.model.shown_bytes().is_some() && !model.pareto && model.same_as.is_none()
+        });
+        let (told, may_be_chance): (Vec<_>, Vec<_>) = left_out.partition(|of| of.is_dominated);
+        let mut said = Vec::new();
+        if !told.is_empty() {
+            said.push(format!(
+                "Leaving out {} costs nothing: another is no larger, and nearer by more than chance.",
+                self.names(told)
+            ));
+        }
+        if !may_be_chance.is_empty() {
+            let s = if may_be_chance.len() == 1 { "s" } else { "" };
+            let who = self.names(may_be_chance);
+            said.push(format!(
+                "{who} show{s} no gain over a model that is no larger."
+            ));
+        }
+        said
     }
 
     /// Says of the model that loses much more in one span than elsewhere which span that is; `None` if
     /// none does. Of several, it is the one with the largest factor.
-    pub(super) fn much_worse_span(
-        &self,
-        name: impl Fn(&ComparedModel) -> String,
-    ) -> Option<String> {
-        let best = self.best()?;
-        let models = self.models.iter().filter(|model| model.is_candidate());
-        let in_spans = models.flat_map(|model| {
+    fn much_worse_span(&self) -> Option<String> {
+        let in_spans = self.others.iter().flat_map(|model| {
             let of_each = model.ratio_to_best_by_span.iter();
             of_each.map(move |of| (model, of))
         });
         let much_more = in_spans.filter_map(|(model, of)| {
-            let (here, times) = (of.ratio?, of.to_others?);
-            let is_more = times.value >= MUCH_MORE && here.value > 1.0 && self.loses_more(of);
-            (is_more && mark(of.n_tokens).is_empty()).then_some((model, of, here, times.value))
+            let (here, times) = (of.ratio?, of.to_others?.value);
+            let is_more = times >= MUCH_MORE && here.value > 1.0 && self.comparison.loses_more(of);
+            (is_more && mark(of.n_tokens).is_empty()).then_some((model, of, here, times))
         });
-        let (model, of, here, times) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
-        let ends = ends(here.lo, here.hi, ratio);
+        let (model, of, here, factor) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
         Some(format!(
-            "In the span {:?}, {} is {} {ends} times as far as {}; elsewhere, {} times.",
+            "In the span {:?}, {} is {} times as far as {}; elsewhere, {} times.",
             printable(&of.label),
-            name(model),
-            ratio(here.value),
-            name(best),
-            ratio(here.value / times)
+            (self.name)(model),
+            times(&here),
+            (self.name)(self.best),
+            ratio(here.value / factor)
+        ))
+    }
+
+    /// Says how many greedy answers of the best and of the farthest model are the original's; `None` without
+    /// greedy answers.
+    fn same_answers(&self) -> Option<String> {
+        let said = |model: &ComparedModel| {
+            let of = model.summary.identical_output.as_ref()?;
+            let share = percent_1(of.same_to_the_end?.value);
+            Some((format!("{share} of {}'s", (self.name)(model)), same_to(of)))
+        };
+        let (of_best, to) = said(self.best)?;
+        let farthest = self.others.last().and_then(|model| said(model));
+        let farthest = farthest
+            .map(|(of, _)| format!(", {of}"))
+            .unwrap_or_default();
+        Some(format!(
+            "{of_best} greedy answers are the original's {to}{farthest}."
         ))
     }
 }
@@ -349,26 +335,10 @@ pub(super) fn same_everywhere(who: &str) -> String {
     format!("{who} have the same KLD at every token, as copies of one file do.")
 }
 
-/// Says how many greedy answers of the best and of the farthest model are the original's; `None` without
-/// greedy answers.
-fn same_answers(
-    best: &ComparedModel,
-    others: &[&ComparedModel],
-    name: &impl Fn(&ComparedModel) -> String,
-) -> Option<String> {
-    let said = |model: &ComparedModel| {
-        let of = model.summary.identical_output.as_ref()?;
-        let share = percent_1(of.same_to_the_end?.value);
-        Some((format!("{share} of {}'s", name(model)), same_to(of)))
-    };
-    let (of_best, to) = said(best)?;
-    let farthest = others.last().and_then(|model| said(model));
-    let farthest = farthest
-        .map(|(of, _)| format!(", {of}"))
-        .unwrap_or_default();
-    Some(format!(
-        "{of_best} greedy answers are the original's {to}{farthest}."
-    ))
+/// A ratio with its interval: `2.00 [1.80, 2.22]`.
+pub(super) fn times(of: &Ratio) -> String {
+    let times = format!("{} {}", ratio(of.value), ends(of.lo, of.hi, ratio));
+    times.trim_end().to_owned()
 }
 
 /// The most times as far as the best that a model may be.
@@ -378,9 +348,8 @@ fn upper(model: &ComparedModel) -> Option<f64> {
 
 /// Says why a model leaves out tokens: `1 of its 4,184 rows is not finite`.
 fn reasons(model: &ComparedModel) -> String {
-    let summary = &model.summary;
-    let (n_excluded, n_infinite) = (summary.n_excluded, summary.n_infinite());
-    let n = count(summary.n_tokens + n_excluded);
+    let (n_excluded, n_infinite) = (model.summary.n_excluded, model.summary.n_infinite());
+    let n = count(model.summary.n_tokens + n_excluded);
     let are = if n_excluded == 1 { "is" } else { "are" };
     let excluded = format!("{} of its {n} rows {are} not finite", count(n_excluded));
     let infinite = format!("its KLD is infinite at {}", count_of(n_infinite, "token"));

@@ -6,11 +6,11 @@ use crate::report::identical_output::{left_out, title as identical_title};
 use crate::report::layout::{View, WIDTH, list};
 use crate::report::names::Names;
 use crate::report::number::{
-    SizeUnit, UNDEFINED, bytes, count, count_of, ends, fixed, or_undefined, p_value, percent_1,
+    SizeUnit, UNDEFINED, bytes, count, count_of, fixed, or_undefined, p_value, percent_1,
     printable, ratio, short_kld, short_percent,
 };
 use crate::report::set_up::{self, setting};
-use crate::report::table::{Shown, Table};
+use crate::report::table::Table;
 use crate::stats::{
     Bin, Breakdown, ClusterKind, Clustering, DEFAULT_DRAFTED, Estimate, FEW_TOKENS,
     IdenticalOutput, Ratio, SpanRatio,
@@ -94,23 +94,21 @@ fn marks(model: &ComparedModel) -> String {
 
 /// A share in percent, without the sign.
 fn points(share: f64) -> String {
-    fixed(100.0 * share, 2)
+    two_decimals(100.0 * share)
+}
+
+fn two_decimals(number: f64) -> String {
+    fixed(number, 2)
 }
 
 /// A ratio without its p-value.
 fn estimate(of: Ratio) -> Estimate {
-    Estimate {
-        value: of.value,
-        lo: of.lo,
-        hi: of.hi,
-    }
+    let Ratio { value, lo, hi, .. } = of;
+    Estimate { value, lo, hi }
 }
 
-/// A value and its interval in one cell.
-fn with_ends(of: Option<Estimate>, show: fn(f64) -> String) -> String {
-    or_undefined(of, |of| {
-        format!("{} {}", show(of.value), ends(of.lo, of.hi, show))
-    })
+fn kld_of(model: &ComparedModel) -> Option<f64> {
+    Some(model.mean_kld()?.value)
 }
 
 /// Describes what an observation is in the intervals, and how many there are. `unit` is the word
@@ -137,75 +135,51 @@ impl Comparison {
 
     /// A row for each model.
     pub(super) fn models_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
-        let (unit, sizes) = (self.size_unit(), self.sizes());
+        let (unit, sizes, interval) = (self.size_unit(), self.sizes(), &self.interval_title());
         // The runs of one model need the space for their names.
         let first = self.models.first().and_then(|first| first.model.bpw);
         let shows_bpw = !sizes.has_caches || self.models.iter().any(|of| of.model.bpw != first);
-        let bpw_in = if shows_bpw {
-            Shown::Everywhere
-        } else {
-            Shown::InMarkdown
-        };
-        let to_best = |m: &ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
-        let size = format!("size\n{}", unit.symbol);
+        let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
         let mut n_candidates = 0;
+        let place = |m: &&ComparedModel| {
+            n_candidates += u64::from(m.is_candidate());
+            if m.is_candidate() {
+                n_candidates.to_string()
+            } else {
+                (if m.is_incomplete { INCOMPLETE } else { NOISE }).to_owned()
+            }
+        };
         Table::new("", &self.models)
-            .left("", |m| {
-                n_candidates += u64::from(m.is_candidate());
-                if m.is_candidate() {
-                    n_candidates.to_string()
-                } else {
-                    (if m.is_incomplete { INCOMPLETE } else { NOISE }).to_owned()
-                }
-            })
-            .shown(Shown::InText)
+            .left("", place)
             .left("", |m| marks(m))
-            .shown(Shown::InText)
             .left("\nmodel", |m| name(&m.label))
-            .number(
-                size,
-                |m| Some(sizes.of_model(m)? as f64 / unit.bytes),
-                |size| fixed(size, 2),
-            )
-            .shown(Shown::InText)
-            .right("size", |m| or_undefined(m.model.shown_bytes(), bytes))
-            .shown(Shown::InMarkdown)
-            .number("\nBPW", |m| m.model.bpw, |bpw| fixed(bpw, 2))
-            .shown(bpw_in)
-            .number("mean\nKLD", |m| Some(m.mean_kld()?.value), short_kld)
-            .shown(Shown::InText)
-            .interval(self.interval_title(), |m| m.mean_kld(), short_kld)
-            .shown(Shown::InText)
-            .right("mean KLD", |m| with_ends(m.mean_kld(), short_kld))
-            .shown(Shown::InMarkdown)
+            .number("size\n", size, two_decimals)
+            .unit(unit.symbol)
+            .number("\nBPW", |m| m.model.bpw, two_decimals)
+            .shown_if(shows_bpw)
+            .estimate(["mean\nKLD", interval], |m| m.mean_kld(), short_kld)
             .number("99 %\nKLD", |m| m.q99(), short_kld)
-            .in_markdown("99 %")
             .number("same\ntop", |m| m.same_top(), points)
             .unit("%")
             .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
-            .right("times the best", |m| with_ends(to_best(m), ratio))
-            .shown(Shown::InMarkdown)
+            .estimate(
+                ["times the best", ""],
+                |m| Some(estimate(m.ratio_to_best?.ratio)),
+                ratio,
+            )
+            .in_markdown()
             .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)
-            .shown(Shown::InMarkdown)
-            .right("", |m| {
-                if m.is_incomplete {
-                    format!("leaves out {}", count_of(m.n_left_out(), "token"))
-                } else if m.is_noise_floor {
-                    "noise floor".to_owned()
-                } else {
-                    marks(m)
-                }
-            })
-            .shown(Shown::InMarkdown)
+            .in_markdown()
     }
 
-    /// Explains the marks that occur, a line each.
-    pub(super) fn legend(&self) -> String {
+    /// Explains the marks that occur, each mark before its words.
+    pub(super) fn legend(&self) -> Vec<String> {
         let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
         let has_floor = self.models.iter().any(|model| model.is_noise_floor);
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let same = "has the same KLD as the one above it, at every token";
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
+        let sizes = "that of the file and of the KV cache";
         let explained = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
@@ -215,18 +189,14 @@ impl Comparison {
                 NOISE,
                 "the noise floor: the reference's own model",
             ),
-            (
-                self.sizes().has_caches,
-                "size:",
-                "that of the file and of the KV cache",
-            ),
+            (self.sizes().has_caches, "size:", sizes),
         ];
         let explained = explained.into_iter().filter(|(occurs, ..)| *occurs);
-        let explained = explained.map(|(_, mark, what)| format!("{mark} {what}\n"));
+        let explained = explained.map(|(_, mark, what)| format!("{mark} {what}"));
         let incomplete = self.models.iter().filter(|model| model.is_incomplete);
         let incomplete = incomplete.map(|model| {
             let n = count_of(model.n_left_out(), "token");
-            format!("{INCOMPLETE} not ranked: {} leaves out {n}\n", model.label)
+            format!("{INCOMPLETE} not ranked: {} leaves out {n}", model.label)
         });
         explained.chain(incomplete).collect()
     }
@@ -246,12 +216,11 @@ impl Comparison {
     pub(super) fn ratios_table(&self, name: Name<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
         let (to_best, more) = view.first(&to_best);
-        let to_next = if view.full {
-            self.pairs_of(PairKind::Size)
-        } else {
-            Vec::new()
-        };
-        let pairs: Vec<&ComparedPair> = to_best.iter().copied().chain(to_next).collect();
+        let to_next = self
+            .pairs_of(PairKind::Size)
+            .into_iter()
+            .filter(|_| view.full);
+        let pairs = to_best.iter().copied().chain(to_next).collect();
         let title = "How many times as far, by the mean KLDs on the same tokens";
         let mut table = self.pairs_table(title, pairs, name).more(more);
         if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
@@ -270,29 +239,24 @@ impl Comparison {
         pairs: Vec<&'p ComparedPair>,
         name: Name<'_>,
     ) -> Table<&'p ComparedPair> {
+        let of = |pair: &&ComparedPair| pair.ratio.map(estimate);
+        let both = |pair: &&ComparedPair| match pair.kind {
+            PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
+            _ => format!("  {}", name(&pair.a)),
+        };
+        let nearer = |pair: &&ComparedPair| pair.share_a_nearer.map(percent_1);
         Table::new(title, pairs)
-            .left("", |pair| match pair.kind {
-                PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
-                _ => format!("  {}", name(&pair.a)),
-            })
-            .shown(Shown::InText)
+            .left("", both)
+            .in_text()
             .left("model", |pair| name(&pair.a))
-            .shown(Shown::InMarkdown)
+            .in_markdown()
             .left("next in size", |pair| name(&pair.b))
-            .shown(Shown::InMarkdown)
-            .number("\nratio", |pair| Some(pair.ratio?.value), ratio)
-            .interval(
-                self.interval_title(),
-                |pair| pair.ratio.map(estimate),
-                ratio,
-            )
-            .in_markdown("interval")
+            .in_markdown()
+            .estimate(["\nratio", &self.interval_title()], of, ratio)
             .right("\np", |pair| {
                 self.p_of(pair).map(p_value).unwrap_or_default()
             })
-            .right("is nearer\nat", |pair| {
-                pair.share_a_nearer.map(percent_1).unwrap_or_default()
-            })
+            .right("is nearer\nat", |pair| nearer(pair).unwrap_or_default())
             .notes(self.why_p_differs())
     }
 
@@ -333,42 +297,34 @@ impl Comparison {
     /// The models in each span; without rows unless there are several.
     pub(super) fn spans_table(&self, name: Name<'_>) -> Table<InSpan<'_>> {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
-        let of_span = |span| {
-            self.models
-                .iter()
-                .map(move |model| InSpan::of(self, model, span))
-        };
-        let title = match self.best() {
-            Some(best) if has_ratios => {
-                let best = name(&best.label);
-                format!("By span, and how many times as far as {best}, the best")
-            }
-            _ => "By span".to_owned(),
-        };
-        let mut table = Table::new(title, spans.iter().flat_map(of_span))
+        let rows = spans.iter().flat_map(|span| {
+            let models = self.models.iter();
+            models.map(move |model| InSpan::of(self, model, span))
+        });
+        let best = self
+            .best()
+            .filter(|_| has_ratios)
+            .map(|best| name(&best.label));
+        let compared = best.map(|best| format!(", and how many times as far as {best}, the best"));
+        let title = format!("By span{}", compared.unwrap_or_default());
+        let mut table = Table::new(title, rows)
             .left("span", |of| of.span.label.clone())
-            .shown(Shown::InMarkdown)
+            .in_markdown()
             .left("tokens", |of| {
-                format!("{}{}", count(of.span.n_tokens), mark(of.span.n_tokens))
+                count(of.span.n_tokens) + mark(of.span.n_tokens)
             })
-            .shown(Shown::InMarkdown)
-            .left("", |of| format!("    {}", name(&of.model.label)))
-            .in_markdown("model")
+            .in_markdown()
+            .left("\n    model", |of| format!("    {}", name(&of.model.label)))
             .left("", |of| of.more.to_owned())
-            .shown(Shown::InText)
             .right("mean\nKLD", InSpan::kld)
             .number("same\ntop", |of| of.bin?.agreement, points)
             .unit("%")
-            .right("times\nas far", |of| {
-                of.times.map(|of| ratio(of.value)).unwrap_or_default()
-            })
+            .estimate(
+                ["times\nas far", &self.interval_title()],
+                |of| of.times.map(estimate),
+                ratio,
+            )
             .shown_if(has_ratios)
-            .in_markdown("times the best")
-            .interval(self.interval_title(), |of| of.times.map(estimate), ratio)
-            .shown_if(has_ratios)
-            .in_markdown("interval")
-            .right("", |of| of.more.to_owned())
-            .shown(Shown::InMarkdown)
             .notes(self.span_legends());
         for (i, span) in spans.iter().enumerate() {
             let (n, few) = (count_of(span.n_tokens, "token"), mark(span.n_tokens));
@@ -389,36 +345,37 @@ impl Comparison {
 
     /// The tables of KV caches, one for each model that was run with several.
     pub(super) fn caches_tables(&self) -> Vec<Table<Run<'_>>> {
+        let (interval, best) = (&self.interval_title(), self.best().map(|best| &best.label));
         let tables = self.caches().into_iter().map(|(name, runs)| {
             let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes));
             let usual = runs.iter().find(|run| run.types == [USUAL_CACHE; 2]);
             let usual = usual.map(|usual| usual.bytes as f64);
             let to_best = |of: &Run<'_>| of.model.ratio_to_best.map(|to_best| to_best.ratio);
-            let best = self.best().map(|best| best.label.as_str());
-            let size = format!("cache\n{}", unit.symbol);
             Table::new(format!("KV caches of {name}, the largest first"), runs)
                 .gap(2)
                 .left("  K", |of| format!("  {}", of.types[0]))
                 .left("V", |of| of.types[1].clone())
-                .right(size, |of| format!("{:.2}", of.bytes as f64 / unit.bytes))
+                .number(
+                    "cache\n",
+                    |of| Some(of.bytes as f64 / unit.bytes),
+                    two_decimals,
+                )
+                .unit(unit.symbol)
                 .number(
                     format!("share of\n{USUAL_CACHE}"),
                     |of| Some(of.bytes as f64 / usual?),
                     percent_1,
                 )
                 .shown_if(usual.is_some())
-                .number(
-                    "mean\nKLD",
-                    |of| Some(of.model.mean_kld()?.value),
-                    short_kld,
-                )
+                .number("mean\nKLD", |of| kld_of(of.model), short_kld)
                 .right("times\nthe best", |of| match to_best(of) {
                     Some(times) => ratio(times.value),
-                    None if best == Some(of.model.label.as_str()) => "best".to_owned(),
+                    None if best == Some(&of.model.label) => "best".to_owned(),
                     None => UNDEFINED.to_owned(),
                 })
-                .interval(self.interval_title(), |of| to_best(of).map(estimate), ratio)
-                .number("same\ntop %", |of| of.model.same_top(), points)
+                .interval(interval.as_str(), |of| to_best(of).map(estimate), ratio)
+                .number("same\ntop", |of| of.model.same_top(), points)
+                .unit("%")
         });
         tables.collect()
     }
@@ -460,7 +417,7 @@ impl Comparison {
 
     /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
     /// accepts.
-    pub(super) fn identical_table(
+    pub(in crate::report) fn identical_table(
         &self,
         name: Name<'_>,
         with_drafts: bool,
@@ -471,37 +428,38 @@ impl Comparison {
             Some((model, of))
         });
         Table::new(self.identical_title(), answered)
-            .left("", |(m, _)| format!("  {}", name(&m.label)))
-            .in_markdown("model")
+            .left("\n  model", |(m, _)| format!("  {}", name(&m.label)))
             .right("answers", |(_, of)| {
                 let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
                 format!("{same} of {all}")
             })
-            .number("%", |(_, of)| Some(of.same_to_the_end?.value), points)
-            .interval(self.interval_title(), |(_, of)| of.same_to_the_end, points)
+            .estimate(
+                ["%", &self.interval_title()],
+                |(_, of)| of.same_to_the_end,
+                points,
+            )
             .right("half of those that\ndiffer do so within", |(_, of)| {
                 or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
             })
-            .number(drafted, |(m, _)| Some(accepted(m)?.value), tokens)
+            .number(drafted, |(m, _)| Some(accepted(m)?.value), two_decimals)
             .shown_if(with_drafts)
             .notes(self.answers_left_out())
     }
 
     /// The models whose drafted tokens were counted.
-    pub(super) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+    pub(in crate::report) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
         let notes = self.draft_notes().join(" ");
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        let share = |m: &&ComparedModel| Some(m.summary.acceptance.as_ref()?.mean.value);
         Table::new(ACCEPTED, self.drafts())
-            .left("", |m| format!("  {}", name(&m.label)))
-            .in_markdown("model")
+            .left("\n  model", |m| format!("  {}", name(&m.label)))
             .right("file\nsize", |m| or_undefined(m.model.shown_bytes(), bytes))
-            .number(
-                "accepted\n%",
-                |m| Some(m.summary.acceptance.as_ref()?.mean.value),
-                points,
+            .number("accepted\n%", share, points)
+            .estimate(
+                [&drafted, &self.interval_title()],
+                |m| accepted(m),
+                two_decimals,
             )
-            .number(drafted, |m| Some(accepted(m)?.value), tokens)
-            .interval(self.interval_title(), |m| accepted(m), tokens)
             .notes(Some(notes).filter(|notes| !notes.is_empty()))
     }
 
@@ -640,11 +598,6 @@ impl Comparison {
 fn accepted(model: &ComparedModel) -> Option<Estimate> {
     let acceptance = model.summary.acceptance.as_ref()?;
     acceptance.of_drafted(DEFAULT_DRAFTED).copied()
-}
-
-/// A number of accepted tokens.
-fn tokens(n: f64) -> String {
-    fixed(n, 2)
 }
 
 /// A model in a span.

@@ -45,7 +45,7 @@ impl Comparison {
         text.push_str(&self.head(names));
         text.push('\n');
         text.push_str(&names.fitted(|name| self.models_table(name).rows_text()));
-        text.push_str(&self.legend());
+        text.extend(self.legend().iter().map(|line| format!("{line}\n")));
         // The tables of KV caches have the ratios to the best, too.
         if view.full || !self.all_are_in_tables_of_caches() {
             text.push_str(&Table::fitted(names, |name| self.ratios_table(name, view)));

@@ -21,76 +21,176 @@ fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "not known".to_owned(), |value| value.to_string())
 }
 
+/// A line's name and its text; `None` where the file does not record it.
+type Line = (&'static str, Option<String>);
+
 /// One line for each thing that the file records.
 pub fn info_text(info: &Info) -> String {
-    let mut out = format!("{}\n", printable(&info.path));
-    let mut put = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            out.push_str(&line(name, &printable(&value)));
-        }
-    };
-    put("kind", Some(kind(&info.kind).to_owned()));
-    put("label", info.label.clone());
-    put("written by", info.writer.clone());
-    put("size", Some(bytes(info.file_bytes)));
-    put("model", info.model.as_ref().map(model));
-    put("model path", info.model_path.clone());
-    if let Some(gguf) = &info.gguf {
-        put_gguf(&mut put, info, gguf);
-        return out;
+    let mut lines = vec![
+        ("kind", Some(kind(&info.kind).to_owned())),
+        ("label", info.label.clone()),
+        ("written by", info.writer.clone()),
+        ("size", Some(bytes(info.file_bytes))),
+        ("model", info.model.as_ref().map(model)),
+        ("model path", info.model_path.clone()),
+    ];
+    match &info.gguf {
+        Some(gguf) => lines.extend(of_model(info, gguf)),
+        None => lines.extend(of_rows(info)),
     }
-    put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
-    put("text", info.text.as_ref().map(text_identity));
-    put("text path", info.text_path.clone());
-    if let Some(reference) = &info.reference {
-        put("reference", Some(summary(reference)));
-        put("  its model", reference.model.as_ref().map(model));
-        put("  its text", reference.text.as_ref().map(text_identity));
-    }
-    put("prompts", info.prompts.as_ref().map(prompts));
-    put("groups", groups(&info.groups));
-    put(
-        "part",
-        info.shard.as_ref().map(|shard| part_of(shard, info)),
+    let known = lines
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, printable(&text?))));
+    let known = known.chain(
+        info.others
+            .iter()
+            .map(|(name, text)| (name.as_str(), printable(text))),
     );
-    put("window", Some(window(info)));
-    put("windows", info.n_windows.map(|n| windows(n, info)));
+    let known: String = known.map(|(name, text)| line(name, &text)).collect();
+    format!("{}\n{known}", printable(&info.path))
+}
+
+/// The lines about a file of rows, of their records, or of what they showed of a model's tensors.
+fn of_rows(info: &Info) -> Vec<Line> {
+    let reference = info.reference.as_ref();
     let is_sidecar = info.kind == "sidecar";
-    put(
-        if is_sidecar { "records" } else { "rows" },
-        Some(rows(info)),
-    );
-    if let Some(map) = &info.map {
-        put_map(&mut put, map);
-    }
-    if let Some(of_file) = &info.states {
-        put("states", Some(states(of_file)));
-        put("  their head", Some(head(of_file)));
-        put("  their error", Some(states_error(of_file)));
-    }
     let until = info.until.map(short_percent);
-    let until = until.map(|until| format!("to stop where the mean KLD is known to ±{until} %"));
-    put("until", until);
-    let token_ids = info.holds_tokens;
-    let token_ids = token_ids.map(|is_held| if is_held { "held" } else { "none" });
-    put("token ids", token_ids.map(str::to_owned));
-    put("backend", info.backend.as_ref().map(backend));
-    put("batch", info.backend.as_ref().map(batch));
-    for (key, value) in &info.others {
-        put(key, Some(value.clone()));
+    let token_ids = info
+        .holds_tokens
+        .map(|is_held| if is_held { "held" } else { "none" });
+    let mut lines = vec![
+        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
+        ("text", info.text.as_ref().map(text_identity)),
+        ("text path", info.text_path.clone()),
+        ("reference", reference.map(summary)),
+        (
+            "  its model",
+            reference.and_then(|of| of.model.as_ref()).map(model),
+        ),
+        (
+            "  its text",
+            reference.and_then(|of| of.text.as_ref()).map(text_identity),
+        ),
+        ("prompts", info.prompts.as_ref().map(prompts)),
+        ("groups", groups(&info.groups)),
+        (
+            "part",
+            info.shard.as_ref().map(|shard| part_of(shard, info)),
+        ),
+        ("window", Some(window(info))),
+        ("windows", info.n_windows.map(|n| windows(n, info))),
+        (
+            if is_sidecar { "records" } else { "rows" },
+            Some(rows(info)),
+        ),
+    ];
+    lines.extend(info.map.iter().flat_map(of_map));
+    if let Some(of_file) = &info.states {
+        lines.push(("states", Some(states(of_file))));
+        lines.push(("  their head", Some(head(of_file))));
+        lines.push(("  their error", Some(states_error(of_file))));
     }
-    out
+    lines.extend([
+        (
+            "until",
+            until.map(|until| format!("to stop where the mean KLD is known to ±{until} %")),
+        ),
+        ("token ids", token_ids.map(str::to_owned)),
+        ("backend", info.backend.as_ref().map(backend)),
+        ("batch", info.backend.as_ref().map(batch)),
+    ]);
+    lines
+}
+
+/// The lines about what a map measured.
+fn of_map(map: &MapInfo) -> [Line; 5] {
+    let of_tensors = [
+        count_of(map.n_tensors, "tensor"),
+        format!("{} can be quantized", count(map.n_quantizable)),
+        format!("{} measured alone", count(map.n_measured)),
+        format!("{} with weight errors", count(map.n_with_errors)),
+    ];
+    let unfinished = if map.is_complete {
+        ""
+    } else {
+        "; not finished"
+    };
+    let (cells, tokens) = (
+        count_of(map.n_cells, "cell"),
+        count_of(map.n_tokens, "token"),
+    );
+    let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
+    let imatrix = map.imatrix.as_ref();
+    [
+        ("tensors", Some(of_tensors.join(", "))),
+        (
+            "measured",
+            Some(format!("{cells}, {tokens} scored{unfinished}")),
+        ),
+        ("  at", Some(format!("{} where it fits", map.measured_type))),
+        ("  types", Some(types.join(" "))),
+        (
+            "imatrix",
+            imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256)),
+        ),
+    ]
+}
+
+/// The lines about a model's file besides its size and its name.
+fn of_model(info: &Info, gguf: &GgufInfo) -> Vec<Line> {
+    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
+    let n_params = info
+        .model
+        .as_ref()
+        .and_then(|model| model.n_params)
+        .unwrap_or(0);
+    let bpw = gguf.bpw.map(|bpw| format!(", {bpw:.2} bits each"));
+    let share = |of_type: &TensorTypeInfo| {
+        let share = of_type.n_params as f64 / n_params.max(1) as f64;
+        let tensors = count_of(of_type.n_tensors, "tensor");
+        format!("{} {} ({tensors})", of_type.name, percent(share))
+    };
+    let types: Vec<String> = gguf.types.iter().map(share).collect();
+    let n_ctx = Some(info.n_ctx).filter(|&n| n > 0);
+    let inserted = match info.add_bos {
+        Some(true) => ", inserted before each text",
+        Some(false) => ", not inserted",
+        None => "",
+    };
+    let (bos, eos) = (or_unknown(gguf.bos), or_unknown(gguf.eos));
+    let template = gguf
+        .chat_template_bytes
+        .map_or_else(|| "none".to_owned(), bytes);
+    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
+    vec![
+        (
+            "holds",
+            holds.map(|kind| format!("{kind}, not a whole model")),
+        ),
+        ("split into", n_files.map(|n| count_of(n.into(), "file"))),
+        (
+            "parameters",
+            Some(count(n_params) + &bpw.unwrap_or_default()),
+        ),
+        ("quantized as", gguf.file_type.clone()),
+        ("  types", Some(types.join(", "))),
+        ("context", n_ctx.map(|n| count_of(n.into(), "token"))),
+        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
+        ("  splits as", gguf.pre_tokenizer.clone()),
+        ("  special", Some(format!("BOS {bos}{inserted}; EOS {eos}"))),
+        ("chat template", Some(template)),
+    ]
 }
 
 /// Each prompt and its answer under a line that counts their tokens, indented.
 pub fn prompts_text(texts: &[PromptText]) -> String {
     let mut out = String::new();
     let mut put = |title: String, text: &str| {
-        out.push_str(&format!("{title}\n"));
+        out += &format!("{title}\n");
         for line in text.split('\n') {
             let indent = if line.is_empty() { "" } else { "    " };
             let line: Vec<String> = line.split('\t').map(printable).collect();
-            out.push_str(&format!("{indent}{}\n", line.join("\t")));
+            out += &format!("{indent}{}\n", line.join("\t"));
         }
     };
     for of in texts {
@@ -111,16 +211,19 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
     out
 }
 
+/// Whether the windows end with answers that were generated, of at most so many tokens.
+fn is_generated(info: &Info) -> bool {
+    info.prompts
+        .as_ref()
+        .is_some_and(|prompts| prompts.generated.is_some())
+}
+
 /// Describes the part, and the whole that it is of. A part does not know how long the answers of the
 /// others are.
 fn part_of(shard: &Shard, info: &Info) -> String {
     let (part, rows) = (part(shard), count(shard.n_rows));
     let windows = count_of(shard.n_windows.into(), "window");
-    let prompts = info.prompts.as_ref();
-    let at_most = match prompts.and_then(|prompts| prompts.generated) {
-        Some(_) => "at most ",
-        None => "",
-    };
+    let at_most = if is_generated(info) { "at most " } else { "" };
     format!("{part}, of {windows} and {at_most}{rows} rows in all")
 }
 
@@ -146,91 +249,14 @@ fn kind(kind: &str) -> &str {
     }
 }
 
-/// Puts the lines about what a map measured.
-fn put_map(put: &mut dyn FnMut(&str, Option<String>), map: &MapInfo) {
-    let of_tensors = [
-        count_of(map.n_tensors, "tensor"),
-        format!("{} can be quantized", count(map.n_quantizable)),
-        format!("{} measured alone", count(map.n_measured)),
-        format!("{} with weight errors", count(map.n_with_errors)),
-    ];
-    put("tensors", Some(of_tensors.join(", ")));
-    let unfinished = if map.is_complete {
-        ""
-    } else {
-        "; not finished"
-    };
-    let (cells, tokens) = (
-        count_of(map.n_cells, "cell"),
-        count_of(map.n_tokens, "token"),
-    );
-    put(
-        "measured",
-        Some(format!("{cells}, {tokens} scored{unfinished}")),
-    );
-    put("  at", Some(format!("{} where it fits", map.measured_type)));
-    let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
-    put("  types", Some(types.join(" ")));
-    let imatrix = map.imatrix.as_ref();
-    let imatrix = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
-    put("imatrix", imatrix);
-}
-
-/// Puts the lines about a model's file besides its size and its name.
-fn put_gguf(put: &mut dyn FnMut(&str, Option<String>), info: &Info, gguf: &GgufInfo) {
-    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
-    put(
-        "holds",
-        holds.map(|kind| format!("{kind}, not a whole model")),
-    );
-    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
-    put("split into", n_files.map(|n| count_of(n.into(), "file")));
-    let n_params = info.model.as_ref().and_then(|model| model.n_params);
-    let n_params = n_params.unwrap_or(0);
-    let bpw = gguf.bpw.map(|bpw| format!(", {bpw:.2} bits each"));
-    put(
-        "parameters",
-        Some(count(n_params) + &bpw.unwrap_or_default()),
-    );
-    put("quantized as", gguf.file_type.clone());
-    let share = |of_type: &TensorTypeInfo| {
-        let share = of_type.n_params as f64 / n_params.max(1) as f64;
-        let tensors = count_of(of_type.n_tensors, "tensor");
-        format!("{} {} ({tensors})", of_type.name, percent(share))
-    };
-    let types: Vec<String> = gguf.types.iter().map(share).collect();
-    put("  types", Some(types.join(", ")));
-    let context = Some(info.n_ctx).filter(|&n| n > 0);
-    put("context", context.map(|n| count_of(n.into(), "token")));
-    put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
-    put("  splits as", gguf.pre_tokenizer.clone());
-    let inserted = match info.add_bos {
-        Some(true) => ", inserted before each text",
-        Some(false) => ", not inserted",
-        None => "",
-    };
-    let (bos, eos) = (or_unknown(gguf.bos), or_unknown(gguf.eos));
-    put("  special", Some(format!("BOS {bos}{inserted}; EOS {eos}")));
-    let template = gguf.chat_template_bytes.map(bytes);
-    put(
-        "chat template",
-        template.or_else(|| Some("none".to_owned())),
-    );
-}
-
 fn model(model: &ModelIdentity) -> String {
-    let name = model.name.as_ref().or(model.file_name.as_ref());
-    let mut text = or_unknown(name);
-    if name.is_none() {
-        return text;
-    }
-    if let Some(architecture) = &model.architecture {
-        text.push_str(&format!(" ({architecture})"));
-    }
-    if let Some(size) = model.shown_bytes() {
-        text.push_str(&format!(", {}", bytes(size)));
-    }
-    text
+    let Some(name) = model.name.as_ref().or(model.file_name.as_ref()) else {
+        return or_unknown(None::<String>);
+    };
+    let architecture = model.architecture.as_ref().map(|of| format!(" ({of})"));
+    let size = model.shown_bytes().map(|size| format!(", {}", bytes(size)));
+    let (architecture, size) = (architecture.unwrap_or_default(), size.unwrap_or_default());
+    format!("{name}{architecture}{size}")
 }
 
 fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
@@ -249,13 +275,10 @@ fn text_identity(text: &TextIdentity) -> String {
 
 fn summary(reference: &ReferenceSummary) -> String {
     let name = or_unknown(reference.file_name.as_ref());
-    let name = match &reference.kind {
-        Some(kind) => format!("{name} ({kind})"),
-        None => name,
-    };
+    let kind = reference.kind.as_ref().map(|kind| format!(" ({kind})"));
     let answers = reference.sampling.as_ref().map(sampled_answers);
     let answers = answers.map(|answers| format!(", answers {answers}"));
-    name + &answers.unwrap_or_default()
+    name + &kind.unwrap_or_default() + &answers.unwrap_or_default()
 }
 
 fn groups(groups: &[GroupInfo]) -> Option<String> {
@@ -268,22 +291,27 @@ fn groups(groups: &[GroupInfo]) -> Option<String> {
 }
 
 fn window(info: &Info) -> String {
-    let mut window = format!("{} tokens", count(info.n_ctx.into()));
     let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
-    if varies || info.prompts.is_some() {
-        window.push_str(" at most");
-    }
-    if info.add_bos == Some(true) {
-        window.push_str(", a BOS first");
-    }
-    if let Some(first) = info.first_scored {
-        window.push_str(&format!(", scored from position {first}"));
-    }
-    let prompts = info.prompts.as_ref();
-    if prompts.is_some_and(|prompts| prompts.generated.is_some()) {
-        window.push_str(" at the earliest");
-    }
-    window
+    let at_most = if varies || info.prompts.is_some() {
+        " at most"
+    } else {
+        ""
+    };
+    let bos = if info.add_bos == Some(true) {
+        ", a BOS first"
+    } else {
+        ""
+    };
+    let first = info
+        .first_scored
+        .map(|first| format!(", scored from position {first}"));
+    let earliest = if is_generated(info) {
+        " at the earliest"
+    } else {
+        ""
+    };
+    let (n_ctx, first) = (count(info.n_ctx.into()), first.unwrap_or_default());
+    format!("{n_ctx} tokens{at_most}{bos}{first}{earliest}")
 }
 
 fn prompts(prompts: &PromptsInfo) -> String {
@@ -291,25 +319,22 @@ fn prompts(prompts: &PromptsInfo) -> String {
         Some(sha256) => format!("in a chat template, sha256 {sha256}"),
         None => "as they are, without a chat template".to_owned(),
     };
-    let generated = match prompts.generated {
-        Some(n) => {
-            let sampled = sampled(prompts.sampling.as_ref());
-            format!(
-                "; an answer of at most {} to each, generated{sampled}",
-                count_of(n.into(), "token")
-            )
-        }
-        None => String::new(),
-    };
+    let generated = prompts.generated.map(|n| {
+        let (n, sampled) = (
+            count_of(n.into(), "token"),
+            sampled(prompts.sampling.as_ref()),
+        );
+        format!("; an answer of at most {n} to each, generated{sampled}")
+    });
     let turns = match prompts.n_conversations {
         n if n < prompts.n_prompts => format!(" in {}", count_of(n, "conversation")),
         _ => String::new(),
     };
-    let n = count(prompts.n_prompts);
     let spans = prompts.spans.iter().map(|span| {
         let n_tokens = count_of(span.n_tokens, "token");
         format!("; {}: {n_tokens}", span.name)
     });
+    let (n, generated) = (count(prompts.n_prompts), generated.unwrap_or_default());
     format!(
         "{n}{turns}, {template}{generated}{}",
         spans.collect::<String>()
@@ -328,24 +353,28 @@ fn windows(n: u32, info: &Info) -> String {
 }
 
 fn rows(info: &Info) -> String {
-    let (n_rows, n_vocab) = (info.n_rows.map(count), count(info.n_vocab.into()));
-    let mut of = format!("{}, of {n_vocab} entries", or_unknown(n_rows));
-    if let Some(compared) = info.n_vocab_compared.filter(|&n| n != info.n_vocab) {
-        of.push_str(&format!(", {} compared", count(compared.into())));
-    }
-    let encoding = info.encoding.as_ref();
-    if let (Some(_), Some(encoding)) = (&info.states, encoding) {
-        return format!("{of}, logits computed from states ({encoding})");
-    }
-    let encoding = encoding.map(|encoding| format!(", {encoding}"));
-    let meaning = info.log_probabilities.map(|normalised| {
-        if normalised {
-            " log-probabilities"
-        } else {
-            " logits"
+    let (n_rows, n_vocab) = (
+        or_unknown(info.n_rows.map(count)),
+        count(info.n_vocab.into()),
+    );
+    let compared = info.n_vocab_compared.filter(|&n| n != info.n_vocab);
+    let compared = compared.map(|n| format!(", {} compared", count(n.into())));
+    let encoding = match (&info.encoding, &info.states) {
+        (Some(encoding), Some(_)) => format!(", logits computed from states ({encoding})"),
+        (encoding, _) => {
+            let meaning = match info.log_probabilities {
+                Some(true) => " log-probabilities",
+                Some(false) => " logits",
+                None => "",
+            };
+            let encoding = encoding.as_ref().map(|encoding| format!(", {encoding}"));
+            encoding.unwrap_or_default() + meaning
         }
-    });
-    of + &encoding.unwrap_or_default() + meaning.unwrap_or_default()
+    };
+    format!(
+        "{n_rows}, of {n_vocab} entries{}{encoding}",
+        compared.unwrap_or_default()
+    )
 }
 
 fn states(states: &States) -> String {
@@ -358,28 +387,24 @@ fn states(states: &States) -> String {
 /// The head of hidden states, and what follows it.
 fn head(states: &States) -> String {
     let head = &states.head;
-    let mut text = format!(
-        "{}, {}, {}, sha256 {}",
-        head.name,
-        head.type_name,
-        bytes(head.bytes),
-        head.sha256
-    );
-    for (i, step) in states.then.iter().enumerate() {
-        text.push_str(if i == 0 { "; then " } else { ", " });
-        text.push_str(&step_text(*step));
-    }
-    text
-}
-
-fn step_text(step: HeadStep) -> String {
-    match step {
+    let (name, kind, size) = (&head.name, &head.type_name, bytes(head.bytes));
+    let steps = states.then.iter().map(|step| match step {
         HeadStep::Scale { factor, bias: 0.0 } => format!("times {factor}"),
         HeadStep::Scale { factor, bias } => format!("times {factor} plus {bias}"),
         HeadStep::Tanh => "tanh".to_owned(),
         HeadStep::Add { .. } => "plus a bias".to_owned(),
         HeadStep::Mul { .. } => "times a vector".to_owned(),
-    }
+    });
+    let then = if states.then.is_empty() {
+        ""
+    } else {
+        "; then "
+    };
+    let steps = Vec::from_iter(steps).join(", ");
+    format!(
+        "{name}, {kind}, {size}, sha256 {}{then}{steps}",
+        head.sha256
+    )
 }
 
 /// Describes how far computed rows are from the model's own.
@@ -409,38 +434,41 @@ fn equal_calls(is_equal: bool) -> &'static str {
 }
 
 fn batch(backend: &BackendIdentity) -> String {
-    let part = |name| or_unknown(setting(backend, name));
+    let settings = [
+        "batch",
+        "physical batch",
+        "flash attention",
+        "K cache",
+        "V cache",
+    ];
+    let [batch, physical, flash, k, v] = settings.map(|name| or_unknown(setting(backend, name)));
     let windows = backend.n_seq.filter(|&n| n > 1);
-    let windows = windows.map(|n| format!(", up to {n} windows in a call"));
+    let windows = windows
+        .map(|n| format!(", up to {n} windows in a call"))
+        .unwrap_or_default();
+    let equal = equal_calls(backend.equal_calls == Some(true));
     format!(
-        "{}{}, physical {}{}, flash attention {}, cache {} and {}",
-        part("batch"),
-        equal_calls(backend.equal_calls == Some(true)),
-        part("physical batch"),
-        windows.unwrap_or_default(),
-        part("flash attention"),
-        part("K cache"),
-        part("V cache")
+        "{batch}{equal}, physical {physical}{windows}, flash attention {flash}, cache {k} and {v}"
     )
 }
 
 /// The line about a file that `--verify` found to be undamaged.
 pub fn verified_text(verified: &Verified) -> String {
     let what = match verified.checks {
-        Checks::Checksums => "every byte was read, and every checksum matches",
-        Checks::Gzip => "every byte was read, and gzip's checksums match",
-        Checks::Zip => "every row was read, and zip's checksums match",
+        Checks::Checksums => "byte was read, and every checksum matches",
+        Checks::Gzip => "byte was read, and gzip's checksums match",
+        Checks::Zip => "row was read, and zip's checksums match",
         Checks::Lengths => {
-            "every row was read, and lengths and tokens are right; the format has no checksums"
+            "row was read, and lengths and tokens are right; the format has no checksums"
         }
-        _ => {
-            "every byte was read, and length, tokens and sums are right; the format has no checksums"
-        }
+        _ => "byte was read, and length, tokens and sums are right; the format has no checksums",
     };
-    let windows = count_of(verified.n_windows, "window");
-    let text = format!(
-        "whole: {what} ({windows}, {})",
-        count_of(verified.n_rows, "row")
+    let (windows, rows) = (
+        count_of(verified.n_windows, "window"),
+        count_of(verified.n_rows, "row"),
     );
-    line("verified", &text)
+    line(
+        "verified",
+        &format!("whole: every {what} ({windows}, {rows})"),
+    )
 }

@@ -3,6 +3,9 @@
 
 const NATS = ".3~g";
 
+// A number, if a logarithmic scale has it.
+const onLogScale = value => value > 0 ? value : null;
+
 const chartConfig = {
     background: "transparent",
     font: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif",

@@ -11,9 +11,9 @@ use minijinja::{Error, Value, context};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Page, on_log_scale};
+use super::Page;
 use crate::report::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
-use crate::report::number::{SizeUnit, count, count_of, finite, sampled_answers};
+use crate::report::number::{SizeUnit, count, count_of, finite};
 use crate::report::set_up::{self, SETTINGS};
 use crate::stats::{DEFAULT_DRAFTED, FEW_TOKENS, Ratio};
 
@@ -26,27 +26,30 @@ const MAX_SHOWN: usize = 8;
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let (unit, reference) = (comparison.size_unit(), &comparison.reference);
+    let (models, sizes) = (&comparison.models, comparison.sizes());
     let steps = steps(comparison, unit);
-    let data = chart_data(comparison, &steps, unit);
-    let models = &comparison.models;
-    let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
-    let sizes = comparison.sizes();
     let size = |m: &ComparedModel| sizes.of_model(m);
-    let unsized_models = models.iter().filter(|m| size(m).is_none());
-    let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
-    let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
-    let by_ratio = |holds: fn(&Ratio) -> bool| -> Vec<String> {
-        let is_one = |m: &&ComparedModel| m.ratio_to_best.is_some_and(|of| holds(&of.ratio));
-        models.iter().filter(is_one).map(label).collect()
+    // Labels are unique.
+    let by_label: BTreeMap<_, _> = models.iter().map(|m| (label(m), size(m))).collect();
+    let drafts = comparison.drafts().into_iter();
+    let drafts: BTreeMap<_, _> = drafts.map(|m| (label(m), m.model.shown_bytes())).collect();
+    let data = json!({
+        "models": models, "sizes": by_label, "drafts": drafts, "unit": unit,
+        "window": reference.unit(), "few": FEW_TOKENS, "shown": shown(comparison, &steps),
+    });
+    let named = |holds: &dyn Fn(&ComparedModel) -> bool| -> Vec<String> {
+        models.iter().filter(|m| holds(m)).map(label).collect()
     };
+    let by_ratio =
+        |holds: fn(&Ratio) -> bool| named(&|m| m.ratio_to_best.is_some_and(|of| holds(&of.ratio)));
+    let is_0 = |m: &ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let loses_more = models.iter().flat_map(|m| {
         let of_each = m.ratio_to_best_by_span.iter();
         let more = of_each.filter(|of| comparison.loses_more(of));
         more.map(|of| [m.label.clone(), of.label.clone()])
     });
-    let drafts = comparison.drafts().into_iter();
-    let drafts = drafts.map(|m| (label(m), m.model.shown_bytes()));
+    let original = reference.model_name().or(reference.file_name.as_deref());
     let values = context! {
         kl_version => comparison.versions.kl_version,
         c => Value::from(Serde(comparison)),
@@ -56,11 +59,10 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         window => reference.unit(),
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
-        // Labels are unique.
         left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
-        sizes => models.iter().map(|m| (label(m), size(m))).collect::<BTreeMap<_, _>>(),
-        unsized => unsized_models.map(label).collect::<Vec<_>>(),
-        at_0 => at_0.map(label).collect::<Vec<_>>(),
+        sizes => by_label,
+        unsized => named(&|m| size(m).is_none()),
+        at_0 => named(&|m| is_0(m) && !m.is_noise_floor),
         few => FEW_TOKENS,
         drawn => by_ratio(is_drawn),
         infinite => by_ratio(|ratio| ratio.value == f64::INFINITY),
@@ -68,12 +70,12 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more.collect::<Vec<_>>(),
-        drafts => drafts.collect::<BTreeMap<_, _>>(),
+        drafts => drafts,
         draft_notes => comparison.draft_notes(),
         drafted => DEFAULT_DRAFTED,
         identical_title => comparison.identical_title(),
         answers_left_out => comparison.answers_left_out(),
-        sampled_answers => reference.sampling.as_ref().map(sampled_answers),
+        sampled_answers => reference.sampled_answers(),
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
@@ -101,55 +103,6 @@ fn is_drawn(ratio: &Ratio) -> bool {
 fn has_point(model: &ComparedModel, size: Option<u64>) -> bool {
     let kld = model.mean_kld().map(|mean| mean.value);
     !model.is_noise_floor && size > Some(0) && kld.is_some_and(|kld| kld.is_finite() && kld > 0.0)
-}
-
-/// The data of all charts, which `charts.js` and `page.js` read: the models as the JSON has them, with the
-/// sizes in `unit`. Charts leave out what is null, as what is not finite.
-fn chart_data(comparison: &Comparison, front: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
-    let (sizes, drafts) = (comparison.sizes(), comparison.drafts());
-    let in_units = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / unit.bytes);
-    let models = comparison.models.iter().map(|model| {
-        let is_draft = drafts.iter().any(|draft| draft.label == model.label);
-        let acceptance = model.summary.acceptance.as_ref().filter(|_| is_draft);
-        let accepted = acceptance.map(|of| of.mean);
-        let drafted = acceptance.iter().flat_map(|of| &of.drafted);
-        let identical = model.summary.identical_output.as_ref();
-        let curve = identical.map(|of| {
-            let points = of.curve.iter();
-            Vec::from_iter(points.map(|of| (of.tokens, of.share, of.lo, of.hi)))
-        });
-        let mean = model.mean_kld();
-        let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
-        json!({
-            "label": model.label,
-            "floor": model.is_noise_floor,
-            "front": model.pareto,
-            "near": model.indistinguishable_from_best,
-            "size": in_units(sizes.of_model(model)),
-            "kld": mean.map(|mean| mean.value),
-            "lo": mean.and_then(|mean| on_log_scale(mean.lo)),
-            "hi": mean.and_then(|mean| on_log_scale(mean.hi)),
-            "ratio": ratio.and_then(|ratio| on_log_scale(Some(ratio.value))),
-            "ratio_lo": ratio.and_then(|ratio| on_log_scale(ratio.lo)),
-            "ratio_hi": ratio.and_then(|ratio| on_log_scale(ratio.hi)),
-            "ccdf": model.ccdf,
-            "windows": model.by_window,
-            "breakdown": model.breakdown,
-            "file": in_units(model.model.shown_bytes().filter(|_| is_draft)),
-            "accepted": accepted.map(|of| of.value),
-            "accepted_lo": accepted.and_then(|of| of.lo),
-            "accepted_hi": accepted.and_then(|of| of.hi),
-            "drafted": acceptance.map(|_| Vec::from_iter(drafted.map(|of| of.accepted.value))),
-            "identical": curve,
-        })
-    });
-    json!({
-        "unit": unit.symbol,
-        "window": comparison.reference.unit(),
-        "few": FEW_TOKENS,
-        "shown": shown(comparison, front),
-        "models": Vec::from_iter(models),
-    })
 }
 
 /// The labels of the models that are in colour: every quant if there are enough colours, or the noise

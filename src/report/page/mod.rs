@@ -126,11 +126,6 @@ fn json(data: &impl Serialize) -> serde_json::Result<String> {
     Ok(String::from_utf8_lossy(&json).replace('<', "\\u003c"))
 }
 
-/// A number, if a logarithmic scale has it.
-fn on_log_scale(end: Option<f64>) -> Option<f64> {
-    end.filter(|end| *end > 0.0).and_then(number::finite)
-}
-
 /// Writes numbers with five significant digits, and whole ones without a decimal point.
 struct Short;
 
@@ -157,11 +152,5 @@ mod tests {
         assert_eq!(json(0.0), "0");
         assert_eq!(json(f64::INFINITY), "null");
         assert_eq!(json(3.123e-9), "3.123e-9");
-    }
-
-    #[test]
-    fn what_is_not_finite_is_not_drawn() {
-        assert_eq!(on_log_scale(Some(f64::INFINITY)), None);
-        assert_eq!(on_log_scale(Some(-0.5)), None);
     }
 }

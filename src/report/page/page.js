@@ -1,7 +1,7 @@
 // Draws the charts, and lets you sort tables. Without it, the page still has all texts and tables.
 "use strict";
 
-const page = JSON.parse(document.getElementById("data").textContent);
+const page = seriesOf(JSON.parse(document.getElementById("data").textContent));
 // The charts by their names.
 const views = new Map();
 

@@ -11,7 +11,7 @@ use minijinja::{Error, Value, context};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Page, on_log_scale};
+use super::Page;
 use crate::recipe::{quoted, role_and_layer, thinned};
 use crate::report::comparison::Comparison;
 use crate::report::number::SizeUnit;
@@ -26,9 +26,18 @@ const N_SIZES: usize = 16;
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error> {
-    let layers = of.tensors.iter().filter_map(layer).collect::<BTreeSet<_>>();
+    let layer = |tensor: &RecipeTensor| role_and_layer(&tensor.name).1;
+    let layers: Vec<Option<u32>> = of.tensors.iter().map(layer).collect();
+    let n_layers = layers.iter().flatten().collect::<BTreeSet<_>>().len();
     let types = types(of);
-    let data = chart_data(of, quants, &types, &layers);
+    // The original's own size is far larger than these.
+    let sizes = quants.iter().map(|quant| quant.size_bytes);
+    let largest = sizes.chain([of.size_bytes]).max().unwrap_or(0);
+    let unit = SizeUnit::for_sizes(largest);
+    let data = json!({
+        "recipe": of, "quants": quants, "unit": unit, "types": types, "roles": roles(of),
+        "layers": layers,
+    });
     let model = of.model.as_ref().and_then(|model| model.shown_name());
     let command: Vec<String> = of.command.iter().map(|word| quoted(word)).collect();
     let values = context! {
@@ -40,9 +49,9 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
         quants => Value::from(Serde(quants)),
         types => Value::from(Serde(&types)),
         // Beyond this width in rem, a grid's cells would be too wide.
-        grid_width => 13 + 4 * layers.len().max(2),
+        grid_width => 13 + 4 * n_layers.max(2),
         is_of_second_round => of.is_of_second_round(),
-        has_frontier => of.frontier.iter().any(|point| on_log_scale(Some(point.kld)).is_some()),
+        has_frontier => of.frontier.iter().any(|point| point.kld > 0.0 && point.kld.is_finite()),
     };
     Page {
         template: include_str!("recipe/page.html"),
@@ -56,80 +65,12 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
     .render(values, &data)
 }
 
-/// The unit that suits the sizes of the quants and of the recipe; the original's own is far larger.
-fn unit(of: &RecipeReport, quants: &[ReportedQuant]) -> SizeUnit {
-    let sizes = quants.iter().map(|quant| quant.size_bytes);
-    SizeUnit::for_sizes(sizes.chain([of.size_bytes]).max().unwrap_or(0))
-}
-
-/// The layer of a tensor; `None` for one that is in none.
-fn layer(tensor: &RecipeTensor) -> Option<u32> {
-    role_and_layer(&tensor.name).1
-}
-
 /// The recipe's types, by rising bits.
 fn types(of: &RecipeReport) -> Vec<GgmlType> {
     let mut types: Vec<GgmlType> = of.tensors.iter().map(|tensor| tensor.kind).collect();
     types.sort_by(|a, b| a.bits().total_cmp(&b.bits()).then(a.cmp(b)));
     types.dedup();
     types
-}
-
-/// The data of all charts, which `charts.js` and `key.js` read. They leave out what is null, as what a
-/// logarithmic scale does not have.
-fn chart_data(
-    of: &RecipeReport,
-    quants: &[ReportedQuant],
-    types: &[GgmlType],
-    layers: &BTreeSet<u32>,
-) -> serde_json::Value {
-    let unit = unit(of, quants);
-    let size = |bytes: u64| bytes as f64 / unit.bytes;
-    let frontier = of.frontier.iter().map(|point| {
-        let kld = on_log_scale(Some(point.kld));
-        json!({"size": size(point.size_bytes), "bpw": point.bpw, "kld": kld})
-    });
-    let point = |label: &str, kind: &str, bytes: u64, kld: &Estimate| {
-        json!({
-            "label": label,
-            "kind": kind,
-            "size": size(bytes),
-            "kld": on_log_scale(Some(kld.value)),
-            "lo": on_log_scale(kld.lo),
-            "hi": on_log_scale(kld.hi),
-        })
-    };
-    let others = quants.iter();
-    let others = others.map(|of| point(&of.label, "quant", of.size_bytes, &of.kld));
-    let like = of.check.iter().filter_map(|check| check.like.as_ref());
-    let like = like.map(|like| point(&like.path, "quant", like.size_bytes, &like.kld));
-    let own = [
-        ("predicted", Some(&of.kld.predicted)),
-        ("measured", of.kld.measured.as_ref()),
-    ];
-    let own = own
-        .into_iter()
-        .filter_map(|(kind, kld)| Some(point("recipe", kind, of.size_bytes, kld?)));
-    let tensors = of.tensors.iter().map(|tensor| {
-        json!({
-            "name": tensor.name,
-            "role": tensor.role,
-            "layer": layer(tensor),
-            // The index of its type.
-            "kind": types.iter().position(|kind| *kind == tensor.kind),
-            "kld": tensor.kld,
-            "bytes": tensor.bytes,
-        })
-    });
-    json!({
-        "unit": unit.symbol,
-        "frontier": Vec::from_iter(frontier),
-        "points": Vec::from_iter(others.chain(like).chain(own)),
-        "types": types,
-        "roles": roles(of),
-        "layers": layers,
-        "tensors": Vec::from_iter(tensors),
-    })
 }
 
 /// The roles, by falling KLD of their tensors.
@@ -175,34 +116,20 @@ impl ReportedQuant {
         let is_none = || "is not the JSON of kl report: write one with kl report --json".to_owned();
         let document: serde_json::Value = serde_json::from_str(json).map_err(|_| is_none())?;
         let models = document.get("models").and_then(serde_json::Value::as_array);
-        let is_floor = |model: &serde_json::Value| {
-            model.get("is_noise_floor") == Some(&serde_json::Value::Bool(true))
-        };
-        let quants = models.ok_or_else(is_none)?.iter();
-        let quants = quants.filter(|model| !is_floor(model)).filter_map(of_model);
+        let quants = models.ok_or_else(is_none)?.iter().filter_map(|model| {
+            let bytes = |name| model.get("model")?.get(name)?.as_u64();
+            let mean = |name| model.pointer("/kld/mean")?.get(name)?.as_f64();
+            let is_floor = model.get("is_noise_floor")?.as_bool()?;
+            (!is_floor).then_some(Self {
+                label: model.get("label")?.as_str()?.to_owned(),
+                size_bytes: bytes("file_bytes").or(bytes("size_bytes"))?,
+                kld: Estimate {
+                    value: mean("value")?,
+                    lo: mean("cluster_lo"),
+                    hi: mean("cluster_hi"),
+                },
+            })
+        });
         Ok(quants.collect())
     }
-}
-
-/// A model of the JSON, if its size and its KLD are known.
-fn of_model(model: &serde_json::Value) -> Option<ReportedQuant> {
-    let bytes = |name| {
-        model
-            .pointer(&format!("/model/{name}"))
-            .and_then(serde_json::Value::as_u64)
-    };
-    let mean = |name| {
-        model
-            .pointer(&format!("/kld/mean/{name}"))
-            .and_then(serde_json::Value::as_f64)
-    };
-    Some(ReportedQuant {
-        label: model.get("label")?.as_str()?.to_owned(),
-        size_bytes: bytes("file_bytes").or(bytes("size_bytes"))?,
-        kld: Estimate {
-            value: mean("value")?,
-            lo: mean("cluster_lo"),
-            hi: mean("cluster_hi"),
-        },
-    })
 }

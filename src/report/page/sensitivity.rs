@@ -10,9 +10,9 @@ use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 use serde_json::json;
 
-use super::{Page, on_log_scale};
-use crate::report::number::{finite, short_count};
-use crate::report::sensitivity::{Sensitivity, TensorSensitivity, times_predicted, times_sum};
+use super::Page;
+use crate::report::number::short_count;
+use crate::report::sensitivity::{Sensitivity, times_predicted, times_sum};
 
 /// The most tensors in each of the two short lists.
 const MAX_LISTED: usize = 10;
@@ -23,19 +23,20 @@ const MAX_LISTED: usize = 10;
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(of: &Sensitivity) -> Result<String, Error> {
     let types = types(of);
-    let data = chart_data(of, &types);
+    let data = json!({
+        "types": types, "measured_type": of.measured_type, "by_role": of.by_role,
+        "by_layer": of.by_layer, "tensors": of.tensors,
+    });
     let ranked = of.by_relative_cost();
     let n = MAX_LISTED.min(ranked.len() / 2);
-    let least = ranked.iter().rev().take(n).copied();
+    let least = Vec::from_iter(ranked.iter().rev().take(n));
     let values = context! {
         kl_version => of.versions.kl_version,
         s => Value::from(Serde(of)),
         title => of.model.default_label(),
         sentences => of.sentences(),
-        worst => rows(ranked.iter().take(n).copied()),
-        least => rows(least),
-        all => rows(of.tensors.iter()),
-        by_layer_and_role => Value::from(Serde(by_layer_and_role(of))),
+        worst => Value::from(Serde(ranked.get(..n).unwrap_or_default())),
+        least => Value::from(Serde(least)),
         n_others => of.at_other_types().count(),
         n_predicted => of.tensors.iter().filter(|tensor| !tensor.at.is_measured).count(),
         additivity_ratios => of.additivity.iter().map(times_sum).collect::<Vec<_>>(),
@@ -57,68 +58,6 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
         ],
     }
     .render(values, &data)
-}
-
-/// Tensors as the template shows them.
-fn rows<'t>(tensors: impl Iterator<Item = &'t TensorSensitivity>) -> Vec<Value> {
-    let row = |of| Value::from(Serde(of));
-    tensors.map(row).collect()
-}
-
-/// For each layer its number and the KLDs of its tensors, in the order of the roles.
-fn by_layer_and_role(of: &Sensitivity) -> Vec<(u32, Vec<Option<f64>>)> {
-    let layers = of.by_layer.iter().map(|layer| {
-        let mut own = of
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.tensor.layer == Some(layer.layer));
-        let own: Vec<&TensorSensitivity> = own.by_ref().collect();
-        let roles = of.by_role.iter().map(|role| {
-            let mut own = own.iter().filter(|tensor| tensor.tensor.role == role.role);
-            own.next().map(|tensor| tensor.kld().value)
-        });
-        (layer.layer, roles.collect())
-    });
-    layers.collect()
-}
-
-/// The data of all charts, which `heat.js`, `charts.js` and `choose.js` read. `types` are those of some
-/// tensor, of which a tensor has a cost at each that it can have.
-fn chart_data(of: &Sensitivity, types: &[GgmlType]) -> serde_json::Value {
-    let layers = of.by_layer.iter().map(|layer| {
-        let (kld, relative) = (&layer.part.kld, layer.part.relative_cost);
-        json!({
-            "layer": layer.layer, "kld": kld.value, "lo": kld.lo, "hi": kld.hi, "relative": relative,
-        })
-    });
-    let tensors = of.tensors.iter().map(|TensorSensitivity { tensor, .. }| {
-        let (original, costs) = match tensor.costs.split_last() {
-            Some((original, costs)) => (original.bytes, costs),
-            None => (0, &[][..]),
-        };
-        // A KLD, the ends of its interval, 1 if it was measured, and the bytes that the type saves.
-        let cost = |kind: &GgmlType| {
-            let cost = costs.iter().find(|cost| cost.kind == *kind)?;
-            let (kld, measured) = (&cost.kld, u8::from(cost.is_measured));
-            let saved = original.saturating_sub(cost.bytes);
-            let [lo, hi] = [kld.lo, kld.hi].map(on_log_scale);
-            Some((finite(kld.value), lo, hi, measured, saved))
-        };
-        json!({
-            "name": tensor.name,
-            "role": tensor.role,
-            "layer": tensor.layer,
-            "costs": Vec::from_iter(types.iter().map(cost)),
-        })
-    });
-    json!({
-        "types": types,
-        // The index of the type that is shown at first.
-        "shown": types.iter().position(|kind| *kind == of.measured_type).unwrap_or(0),
-        "roles": Vec::from_iter(of.by_role.iter().map(|role| &role.role)),
-        "layers": Vec::from_iter(layers),
-        "tensors": Vec::from_iter(tensors),
-    })
 }
 
 /// The types of some tensor besides the original's own, by falling bits.

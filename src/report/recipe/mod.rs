@@ -219,12 +219,8 @@ impl RecipeReport {
 pub fn recipe_text(report: &RecipeReport) -> String {
     let model = report.model.as_ref().and_then(|model| model.shown_name());
     let mut out = Sheet::new(true, NAME_WIDTH, "window");
-    let title = format!(
-        "A recipe for {}, by {}",
-        model.unwrap_or("a model"),
-        report.map_path
-    );
-    out.title(&printable(&title));
+    let (model, map) = (model.unwrap_or("a model"), &report.map_path);
+    out.title(&printable(&format!("A recipe for {model}, by {map}")));
     let exact = format!("{} bytes", count(report.size_bytes));
     out.value("size", &bytes(report.size_bytes), &exact);
     out.value("bits", &fixed(report.bpw, 3), "a parameter");
@@ -250,10 +246,19 @@ pub fn recipe_text(report: &RecipeReport) -> String {
         out.text.push_str(&hanging("  ", 2, missing));
     }
     out.title("Next");
-    for step in next_steps(report) {
-        out.text.push_str(&hanging("  - ", 4, &step));
+    if report.check.is_none() {
+        let measure = "-m ORIGINAL -t OTHER.txt measures the recipe, on a text that the map was not made on; \
+                       with --like, beside that model.";
+        out.text += &hanging("  - ", 4, measure);
     }
-    out.text
+    let evaluate = match report.quantized_path {
+        None => {
+            "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
+             kl -m OUT.gguf -r REF evaluates it."
+        }
+        Some(_) => "kl -m OUT.gguf -r REF evaluates the quantized file.",
+    };
+    out.text + &hanging("  - ", 4, evaluate)
 }
 
 /// The command over several lines of a shell: each flag with its value, and last the two files and the
@@ -276,13 +281,10 @@ fn command(words: &[String]) -> String {
 /// What was measured, and on what.
 fn measured(out: &mut Sheet, check: &RecipeCheck) {
     out.title(&printable(&format!("Measured on {}", check.text_path)));
-    let windows = count_of(check.n_windows, "window");
-    out.value("tokens", &count(check.n_tokens), &format!("in {windows}"));
-    out.value(
-        "control",
-        &short_kld(check.control),
-        "the original, with its tensors back",
-    );
+    let windows = format!("in {}", count_of(check.n_windows, "window"));
+    out.value("tokens", &count(check.n_tokens), &windows);
+    let control = "the original, with its tensors back";
+    out.value("control", &short_kld(check.control), control);
     if let Some(like) = &check.like {
         let path = printable(&like.path);
         out.value("like", &bytes(like.size_bytes), &path);
@@ -295,75 +297,48 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
             out.estimate("predicted ratio", predicted, ratio);
         }
     }
-    if let Some(round) = &check.second_round {
-        let cells = count_of(round.n_cells, "mixture");
-        let why = "as the prediction did not hold";
-        out.line("second round", &format!("{cells} around the recipe, {why}"));
-        let changed = count_of(round.changed.len() as u64, "tensor");
-        let used = match (round.is_used, round.changed.is_empty()) {
-            (_, true) => "and no better one was found".to_owned(),
-            (true, false) => format!("and {changed} changed"),
-            (false, false) => format!("and the change of {changed} dropped: it was no better here"),
-        };
-        out.line("", &used);
-        if round.changed.is_empty() {
-            return;
+    let Some(round) = &check.second_round else {
+        return;
+    };
+    let cells = count_of(round.n_cells, "mixture");
+    let why = "around the recipe, as the prediction did not hold";
+    out.line("second round", &format!("{cells} {why}"));
+    let changed = count_of(round.changed.len() as u64, "tensor");
+    let used = match (round.is_used, round.changed.is_empty()) {
+        (_, true) => return out.line("", "and no better one was found"),
+        (true, false) => format!("and {changed} changed"),
+        (false, false) => format!("and the change of {changed} dropped: it was no better here"),
+    };
+    out.line("", &used);
+    let [before, after] = [round.kept_back.before, round.kept_back.after].map(short_kld);
+    let before = format!("after it, as expected there, and {before} before");
+    out.value("kept back", &after, &before);
+    for (name, kld) in [("before", &round.before), ("after", &round.after)] {
+        if let Some(measured) = &kld.measured {
+            out.estimate(name, measured, short_kld);
         }
-        let kept_back = &round.kept_back;
-        let before = format!(
-            "after it, as expected there, and {} before",
-            short_kld(kept_back.before)
-        );
-        out.value("kept back", &short_kld(kept_back.after), &before);
-        if let Some(before) = &round.before.measured {
-            out.estimate("before", before, short_kld);
-        }
-        if let Some(after) = &round.after.measured {
-            out.estimate("after", after, short_kld);
-        }
-        if let Some(of) = &round.ratio {
-            ratio_line(out, "after/before", of, "");
-        }
+    }
+    if let Some(of) = &round.ratio {
+        ratio_line(out, "after/before", of, "");
     }
 }
 
 fn ratio_line(out: &mut Sheet, name: &str, of: &Ratio, what: &str) {
     let ends = ends(of.lo, of.hi, ratio);
-    let rest = [ends.as_str(), what].join("  ");
-    out.value(name, &ratio(of.value), rest.trim());
-}
-
-/// What is left to do.
-fn next_steps(report: &RecipeReport) -> Vec<String> {
-    let mut steps = Vec::new();
-    if report.check.is_none() {
-        steps.push(
-            "-m ORIGINAL -t OTHER.txt measures the recipe, on a text that the map was not made on; \
-             with --like, beside that model."
-                .to_owned(),
-        );
-    }
-    steps.push(match &report.quantized_path {
-        None => "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
-                 kl -m OUT.gguf -r REF evaluates it."
-            .to_owned(),
-        Some(_) => "kl -m OUT.gguf -r REF evaluates the quantized file.".to_owned(),
-    });
-    steps
+    out.value(name, &ratio(of.value), format!("{ends}  {what}").trim());
 }
 
 /// How good the mixture is among all of its size.
 fn gap(report: &RecipeReport) -> String {
-    match report.gap {
-        _ if report.is_of_second_round() => "of the mixture that the second round found".to_owned(),
-        _ if report.kld.predicted.value == 0.0 => {
-            "of the original itself, which is within what was asked for".to_owned()
-        }
-        gap if gap > 0.0 => format!(
-            "the best that is predicted for this size, to within {}",
-            short_kld(gap)
-        ),
-        _ => "the best that is predicted for this size".to_owned(),
+    let best = "the best that is predicted for this size";
+    if report.is_of_second_round() {
+        "of the mixture that the second round found".to_owned()
+    } else if report.kld.predicted.value == 0.0 {
+        "of the original itself, which is within what was asked for".to_owned()
+    } else if report.gap > 0.0 {
+        format!("{best}, to within {}", short_kld(report.gap))
+    } else {
+        best.to_owned()
     }
 }
 
@@ -382,32 +357,23 @@ fn roles(out: &mut String, tensors: &[RecipeTensor]) {
     let line = |[role, n, size, bits, share]: [&str; 5]| {
         format!("  {role:<width$} {n:>7} {size:>11} {bits:>6} {share:>8}  ")
     };
-    let title = line(["role", "tensors", "size", "bits", "of KLD"]);
-    out.push_str(&format!("{title}types\n"));
+    *out += &(line(["role", "tensors", "size", "bits", "of KLD"]) + "types\n");
     for (role, of_role) in by_role {
         let size: u64 = of_role.iter().map(|tensor| tensor.bytes).sum();
         let n_params: u64 = of_role.iter().map(|tensor| tensor.n_params).sum();
-        let share = kld_of(&of_role) / all;
-        let share = if all > 0.0 {
-            percent_1(share)
-        } else {
-            String::new()
-        };
+        let share = Some(percent_1(kld_of(&of_role) / all)).filter(|_| all > 0.0);
+        let bits = fixed(8.0 * size as f64 / n_params as f64, 2);
+        let (n, size) = (count(of_role.len() as u64), bytes(size));
         let start = line([
             &printable(role),
-            &count(of_role.len() as u64),
-            &bytes(size),
-            &fixed(8.0 * size as f64 / n_params as f64, 2),
-            &share,
+            &n,
+            &size,
+            &bits,
+            &share.unwrap_or_default(),
         ]);
         let types = types(&of_role);
-        let indent = start.chars().count();
-        out.push_str(&laid_out(
-            &start,
-            indent,
-            ", ",
-            types.iter().map(String::as_str),
-        ));
+        let types = types.iter().map(String::as_str);
+        *out += &laid_out(&start, start.chars().count(), ", ", types);
     }
 }
 
@@ -434,14 +400,12 @@ fn sizes(report: &RecipeReport) -> String {
     points.retain(|point| point.size_bytes != own.size_bytes);
     points.push(own);
     points.sort_by_key(|point| point.size_bytes);
+    let mark = |is_own: bool| if is_own { "<- this recipe" } else { "" };
     Table::new("", points)
         .gap(2)
         .left("  size", |of| format!("  {}", bytes(of.size_bytes)))
         .right("bits", |of| fixed(of.bpw, 2))
         .right("KLD", |of| short_kld(of.kld))
-        .right("", |of| {
-            let is_own = of.size_bytes == own.size_bytes;
-            (if is_own { "<- this recipe" } else { "" }).to_owned()
-        })
+        .right("", |of| mark(of.size_bytes == own.size_bytes).to_owned())
         .rows_text()
 }

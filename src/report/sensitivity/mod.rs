@@ -117,16 +117,16 @@ impl Sensitivity {
         seconds: Option<f64>,
         warnings: Vec<Warning>,
     ) -> Self {
-        let header = &map.header;
-        let measured = header.measured_type;
+        let (header, measured) = (&map.header, map.header.measured_type);
+        let reference = header.reference.as_ref();
         let fewest_bits = fewest_bits(&of);
         let mut whole = Part::default();
         let tensors = of.tensors.into_iter();
         let tensors = tensors.filter_map(|tensor| Some((compared(&tensor, measured)?, tensor)));
         let tensors: Vec<(Cost, TensorCosts)> = tensors.collect();
-        for (at, tensor) in &tensors {
-            whole.add(tensor, at);
-        }
+        tensors
+            .iter()
+            .for_each(|(at, tensor)| whole.add(tensor, at));
         let whole = whole.of(&whole);
         let tensors = tensors.into_iter().map(|(at, tensor)| {
             let alone = Part::of_tensor(&tensor, &at).of(&whole);
@@ -142,10 +142,7 @@ impl Sensitivity {
             versions: Versions::default(),
             model: model(header),
             text: header.text.clone(),
-            reference: header
-                .reference
-                .as_ref()
-                .and_then(|of| of.file_name.clone()),
+            reference: reference.and_then(|of| of.file_name.clone()),
             n_ctx: header.n_ctx,
             n_windows: header.windows.len() as u64,
             seed: header.seed,
@@ -154,10 +151,7 @@ impl Sensitivity {
             confidence,
             types: header.types.clone(),
             measured_type: measured,
-            cost: MapCost {
-                seconds,
-                ..MapCost::of(map)
-            },
+            cost: MapCost::of(map, seconds),
             control: control(map),
             by_role: by_role(&tensors, &whole),
             by_layer: by_layer(&tensors, &whole),
@@ -197,18 +191,21 @@ impl TensorSensitivity {
 }
 
 impl MapCost {
-    fn of(map: &SensitivityMap) -> Self {
+    fn of(map: &SensitivityMap, seconds: Option<f64>) -> Self {
         let before = u64::from(map.header.first_scored.unwrap_or(0));
         let windows = map.header.windows.iter();
         let tokens: Vec<u64> = windows.map(|of| before + u64::from(of.n_rows)).collect();
-        let of_cell = |cell: &Cell| -> u64 {
-            let own = tokens.iter().skip(cell.from).take(cell.klds.len());
-            own.sum()
+        let of_cell = |cell: &Cell| {
+            tokens
+                .iter()
+                .skip(cell.from)
+                .take(cell.klds.len())
+                .sum::<u64>()
         };
         Self {
             n_cells: map.cells.len() as u64,
             n_tokens: map.cells.iter().map(of_cell).sum(),
-            seconds: None,
+            seconds,
         }
     }
 }
@@ -241,18 +238,10 @@ fn control(map: &SensitivityMap) -> Option<f64> {
 /// if there is any. `None` for a tensor that can only have the original's type.
 fn compared(tensor: &TensorCosts, measured: GgmlType) -> Option<Cost> {
     let (_, costs) = tensor.costs.split_last()?;
-    let far = |cost: &Cost| match cost.kind == measured {
-        true => (false, -1.0),
-        false => (
-            !cost.is_measured,
-            (cost.kind.bits() - measured.bits()).abs(),
-        ),
-    };
-    let nearer = |a: &&Cost, b: &&Cost| {
-        let ((a, a_bits), (b, b_bits)) = (far(a), far(b));
-        a.cmp(&b).then(a_bits.total_cmp(&b_bits))
-    };
-    costs.iter().min_by(nearer).copied()
+    // The bits of positive numbers are in their order.
+    let far = |cost: &Cost| (cost.kind.bits() - measured.bits()).abs().to_bits();
+    let nearness = |cost: &&Cost| (cost.kind != measured, !cost.is_measured, far(cost));
+    costs.iter().min_by_key(nearness).copied()
 }
 
 /// Some tensors, each alone at the type at which tensors are compared.
@@ -345,12 +334,8 @@ impl Part {
 
 /// The tensors of each role, by falling relative cost.
 fn by_role(tensors: &[TensorSensitivity], whole: &Part) -> Vec<RoleSensitivity> {
-    let roles = sums(tensors, |tensor| Some(tensor.role.clone()));
-    let roles = roles.into_iter().map(|(role, part)| RoleSensitivity {
-        role,
-        part: part.of(whole),
-    });
-    let mut roles: Vec<RoleSensitivity> = roles.collect();
+    let roles = sums(tensors, whole, |tensor| Some(tensor.role.clone())).into_iter();
+    let mut roles = Vec::from_iter(roles.map(|(role, part)| RoleSensitivity { role, part }));
     let cost = |of: &RoleSensitivity| of.part.relative_cost.unwrap_or(f64::NEG_INFINITY);
     roles.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
     roles
@@ -358,17 +343,16 @@ fn by_role(tensors: &[TensorSensitivity], whole: &Part) -> Vec<RoleSensitivity> 
 
 /// The tensors of each layer, from the first layer on.
 fn by_layer(tensors: &[TensorSensitivity], whole: &Part) -> Vec<LayerSensitivity> {
-    let layers = sums(tensors, |tensor| tensor.layer).into_iter();
-    let layers = layers.map(|(layer, part)| LayerSensitivity {
-        layer,
-        part: part.of(whole),
-    });
-    layers.collect()
+    let layers = sums(tensors, whole, |tensor| tensor.layer).into_iter();
+    layers
+        .map(|(layer, part)| LayerSensitivity { layer, part })
+        .collect()
 }
 
-/// The sums of the tensors with the same key; those without one are left out.
+/// The sums of the tensors with the same key, as parts of the whole; those without one are left out.
 fn sums<K: Ord>(
     tensors: &[TensorSensitivity],
+    whole: &Part,
     key: impl Fn(&TensorCosts) -> Option<K>,
 ) -> BTreeMap<K, Part> {
     let mut sums: BTreeMap<K, Part> = BTreeMap::new();
@@ -377,6 +361,7 @@ fn sums<K: Ord>(
             sums.entry(key).or_default().add(&of.tensor, &of.at);
         }
     }
+    sums.values_mut().for_each(|part| *part = part.of(whole));
     sums
 }
 

@@ -1,15 +1,14 @@
 //! A map as text, and in sentences.
 
-use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorSensitivity};
+use super::{LayerSensitivity, Part, RoleSensitivity, Sensitivity, TensorSensitivity};
 use crate::recipe::{Additivity, Check, quoted};
-use crate::report::layout::{hanging, wrapped};
+use crate::report::layout::{hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{
-    bytes, count, count_of, duration, ends, fixed, or_undefined, printable, ratio, short_count,
-    short_kld, short_percent, significant,
+    bytes, count, count_of, duration, finite, fixed, printable, ratio, short_count, short_kld,
+    short_percent, significant,
 };
 use crate::report::table::Table;
-use crate::stats::Estimate;
 
 /// The most lines of a list of tensors.
 const MAX_LISTED: usize = 10;
@@ -38,20 +37,16 @@ impl Sensitivity {
     /// the end. What is not known is empty.
     pub fn csv(&self) -> String {
         let number = |value: Option<f64>| {
-            let finite = value.filter(|value| value.is_finite());
+            let finite = value.and_then(finite);
             finite.map(|value| value.to_string()).unwrap_or_default()
         };
         let tensors = self.tensors.iter().map(|of| &of.tensor);
         let costs = tensors.flat_map(|tensor| tensor.costs.iter().map(move |cost| (tensor, cost)));
+        let layer = |of: Option<u32>| of.map(|layer| layer.to_string()).unwrap_or_default();
         Table::new("", costs)
             .left("tensor", |(tensor, _)| tensor.name.clone())
             .left("role", |(tensor, _)| tensor.role.clone())
-            .right("layer", |(tensor, _)| {
-                tensor
-                    .layer
-                    .map(|layer| layer.to_string())
-                    .unwrap_or_default()
-            })
+            .right("layer", |(tensor, _)| layer(tensor.layer))
             .right("n_params", |(tensor, _)| tensor.n_params.to_string())
             .right("type", |(_, cost)| cost.kind.to_string())
             .right("bytes", |(_, cost)| cost.bytes.to_string())
@@ -62,124 +57,149 @@ impl Sensitivity {
             .csv()
     }
 
-    /// Everything that a terminal shows. `map` is the path of the map. Names are cut until tables fit lines
-    /// of at most `width`.
+    /// Everything that a terminal shows of the map at the path `map`.
     pub fn text(&self, map: &str, width: usize) -> String {
-        let mut text = String::new();
         let sentences = self.sentences();
-        if !sentences.is_empty() {
-            text.push_str(&wrapped(&sentences.join(" ")));
-            text.push('\n');
-        }
-        text.push_str(&self.head());
-        text.push_str(&self.roles_text(width));
-        text.push_str(&self.layers_text());
-        text.push_str(&self.tensors_text(width));
-        text.push_str(&self.additivity_text());
-        text.push_str(&self.checks_text(width));
-        text + &self.next_text(map)
+        let sentences =
+            Some(wrapped(&sentences.join(" ")) + "\n").filter(|_| !sentences.is_empty());
+        let parts = [
+            sentences.unwrap_or_default(),
+            self.head(),
+            self.roles_text(width),
+            self.layers_text(),
+            self.tensors_text(width),
+            self.additivity_text(),
+            self.checks_text(width),
+            self.next_text(map),
+        ];
+        parts.concat()
     }
 
     fn head(&self) -> String {
-        let model = &self.model;
-        let parameters = model
+        let parameters = self
+            .model
             .n_params
             .map(|n| format!("{} parameters", short_count(n)));
-        let size = model.shown_bytes().map(bytes);
-        let of_model = [Some(printable(&model.path)), parameters, size];
+        let size = self.model.shown_bytes().map(bytes);
+        let of_model = [Some(printable(&self.model.path)), parameters, size];
         let of_model: Vec<String> = of_model.into_iter().flatten().collect();
-        let title = format!("What quantization costs {}", of_model.join(", "));
-        let mut text = hanging("", 2, &title);
-        let mut fact = |name: &str, value: String| {
-            text.push_str(&hanging(&format!("  {name:<14}"), 16, &value));
-        };
         let of = self.text.as_ref().and_then(|text| text.name.as_ref());
-        let of = of.map_or_else(String::new, |name| format!(" of {}", printable(name)));
+        let of = of
+            .map(|name| format!(" of {}", printable(name)))
+            .unwrap_or_default();
         let windows = count_of(self.n_windows, "window");
-        fact(
-            "text",
-            format!("up to {windows} of {} tokens{of}", self.n_ctx),
-        );
-        let against = match &self.reference {
-            Some(file) => printable(file),
-            None => "the original's own logits".to_owned(),
-        };
+        let against = self.reference.as_deref().map(printable);
+        let against = against.unwrap_or_else(|| "the original's own logits".to_owned());
         let others = match self.at_other_types().count() as u64 {
             0 => String::new(),
             n => format!(" ({} at the nearest type allowed)", count_of(n, "tensor")),
         };
         let at = self.measured_type;
-        fact(
-            "compared",
-            format!("each tensor alone at {at}{others}, against {against}"),
+        let (cells, tokens) = (
+            count_of(self.cost.n_cells, "cell"),
+            count_of(self.cost.n_tokens, "token"),
         );
-        let time = self.cost.seconds;
-        let time = time.map_or_else(String::new, |seconds| format!(", {}", duration(seconds)));
-        let cells = count_of(self.cost.n_cells, "cell");
-        let tokens = count_of(self.cost.n_tokens, "token");
-        fact("measured", format!("{cells}, {tokens} decoded{time}"));
-        if let Some(imatrix) = &self.imatrix {
-            fact("imatrix", printable(&imatrix.file_name));
-        }
-        if let Some(control) = self.control.map(short_kld) {
-            let of = "the original against itself, which must be 0";
-            fact("control", format!("{control} ({of})"));
-        }
-        let marked = if self.tensors.iter().all(|of| of.at.is_measured) {
-            String::new()
-        } else {
-            format!("; {PREDICTED} marks a KLD that is predicted, not measured")
-        };
+        let time = self
+            .cost
+            .seconds
+            .map(|seconds| format!(", {}", duration(seconds)));
+        let control = self.control.map(short_kld);
+        let is_predicted = self.tensors.iter().any(|of| !of.at.is_measured);
+        let marked = format!("; {PREDICTED} marks a KLD that is predicted, not measured");
+        let marked = Some(marked).filter(|_| is_predicted).unwrap_or_default();
         let level = short_percent(self.confidence.level());
-        fact("intervals", format!("at {level} %{marked}"));
-        text
+        let facts = [
+            (
+                "text",
+                Some(format!("up to {windows} of {} tokens{of}", self.n_ctx)),
+            ),
+            (
+                "compared",
+                Some(format!(
+                    "each tensor alone at {at}{others}, against {against}"
+                )),
+            ),
+            (
+                "measured",
+                Some(format!(
+                    "{cells}, {tokens} decoded{}",
+                    time.unwrap_or_default()
+                )),
+            ),
+            (
+                "imatrix",
+                self.imatrix
+                    .as_ref()
+                    .map(|imatrix| printable(&imatrix.file_name)),
+            ),
+            (
+                "control",
+                control.map(|of| format!("{of} (the original against itself, which must be 0)")),
+            ),
+            ("intervals", Some(format!("at {level} %{marked}"))),
+        ];
+        let facts = facts
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        let facts = facts.map(|(name, value)| hanging(&format!("  {name:<14}"), 16, &value));
+        let title = format!("What quantization costs {}", of_model.join(", "));
+        hanging("", 2, &title) + &facts.collect::<String>()
     }
 
     /// A row for each role, and one for all.
     fn roles_text(&self, width: usize) -> String {
         let labels: Vec<&str> = self.by_role.iter().map(|role| role.role.as_str()).collect();
+        Table::fitted(&Names::whole(&labels, width), |name| self.roles_table(name))
+    }
+
+    fn roles_table(&self, name: &dyn Fn(&str) -> String) -> Table<(String, &Part)> {
         let explained = "Relative cost: KLD for each byte that the type saves, over that of all \
                          tensors. Above 1, bits are better spent than elsewhere.";
-        Table::fitted(&Names::whole(&labels, width), |name| {
-            let roles = self.by_role.iter();
-            let roles = roles.map(|role| (name(&role.role), &role.part));
-            let all = [("all".to_owned(), &self.whole)];
-            Table::new("By role", roles.chain(all))
-                .left("\nrole", |(role, _)| format!("  {role}"))
-                .right("ten-\nsors", |(_, part)| count(part.n_tensors))
-                .right("para-\nmeters", |(_, part)| short_count(part.n_params))
-                .right("\nKLD", |(_, part)| short_kld(part.kld.value))
-                .right(self.interval_title(), |(_, part)| interval(&part.kld))
-                .number("share\n%", |(_, part)| part.share, share)
-                .number("relative\ncost", |(_, part)| part.relative_cost, relative)
-                .notes([explained.to_owned()])
-        })
+        let roles = self
+            .by_role
+            .iter()
+            .map(|role| (name(&role.role), &role.part));
+        Table::new("By role", roles.chain([("all".to_owned(), &self.whole)]))
+            .left("\nrole", |(role, _)| format!("  {role}"))
+            .right("ten-\nsors", |(_, part)| count(part.n_tensors))
+            .right("para-\nmeters", |(_, part)| short_count(part.n_params))
+            .number("\nKLD", |(_, part)| Some(part.kld.value), short_kld)
+            .interval(
+                self.interval_title(),
+                |(_, part)| Some(part.kld),
+                two_digits,
+            )
+            .number("share\n%", |(_, part)| part.share, share)
+            .number("relative\ncost", |(_, part)| part.relative_cost, two_digits)
+            .notes([explained.to_owned()])
     }
 
     /// A bar for each layer, or for some in a row.
     fn layers_text(&self) -> String {
         let layers = &self.by_layer;
+        let kld_of = |layer: &LayerSensitivity| layer.part.kld.value;
         let Some(worst) = layers.iter().max_by(|a, b| kld_of(a).total_cmp(&kld_of(b))) else {
             return String::new();
         };
         let of_line = layers.len().div_ceil(MAX_LAYER_LINES);
-        let means: Vec<f64> = layers.chunks(of_line).map(mean_kld).collect();
-        let most = means.iter().copied().fold(0.0, f64::max);
+        let mean = |of: &[LayerSensitivity]| of.iter().map(kld_of).sum::<f64>() / of.len() as f64;
+        let lines = layers.chunks(of_line).map(|of| (of, mean(of)));
+        let most = lines.clone().map(|(_, mean)| mean).fold(0.0, f64::max);
         let (title, kld) = match of_line {
             1 => ("\n  layer", "\nKLD"),
             _ => ("\n  layers", "KLD per\nlayer"),
         };
-        let table = Table::new("By layer", layers.chunks(of_line).zip(&means))
+        let part = |of: &[LayerSensitivity]| of.iter().filter_map(|layer| layer.part.share).sum();
+        let (worst, worst_kld) = (worst.layer, short_kld(kld_of(worst)));
+        let worst = format!("The worst one is layer {worst}, with {worst_kld}.");
+        Table::new("By layer", lines)
             .gap(2)
             .left(title, |(of, _)| format!("  {}", layer_names(of)))
-            .right(kld, |(_, mean)| short_kld(**mean))
-            .right("share\n%", |(of, _)| {
-                share(of.iter().filter_map(|layer| layer.part.share).sum())
-            })
-            .left("", |(_, mean)| bar(**mean / most));
-        let worst_kld = short_kld(kld_of(worst));
-        let worst = format!("The worst one is layer {}, with {worst_kld}.", worst.layer);
-        table.notes((of_line > 1).then_some(worst)).text()
+            .right(kld, |(_, mean)| short_kld(*mean))
+            .right("share\n%", |(of, _)| share(part(of)))
+            .left("", |(_, mean)| bar(mean / most))
+            .notes((of_line > 1).then_some(worst))
+            .text()
     }
 
     /// The tensors with the largest and with the smallest relative costs.
@@ -191,23 +211,27 @@ impl Sensitivity {
         }
         let least = ranked.iter().rev().take(n);
         let shown: Vec<&TensorSensitivity> = ranked.iter().take(n).chain(least).copied().collect();
-        let labels: Vec<&str> = shown.iter().map(|of| bare(of)).collect();
-        let n_shown = counted(n);
-        let title = format!(
-            "The {n_shown} tensors that cost most per byte saved, and the {n_shown} that cost least"
-        );
+        let bare = |of: &TensorSensitivity| without_weight(&of.tensor.name).to_owned();
+        let kld = |of: &&&TensorSensitivity| {
+            let mark = if of.at.is_measured { "" } else { PREDICTED };
+            format!("{mark}{}", short_kld(of.kld().value))
+        };
+        let labels: Vec<&str> = shown
+            .iter()
+            .map(|of| without_weight(&of.tensor.name))
+            .collect();
+        let title =
+            format!("The {n} tensors that cost most per byte saved, and the {n} that cost least");
         Table::fitted(&Names::whole(&labels, width), |name| {
             Table::new(title.as_str(), &shown)
                 .group(0, "  most".to_owned())
                 .group(n, "  least".to_owned())
-                .left("", |of| format!("    {}", name(bare(of))))
+                .left("", |of| format!("    {}", name(&bare(of))))
                 .right("para-\nmeters", |of| short_count(of.tensor.n_params))
-                .right("\nKLD", |of| {
-                    format!("{}{}", mark(of.at.is_measured), short_kld(of.kld().value))
-                })
-                .right(self.interval_title(), |of| interval(&of.kld()))
+                .right("\nKLD", kld)
+                .interval(self.interval_title(), |of| Some(of.kld()), two_digits)
                 .number("share\n%", |of| of.share, share)
-                .number("relative\ncost", |of| of.relative_cost, relative)
+                .number("relative\ncost", |of| of.relative_cost, two_digits)
         })
     }
 
@@ -215,18 +239,16 @@ impl Sensitivity {
     fn additivity_text(&self) -> String {
         let explained = "Recipes are corrected by the last column: 1 means that tensors do not \
                          interact.";
-        Table::new(
-            "All tensors together, against the sum of each alone",
-            &self.additivity,
-        )
-        .gap(2)
-        .left("\n  all at", |of| format!("  {}", of.kind))
-        .right("KLD\ntogether", |of| short_kld(of.together.value))
-        .right(self.interval_title(), |of| interval(&of.together))
-        .right("sum of\nsingles", |of| short_kld(of.sum))
-        .right("together\nover sum", |of| ratio(times_sum(of)))
-        .notes([explained.to_owned()])
-        .text()
+        let title = "All tensors together, against the sum of each alone";
+        Table::new(title, &self.additivity)
+            .gap(2)
+            .left("\n  all at", |of| format!("  {}", of.kind))
+            .number("KLD\ntogether", |of| Some(of.together.value), short_kld)
+            .interval(self.interval_title(), |of| Some(of.together), two_digits)
+            .number("sum of\nsingles", |of| Some(of.sum), short_kld)
+            .number("together\nover sum", |of| Some(times_sum(of)), ratio)
+            .notes([explained.to_owned()])
+            .text()
     }
 
     /// The predictions that were checked, the farthest off first.
@@ -234,23 +256,24 @@ impl Sensitivity {
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         let off = |check: &Check| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
-        let shown = &checks[..checks.len().min(MAX_LISTED)];
-        let which = if shown.len() < checks.len() {
-            format!(" (the {} that are farthest off)", counted(shown.len()))
-        } else {
-            String::new()
-        };
-        let labels: Vec<&str> = shown.iter().map(|check| check.tensor.as_str()).collect();
+        let n = checks.len().min(MAX_LISTED);
+        let which = Some(format!(" (the {n} that are farthest off)")).filter(|_| n < checks.len());
+        let title = format!("Predicted, then measured{}", which.unwrap_or_default());
+        let shown = checks.iter().take(n);
+        let labels: Vec<&str> = shown.clone().map(|check| check.tensor.as_str()).collect();
+        let tensor = |name: &str| format!("  {}", without_weight(name));
         Table::fitted(&Names::whole(&labels, width), |name| {
-            Table::new(format!("Predicted, then measured{which}"), shown)
-                .left("\n  tensor", |of| {
-                    format!("  {}", without_weight(&name(&of.tensor)))
-                })
+            Table::new(title.as_str(), shown.clone())
+                .left("\n  tensor", |of| tensor(&name(&of.tensor)))
                 .left("\ntype", |of| of.kind.to_string())
-                .right("\npredicted", |of| short_kld(of.predicted))
-                .right("\nmeasured", |of| short_kld(of.measured.value))
-                .right(self.interval_title(), |of| interval(&of.measured))
-                .right("measured /\npredicted", |of| ratio(times_predicted(of)))
+                .number("\npredicted", |of| Some(of.predicted), short_kld)
+                .number("\nmeasured", |of| Some(of.measured.value), short_kld)
+                .interval(self.interval_title(), |of| Some(of.measured), two_digits)
+                .number(
+                    "measured /\npredicted",
+                    |of| Some(times_predicted(of)),
+                    ratio,
+                )
                 .notes(off_by(&checks))
         })
     }
@@ -267,48 +290,29 @@ impl Sensitivity {
 
     /// Sentences of what costs much for its size, and what costs little.
     pub(in crate::report) fn sentences(&self) -> Vec<String> {
-        let roles = |holds: &dyn Fn(f64) -> bool| -> Vec<&RoleSensitivity> {
-            let roles = self.by_role.iter();
-            roles
-                .filter(|role| role.part.relative_cost.is_some_and(holds))
-                .collect()
-        };
-        let list = |roles: &[&RoleSensitivity], unit: &str| {
-            let named = roles.iter().take(MAX_NAMED).enumerate().map(|(i, role)| {
-                let times = or_undefined(role.part.relative_cost, relative);
-                let unit = if i == 0 { unit } else { "" };
-                format!("{} ({times}{unit})", printable(&role.role))
+        let cost = |role: &RoleSensitivity| Some((printable(&role.role), role.part.relative_cost?));
+        let roles = self.by_role.iter().filter_map(cost);
+        let named = |roles: &mut dyn Iterator<Item = (String, f64)>, unit: &str| {
+            let named = roles.take(MAX_NAMED).enumerate().map(|(i, (role, cost))| {
+                let (times, unit) = (two_digits(cost), if i == 0 { unit } else { "" });
+                format!("{role} ({times}{unit})")
             });
-            let named = Vec::from_iter(named);
-            match named.split_last() {
-                Some((last, [])) => last.clone(),
-                Some((last, first)) => format!("{} and {last}", first.join(", ")),
-                None => String::new(),
-            }
+            list(named.collect())
         };
-        let dear = roles(&|cost| cost >= DEAR);
-        let mut cheap = roles(&|cost| cost <= CHEAP);
-        cheap.reverse();
-        let mut sentences = Vec::new();
         let unit = " times the average";
-        if !dear.is_empty() {
-            let list = list(&dear, unit);
-            sentences.push(format!(
-                "A byte saved costs most in {list}: give more bits there."
-            ));
-        }
-        if !cheap.is_empty() {
-            let (subject, unit) = if dear.is_empty() {
-                ("A byte saved", unit)
-            } else {
-                ("It", "")
-            };
-            let list = list(&cheap, unit);
-            sentences.push(format!(
-                "{subject} costs least in {list}: save there first."
-            ));
-        }
-        sentences
+        let dear = named(&mut roles.clone().filter(|(_, cost)| *cost >= DEAR), unit);
+        let (subject, rest) = if dear.is_empty() {
+            ("A byte saved", unit)
+        } else {
+            ("It", "")
+        };
+        let cheap = named(&mut roles.rev().filter(|(_, cost)| *cost <= CHEAP), rest);
+        let most = format!("A byte saved costs most in {dear}: give more bits there.");
+        let least = format!("{subject} costs least in {cheap}: save there first.");
+        let said = [(dear, most), (cheap, least)].into_iter();
+        said.filter(|(of, _)| !of.is_empty())
+            .map(|(_, said)| said)
+            .collect()
     }
 
     fn interval_title(&self) -> String {
@@ -344,9 +348,9 @@ fn off_by(checks: &[&Check]) -> Option<String> {
     })
 }
 
-/// An interval in a table, where two digits are enough.
-fn interval(of: &Estimate) -> String {
-    ends(of.lo, of.hi, |end| significant(end, 2))
+/// A number of which two digits are enough: an end of an interval in a table, or a relative cost.
+fn two_digits(number: f64) -> String {
+    significant(number, 2)
 }
 
 /// A share in percent: `8.7`, `<0.1`.
@@ -356,14 +360,6 @@ fn share(share: f64) -> String {
     } else {
         fixed(100.0 * share, 1)
     }
-}
-
-fn kld_of(layer: &LayerSensitivity) -> f64 {
-    layer.part.kld.value
-}
-
-fn mean_kld(layers: &[LayerSensitivity]) -> f64 {
-    layers.iter().map(kld_of).sum::<f64>() / layers.len().max(1) as f64
 }
 
 /// `7`, or `4 to 7`.
@@ -383,30 +379,6 @@ fn bar(share: f64) -> String {
     "█".repeat(eighths / 8) + part
 }
 
-fn mark(is_measured: bool) -> &'static str {
-    if is_measured { "" } else { PREDICTED }
-}
-
-/// A tensor's name without `.weight`.
-fn bare(of: &TensorSensitivity) -> &str {
-    without_weight(&of.tensor.name)
-}
-
 fn without_weight(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
-}
-
-/// A number in words up to ten.
-fn counted(n: usize) -> String {
-    const WORDS: [&str; 11] = [
-        "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
-    ];
-    WORDS
-        .get(n)
-        .map_or_else(|| n.to_string(), |&word| word.to_owned())
-}
-
-/// A relative cost: `8.0`, `0.031`.
-fn relative(cost: f64) -> String {
-    significant(cost, 2)
 }

@@ -4,6 +4,27 @@
 // index of a label in it, its slot, decides its colour and its dashes.
 "use strict";
 
+// The series of the charts, from the result.
+function seriesOf(page) {
+    const inUnits = bytes => bytes > 0 ? bytes / page.unit.bytes : null;
+    const models = page.models.map(model => {
+        const [mean, ratio, isDraft] = [model.kld?.mean, model.ratio_to_best, model.label in page.drafts];
+        const acceptance = isDraft ? model.acceptance : null;
+        return {
+            label: model.label, floor: model.is_noise_floor, front: model.pareto, near: model.indistinguishable_from_best,
+            size: inUnits(page.sizes[model.label]),
+            kld: mean?.value ?? null, lo: onLogScale(mean?.cluster_lo), hi: onLogScale(mean?.cluster_hi),
+            ratio: onLogScale(ratio?.value), ratio_lo: onLogScale(ratio?.lo), ratio_hi: onLogScale(ratio?.hi),
+            ccdf: model.ccdf, windows: model.by_window, breakdown: model.breakdown,
+            file: inUnits(page.drafts[model.label]),
+            accepted: acceptance?.mean.value ?? null, accepted_lo: acceptance?.mean.lo ?? null, accepted_hi: acceptance?.mean.hi ?? null,
+            drafted: acceptance?.drafted.map(of => of.accepted.value) ?? null,
+            identical: model.identical_output?.curve.map(of => [of.tokens, of.share, of.lo, of.hi]) ?? null,
+        };
+    });
+    return {...page, models, unit: page.unit.symbol};
+}
+
 const SLOTS = [0, 1, 2, 3, 4, 5, 6, 7];
 const DASHES = [[1, 0], [8, 3], [2, 2], [8, 2, 2, 2], [5, 2], [12, 3], [1, 3], [8, 2, 2, 2, 2, 2]];
 const SHAPES = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left"];

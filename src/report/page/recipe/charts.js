@@ -7,6 +7,26 @@ const KINDS = [
     ["quant", "other quants, measured", "var(--other)", "circle"],
 ];
 
+// The series of the charts, from the result.
+function seriesOf({recipe, quants, unit, types, roles, layers}) {
+    const size = bytes => bytes / unit.bytes;
+    const point = (kind, label, bytes, kld) =>
+        ({label, kind, size: size(bytes), kld: onLogScale(kld.value), lo: onLogScale(kld.lo), hi: onLogScale(kld.hi)});
+    const {check, kld: {predicted, measured}} = recipe;
+    const others = check?.like ? [...quants, {...check.like, label: check.like.path}] : quants;
+    const own = [["predicted", predicted], ["measured", measured]].filter(([, kld]) => kld !== null);
+    return {
+        unit: unit.symbol, types, roles, layers: [...new Set(layers)].filter(layer => layer !== null).sort((a, b) => a - b),
+        frontier: recipe.frontier.map(of => ({size: size(of.size_bytes), bpw: of.bpw, kld: onLogScale(of.kld)})),
+        points: [
+            ...others.map(of => point("quant", of.label, of.size_bytes, of.kld)),
+            ...own.map(([kind, kld]) => point(kind, "recipe", recipe.size_bytes, kld)),
+        ],
+        tensors: recipe.tensors.map(({name, role, type, kld, bytes}, i) =>
+            ({name, role, layer: layers[i], kind: types.indexOf(type), kld, bytes})),
+    };
+}
+
 // The line ends at this many times the size of the largest point.
 const FAR_ABOVE = 1.25;
 
