@@ -279,42 +279,14 @@ mod tests {
 
     #[test]
     fn documented_names_are_known() {
-        for name in [
-            "kld.mean",
-            "kld.mean.value",
-            "kld.mean.hi",
-            "kld.mean.cluster_hi",
-            "kld.std",
-            "kld.max",
-            "kld.max_at.window",
-            "kld.median",
-            "kld.median.lo",
-            "kld.q50",
-            "kld.q90",
-            "kld.q95",
-            "kld.q99",
-            "kld.q99.hi",
-            "kld.q99.9",
-            "kld.q99.9.lo",
-            "reverse_kld.mean",
-            "agreement.ref_top1",
-            "agreement.ref_top1.lo",
-            "perplexity.ref",
-            "perplexity.ratio",
-            "perplexity.ln_ratio.se",
-            "acceptance.mean",
-            "acceptance.mean.lo",
-            "acceptance.drafted1",
-            "acceptance.drafted16.lo",
-            "delta_p.rms",
-            "delta_p.q0.1",
-            "n_tokens",
-            "n_excluded",
-            "confidence",
-            "model.size_bytes",
-            "model.bpw",
-            "timing.tokens_per_s",
-        ] {
+        let names = "kld.mean kld.mean.value kld.mean.hi kld.mean.cluster_hi kld.std kld.max \
+                     kld.max_at.window kld.median kld.median.lo kld.q50 kld.q90 kld.q95 kld.q99 \
+                     kld.q99.hi kld.q99.9 kld.q99.9.lo reverse_kld.mean agreement.ref_top1 \
+                     agreement.ref_top1.lo perplexity.ref perplexity.ratio perplexity.ln_ratio.se \
+                     acceptance.mean acceptance.mean.lo acceptance.drafted1 acceptance.drafted16.lo \
+                     delta_p.rms delta_p.q0.1 n_tokens n_excluded confidence model.size_bytes model.bpw \
+                     timing.tokens_per_s";
+        for name in names.split_whitespace() {
             let condition: Condition = format!("{name}>0").parse().expect(name);
             assert_eq!(condition.name, name);
         }
@@ -322,23 +294,10 @@ mod tests {
 
     #[test]
     fn names_of_a_pair_are_known() {
-        for name in [
-            "ratio",
-            "ratio.upper",
-            "ratio.p",
-            "difference",
-            "difference.hi",
-            "agreement.difference",
-            "agreement.difference.lo",
-            "nearer.share_a",
-            "nearer.share_a.lo",
-            "agreement.difference.p",
-            "median.ratio",
-            "q99.9.ratio",
-            "q99.9.a",
-            "a.mean_kld",
-            "n_left_out",
-        ] {
+        let names = "ratio ratio.upper ratio.p difference difference.hi agreement.difference \
+                     agreement.difference.lo nearer.share_a nearer.share_a.lo agreement.difference.p \
+                     median.ratio q99.9.ratio q99.9.a a.mean_kld n_left_out";
+        for name in names.split_whitespace() {
             let condition = Condition::of_report(&format!("{name} > 0")).expect(name);
             assert!(condition.is_of_pair(), "{name}");
         }

@@ -89,9 +89,8 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
         Some((n, few_windows(clusters, n, unit(of_prompts))?))
     });
     doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
-    let known = models
-        .iter()
-        .find(|model| model.summary.perplexity.is_some());
+    let is_known = |model: &&ComparedModel| model.summary.perplexity.is_some();
+    let known = models.iter().find(is_known);
     doubts.extend(known.and_then(|model| high_perplexity(&model.summary, of_prompts)));
     doubts
 }

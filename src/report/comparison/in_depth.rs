@@ -98,10 +98,8 @@ impl PairedQuantile {
     /// The quantiles that both models' statistics have.
     pub fn of_each(a: &Summary, b: &Summary) -> Vec<Self> {
         let quantiles = |of: &Summary| of.kld.as_ref().map(|kld| kld.quantiles.clone());
-        let both = quantiles(a)
-            .into_iter()
-            .flatten()
-            .zip(quantiles(b).into_iter().flatten());
+        let of_b = quantiles(b).into_iter().flatten();
+        let both = quantiles(a).into_iter().flatten().zip(of_b);
         let paired = both.map(|(of_a, of_b)| {
             let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
             let ratio = finite(a / b);
@@ -262,10 +260,8 @@ impl InDepth {
     /// Shows how long each model's greedy answers stay the same, and how many of its tokens are accepted.
     fn in_use(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
         let models = [(a, &self.a), (b, &self.b)];
-        let answered = models
-            .iter()
-            .filter_map(|(name, of)| Some((name, of.identical_output.as_ref()?)));
-        let answered = Vec::from_iter(answered);
+        let answer = |(name, of): (_, &'_ InDepthModel)| Some((name, of.identical_output.clone()?));
+        let answered = Vec::from_iter(models.into_iter().filter_map(answer));
         if let Some((_, of)) = answered.first() {
             out.title(&title(of));
         }
@@ -277,7 +273,7 @@ impl InDepth {
             let (same, half) = (same.unwrap_or_default(), half.unwrap_or_default());
             out.line(name, &format!("{n} of {all}  {same}{half}"));
         }
-        if let Some(why) = left_out(answered.into_iter().map(|(_, of)| of)) {
+        if let Some(why) = left_out(answered.iter().map(|(_, of)| of)) {
             out.text += &hanging("  ", 2, &why);
         }
         // Of plain text, few ask how a draft would do.
@@ -359,11 +355,8 @@ fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
     let mut text = format!("  {unit} {}, position {}", at.window, at.position);
     if let Some(around) = &of.text {
         text += &format!(": {}", quoted(&around.before, BEFORE_WIDTH, true));
-        let next = around
-            .next
-            .as_ref()
-            .map(|next| quoted(next, NEXT_WIDTH, false));
-        text.extend(next.map(|next| format!(" {next}")));
+        let next = around.next.iter();
+        text.extend(next.map(|next| format!(" {}", quoted(next, NEXT_WIDTH, false))));
     }
     let top = |text: &Option<String>, id: u32| match text {
         Some(text) => quoted(text, TOKEN_WIDTH, false),

@@ -101,10 +101,9 @@ impl Comparison {
     ) -> Option<String> {
         let best = self.best()?;
         let n_infinite = best.summary.n_infinite();
-        let finite = unranked
-            .iter()
-            .filter(|model| model.summary.n_infinite() <= n_infinite);
-        let means = finite.filter_map(|model| Some((*model, model.mean_kld()?.value)));
+        let is_finite = |of: &&&ComparedModel| of.summary.n_infinite() <= n_infinite;
+        let means = unranked.iter().filter(is_finite);
+        let means = means.filter_map(|model| Some((*model, model.mean_kld()?.value)));
         let (lowest, mean) = means.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let lowest = name(lowest);
         let said = format!(
@@ -318,9 +317,8 @@ impl Ranked<'_> {
         };
         let (of_best, to) = said(self.best)?;
         let farthest = self.others.last().and_then(|model| said(model));
-        let farthest = farthest
-            .map(|(of, _)| format!(", {of}"))
-            .unwrap_or_default();
+        let farthest = farthest.map(|(of, _)| format!(", {of}"));
+        let farthest = farthest.unwrap_or_default();
         Some(format!(
             "{of_best} greedy answers are the original's {to}{farthest}."
         ))

@@ -140,6 +140,7 @@ impl Comparison {
         let first = self.models.first().and_then(|first| first.model.bpw);
         let shows_bpw = !sizes.has_caches || self.models.iter().any(|of| of.model.bpw != first);
         let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
+        let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
         let mut n_candidates = 0;
         let place = |m: &&ComparedModel| {
             n_candidates += u64::from(m.is_candidate());
@@ -162,11 +163,7 @@ impl Comparison {
             .number("same\ntop", |m| m.same_top(), points)
             .unit("%")
             .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
-            .estimate(
-                ["times the best", ""],
-                |m| Some(estimate(m.ratio_to_best?.ratio)),
-                ratio,
-            )
+            .estimate(["times the best", ""], times_best, ratio)
             .in_markdown()
             .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)
             .in_markdown()
@@ -179,16 +176,13 @@ impl Comparison {
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let same = "has the same KLD as the one above it, at every token";
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
+        let floor = "the noise floor: the reference's own model";
         let sizes = "that of the file and of the KV cache";
         let explained = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
             (marked(PARETO), PARETO, pareto),
-            (
-                has_floor,
-                NOISE,
-                "the noise floor: the reference's own model",
-            ),
+            (has_floor, NOISE, floor),
             (self.sizes().has_caches, "size:", sizes),
         ];
         let explained = explained.into_iter().filter(|(occurs, ..)| *occurs);
@@ -216,10 +210,8 @@ impl Comparison {
     pub(super) fn ratios_table(&self, name: Name<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
         let (to_best, more) = view.first(&to_best);
-        let to_next = self
-            .pairs_of(PairKind::Size)
-            .into_iter()
-            .filter(|_| view.full);
+        let to_next = self.pairs_of(PairKind::Size).into_iter();
+        let to_next = to_next.filter(|_| view.full);
         let pairs = to_best.iter().copied().chain(to_next).collect();
         let title = "How many times as far, by the mean KLDs on the same tokens";
         let mut table = self.pairs_table(title, pairs, name).more(more);
@@ -244,6 +236,7 @@ impl Comparison {
             PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
             _ => format!("  {}", name(&pair.a)),
         };
+        let p = |pair: &&ComparedPair| self.p_of(pair).map(p_value);
         let nearer = |pair: &&ComparedPair| pair.share_a_nearer.map(percent_1);
         Table::new(title, pairs)
             .left("", both)
@@ -253,9 +246,7 @@ impl Comparison {
             .left("next in size", |pair| name(&pair.b))
             .in_markdown()
             .estimate(["\nratio", &self.interval_title()], of, ratio)
-            .right("\np", |pair| {
-                self.p_of(pair).map(p_value).unwrap_or_default()
-            })
+            .right("\np", |pair| p(pair).unwrap_or_default())
             .right("is nearer\nat", |pair| nearer(pair).unwrap_or_default())
             .notes(self.why_p_differs())
     }
@@ -434,7 +425,7 @@ impl Comparison {
                 format!("{same} of {all}")
             })
             .estimate(
-                ["%", &self.interval_title()],
+                ["share\n%", &self.interval_title()],
                 |(_, of)| of.same_to_the_end,
                 points,
             )
@@ -450,16 +441,14 @@ impl Comparison {
     pub(in crate::report) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
         let notes = self.draft_notes().join(" ");
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        let interval = &self.interval_title();
         let share = |m: &&ComparedModel| Some(m.summary.acceptance.as_ref()?.mean.value);
+        let size = |m: &&ComparedModel| m.model.shown_bytes().map(|size| size as f64);
         Table::new(ACCEPTED, self.drafts())
             .left("\n  model", |m| format!("  {}", name(&m.label)))
-            .right("file\nsize", |m| or_undefined(m.model.shown_bytes(), bytes))
+            .number("file\nsize", size, |size| bytes(size as u64))
             .number("accepted\n%", share, points)
-            .estimate(
-                [&drafted, &self.interval_title()],
-                |m| accepted(m),
-                two_decimals,
-            )
+            .estimate([&drafted, interval], |m| accepted(m), two_decimals)
             .notes(Some(notes).filter(|notes| !notes.is_empty()))
     }
 

@@ -16,170 +16,130 @@ use crate::report::number::{
 use crate::report::set_up::setting;
 use crate::score::RowError;
 
+/// How windows were divided among decode calls.
+const EQUAL_CALLS: &str = " in equal calls";
+
 /// A value, or words for one that is not recorded.
 fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "not known".to_owned(), |value| value.to_string())
 }
 
-/// A line's name and its text; `None` where the file does not record it.
-type Line = (&'static str, Option<String>);
+/// The lines of a file; what it does not record has none.
+struct Lines(String);
+
+impl Lines {
+    fn put(&mut self, name: &str, value: impl Into<Option<String>>) {
+        let value = value.into().map(|value| line(name, &printable(&value)));
+        self.0.extend(value);
+    }
+}
 
 /// One line for each thing that the file records.
 pub fn info_text(info: &Info) -> String {
-    let mut lines = vec![
-        ("kind", Some(kind(&info.kind).to_owned())),
-        ("label", info.label.clone()),
-        ("written by", info.writer.clone()),
-        ("size", Some(bytes(info.file_bytes))),
-        ("model", info.model.as_ref().map(model)),
-        ("model path", info.model_path.clone()),
-    ];
+    let mut out = Lines(format!("{}\n", printable(&info.path)));
+    out.put("kind", kind(&info.kind).to_owned());
+    out.put("label", info.label.clone());
+    out.put("written by", info.writer.clone());
+    out.put("size", bytes(info.file_bytes));
+    out.put("model", info.model.as_ref().map(model));
+    out.put("model path", info.model_path.clone());
     match &info.gguf {
-        Some(gguf) => lines.extend(of_model(info, gguf)),
-        None => lines.extend(of_rows(info)),
+        Some(gguf) => put_gguf(&mut out, info, gguf),
+        None => put_rows(&mut out, info),
     }
-    let known = lines
-        .into_iter()
-        .filter_map(|(name, text)| Some((name, printable(&text?))));
-    let known = known.chain(
-        info.others
-            .iter()
-            .map(|(name, text)| (name.as_str(), printable(text))),
-    );
-    let known: String = known.map(|(name, text)| line(name, &text)).collect();
-    format!("{}\n{known}", printable(&info.path))
+    out.0
 }
 
-/// The lines about a file of rows, of their records, or of what they showed of a model's tensors.
-fn of_rows(info: &Info) -> Vec<Line> {
-    let reference = info.reference.as_ref();
+/// Puts the lines about a file of rows, of their records, or of what they showed of a model's tensors.
+fn put_rows(out: &mut Lines, info: &Info) {
+    out.put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
+    out.put("text", info.text.as_ref().map(text_identity));
+    out.put("text path", info.text_path.clone());
+    if let Some(reference) = &info.reference {
+        out.put("reference", summary(reference));
+        out.put("  its model", reference.model.as_ref().map(model));
+        out.put("  its text", reference.text.as_ref().map(text_identity));
+    }
+    out.put("prompts", info.prompts.as_ref().map(prompts));
+    out.put("groups", groups(&info.groups));
+    let part = info.shard.as_ref();
+    out.put("part", part.map(|shard| part_of(shard, info)));
+    out.put("window", window(info));
+    out.put("windows", info.n_windows.map(|n| windows(n, info)));
     let is_sidecar = info.kind == "sidecar";
-    let until = info.until.map(short_percent);
-    let token_ids = info
-        .holds_tokens
-        .map(|is_held| if is_held { "held" } else { "none" });
-    let mut lines = vec![
-        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
-        ("text", info.text.as_ref().map(text_identity)),
-        ("text path", info.text_path.clone()),
-        ("reference", reference.map(summary)),
-        (
-            "  its model",
-            reference.and_then(|of| of.model.as_ref()).map(model),
-        ),
-        (
-            "  its text",
-            reference.and_then(|of| of.text.as_ref()).map(text_identity),
-        ),
-        ("prompts", info.prompts.as_ref().map(prompts)),
-        ("groups", groups(&info.groups)),
-        (
-            "part",
-            info.shard.as_ref().map(|shard| part_of(shard, info)),
-        ),
-        ("window", Some(window(info))),
-        ("windows", info.n_windows.map(|n| windows(n, info))),
-        (
-            if is_sidecar { "records" } else { "rows" },
-            Some(rows(info)),
-        ),
-    ];
-    lines.extend(info.map.iter().flat_map(of_map));
-    if let Some(of_file) = &info.states {
-        lines.push(("states", Some(states(of_file))));
-        lines.push(("  their head", Some(head(of_file))));
-        lines.push(("  their error", Some(states_error(of_file))));
+    out.put(if is_sidecar { "records" } else { "rows" }, rows(info));
+    if let Some(map) = &info.map {
+        put_map(out, map);
     }
-    lines.extend([
-        (
-            "until",
-            until.map(|until| format!("to stop where the mean KLD is known to ±{until} %")),
-        ),
-        ("token ids", token_ids.map(str::to_owned)),
-        ("backend", info.backend.as_ref().map(backend)),
-        ("batch", info.backend.as_ref().map(batch)),
-    ]);
-    lines
+    if let Some(of_file) = &info.states {
+        out.put("states", states(of_file));
+        out.put("  their head", head(of_file));
+        out.put("  their error", states_error(of_file));
+    }
+    let until = info.until.map(short_percent);
+    let until = until.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
+    out.put("until", until);
+    let words = |is_held| (if is_held { "held" } else { "none" }).to_owned();
+    out.put("token ids", info.holds_tokens.map(words));
+    out.put("backend", info.backend.as_ref().map(backend));
+    out.put("batch", info.backend.as_ref().map(batch));
+    for (key, value) in &info.others {
+        out.put(key, value.clone());
+    }
 }
 
-/// The lines about what a map measured.
-fn of_map(map: &MapInfo) -> [Line; 5] {
+/// Puts the lines about what a map measured.
+fn put_map(out: &mut Lines, map: &MapInfo) {
     let of_tensors = [
         count_of(map.n_tensors, "tensor"),
         format!("{} can be quantized", count(map.n_quantizable)),
         format!("{} measured alone", count(map.n_measured)),
         format!("{} with weight errors", count(map.n_with_errors)),
     ];
-    let unfinished = if map.is_complete {
-        ""
-    } else {
-        "; not finished"
-    };
-    let (cells, tokens) = (
-        count_of(map.n_cells, "cell"),
-        count_of(map.n_tokens, "token"),
-    );
+    out.put("tensors", of_tensors.join(", "));
+    let mut measured = count_of(map.n_cells, "cell");
+    measured += &format!(", {} scored", count_of(map.n_tokens, "token"));
+    measured += when(!map.is_complete, "; not finished");
+    out.put("measured", measured);
+    out.put("  at", format!("{} where it fits", map.measured_type));
     let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
+    out.put("  types", types.join(" "));
     let imatrix = map.imatrix.as_ref();
-    [
-        ("tensors", Some(of_tensors.join(", "))),
-        (
-            "measured",
-            Some(format!("{cells}, {tokens} scored{unfinished}")),
-        ),
-        ("  at", Some(format!("{} where it fits", map.measured_type))),
-        ("  types", Some(types.join(" "))),
-        (
-            "imatrix",
-            imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256)),
-        ),
-    ]
+    let imatrix = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
+    out.put("imatrix", imatrix);
 }
 
-/// The lines about a model's file besides its size and its name.
-fn of_model(info: &Info, gguf: &GgufInfo) -> Vec<Line> {
+/// Puts the lines about a model's file besides its size and its name.
+fn put_gguf(out: &mut Lines, info: &Info, gguf: &GgufInfo) {
     let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
-    let n_params = info
-        .model
-        .as_ref()
-        .and_then(|model| model.n_params)
-        .unwrap_or(0);
+    out.put("holds", holds.map(|of| format!("{of}, not a whole model")));
+    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
+    out.put("split into", n_files.map(|n| count_of(n.into(), "file")));
+    let n_params = info.model.as_ref().and_then(|model| model.n_params);
+    let n_params = n_params.unwrap_or(0);
     let bpw = gguf.bpw.map(|bpw| format!(", {bpw:.2} bits each"));
+    out.put("parameters", count(n_params) + &bpw.unwrap_or_default());
+    out.put("quantized as", gguf.file_type.clone());
     let share = |of_type: &TensorTypeInfo| {
         let share = of_type.n_params as f64 / n_params.max(1) as f64;
         let tensors = count_of(of_type.n_tensors, "tensor");
         format!("{} {} ({tensors})", of_type.name, percent(share))
     };
     let types: Vec<String> = gguf.types.iter().map(share).collect();
+    out.put("  types", types.join(", "));
     let n_ctx = Some(info.n_ctx).filter(|&n| n > 0);
+    out.put("context", n_ctx.map(|n| count_of(n.into(), "token")));
+    out.put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
+    out.put("  splits as", gguf.pre_tokenizer.clone());
     let inserted = match info.add_bos {
         Some(true) => ", inserted before each text",
         Some(false) => ", not inserted",
         None => "",
     };
     let (bos, eos) = (or_unknown(gguf.bos), or_unknown(gguf.eos));
-    let template = gguf
-        .chat_template_bytes
-        .map_or_else(|| "none".to_owned(), bytes);
-    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
-    vec![
-        (
-            "holds",
-            holds.map(|kind| format!("{kind}, not a whole model")),
-        ),
-        ("split into", n_files.map(|n| count_of(n.into(), "file"))),
-        (
-            "parameters",
-            Some(count(n_params) + &bpw.unwrap_or_default()),
-        ),
-        ("quantized as", gguf.file_type.clone()),
-        ("  types", Some(types.join(", "))),
-        ("context", n_ctx.map(|n| count_of(n.into(), "token"))),
-        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
-        ("  splits as", gguf.pre_tokenizer.clone()),
-        ("  special", Some(format!("BOS {bos}{inserted}; EOS {eos}"))),
-        ("chat template", Some(template)),
-    ]
+    out.put("  special", format!("BOS {bos}{inserted}; EOS {eos}"));
+    let template = gguf.chat_template_bytes.map(bytes);
+    out.put("chat template", template.unwrap_or("none".to_owned()));
 }
 
 /// Each prompt and its answer under a line that counts their tokens, indented.
@@ -194,14 +154,11 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
         }
     };
     for of in texts {
-        let group = of
-            .group
-            .as_deref()
-            .map(|name| format!(", group {}", printable(name)));
-        let (n, group) = (
-            count_of(of.n_prompt_tokens.into(), "token"),
-            group.unwrap_or_default(),
-        );
+        let group = of.group.as_deref().map(printable);
+        let group = group
+            .map(|name| format!(", group {name}"))
+            .unwrap_or_default();
+        let n = count_of(of.n_prompt_tokens.into(), "token");
         put(format!("\nprompt {}{group}: {n}", of.window), &of.prompt);
         if of.n_answer_tokens > 0 {
             let n = count_of(of.n_answer_tokens.into(), "token");
@@ -292,24 +249,11 @@ fn groups(groups: &[GroupInfo]) -> Option<String> {
 
 fn window(info: &Info) -> String {
     let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
-    let at_most = if varies || info.prompts.is_some() {
-        " at most"
-    } else {
-        ""
-    };
-    let bos = if info.add_bos == Some(true) {
-        ", a BOS first"
-    } else {
-        ""
-    };
-    let first = info
-        .first_scored
-        .map(|first| format!(", scored from position {first}"));
-    let earliest = if is_generated(info) {
-        " at the earliest"
-    } else {
-        ""
-    };
+    let at_most = when(varies || info.prompts.is_some(), " at most");
+    let bos = when(info.add_bos == Some(true), ", a BOS first");
+    let first = info.first_scored;
+    let first = first.map(|first| format!(", scored from position {first}"));
+    let earliest = when(is_generated(info), " at the earliest");
     let (n_ctx, first) = (count(info.n_ctx.into()), first.unwrap_or_default());
     format!("{n_ctx} tokens{at_most}{bos}{first}{earliest}")
 }
@@ -320,10 +264,8 @@ fn prompts(prompts: &PromptsInfo) -> String {
         None => "as they are, without a chat template".to_owned(),
     };
     let generated = prompts.generated.map(|n| {
-        let (n, sampled) = (
-            count_of(n.into(), "token"),
-            sampled(prompts.sampling.as_ref()),
-        );
+        let n = count_of(n.into(), "token");
+        let sampled = sampled(prompts.sampling.as_ref());
         format!("; an answer of at most {n} to each, generated{sampled}")
     });
     let turns = match prompts.n_conversations {
@@ -353,10 +295,8 @@ fn windows(n: u32, info: &Info) -> String {
 }
 
 fn rows(info: &Info) -> String {
-    let (n_rows, n_vocab) = (
-        or_unknown(info.n_rows.map(count)),
-        count(info.n_vocab.into()),
-    );
+    let n_rows = or_unknown(info.n_rows.map(count));
+    let n_vocab = count(info.n_vocab.into());
     let compared = info.n_vocab_compared.filter(|&n| n != info.n_vocab);
     let compared = compared.map(|n| format!(", {} compared", count(n.into())));
     let encoding = match (&info.encoding, &info.states) {
@@ -380,7 +320,7 @@ fn rows(info: &Info) -> String {
 fn states(states: &States) -> String {
     let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
     let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
-    let equal = equal_calls(states.calls.is_equal);
+    let equal = when(states.calls.is_equal, EQUAL_CALLS);
     format!("{n_embd} numbers each, {name}, from batches of {n_batch}{equal}, physical {n_ubatch}")
 }
 
@@ -429,8 +369,9 @@ fn backend(backend: &BackendIdentity) -> String {
     or_unknown(Some(parts.join(", ")).filter(|parts| !parts.is_empty()))
 }
 
-fn equal_calls(is_equal: bool) -> &'static str {
-    if is_equal { " in equal calls" } else { "" }
+/// The words, if something holds.
+fn when(holds: bool, words: &'static str) -> &'static str {
+    if holds { words } else { "" }
 }
 
 fn batch(backend: &BackendIdentity) -> String {
@@ -443,10 +384,9 @@ fn batch(backend: &BackendIdentity) -> String {
     ];
     let [batch, physical, flash, k, v] = settings.map(|name| or_unknown(setting(backend, name)));
     let windows = backend.n_seq.filter(|&n| n > 1);
-    let windows = windows
-        .map(|n| format!(", up to {n} windows in a call"))
-        .unwrap_or_default();
-    let equal = equal_calls(backend.equal_calls == Some(true));
+    let windows = windows.map(|n| format!(", up to {n} windows in a call"));
+    let windows = windows.unwrap_or_default();
+    let equal = when(backend.equal_calls == Some(true), EQUAL_CALLS);
     format!(
         "{batch}{equal}, physical {physical}{windows}, flash attention {flash}, cache {k} and {v}"
     )
@@ -463,10 +403,8 @@ pub fn verified_text(verified: &Verified) -> String {
         }
         _ => "byte was read, and length, tokens and sums are right; the format has no checksums",
     };
-    let (windows, rows) = (
-        count_of(verified.n_windows, "window"),
-        count_of(verified.n_rows, "row"),
-    );
+    let windows = count_of(verified.n_windows, "window");
+    let rows = count_of(verified.n_rows, "row");
     line(
         "verified",
         &format!("whole: every {what} ({windows}, {rows})"),

@@ -15,7 +15,7 @@ use super::Page;
 use crate::report::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
 use crate::report::number::{SizeUnit, count, count_of, finite};
 use crate::report::set_up::{self, SETTINGS};
-use crate::stats::{DEFAULT_DRAFTED, FEW_TOKENS, Ratio};
+use crate::stats::{FEW_TOKENS, Ratio};
 
 /// The number of models that are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;
@@ -49,6 +49,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         let more = of_each.filter(|of| comparison.loses_more(of));
         more.map(|of| [m.label.clone(), of.label.clone()])
     });
+    let name: &dyn Fn(&str) -> String = &str::to_owned;
+    let answers = comparison.identical_table(name, false);
     let original = reference.model_name().or(reference.file_name.as_deref());
     let values = context! {
         kl_version => comparison.versions.kl_version,
@@ -72,7 +74,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         loses_more => loses_more.collect::<Vec<_>>(),
         drafts => drafts,
         draft_notes => comparison.draft_notes(),
-        drafted => DEFAULT_DRAFTED,
+        answers_table => Value::from(Serde(answers.columns())),
+        drafts_table => Value::from(Serde(comparison.acceptance_table(name).columns())),
         identical_title => comparison.identical_title(),
         answers_left_out => comparison.answers_left_out(),
         sampled_answers => reference.sampled_answers(),

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Page;
 use crate::report::number::short_count;
-use crate::report::sensitivity::{Sensitivity, times_predicted, times_sum};
+use crate::report::sensitivity::Sensitivity;
 
 /// The most tensors in each of the two short lists.
 const MAX_LISTED: usize = 10;
@@ -27,6 +27,7 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
         "types": types, "measured_type": of.measured_type, "by_role": of.by_role,
         "by_layer": of.by_layer, "tensors": of.tensors,
     });
+    let name: &dyn Fn(&str) -> String = &str::to_owned;
     let ranked = of.by_relative_cost();
     let n = MAX_LISTED.min(ranked.len() / 2);
     let least = Vec::from_iter(ranked.iter().rev().take(n));
@@ -39,8 +40,9 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
         least => Value::from(Serde(least)),
         n_others => of.at_other_types().count(),
         n_predicted => of.tensors.iter().filter(|tensor| !tensor.at.is_measured).count(),
-        additivity_ratios => of.additivity.iter().map(times_sum).collect::<Vec<_>>(),
-        check_ratios => of.checks.iter().map(times_predicted).collect::<Vec<_>>(),
+        roles_table => Value::from(Serde(of.roles_table(name).columns())),
+        additivity_table => Value::from(Serde(of.additivity_table().columns())),
+        checks_table => Value::from(Serde(of.checks_table(name, of.checks.len()).columns())),
         parameters => of.model.n_params.map(short_count),
         // Beyond this width in rem, a heat map's cells would be too wide.
         heat_width => 13 + 4 * of.by_layer.len().max(2),

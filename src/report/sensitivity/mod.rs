@@ -23,8 +23,6 @@ use crate::stats::{Confidence, Estimate};
 /// Below so many windows, their spread says little of other text.
 const MIN_WINDOWS: u64 = 8;
 
-pub(super) use text::{times_predicted, times_sum};
-
 /// What each tensor of a model costs when it is quantized, from a map.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

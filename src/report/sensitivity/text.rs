@@ -59,16 +59,15 @@ impl Sensitivity {
 
     /// Everything that a terminal shows of the map at the path `map`.
     pub fn text(&self, map: &str, width: usize) -> String {
-        let sentences = self.sentences();
-        let sentences =
-            Some(wrapped(&sentences.join(" ")) + "\n").filter(|_| !sentences.is_empty());
+        let sentences = self.sentences().join(" ");
+        let sentences = Some(wrapped(&sentences) + "\n").filter(|_| !sentences.is_empty());
         let parts = [
             sentences.unwrap_or_default(),
             self.head(),
             self.roles_text(width),
             self.layers_text(),
             self.tensors_text(width),
-            self.additivity_text(),
+            self.additivity_table().text(),
             self.checks_text(width),
             self.next_text(map),
         ];
@@ -76,74 +75,48 @@ impl Sensitivity {
     }
 
     fn head(&self) -> String {
-        let parameters = self
-            .model
-            .n_params
-            .map(|n| format!("{} parameters", short_count(n)));
-        let size = self.model.shown_bytes().map(bytes);
-        let of_model = [Some(printable(&self.model.path)), parameters, size];
-        let of_model: Vec<String> = of_model.into_iter().flatten().collect();
-        let of = self.text.as_ref().and_then(|text| text.name.as_ref());
-        let of = of
-            .map(|name| format!(" of {}", printable(name)))
-            .unwrap_or_default();
+        let mut of_model = vec![printable(&self.model.path)];
+        let n_params = self.model.n_params.map(short_count);
+        of_model.extend(n_params.map(|n| format!("{n} parameters")));
+        of_model.extend(self.model.shown_bytes().map(bytes));
+        let title = format!("What quantization costs {}", of_model.join(", "));
+        let mut out = hanging("", 2, &title);
+        let mut fact = |name: &str, value: &str| {
+            out += &hanging(&format!("  {name:<14}"), 16, value);
+        };
+        let name = self.text.as_ref().and_then(|text| text.name.as_ref());
+        let of = name.map(|name| format!(" of {}", printable(name)));
+        let (of, n_ctx) = (of.unwrap_or_default(), self.n_ctx);
         let windows = count_of(self.n_windows, "window");
+        fact("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
         let against = self.reference.as_deref().map(printable);
         let against = against.unwrap_or_else(|| "the original's own logits".to_owned());
-        let others = match self.at_other_types().count() as u64 {
-            0 => String::new(),
-            n => format!(" ({} at the nearest type allowed)", count_of(n, "tensor")),
-        };
-        let at = self.measured_type;
-        let (cells, tokens) = (
-            count_of(self.cost.n_cells, "cell"),
-            count_of(self.cost.n_tokens, "token"),
-        );
-        let time = self
-            .cost
-            .seconds
-            .map(|seconds| format!(", {}", duration(seconds)));
-        let control = self.control.map(short_kld);
-        let is_predicted = self.tensors.iter().any(|of| !of.at.is_measured);
-        let marked = format!("; {PREDICTED} marks a KLD that is predicted, not measured");
-        let marked = Some(marked).filter(|_| is_predicted).unwrap_or_default();
-        let level = short_percent(self.confidence.level());
-        let facts = [
-            (
-                "text",
-                Some(format!("up to {windows} of {} tokens{of}", self.n_ctx)),
-            ),
-            (
-                "compared",
-                Some(format!(
-                    "each tensor alone at {at}{others}, against {against}"
-                )),
-            ),
-            (
-                "measured",
-                Some(format!(
-                    "{cells}, {tokens} decoded{}",
-                    time.unwrap_or_default()
-                )),
-            ),
-            (
-                "imatrix",
-                self.imatrix
-                    .as_ref()
-                    .map(|imatrix| printable(&imatrix.file_name)),
-            ),
-            (
-                "control",
-                control.map(|of| format!("{of} (the original against itself, which must be 0)")),
-            ),
-            ("intervals", Some(format!("at {level} %{marked}"))),
-        ];
-        let facts = facts
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        let facts = facts.map(|(name, value)| hanging(&format!("  {name:<14}"), 16, &value));
-        let title = format!("What quantization costs {}", of_model.join(", "));
-        hanging("", 2, &title) + &facts.collect::<String>()
+        let mut at = self.measured_type.to_string();
+        let n_others = self.at_other_types().count() as u64;
+        if n_others > 0 {
+            let others = count_of(n_others, "tensor");
+            at += &format!(" ({others} at the nearest type allowed)");
+        }
+        let compared = format!("each tensor alone at {at}, against {against}");
+        fact("compared", &compared);
+        let time = self.cost.seconds.map(duration);
+        let time = time.map(|time| format!(", {time}")).unwrap_or_default();
+        let cells = count_of(self.cost.n_cells, "cell");
+        let tokens = count_of(self.cost.n_tokens, "token");
+        fact("measured", &format!("{cells}, {tokens} decoded{time}"));
+        if let Some(imatrix) = &self.imatrix {
+            fact("imatrix", &printable(&imatrix.file_name));
+        }
+        if let Some(control) = self.control.map(short_kld) {
+            let of = "the original against itself, which must be 0";
+            fact("control", &format!("{control} ({of})"));
+        }
+        let mut level = format!("at {} %", short_percent(self.confidence.level()));
+        if self.tensors.iter().any(|of| !of.at.is_measured) {
+            level += &format!("; {PREDICTED} marks a KLD that is predicted, not measured");
+        }
+        fact("intervals", &level);
+        out
     }
 
     /// A row for each role, and one for all.
@@ -152,7 +125,10 @@ impl Sensitivity {
         Table::fitted(&Names::whole(&labels, width), |name| self.roles_table(name))
     }
 
-    fn roles_table(&self, name: &dyn Fn(&str) -> String) -> Table<(String, &Part)> {
+    pub(in crate::report) fn roles_table(
+        &self,
+        name: &dyn Fn(&str) -> String,
+    ) -> Table<(String, &Part)> {
         let explained = "Relative cost: KLD for each byte that the type saves, over that of all \
                          tensors. Above 1, bits are better spent than elsewhere.";
         let roles = self
@@ -236,46 +212,52 @@ impl Sensitivity {
     }
 
     /// How far the KLDs of single tensors add up to that of all of them.
-    fn additivity_text(&self) -> String {
+    pub(in crate::report) fn additivity_table(&self) -> Table<&Additivity> {
         let explained = "Recipes are corrected by the last column: 1 means that tensors do not \
                          interact.";
         let title = "All tensors together, against the sum of each alone";
+        let (together, sum) = ("KLD\ntogether", "sum of\nsingles");
         Table::new(title, &self.additivity)
             .gap(2)
             .left("\n  all at", |of| format!("  {}", of.kind))
-            .number("KLD\ntogether", |of| Some(of.together.value), short_kld)
+            .number(together, |of| Some(of.together.value), short_kld)
             .interval(self.interval_title(), |of| Some(of.together), two_digits)
-            .number("sum of\nsingles", |of| Some(of.sum), short_kld)
+            .number(sum, |of| Some(of.sum), short_kld)
             .number("together\nover sum", |of| Some(times_sum(of)), ratio)
             .notes([explained.to_owned()])
-            .text()
     }
 
-    /// The predictions that were checked, the farthest off first.
     fn checks_text(&self, width: usize) -> String {
+        let n = self.checks.len().min(MAX_LISTED);
+        let tensors = self.checks.iter().map(|check| check.tensor.as_str());
+        let names = Names::whole(&Vec::from_iter(tensors), width);
+        Table::fitted(&names, |name| self.checks_table(name, n))
+    }
+
+    /// The first `n` of the predictions that were checked, the farthest off first.
+    pub(in crate::report) fn checks_table(
+        &self,
+        name: &dyn Fn(&str) -> String,
+        n: usize,
+    ) -> Table<&Check> {
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         let off = |check: &Check| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
-        let n = checks.len().min(MAX_LISTED);
-        let which = Some(format!(" (the {n} that are farthest off)")).filter(|_| n < checks.len());
+        let which = format!(" (the {n} that are farthest off)");
+        let which = Some(which).filter(|_| n < checks.len());
         let title = format!("Predicted, then measured{}", which.unwrap_or_default());
-        let shown = checks.iter().take(n);
-        let labels: Vec<&str> = shown.clone().map(|check| check.tensor.as_str()).collect();
-        let tensor = |name: &str| format!("  {}", without_weight(name));
-        Table::fitted(&Names::whole(&labels, width), |name| {
-            Table::new(title.as_str(), shown.clone())
-                .left("\n  tensor", |of| tensor(&name(&of.tensor)))
-                .left("\ntype", |of| of.kind.to_string())
-                .number("\npredicted", |of| Some(of.predicted), short_kld)
-                .number("\nmeasured", |of| Some(of.measured.value), short_kld)
-                .interval(self.interval_title(), |of| Some(of.measured), two_digits)
-                .number(
-                    "measured /\npredicted",
-                    |of| Some(times_predicted(of)),
-                    ratio,
-                )
-                .notes(off_by(&checks))
-        })
+        let tensor = |of: &&Check| format!("  {}", without_weight(&name(&of.tensor)));
+        let measured = |of: &&Check| Some(of.measured.value);
+        let times = |of: &&Check| Some(times_predicted(of));
+        let factors = off_by(&checks);
+        Table::new(title, checks.into_iter().take(n))
+            .left("\n  tensor", tensor)
+            .left("\ntype", |of| of.kind.to_string())
+            .number("\npredicted", |of| Some(of.predicted), short_kld)
+            .number("\nmeasured", measured, short_kld)
+            .interval(self.interval_title(), |of| Some(of.measured), two_digits)
+            .number("measured /\npredicted", times, ratio)
+            .notes(factors)
     }
 
     /// The command that comes next, with a size that the map reaches.
@@ -321,12 +303,12 @@ impl Sensitivity {
 }
 
 /// The KLD of all tensors at once over the sum of the singles.
-pub(in crate::report) fn times_sum(of: &Additivity) -> f64 {
+fn times_sum(of: &Additivity) -> f64 {
     of.together.value / of.sum
 }
 
 /// How many times its prediction a measurement is.
-pub(in crate::report) fn times_predicted(check: &Check) -> f64 {
+fn times_predicted(check: &Check) -> f64 {
     check.measured.value / check.predicted
 }
 

@@ -78,15 +78,26 @@ pub fn comparison() -> Comparison {
             (worst.ref_top.text, worst.eval_top.text) = (None, None);
         }
     }
-    let pair = |kind, a: &str, b: &str, [times, less]: [f64; 2], p, share_a_nearer| ComparedPair {
-        kind,
-        a: a.to_owned(),
-        b: b.to_owned(),
-        n_tokens: u64::from(WINDOWS * ROWS),
-        ratio: Some(ratio(times, p)),
-        difference: difference(less),
-        share_a_nearer: Some(share_a_nearer),
-    };
+    let (best, size) = (PairKind::Best, PairKind::Size);
+    let pairs = [
+        (best, 2, 1, [1.04, 0.0002], 0.42, 0.49),
+        (best, 3, 1, [2.0, 0.0061], 0.004, 0.31),
+        (best, 4, 1, [9.0, 0.0427], 1e-9, 0.04),
+        (best, 5, 1, [12.0, 0.06], 1e-7, 0.02),
+        (size, 4, 2, [8.65, 0.0425], 1e-9, 0.05),
+        (size, 2, 3, [0.52, -0.0059], 0.006, 0.68),
+    ];
+    let pairs = pairs.map(
+        |(kind, a, b, [times, less], p, share): (_, usize, usize, _, _, _)| ComparedPair {
+            kind,
+            a: models[a].label.clone(),
+            b: models[b].label.clone(),
+            n_tokens: u64::from(WINDOWS * ROWS),
+            ratio: Some(ratio(times, p)),
+            difference: difference(less),
+            share_a_nearer: Some(share),
+        },
+    );
     let clusters = Clustering {
         rule: ClusterRule::Auto,
         kind: ClusterKind::Window,
@@ -103,56 +114,7 @@ pub fn comparison() -> Comparison {
         near: NEAR,
         clusters: Some(clusters),
         models,
-        pairs: vec![
-            pair(
-                PairKind::Best,
-                "tiny-iq4_xs",
-                "tiny-q4_K_M",
-                [1.04, 0.0002],
-                0.42,
-                0.49,
-            ),
-            pair(
-                PairKind::Best,
-                "tiny-q4_0",
-                "tiny-q4_K_M",
-                [2.0, 0.0061],
-                0.004,
-                0.31,
-            ),
-            pair(
-                PairKind::Best,
-                "tiny-q2_K",
-                "tiny-q4_K_M",
-                [9.0, 0.0427],
-                1e-9,
-                0.04,
-            ),
-            pair(
-                PairKind::Best,
-                "other.npz",
-                "tiny-q4_K_M",
-                [12.0, 0.06],
-                1e-7,
-                0.02,
-            ),
-            pair(
-                PairKind::Size,
-                "tiny-q2_K",
-                "tiny-iq4_xs",
-                [8.65, 0.0425],
-                1e-9,
-                0.05,
-            ),
-            pair(
-                PairKind::Size,
-                "tiny-iq4_xs",
-                "tiny-q4_0",
-                [0.52, -0.0059],
-                0.006,
-                0.68,
-            ),
-        ],
+        pairs: pairs.to_vec(),
         not_compared: vec![
             NotCompared {
                 sidecar: "old.kls".to_owned(),

@@ -35,7 +35,11 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     }
     if view.full {
         sections::breakdown(&mut out, report, view);
-        full_sections(&mut out, report);
+        sections::agreement(&mut out, summary);
+        sections::perplexity(&mut out, summary);
+        if let Some(timing) = &report.timing {
+            sections::time(&mut out, timing);
+        }
     } else {
         sections::other_numbers(&mut out, report);
         sections::breakdown(&mut out, report, view);
@@ -45,14 +49,16 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     }
     if let Some(prompts) = report.prompts.as_ref().filter(|of| !of.is_empty()) {
         out.title("Prompts");
-        out.text.push_str(&prompt_table(prompts, view));
+        out.text += &prompt_table(prompts, view);
     }
     if let Some(top) = report.top.as_ref().filter(|top| !top.is_empty()) {
         sections::largest(&mut out, top);
     }
-    if let Some(reverse_kld) = &summary.reverse_kld
-        && view.full
-        && reference.kind == Kind::KlPy.name()
+    let is_of_kl_py = reference.kind == Kind::KlPy.name();
+    if let Some(reverse_kld) = summary
+        .reverse_kld
+        .as_ref()
+        .filter(|_| view.full && is_of_kl_py)
     {
         sections::kl_py(&mut out, reverse_kld);
     }
@@ -66,29 +72,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         };
         let prints = "As llama-perplexity prints it, ± one standard error";
         out.title(&format!("{prints}; {differs}\n"));
-        out.text.push_str(&llama_perplexity_block(statistics));
+        out.text += &llama_perplexity_block(statistics);
     }
     out.text + view.more()
-}
-
-/// The sections that most people can do without, or need one line of.
-fn full_sections(out: &mut Sheet, report: &ModelReport) {
-    let summary = &report.summary;
-    if let Some(agreement) = &summary.agreement {
-        sections::agreement(out, agreement);
-    }
-    if let Some(acceptance) = &summary.acceptance {
-        sections::acceptance(out, acceptance);
-    }
-    if let Some(perplexity) = &summary.perplexity {
-        sections::perplexity(out, perplexity);
-    }
-    if let Some(delta_p) = &summary.delta_p {
-        sections::delta_p(out, delta_p);
-    }
-    if let Some(timing) = &report.timing {
-        sections::time(out, timing);
-    }
 }
 
 /// Says what was evaluated against what, and what the numbers below cover.
@@ -152,8 +138,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
     out.line("intervals", &intervals(summary, reference));
     let until = report.until.as_ref();
-    let known = until.and_then(|until| until.relative_half_width);
-    if known.is_some() {
+    if until.is_some_and(|until| until.relative_half_width.is_some()) {
         out.line("", "± is half of an interval");
     }
     for missing in &report.not_available {
@@ -196,35 +181,29 @@ fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
 
 /// Says how near the mean's interval came to what `--until` asks for.
 fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
-    let summary = &report.summary;
-    let target = short_percent(until.target);
+    let (target, n) = (short_percent(until.target), report.summary.n_windows);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
         None => "the mean has no interval".to_owned(),
     };
+    let is_block = report.summary.clusters.kind == ClusterKind::Block;
+    let (there, min, most) = (count(n), MIN_WINDOWS_TO_PLAN, WINDOWS_FOR_MOST_BLOCKS);
     if until.reached {
-        let done = done_of(summary.n_windows, until.of, unit);
-        return format!("{known}: stopped at --until {target}% after {done}");
-    }
-    if report.interrupted.is_some() {
-        return format!("{known} so far; --until {target}%");
-    }
-    if summary.n_windows < MIN_WINDOWS_TO_PLAN {
-        let n = count(summary.n_windows);
-        return format!(
-            "--until needs at least {MIN_WINDOWS_TO_PLAN} {unit}s, and there are {n}; {known}"
-        );
-    }
-    let all = count_of(summary.n_windows, unit);
-    let is_block = summary.clusters.kind == ClusterKind::Block;
-    if is_block && summary.n_windows < WINDOWS_FOR_MOST_BLOCKS {
-        return format!(
+        let done = done_of(n, until.of, unit);
+        format!("{known}: stopped at --until {target}% after {done}")
+    } else if report.interrupted.is_some() {
+        format!("{known} so far; --until {target}%")
+    } else if n < min {
+        format!("--until needs at least {min} {unit}s, and there are {there}; {known}")
+    } else if is_block && n < most {
+        format!(
             "{known}: neighbouring {unit}s resemble each other, so --until needs at least \
-             {WINDOWS_FOR_MOST_BLOCKS} {unit}s, and there are {}",
-            count(summary.n_windows)
-        );
+             {most} {unit}s, and there are {there}"
+        )
+    } else {
+        let all = count_of(n, unit);
+        format!("{known}: --until {target}% is not reached after all {all}")
     }
-    format!("{known}: --until {target}% is not reached after all {all}")
 }
 
 /// The windows that the tokens are in, or the prompts.

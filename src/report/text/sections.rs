@@ -13,8 +13,8 @@ use crate::report::number::{
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::report::table::Table;
 use crate::stats::{
-    Acceptance, Agreement, Bin, DEFAULT_DRAFTED, DeltaP, Distribution, Estimate, IdenticalOutput,
-    LogitSummary, LogitsNotAvailable, Metric, Perplexity, Summary,
+    Acceptance, Bin, DEFAULT_DRAFTED, Distribution, Estimate, IdenticalOutput, LogitSummary,
+    LogitsNotAvailable, Metric, Summary,
 };
 
 /// The quantiles that kl.py prints.
@@ -118,11 +118,8 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
     }
     bins(out, BY_GROUP, &groups);
     out.text.push_str(&more);
-    let by_span: &[Bin] = if of.by_span.len() > 1 {
-        &of.by_span
-    } else {
-        &[]
-    };
+    let by_span = Some(of.by_span.as_slice()).filter(|of| of.len() > 1);
+    let by_span = by_span.unwrap_or_default();
     bins(out, BY_SPAN, by_span);
     let mut shown: Vec<&Bin> = groups.iter().chain(by_span).collect();
     if view.breakdown {
@@ -146,30 +143,32 @@ fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
     }
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
     let title = format!("KL divergence {}", title(by, out.unit));
-    out.text
-        .push_str(&Table::fitted(&Names::whole(&labels, view.width), |name| {
-            Table::new(title.as_str(), bins)
-                .gap(2)
-                .left("", |bin| {
-                    format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
-                })
-                .right("tokens", |bin| count(bin.n_tokens))
-                .number("mean KLD", |bin| Some(bin.kld?.value), short_kld)
-                .interval("interval", |bin| bin.kld, short_kld)
-                .number("of KLD", |bin| bin.share_of_kld, percent)
-                .number("same top", |bin| bin.agreement, percent)
-        }));
+    let names = Names::whole(&labels, view.width);
+    out.text += &Table::fitted(&names, |name| {
+        Table::new(title.as_str(), bins)
+            .gap(2)
+            .left("", |bin| {
+                format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
+            })
+            .right("tokens", |bin| count(bin.n_tokens))
+            .number("mean KLD", |bin| Some(bin.kld?.value), short_kld)
+            .interval("interval", |bin| bin.kld, short_kld)
+            .number("of KLD", |bin| bin.share_of_kld, percent)
+            .number("same top", |bin| bin.agreement, percent)
+    });
 }
 
-pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
-    out.title("Agreement of top tokens");
-    out.estimate("same top token", &agreement.ref_top1.estimate, percent);
-}
-
-pub fn acceptance(out: &mut Sheet, acceptance: &Acceptance) {
-    out.title("Acceptance of drafted tokens, at temperature 1");
-    out.estimate("accepted", &acceptance.mean, percent);
-    accepted_in_a_round(out, Some(acceptance));
+/// How often the top tokens agree, and a token that the model drafts is accepted.
+pub fn agreement(out: &mut Sheet, summary: &Summary) {
+    if let Some(agreement) = &summary.agreement {
+        out.title("Agreement of top tokens");
+        out.estimate("same top token", &agreement.ref_top1.estimate, percent);
+    }
+    if let Some(acceptance) = &summary.acceptance {
+        out.title("Acceptance of drafted tokens, at temperature 1");
+        out.estimate("accepted", &acceptance.mean, percent);
+        accepted_in_a_round(out, Some(acceptance));
+    }
 }
 
 fn accepted_in_a_round(out: &mut Sheet, acceptance: Option<&Acceptance>) {
@@ -179,47 +178,49 @@ fn accepted_in_a_round(out: &mut Sheet, acceptance: Option<&Acceptance>) {
     }
 }
 
-pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
-    let six_digits = |x| significant(x, 6);
-    out.title("Perplexity");
-    let estimate = |value, lo, hi| Estimate { value, lo, hi };
-    let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
-    let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
-    out.estimate("model", &evaluated, six_digits);
-    out.estimate("reference", &reference, six_digits);
-    let ratio = of.ratio.clustered.around(of.ratio.value);
-    out.estimate("ratio", &ratio, |x| fixed(x, 6));
-    let unknown = "tokens, whose probability is not in the base file";
-    let impossible = "tokens that a model finds impossible";
-    for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
-        if n > 0 {
-            out.value("left out", &count(n), why);
+/// The perplexities, and how far the actual token's probability moved.
+pub fn perplexity(out: &mut Sheet, summary: &Summary) {
+    if let Some(of) = &summary.perplexity {
+        out.title("Perplexity");
+        let estimate = |value, lo, hi| Estimate { value, lo, hi };
+        let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
+        let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
+        let ratio = of.ratio.clustered.around(of.ratio.value);
+        out.estimate("model", &evaluated, kld);
+        out.estimate("reference", &reference, kld);
+        out.estimate("ratio", &ratio, |x| fixed(x, 6));
+        let unknown = "tokens, whose probability is not in the base file";
+        let impossible = "tokens that a model finds impossible";
+        for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
+            if n > 0 {
+                out.value("left out", &count(n), why);
+            }
         }
     }
-}
-
-pub fn delta_p(out: &mut Sheet, delta_p: &DeltaP) {
-    out.title("Change in the actual token's probability");
-    let (mean, rms) = (&delta_p.mean, &delta_p.rms);
-    out.estimate("mean", &mean.by_cluster(), signed_percent);
-    let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-    out.estimate("RMS", &rms.clustered.around(rms.value), three_decimals);
-    let [loss, gain] = [delta_p.min, delta_p.max].map(signed_percent);
-    out.value("largest loss, largest gain", &loss, &gain);
+    if let Some(of) = &summary.delta_p {
+        out.title("Change in the actual token's probability");
+        out.estimate("mean", &of.mean.by_cluster(), signed_percent);
+        let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
+        let rms = of.rms.clustered.around(of.rms.value);
+        out.estimate("RMS", &rms, three_decimals);
+        let [loss, gain] = [of.min, of.max].map(signed_percent);
+        out.value("largest loss, largest gain", &loss, &gain);
+    }
 }
 
 pub fn time(out: &mut Sheet, timing: &TimingInfo) {
     out.title("Time");
-    let load = format!("load {}", duration(timing.load_s));
     let parts = [
+        ("load", timing.load_s),
         ("decode", timing.decode_s),
         ("score", timing.score_s),
         ("read", timing.read_s),
         ("write", timing.write_s),
     ];
-    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
-    let wall = duration(timing.wall_s);
-    let parts = [&[format!("{wall}: {load}")], parts.as_slice()].concat();
+    let mut parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
+    if let Some(first) = parts.first_mut() {
+        first.insert_str(0, &format!("{}: ", duration(timing.wall_s)));
+    }
     out.list("wall", parts.iter().map(String::as_str));
     if let Some(device) = &timing.device {
         let busy = percent(device.busy_share);
@@ -273,11 +274,8 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
 pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
     for token in tokens {
-        let divergence = if token.kld.is_infinite() {
-            "infinite".to_owned()
-        } else {
-            kld(token.kld)
-        };
+        let infinite = Some("infinite".to_owned()).filter(|_| token.kld.is_infinite());
+        let divergence = infinite.unwrap_or_else(|| kld(token.kld));
         let next = match &token.token_text {
             Some(text) => format!("before {text:?}"),
             None => format!("at the {}'s end", out.unit),
