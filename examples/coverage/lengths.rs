@@ -2,7 +2,7 @@
 //! far models are told apart.
 
 use kl::stats::{
-    ClusterRule, Clusters, Columns, Confidence, Paired, PartNames, Run, Tokens, Windows,
+    ClusterRule, Clusters, Columns, Confidence, Paired, PartNames, Run, Tokens, Windows, usable_kld,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -116,7 +116,7 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
     let (columns, confidence) = (Columns::of(&records), Confidence::default());
     let names = PartNames::default();
     let (summary, _) = Tokens::of(&columns).summarise_by(ClusterRule::Auto, names, confidence);
-    let klds = columns.clone().into_klds();
+    let klds = Vec::from_iter(records.iter().map(usable_kld));
     let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
     let runs: &[Run] = &columns.runs;
     let paired = Paired::of(runs, &klds, &others, &clusters, confidence).unwrap();

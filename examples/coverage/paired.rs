@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use kl::stats::{
-    Cluster, ClusterRule, Clusters, Columns, Confidence, PairSums, Paired, PairedComparison, Ratio,
-    Run, Windows, holm,
+    Cluster, ClusterRule, Clusters, Confidence, PairSums, Paired, PairedComparison, Ratio, Run,
+    Windows, holm, usable_kld,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -221,10 +221,9 @@ fn damage(one_in: u64, n_windows: u32, replications: u64) {
                 false => *record,
             });
         let damaged: Vec<TokenRecord> = damaged.collect();
-        let columns = Columns::of(&original);
         let confidence = Confidence::default();
-        let runs = columns.runs.clone();
-        let klds = columns.into_klds();
+        let runs = Run::of(&original);
+        let klds = Vec::from_iter(original.iter().map(usable_kld));
         let clusters = Clusters::of(&Windows::of(&runs, &klds), ClusterRule::Auto);
         let pair =
             PairedComparison::of(&damaged, &original, &[], &clusters, confidence, 0).unwrap();

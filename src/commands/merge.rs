@@ -8,39 +8,22 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::{
-    Cell, Found, GgmlType, Header, Kind, MapHeader, MapWriter, Mixture, NativeReader, Prompt,
-    SensitivityMap, SidecarWriter, Writer, sniff,
+    Cell, Found, GgmlType, MapHeader, MapWriter, Mixture, NativeReader, Prompt, SensitivityMap,
+    SidecarWriter, Writer,
 };
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
-use super::parts::{StoredEvaluation, open_parts};
+use super::parts::{PartFile, StoredEvaluation, open_parts, warnings};
 use super::settings::MergeSettings;
 
-/// The kind of the parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PartKind {
-    Reference,
-    Sidecar,
-    Map,
-}
-
-impl PartKind {
-    /// The kind of a file; one that is no other is opened as a reference, whose errors say more.
-    fn of(path: &Path) -> Self {
-        match Found::look(path) {
-            Found::Sidecar => Self::Sidecar,
-            Found::Map => Self::Map,
-            _ => Self::Reference,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Reference => "a reference",
-            Self::Sidecar => "a sidecar",
-            Self::Map => "a map",
-        }
+/// The name of the kind of parts that a file is of; one that is no other is opened as a reference, whose
+/// errors say more.
+fn kind_of(path: &Path) -> &'static str {
+    match Found::look(path) {
+        Found::Sidecar => "a sidecar",
+        Found::Map => "a map",
+        _ => "a reference",
     }
 }
 
@@ -61,7 +44,7 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
     };
     Ok(NewFile {
         path: settings.output.display().to_string(),
-        is_map: PartKind::of(&settings.output) == PartKind::Map,
+        is_map: kind_of(&settings.output) == "a map",
         was_whole,
         file_bytes,
         n_rows,
@@ -82,8 +65,7 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let may_replace = settings.existing() == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
-    let are_references = |part| PartKind::of(part) == PartKind::Reference;
-    if parts.iter().all(|part| are_references(part)) {
+    if parts.iter().all(|part| kind_of(part) == "a reference") {
         let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
         let size = lengths.map(|about| about.len()).sum();
         check_free_space(output.path(), &settings.output, size)?;
@@ -100,7 +82,7 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     const START_BYTES: u64 = 1 << 20;
     let path = &*partial_path(&follow_links(&settings.output));
     // Errors of a file or a part are reported when the merge writes.
-    let Ok(mut start) = Compared::open(path, Some(START_BYTES)) else {
+    let Ok(mut start) = Compared::open(path, START_BYTES) else {
         return true;
     };
     let _ = join(&settings.parts, &mut start, path, &Watch::new(&()));
@@ -112,12 +94,11 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
 fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let path = &*settings.output;
     let unreadable = || format!("{}: cannot be read", path.display());
-    let mut file = Compared::open(path, None).with_context(unreadable)?;
+    let mut file = Compared::open(path, u64::MAX).with_context(unreadable)?;
     let joined = join(&settings.parts, &mut file, path, watch);
-    if joined.is_ok() {
-        file.differs = !file.file.fill_buf().with_context(unreadable)?.is_empty();
-    }
-    if file.differs {
+    let is_at_end = file.file.fill_buf().with_context(unreadable)?.is_empty();
+    // An error before the file's end is that of a part.
+    if file.differs || joined.is_ok() != is_at_end {
         bail!(
             "{}: exists, and is not what these parts make: name another file, or replace it with \
              --force instead of --resume",
@@ -141,54 +122,57 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
-    let kind = PartKind::of(first);
-    if let Some(other) = parts.iter().find(|part| PartKind::of(part) != kind) {
+    let kind = kind_of(first);
+    if let Some(other) = parts.iter().find(|part| kind_of(part) != kind) {
         bail!(
-            "{} is {} and {} is {}: merge each kind by itself",
+            "{} is {kind} and {} is {}: merge each kind by itself",
             first.display(),
-            kind.name(),
             other.display(),
-            PartKind::of(other).name()
+            kind_of(other)
         );
     }
-    match kind {
-        PartKind::Reference => join_references(parts, out, path, watch),
-        PartKind::Sidecar => join_sidecars(parts, out, path, watch),
-        PartKind::Map => join_maps(parts, out, path, watch),
-    }
+    let (open, join): (fn(&Path) -> _, Join<_>) = match kind {
+        "a sidecar" => (PartFile::of_sidecar, join_sidecars),
+        "a map" => (PartFile::of_map, join_maps),
+        _ => (PartFile::of_reference, join_references),
+    };
+    let parts = open_parts(parts, open)?;
+    watch.warn_all(warnings(&parts));
+    join(&parts, out, path, watch)
 }
+
+/// Writes the whole of all parts of one kind.
+type Join<W> = fn(&[PartFile], &mut W, &Path, &Watch<'_>) -> Result<u64>;
 
 /// Takes the members' bytes as they are, with a header and an index of the whole.
 fn join_references(
-    parts: &[PathBuf],
+    parts: &[PartFile],
     out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let (mut header, parts) = open_parts(parts, open_reference, Header::of_whole, watch)?;
+    let readers = parts.iter().map(|part| NativeReader::open(&part.path));
+    let readers: Vec<NativeReader> = readers.collect::<Result<_, _>>()?;
+    let Some(first) = readers.first() else {
+        bail!("no parts were given");
+    };
+    let mut header = first.header().of_whole();
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
     }
-    let readers: Vec<NativeReader> = parts.into_iter().map(|part| part.file).collect();
     if let Some(prompts) = &mut header.prompts {
         take_prompts(prompts, &readers);
     }
     let mut writer = Writer::native(out, path, &header)?;
-    let phase = watch.begin(
-        "merging",
-        Some(header.n_windows.into()),
-        Some(header.n_rows),
-    );
-    for window in 0..header.n_windows as usize {
-        let turn = window % readers.len();
-        if let Some(part) = readers.get(turn) {
-            let index = window / readers.len();
-            // Every part has all of its windows: its header counts them, and `shard` those of all.
-            writer.copy_window(part, index)?;
-            let n_rows = part.windows().nth(index).map_or(0, |window| window.n_rows);
-            phase.rows(n_rows as usize);
-            phase.window(None);
-        }
+    let n_windows = header.n_windows;
+    let phase = watch.begin("merging", Some(n_windows.into()), Some(header.n_rows));
+    for (window, part) in (0..n_windows as usize).zip(readers.iter().cycle()) {
+        // Every part has all of its windows: its header counts them, and `shard` those of all.
+        let index = window / readers.len();
+        writer.copy_window(part, index)?;
+        let n_rows = part.windows().nth(index).map_or(0, |window| window.n_rows);
+        phase.rows(n_rows as usize);
+        phase.window(None);
         watch.check()?;
     }
     writer.finish()?;
@@ -210,30 +194,14 @@ fn take_prompts(prompts: &mut [Prompt], parts: &[NativeReader]) {
     }
 }
 
-/// Opens a part, which must be a file of kl's own.
-fn open_reference(path: &Path) -> Result<(NativeReader, Header, u64)> {
-    let kind = sniff(path)?;
-    if kind != Kind::Kl {
-        bail!(
-            "{}: is a file of kind {kind}, which has no parts: leave it out",
-            path.display()
-        );
-    }
-    let reader = NativeReader::open(path)?;
-    let header = reader.header().clone();
-    let n_rows = header.n_rows;
-    Ok((reader, header, n_rows))
-}
-
 /// Writes each record with the checksum of its new position.
 fn join_sidecars(
-    parts: &[PathBuf],
+    parts: &[PartFile],
     out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let evaluation = StoredEvaluation::of_parts(parts)?;
-    watch.warn_all(evaluation.warnings.clone());
+    let evaluation = StoredEvaluation::of_all(parts)?;
     let n_records = evaluation.n_records;
     let phase = watch.begin("merging", None, Some(n_records));
     let mut writer = SidecarWriter::create(out, path, &evaluation.header)?;
@@ -257,29 +225,20 @@ fn join_sidecars(
 
 /// Writes all cells of the parts, byte for byte as one run writes them.
 fn join_maps(
-    parts: &[PathBuf],
+    parts: &[PartFile],
     out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let (header, parts) = open_parts(parts, open_map, MapHeader::of_whole, watch)?;
-    let maps: Vec<&SensitivityMap> = parts.iter().map(|part| &part.file).collect();
-    let map = write_in_order(header, &maps, out, path)?;
+    let maps = parts.iter().map(|part| SensitivityMap::read(&part.path));
+    let maps: Vec<SensitivityMap> = maps.collect::<Result<_, _>>()?;
+    let Some(first) = maps.first() else {
+        bail!("no parts were given");
+    };
+    let header = first.header.of_whole();
+    let map = write_in_order(header, &Vec::from_iter(&maps), out, path)?;
     watch.check()?;
     Ok(map.cells.len() as u64)
-}
-
-/// Opens a part, which must be finished.
-fn open_map(path: &Path) -> Result<(SensitivityMap, MapHeader, u64)> {
-    let map = SensitivityMap::read(path)?;
-    if map.is_cut_off {
-        bail!(
-            "{}: is not finished: finish that run with --resume, then merge",
-            path.display()
-        );
-    }
-    let (header, n_cells) = (map.header.clone(), map.cells.len() as u64);
-    Ok((map, header, n_cells))
 }
 
 /// Writes the map of all that these hold, in an order that does not depend on how it was measured: the
@@ -333,22 +292,20 @@ fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
     cells
 }
 
-/// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
+/// A writer that writes nothing: it reads a file, which must hold the bytes that it is given. Where the
+/// file ends, writing stops with an error.
 struct Compared {
     file: BufReader<Take<File>>,
-    /// True if only the first bytes are compared: where they end, writing stops with an error.
-    is_start: bool,
     /// True once the file was found to hold other bytes.
     differs: bool,
 }
 
 impl Compared {
-    /// `n_first`: the first bytes that are compared; `None`: all.
-    fn open(path: &Path, n_first: Option<u64>) -> io::Result<Self> {
-        let file = File::open(path)?.take(n_first.unwrap_or(u64::MAX));
+    /// Compares at most the first `n_first` bytes.
+    fn open(path: &Path, n_first: u64) -> io::Result<Self> {
+        let file = File::open(path)?.take(n_first);
         Ok(Self {
             file: BufReader::with_capacity(1 << 20, file),
-            is_start: n_first.is_some(),
             differs: false,
         })
     }
@@ -357,11 +314,11 @@ impl Compared {
 impl Write for Compared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = self.file.fill_buf()?;
-        if self.is_start && found.is_empty() && !bytes.is_empty() {
+        let n = found.len().min(bytes.len());
+        if n == 0 && !bytes.is_empty() {
             return Err(io::Error::other("ends here"));
         }
-        let n = found.len().min(bytes.len());
-        self.differs = found.get(..n) != bytes.get(..n) || (n == 0 && !bytes.is_empty());
+        self.differs = found.get(..n) != bytes.get(..n);
         self.file.consume(n);
         if self.differs {
             Err(io::Error::other("holds other bytes"))

@@ -6,12 +6,15 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use kl_formats::{Provenance, Shard, SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
+use kl_formats::{
+    Kind, NativeReader, Provenance, SensitivityMap, Shard, SidecarHeader, SidecarReader,
+    TokenRecord, TokenTexts, sniff,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::differences;
-use super::observer::{Watch, one_line};
+use super::observer::one_line;
 use super::resume::first_difference;
 use crate::report::Warning;
 use crate::report::number::count;
@@ -29,88 +32,52 @@ pub struct StoredEvaluation {
     pub warnings: Vec<Warning>,
 }
 
-/// A sidecar whose header was read.
-type OpenedSidecar = Opened<(), SidecarHeader>;
-
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
 /// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
 /// comes twice, or if a file holds the whole.
 pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(PathBuf, String)>) {
-    let mut unusable = Vec::new();
-    let mut groups: Vec<Vec<OpenedSidecar>> = Vec::new();
+    let (mut evaluations, mut unusable) = (Vec::new(), Vec::new());
+    let mut groups: Vec<Vec<PartFile>> = Vec::new();
     for path in paths {
-        match open(path) {
+        match PartFile::of_sidecar(path) {
             Err(error) => unusable.push((path.clone(), one_line(&error))),
-            Ok(opened) => {
-                let is_its = |group: &&mut Vec<OpenedSidecar>| {
-                    let first = group.first().filter(|_| opened.header.shard.is_some());
-                    first.is_some_and(|first| first.identity == opened.identity)
+            Ok(part) => {
+                let is_its = |group: &&mut Vec<PartFile>| {
+                    let first = group.first().filter(|_| part.provenance.shard.is_some());
+                    first.is_some_and(|first| first.identity == part.identity)
                 };
                 match groups.iter_mut().find(is_its) {
-                    Some(group) => group.push(opened),
-                    None => groups.push(vec![opened]),
+                    Some(group) => group.push(part),
+                    None => groups.push(vec![part]),
                 }
             }
         }
     }
-    let whole_of = |group: &Vec<OpenedSidecar>| {
-        let part = group.first()?;
-        let whole = groups.iter().flatten().find(|file| file.is_whole_of(part));
-        whole.map(|whole| whole.path.display().to_string())
-    };
-    let wholes: Vec<Option<String>> = groups.iter().map(whole_of).collect();
-    let mut evaluations = Vec::new();
-    for (group, whole) in groups.into_iter().zip(wholes) {
-        let paths: Vec<PathBuf> = group.iter().map(|file| file.path.clone()).collect();
-        let evaluation = match whole {
-            Some(whole) => Err(anyhow!("is a part of {whole}, which holds all of it")),
-            None => match &group[..] {
-                [file] if file.header.shard.is_none() => {
-                    let (header, path) = (file.header.clone(), file.path.clone());
-                    Ok(StoredEvaluation::whole(header, Some(path), file.n_rows))
-                }
-                _ => in_order(group).and_then(StoredEvaluation::of_all),
-            },
+    for group in &groups {
+        let whole = group.first().and_then(|part| {
+            let mut files = groups.iter().flatten();
+            files.find(|file| file.is_whole_of(part))
+        });
+        let evaluation = match (whole, &group[..]) {
+            (Some(whole), _) => Err(anyhow!(
+                "is a part of {}, which holds all of it",
+                whole.path.display()
+            )),
+            (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_file(file),
+            _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_all(&parts)),
         };
         match evaluation {
             Ok(evaluation) => evaluations.push(evaluation),
             Err(error) => {
                 let why = one_line(&error);
-                unusable.extend(paths.into_iter().map(|path| (path, why.clone())));
+                unusable.extend(group.iter().map(|part| (part.path.clone(), why.clone())));
             }
         }
     }
     (evaluations, unusable)
 }
 
-fn open(path: &Path) -> Result<OpenedSidecar> {
-    let reader = SidecarReader::open(path)?;
-    let (header, n_records) = (reader.header().clone(), reader.n_records());
-    if let (Some(_), Some(n)) = (header.shard, header.n_records)
-        && n_records != n
-    {
-        let path = path.display();
-        bail!(
-            "{path}: holds {} of the {} records of its part",
-            count(n_records),
-            count(n)
-        );
-    }
-    let file = ((), header, n_records);
-    Ok(Opened::new(path, file, SidecarHeader::of_whole))
-}
-
 impl StoredEvaluation {
-    /// The evaluation that these sidecars hold all parts of.
-    ///
-    /// # Errors
-    /// A file that is not a sidecar, or no part of the same evaluation as the others; a part that is
-    /// missing or comes twice.
-    pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
-        let opened = paths.iter().map(|path| open(path));
-        Self::of_all(in_order(opened.collect::<Result<_>>()?)?)
-    }
-
     /// The evaluation of `n_records` records in a whole file, or of one without a file.
     pub fn whole(header: SidecarHeader, path: Option<PathBuf>, n_records: u64) -> Self {
         Self {
@@ -121,8 +88,16 @@ impl StoredEvaluation {
         }
     }
 
+    fn of_file(file: &PartFile) -> Result<Self> {
+        let header = SidecarReader::open(&file.path)?.header().of_whole();
+        Ok(Self::whole(header, Some(file.path.clone()), file.n_rows))
+    }
+
     /// The evaluation of all parts, in their order.
-    fn of_all(parts: Vec<OpenedSidecar>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Parts with more or fewer records than the whole has.
+    pub fn of_all(parts: &[PartFile]) -> Result<Self> {
         let Some(first) = parts.first() else {
             bail!("no sidecars were given");
         };
@@ -137,10 +112,10 @@ impl StoredEvaluation {
             );
         }
         Ok(Self {
-            header: first.header.of_whole(),
             paths: parts.iter().map(|part| part.path.clone()).collect(),
             n_records,
-            warnings: warnings(&parts),
+            warnings: warnings(parts),
+            ..Self::of_file(first)?
         })
     }
 
@@ -182,37 +157,87 @@ impl StoredEvaluation {
 /// The key of an identity that a whole file's does not have: how many parts there are.
 const N_PARTS: &str = "parts";
 
-/// An open file that may hold a part of a whole.
-#[derive(Debug)]
-pub struct Opened<F, H> {
+/// A file that may hold a part of a whole, as its header describes it.
+#[derive(Clone, Debug)]
+pub struct PartFile {
     pub path: PathBuf,
-    pub file: F,
-    pub header: H,
-    /// Rows in the file; of a sidecar, records.
+    provenance: Provenance,
+    /// Rows in the file; of a sidecar records, and of a map cells.
     pub n_rows: u64,
     /// The keys of the header that are alike in all parts of a whole.
-    pub identity: Value,
+    identity: Value,
 }
 
-impl<F, H: Deref<Target = Provenance> + Serialize> Opened<F, H> {
-    /// A file with its header and number of rows; `of_whole` makes the header of the whole, without
-    /// its part.
-    pub fn new(
+impl PartFile {
+    fn new<H: Deref<Target = Provenance> + Serialize>(
         path: &Path,
-        (file, header, n_rows): (F, H, u64),
-        of_whole: impl FnOnce(&H) -> H,
+        header: &H,
+        whole: &H,
+        n_rows: u64,
     ) -> Self {
         Self {
             path: path.to_owned(),
-            identity: identity(&of_whole(&header), header.shard),
-            file,
-            header,
+            provenance: Provenance::clone(header),
+            identity: identity(whole, header.shard),
             n_rows,
         }
     }
 
+    /// Opens a sidecar.
+    ///
+    /// # Errors
+    /// A file that is not a whole sidecar.
+    pub fn of_sidecar(path: &Path) -> Result<Self> {
+        let reader = SidecarReader::open(path)?;
+        let (header, n_records) = (reader.header(), reader.n_records());
+        if let (Some(_), Some(n)) = (header.shard, header.n_records)
+            && n_records != n
+        {
+            bail!(
+                "{}: holds {} of the {} records of its part",
+                path.display(),
+                count(n_records),
+                count(n)
+            );
+        }
+        Ok(Self::new(path, header, &header.of_whole(), n_records))
+    }
+
+    /// Opens a reference.
+    ///
+    /// # Errors
+    /// A file that is not one of kl's own kind.
+    pub fn of_reference(path: &Path) -> Result<Self> {
+        let kind = sniff(path)?;
+        if kind != Kind::Kl {
+            bail!(
+                "{}: is a file of kind {kind}, which has no parts: leave it out",
+                path.display()
+            );
+        }
+        let reader = NativeReader::open(path)?;
+        let header = reader.header();
+        Ok(Self::new(path, header, &header.of_whole(), header.n_rows))
+    }
+
+    /// Opens a map.
+    ///
+    /// # Errors
+    /// A file that is not a finished map.
+    pub fn of_map(path: &Path) -> Result<Self> {
+        let map = SensitivityMap::read(path)?;
+        if map.is_cut_off {
+            bail!(
+                "{}: is not finished: finish that run with --resume, then merge",
+                path.display()
+            );
+        }
+        let whole = map.header.of_whole();
+        Ok(Self::new(path, &map.header, &whole, map.cells.len() as u64))
+    }
+
     /// True if this file holds the whole that `part` is a part of.
-    pub fn is_whole_of(&self, part: &Self) -> bool {
+    fn is_whole_of(&self, part: &Self) -> bool {
         let mut identity = part.identity.clone();
         let shared = identity.as_object_mut();
         let n_parts = shared.and_then(|object| object.remove(N_PARTS));
@@ -223,14 +248,16 @@ impl<F, H: Deref<Target = Provenance> + Serialize> Opened<F, H> {
     ///
     /// # Errors
     /// If it holds a whole.
-    pub fn shard(&self) -> Result<Shard> {
-        match self.header.shard {
-            Some(shard) => Ok(shard),
-            None => bail!(
-                "{}: is whole, not a part: leave it out",
-                self.path.display()
-            ),
-        }
+    fn shard(&self) -> Result<Shard> {
+        let whole = || {
+            let path = self.path.display();
+            anyhow!("{path}: is whole, not a part: leave it out")
+        };
+        self.provenance.shard.ok_or_else(whole)
+    }
+
+    fn index(&self) -> u32 {
+        self.provenance.shard.map_or(0, |shard| shard.index)
     }
 }
 
@@ -285,36 +312,16 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     identity
 }
 
-/// Opens all parts of one whole, and warns of what was not alike when they were computed. Returns
-/// the header of the whole, and the parts in their order.
+/// Opens all parts of one whole, and returns them in their order.
 ///
 /// # Errors
-/// Those of `open` and of [`in_order`].
-pub fn open_parts<F, H: Deref<Target = Provenance> + Serialize>(
-    paths: &[PathBuf],
-    open: impl Fn(&Path) -> Result<(F, H, u64)>,
-    of_whole: fn(&H) -> H,
-    watch: &Watch<'_>,
-) -> Result<(H, Vec<Opened<F, H>>)> {
-    let opened = paths
-        .iter()
-        .map(|path| Ok(Opened::new(path, open(path)?, of_whole)));
-    let parts = in_order(opened.collect::<Result<_>>()?)?;
-    watch.warn_all(warnings(&parts));
-    match parts.first() {
-        Some(first) => Ok((of_whole(&first.header), parts)),
-        None => bail!("no parts were given"),
-    }
+/// Those of `open`; a file that is not a part, a part that belongs to another whole than the first, is
+/// missing or comes twice: which, and in which files.
+pub fn open_parts(paths: &[PathBuf], open: fn(&Path) -> Result<PartFile>) -> Result<Vec<PartFile>> {
+    in_order(paths.iter().map(|path| open(path)).collect::<Result<_>>()?)
 }
 
-/// Puts the parts of one whole in their order.
-///
-/// # Errors
-/// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
-/// twice: which, and in which files.
-fn in_order<F, H: Deref<Target = Provenance> + Serialize>(
-    mut parts: Vec<Opened<F, H>>,
-) -> Result<Vec<Opened<F, H>>> {
+fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
@@ -329,19 +336,18 @@ fn in_order<F, H: Deref<Target = Provenance> + Serialize>(
             );
         }
     }
-    let index = |part: &Opened<F, H>| part.header.shard.map_or(0, |shard| shard.index);
-    parts.sort_by_key(index);
+    parts.sort_by_key(PartFile::index);
     for (one, other) in parts.iter().zip(parts.iter().skip(1)) {
-        if index(one) == index(other) {
+        if one.index() == other.index() {
             bail!(
                 "{} and {}: both are part {} of {count}: leave one out",
                 one.path.display(),
                 other.path.display(),
-                index(one)
+                one.index()
             );
         }
     }
-    let is_missing = |wanted: &u32| parts.binary_search_by_key(wanted, index).is_err();
+    let is_missing = |wanted: &u32| parts.iter().all(|part| part.index() != *wanted);
     let missing: Vec<u32> = (0..count).filter(is_missing).collect();
     if missing.is_empty() {
         Ok(parts)
@@ -351,7 +357,7 @@ fn in_order<F, H: Deref<Target = Provenance> + Serialize>(
 }
 
 /// Names the parts that are missing, and the files that are there.
-fn missing_parts<F, H>(parts: &[Opened<F, H>], missing: &[u32], count: u32) -> String {
+fn missing_parts(parts: &[PartFile], missing: &[u32], count: u32) -> String {
     /// More would not help.
     const MOST_SHOWN: usize = 10;
     let and_more = |n: usize| match n {
@@ -375,13 +381,13 @@ fn missing_parts<F, H>(parts: &[Opened<F, H>], missing: &[u32], count: u32) -> S
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.
-fn warnings<F, H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<F, H>]) -> Vec<Warning> {
+pub fn warnings(parts: &[PartFile]) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
     let (mut warnings, mut known) = (Vec::new(), BTreeSet::new());
     for part in others {
-        let (here, there): (&Provenance, &Provenance) = (&part.header, &first.header);
+        let (here, there) = (&part.provenance, &first.provenance);
         let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
         let mut differences = vec![("the program", writer(here), writer(there))];
         differences.retain(|(_, here, there)| here != there);
@@ -389,7 +395,7 @@ fn warnings<F, H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<F, H>]
             let run = differences::SetUps {
                 here,
                 there,
-                n_ctx: first.header.n_ctx,
+                n_ctx: first.provenance.n_ctx,
                 has_attention: true,
             };
             let of_run = run.differences().into_iter();

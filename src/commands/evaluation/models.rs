@@ -1,5 +1,7 @@
 //! Several evaluations against one reference, one after another: what is done stays done.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
@@ -117,7 +119,12 @@ pub fn evaluate_each(
 ) -> Report {
     let (watch, several) = (queue.watch, queue.n > 1);
     let mut labels = Vec::new();
-    let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
+    let mut comparer = Comparer {
+        confidence: settings.confidence,
+        rule: settings.clusters,
+        near: NEAR,
+        rows: BTreeMap::new(),
+    };
     let mut waiting = std::mem::take(&mut queue.usable).into_iter();
     queue.report.reference = reference;
     queue.report.complete = waiting.len() == 0;
@@ -130,7 +137,7 @@ pub fn evaluate_each(
                 labels.push((index, evaluated.report.label.clone()));
                 let row = queue.add(subject, index, evaluated);
                 if several && !is_interrupted {
-                    comparer.push(index, row);
+                    comparer.rows.insert(index, row);
                 }
                 if is_interrupted {
                     queue.publish();
@@ -145,7 +152,7 @@ pub fn evaluate_each(
     }
     watch.evaluates(None);
     let mut report = queue.report;
-    if comparer.n_rows() > 0 {
+    if !comparer.rows.is_empty() {
         let comparison = compare(settings, comparer, &report.models, watch);
         watch.event(&Event::Compared(&comparison));
     }

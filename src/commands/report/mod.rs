@@ -5,8 +5,9 @@ mod files;
 mod ranking;
 mod row;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::TokenTexts;
@@ -67,7 +68,12 @@ pub fn report(
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
-    let mut comparer = Comparer::new(confidence, rule, near);
+    let mut comparer = Comparer {
+        confidence,
+        rule,
+        near,
+        rows: BTreeMap::new(),
+    };
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
@@ -99,25 +105,15 @@ const N_AT_ONCE: usize = 2;
 
 /// Evaluations, each measured as a row, that can be compared.
 pub struct Comparer {
-    confidence: Confidence,
-    rule: ClusterRule,
+    pub confidence: Confidence,
+    pub rule: ClusterRule,
     /// How many times as far as the best makes no difference.
-    near: f64,
+    pub near: f64,
     /// The rows, by the indices of their models.
-    rows: BTreeMap<usize, Row>,
+    pub rows: BTreeMap<usize, Row>,
 }
 
 impl Comparer {
-    /// Compares nothing yet.
-    pub fn new(confidence: Confidence, rule: ClusterRule, near: f64) -> Self {
-        Self {
-            confidence,
-            rule,
-            near,
-            rows: BTreeMap::new(),
-        }
-    }
-
     /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
     /// number of records of each, once it is done.
     ///
@@ -142,26 +138,19 @@ impl Comparer {
             measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
         };
         let mut unreadable = Vec::new();
-        let mut index = 0;
         while !stored.is_empty() {
             let rest = stored.split_off(stored.len().min(N_AT_ONCE));
             let measured: Vec<_> = stored.into_par_iter().map(measure).collect();
             stored = rest;
             for measured in measured {
                 match measured {
-                    Ok(row) => self.push(index, row),
+                    Ok(row) => _ = self.rows.insert(self.rows.len(), row),
                     Err(why) => unreadable.push(why),
                 }
-                index += 1;
             }
             watch.check()?;
         }
         Ok(unreadable)
-    }
-
-    /// Adds the row of the model with this index among all.
-    pub fn push(&mut self, index: usize, row: Row) {
-        self.rows.insert(index, row);
     }
 
     /// Compares all rows.
@@ -205,35 +194,61 @@ impl Comparer {
         Some(Clusters::chosen_by(windows, self.rule, mean))
     }
 
-    /// Compares rows on the same tokens, two at a time.
+    /// Compares rows on the same tokens, two at a time. Their KLDs are read again: the pairs come in an
+    /// order in which each row is needed for a few pairs in turn.
     fn compare_pairs(
         &self,
         ranking: &Ranking<'_>,
         clusters: &Clusters,
         watch: &Watch<'_>,
     ) -> Result<Vec<Compared>> {
-        let confidence = self.confidence;
-        let compared = ranking.pairs().into_par_iter().map(|(kind, a, b)| {
-            watch.check()?;
-            let (first, second) = (ranking.row(a), ranking.row(b));
-            let klds = (&first.klds, &second.klds);
-            let spans = if kind == PairKind::Best {
-                let (runs, names) = (&first.runs, &first.header().spans);
-                SpanRatio::of_each(runs, names, klds.0, klds.1, clusters, confidence)
-            } else {
-                Vec::new()
+        let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
+        pairs.sort_by_key(|(_, (_, a, _))| ranking.size(*a));
+        let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
+        let compared = shares.map(|share| {
+            let mut held = HeldKlds::default();
+            let compare = |&(number, (kind, a, b))| {
+                watch.check()?;
+                let (a_klds, b_klds) = (held.of(ranking, a)?, held.of(ranking, b)?);
+                let compared =
+                    self.compare_pair(ranking.row(a), [&a_klds, &b_klds], kind, clusters);
+                let (paired, spans) = compared.unzip();
+                let spans = spans.unwrap_or_default();
+                Ok((
+                    number,
+                    paired.map(|paired| Compared {
+                        kind,
+                        a,
+                        b,
+                        paired,
+                        spans,
+                    }),
+                ))
             };
-            let paired = Paired::of(&first.runs, klds.0, klds.1, clusters, confidence);
-            Ok(paired.map(|paired| Compared {
-                kind,
-                a,
-                b,
-                paired,
-                spans,
-            }))
+            share.iter().map(compare).collect::<Result<Vec<_>>>()
         });
-        let compared: Vec<Option<Compared>> = compared.collect::<Result<_>>()?;
-        Ok(compared.into_iter().flatten().collect())
+        let compared = compared.collect::<Result<Vec<_>>>()?;
+        let mut compared: Vec<_> = compared.into_iter().flatten().collect();
+        compared.sort_by_key(|(number, _)| *number);
+        Ok(compared.into_iter().filter_map(|(_, of)| of).collect())
+    }
+
+    /// Compares a row with another on the same tokens, whose KLDs these are: over all tokens, and with the
+    /// best in each span.
+    fn compare_pair(
+        &self,
+        row: &Row,
+        [a, b]: [&[f64]; 2],
+        kind: PairKind,
+        clusters: &Clusters,
+    ) -> Option<(Paired, Vec<SpanRatio>)> {
+        let paired = Paired::of(&row.runs, a, b, clusters, self.confidence)?;
+        let names = &row.header().spans;
+        let spans = match kind {
+            PairKind::Best => SpanRatio::of_each(&row.runs, names, a, b, clusters, self.confidence),
+            PairKind::Size | PairKind::Front => Vec::new(),
+        };
+        Some((paired, spans))
     }
 
     /// The rows beside each other, which are not compared, and why not.
@@ -243,11 +258,6 @@ impl Comparer {
         let message = format!("no ratios on the same tokens: {why}");
         table.warnings.push(Warning::new("unpaired", message));
         table
-    }
-
-    /// Returns the number of rows.
-    pub fn n_rows(&self) -> usize {
-        self.rows.len()
     }
 
     /// The models of rows in their places, and the reference of all.
@@ -272,6 +282,28 @@ impl Comparer {
             models,
             reference,
         }
+    }
+}
+
+/// The KLDs of the rows that were needed last, by their places: a row, the best, the next by size, and the
+/// one that dominates it.
+#[derive(Default)]
+struct HeldKlds(VecDeque<(usize, Arc<[f64]>)>);
+
+impl HeldKlds {
+    const N: usize = 4;
+
+    fn of(&mut self, ranking: &Ranking<'_>, place: usize) -> Result<Arc<[f64]>> {
+        let known = self.0.iter().position(|(of, _)| *of == place);
+        let klds = match known.and_then(|index| self.0.remove(index)) {
+            Some((_, klds)) => klds,
+            None => {
+                self.0.truncate(Self::N - 1);
+                ranking.row(place).read_klds()?.into()
+            }
+        };
+        self.0.push_front((place, klds.clone()));
+        Ok(klds)
     }
 }
 

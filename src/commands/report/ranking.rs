@@ -78,6 +78,11 @@ impl<'r> Ranking<'r> {
         self.placed[place].row
     }
 
+    /// The size by which the row in a place is compared with others.
+    pub fn size(&self, place: usize) -> Option<u64> {
+        self.placed[place].size
+    }
+
     /// The place of the lowest mean KLD; the noise floor does not count.
     pub fn best(&self) -> Option<usize> {
         let has_mean = |of: &Placed<'_>| of.is_candidate() && of.mean().is_finite();
@@ -127,15 +132,13 @@ impl<'r> Ranking<'r> {
 
     /// The place of the first candidate above each that has the same KLD at every token.
     fn same_as(&self) -> Vec<Option<usize>> {
-        let klds = |of: &Placed<'r>| {
-            let klds = of.is_candidate().then_some(&of.row.klds)?;
-            Some(klds.iter().map(|kld| kld.to_bits()))
+        let is_same = |one: &Placed<'r>, other: &Placed<'r>| {
+            let are_candidates = one.is_candidate() && other.is_candidate();
+            are_candidates && one.row.klds_hash == other.row.klds_hash
         };
         let same_as = |(i, of): (usize, &Placed<'r>)| {
-            self.placed[..i].iter().position(|above| {
-                let both = klds(above).zip(klds(of));
-                both.is_some_and(|(above, klds)| above.eq(klds))
-            })
+            let mut above = self.placed[..i].iter();
+            above.position(|above| is_same(above, of))
         };
         self.placed.iter().enumerate().map(same_as).collect()
     }

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
     Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
-    Summary, Tokens, Until, Windows,
+    Summary, Tokens, Until, Windows, usable_kld,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -36,8 +36,8 @@ pub struct Row {
     pub runs: Vec<Run>,
     /// The sums of its windows.
     pub windows: Windows,
-    /// The KLD of each token, as [`Columns::into_klds`].
-    pub klds: Vec<f64>,
+    /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
+    pub klds_hash: Hash,
     stored: StoredEvaluation,
     /// The numbers by the clusters that the row has not chosen itself, but a comparison may choose.
     by_others: Option<(Summary, Breakdown)>,
@@ -49,7 +49,19 @@ pub struct TokenSet {
     /// The number of tokens.
     pub n: u64,
     /// A hash of the window, the position and the next token of each, in order.
-    hash: u64,
+    hash: Hash,
+}
+
+/// A hash of numbers in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hash(u64);
+
+impl Hash {
+    fn add(&mut self, number: u64) {
+        /// The golden ratio's bits, as in Fibonacci hashing.
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(FACTOR);
+    }
 }
 
 /// The records of an evaluation, window by window.
@@ -71,7 +83,7 @@ impl Row {
     ) -> Result<Self> {
         let header = &stored.header;
         let mut columns = Columns::with_capacity(usize::try_from(stored.n_records)?);
-        let mut tokens = TokenSet::default();
+        let (mut tokens, mut klds_hash) = (TokenSet::default(), Hash::default());
         let mut worst = MostDivergent::new(N_WORST);
         let until = header.until;
         let mut until = until.map(|target| Until::new(target, confidence, rule));
@@ -79,6 +91,7 @@ impl Row {
             for (index, record) in window.iter().enumerate() {
                 columns.push(record);
                 tokens.push(record);
+                klds_hash.add(usable_kld(record).to_bits());
                 worst.push(record, || tokens_before(window, index));
             }
             if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
@@ -120,7 +133,7 @@ impl Row {
             tokens,
             runs: columns.runs.clone(),
             windows: counted.windows,
-            klds: columns.into_klds(),
+            klds_hash,
             stored,
             by_others,
         })
@@ -146,6 +159,24 @@ impl Row {
     /// Returns what the evaluation's files record of it.
     pub fn header(&self) -> &SidecarHeader {
         &self.stored.header
+    }
+
+    /// Reads the KLD of each token again: NaN where it is not counted, or is infinite.
+    ///
+    /// # Errors
+    /// If a file can no longer be read, or has changed.
+    pub fn read_klds(&self) -> Result<Vec<f64>> {
+        let mut klds = Vec::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut hash = Hash::default();
+        self.stored.read(|window| {
+            let of_window = window.iter().map(usable_kld);
+            klds.extend(of_window.inspect(|kld| hash.add(kld.to_bits())));
+            Ok(())
+        })?;
+        if hash != self.klds_hash {
+            bail!("{}: has changed while it was read", self.sidecar());
+        }
+        Ok(klds)
     }
 
     /// Reads all records again, and the texts of their tokens.
@@ -179,11 +210,9 @@ fn has_its_kv_types(header: &SidecarHeader) -> bool {
 
 impl TokenSet {
     fn push(&mut self, record: &TokenRecord) {
-        /// The golden ratio's bits, as in Fibonacci hashing.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut add = |x: u64| self.hash = (self.hash.rotate_left(26) ^ x).wrapping_mul(FACTOR);
-        add(u64::from(record.window) << 32 | u64::from(record.position));
-        add(record.token.into());
+        self.hash
+            .add(u64::from(record.window) << 32 | u64::from(record.position));
+        self.hash.add(record.token.into());
         self.n += 1;
     }
 }

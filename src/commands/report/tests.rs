@@ -61,15 +61,22 @@ fn compare_sidecars(
     rule: ClusterRule,
     near: f64,
 ) -> Comparison {
-    let mut comparer = Comparer::new(Confidence::default(), rule, near);
-    for (index, (header, records)) in sidecars.into_iter().enumerate() {
-        let stored = StoredEvaluation::whole(header, None, records.len() as u64);
-        let row = Row::measure(stored, Confidence::default(), rule, false, |_, each| {
-            each(&records)?;
-            Ok(TokenTexts::default())
-        });
-        comparer.push(index, row.unwrap());
-    }
+    let sidecars = Vec::from_iter(sidecars);
+    let folder = written(&sidecars);
+    let rows = sidecars.iter().map(|of| {
+        let (header, path) = (of.0.clone(), path_of(&folder, of));
+        let stored = StoredEvaluation::whole(header, Some(path), of.1.len() as u64);
+        Row::measure(stored, Confidence::default(), rule, false, |of, each| {
+            of.read(each)
+        })
+        .unwrap()
+    });
+    let comparer = Comparer {
+        confidence: Confidence::default(),
+        rule,
+        near,
+        rows: (0..).zip(rows).collect(),
+    };
     comparer.compare(&Watch::new(&())).unwrap()
 }
 

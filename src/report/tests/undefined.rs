@@ -10,7 +10,7 @@ use crate::report::comparison::{
 use crate::report::layout::View;
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Tokens,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Tokens, usable_kld,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -80,7 +80,8 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
         let runs = Run::of(of_model);
-        let (klds, clusters) = (|of| Columns::of(of).into_klds(), sample::clusters(first));
+        let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
+        let clusters = sample::clusters(first);
         let confidence = Confidence::default();
         let paired = Paired::of(&runs, &klds(of_model), &klds(first), &clusters, confidence);
         let label = format!("q{i}");

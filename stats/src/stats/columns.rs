@@ -57,8 +57,8 @@ pub struct Columns {
     pub(super) answers: Answers,
     /// The first tokens that are not counted.
     pub(super) excluded: Vec<ExcludedToken>,
-    /// The indices of all records that are not counted.
-    pub(super) not_counted: Vec<usize>,
+    /// The number of all records that are not counted.
+    pub(super) n_excluded: u64,
 }
 
 impl Columns {
@@ -116,8 +116,7 @@ impl Columns {
             self.push_counted(record);
             return;
         };
-        self.not_counted
-            .push(self.kld.len() + self.not_counted.len());
+        self.n_excluded += 1;
         if self.excluded.len() < MAX_EXCLUDED_LISTED {
             self.excluded.push(ExcludedToken {
                 window: record.window,
@@ -178,18 +177,5 @@ impl Columns {
             position: *position,
             token: Some(*token).filter(|token| *token != u32::MAX),
         })
-    }
-
-    /// The KLD of each record, counted or not: NaN where no statistic counts it, or where it is
-    /// infinite.
-    pub fn into_klds(self) -> Vec<f64> {
-        let n_records = self.kld.len() + self.not_counted.len();
-        let mut counted = self.kld.into_iter();
-        let mut not_counted = self.not_counted.into_iter().peekable();
-        let of_record = |index| match not_counted.next_if_eq(&index) {
-            Some(_) => f64::NAN,
-            None => counted.next().filter(|x| x.is_finite()).unwrap_or(f64::NAN),
-        };
-        (0..n_records).map(of_record).collect()
     }
 }

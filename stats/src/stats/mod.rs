@@ -66,6 +66,6 @@ pub use quantile::QuantileEstimate;
 pub use ratio::{PairSums, Paired, Ratio, SpanRatio, holm};
 pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Summary, Tokens};
-pub use token::{MostDivergent, TokenLocation, is_counted};
+pub use token::{MostDivergent, TokenLocation, is_counted, usable_kld};
 pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, Until, UntilInfo};
 pub use windows::{Cluster, Piece, Run, Windows};

@@ -155,7 +155,7 @@ impl<'c> Tokens<'c> {
             Perplexity::of(&with_next, &columns.ref_nll, &columns.eval_nll, confidence);
         let summary = Summary {
             n_tokens: columns.kld.len() as u64,
-            n_excluded: columns.not_counted.len() as u64,
+            n_excluded: columns.n_excluded,
             n_windows: Run::n_windows(&columns.counted),
             confidence,
             clusters: clusters.clustering,

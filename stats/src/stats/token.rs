@@ -90,6 +90,12 @@ pub fn is_counted(record: &TokenRecord) -> bool {
     ExclusionReason::of(record).is_none()
 }
 
+/// The KLD of a record in nats; NaN where the statistics do not count it, or where it is infinite.
+pub fn usable_kld(record: &TokenRecord) -> f64 {
+    let is_usable = is_counted(record) && record.kld.is_finite();
+    if is_usable { record.kld } else { f64::NAN }
+}
+
 /// Keeps the `n` records with the largest KLD, each with a note: `n` is small.
 ///
 /// Of records with equal KLDs it keeps the first in the text. It leaves out records that the
