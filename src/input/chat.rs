@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kl_formats::{Messages, Role, Variables};
 use minijinja::Value;
 
-use super::chat_template::{self, ChatTemplate, Given, TemplateError, Turn};
+use super::chat_template::{self, ChatTemplate, Ending, Given, TemplateError};
 use super::spans::{opening_at_end, opening_in, reasoning_of};
 
 /// The content of a message that no conversation has.
@@ -47,7 +47,7 @@ impl<'t> Chat<'t> {
     /// # Errors
     /// Why the template refuses them.
     pub fn prompt(&self, n: usize) -> Result<String, TemplateError> {
-        self.render(self.messages.get(..n).unwrap_or_default(), Turn::ToAnswer)
+        self.render(self.messages.get(..n).unwrap_or_default(), Ending::ToAnswer)
     }
 
     /// The text before the message at `index`, and what the template makes of that message, up to the
@@ -58,15 +58,15 @@ impl<'t> Chat<'t> {
     pub fn answer(&self, index: usize) -> Result<(String, String), TemplateError> {
         let before = self.messages.get(..index).unwrap_or_default();
         let up_to = self.messages.get(..=index).unwrap_or_default();
-        let prompt = self.render(before, Turn::ToAnswer)?;
-        let whole = self.render(up_to, Turn::Ended)?;
+        let prompt = self.render(before, Ending::ToAnswer)?;
+        let whole = self.render(up_to, Ending::OfTurn)?;
         if let Some(answer) = whole.strip_prefix(&prompt) {
             return Ok((prompt.clone(), answer.to_owned()));
         }
-        let history = self.render(before, Turn::Ended).unwrap_or_default();
+        let history = self.render(before, Ending::OfTurn).unwrap_or_default();
         let mut probed = before.to_vec();
         probed.push(of_assistant(PROBE));
-        let probed = self.render(&probed, Turn::Ended);
+        let probed = self.render(&probed, Ending::OfTurn);
         let apart = Apart {
             probed: &probed.unwrap_or_else(|_| whole.clone()),
             asks: prompt.strip_prefix(&history).unwrap_or_default(),
@@ -125,8 +125,8 @@ impl<'t> Chat<'t> {
         again.starts_with(text.trim_end()).then(|| message(content))
     }
 
-    fn render(&self, messages: &[Value], turn: Turn) -> Result<String, TemplateError> {
-        self.template.render(messages, &self.given, turn)
+    fn render(&self, messages: &[Value], ending: Ending) -> Result<String, TemplateError> {
+        self.template.render(messages, &self.given, ending)
     }
 }
 
@@ -213,7 +213,7 @@ impl<'t> Apart<'t> {
 
 /// The prompts of a conversation that a model answers, one after the other.
 #[derive(Clone)]
-pub struct Exchange<'t> {
+pub struct Conversation<'t> {
     chat: Chat<'t>,
     /// The numbers of given messages after each of which the model answers.
     ends: Vec<usize>,
@@ -221,7 +221,7 @@ pub struct Exchange<'t> {
     n_asked: usize,
 }
 
-impl<'t> Exchange<'t> {
+impl<'t> Conversation<'t> {
     /// A conversation in which the model answers after each of these numbers of given messages.
     pub fn new(chat: Chat<'t>, ends: Vec<usize>) -> Self {
         Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use kl_formats::Sampling;
 
-use super::chat::Exchange;
+use super::chat::Conversation;
 use super::{AnswerFile, PreparedInput};
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
 
@@ -80,7 +80,7 @@ pub struct Dialogue<'t> {
     /// The prompts that are left.
     pub n_left: u32,
     /// The conversation after its first prompt; `None` for a prompt without a chat template.
-    pub exchange: Option<Exchange<'t>>,
+    pub conversation: Option<Conversation<'t>>,
     /// The prompt and its answer so far; before the first call of [`Self::next`], the first prompt.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt that is answered; 0 before the first.
@@ -113,9 +113,9 @@ impl Dialogue<'_> {
         let ended = ended.filter(|(last, _)| model.is_end_of_generation(**last));
         let said = model.text(ended.map_or(answer, |(_, said)| said));
         let next = self
-            .exchange
+            .conversation
             .as_mut()
-            .and_then(|exchange| exchange.next(&said));
+            .and_then(|conversation| conversation.next(&said));
         Ok(match next {
             None => None,
             Some(Ok(text)) => Some(Ok(with_bos(model, model.tokenize(&text, true)?).0)),

@@ -20,7 +20,7 @@ const STARTER_PROMPTS: &str = include_str!("../../prompts/starter.jsonl");
 /// A prompt of a file.
 #[derive(Debug, PartialEq)]
 pub struct PromptLine {
-    pub place: Place,
+    pub place: PromptPlace,
     pub content: PromptContent,
     /// The other keys of its JSON object, which a chat template may use.
     pub variables: Variables,
@@ -40,13 +40,13 @@ impl PromptLine {
 
 /// The position of a prompt in its file, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PromptPlace {
     Line(usize),
     /// In a list in JSON.
     Item(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PromptPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(n) => write!(f, "line {n}"),
@@ -85,18 +85,18 @@ pub fn read(
 }
 
 /// A mistake in a file of prompts: its place, and what is wrong there.
-type Fault = (Place, String);
+type Fault = (PromptPlace, String);
 
 /// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain
 /// text or JSON.
 fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, Fault> {
     // Some editors start a file with a byte order mark, which would hide a JSON object.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (lines, are_json): (Vec<(Place, &str)>, bool) = if let Some(items) = items(text)? {
+    let (lines, are_json): (Vec<(PromptPlace, &str)>, bool) = if let Some(items) = items(text)? {
         let items = items.into_iter().map(RawValue::get);
-        ((1..).map(Place::Item).zip(items).collect(), true)
+        ((1..).map(PromptPlace::Item).zip(items).collect(), true)
     } else {
-        let lines = (1..).map(Place::Line).zip(text.lines());
+        let lines = (1..).map(PromptPlace::Line).zip(text.lines());
         let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
         let first = lines.first();
         let are_json = first.map(|(place, line)| is_json(line).map_err(|what| (*place, what)));
@@ -118,11 +118,11 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, Fault> {
 }
 
 /// Parses a prompt: a text, or an object in JSON; in a list in JSON also a string.
-fn prompt(place: Place, line: &str, is_json: bool) -> Result<PromptLine, Fault> {
+fn prompt(place: PromptPlace, line: &str, is_json: bool) -> Result<PromptLine, Fault> {
     let fault = |what| (place, what);
     let text = match place {
-        Place::Item(_) => serde_json::from_str(line).ok(),
-        Place::Line(_) => Some(line.to_owned()).filter(|_| !is_json),
+        PromptPlace::Item(_) => serde_json::from_str(line).ok(),
+        PromptPlace::Line(_) => Some(line.to_owned()).filter(|_| !is_json),
     };
     if let Some(text) = text {
         if !is_json && line.trim_start().starts_with('{') && PromptContent::from_json(line).is_ok()
@@ -165,7 +165,7 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, Fault> {
                 format!(" at column {}", error.column())
             };
             let what = format!("not valid JSON{found}; {FORMS}");
-            Err((Place::Line(error.line()), what))
+            Err((PromptPlace::Line(error.line()), what))
         }
         read => Ok(read.ok()),
     }

@@ -12,7 +12,7 @@ use kl_formats::{
     longest_window,
 };
 
-use super::chat::{Chat, Exchange, answered, unanswered};
+use super::chat::{Chat, Conversation, answered, unanswered};
 use super::chat_template::{ChatTemplate, TemplateError};
 use super::generation::{
     Answered, Answers, Dialogue, Generation, GenerationStep, answer, with_bos,
@@ -205,7 +205,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     /// # Errors
     /// The line's fault, in one line with the file and the line's number.
     fn add(&self, mut line: PromptLine, all: &mut Lines<'p>) -> Result<()> {
-        let (turns, exchange) = match self.template {
+        let (turns, conversation) = match self.template {
             None => (vec![self.as_it_is(&line)?], None),
             Some(template) => {
                 let chat = Chat::new(template, &line.messages(), &line.variables);
@@ -250,7 +250,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             line: self.name(&line),
             window: first_window,
             n_left: all.input.plan.windows.len() as u32 - first_window,
-            exchange,
+            conversation,
             tokens: first_prompt,
             n_prompt: 0,
             sampler: None,
@@ -283,7 +283,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         &self,
         chat: &Chat<'p>,
         line: &PromptLine,
-    ) -> Result<(Vec<Turn>, Option<Exchange<'p>>)> {
+    ) -> Result<(Vec<Turn>, Option<Conversation<'p>>)> {
         let messages = line.messages();
         let roles = messages.roles();
         let scores_given = self.source.scores_given_answers();
@@ -295,7 +295,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         if ends.is_empty() {
             bail!(self.fault(line, fault));
         }
-        let mut asked = Exchange::new(chat.clone(), ends.clone());
+        let mut asked = Conversation::new(chat.clone(), ends.clone());
         let mut after_first = None;
         let (mut turns, mut start) = (Vec::new(), 0);
         for &end in &ends {

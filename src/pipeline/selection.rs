@@ -23,16 +23,10 @@ impl Part {
     /// # Errors
     /// If there are fewer windows than parts: one would be empty.
     pub fn of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
-        let Self { index, count } = self;
-        if n_windows < count as usize {
+        if n_windows < self.count as usize {
             bail!("--shard {self}: more parts than windows: use at most {n_windows}");
         }
-        Ok(Shard {
-            index,
-            count,
-            n_windows: u32::try_from(n_windows)?,
-            n_rows,
-        })
+        Ok(self.shard(u32::try_from(n_windows)?, n_rows))
     }
 
     /// This part of a whole with so many windows and rows, all of which it may use.

@@ -11,6 +11,7 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_sys_2 as sys;
 
 use super::device::{RPC_BACKEND, function_of};
+use super::log::SERVERS;
 use crate::engine::EngineError;
 use crate::lock::locked;
 
@@ -150,9 +151,6 @@ const PROTOCOL: [u8; 2] = [7, 0];
 /// The type of `ggml_backend_rpc_add_server`.
 type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
 
-/// The servers whose devices are registered.
-static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 /// Locked while a graph is handed to servers, whichever model or head it belongs to. ggml notes the
 /// last graph of a device before it sends it (`ggml_backend_rpc_graph_compute`): if two threads do
 /// that at once, a server may repeat the wrong one.
@@ -188,11 +186,6 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     }
     locked(&SERVERS).push(endpoint.to_owned());
     Ok(())
-}
-
-/// The addresses of the servers that are connected.
-pub fn servers() -> Vec<String> {
-    locked(&SERVERS).clone()
 }
 
 /// Checks that the server that answers is one that ggml can use: ggml itself would end the process.

@@ -9,7 +9,6 @@ use std::sync::{Mutex, OnceLock};
 
 use llama_cpp_sys_2 as sys;
 
-use super::backends::servers;
 use crate::lock::locked;
 
 /// The number of the log's last errors that are kept.
@@ -82,6 +81,14 @@ fn without_function(text: &str) -> &str {
 
 /// The function that ends the process, given ggml's fatal error in one line.
 static HANDLER: OnceLock<fn(&str) -> !> = OnceLock::new();
+
+/// The addresses of the servers whose devices are registered.
+pub(super) static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The addresses of the servers that are connected.
+pub fn servers() -> Vec<String> {
+    locked(&SERVERS).clone()
+}
 
 /// The model that is being loaded.
 static LOADING: Mutex<Option<String>> = Mutex::new(None);

@@ -28,9 +28,8 @@ mod quantized_rows;
 #[cfg(test)]
 mod tests;
 
-pub use backends::servers;
 pub use decoder::{LlamaCppDecoder, Sampler};
-pub use log::{follow_log, mlock_has_failed, on_abort};
+pub use log::{follow_log, mlock_has_failed, on_abort, servers};
 pub use model::LlamaCppModel;
 
 use std::io::Read;

@@ -95,7 +95,7 @@ impl ChatTemplate {
             eos,
         };
         let render = |messages, given: &Given| {
-            let text = template.render_as_they_are(messages, given, Turn::ToAnswer);
+            let text = template.render_as_they_are(messages, given, Ending::ToAnswer);
             text.ok()
         };
         let takes_parts_only =
@@ -137,7 +137,7 @@ impl ChatTemplate {
         &self,
         messages: &[Value],
         given: &Given,
-        turn: Turn,
+        ending: Ending,
     ) -> Result<String, TemplateError> {
         let given_messages = messages.iter().cloned().collect();
         let messages = if self.takes_parts_only {
@@ -145,7 +145,7 @@ impl ChatTemplate {
         } else {
             given_messages
         };
-        let render = |messages| self.render_as_they_are(messages, given, turn);
+        let render = |messages| self.render_as_they_are(messages, given, ending);
         render(messages::with_texts(messages, |messages| {
             render(messages).ok()
         }))
@@ -155,12 +155,12 @@ impl ChatTemplate {
         &self,
         messages: Value,
         given: &Given,
-        turn: Turn,
+        ending: Ending,
     ) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME)?;
         let values = Values {
             messages,
-            add_generation_prompt: turn == Turn::ToAnswer,
+            add_generation_prompt: ending == Ending::ToAnswer,
             bos_token: self.bos.clone(),
             eos_token: self.eos.clone(),
             given: given.clone(),
@@ -173,11 +173,11 @@ impl ChatTemplate {
 
 /// The end of the text that messages are rendered as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum Ending {
     /// Up to where the model's answer begins: transformers' `add_generation_prompt`.
     ToAnswer,
     /// After the last message.
-    Ended,
+    OfTurn,
 }
 
 /// The variables that come with a prompt, beside its messages, and the names of those that a template

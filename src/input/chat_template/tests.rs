@@ -20,7 +20,7 @@ fn render(template: &ChatTemplate, prompt: &str) -> Result<(String, Given), Temp
     let line: BTreeMap<&str, &RawValue> = serde_json::from_str(prompt).unwrap();
     let given = Given::new(&Variables::from_json(prompt).unwrap())?;
     let messages = template.messages(line["messages"].get())?;
-    let text = template.render(&messages, &given, Turn::ToAnswer)?;
+    let text = template.render(&messages, &given, Ending::ToAnswer)?;
     Ok((text, given))
 }
 
@@ -136,8 +136,8 @@ fn a_turn_that_has_ended_has_no_generation_prompt() {
     let messages = template
         .messages(r#"[{"role":"user","content":"Hi"}]"#)
         .unwrap();
-    let [open, ended] = [Turn::ToAnswer, Turn::Ended].map(|turn| {
-        let text = template.render(&messages, &Given::default(), turn);
+    let [open, ended] = [Ending::ToAnswer, Ending::OfTurn].map(|ending| {
+        let text = template.render(&messages, &Given::default(), ending);
         text.unwrap()
     });
     assert_eq!((&*open, &*ended), ("Hi: ", "Hi"));

@@ -4,7 +4,7 @@ use kl_formats::{Calls, Messages, Variables};
 
 use super::*;
 use crate::engine::{Engine as _, FakeEngine, FakeModel, ModelOptions};
-use crate::input::chat::{Chat, Exchange};
+use crate::input::chat::{Chat, Conversation};
 use crate::input::chat_template::ChatTemplate;
 
 const END: u32 = 7;
@@ -39,14 +39,14 @@ fn answered(
         let messages = vec![message; n_left as usize].join(",");
         let messages: Messages = serde_json::from_str(&format!("[{messages}]")).unwrap();
         let chat = Chat::new(&template, &messages, &Variables::default()).unwrap();
-        let mut exchange = Exchange::new(chat, (1..=n_left as usize).collect());
-        let first = exchange.next("").map(Result::unwrap);
+        let mut conversation = Conversation::new(chat, (1..=n_left as usize).collect());
+        let first = conversation.next("").map(Result::unwrap);
         next_window += n_left;
         Dialogue {
             line: format!("line {start}"),
             window: next_window - n_left,
             n_left,
-            exchange: Some(exchange),
+            conversation: Some(conversation),
             tokens: model().tokenize(&first.unwrap_or_default(), true).unwrap(),
             n_prompt: 0,
             sampler: None,

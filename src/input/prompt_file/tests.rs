@@ -1,9 +1,9 @@
 //! What is read of files of prompts, and the prompts that come with `kl`.
 
-use super::Place::{Item, Line};
+use super::PromptPlace::{Item, Line};
 use super::*;
 
-fn texts(text: &str, max: Option<u32>) -> Vec<(Place, String)> {
+fn texts(text: &str, max: Option<u32>) -> Vec<(PromptPlace, String)> {
     let label = |line: PromptLine| (line.place, line.content.label());
     parse(text, max).unwrap().into_iter().map(label).collect()
 }

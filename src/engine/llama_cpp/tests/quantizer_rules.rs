@@ -31,7 +31,7 @@ pub(super) fn made(architecture: &str, keys: &[(&str, u32)], tensors: &[(&str, &
     model
         .pair("general.architecture", STRING, &string(architecture))
         .pair("tokenizer.ggml.model", STRING, &string("llama"));
-    let tokens = [&STRING.to_le_bytes()[..], &words(&[1]), &string("a\0b")];
+    let tokens = [&STRING.to_le_bytes()[..], &words(&[1]), &string("ab")];
     model.pair("tokenizer.ggml.tokens", ARRAY, &tokens.concat());
     for (key, value) in keys {
         let key = format!("{architecture}.{key}");
@@ -131,75 +131,30 @@ fn the_tensors_that_llama_cpp_changes_are_known() {
 /// The names in llama.cpp's rules, each with a neighbour that they do not mean, and shapes.
 #[test]
 fn every_name_that_llama_cpp_keeps_is_known() {
-    const NAMES: [&str; 66] = [
-        "token_embd.weight",
-        "per_layer_token_embd.weight",
-        "output.weight",
-        "output.weights",
-        "position_embd.weight",
-        "token_types.weight",
-        "blk.0.position_embd.weight",
-        "blk.0.token_types.weight",
-        "blk.0.attn_q.weight",
-        "blk.0.attn_q.bias",
-        "blk.0.attn_norm.weight",
-        "blk.0.attn_norm_2.weight",
-        "blk.0.ffn_gate_inp.weight",
-        "blk.0.ffn_gate_inp_shexp.weight",
-        "blk.0.ffn_gate_exps.weight",
-        "blk.0.ffn_gate_tid2eid.weight",
-        "altup_proj.weight",
-        "blk.0.altup_router.weight",
-        "blk.0.laurel_l.weight",
-        "per_layer_model_proj.weight",
-        "blk.0.per_layer_proj.weight",
-        "blk.0.ssm_conv1d.weight",
-        "blk.0.ssm_conv1d_q.weight",
-        "blk.0.ssm_in.weight",
-        "blk.0.ssm_x.weight",
-        "blk.0.shortconv.conv.weight",
-        "blk.0.shortconv.in_proj.weight",
-        "blk.0.indexer.k_proj.weight",
-        "blk.0.indexer.q_proj.weight",
-        "blk.0.indexer.attn_k.weight",
-        "blk.0.indexer.attn_q_b.weight",
-        "blk.0.indexer.proj.weight",
-        "blk.0.indexer_compressor_gate.weight",
-        "blk.0.indexer_compressor_ape.weight",
-        "blk.0.hc_attn_fn.weight",
-        "blk.0.ssm_f_a.weight",
-        "blk.0.ssm_f_b.weight",
-        "blk.0.ssm_g_a.weight",
-        "blk.0.ssm_g_b.weight",
-        "blk.0.ssm_beta.weight",
-        "blk.0.attn_kv_a_mqa.weight",
-        "blk.0.attn_k_b.weight",
-        "blk.0.attn_v_b.weight",
-        "blk.0.time_mix_first.weight",
-        "blk.0.time_mix_w0.weight",
-        "blk.0.time_mix_w1.weight",
-        "blk.0.time_mix_w2.weight",
-        "blk.0.time_mix_v0.weight",
-        "blk.0.time_mix_v1.weight",
-        "blk.0.time_mix_v2.weight",
-        "blk.0.time_mix_a0.weight",
-        "blk.0.time_mix_a1.weight",
-        "blk.0.time_mix_a2.weight",
-        "blk.0.time_mix_g1.weight",
-        "blk.0.time_mix_g2.weight",
-        "blk.0.time_mix_decay_w1.weight",
-        "blk.0.time_mix_decay_w2.weight",
-        "blk.0.time_mix_lerp_fused.weight",
-        "blk.0.time_mix_key.weight",
-        "blk.0.attn_rel_b.weight",
-        "v.sam.pos_embd.weight",
-        "v.sam.neck.0.weight",
-        "v.sam.net_2.weight",
-        "v.blk.0.rel_pos_h.weight",
-        "v.patch_embd.weight",
-        "v.patch_merger.weight",
-    ];
-    let mut tensors: Vec<(&str, &[u64])> = NAMES.map(|name| (name, &[32, 2][..])).to_vec();
+    /// Without `.weight`, unless they have another end.
+    const NAMES: &str = "
+        token_embd per_layer_token_embd output output.weights position_embd token_types
+        blk.0.position_embd blk.0.token_types blk.0.attn_q blk.0.attn_q.bias blk.0.attn_norm
+        blk.0.attn_norm_2 blk.0.ffn_gate_inp blk.0.ffn_gate_inp_shexp blk.0.ffn_gate_exps
+        blk.0.ffn_gate_tid2eid altup_proj blk.0.altup_router blk.0.laurel_l per_layer_model_proj
+        blk.0.per_layer_proj blk.0.ssm_conv1d blk.0.ssm_conv1d_q blk.0.ssm_in blk.0.ssm_x
+        blk.0.shortconv.conv blk.0.shortconv.in_proj blk.0.indexer.k_proj blk.0.indexer.q_proj
+        blk.0.indexer.attn_k blk.0.indexer.attn_q_b blk.0.indexer.proj
+        blk.0.indexer_compressor_gate blk.0.indexer_compressor_ape blk.0.hc_attn_fn blk.0.ssm_f_a
+        blk.0.ssm_f_b blk.0.ssm_g_a blk.0.ssm_g_b blk.0.ssm_beta blk.0.attn_kv_a_mqa
+        blk.0.attn_k_b blk.0.attn_v_b blk.0.time_mix_first blk.0.time_mix_w0 blk.0.time_mix_w1
+        blk.0.time_mix_w2 blk.0.time_mix_v0 blk.0.time_mix_v1 blk.0.time_mix_v2 blk.0.time_mix_a0
+        blk.0.time_mix_a1 blk.0.time_mix_a2 blk.0.time_mix_g1 blk.0.time_mix_g2
+        blk.0.time_mix_decay_w1 blk.0.time_mix_decay_w2 blk.0.time_mix_lerp_fused
+        blk.0.time_mix_key blk.0.attn_rel_b v.sam.pos_embd v.sam.neck.0 v.sam.net_2
+        v.blk.0.rel_pos_h v.patch_embd v.patch_merger";
+    let names = NAMES.split_whitespace().map(|name| match name {
+        "output.weights" | "blk.0.attn_q.bias" => name.to_owned(),
+        _ => format!("{name}.weight"),
+    });
+    let names: Vec<String> = names.collect();
+    let of_name = |name| (name, &[32, 2][..]);
+    let mut tensors: Vec<(&str, &[u64])> = names.iter().map(|name| of_name(&**name)).collect();
     tensors.extend([
         ("blk.1.a.rvq.codebook.weight", &[32, 2][..]),
         ("mm.a.code_embd.weight", &[32, 2]),
