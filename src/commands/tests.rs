@@ -155,7 +155,7 @@ impl Folder {
     fn prompts(&self, lines: &[&str], generate: Option<u32>) -> Source {
         fs::write(self.path("prompts"), lines.join("\n")).unwrap();
         Source::Prompts(PromptSource {
-            path: self.path("prompts").into(),
+            path: self.path("prompts"),
             template: TemplateChoice::None,
             parse_special: false,
             n_ctx: None,

@@ -41,8 +41,7 @@ use crate::pipeline::Part;
 pub use answer_file::AnswerFile;
 pub use generation::{Generation, GenerationStep};
 pub use source::{
-    GROUP_NAMES, NamedText, PromptPath, PromptSource, Source, TemplateChoice, TextSource,
-    is_group_name,
+    GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
 };
 pub use spans::{PROMPT, SpanRule};
 pub use windows::{Plan, ScoreFrom, Windowing};

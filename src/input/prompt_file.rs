@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::source::{GROUP_NAMES, PromptPath, is_group_name};
+use super::source::{GROUP_NAMES, PromptSource, is_group_name};
 use super::texts::{self, Doubt, Text};
 
 /// The name and version in references of the prompts that come with `kl`: other prompts need another
@@ -55,22 +55,20 @@ impl fmt::Display for PromptPlace {
     }
 }
 
-/// Reads the first `max` prompts of a file, or all of them, and returns with them what identifies the
-/// file.
+/// Reads the prompts that are wanted of a file, and returns with them what identifies the file.
 pub fn read(
-    path: &PromptPath,
-    max: Option<u32>,
+    source: &PromptSource,
     doubts: &mut Vec<Doubt>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
-    let shown = path.display();
-    let file = match path {
-        PromptPath::Starter => Text {
+    let shown = source.path.display();
+    let file = match source.file() {
+        Some(path) => texts::read(path, doubts)?,
+        None => Text {
             text: STARTER_PROMPTS.to_owned(),
             identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
         },
-        PromptPath::File(path) => texts::read(path, doubts)?,
     };
-    let lines = parse(&file.text, max);
+    let lines = parse(&file.text, source.max_prompts);
     let lines = lines.map_err(|(place, what)| anyhow!("{shown}: {place}: {what}"))?;
     if lines.is_empty() {
         bail!("{shown}: holds no prompts: write one on each line");

@@ -43,7 +43,7 @@ pub struct RawPrompts<'s> {
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
     pub fn read(source: &'s PromptSource, doubts: &mut Vec<Doubt>) -> Result<Self> {
-        let (text, lines) = prompt_file::read(&source.path, source.max_prompts, doubts)?;
+        let (text, lines) = prompt_file::read(source, doubts)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -80,25 +80,31 @@ impl<'s> RawPrompts<'s> {
         let template = found
             .map(|(text, path)| compile(text, path, model))
             .transpose()?;
-        let maker = PromptWindows {
-            source,
-            template: template.as_ref(),
-            model,
-        };
-        let mut all = Lines::default();
-        all.input.text = self.text;
-        all.input.prompts = Some(Prompts {
+        let prompts = Prompts {
             chat_template: template.as_ref().map(|template| template.sha256.clone()),
             generated: source.generate,
             sampling: source.sampling,
             spans: spans.iter().flat_map(Spans::names).cloned().collect(),
             ..Prompts::default()
-        });
+        };
+        let mut windows = PromptWindows {
+            source,
+            template: template.as_ref(),
+            model,
+            input: PreparedInput {
+                text: self.text,
+                prompts: Some(prompts),
+                ..PreparedInput::default()
+            },
+            groups: Vec::new(),
+            n_without_bos: 0,
+            dialogues: Vec::new(),
+        };
         for line in self.lines {
             (generation.on_step)(GenerationStep::Prompt)?;
-            maker.add(line, &mut all)?;
+            windows.add(line)?;
         }
-        let (planned, asked) = all.plan(source, selection.max_rows)?;
+        let (planned, asked) = windows.plan(selection.max_rows)?;
         let mut input = planned.checked(selection, &mut generation)?;
         if let Some(asked) = asked {
             asked.answer(&mut input, selection, model, &mut generation)?;
@@ -126,31 +132,96 @@ fn compile<M: Model>(text: &str, path: &Path, model: &M) -> Result<ChatTemplate>
     })
 }
 
-/// The windows of all lines so far.
-#[derive(Default)]
-struct Lines<'t> {
-    /// Tokens that are to be generated are 0, and so are those of prompts that depend on them.
+/// The way from a prompt to its windows.
+struct PromptWindows<'p, M> {
+    source: &'p PromptSource,
+    /// The chat template that is applied to each prompt, if there is one.
+    template: Option<&'p ChatTemplate>,
+    model: &'p M,
+    /// The windows so far. Tokens that are to be generated are 0, and so are those of prompts that depend
+    /// on them.
     input: PreparedInput,
     /// The group of each window.
     groups: Vec<Option<String>>,
     /// The windows that do not begin with an inserted BOS.
     n_without_bos: usize,
     /// The prompts of each line, in the order in which the model is to answer them.
-    dialogues: Vec<Dialogue<'t>>,
+    dialogues: Vec<Dialogue<'p>>,
 }
 
-impl<'t> Lines<'t> {
+/// A prompt, and the answer to it if it is given: a window.
+struct Turn {
+    content: PromptContent,
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+}
+
+impl<'p, M: Model> PromptWindows<'p, M> {
+    /// Adds the windows of a line.
+    ///
+    /// # Errors
+    /// The line's fault, in one line with the file and the line's number.
+    fn add(&mut self, mut line: PromptLine) -> Result<()> {
+        let (turns, conversation) = match self.template {
+            None => (vec![self.as_it_is(&line)?], None),
+            Some(template) => {
+                let chat = Chat::new(template, &line.messages(), &line.variables);
+                let chat = chat.map_err(|error| self.refused(&line, &error))?;
+                let turns = self.of_chat(&chat, &line)?;
+                line.variables.retain(|name| chat.is_used(name));
+                turns
+            }
+        };
+        let first_window = self.input.plan.windows.len() as u32;
+        let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
+        for (index, turn) in turns.into_iter().enumerate() {
+            let n_own = turn.prompt.len() as u64;
+            let (mut tokens, has_inserted_bos) = with_bos(self.model, turn.prompt);
+            if index == 0 {
+                first_prompt.clone_from(&tokens);
+            }
+            // Later prompts hold answers that are not known yet.
+            tokens.resize(tokens.len() + index * self.room(), 0);
+            if let Some(fault) = self.length_fault(tokens.len(), turn.answer.len()) {
+                if index == 0 {
+                    bail!(self.fault(&line, &fault));
+                }
+                self.input.n_turns_left_out += (n_turns - index) as u64;
+                break;
+            }
+            n_tokens = n_own;
+            self.n_without_bos += usize::from(!has_inserted_bos);
+            let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
+            prompt.continues = index > 0;
+            if index == 0 && self.template.is_some() {
+                prompt.variables = std::mem::take(&mut line.variables);
+            }
+            let number = first_window + index as u32;
+            let window = self.window(number, tokens, turn.answer);
+            self.input.plan.windows.push(window);
+            self.input.prompts.get_or_insert_default().list.push(prompt);
+            self.groups.push(line.group.clone());
+        }
+        *self.input.text.n_tokens.get_or_insert(0) += n_tokens;
+        self.dialogues.push(Dialogue {
+            line: self.name(&line),
+            window: first_window,
+            n_left: self.input.plan.windows.len() as u32 - first_window,
+            conversation,
+            tokens: first_prompt,
+            n_prompt: 0,
+            sampler: None,
+        });
+        Ok(())
+    }
+
     /// The input with these windows, or with a sample of `max_rows` rows, and the dialogues that the
     /// model is to answer, if it should.
     ///
     /// # Errors
     /// If no position is scored.
-    fn plan(
-        self,
-        source: &PromptSource,
-        max_rows: Option<u64>,
-    ) -> Result<(PreparedInput, Option<Asked<'t>>)> {
-        let mut input = self.input;
+    fn plan(self, max_rows: Option<u64>) -> Result<(PreparedInput, Option<Asked<'p>>)> {
+        let (source, mut input) = (self.source, self.input);
         let plan = Plan::of(input.plan.windows);
         if plan.n_rows() == 0 {
             bail!(
@@ -181,81 +252,6 @@ impl<'t> Lines<'t> {
             is_prompt_scored: source.score.is_some(),
         });
         Ok((input, asked))
-    }
-}
-
-/// The way from a prompt to its windows.
-struct PromptWindows<'p, M> {
-    source: &'p PromptSource,
-    /// The chat template that is applied to each prompt, if there is one.
-    template: Option<&'p ChatTemplate>,
-    model: &'p M,
-}
-
-/// A prompt, and the answer to it if it is given: a window.
-struct Turn {
-    content: PromptContent,
-    prompt: Vec<u32>,
-    answer: Vec<u32>,
-}
-
-impl<'p, M: Model> PromptWindows<'p, M> {
-    /// Adds the windows of a line.
-    ///
-    /// # Errors
-    /// The line's fault, in one line with the file and the line's number.
-    fn add(&self, mut line: PromptLine, all: &mut Lines<'p>) -> Result<()> {
-        let (turns, conversation) = match self.template {
-            None => (vec![self.as_it_is(&line)?], None),
-            Some(template) => {
-                let chat = Chat::new(template, &line.messages(), &line.variables);
-                let chat = chat.map_err(|error| self.refused(&line, &error))?;
-                let turns = self.of_chat(&chat, &line)?;
-                line.variables.retain(|name| chat.is_used(name));
-                turns
-            }
-        };
-        let first_window = all.input.plan.windows.len() as u32;
-        let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
-        for (index, turn) in turns.into_iter().enumerate() {
-            let n_own = turn.prompt.len() as u64;
-            let (mut tokens, has_inserted_bos) = with_bos(self.model, turn.prompt);
-            if index == 0 {
-                first_prompt.clone_from(&tokens);
-            }
-            // Later prompts hold answers that are not known yet.
-            tokens.resize(tokens.len() + index * self.room(), 0);
-            if let Some(fault) = self.length_fault(tokens.len(), turn.answer.len()) {
-                if index == 0 {
-                    bail!(self.fault(&line, &fault));
-                }
-                all.input.n_turns_left_out += (n_turns - index) as u64;
-                break;
-            }
-            n_tokens = n_own;
-            all.n_without_bos += usize::from(!has_inserted_bos);
-            let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
-            prompt.continues = index > 0;
-            if index == 0 && self.template.is_some() {
-                prompt.variables = std::mem::take(&mut line.variables);
-            }
-            let number = first_window + index as u32;
-            let window = self.window(number, tokens, turn.answer);
-            all.input.plan.windows.push(window);
-            all.input.prompts.get_or_insert_default().list.push(prompt);
-            all.groups.push(line.group.clone());
-        }
-        *all.input.text.n_tokens.get_or_insert(0) += n_tokens;
-        all.dialogues.push(Dialogue {
-            line: self.name(&line),
-            window: first_window,
-            n_left: all.input.plan.windows.len() as u32 - first_window,
-            conversation,
-            tokens: first_prompt,
-            n_prompt: 0,
-            sampler: None,
-        });
-        Ok(())
     }
 
     /// A prompt without a template.

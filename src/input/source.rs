@@ -21,7 +21,7 @@ impl Source {
     pub fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Texts(source) => source.texts.iter().map(|text| &*text.path).collect(),
-            Self::Prompts(prompts) => prompts.path.file().into_iter().collect(),
+            Self::Prompts(prompts) => prompts.file().into_iter().collect(),
         }
     }
 
@@ -101,13 +101,13 @@ pub fn is_group_name(name: &str) -> bool {
 }
 
 /// The name of the prompts that come with `kl`.
-const STARTER: &str = "starter";
+pub const STARTER: &str = "starter";
 
 /// The prompts to make windows of.
 #[derive(Debug)]
 pub struct PromptSource {
-    /// The file, or the prompts that come with `kl`.
-    pub path: PromptPath,
+    /// The file, `-` for standard input, or [`STARTER`].
+    pub path: PathBuf,
     /// The chat template to apply.
     pub template: TemplateChoice,
     /// True if special tokens are read as such where no template is applied.
@@ -128,6 +128,11 @@ pub struct PromptSource {
 }
 
 impl PromptSource {
+    /// The file, `-` for standard input; `None` for the prompts that come with `kl`.
+    pub fn file(&self) -> Option<&Path> {
+        Some(&*self.path).filter(|path| path.as_os_str() != STARTER)
+    }
+
     /// Whether the answers that conversations hold are scored, and nothing else.
     pub fn scores_given_answers(&self) -> bool {
         self.score == Some(ScoreFrom::Answers)
@@ -136,40 +141,6 @@ impl PromptSource {
     /// Whether windows end with an answer: one that is given, or one that is generated.
     pub fn has_answers(&self) -> bool {
         self.generate.is_some() || self.scores_given_answers()
-    }
-}
-
-/// A file of prompts, or those that come with `kl`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PromptPath {
-    /// The prompts that come with `kl`.
-    Starter,
-    /// A file, or `-` for standard input.
-    File(PathBuf),
-}
-
-impl PromptPath {
-    /// The file, `-` for standard input.
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            Self::Starter => None,
-            Self::File(path) => Some(path),
-        }
-    }
-
-    /// The name to show.
-    pub fn display(&self) -> impl fmt::Display {
-        self.file().unwrap_or(Path::new(STARTER)).display()
-    }
-}
-
-impl From<PathBuf> for PromptPath {
-    fn from(path: PathBuf) -> Self {
-        if path.as_os_str() == STARTER {
-            Self::Starter
-        } else {
-            Self::File(path)
-        }
     }
 }
 

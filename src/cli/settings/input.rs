@@ -119,7 +119,7 @@ fn prompts(
         ""
     })?;
     Ok(PromptSource {
-        path: path.into(),
+        path,
         template: match args.chat_template_file.take() {
             Some(path) => TemplateChoice::File(path),
             None if args.no_chat_template => TemplateChoice::None,

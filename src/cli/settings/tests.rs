@@ -7,7 +7,7 @@ use super::{Command, check};
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::ReferenceSource;
 use crate::engine::{CacheType, GpuLayers};
-use crate::input::{PromptPath, ScoreFrom, Source, TemplateChoice, TextSource};
+use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
 
 fn command(line: &str) -> Result<Command, String> {
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -155,14 +155,14 @@ fn prompts_are_scored_from_where_the_flags_say() {
         assert_eq!((prompts.score, prompts.template), (score, template));
     }
     for (given, path) in [
-        ("starter", PromptPath::Starter),
-        ("./starter", PromptPath::File("./starter".into())),
+        ("starter", None),
+        ("./starter", Some(Path::new("./starter"))),
     ] {
         let line = format!("kl -m a --prompts {given} -w w");
         let Ok(Command::Write(write)) = command(&line) else {
             panic!("write")
         };
-        assert!(matches!(write.input, Source::Prompts(prompts) if prompts.path == path));
+        assert!(matches!(write.input, Source::Prompts(prompts) if prompts.file() == path));
     }
     let range = command("kl -m a --prompts p -w w --generate 0").unwrap_err();
     assert!(range.contains("--generate"), "{range}");
