@@ -48,9 +48,10 @@ impl RowError {
             };
         }
         let score = score(&RowPair::new(Row::F32(row), again, None));
-        let kld = match score.is_excluded() {
-            true => f64::INFINITY,
-            false => score.kld,
+        let kld = if score.is_excluded() {
+            f64::INFINITY
+        } else {
+            score.kld
         };
         Self {
             n_rows: 1,

@@ -2,6 +2,7 @@
 //! round accepts.
 
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -61,14 +62,6 @@ pub struct Drafted {
     pub accepted: Estimate,
 }
 
-/// A position at which a round may start.
-#[derive(Clone, Copy, Debug)]
-struct Start {
-    probability: f64,
-    /// The mean number of tokens that a round from here accepts.
-    accepted: f64,
-}
-
 impl Acceptance {
     /// Summarises the counted tokens of an evaluation, the `i`-th of which is in cluster
     /// `clusters[i]`; `None` where no acceptance is known.
@@ -77,18 +70,16 @@ impl Acceptance {
         clusters: &[Cluster],
         confidence: Confidence,
     ) -> Option<Self> {
-        let stretches = stretches(columns).into_iter();
+        let stretches = stretches(columns);
+        let tokens = || stretches.iter().cloned().flatten();
+        let of_tokens: Vec<Cluster> = tokens().map(|token| clusters[token]).collect();
+        let acceptances: Vec<f64> = tokens().map(|token| columns.acceptance[token]).collect();
+        let stretches = stretches.into_iter();
         let stretches: Vec<(&[Cluster], &[f64])> = stretches
             .map(|tokens| (&clusters[tokens.clone()], &columns.acceptance[tokens]))
             .collect();
-        let known = |(clusters, acceptances): &(&[Cluster], &[f64])| {
-            let tokens = clusters.iter().copied().zip(acceptances.iter().copied());
-            tokens.collect::<Vec<_>>()
-        };
-        let (clusters, acceptances): (Vec<Cluster>, Vec<f64>) =
-            stretches.iter().flat_map(known).unzip();
-        let mean = ClusteredMean::of(&clusters, &acceptances, confidence)?;
-        let interval = mean.clustered.not_below_0().not_above(1.0);
+        let mean = ClusteredMean::of(&of_tokens, &acceptances, confidence)?;
+        let interval = mean.clustered.clamp(0.0, 1.0);
         let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::of(n, &stretches, confidence));
         Some(Self {
             mean: interval.around(mean.estimate.value),
@@ -112,14 +103,12 @@ impl Drafted {
         stretches: &[(&[Cluster], &[f64])],
         confidence: Confidence,
     ) -> Option<Self> {
-        let starts = stretches.iter().map(|(_, of)| starts(of, n_drafted));
-        let starts: Vec<Vec<Start>> = starts.collect();
+        let of_each = |(_, of): &(_, &[f64])| starts(of, n_drafted);
+        let starts: Vec<Vec<(f64, f64)>> = stretches.iter().map(of_each).collect();
         let all = || starts.iter().flatten();
         all().next()?;
-        let n_rounds: Sum = all().map(|start| start.probability).collect();
-        let accepted: Sum = all()
-            .map(|start| start.probability * start.accepted)
-            .collect();
+        let n_rounds: Sum = all().map(|(probability, _)| *probability).collect();
+        let accepted: Sum = all().map(|(probability, of)| probability * of).collect();
         let value = accepted.value() / n_rounds.value();
         // A round counts in the cluster that it starts in.
         let mut residuals = BTreeMap::<Cluster, Powers>::new();
@@ -128,14 +117,14 @@ impl Drafted {
             for cluster in clusters[..starts.len()].chunk_by(|one, next| one == next) {
                 let starts = rest.by_ref().take(cluster.len());
                 let residuals_here: Powers = starts
-                    .map(|of| Powers::weighted(of.accepted - value, of.probability))
+                    .map(|(probability, of)| Powers::weighted(of - value, *probability))
                     .collect();
                 *residuals.entry(cluster[0]).or_default() += residuals_here;
             }
         }
         residuals.retain(|_, of| of.n > 0.0);
         let interval = Spread::of_clusters(&residuals).interval(value, confidence);
-        let interval = interval.not_below_0().not_above(n_drafted as f64);
+        let interval = interval.clamp(0.0, n_drafted as f64);
         Some(Self {
             n_drafted: n_drafted as u32,
             accepted: interval.around(value),
@@ -143,9 +132,10 @@ impl Drafted {
     }
 }
 
-/// The starts of rounds of `n_drafted` tokens along adjacent positions with these acceptances: none of
-/// those with fewer positions from there on.
-fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<Start> {
+/// The positions at which rounds of `n_drafted` tokens may start, along adjacent ones with these
+/// acceptances: the probability of a start, and the mean number of tokens that a round from there accepts.
+/// None of the positions with fewer from there on.
+fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<(f64, f64)> {
     let mut probabilities = vec![0.0; acceptances.len() + 2];
     probabilities[0] = 1.0;
     let drafts = acceptances.windows(n_drafted).enumerate();
@@ -158,36 +148,29 @@ fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<Start> {
             accepted += all_so_far;
         }
         probabilities[s + n_drafted + 1] += probability * all_so_far;
-        Start {
-            probability,
-            accepted,
-        }
+        (probability, accepted)
     };
     drafts.map(start).collect()
 }
 
 /// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
 fn stretches(columns: &Columns) -> Vec<Range<usize>> {
-    let (positions, acceptances) = (&columns.position, &columns.acceptance);
+    let runs = columns.counted.iter();
+    let windows = runs.flat_map(|run| repeat_n(run.piece.window, run.n));
+    let places = windows.zip(columns.position.iter().copied());
+    let tokens = places.zip(&columns.acceptance).enumerate();
     let mut stretches: Vec<Range<usize>> = Vec::new();
-    let mut start = 0;
-    for window in columns
-        .counted
-        .chunk_by(|one, next| one.piece.window == next.piece.window)
-    {
-        let n: usize = window.iter().map(|run| run.n).sum();
-        let tokens = start..start + n;
-        start = tokens.end;
-        let mut is_adjacent = false;
-        for token in tokens {
-            let is_known = !acceptances[token].is_nan();
-            match stretches.last_mut() {
-                Some(last) if is_adjacent && is_known => last.end = token + 1,
-                _ if is_known => stretches.push(token..token + 1),
-                _ => {}
-            }
-            let next = positions.get(token + 1).copied();
-            is_adjacent = is_known && next == positions[token].checked_add(1);
+    let mut next = None;
+    for (token, ((window, position), acceptance)) in tokens {
+        let is_next = next == Some((window, position));
+        next = None;
+        if acceptance.is_nan() {
+            continue;
+        }
+        next = position.checked_add(1).map(|position| (window, position));
+        match stretches.last_mut() {
+            Some(last) if is_next => last.end = token + 1,
+            _ => stretches.push(token..token + 1),
         }
     }
     stretches

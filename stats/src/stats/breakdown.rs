@@ -66,23 +66,48 @@ impl Breakdown {
         confidence: Confidence,
     ) -> Self {
         let same_top = columns.with(Columns::SAME_TOP);
-        let klds = columns.kld.iter().copied();
-        let sum_of_all = klds.filter(|kld| kld.is_finite()).collect::<Sum>().value();
+        let finite_klds = columns.kld.iter().copied().filter(|kld| kld.is_finite());
+        let sum_of_all = finite_klds.collect::<Sum>().value();
+        let bin = |clusters: &[Cluster], (label, from, to): Name, tokens: Vec<usize>| {
+            let counted = tokens
+                .iter()
+                .map(|&token| (clusters[token], columns.kld[token]));
+            let counted = counted.filter(|(_, kld)| kld.is_finite());
+            let (clusters, klds): (Vec<Cluster>, Vec<f64>) = counted.unzip();
+            let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
+            let sum: Sum = klds.iter().copied().collect();
+            let n_same_top = tokens.iter().filter(|token| same_top[**token]).count();
+            Bin {
+                label,
+                from,
+                to,
+                n_tokens: tokens.len() as u64,
+                n_infinite: (tokens.len() - klds.len()) as u64,
+                kld: mean.map(|mean| mean.by_cluster()),
+                share_of_kld: finite(sum.value() / sum_of_all),
+                agreement: finite(n_same_top as f64 / tokens.len() as f64),
+            }
+        };
         // The tokens of each named bin; a token of a bin beyond these is in none.
         let bins_by = |clusters: &[Cluster], names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
-            let mut bins = vec![Inside::default(); names.len()];
-            for (token, &kld) in columns.kld.iter().enumerate() {
-                if let Some(inside) = bins.get_mut(bin_of(token)) {
-                    inside.push(kld, clusters[token], same_top[token]);
+            let mut tokens = vec![Vec::new(); names.len()];
+            for token in 0..columns.kld.len() {
+                if let Some(tokens) = tokens.get_mut(bin_of(token)) {
+                    tokens.push(token);
                 }
             }
-            let bins = names.into_iter().zip(bins);
-            bins.map(|(name, inside)| inside.bin(name, sum_of_all, confidence))
+            let bins = names.into_iter().zip(tokens);
+            bins.map(|(name, tokens)| bin(clusters, name, tokens))
                 .collect::<Vec<Bin>>()
         };
         let bins = |names, bin_of: &dyn Fn(usize) -> usize| bins_by(clusters, names, bin_of);
         let without_ends = |label: &str| (label.to_owned(), None, None);
         let power = |token| (u32::BITS - u32::leading_zeros(columns.position[token])) as usize;
+        let confidence_names = if columns.kld.is_empty() {
+            Vec::new()
+        } else {
+            confidence_names()
+        };
         let mut by_position = bins_by(by_depth, position_names(), &power);
         by_position.retain(|bin| bin.n_tokens > 0);
         let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
@@ -91,17 +116,15 @@ impl Breakdown {
         let mut by_span = bins(of_parts(names.spans), &|token| spans[token]);
         by_span.retain(|bin| bin.n_tokens > 0);
         let is_special = columns.with(Columns::SPECIAL);
-        let special_names = match is_special.contains(&true) {
-            true => ["special tokens", "other tokens"].map(without_ends).into(),
-            false => Vec::new(),
+        let special_names = if is_special.contains(&true) {
+            ["special tokens", "other tokens"].map(without_ends).into()
+        } else {
+            Vec::new()
         };
         Self {
-            by_confidence: match columns.kld.is_empty() {
-                true => Vec::new(),
-                false => bins(confidence_names(), &|token| {
-                    columns.confidence_bin[token].into()
-                }),
-            },
+            by_confidence: bins(confidence_names, &|token| {
+                columns.confidence_bin[token].into()
+            }),
             by_position,
             by_group: bins(of_parts(names.groups), &|token| {
                 clusters[token].stratum as usize
@@ -140,44 +163,6 @@ fn position_names() -> Vec<Name> {
         (label, Some(from as f64), Some(to as f64))
     };
     (0..=u32::BITS).map(name).collect()
-}
-
-/// The tokens of a bin.
-#[derive(Clone, Default)]
-struct Inside {
-    n: usize,
-    n_same_top: usize,
-    /// The finite KLDs, and their clusters.
-    klds: Vec<f64>,
-    clusters: Vec<Cluster>,
-}
-
-impl Inside {
-    fn push(&mut self, kld: f64, cluster: Cluster, same_top: bool) {
-        self.n += 1;
-        self.n_same_top += usize::from(same_top);
-        if kld.is_finite() {
-            self.klds.push(kld);
-            self.clusters.push(cluster);
-        }
-    }
-
-    fn bin(self, (label, from, to): Name, sum_of_all: f64, confidence: Confidence) -> Bin {
-        let mean = ClusteredMean::of_positive(&self.clusters, &self.klds, confidence);
-        let kld = mean.map(|mean| mean.by_cluster());
-        let n_finite = self.klds.len();
-        let sum: Sum = self.klds.iter().copied().collect();
-        Bin {
-            label,
-            from,
-            to,
-            n_tokens: self.n as u64,
-            n_infinite: (self.n - n_finite) as u64,
-            kld,
-            share_of_kld: finite(sum.value() / sum_of_all),
-            agreement: finite(self.n_same_top as f64 / self.n as f64),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -156,14 +156,9 @@ pub(super) fn jeffreys(share: f64, n: f64, confidence: Confidence) -> Estimate {
     let tail = 0.5 * confidence.outside();
     let body = 1.0 - tail;
     let (a, b) = (share * n + 0.5, (1.0 - share) * n + 0.5);
-    let lo = match share > 0.0 {
-        true => probability::quantile(a, b, tail, body),
-        false => 0.0,
-    };
-    let hi = match share < 1.0 {
-        true => probability::quantile(a, b, body, tail),
-        false => 1.0,
-    };
+    let end = |lower, upper| probability::quantile(a, b, lower, upper);
+    let lo = if share > 0.0 { end(tail, body) } else { 0.0 };
+    let hi = if share < 1.0 { end(body, tail) } else { 1.0 };
     Estimate::within(share, lo, hi)
 }
 

@@ -146,20 +146,18 @@ impl Clusters {
     /// Puts windows into clusters, where neighbours have this correlation: of several models on the
     /// same windows, the mean of theirs.
     pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
-        let n_windows = windows.count();
         let parts = Parts::of(windows);
-        let n = parts.as_ref().map_or(n_windows, |of| of.count());
-        let errors = autocorrelation.map(|r| r * (n as f64).sqrt());
-        let are_alike = errors.is_some_and(|errors| errors >= AUTOCORRELATED);
-        let kind = match (rule, &parts) {
-            (ClusterRule::Window, _) => ClusterKind::Window,
-            (ClusterRule::Block, _) => ClusterKind::Block,
-            (ClusterRule::Auto, Some(_)) if n_windows > 1 && are_alike => ClusterKind::Window,
-            (ClusterRule::Auto, Some(_)) => ClusterKind::Part,
-            (ClusterRule::Auto, None) if leaves_a_choice(n_windows) && are_alike => {
-                ClusterKind::Block
-            }
-            (ClusterRule::Auto, None) => ClusterKind::Window,
+        let n = parts.as_ref().map_or(windows.count(), Parts::count) as f64;
+        let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
+        let kind = match rule {
+            ClusterRule::Window => ClusterKind::Window,
+            ClusterRule::Block => ClusterKind::Block,
+            ClusterRule::Auto => match alternative(windows, parts.is_some()) {
+                None if parts.is_some() => ClusterKind::Part,
+                Some(ClusterKind::Part) if !are_alike => ClusterKind::Part,
+                Some(ClusterKind::Block) if are_alike => ClusterKind::Block,
+                _ => ClusterKind::Window,
+            },
         };
         Self::of_kind(windows, rule, kind, autocorrelation)
     }
@@ -167,15 +165,15 @@ impl Clusters {
     /// The clusters of the other kind, if a comparison with other models may choose them.
     pub fn others(&self, windows: &Windows) -> Option<Self> {
         let Clustering { rule, kind, .. } = self.clustering;
-        let n_windows = windows.count();
-        let is_divided = n_windows > 1 && Parts::of(windows).is_some();
-        let other = match kind {
-            ClusterKind::Window if is_divided => ClusterKind::Part,
-            ClusterKind::Window => ClusterKind::Block,
-            ClusterKind::Block | ClusterKind::Part => ClusterKind::Window,
+        let alternative = alternative(windows, Parts::of(windows).is_some());
+        let alternative = alternative.filter(|_| rule == ClusterRule::Auto)?;
+        let other = if kind == ClusterKind::Window {
+            alternative
+        } else {
+            ClusterKind::Window
         };
-        let has_others = rule == ClusterRule::Auto && (is_divided || leaves_a_choice(n_windows));
-        has_others.then(|| Self::of_kind(windows, rule, other, self.clustering.autocorrelation))
+        let autocorrelation = self.clustering.autocorrelation;
+        Some(Self::of_kind(windows, rule, other, autocorrelation))
     }
 
     /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
@@ -278,9 +276,15 @@ impl Clusters {
     }
 }
 
-/// Returns true if `auto` may put so many windows into blocks.
-fn leaves_a_choice(n_windows: usize) -> bool {
-    n_windows >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK
+/// The clusters that `auto` may choose instead of windows, if there is a choice.
+fn alternative(windows: &Windows, has_parts: bool) -> Option<ClusterKind> {
+    let n_windows = windows.count();
+    if has_parts {
+        (n_windows > 1).then_some(ClusterKind::Part)
+    } else {
+        let is_enough = n_windows >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
+        is_enough.then_some(ClusterKind::Block)
+    }
 }
 
 /// The number of blocks of so many windows.

@@ -171,9 +171,10 @@ impl LlamaPerplexity {
             minimum_delta_p: delta_p(0.0)?,
             rms_delta_p: WithError {
                 value: rms,
-                err: match rms > 0.0 {
-                    true => 0.5 * mean_square.err / rms,
-                    false => 0.0,
+                err: if rms > 0.0 {
+                    0.5 * mean_square.err / rms
+                } else {
+                    0.0
                 },
             },
             same_top_p: WithError::mean(&same_top)?,

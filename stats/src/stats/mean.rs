@@ -58,22 +58,22 @@ pub struct MeanMax {
 pub(super) struct MeanMaxSoFar {
     n: u64,
     sum: Sum,
-    max: Option<f64>,
+    max: f64,
 }
 
 impl MeanMaxSoFar {
     /// Adds a value.
     pub fn push(&mut self, x: f64) {
+        self.max = if self.n == 0 { x } else { self.max.max(x) };
         self.n += 1;
         self.sum.add(x);
-        self.max = Some(self.max.map_or(x, |max| max.max(x)));
     }
 
     /// Both; `None` without values.
     pub fn value(&self) -> Option<MeanMax> {
-        Some(MeanMax {
+        (self.n > 0).then(|| MeanMax {
             mean: self.sum.value() / self.n as f64,
-            max: self.max?,
+            max: self.max,
         })
     }
 }
@@ -86,13 +86,11 @@ impl FromIterator<f64> for MeanMaxSoFar {
     }
 }
 
-/// The number of some values, and the sums of their powers.
+/// The number of some values, and the sums of their first three powers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Powers {
     pub n: f64,
-    pub sum: f64,
-    pub squares: f64,
-    pub cubes: f64,
+    pub sums: [f64; 3],
 }
 
 impl Powers {
@@ -100,36 +98,36 @@ impl Powers {
     pub fn weighted(x: f64, weight: f64) -> Self {
         Self {
             n: weight,
-            sum: weight * x,
-            squares: weight * x * x,
-            cubes: weight * x.powi(3),
+            sums: [weight * x, weight * x * x, weight * x.powi(3)],
         }
+    }
+
+    /// The sum of the values.
+    pub fn sum(&self) -> f64 {
+        self.sums[0]
     }
 
     /// The mean of the values.
     pub fn mean(&self) -> f64 {
-        self.sum / self.n
+        self.sum() / self.n
     }
 
     /// The same of the values less `mean`.
     pub fn about(self, mean: f64) -> Self {
         let Self {
             n,
-            sum,
-            squares,
-            cubes,
+            sums: [sum, squares, cubes],
         } = self;
         let squares_about = squares - 2.0 * mean * sum + n * mean * mean;
+        // Not NaN.max(0.0), which is 0.
+        let is_negative = squares_about < 0.0;
         Self {
             n,
-            sum: sum - n * mean,
-            // Not NaN.max(0.0), which is 0.
-            squares: if squares_about < 0.0 {
-                0.0
-            } else {
-                squares_about
-            },
-            cubes: cubes - 3.0 * mean * squares + 3.0 * mean * mean * sum - n * mean.powi(3),
+            sums: [
+                sum - n * mean,
+                if is_negative { 0.0 } else { squares_about },
+                cubes - 3.0 * mean * squares + 3.0 * mean * mean * sum - n * mean.powi(3),
+            ],
         }
     }
 }
@@ -142,28 +140,24 @@ impl FromIterator<f64> for Powers {
 
 impl FromIterator<Self> for Powers {
     fn from_iter<I: IntoIterator<Item = Self>>(parts: I) -> Self {
-        let (mut n, [mut sum, mut squares, mut cubes]) = (0.0, [Sum::default(); 3]);
+        let (mut n, mut sums) = (0.0, [Sum::default(); 3]);
         for part in parts {
             n += part.n;
-            sum.add(part.sum);
-            squares.add(part.squares);
-            cubes.add(part.cubes);
+            for (sum, x) in sums.iter_mut().zip(part.sums) {
+                sum.add(x);
+            }
         }
-        Self {
-            n,
-            sum: sum.value(),
-            squares: squares.value(),
-            cubes: cubes.value(),
-        }
+        let sums = sums.map(|sum| sum.value());
+        Self { n, sums }
     }
 }
 
 impl AddAssign for Powers {
     fn add_assign(&mut self, more: Self) {
         self.n += more.n;
-        self.sum += more.sum;
-        self.squares += more.squares;
-        self.cubes += more.cubes;
+        for (sum, x) in self.sums.iter_mut().zip(more.sums) {
+            *sum += x;
+        }
     }
 }
 
@@ -205,15 +199,13 @@ impl Moments {
     ///
     /// One sample has no interval; equal samples have one of width 0, up to rounding.
     pub fn estimate(&self, confidence: Confidence) -> Estimate {
-        let half_width = match self.n {
+        let n = self.n as f64;
+        let (reach, of) = match self.n {
             0..2 => return Estimate::point(self.mean),
-            2..=STUDENT_UP_TO => {
-                let degrees = self.n as f64 - 1.0;
-                student_two_sided(confidence, degrees) * (self.variance / degrees).sqrt()
-            }
-            _ => normal_two_sided(confidence) * (self.variance / self.n as f64).sqrt(),
+            2..=STUDENT_UP_TO => (student_two_sided(confidence, n - 1.0), n - 1.0),
+            _ => (normal_two_sided(confidence), n),
         };
-        Estimate::symmetric(self.mean, half_width)
+        Estimate::symmetric(self.mean, reach * (self.variance / of).sqrt())
     }
 }
 
@@ -223,5 +215,78 @@ fn mean_of(terms: impl Iterator<Item = f64>, n: usize) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "tests/mean.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::stats::oracle::{assert_close, skewed};
+
+    /// scipy.stats.bayes_mvs(x, 0.95)[0] on `skewed(n)`, from `oracle.py`.
+    #[test]
+    fn interval_matches_scipy() {
+        for (n, value, lo, hi) in BAYES_MVS {
+            let estimate = Moments::of(&skewed(n))
+                .unwrap()
+                .estimate(Confidence::default());
+            assert_close(estimate.value, value, 1e-14);
+            assert_close(estimate.lo.unwrap(), lo, 1e-13);
+            assert_close(estimate.hi.unwrap(), hi, 1e-13);
+        }
+    }
+
+    const BAYES_MVS: [(usize, f64, f64, f64); 7] = [
+        (2, 4.96489563929574, -39.11061254804639, 49.04040382663787),
+        (
+            3,
+            0.3693602167423637,
+            -1.1841824505952656,
+            1.922902884079993,
+        ),
+        (
+            10,
+            4.657131381180526,
+            -1.8692177264227814,
+            11.183480488783832,
+        ),
+        (999, 5.688297423960203, 3.45180797092988, 7.9247868769905265),
+        (
+            1000,
+            6.422763945608761,
+            3.920311358245204,
+            8.925216532972318,
+        ),
+        (
+            1001,
+            5.484381898670816,
+            3.3105858236374957,
+            7.658177973704136,
+        ),
+        (
+            5000,
+            4.228942151722298,
+            3.427434907533585,
+            5.030449395911011,
+        ),
+    ];
+
+    #[test]
+    fn small_and_constant_samples() {
+        assert_eq!(Moments::of(&[]), None);
+        let one = Moments::of(&[2.5]).unwrap();
+        assert_eq!(one.estimate(Confidence::default()), Estimate::point(2.5));
+        assert_eq!(one.standard_error(), None);
+        for n in [2, 1000, 1001] {
+            let constant = Moments::of(&vec![0.1; n]).unwrap();
+            assert!(constant.standard_error().unwrap() < 1e-17);
+            let estimate = constant.estimate(Confidence::default());
+            let (lo, hi) = (estimate.lo.unwrap(), estimate.hi.unwrap());
+            assert!((lo - 0.1).abs() < 1e-16 && (hi - 0.1).abs() < 1e-16);
+        }
+    }
+
+    #[test]
+    fn sum_keeps_what_addition_drops() {
+        let sum: Sum = [1.0, 1e100, 1.0, -1e100].into_iter().collect();
+        assert_eq!(sum.value(), 2.0);
+        let tenths: Sum = std::iter::repeat_n(0.1, 1_000_000).collect();
+        assert!((tenths.value() - 1e5).abs() < 1e-10);
+    }
+}

@@ -72,17 +72,14 @@ pub fn estimates(
             }
         })
         .collect();
-    let mut highest = None;
+    let (mut highest, mut lowest) = (None, None);
     for QuantileEstimate { estimate, .. } in &mut quantiles {
-        let ends = [estimate.lo, highest].into_iter().flatten();
-        estimate.lo = ends.max_by(f64::total_cmp);
-        highest = estimate.lo;
+        highest = estimate.lo.into_iter().chain(highest).reduce(f64::max);
+        estimate.lo = highest;
     }
-    let mut lowest = None;
     for QuantileEstimate { estimate, .. } in quantiles.iter_mut().rev() {
-        let ends = [estimate.hi, lowest].into_iter().flatten();
-        estimate.hi = ends.min_by(f64::total_cmp);
-        lowest = estimate.hi;
+        lowest = estimate.hi.into_iter().chain(lowest).reduce(f64::min);
+        estimate.hi = lowest;
     }
     quantiles
 }
@@ -124,9 +121,7 @@ impl UpTo {
             let total = |power: i32| hits * hit.powi(power) + misses * miss.powi(power);
             Powers {
                 n,
-                sum: hits - n * share,
-                squares: total(2),
-                cubes: total(3),
+                sums: [hits - n * share, total(2), total(3)],
             }
         };
         let clusters = self.clusters.iter();
@@ -194,9 +189,10 @@ fn first(m: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut lo, mut hi) = (1, m + 1);
     while lo < hi {
         let middle = lo.midpoint(hi);
-        match holds(middle) {
-            true => hi = middle,
-            false => lo = middle + 1,
+        if holds(middle) {
+            hi = middle;
+        } else {
+            lo = middle + 1;
         }
     }
     lo

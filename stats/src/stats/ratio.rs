@@ -233,7 +233,7 @@ fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, PairSums
     let of_b = by_cluster(clusters, klds.iter().map(|(_, b)| *b));
     let both = of_a.into_iter().zip(of_b.into_values());
     let sums = |((cluster, a), b): ((Cluster, Powers), Powers)| {
-        let (n, a, b) = (a.n, a.sum, b.sum);
+        let (n, a, b) = (a.n, a.sum(), b.sum());
         (cluster, PairSums { n, a, b })
     };
     both.map(sums).collect()

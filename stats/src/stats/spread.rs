@@ -146,16 +146,16 @@ impl Spread {
         for stratum in &strata {
             let all: Powers = stratum.iter().copied().collect();
             let (mean, of_n) = (all.mean(), all.n / n);
-            let squares_about = all.about(mean).squares;
+            let [_, squares_about, _] = all.about(mean).sums;
             // So that the formula of one stratum gives the variance of several.
             squares += squares_about * all.n / (all.n - 1.0) * (n - 1.0) / n;
             let change =
-                |cluster: &Powers| (cluster.n * mean - cluster.sum) / (all.n - cluster.n) * of_n;
+                |cluster: &Powers| (cluster.n * mean - cluster.sum()) / (all.n - cluster.n) * of_n;
             without.push(Vec::from_iter(stratum.iter().map(change)));
         }
         let cubes = clusters
             .values()
-            .map(|cluster| cluster.about(cluster.mean()).cubes);
+            .map(|cluster| cluster.about(cluster.mean()).sums[2]);
         Self {
             n,
             se: (n >= 2.0).then(|| (squares / n / (n - 1.0)).sqrt()),
@@ -214,7 +214,7 @@ impl Spread {
         });
         match ends {
             Some(_) => self.within(ends),
-            None => self.interval(mean, confidence).not_below_0(),
+            None => self.interval(mean, confidence).clamp(0.0, f64::INFINITY),
         }
     }
 
@@ -235,9 +235,10 @@ impl Spread {
         let clustered = self.clustered.as_ref()?;
         let se = clustered.se.max(self.se?);
         let half_width = student_two_sided(confidence, clustered.degrees) * se;
-        let p = match value == 0.0 {
-            true => 1.0,
-            false => student_outside((value / se).abs(), clustered.degrees),
+        let p = if value == 0.0 {
+            1.0
+        } else {
+            student_outside((value / se).abs(), clustered.degrees)
         };
         Some((Estimate::symmetric(value, half_width), finite(p)?))
     }
@@ -272,27 +273,20 @@ impl ClusteredInterval {
     pub fn map(self, f: impl Fn(f64) -> f64, derivative: f64) -> Self {
         let end = |end: Option<f64>| end.map(&f).and_then(finite);
         Self {
-            se: self.se.and_then(|se| match se {
-                0.0 => Some(0.0),
-                se => finite(se * derivative),
-            }),
+            // 0 is not known any better where the derivative is infinite.
+            se: self
+                .se
+                .and_then(|se| finite(if se == 0.0 { 0.0 } else { se * derivative })),
             lo: end(self.lo),
             hi: end(self.hi),
             ..self
         }
     }
 
-    /// The interval of a value that cannot be negative.
-    pub fn not_below_0(self) -> Self {
+    /// The interval of a value that cannot be below `least` or above `most`.
+    pub fn clamp(self, least: f64, most: f64) -> Self {
         Self {
-            lo: self.lo.map(|lo| lo.max(0.0)),
-            ..self
-        }
-    }
-
-    /// The interval of a value that is at most `most`.
-    pub fn not_above(self, most: f64) -> Self {
-        Self {
+            lo: self.lo.map(|lo| lo.max(least)),
             hi: self.hi.map(|hi| hi.min(most)),
             ..self
         }
@@ -337,10 +331,11 @@ fn inverse(x: f64, k: f64) -> f64 {
         return x;
     }
     let y = k * (x - k / 6.0);
-    let root_less_1 = match y > -0.5 {
+    let root_less_1 = if y > -0.5 {
         // Does not cancel for small k.
-        true => (y.ln_1p() / 3.0).exp_m1(),
-        false => (1.0 + y).cbrt() - 1.0,
+        (y.ln_1p() / 3.0).exp_m1()
+    } else {
+        (1.0 + y).cbrt() - 1.0
     };
     3.0 / k * root_less_1
 }

@@ -62,7 +62,14 @@ fn record<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecord 
             at_least_zero(*divergence)
         };
     }
-    let [ref_softmax, eval_softmax] = [0, 1].map(|row| Softmax::of(row, rows.floors, sums));
+    // NaN of an entry that is not known. Where there is a floor, the row's values above it are ln p.
+    let ln_p = |row: usize, logit: f32| match rows.floors[row] {
+        Some(floor) if logit <= floor => f64::NAN,
+        Some(_) => f64::from(logit),
+        None => f64::from(logit) - sums.shifts[row] - sums.all[row].ln(),
+    };
+    let nll = |row: usize, logit: f32| at_least_zero(-ln_p(row, logit));
+    let top_p = |row: usize| at_most_one(ln_p(row, sums.tops[row].logit).exp());
     let next = rows.next.map(|next| next as usize);
     let [ref_top, eval_top] = sums.tops;
     let (ref_top_rank, eval_top_rank) = if ref_top.index == eval_top.index {
@@ -78,14 +85,14 @@ fn record<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecord 
         kld,
         reverse_kld,
         ref_entropy: sums.entropy(),
-        ref_nll: next.map_or(f64::NAN, |next| ref_softmax.nll(rows.reference.get(next))),
-        eval_nll: next.map_or(f64::NAN, |next| eval_softmax.nll(rows.eval[next])),
+        ref_nll: next.map_or(f64::NAN, |next| nll(0, rows.reference.get(next))),
+        eval_nll: next.map_or(f64::NAN, |next| nll(1, rows.eval[next])),
         ref_top: ref_top.index as u32,
         eval_top: eval_top.index as u32,
         ref_top_rank,
         eval_top_rank,
-        ref_top_p: ref_softmax.p(ref_top.logit),
-        eval_top_p: eval_softmax.p(eval_top.logit),
+        ref_top_p: top_p(0),
+        eval_top_p: top_p(1),
         ref_unknown_p: rows.floors[0].map_or(0.0, |floor| {
             let n_known = count_above(simd, rows.reference, 0, n, floor);
             at_most_one((n - n_known as usize) as f64 * f64::from(floor).exp())
@@ -145,46 +152,6 @@ fn are_infinite<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> [bool;
         is_masked_elsewhere(simd, reference, |logit| weighs(0, logit), eval, eval.len()),
         is_masked_elsewhere(simd, eval, |logit| weighs(1, logit), reference, eval.len()),
     ]
-}
-
-/// The probabilities of one row: its softmax.
-struct Softmax {
-    /// Where there is a floor, the row's values above it are ln p.
-    floor: Option<f32>,
-    shift: f64,
-    /// Σ e^(logit − shift)
-    sum: f64,
-}
-
-impl Softmax {
-    #[inline(always)]
-    fn of(row: usize, floors: [Option<f32>; 2], sums: &Sums) -> Self {
-        Self {
-            floor: floors[row],
-            shift: sums.shifts[row],
-            sum: sums.all[row],
-        }
-    }
-
-    /// −ln p of an entry; NaN if it is not known.
-    #[inline(always)]
-    fn nll(&self, logit: f32) -> f64 {
-        let ln_p = match self.floor {
-            Some(floor) if logit <= floor => f64::NAN,
-            Some(_) => f64::from(logit),
-            None => f64::from(logit) - self.shift - self.sum.ln(),
-        };
-        at_least_zero(-ln_p)
-    }
-
-    /// p of an entry that is known.
-    #[inline(always)]
-    fn p(&self, logit: f32) -> f64 {
-        at_most_one(match self.floor {
-            Some(_) => f64::from(logit).exp(),
-            None => (f64::from(logit) - self.shift).exp() / self.sum,
-        })
-    }
 }
 
 /// Replaces what rounding left below 0 by 0; NaN stays.
