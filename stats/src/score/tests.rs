@@ -18,11 +18,11 @@ const ABSOLUTE: f64 = 1e-11;
 /// The acceptance, whose exponentials are computed in f32.
 const ACCEPTANCE: f64 = 5e-7;
 
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     /// In [0, 1).
-    fn uniform(&mut self) -> f32 {
+    pub fn uniform(&mut self) -> f32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -33,11 +33,11 @@ impl Random {
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
 
-    fn row(&mut self, n: usize, spread: f32) -> Vec<f32> {
+    pub fn row(&mut self, n: usize, spread: f32) -> Vec<f32> {
         (0..n).map(|_| spread * self.normal()).collect()
     }
 
-    fn noisy(&mut self, row: &[f32], noise: f32) -> Vec<f32> {
+    pub fn noisy(&mut self, row: &[f32], noise: f32) -> Vec<f32> {
         row.iter().map(|x| x + noise * self.normal()).collect()
     }
 }

@@ -56,10 +56,10 @@ def records():
     return rows
 
 
-def table(name, kind, rows):
+def table(name, kind, rows, digits=17):
     print(f"    const {name}: [{kind}; {len(rows)}] = [")
     for row in rows:
-        print("        (" + ", ".join(literal(x) for x in row) + "),")
+        print("        (" + ", ".join(literal(x, digits) for x in row) + "),")
     print("    ];\n")
 
 
@@ -67,8 +67,8 @@ class Rust(str):
     """A literal of Rust."""
 
 
-def literal(x):
-    return str(x) if isinstance(x, (int, Rust)) else repr(float(x))
+def literal(x, digits=17):
+    return str(x) if isinstance(x, (int, Rust)) else repr(float(f"{x:.{digits}g}"))
 
 
 def beta_quantiles():
@@ -76,12 +76,12 @@ def beta_quantiles():
             for a, b in [(0.5, 0.5), (0.5, 10.5), (1.5, 100.5), (2.5, 9.5), (50.5, 50.5),
                          (999.5, 1.5), (1234.5, 8766.5), (9.5, 1e6), (9e5, 1e5 + 0.5),
                          (3e6 + 0.5, 7e6 + 0.5), (0.5, 1e7 + 0.5)]
-            for p in [0.005, 0.025, 0.5, 0.975]]
+            for p in [0.005, 0.5, 0.975]]
 
 
 def student_two_sided():
     return [(float(d), level, stats.t.ppf((1 + level) / 2, d))
-            for d in [1, 2, 5, 30, 999, 1e4, 1e6, 1e7] for level in [0.5, 0.95, 0.99, 0.999]]
+            for d in [1, 2, 5, 30, 999, 1e4, 1e7] for level in [0.5, 0.95, 0.999]]
 
 
 def normal():
@@ -118,7 +118,7 @@ def hall():
     """The transformation's two roots, found by bisection of g itself, not by its closed inverse."""
     rows = []
     for k in [-0.3, -1e-6, 1e-9, 0.01, 0.1, 0.3]:
-        for t in [0.7, 1.96, 2.045, 4.3]:
+        for t in [1.96, 4.3]:
             g = lambda T: T + k * T**2 / 3 + k**2 * T**3 / 27 + k / 6
             root = lambda x: optimize.brentq(lambda T: g(T) - x, -100, 100, xtol=1e-15, rtol=1e-15)
             rows.append((k, t, root(t), -root(-t)))
@@ -135,9 +135,9 @@ def ranks(n, m, p, tail=0.025):
 
 def order_statistics():
     return [(n, m, p, *ranks(n, m, p))
-            for n, m in [(1, 1), (5, 5), (6, 6), (100, 100), (3687, 3687), (3688, 3688),
-                         (10**6, 10**6), (1000, 250), (1000, 333), (5000, 3999)]
-            for p in [0.001, 0.5, 0.9, 0.99, 0.999]]
+            for n, m in [(1, 1), (5, 5), (100, 100), (3687, 3687), (3688, 3688),
+                         (10**6, 10**6), (1000, 250), (5000, 3999)]
+            for p in [0.001, 0.5, 0.99]]
 
 
 def n_effective(cluster, weights=None):
@@ -257,7 +257,7 @@ def differences():
         group = window % groups
         cluster = blocks(window, group) if rule == "Block" else window
         difference = clustered_mean(half * b - a, cluster, group)
-        out.append((Rust(f"ClusterRule::{rule}"), groups, float(half), difference.value,
+        out.append((Rust(rule), groups, float(half), difference.value,
                     *difference.ends()))
     return out
 
@@ -320,8 +320,8 @@ def stratified():
 
 
 def student_outside():
-    return [(t, float(d), 2 * stats.t.sf(t, d)) for t in [0.0, 1e-9, 0.5, 2.0, 7.0, 40.0]
-            for d in [1, 2.5, 29, 1e4]]
+    return [(t, float(d), 2 * stats.t.sf(t, d)) for t in [1e-9, 0.5, 2.0, 7.0, 40.0]
+            for d in [2.5, 29, 1e4]]
 
 
 def quantiles(name, x, cluster, ps):
@@ -472,12 +472,12 @@ if __name__ == "__main__":
     table("PINNED", "(f64, f64, f64, f64)", beta_quantiles())
     table("STUDENT", "(f64, f64, f64)", student_two_sided())
     table("NORMAL", "(f64, f64)", normal())
-    table("BAYES_MVS", "(usize, f64, f64, f64)", bayes_mvs())
-    table("CIMJ", "(usize, f64, f64, f64, f64)", cimj())
+    table("BAYES_MVS", "(usize, f64, f64, f64)", bayes_mvs(), 11)
+    table("CIMJ", "(usize, f64, f64, f64, f64)", cimj(), 11)
     table("JEFFREYS", "(u64, u64, f64, f64)", jeffreys())
     table("HALL", "(f64, f64, f64, f64)", hall())
     table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
-    table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences())
+    table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences(), 10)
     table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
     table("SPAN_RATIOS", "Pinned", span_ratios())
     print(f"const STRATIFIED: (f64, f64, f64) = {stratified()};\n")

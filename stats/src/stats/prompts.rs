@@ -113,24 +113,12 @@ mod tests {
     fn record(window: u32, kld: f64, eval_top: u32) -> TokenRecord {
         TokenRecord {
             window,
-            position: 0,
             token: u32::MAX,
-            flags: 0,
             ref_top: 7,
             eval_top,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
             kld,
             reverse_kld: 2.0 * kld,
-            ref_nll: f64::NAN,
-            eval_nll: f64::NAN,
-            ref_entropy: 1.0,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..TokenRecord::default()
         }
     }
 

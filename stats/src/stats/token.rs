@@ -146,25 +146,9 @@ mod tests {
 
     fn record(position: u32, kld: f64) -> TokenRecord {
         TokenRecord {
-            window: 0,
             position,
-            token: 1,
-            flags: 0,
-            ref_top: 0,
-            eval_top: 0,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
             kld,
-            reverse_kld: kld,
-            ref_nll: 1.0,
-            eval_nll: 1.0,
-            ref_entropy: 1.0,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..TokenRecord::default()
         }
     }
 

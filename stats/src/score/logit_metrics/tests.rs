@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::score::RowPair;
 use crate::score::testing::decode;
+use crate::score::tests::Random;
 
 /// Absolute below 1, and relative above: more than twice the errors that the module's documentation
 /// states.
@@ -96,28 +97,6 @@ fn check(reference: Row<'_>, eval: &[f32]) -> LogitMetrics {
         assert_eq!(there.to_bits(), back.to_bits(), "{name} is not symmetric");
     }
     got
-}
-
-struct Random(u64);
-
-impl Random {
-    /// In [0, 1).
-    fn uniform(&mut self) -> f32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 40) as f32 / (1 << 24) as f32
-    }
-
-    fn row(&mut self, n: usize, spread: f32) -> Vec<f32> {
-        let mut normal = || (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0;
-        (0..n).map(|_| spread * normal()).collect()
-    }
-
-    fn noisy(&mut self, row: &[f32], noise: f32) -> Vec<f32> {
-        let shift = self.row(row.len(), noise);
-        row.iter().zip(shift).map(|(x, shift)| x + shift).collect()
-    }
 }
 
 /// Pairs of every length up to 130 and some longer ones: alike, apart, flat, peaked, of huge range.

@@ -4,7 +4,6 @@
 //! instructions.
 
 mod distances;
-mod row;
 mod rows;
 mod second;
 mod sums;
@@ -16,8 +15,8 @@ use super::Kernel;
 use super::pair::Source;
 use super::vector::UNDERFLOW;
 pub(super) use distances::Distances;
-use row::{count_above, is_masked_elsewhere, rank};
 pub(super) use rows::Rows;
+use rows::{count_above, is_masked_elsewhere, rank};
 use sums::Sums;
 
 /// Rows whose logits are all within ± this take one pass; e^300 is 2e130, e^−300 is 5e-131.

@@ -3,8 +3,7 @@
 use fearless_simd::prelude::*;
 
 use super::ORDINARY;
-use super::row::Top;
-use super::rows::{Counted, Entries, Rows, blocks, lane_sum};
+use super::rows::{Counted, Entries, Rows, Top, blocks, lane_sum};
 use crate::score::pair::Source;
 use crate::score::vector::{exp, exp_ordinary};
 
