@@ -208,23 +208,17 @@ fn writers_refuse_what_the_file_cannot_hold() {
     }
     let tokens = [0; N_CTX as usize];
     let window = &windows(N_CTX, N_VOCAB, &tokens, &[])[0].spec;
+    let new_writer = || writer(N_CTX, N_VOCAB, &tokens).unwrap();
     for (rows, what) in [
         (vec![vec![1.0; 4]], "rows that are not 2 of 5 entries"),
         (vec![vec![1.0; 5]; 3], "rows that are not 2 of 5 entries"),
         (vec![vec![1.0; 5]], "window 0 lacks 1 of its rows"),
     ] {
-        let mut writer = writer(N_CTX, N_VOCAB, &tokens).unwrap();
-        let error = writer.write_window(window, rows).unwrap_err();
+        let error = new_writer().write_window(window, rows).unwrap_err();
         assert!(error.to_string().contains(what), "{error}");
     }
-    let error = writer(N_CTX, N_VOCAB, &tokens)
-        .unwrap()
-        .finish()
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("the header states 1 with 2"),
-        "{error}"
-    );
+    let error = new_writer().finish().unwrap_err().to_string();
+    assert!(error.contains("the header states 1 with 2"), "{error}");
 }
 
 fn any_file() -> impl Strategy<Value = (u32, u32, Vec<u32>, Vec<f32>)> {

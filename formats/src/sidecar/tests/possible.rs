@@ -23,9 +23,10 @@ fn read_record(header: SidecarHeader, record: TokenRecord) -> Result<Vec<TokenRe
     SidecarReader::open(scratch.file(&bytes))?.read_all()
 }
 
+type Change = fn(&mut TokenRecord);
+
 #[test]
 fn impossible_values_are_damage() {
-    type Change = fn(&mut TokenRecord);
     let cases: &[(&str, Change)] = &[
         ("kld is -0.5,", |r| r.kld = -0.5),
         ("kld is -1e-8,", |r| r.kld = -1e-8),
@@ -70,7 +71,7 @@ fn impossible_values_are_damage() {
 
 #[test]
 fn extreme_values_are_read() {
-    let changes: [fn(&mut TokenRecord); 8] = [
+    let changes: [Change; 8] = [
         |_| {},
         |r| (r.kld, r.reverse_kld) = (f64::INFINITY, f64::INFINITY),
         |r| (r.ref_nll, r.eval_nll) = (f64::INFINITY, f64::INFINITY),
@@ -93,7 +94,7 @@ fn only_rows_of_a_base_file_leave_probabilities_unknown() {
     let (mut of_ref, mut of_eval) = (header(2), header(2));
     of_ref.reference.backend = by_llama_cpp.clone();
     of_eval.backend = by_llama_cpp;
-    let unknown: [(SidecarHeader, fn(&mut TokenRecord)); 2] = [
+    let unknown: [(SidecarHeader, Change); 2] = [
         (of_ref, |r| r.ref_nll = f64::NAN),
         (of_eval, |r| r.eval_nll = f64::NAN),
     ];
