@@ -374,7 +374,7 @@ impl<'h> ReferenceRows<'h> {
         Box::new(ComputedRows {
             computer,
             device: self.device.as_ref(),
-            n_vocab: self.n_vocab,
+            n_vocab: self.n_vocab.max(1),
             spec,
             next: 0,
             end: 0,
