@@ -66,11 +66,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         say!("kl: internal error, please report: {panic}");
     }));
     let args = short_flags::expand(args);
-    if let Some(generator) = generate::asked(&args) {
-        return match generator {
-            Ok(text) => exit_code(print(&text())),
-            Err(error) => wrong_usage(&error),
-        };
+    match generate::asked(&args) {
+        Some(Ok(text)) => return exit_code(print(&text)),
+        Some(Err(error)) => return wrong_usage(&error),
+        None => {}
     }
     let cli = match args::parse(&args) {
         Ok(cli) => cli,

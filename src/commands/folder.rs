@@ -50,12 +50,11 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
         }
     }
     if found.models.is_empty() {
-        let advice = match has_safetensors {
-            true => {
-                "it holds safetensors; make a GGUF of them with llama.cpp's convert_hf_to_gguf.py"
-            }
-            false => "-m needs a GGUF, or a folder with some",
-        };
+        let mut advice = "-m needs a GGUF, or a folder with some";
+        if has_safetensors {
+            advice =
+                "it holds safetensors; make a GGUF of them with llama.cpp's convert_hf_to_gguf.py";
+        }
         bail!("{shown}: holds no GGUF: {advice}");
     }
     Ok(found)
@@ -96,9 +95,11 @@ fn is_later_part(path: &Path) -> bool {
 /// The name of a file without its folder and its extension; of a split model, without the number of
 /// its first part too. A folder's name has no extension.
 pub fn stem(path: &Path) -> String {
-    let name = match path.is_dir() {
-        true => path.file_name(),
-        false => path.file_stem(),
+    let is_folder = path.is_dir();
+    let name = if is_folder {
+        path.file_name()
+    } else {
+        path.file_stem()
     };
     let name = name.unwrap_or_default().to_string_lossy();
     without_part(&name).unwrap_or(&name).to_owned()
@@ -131,30 +132,31 @@ pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
 
 /// The shortest labels that tell these paths apart, and from what is `taken`, if any do.
 fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
-    let depth = |path: &&PathBuf| folders(path).len();
-    let most = paths.iter().map(depth).max().unwrap_or(0);
     let whole_name = |path: &Path| {
         let name = path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     };
-    for name in [stem, whole_name] {
-        for n_folders in 0..=most {
-            let label = |path: &&PathBuf| {
-                let mut parts = folders(path);
-                parts.drain(..parts.len().saturating_sub(n_folders));
-                parts.push(name(path));
-                let label = parts.join("-");
-                ((*path).clone(), label.trim_start_matches('.').to_owned())
-            };
-            let labels: Vec<_> = paths.iter().map(label).collect();
-            let different: HashSet<String> =
-                labels.iter().map(|(_, label)| label.clone()).collect();
-            if different.len() == labels.len() && different.is_disjoint(taken) {
-                return labels;
-            }
-        }
-    }
-    Vec::new()
+    let label = |path: &Path, name: fn(&Path) -> String, n_folders: usize| {
+        let mut parts = folders(path);
+        parts.drain(..parts.len().saturating_sub(n_folders));
+        parts.push(name(path));
+        parts.join("-").trim_start_matches('.').to_owned()
+    };
+    let most = paths.iter().map(|path| folders(path).len()).max();
+    let names: [fn(&Path) -> String; 2] = [stem, whole_name];
+    let choices = names
+        .into_iter()
+        .flat_map(|name| (0..=most.unwrap_or(0)).map(move |n| (name, n)));
+    let all = choices.map(|(name, n)| {
+        let labels = paths.iter().map(|path| label(path, name, n));
+        labels.collect::<Vec<String>>()
+    });
+    let found = all.into_iter().find(|labels| {
+        let different: HashSet<String> = labels.iter().cloned().collect();
+        different.len() == labels.len() && different.is_disjoint(taken)
+    });
+    let paths = paths.iter().map(|path| (*path).clone());
+    paths.zip(found.unwrap_or_default()).collect()
 }
 
 /// The names of the folders that a path leads through, from the root on.

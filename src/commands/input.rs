@@ -140,22 +140,17 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
             .filter(|(group, _)| !scored.contains(group));
         watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
-    let (n, short) = (
-        input.plan.n_unscored as u64,
-        "too short to hold a scored position",
-    );
-    if n > 0 && input.prompts.is_some() {
-        left_out(
-            watch,
-            "unscored_prompts",
-            format!("{}, {short}", count_of(n, "prompt")),
-        );
-    } else if n > 0 {
-        left_out(
-            watch,
+    let n = input.plan.n_unscored as u64;
+    let (kind, unscored) = match &input.prompts {
+        Some(_) => ("unscored_prompts", count_of(n, "prompt")),
+        None => (
             "unscored_windows",
-            format!("the last {}, {short}", count_of(n, "window")),
-        );
+            format!("the last {}", count_of(n, "window")),
+        ),
+    };
+    if n > 0 {
+        let what = format!("{unscored}, too short to hold a scored position");
+        left_out(watch, kind, what);
     }
 }
 

@@ -10,27 +10,13 @@ use clap_complete::Shell;
 
 use super::args;
 
-/// Makes a text that can be generated.
-pub type Generator = fn() -> String;
-
-/// The man page in roff, and the scripts that shells load, by the names that ripgrep has for them.
-const GENERATORS: [(&str, Generator); 4] = [
-    ("man", man::page),
-    ("complete-bash", || {
-        completions(Shell::Bash, args::command())
-    }),
-    ("complete-zsh", || completions(Shell::Zsh, args::command())),
-    ("complete-fish", || {
-        completions(Shell::Fish, args::command().mut_args(for_fish))
-    }),
-];
-
-/// The generator that the call `kl --generate KIND` asks for; `None` for any other call. Beside
-/// other flags, and with a number, `--generate` is the flag of prompts.
+/// The text that the call `kl --generate KIND` asks for: the man page in roff, or the script that a shell
+/// loads, by the names that ripgrep has for them; `None` for any other call. Beside other flags, and with a
+/// number, `--generate` is the flag of prompts.
 ///
 /// # Errors
 /// A kind that does not exist: what to write instead.
-pub fn asked(args: &[OsString]) -> Option<Result<Generator, String>> {
+pub fn asked(args: &[OsString]) -> Option<Result<String, String>> {
     let args: Option<Vec<&str>> = args.iter().skip(1).map(|arg| arg.to_str()).collect();
     let name = match *args?.as_slice() {
         ["--generate", name] => name,
@@ -40,13 +26,17 @@ pub fn asked(args: &[OsString]) -> Option<Result<Generator, String>> {
     if name.parse::<i64>().is_ok() || name.starts_with('-') {
         return None;
     }
-    let mut known = GENERATORS.iter();
-    let found = known.find(|(kind, _)| *kind == name);
-    Some(found.map(|(_, generator)| *generator).ok_or_else(|| {
-        format!(
-            "--generate {name}: expected one of man, complete-bash, complete-zsh, complete-fish; or, \
-             beside --prompts, a number of tokens"
-        )
+    Some(Ok(match name {
+        "man" => man::page(),
+        "complete-bash" => completions(Shell::Bash, args::command()),
+        "complete-zsh" => completions(Shell::Zsh, args::command()),
+        "complete-fish" => completions(Shell::Fish, args::command().mut_args(for_fish)),
+        _ => {
+            return Some(Err(format!(
+                "--generate {name}: expected one of man, complete-bash, complete-zsh, complete-fish; \
+                 or, beside --prompts, a number of tokens"
+            )));
+        }
     }))
 }
 
@@ -73,7 +63,7 @@ mod tests {
 
     fn asked(line: &str) -> Option<Result<String, String>> {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        super::asked(&args).map(|found| found.map(|generator| generator()))
+        super::asked(&args)
     }
 
     #[test]

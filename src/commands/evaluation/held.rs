@@ -93,8 +93,10 @@ impl HeldSidecar {
         ))
     }
 
-    /// Refuses the evaluation of other tokens of the reference than those of `header`.
-    fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
+    /// Refuses another model, another reference, or other tokens of it than those of `header`.
+    fn check_what(&self, header: &SidecarHeader) -> Result<()> {
+        self.check_model(header)?;
+        self.check_reference(header)?;
         let [held, wanted] = [&self.header, header].map(scope);
         let n_unknown = usize::from(self.is_before_reference(header));
         let mut both = held.into_iter().zip(wanted).take(3 - n_unknown);
@@ -113,9 +115,7 @@ impl HeldSidecar {
     /// Refuses what already differs before a model is loaded. Of the set-up, `header` has no more than
     /// what is settled by then.
     pub fn check_ahead(&self, header: &SidecarHeader) -> Result<()> {
-        self.check_model(header)?;
-        self.check_reference(header)?;
-        self.check_tokens(header)?;
+        self.check_what(header)?;
         let mut expected = self.header.clone();
         if let (Some(expected), Some(known)) = (&mut expected.backend, &header.backend) {
             expected.llama_cpp.clone_from(&known.llama_cpp);
@@ -133,9 +133,7 @@ impl HeldSidecar {
     /// Refuses any other evaluation than its own. The names of the files do not count, nor do the number
     /// of threads, which does not change a bit, and the versions of `kl` and of the sidecar.
     pub fn check(&self, header: &SidecarHeader) -> Result<()> {
-        self.check_model(header)?;
-        self.check_reference(header)?;
-        self.check_tokens(header)?;
+        self.check_what(header)?;
         let mut held = self.header.clone();
         held.version = header.version;
         held.reference.clone_from(&header.reference);

@@ -389,13 +389,11 @@ impl ResultSettings {
     /// The label of an evaluation, if not its file's name. That of a cell ends with its types.
     pub fn label_of(&self, subject: &Subject) -> Option<String> {
         let label = self.labels.get(&subject.path).cloned();
-        match &subject.cell {
-            None => label,
-            Some(cell) => {
-                let model = label.unwrap_or_else(|| stem(&subject.path));
-                Some(format!("{model}-{cell}"))
-            }
-        }
+        let Some(cell) = subject.cell else {
+            return label;
+        };
+        let model = label.unwrap_or_else(|| stem(&subject.path));
+        Some(format!("{model}-{cell}"))
     }
 
     /// Returns true unless the user wants no per-token files.
