@@ -209,20 +209,17 @@ impl Example {
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(self.path()).unwrap();
         let files = entries.map(|entry| entry.unwrap().path());
-        files
-            .filter(|path| path.is_file())
-            .map(|path| {
-                let name = path.file_name().unwrap().to_str().unwrap();
-                (name.to_owned(), fs::read(&path).unwrap())
-            })
-            .collect()
+        let files = files.filter(|path| path.is_file()).map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            (name.to_owned(), fs::read(&path).unwrap())
+        });
+        files.collect()
     }
 
     /// Whether the program of a command is there.
     fn has(&self, command: &str) -> bool {
-        self.run(&format!("command -v {}", first_word(command)))
-            .code
-            == 0
+        let found = self.run(&format!("command -v {}", first_word(command)));
+        found.code == 0
     }
 
     /// Runs a command with `sh`.
@@ -284,10 +281,8 @@ fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
     let shown = shapes(block);
     let n_alike = |text: &&String| {
         let printed = shapes(text);
-        shown
-            .iter()
-            .filter(|line| !line.is_empty() && printed.contains(line))
-            .count()
+        let is_alike = |line: &&String| !line.is_empty() && printed.contains(line);
+        shown.iter().filter(is_alike).count()
     };
     let output = outputs.iter().max_by_key(n_alike)?;
     let (printed, lines) = (shapes(output), Vec::from_iter(output.lines()));
@@ -296,20 +291,15 @@ fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
     }
     let parts = shown.split(|line| line == LEFT_OUT).map(|part| {
         let place = |line: &String| printed.iter().position(|of| of == line && !line.is_empty());
-        let mut known = part
-            .iter()
-            .enumerate()
-            .filter_map(|(i, line)| Some((i, place(line)?)));
+        let places = part.iter().enumerate();
+        let mut known = places.filter_map(|(i, line)| Some((i, place(line)?)));
         let (first, from) = known.next()?;
         let (last, to) = known.next_back().unwrap_or((first, from));
         let end = (to + part.len() - last).min(lines.len());
         Some(lines.get(from.saturating_sub(first)..end)?.join("\n"))
     });
-    Some(
-        parts
-            .collect::<Option<Vec<_>>>()?
-            .join(&format!("\n{LEFT_OUT}\n")),
-    )
+    let parts = parts.collect::<Option<Vec<_>>>()?;
+    Some(parts.join(&format!("\n{LEFT_OUT}\n")))
 }
 
 /// Puts other text in the place of a block: with the block's own indentation.
@@ -322,26 +312,25 @@ fn replace(page: &str, block: &str, text: &str) {
         lines.collect::<Vec<_>>().join("\n")
     };
     let old = read(page);
-    let new = match old.contains(&indented(block)) {
-        true => old.replace(&indented(block), &indented(text)),
-        false => old.replace(block, text),
+    let new = if old.contains(&indented(block)) {
+        old.replace(&indented(block), &indented(text))
+    } else {
+        old.replace(block, text)
     };
     fs::write(root().join(page), new).unwrap();
 }
 
 /// The pages in the order in which somebody reads them.
 fn in_reading_order() -> Vec<String> {
-    const FIRST: [&str; 4] = [
-        "README.md",
-        "docs/GUIDE.md",
-        "docs/READING.md",
-        "docs/REPORT.md",
-    ];
     let rank = |page: &String| {
-        FIRST
-            .iter()
-            .position(|first| page == first)
-            .unwrap_or(FIRST.len())
+        let first = [
+            "README.md",
+            "docs/GUIDE.md",
+            "docs/READING.md",
+            "docs/REPORT.md",
+        ];
+        let place = first.iter().position(|first| page == first);
+        place.unwrap_or(first.len())
     };
     let mut pages = pages();
     pages.sort_by_key(rank);

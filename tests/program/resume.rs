@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use kl_formats::native;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::session::{Run, Session, fixture};
+use crate::session::{Run, Session, fixture, has};
 
 const WRITE: &str = "-m @f16 -t long.txt -w ref.gz -c 64 -q";
 const READ: &str = "-m @q8 -r ref.gz -q";
@@ -45,6 +45,21 @@ fn cut_off(session: &Session, line: &str, signal: &str, file: &str, bytes: u64) 
     session.cut_off(line, signal, || session.length(file) >= bytes)
 }
 
+/// Kills a run each time that its partial file has grown by one of so many parts, and then lets it end:
+/// it makes the same bytes.
+fn kill_again_and_again(session: &Session, line: &str, file: &str, whole: &[u8], parts: u64) {
+    let resumed = with(line, "--resume");
+    let partial = format!("{file}.partial");
+    let mut kills = 0;
+    for part in 1..parts {
+        let bytes = whole.len() as u64 * part / parts;
+        kills += u32::from(cut_off(session, &resumed, "-KILL", &partial, bytes).is_some());
+    }
+    assert!(kills >= 1, "{kills} kills");
+    session.ok(&resumed);
+    assert!(session.read(file) == whole);
+}
+
 #[test]
 fn an_interrupted_conversion_speaks_of_no_decode_call() {
     let session = session();
@@ -53,29 +68,21 @@ fn an_interrupted_conversion_speaks_of_no_decode_call() {
     // The file may be whole before the signal comes.
     let stopped = (0..20).find_map(|_| cut_off(&session, line, "-TERM", "o.gz.partial", 1));
     let stopped = stopped.expect("a conversion that is interrupted");
-    let (said, left) = ("kl: stopping; press Ctrl-C again", "decode call");
-    stopped.warns(&[said]);
-    stopped.warns_not(left);
+    stopped.warns(&["kl: stopping; press Ctrl-C again"]);
+    stopped.warns_not("decode call");
     assert!(!session.exists("o.gz.partial"));
-    let line = with(WRITE, "-w again.gz").replace("-w ref.gz ", "");
+    let line = WRITE.replace("ref.gz", "again.gz");
     let stopped = cut_off(&session, &line, "-TERM", "again.gz.partial", 1);
     assert!(stopped.is_none_or(|run| run.stderr.contains("after this decode call")));
 }
 
 #[test]
 fn a_write_that_is_killed_again_and_again_makes_the_same_file() {
-    let (session, whole) = (session(), &*WHOLE);
-    let resumed = with(WRITE, "--resume");
-    let mut kills = 0;
+    let session = session();
     // 4 MiB go to the disk at once.
-    for part in 1..=8 {
-        let bytes = whole.len() as u64 * part / 9;
-        kills += u32::from(cut_off(&session, &resumed, "-KILL", "ref.gz.partial", bytes).is_some());
-    }
-    assert!(kills >= 1, "{kills} kills");
-    session.ok(&resumed);
-    assert!(session.read("ref.gz") == *whole);
-    session.ok(&resumed).warns(&["already complete"]);
+    kill_again_and_again(&session, WRITE, "ref.gz", &WHOLE, 9);
+    let again = session.ok(&with(WRITE, "--resume"));
+    again.warns(&["already complete"]);
     assert_eq!(session.files(), ["long.txt", "ref.gz"]);
 }
 
@@ -86,26 +93,10 @@ fn long_windows_are_resumed_after_the_last_whole_one() {
     session.ok(&line);
     session.ok(READ);
     let (whole, evaluated) = (session.read("ref.gz"), session.read(SIDECAR));
-    let resumed = with(&line, "--resume").replace("ref.gz", "again.gz");
-    let mut kills = 0;
-    for part in 1..=3 {
-        let bytes = whole.len() as u64 * part / 4;
-        let cut = cut_off(&session, &resumed, "-KILL", "again.gz.partial", bytes);
-        kills += u32::from(cut.is_some());
-    }
-    assert!(kills >= 1, "{kills} kills");
-    session.ok(&resumed);
-    assert!(session.read("again.gz") == whole);
-    let resumed = with(READ, "--sidecar again.kls --resume");
-    let mut kills = 0;
-    for part in 1..=3 {
-        let bytes = evaluated.len() as u64 * part / 4;
-        let cut = cut_off(&session, &resumed, "-KILL", "again.kls.partial", bytes);
-        kills += u32::from(cut.is_some());
-    }
-    assert!(kills >= 1, "{kills} kills");
-    session.ok(&resumed);
-    assert!(session.read("again.kls") == evaluated);
+    let again = line.replace("ref.gz", "again.gz");
+    kill_again_and_again(&session, &again, "again.gz", &whole, 4);
+    let again = with(READ, "--sidecar again.kls");
+    kill_again_and_again(&session, &again, "again.kls", &evaluated, 4);
 }
 
 #[test]
@@ -114,14 +105,11 @@ fn an_interrupted_write_prints_how_to_resume() {
     let run = cut_off(&session, WRITE, "-TERM", "ref.gz.partial", 1).unwrap();
     let kept = native::count_windows(&session.path("ref.gz.partial")).unwrap();
     assert!(kept > 0);
-    let last = run.stderr.lines().last().unwrap();
-    for what in ["ref.gz.partial", "--resume", &format!("keeps {kept} of ")] {
-        assert!(last.contains(what), "no '{what}': {last}");
-    }
+    run.warns(&["ref.gz.partial", "--resume", &format!("keeps {kept} of ")]);
     // Without --resume it is named and not touched.
     let left = session.read("ref.gz.partial");
     session.fails(WRITE, 1, &["ref.gz.partial", "--resume", "--force"]);
-    let run = session.ok("-m @f16 -t long.txt -w ref.gz -c 64 --resume");
+    let run = session.ok(&with(WRITE, "--resume").replace(" -q", ""));
     run.warns(&[&format!("{kept} whole window")]);
     assert!(session.read("ref.gz") == *whole);
     assert!(whole.starts_with(&left[..left.len() / 2]));
@@ -134,12 +122,9 @@ fn an_interrupted_write_prints_how_to_resume() {
 #[test]
 fn a_write_is_resumed_with_its_own_settings_only() {
     let session = session();
-    cut_off(&session, WRITE, "-TERM", "ref.gz.partial", 1).unwrap();
-    let left = session.read("ref.gz.partial");
-    session.write(
-        "other.txt",
-        "Once upon a time there was another text, of other words.",
-    );
+    session.write("ref.gz.partial", &WHOLE[..WHOLE.len() / 2]);
+    let other = "Once upon a time there was another text, of other words.";
+    session.write("other.txt", other);
     // Another model of the same name and header: requantized, perhaps.
     fs::create_dir(session.path("other")).unwrap();
     let mut weights = fs::read(fixture("f16")).unwrap();
@@ -147,22 +132,18 @@ fn a_write_is_resumed_with_its_own_settings_only() {
     let changed = weights[start..].iter_mut().step_by(2);
     changed.for_each(|byte| *byte ^= 1);
     session.write("other/tiny-f16.gguf", weights);
-    for (line, what) in [
-        (WRITE.replace("@f16", "@q8"), "model."),
-        (WRITE.replace("long.txt", "other.txt"), "text."),
-        (WRITE.replace("64", "65"), "n_ctx"),
-        (
-            WRITE.replace("@f16", "other/tiny-f16.gguf"),
-            "model.sample_sha256",
-        ),
-        (with(WRITE, "--encoding f32"), "encoding"),
-        (with(WRITE, "-b 32"), "the batch"),
-        (with(WRITE, "-fa off"), "flash attention"),
-        (with(WRITE, "-n 500"), "seed"),
-    ] {
-        let what = ["ref.gz.partial", "another run", what, "--force"];
-        session.fails(&with(&line, "--resume"), 1, &what);
-    }
+    let cases = "
+        -m @q8 -t long.txt -c 64 => model.
+        -m @f16 -t other.txt -c 64 => text.
+        -m @f16 -t long.txt -c 65 => n_ctx
+        -m other/tiny-f16.gguf -t long.txt -c 64 => model.sample_sha256
+        -m @f16 -t long.txt -c 64 --encoding f32 => encoding
+        -m @f16 -t long.txt -c 64 -b 32 => the batch
+        -m @f16 -t long.txt -c 64 -fa off => flash attention
+        -m @f16 -t long.txt -c 64 -n 500 => seed";
+    let cases = cases.replace("=>", "=> ref.gz.partial | another run | --force |");
+    session.fails_each(1, "-w ref.gz -q --resume", &cases);
+    let left = &WHOLE[..WHOLE.len() / 2];
     assert!(session.read("ref.gz.partial") == left, "not touched");
     // A file that is not a reference belongs to somebody else.
     session.write("ref.gz.partial", "notes");
@@ -273,24 +254,18 @@ fn an_evaluation_that_is_killed_again_and_again_gives_the_same_numbers() {
     let whole = numbers(session.result(READ));
     let sidecar = session.read(SIDECAR);
     session.remove(SIDECAR);
-    let resumed = with(READ, "--resume");
-    let mut kills = 0;
-    for part in 1..=8 {
-        let bytes = sidecar.len() as u64 * part / 9;
-        kills += u32::from(cut_off(&session, &resumed, "-KILL", PARTIAL, bytes).is_some());
-    }
-    assert!(kills >= 1, "{kills} kills");
+    session.write(PARTIAL, &sidecar[..sidecar.len() / 9]);
     session.fails(READ, 1, &[PARTIAL, "--resume", "--force"]);
-    let result = session.result(&resumed);
-    assert!(session.read(SIDECAR) == sidecar);
-    assert!(result["n_resumed"].as_u64().unwrap() > 0);
-    assert_eq!(numbers(result), whole);
+    session.remove(PARTIAL);
+    kill_again_and_again(&session, READ, SIDECAR, &sidecar, 9);
     // A torn record, and all that follow it, are measured again.
     let mut torn = sidecar.clone();
     torn[sidecar.len() * 2 / 3..].fill(0);
     session.remove(SIDECAR);
     session.write(PARTIAL, torn);
-    assert_eq!(numbers(session.result(&resumed)), whole);
+    let result = session.result(&with(READ, "--resume"));
+    assert!(result["n_resumed"].as_u64().unwrap() > 0);
+    assert_eq!(numbers(result), whole);
     assert!(session.read(SIDECAR) == sidecar);
 }
 
@@ -298,32 +273,26 @@ fn an_evaluation_that_is_killed_again_and_again_gives_the_same_numbers() {
 #[test]
 fn an_evaluation_against_a_stream_is_resumed() {
     let session = session();
-    session.ok("-m @f16 -t long.txt -w ref.gz -c 64 --format kl.py -q");
-    let read = READ;
-    let whole = numbers(session.result(read));
+    session.ok(&with(WRITE, "--format kl.py"));
+    let whole = numbers(session.result(READ));
     let sidecar = session.read(SIDECAR);
-    session.remove(SIDECAR);
-    let n_bytes = sidecar.len() as u64 / 2;
-    cut_off(&session, read, "-KILL", PARTIAL, n_bytes).unwrap();
-    let resumed = with(read, "--resume");
-    let result = session.result(&resumed);
-    assert!(session.read(SIDECAR) == sidecar);
-    assert!(result["n_resumed"].as_u64().unwrap() > 0);
-    assert_eq!(numbers(result), whole);
-    // Cut off within its trailer, it holds every record.
-    session.remove(SIDECAR);
-    session.write(PARTIAL, &sidecar[..sidecar.len() - 3]);
-    let result = session.result(&resumed);
-    assert_eq!(result["n_resumed"], result["n_tokens"]);
-    assert!(session.read(SIDECAR) == sidecar);
+    let resumed = with(READ, "--resume");
+    // In the middle, and within its trailer, where it holds every record.
+    for n_bytes in [sidecar.len() / 2, sidecar.len() - 3] {
+        session.remove(SIDECAR);
+        session.write(PARTIAL, &sidecar[..n_bytes]);
+        let result = session.result(&resumed);
+        assert!(session.read(SIDECAR) == sidecar);
+        assert!(result["n_resumed"].as_u64().unwrap() > 0);
+        let is_all = result["n_resumed"] == result["n_tokens"];
+        assert_eq!(is_all, n_bytes > sidecar.len() / 2);
+        assert_eq!(result["kld"], whole["kld"]);
+    }
     // A part that was all that was asked for is not taken for the whole.
-    session.ok(&with(read, "-n 70 --force"));
-    session.fails(
-        &resumed,
-        1,
-        &[SIDECAR, "70 tokens, not all tokens", "--force"],
-    );
-    assert_eq!(numbers(session.result(&with(read, "--force"))), whole);
+    session.ok(&with(READ, "-n 70 --force"));
+    let part = [SIDECAR, "70 tokens, not all tokens", "--force"];
+    session.fails(&resumed, 1, &part);
+    assert_eq!(numbers(session.result(&with(READ, "--force"))), whole);
 }
 
 #[test]
@@ -334,23 +303,25 @@ fn an_interrupted_evaluation_reports_on_what_it_has() {
     run.warns(&[PARTIAL, "keeps"]);
     run.prints(&["PARTIAL"]);
     let json = session.read_json("j");
-    assert_eq!(json["complete"], false);
+    has(&json, &json!({"complete": false}));
     assert_eq!(json["models"][0].get("interrupted"), None);
     let second = &json["models"][1];
     let done = second["interrupted"]["n_windows"].as_u64().unwrap();
     assert!(done > 0 && done < second["interrupted"]["of"].as_u64().unwrap());
-    assert_eq!(second["n_windows"], done);
-    assert_eq!(second["timing"], Value::Null);
+    has(second, &json!({"n_windows": done, "timing": null}));
     // A run over the same models skips the first and resumes the second.
     // It replaces its own result, not another run's.
     let again = with(models, "--resume");
     session.ok(&again);
-    let json = session.read_json("j");
-    let first = &json["models"][0];
-    assert_eq!(first["timing"], Value::Null);
-    assert_eq!(first["n_resumed"], first["n_tokens"]);
-    assert_eq!(json["models"][1]["n_resumed"], second["n_tokens"]);
-    assert_eq!(json["complete"], true);
+    let resumed = session.read_json("j");
+    assert_eq!(resumed["complete"], true);
+    let first = &resumed["models"][0];
+    has(
+        first,
+        &json!({"timing": null, "n_resumed": first["n_tokens"]}),
+    );
+    let n_resumed = &resumed["models"][1]["n_resumed"];
+    assert_eq!(*n_resumed, second["n_tokens"]);
     session.write("j", "{}");
     session.fails(&again, 1, &["j: exists"]);
 }
@@ -358,25 +329,23 @@ fn an_interrupted_evaluation_reports_on_what_it_has() {
 #[test]
 fn an_evaluation_is_resumed_with_its_own_settings_only() {
     let session = session_with_reference();
-    cut_off(&session, READ, "-TERM", PARTIAL, 60_000).unwrap();
-    let left = session.read(PARTIAL);
-    let resumed = with(READ, "--resume");
-    let refused = |line: &str, what: &str| {
-        session.fails(line, 1, &[PARTIAL, what]);
-    };
-    refused(&with(&resumed, "-b 32"), "the batch");
-    refused(&with(&resumed, "-n 9000"), "not 9,000 tokens");
-    session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
-    fs::rename(session.path("f32.gz"), session.path("ref.gz")).unwrap();
-    refused(&resumed, "against another reference");
-    assert!(session.read(PARTIAL) == left, "not touched");
-    session.write("ref.gz", &*WHOLE);
-    // What the records do not hold is measured again, with a note.
     let logits = with(READ, "--stats logits --no-sidecar");
     let whole = numbers(session.result(&logits));
-    let run = session.ok(&with(&resumed, "--stats logits --json j"));
+    cut_off(&session, READ, "-TERM", PARTIAL, 60_000).unwrap();
+    let left = session.read(PARTIAL);
+    session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
+    let cases = "
+        -r ref.gz -b 32 => the batch
+        -r ref.gz -n 9000 => not 9,000 tokens
+        -r f32.gz --sidecar tiny-q8_0@ref.kls => against another reference";
+    let cases = cases.replace("=>", &format!("=> {PARTIAL} |"));
+    session.fails_each(1, "-m @q8 -q --resume", &cases);
+    assert!(session.read(PARTIAL) == left, "not touched");
+    // What the records do not hold is measured again, with a note.
+    let run = session.ok(&with(READ, "--resume --stats logits --json j"));
     run.warns(&["evaluated from the start"]);
-    let json = session.read_json("j");
-    assert_eq!(json["models"][0]["logits"], whole["logits"]);
-    assert_eq!(json["models"][0]["kld"], whole["kld"]);
+    let model = session.read_json("j")["models"][0].take();
+    for key in ["logits", "kld"] {
+        assert_eq!(model[key], whole[key], "{key}");
+    }
 }
