@@ -25,7 +25,7 @@ pub fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
 }
 
 /// Writes a copy of the fixture `name` that ends an answer with `token`, as `name` with `.gguf`.
-pub fn with_end(session: &Session, name: &str, token: u32) {
+fn with_end(session: &Session, name: &str, token: u32) {
     let mut model = fs::read(fixture(name)).unwrap();
     let key = b"tokenizer.ggml.eos_token_id";
     let at = model.windows(key.len()).position(|bytes| bytes == key);

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::answers::{answers, with_end};
+use crate::answers::answers;
 use crate::numbers::number;
 use crate::session::{Session, fixture, has};
 
@@ -81,52 +81,6 @@ fn a_quants_own_answers_differ_where_its_sidecar_says() {
         let identical = json!({"n_answers": N, "cut_at": 48, "n_differ": n_differ});
         has(&result["identical_output"], &identical);
         assert!(n_differ >= least, "{quant}: {n_differ} differ");
-    }
-}
-
-/// An answer that both models end stays the same for ever, so that the shares do not depend on the cut.
-#[test]
-fn cuts_of_the_same_answers_have_the_same_shares() {
-    const N: usize = 30;
-    const CUTS: [u64; 3] = [48, 24, 12];
-    let one_by_one = "-np 1 -b 1 -ub 1 --encoding f32";
-    let session = with_reference(N, &format!("--generate 12 {one_by_one}"));
-    // A token that many answers have.
-    let all = answers(&session, "ref.gz").concat();
-    let n_of = |token: &u32| all.iter().filter(|other| *other == token).count();
-    let end = *all.iter().max_by_key(|token| n_of(token)).unwrap();
-    with_end(&session, "f16", end);
-    with_end(&session, "q4", end);
-    let cuts = CUTS.map(|cut| {
-        session.ok(&format!(
-            "-m f16.gguf --prompts prompts.txt -w ref.gz --force -q --generate {cut} {one_by_one}"
-        ));
-        let ended = answers(&session, "ref.gz").into_iter();
-        let n_ended = ended.filter(|answer| answer.last() == Some(&end)).count() as u64;
-        session.ok("-m q4.gguf -r ref.gz --no-sidecar --json q4.json --force -q");
-        let of = session.read_json("q4.json")["models"][0]["identical_output"].take();
-        let [n_differ, n_same] = ["n_differ", "n_ended"].map(|key| of[key].as_u64().unwrap());
-        assert!(0 < n_same && n_same <= n_ended, "{of}");
-        assert!(n_ended <= n_same + n_differ, "{of}");
-        of
-    });
-    // Without a vocabulary, an answer of fewer tokens than were asked for has ended.
-    fs::copy(session.path("ref.gz"), session.path("copy.gz")).unwrap();
-    let ended = answers(&session, "ref.gz").into_iter();
-    let n_early = ended.filter(|answer| answer.len() < 12).count();
-    session.ok("compare ref.gz copy.gz --no-sidecar --json copy.json -q");
-    let of = &session.read_json("copy.json")["models"][0]["identical_output"];
-    has(of, &json!({"n_ended": n_early, "n_differ": 0}));
-    let share = |of: &Value, tokens: u64| {
-        let curve = of["curve"].as_array().unwrap();
-        let within = |point: &&Value| point["tokens"].as_u64().unwrap() <= tokens;
-        curve.iter().rfind(within).unwrap()["share"].clone()
-    };
-    for (of, cut) in cuts.iter().zip(CUTS) {
-        for tokens in 0..=cut {
-            let same = share(&cuts[0], tokens);
-            assert_eq!(share(of, tokens), same, "{tokens} of {cut}");
-        }
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 #[cfg(unix)]
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::session::{Run, Session, fixture, short_text};
+use crate::session::{Run, Session, fixture, send, short_text, wait_until};
 
 /// A text that keeps `kl` busy for some seconds on any machine.
 fn long_text(session: &Session) {
@@ -24,17 +24,9 @@ fn running_write(session: &Session, flags: &str) -> Child {
     // The last line before the work begins names the file.
     let stderr = child.stderr.as_mut().unwrap();
     let mut lines = BufReader::new(stderr).lines();
-    assert!(
-        lines.any(|line| line.unwrap().starts_with("file ")),
-        "the write has begun"
-    );
+    let has_begun = lines.any(|line| line.unwrap().starts_with("file "));
+    assert!(has_begun);
     child
-}
-
-fn signal(child: &Child, name: &str) {
-    let id = child.id().to_string();
-    let status = Command::new("kill").args([name, &id]).status().unwrap();
-    assert!(status.success());
 }
 
 /// Whether this test was started with a signal ignored, which kl inherits and respects.
@@ -57,7 +49,7 @@ fn a_signal_ends_a_write_as_it_ends_any_program() {
         }
         // A kind that cannot be resumed leaves nothing.
         let mut child = running_write(&session, "--format kl.py");
-        signal(&child, name);
+        send(name, child.id());
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(number), "a shell's loop ends with it");
         assert_eq!(session.files(), ["long.txt"], "{name}");
@@ -77,7 +69,7 @@ fn a_signal_ends_a_run_that_waits_for_its_text() {
     // Waiting for the child would close it.
     let _stdin = child.stdin.take();
     std::thread::sleep(Duration::from_millis(300));
-    signal(&child, "-TERM");
+    send("-TERM", child.id());
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     assert_eq!(session.files(), [""; 0]);
 }
@@ -94,7 +86,7 @@ fn a_signal_ends_generation() {
     // The model is loaded when the warning that it lacks a template is printed.
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(stderr.any(|line| line.unwrap().contains("no chat template")));
-    signal(&child, "-INT");
+    send("-INT", child.id());
     assert!(stderr.any(|line| line.unwrap().starts_with("kl: interrupted")));
     assert_eq!(child.wait().unwrap().signal(), Some(2));
     // Answers that were finished are kept.
@@ -113,25 +105,6 @@ fn a_signal_that_nohup_ignores_stays_ignored() {
     let run = session.in_shell(script, "-m @f16 -t short.txt -w ref.gz");
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(session.exists("ref.gz"));
-}
-
-#[cfg(unix)]
-#[test]
-fn an_interrupted_run_keeps_the_models_that_are_done() {
-    let session = Session::new();
-    long_text(&session);
-    session.ok(&format!("{WRITE} -w ref.gz -n 20000 -q"));
-    let child = session.spawn("-m @q8 -m @q4 -r ref.gz -q --json -");
-    while !session.exists("tiny-q8_0@ref.kls") {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    signal(&child, "-TERM");
-    let run = Run::from(child.wait_with_output().unwrap());
-    assert_ne!(run.code, 0);
-    let json = run.json();
-    let models = json["models"].as_array().unwrap().iter();
-    let whole = models.filter(|model| model.get("interrupted").is_none());
-    assert_eq!(whole.count(), 1);
 }
 
 #[test]
@@ -207,10 +180,8 @@ fn only_a_report_that_a_full_disk_loses_is_an_error() {
 fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
     let session = Session::with_reference("");
     // The name is free when the run is under way, and taken when it ends.
-    let child = session.spawn("-m @q8 -r ref.gz --sidecar s.kls");
-    while session.length("s.kls.partial") == 0 && !session.exists("s.kls") {
-        std::thread::yield_now();
-    }
+    let mut child = session.spawn("-m @q8 -r ref.gz --sidecar s.kls");
+    wait_until(&mut child, || session.length("s.kls.partial") > 0);
     let taken = fs::File::create_new(session.path("s.kls"));
     let run = Run::from(child.wait_with_output().unwrap());
     if taken.is_ok() {
@@ -227,10 +198,10 @@ fn a_reference_that_is_replaced_between_two_models_is_an_error() {
     long_text(&session);
     session.ok(&format!("{WRITE} -w ref.gz -n 6000 -q"));
     session.ok(&format!("{WRITE} -w other.gz -n 500 -q"));
-    let child = session.spawn("-m @q8 -m @q2 -r ref.gz -q");
-    while session.length("tiny-q8_0@ref.kls.partial") == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut child = session.spawn("-m @q8 -m @q2 -r ref.gz -q");
+    wait_until(&mut child, || {
+        session.length("tiny-q8_0@ref.kls.partial") > 0
+    });
     // The first model's run continues with the file that it has opened.
     fs::rename(session.path("other.gz"), session.path("ref.gz")).unwrap();
     let run = Run::from(child.wait_with_output().unwrap());

@@ -85,26 +85,6 @@ fn every_token_is_kl_pys() {
 }
 
 #[test]
-fn a_kl_py_file_carries_the_bits_of_a_native_one() {
-    let session = Session::with_reference("--encoding f32 -fa off --score all");
-    let native = session.windows("ref.gz");
-    session.reference("--format kl.py --force");
-
-    let klpy = session.windows("ref.gz");
-    assert_eq!(klpy.len(), native.len());
-    for (klpy, native) in klpy.iter().zip(&native) {
-        assert_eq!(klpy.spec.tokens, native.spec.tokens);
-        assert_eq!(klpy.spec.n_rows, native.spec.n_rows);
-        assert_eq!(bits(&klpy.rows), bits(&native.rows));
-    }
-}
-
-fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
-    let bits = |row: &Vec<f32>| row.iter().map(|x| x.to_bits()).collect();
-    rows.iter().map(bits).collect()
-}
-
-#[test]
 fn kl_pys_file_is_read_with_a_warning_that_its_tokenizer_is_unknown() {
     let session = Session::new();
     session.ok("-m @q8 -r @klpy -q").warns(&["tokenizer"]);

@@ -143,14 +143,8 @@ impl Session {
     /// before. SIGINT will not do: a shell's background jobs ignore it.
     pub fn cut_off(&self, line: &str, signal: &str, is_time: impl Fn() -> bool) -> Option<Run> {
         let mut child = self.spawn(line);
-        let deadline = Instant::now() + Duration::from_secs(600);
-        while !is_time() && child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "kl {line}: does not get on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let id = child.id().to_string();
-        let mut kill = Command::new("kill");
-        let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
+        wait_until(&mut child, is_time);
+        send(signal, child.id());
         let run = Run::from(child.wait_with_output().unwrap());
         (run.code != 0).then_some(run)
     }
@@ -272,6 +266,22 @@ pub fn has(found: &Value, expected: &Value) {
         other => other == found,
     };
     assert!(is_equal, "{found}, not {expected}");
+}
+
+/// Waits until it is time, or until a process has ended.
+pub fn wait_until(child: &mut Child, is_time: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(600);
+    while !is_time() && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not get on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends a signal, such as `-TERM`, to a process, unless it has ended.
+pub fn send(signal: &str, process: u32) {
+    let mut kill = Command::new("kill");
+    let kill = kill.args([signal, &process.to_string()]);
+    kill.stderr(Stdio::null()).status().unwrap();
 }
 
 /// The labels of a document's models, in their order.
