@@ -4,6 +4,7 @@ use kl_formats::TokenRecord;
 
 use crate::stats::{
     ClusterRule, ClusteredMean, Clusters, Confidence, Estimate, Paired, Run, Windows, is_counted,
+    usable_kld,
 };
 
 /// The KLD of each token of some windows, in nats: NaN where it is not counted or not finite.
@@ -22,12 +23,10 @@ impl Klds {
     pub fn add(&mut self, records: &[TokenRecord]) {
         for record in records {
             Run::add(&mut self.runs, record.window, 0, record.position, 0);
-            let (is_counted, is_finite) = (is_counted(record), record.kld.is_finite());
+            let is_counted = is_counted(record);
             self.n_excluded += u64::from(!is_counted);
-            self.n_infinite += u64::from(is_counted && !is_finite);
-            let is_usable = is_counted && is_finite;
-            self.klds
-                .push(if is_usable { record.kld } else { f64::NAN });
+            self.n_infinite += u64::from(is_counted && !record.kld.is_finite());
+            self.klds.push(usable_kld(record));
         }
     }
 

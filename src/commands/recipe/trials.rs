@@ -1,6 +1,7 @@
 //! Trials of mixtures in memory: the original's rows are kept, its tensors are exchanged, and the same
 //! windows are decoded again.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -110,12 +111,17 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         })
     }
 
+    /// The windows that are kept back.
+    fn kept_back(&self) -> Range<usize> {
+        self.n_judging..self.rows.windows().len()
+    }
+
     /// The rows of the windows that are kept back.
     pub fn n_kept_back_rows(&self) -> u64 {
         n_rows(
             self.rows
                 .windows()
-                .get(self.n_judging..)
+                .get(self.kept_back())
                 .unwrap_or_default(),
         )
     }
@@ -125,8 +131,7 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
     /// # Errors
     /// A tensor that cannot be exchanged, or why the model cannot decode.
     pub fn judge(&self, mixture: &Mixture) -> Result<Klds> {
-        self.model.exchange(mixture, self.imatrix)?;
-        self.measure(0, self.n_judging, "recipe")
+        self.measure(mixture, 0..self.n_judging, Some("recipe"))
     }
 
     /// Measures a mixture on the windows that are kept back.
@@ -134,15 +139,7 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
     /// # Errors
     /// Those of [`judge`](Self::judge).
     pub fn try_out(&self, mixture: &Mixture) -> Result<Klds> {
-        self.model.exchange(mixture, self.imatrix)?;
-        let rows = ReferenceRows::kept(&self.rows, self.n_judging..self.rows.windows().len());
-        klds(
-            &self.model,
-            &self.settings.run,
-            &self.options,
-            &rows,
-            |_| self.watch.check(),
-        )
+        self.measure(mixture, self.kept_back(), None)
     }
 
     /// The mean KLD of the original, with all tensors back, from its first rows.
@@ -150,8 +147,8 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
     /// # Errors
     /// Anything but 0, and those of [`judge`](Self::judge).
     pub fn control(&self) -> Result<f64> {
-        self.model.exchange(&Mixture::new(), None)?;
-        let klds = self.measure(0, self.n_judging.min(CONTROL_WINDOWS), "control")?;
+        let windows = 0..self.n_judging.min(CONTROL_WINDOWS);
+        let klds = self.measure(&Mixture::new(), windows, Some("control"))?;
         let control = klds.mean().context("the control has no tokens")?;
         if control != 0.0 {
             bail!(
@@ -162,16 +159,16 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         Ok(control)
     }
 
-    fn measure(&self, from: usize, to: usize, label: &str) -> Result<Klds> {
-        let rows = ReferenceRows::kept(&self.rows, from..to);
-        progressing(
-            &self.model,
-            &self.settings.run,
-            &self.options,
-            &rows,
-            label,
-            self.watch,
-        )
+    fn measure(
+        &self,
+        mixture: &Mixture,
+        windows: Range<usize>,
+        label: Option<&str>,
+    ) -> Result<Klds> {
+        self.model.exchange(mixture, self.imatrix)?;
+        let rows = ReferenceRows::kept(&self.rows, windows);
+        let run = &self.settings.run;
+        klds(&self.model, run, &self.options, &rows, label, self.watch)
     }
 
     /// Frees the original, and measures another model on the windows that judged.
@@ -183,18 +180,9 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         engine: &'e E,
         path: &Path,
     ) -> Result<Klds> {
-        let Self {
-            model,
-            rows,
-            options,
-            settings,
-            watch,
-            n_judging,
-            ..
-        } = self;
-        let run = &settings.run;
-        let original = model.facts().clone();
-        drop(model);
+        let (run, watch, options) = (&self.settings.run, self.watch, self.options);
+        let original = self.model.facts().clone();
+        drop(self.model);
         let room = || Room {
             context: options.clone(),
             n_contexts: run.n_contexts(true),
@@ -210,51 +198,38 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
             );
         }
         check_models(Some(&original.identity), &facts.identity, watch);
-        let rows = ReferenceRows::kept(&rows, 0..n_judging);
-        let klds = progressing(&other, run, &options, &rows, "--like", watch)?;
+        let rows = ReferenceRows::kept(&self.rows, 0..self.n_judging);
+        let klds = klds(&other, run, &options, &rows, Some("--like"), watch)?;
         other.drop_last();
         Ok(klds)
     }
 }
 
-/// Evaluates a model, and shows the progress.
-fn progressing<M: Model + Sync>(
-    model: &M,
-    run: &RunSettings,
-    options: &ContextOptions,
-    rows: &ReferenceRows<'_>,
-    label: &str,
-    watch: &Watch<'_>,
-) -> Result<Klds> {
-    let phase = watch.begin(label, rows.n_windows, rows.n_rows);
-    klds(model, run, options, rows, |step| {
-        match step {
-            Step::Rows(n) => phase.rows(n),
-            Step::Window(mean_kld) => phase.window(mean_kld),
-        }
-        watch.check()
-    })
-}
-
-/// Evaluates a model against kept rows.
+/// Evaluates a model against kept rows, and shows the progress under a label if there is one.
 fn klds<M: Model + Sync>(
     model: &M,
     run: &RunSettings,
     options: &ContextOptions,
     rows: &ReferenceRows<'_>,
-    mut on_step: impl FnMut(Step<Option<f64>>) -> Result<(), pipeline::Error>,
+    label: Option<&str>,
+    watch: &Watch<'_>,
 ) -> Result<Klds> {
+    let phase = label.map(|label| watch.begin(label, rows.n_windows, rows.n_rows));
     let mut klds = Klds::default();
     pipeline::evaluate(
         context_sources(model, options, run),
         rows,
         |_| (),
-        |step| match step {
-            Step::Rows(n) => on_step(Step::Rows(n)),
-            Step::Window(scored) => {
-                klds.add(&scored.records);
-                on_step(Step::Window(klds.mean()))
+        |step| {
+            match (step, &phase) {
+                (Step::Rows(n), Some(phase)) => phase.rows(n),
+                (Step::Rows(_), None) => {}
+                (Step::Window(scored), phase) => {
+                    klds.add(&scored.records);
+                    phase.iter().for_each(|phase| phase.window(klds.mean()));
+                }
             }
+            watch.check()
         },
     )?;
     Ok(klds)

@@ -15,7 +15,7 @@ use crate::commands::settings::SensitivitySettings;
 use crate::engine::{ContextOptions, Imatrix, Model};
 use crate::pipeline::{Error, KeptRows, ReferenceRows, Step, evaluate};
 use crate::report::Warning;
-use crate::stats::is_counted;
+use crate::stats::usable_kld;
 
 /// The rows of a tensor of which weight errors are taken. On the fixtures' model and on one of random
 /// weights, the ratios of their errors at two types are 1 % off those of four times as many rows.
@@ -68,11 +68,6 @@ impl<M: Model + Sync> Measurement<'_, M> {
         self.control(phase)?;
         phase.window(None);
         Ok(())
-    }
-
-    /// Windows for which all tensors are exchanged, or none.
-    fn windows_together(&self) -> usize {
-        plan::windows_together(self.rows.windows().len(), self.n_together())
     }
 
     /// Windows of a decode call.
@@ -148,20 +143,17 @@ impl<M: Model + Sync> Measurement<'_, M> {
         for round in plan::rounds(n, self.n_together()) {
             let known = self.store.cell(mixture);
             let known = known.filter(|known| known.klds.len() >= round.end);
-            let (klds, n_tokens) = match known {
-                Some(known) => {
-                    let klds = known.klds.get(round.clone()).unwrap_or_default();
-                    let n_tokens = known.n_tokens.get(round.clone()).unwrap_or_default();
-                    (klds.to_vec(), n_tokens.to_vec())
-                }
-                None => {
-                    let measured = self.measure(mixture, round, phase)?;
-                    self.store.push_cell(&measured)?;
-                    (measured.klds, measured.n_tokens)
-                }
-            };
-            cell.klds.extend(klds);
-            cell.n_tokens.extend(n_tokens);
+            if let Some(known) = known {
+                cell.klds
+                    .extend(known.klds.get(round.clone()).unwrap_or_default());
+                cell.n_tokens
+                    .extend(known.n_tokens.get(round).unwrap_or_default());
+            } else {
+                let measured = self.measure(mixture, round, phase)?;
+                self.store.push_cell(&measured)?;
+                cell.klds.extend(measured.klds);
+                cell.n_tokens.extend(measured.n_tokens);
+            }
             if is_enough(&cell) {
                 break;
             }
@@ -173,19 +165,15 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// later that all of it is restored.
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
-        let control = match self.store.cell(&nothing) {
-            None => {
-                let control = self.measure(&nothing, 0..self.windows_together(), phase)?;
-                self.check_control(&control)?;
-                self.store.push_cell(&control)?;
-                return Ok(());
-            }
-            Some(_) => {
-                let first = plan::rounds(self.rows.windows().len(), self.n_together()).next();
-                self.measure(&nothing, first.unwrap_or_default(), phase)?
-            }
-        };
-        self.check_control(&control)
+        if self.store.cell(&nothing).is_some() {
+            let first = plan::rounds(self.rows.windows().len(), self.n_together()).next();
+            let control = self.measure(&nothing, first.unwrap_or_default(), phase)?;
+            return self.check_control(&control);
+        }
+        let n = plan::windows_together(self.rows.windows().len(), self.n_together());
+        let control = self.measure(&nothing, 0..n, phase)?;
+        self.check_control(&control)?;
+        self.store.push_cell(&control)
     }
 
     fn check_control(&self, control: &Cell) -> Result<()> {
@@ -255,10 +243,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
 
 /// The sum of the KLDs of a window's tokens, and their number: of those with a finite one.
 fn sum(records: &[TokenRecord]) -> (f64, u32) {
-    let counted = records.iter().filter(|record| is_counted(record));
-    let klds = counted
-        .map(|record| record.kld)
-        .filter(|kld| kld.is_finite());
+    let klds = records.iter().map(usable_kld).filter(|kld| !kld.is_nan());
     klds.fold((0.0, 0), |(sum, n), kld| (sum + kld, n + 1))
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_formats::{
@@ -22,7 +21,7 @@ use crate::commands::reference::{
 };
 use crate::commands::settings::{SensitivitySettings, Vocabulary};
 use crate::engine::{ContextOptions, Engine, Model, memory};
-use crate::input::{PreparedInput, RawInput, Selection, Source};
+use crate::input::{RawInput, Selection, Source};
 use crate::pipeline::{FileRows, KeptRows, Sources, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
@@ -39,9 +38,11 @@ pub enum Opened<'s> {
 }
 
 /// All windows of a text or a reference, of which a map is measured on some.
-enum Candidates<'s> {
-    Text(&'s Source, Box<PreparedInput>),
-    File(Box<Reference>, Vec<WindowSpec>),
+struct Candidates {
+    windows: Vec<WindowSpec>,
+    /// What is recorded of the text or the reference.
+    about: About,
+    reference: Option<Reference>,
 }
 
 /// The windows of a map.
@@ -99,8 +100,12 @@ impl<'s> Opened<'s> {
         watch: &Watch<'_>,
     ) -> Result<Windows> {
         let candidates = self.candidates(settings, model, watch)?;
-        let mut order = candidates.order(settings);
-        let mut windows = candidates.of(&order);
+        let reference = candidates.reference.as_ref();
+        let is_stream = reference.is_some_and(|of| of.windows().is_none());
+        let mut order = candidates.order(settings, is_stream);
+        let all = &candidates.windows;
+        let windows = order.iter().filter_map(|&i| all.get(i).cloned());
+        let mut windows: Vec<WindowSpec> = windows.collect();
         let fit = match begun {
             Some((_, n_windows)) => n_windows,
             None => windows_that_fit(&windows, model.facts().n_vocab, watch)?,
@@ -113,8 +118,7 @@ impl<'s> Opened<'s> {
                 settings.source_path().display()
             );
         }
-        let run = &settings.run;
-        let there = candidates.about();
+        let there = reference.map(Reference::about);
         let longest = longest_window(&windows);
         if let Some(about) = there {
             check_windows(longest, model, shorter_reference(about), watch)?;
@@ -123,10 +127,13 @@ impl<'s> Opened<'s> {
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
         let precedent = Precedent::of(there.and_then(|about| about.backend.as_ref()))
             .or_begun(begun.map(|(backend, _)| backend));
-        let options = context_options(run, longest, decoding, precedent);
+        let options = context_options(&settings.run, longest, decoding, precedent);
         let backend = backend_identity(engine, model, &options)?;
-        let is_stream = candidates.is_stream();
-        let (mut about, reference) = candidates.described(&settings.model, model, &backend);
+        let Candidates {
+            mut about,
+            reference,
+            ..
+        } = candidates;
         about.writer = Some(writer());
         about.model = Some(model.facts().identity.clone());
         about.model_path = Some(model.facts().path.display().to_string());
@@ -149,50 +156,39 @@ impl<'s> Opened<'s> {
         settings: &SensitivitySettings,
         model: &impl Model,
         watch: &Watch<'_>,
-    ) -> Result<Candidates<'s>> {
+    ) -> Result<Candidates> {
         match self {
             Self::Text(source, raw) => {
                 let (run, all) = (&settings.run, Selection::default());
                 let prepared = input::prepare(raw, model, run, false, &all, None, watch)?;
-                Ok(Candidates::Text(source, Box::new(prepared)))
+                let (path, none) = (&settings.model, BackendIdentity::default());
+                Ok(Candidates {
+                    about: input::describe(Kind::Model, path, model, source, &prepared, none),
+                    windows: prepared.plan.windows,
+                    reference: None,
+                })
             }
             Self::File(reference) => {
                 let (about, facts) = (reference.about(), model.facts());
                 let entries = Entries::of(facts);
                 check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
                 check_models(about.model.as_ref(), &facts.identity, watch);
-                let windows = read_windows(&reference, watch)?;
-                Ok(Candidates::File(reference, windows))
+                Ok(Candidates {
+                    windows: read_windows(&reference, watch)?,
+                    about: about.clone(),
+                    reference: Some(*reference),
+                })
             }
         }
     }
 }
 
-impl Candidates<'_> {
-    fn windows(&self) -> &[WindowSpec] {
-        match self {
-            Self::Text(_, prepared) => &prepared.plan.windows,
-            Self::File(_, windows) => windows,
-        }
-    }
-
-    fn about(&self) -> Option<&About> {
-        match self {
-            Self::Text(..) => None,
-            Self::File(reference, _) => Some(reference.about()),
-        }
-    }
-
-    /// Returns true if windows can be read only in the order of the file.
-    fn is_stream(&self) -> bool {
-        matches!(self, Self::File(reference, _) if reference.windows().is_none())
-    }
-
+impl Candidates {
     /// The indices of the windows that have the tokens that are wanted of each tensor, in the order in which
-    /// they are measured.
-    fn order(&self, settings: &SensitivitySettings) -> Vec<usize> {
-        let all = self.windows();
-        let mut order = if self.is_stream() {
+    /// they are measured: that of the file, where windows can be read in no other.
+    fn order(&self, settings: &SensitivitySettings, is_stream: bool) -> Vec<usize> {
+        let all = &self.windows;
+        let mut order = if is_stream {
             (0..all.len()).collect()
         } else {
             shuffled(all.len(), settings.seed)
@@ -204,29 +200,6 @@ impl Candidates<'_> {
             is_wanted
         });
         order
-    }
-
-    /// The windows of these indices.
-    fn of(&self, order: &[usize]) -> Vec<WindowSpec> {
-        let all = self.windows();
-        order.iter().filter_map(|&i| all.get(i).cloned()).collect()
-    }
-
-    /// What is recorded of the text, or of the reference, and the reference.
-    fn described(
-        self,
-        path: &Path,
-        model: &impl Model,
-        backend: &BackendIdentity,
-    ) -> (About, Option<Reference>) {
-        match self {
-            Self::Text(source, prepared) => {
-                let (kind, backend) = (Kind::Model, backend.clone());
-                let about = input::describe(kind, path, model, source, &prepared, backend);
-                (about, None)
-            }
-            Self::File(reference, _) => (reference.about().clone(), Some(*reference)),
-        }
     }
 }
 

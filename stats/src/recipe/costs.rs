@@ -7,9 +7,9 @@
 //! group's KLD is shared among those of its tensors that were not measured alone, by their weight
 //! errors too. A tensor that was not measured at all is as sensitive as the median of its role.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use kl_formats::{Cell, GgmlType, SensitivityMap};
+use kl_formats::{Cell, GgmlType, MapTensor, SensitivityMap};
 
 use super::combination::{CellMean, Combination, Doubt};
 use super::role_and_layer;
@@ -83,11 +83,13 @@ struct Source {
 struct Reader<'m> {
     map: &'m SensitivityMap,
     means: &'m [CellMean],
-    names: Vec<&'m str>,
-    own: Vec<GgmlType>,
-    /// The role of each tensor.
+    /// The tensors that the quantizer may change.
+    tensors: Vec<&'m MapTensor>,
+    /// The role of each.
     roles: Vec<String>,
     index: BTreeMap<&'m str, usize>,
+    /// The cells in which each tensor is alone, by its type.
+    singles: Vec<BTreeMap<GgmlType, usize>>,
     /// What rounding activations adds to the weight errors of a role, by the elements of a block.
     rounding: BTreeMap<(String, u64), f64>,
 }
@@ -99,8 +101,7 @@ impl Terms {
     /// A map in which nothing was measured.
     pub fn of(map: &SensitivityMap, means: &[CellMean]) -> Result<Self, String> {
         let mut reader = Reader::of(map, means);
-        let singles = reader.singles();
-        let mut sources = reader.own_sources(&singles);
+        let mut sources = reader.own_sources();
         reader.share_groups(&mut sources);
         reader.fill_in(&mut sources)?;
         reader.rounding = reader.rounding(&sources);
@@ -109,15 +110,12 @@ impl Terms {
                 source.error += reader.rounding_of(tensor, source.kind);
             }
         }
-        let checks = reader.checks(&singles, &sources);
+        let checks = reader.checks(&sources);
         let doubt = type_doubt(&checks, means);
-        let of = (0..reader.names.len()).map(|tensor| {
-            let empty = BTreeMap::new();
-            let singles = singles.get(&tensor).unwrap_or(&empty);
-            reader.terms(tensor, singles, sources[tensor].as_ref(), doubt)
-        });
+        let tensors = sources.iter().enumerate();
+        let terms = tensors.map(|(tensor, source)| reader.terms(tensor, source.as_ref(), doubt));
         Ok(Self {
-            of: of.collect(),
+            of: terms.collect(),
             checks,
         })
     }
@@ -126,26 +124,46 @@ impl Terms {
 impl<'m> Reader<'m> {
     fn of(map: &'m SensitivityMap, means: &'m [CellMean]) -> Self {
         let tensors = map.header.tensors.iter();
-        let tensors = tensors.filter(|tensor| tensor.is_quantizable);
-        let names: Vec<&str> = tensors.clone().map(|tensor| tensor.name.as_str()).collect();
+        let tensors: Vec<_> = tensors.filter(|of| of.is_quantizable).collect();
+        let names = tensors.iter().map(|of| of.name.as_str());
+        let index: BTreeMap<&str, usize> = names.clone().zip(0..).collect();
+        let mut singles = vec![BTreeMap::new(); tensors.len()];
+        for (cell, of) in map.cells.iter().enumerate() {
+            if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
+                && let Some(&tensor) = index.get(name.as_str())
+                && means[cell].has_tokens
+            {
+                singles[tensor].insert(*kind, cell);
+            }
+        }
         Self {
             map,
             means,
-            index: names.iter().copied().zip(0..).collect(),
-            roles: names.iter().map(|name| role_and_layer(name).0).collect(),
+            roles: names.map(|name| role_and_layer(name).0).collect(),
+            index,
+            singles,
             rounding: BTreeMap::new(),
-            names,
-            own: tensors.map(|tensor| tensor.kind).collect(),
+            tensors,
         }
+    }
+
+    /// The weight errors of a tensor, by type.
+    fn weight_errors(&self, tensor: usize) -> impl Iterator<Item = (GgmlType, f64)> + 'm {
+        let errors = self.map.errors.get(&self.tensors[tensor].name);
+        errors
+            .into_iter()
+            .flatten()
+            .map(|(kind, error)| (*kind, *error))
     }
 
     /// The error of a tensor at a type: its weights', and what rounding activations adds, once that is
     /// known; `None` if the map lacks it.
     fn error(&self, tensor: usize, kind: GgmlType) -> Option<f64> {
-        if kind == self.own[tensor] {
+        if kind == self.tensors[tensor].kind {
             return Some(0.0);
         }
-        let error = *self.map.errors.get(self.names[tensor])?.get(&kind)?;
+        let errors = self.map.errors.get(&self.tensors[tensor].name)?;
+        let error = *errors.get(&kind)?;
         let is_valid = error.is_finite() && error >= 0.0;
         is_valid.then(|| error + self.rounding_of(tensor, kind))
     }
@@ -160,94 +178,77 @@ impl<'m> Reader<'m> {
     /// the cells with one size of blocks, that of the most bits shows it best.
     fn rounding(&self, sources: &[Option<Source>]) -> BTreeMap<(String, u64), f64> {
         let mut best = BTreeMap::<(String, u64), (f64, f64)>::new();
-        for (cell, of) in self.map.cells.iter().enumerate() {
-            let mut kinds = of.exchanged.values().copied();
-            let (Some(kind), Some(whole)) = (kinds.next(), self.measured(cell)) else {
-                continue;
-            };
-            let members: Option<Vec<usize>> = of
-                .exchanged
-                .keys()
-                .map(|name| self.index.get(name.as_str()).copied())
-                .collect();
-            let Some(members) = members.filter(|of| of.len() > 1) else {
-                continue;
-            };
-            let role = &self.roles[members[0]];
-            let is_of_one = members.iter().all(|&tensor| self.roles[tensor] == *role)
-                && kinds.all(|other| other == kind);
-            if !is_of_one || kind.bits() < MANY_BITS {
-                continue;
-            }
-            // The KLD for a relative squared error of 1, and what the weights' own errors cost.
-            let parts = members.iter().map(|&tensor| {
-                let source = sources[tensor].as_ref()?;
-                let slope = source.kld.value / source.error;
-                Some((slope, slope * self.error(tensor, kind)?))
-            });
-            let Some(parts) = parts.collect::<Option<Vec<(f64, f64)>>>() else {
-                continue;
-            };
-            let slope: f64 = parts.iter().map(|(slope, _)| slope).sum();
-            let of_weights: f64 = parts.iter().map(|(_, own)| own).sum();
-            let rounding = ((whole.value - of_weights) / slope).max(0.0);
-            let found = best.entry((role.clone(), kind.block)).or_default();
-            if rounding.is_finite() && kind.bits() > found.0 {
-                *found = (kind.bits(), rounding);
+        for cell in 0..self.map.cells.len() {
+            if let Some((role, kind, rounding)) = self.rounding_of_role(cell, sources) {
+                let found = best.entry((role, kind.block)).or_default();
+                if kind.bits() > found.0 {
+                    *found = (kind.bits(), rounding);
+                }
             }
         }
         let best = best.into_iter();
         best.map(|(of, (_, rounding))| (of, rounding)).collect()
     }
 
-    /// The mean of a cell, as a number to reckon with.
+    /// What a cell shows of that, if it is of a whole role at one type of many bits.
+    fn rounding_of_role(
+        &self,
+        cell: usize,
+        sources: &[Option<Source>],
+    ) -> Option<(String, GgmlType, f64)> {
+        let whole = self.measured(cell)?.value;
+        let exchanged = &self.map.cells[cell].exchanged;
+        let kind = *exchanged.values().next()?;
+        let members = exchanged.keys().map(|name| self.index.get(name.as_str()));
+        let members: Vec<usize> = members
+            .map(Option::<&usize>::copied)
+            .collect::<Option<_>>()?;
+        let role = &self.roles[members[0]];
+        let is_of_one = members.len() > 1
+            && members.iter().all(|&tensor| self.roles[tensor] == *role)
+            && exchanged.values().all(|other| *other == kind);
+        if !is_of_one || kind.bits() < MANY_BITS {
+            return None;
+        }
+        // The KLD for a relative squared error of 1, and what the weights' own errors cost.
+        let (mut slope, mut of_weights) = (0.0, 0.0);
+        for tensor in members {
+            let source = sources[tensor].as_ref()?;
+            let of_tensor = source.kld.value / source.error;
+            slope += of_tensor;
+            of_weights += of_tensor * self.error(tensor, kind)?;
+        }
+        let rounding = ((whole - of_weights) / slope).max(0.0);
+        rounding.is_finite().then(|| (role.clone(), kind, rounding))
+    }
+
+    /// The mean of a cell, to add and to scale.
     fn measured(&self, cell: usize) -> Option<Combination> {
         let mean = &self.means[cell];
         mean.has_tokens.then(|| Combination::of_cell(cell, mean))
     }
 
-    /// The cells with a single tensor, by tensor and type.
-    fn singles(&self) -> BTreeMap<usize, BTreeMap<GgmlType, usize>> {
-        let mut singles = BTreeMap::<usize, BTreeMap<GgmlType, usize>>::new();
-        for (cell, of) in self.map.cells.iter().enumerate() {
-            if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
-                && let Some(&tensor) = self.index.get(name.as_str())
-                && self.means[cell].has_tokens
-            {
-                singles.entry(tensor).or_default().insert(*kind, cell);
-            }
-        }
-        singles
-    }
-
     /// The source of each tensor that was measured alone: at the map's type, or else the cell with the
     /// most windows.
-    fn own_sources(
-        &self,
-        singles: &BTreeMap<usize, BTreeMap<GgmlType, usize>>,
-    ) -> Vec<Option<Source>> {
-        let best = |(&tensor, cells): (&usize, &BTreeMap<GgmlType, usize>)| {
+    fn own_sources(&self) -> Vec<Option<Source>> {
+        let best = |(tensor, cells): (usize, &BTreeMap<GgmlType, usize>)| {
             let known = cells.iter().filter_map(|(&kind, &cell)| {
                 let error = self.error(tensor, kind).filter(|error| *error > 0.0)?;
+                let kld = self.measured(cell)?;
                 let is_usual = kind == self.map.header.measured_type;
                 let rank = (is_usual, self.map.cells[cell].klds.len());
-                Some((rank, kind, error, cell))
+                Some((rank, Source { kind, error, kld }))
             });
-            let (_, kind, error, cell) = known.max_by_key(|(rank, ..)| *rank)?;
-            let kld = self.measured(cell)?;
-            Some((tensor, Source { kind, error, kld }))
+            let best = known.max_by_key(|(rank, _)| *rank);
+            best.map(|(_, source)| source)
         };
-        let mut sources = vec![None; self.names.len()];
-        for (tensor, source) in singles.iter().filter_map(best) {
-            sources[tensor] = Some(source);
-        }
-        sources
+        self.singles.iter().enumerate().map(best).collect()
     }
 
     /// Shares the KLDs of groups among the tensors that have no source yet, those of the smallest
     /// groups first.
     fn share_groups(&self, sources: &mut [Option<Source>]) {
-        let half = self.names.len() / 2;
+        let half = self.tensors.len() / 2;
         let cells = self.map.cells.iter().enumerate();
         let mut groups: Vec<(usize, &Cell)> = cells
             .filter(|(_, cell)| (2..=half).contains(&cell.exchanged.len()))
@@ -261,30 +262,26 @@ impl<'m> Reader<'m> {
                 let tensor = *self.index.get(name.as_str())?;
                 Some((tensor, kind, self.error(tensor, kind)?))
             });
-            let (known, rest): (Vec<_>, Vec<_>) =
-                members.partition(|(tensor, ..)| sources[*tensor].is_some());
-            let sum = |of: &[(usize, GgmlType, f64)]| of.iter().map(|(.., error)| error).sum();
-            let (of_known, of_rest): (f64, f64) = (sum(&known), sum(&rest));
-            if of_rest == 0.0 {
-                continue;
-            }
-            let mut left = whole.clone();
-            for (tensor, _, error) in known {
-                if let Some(source) = &sources[tensor] {
-                    left.add(&source.kld, -error / source.error);
+            let (mut left, mut of_known) = (whole.clone(), 0.0);
+            let mut rest = Vec::new();
+            for (tensor, kind, error) in members {
+                match &sources[tensor] {
+                    Some(source) => {
+                        of_known += error;
+                        left.add(&source.kld, -error / source.error);
+                    }
+                    None => rest.push((tensor, kind, error)),
                 }
             }
+            let of_rest: f64 = rest.iter().map(|(.., error)| error).sum();
             let least = LEAST_REST * of_rest / (of_known + of_rest);
             if left.value < least * whole.value {
                 left = whole.times(least);
             }
-            for (tensor, kind, error) in rest {
+            for (tensor, kind, error) in rest.into_iter().filter(|(.., error)| *error > 0.0) {
                 let kld = left.times(error / of_rest);
-                sources[tensor] = (error > 0.0).then(|| Source {
-                    kind,
-                    error,
-                    kld: kld.doubted(Doubt::Tensor(tensor), SHARE_DOUBT),
-                });
+                let kld = kld.doubted(Doubt::Tensor(tensor), SHARE_DOUBT);
+                sources[tensor] = Some(Source { kind, error, kld });
             }
         }
     }
@@ -292,73 +289,63 @@ impl<'m> Reader<'m> {
     /// Gives the tensors with weight errors that have no source yet that of the median tensor of their
     /// role, or of all where the role has none; and those whose KLD was lost a part of it.
     fn fill_in(&self, sources: &mut [Option<Source>]) -> Result<(), String> {
-        let roles = &self.roles;
-        let mut known: Vec<(f64, usize)> = Vec::new();
-        for (tensor, source) in sources.iter().enumerate() {
-            if let Some(source) = source
-                && source.kld.value > 0.0
-            {
-                known.push((source.kld.value / source.error, tensor));
-            }
+        let is_known = |source: &Source| source.kld.value > 0.0;
+        let mut known: Vec<(&String, Source)> = Vec::new();
+        for (role, source) in self.roles.iter().zip(&*sources) {
+            let source = source.clone().filter(is_known);
+            known.extend(source.map(|source| (role, source)));
         }
-        known.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let slope = |source: &Source| source.kld.value / source.error;
+        known.sort_by(|(_, a), (_, b)| slope(a).total_cmp(&slope(b)));
         if known.is_empty() {
-            let message =
-                "the map has no tensor whose KLD is above 0: finish it with `kl sensitivity";
-            return Err(format!("{message} --resume`, or measure it on more text"));
+            return Err(
+                "the map has no tensor whose KLD is above 0: finish it with `kl \
+                 sensitivity --resume`, or measure it on more text"
+                    .to_owned(),
+            );
         }
-        let median = |role: Option<&str>| {
+        let median = |of: &[&Source]| of.get(of.len() / 2).map(|source| Source::clone(source));
+        let of_all = median(&Vec::from_iter(known.iter().map(|(_, source)| source)));
+        let usual = self.map.header.measured_type;
+        for (tensor, source) in sources.iter_mut().enumerate() {
+            if source.as_ref().is_some_and(is_known) {
+                continue;
+            }
+            let has_usual = self.error(tensor, usual).is_some();
+            let (part, kind) = match source.take() {
+                Some(lost) => (LOST, Some(lost.kind)),
+                None if has_usual => (1.0, Some(usual)),
+                None => (1.0, self.weight_errors(tensor).next().map(|(kind, _)| kind)),
+            };
             let of_role = known
                 .iter()
-                .filter(|(_, tensor)| role.is_none_or(|role| roles[*tensor] == role));
-            let of_role: Vec<_> = of_role.collect();
-            of_role.get(of_role.len() / 2).map(|(_, tensor)| *tensor)
-        };
-        let before = sources.to_vec();
-        for (tensor, source) in sources.iter_mut().enumerate() {
-            let part = match &before[tensor] {
-                Some(source) if source.kld.value > 0.0 => continue,
-                Some(_) => LOST,
-                None => 1.0,
-            };
-            let like = median(Some(&roles[tensor])).or_else(|| median(None));
-            let like = like.and_then(|tensor| before[tensor].as_ref());
-            let kinds = self.map.errors.get(self.names[tensor]);
-            let mut kinds = kinds.into_iter().flat_map(|kinds| kinds.keys());
-            let usual = self.map.header.measured_type;
-            let kind = match before[tensor].as_ref() {
-                Some(source) => Some(source.kind),
-                None if self.error(tensor, usual).is_some() => Some(usual),
-                None => kinds.next().copied(),
-            };
-            *source = like.zip(kind).and_then(|(like, kind)| {
-                let error = self.error(tensor, kind).filter(|error| *error > 0.0)?;
-                let kld = like.kld.times(part * error / like.error);
-                let kld = kld.doubted(Doubt::Tensor(tensor), ROLE_DOUBT);
-                Some(Source { kind, error, kld })
-            });
+                .filter(|(role, _)| **role == self.roles[tensor]);
+            let of_role = median(&Vec::from_iter(of_role.map(|(_, source)| source)));
+            *source = of_role
+                .or_else(|| of_all.clone())
+                .zip(kind)
+                .and_then(|(like, kind)| {
+                    let error = self.error(tensor, kind).filter(|error| *error > 0.0)?;
+                    let kld = like.kld.times(part * error / like.error);
+                    let kld = kld.doubted(Doubt::Tensor(tensor), ROLE_DOUBT);
+                    Some(Source { kind, error, kld })
+                });
         }
         Ok(())
     }
 
     /// The single cells that follow from another one.
-    fn checks(
-        &self,
-        singles: &BTreeMap<usize, BTreeMap<GgmlType, usize>>,
-        sources: &[Option<Source>],
-    ) -> Vec<Predicted> {
+    fn checks(&self, sources: &[Option<Source>]) -> Vec<Predicted> {
         let mut checks = Vec::new();
-        for (&tensor, cells) in singles {
-            let Some(source) = &sources[tensor] else {
-                continue;
-            };
-            for (&kind, &cell) in cells.iter().filter(|(kind, _)| **kind != source.kind) {
-                if let Some(error) = self.error(tensor, kind) {
-                    let kld = source.kld.times(error / source.error);
+        for (tensor, (cells, source)) in self.singles.iter().zip(sources).enumerate() {
+            for (&kind, &cell) in cells {
+                if let Some(source) = source.as_ref().filter(|source| source.kind != kind)
+                    && let Some(error) = self.error(tensor, kind)
+                {
                     checks.push(Predicted {
                         tensor,
                         kind,
-                        kld,
+                        kld: source.kld.times(error / source.error),
                         cell,
                     });
                 }
@@ -372,56 +359,50 @@ impl<'m> Reader<'m> {
     fn terms(
         &self,
         tensor: usize,
-        singles: &BTreeMap<GgmlType, usize>,
         source: Option<&Source>,
         doubt: f64,
     ) -> BTreeMap<GgmlType, Term> {
-        let own = Term {
-            kld: Combination::default(),
+        let own = self.tensors[tensor].kind;
+        let measured = |kld| Term {
+            kld,
             is_measured: true,
         };
-        let mut terms = BTreeMap::from([(self.own[tensor], own)]);
-        let cells = singles.iter().filter_map(|(&kind, &cell)| {
+        let mut terms = BTreeMap::from([(own, measured(Combination::default()))]);
+        let cells = self.singles[tensor].iter().filter_map(|(&kind, &cell)| {
             let kld = self.measured(cell)?;
             let error = self.error(tensor, kind).unwrap_or(0.0);
             Some(Source { kind, error, kld })
         });
         let cells: Vec<Source> = cells.collect();
-        let errors = self.map.errors.get(self.names[tensor]);
-        let kinds: BTreeSet<GgmlType> = errors
-            .into_iter()
-            .flat_map(|of| of.keys().copied())
-            .collect();
         let usable = cells
             .iter()
             .filter(|cell| cell.error > 0.0 && cell.kld.value > 0.0);
         let usable: Vec<&Source> = usable.chain(source).collect();
-        for kind in kinds {
-            if let Some(error) = self.error(tensor, kind)
-                && kind != self.own[tensor]
-            {
-                let distance = |source: &Source| (error / source.error).ln().abs();
-                let nearest = usable
-                    .iter()
-                    .min_by(|a, b| distance(a).total_cmp(&distance(b)));
-                if let Some(nearest) = nearest {
-                    let kld = nearest.kld.times(error / nearest.error);
-                    let kld = match kind == nearest.kind {
-                        true => kld,
-                        false => kld.doubted(Doubt::Type(tensor, kind), doubt),
-                    };
-                    let is_measured = false;
-                    terms.insert(kind, Term { kld, is_measured });
+        for (kind, _) in self.weight_errors(tensor).filter(|(kind, _)| *kind != own) {
+            let Some(error) = self.error(tensor, kind) else {
+                continue;
+            };
+            let distance = |source: &Source| (error / source.error).ln().abs();
+            let by_distance = |a: &&&Source, b: &&&Source| distance(a).total_cmp(&distance(b));
+            if let Some(nearest) = usable.iter().min_by(by_distance) {
+                let mut kld = nearest.kld.times(error / nearest.error);
+                if kind != nearest.kind {
+                    kld = kld.doubted(Doubt::Type(tensor, kind), doubt);
                 }
+                let is_measured = false;
+                terms.insert(kind, Term { kld, is_measured });
             }
         }
-        for cell in cells {
-            let kld = match cell.kld.value > 0.0 {
-                true => cell.kld,
-                false => Combination::default(),
-            };
-            let is_measured = true;
-            terms.insert(cell.kind, Term { kld, is_measured });
+        for Source { kind, kld, .. } in cells {
+            let is_known = kld.value > 0.0;
+            terms.insert(
+                kind,
+                measured(if is_known {
+                    kld
+                } else {
+                    Combination::default()
+                }),
+            );
         }
         terms
     }

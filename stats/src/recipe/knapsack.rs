@@ -241,6 +241,17 @@ struct Core<'c> {
     best: Vec<usize>,
 }
 
+/// A class of which several items are possible.
+struct Open {
+    class: usize,
+    /// The index, the weight and the excess of each.
+    items: Vec<(usize, f64, f64)>,
+    /// The least and the most weight of an item.
+    weight: (f64, f64),
+    /// The least and the most weight that the classes after it add.
+    after: (f64, f64),
+}
+
 /// A combination of the items of the classes so far.
 #[derive(Clone, Copy)]
 struct State {
@@ -273,77 +284,83 @@ impl<'c> Core<'c> {
         }
     }
 
-    /// Finds the best of all solutions within the budget that cost at most `most` more than the
-    /// bound. `Some(None)` if there is none, `None` if there are too many combinations.
-    fn search(&self, most: f64) -> Option<Option<Vec<usize>>> {
-        let mut open = Vec::new();
-        let mut fixed_weight = 0.0;
+    /// The classes of which several items cost at most `most` more than the best one, and the weight of
+    /// the items of the others.
+    fn open(&self, most: f64) -> (Vec<Open>, f64) {
+        let (mut open, mut fixed_weight) = (Vec::new(), 0.0);
         for (class, (items, &best)) in self.classes.iter().zip(&self.best).enumerate() {
             let excess = |item: &Item| {
                 item.cost - items[best].cost + self.price * (item.weight - items[best].weight)
             };
-            let options: Vec<(usize, f64, f64)> = items
-                .iter()
-                .enumerate()
-                .map(|(index, item)| (index, item.weight, excess(item).max(0.0)))
-                .filter(|(.., excess)| *excess <= most)
-                .collect();
-            match options.len() {
-                1 => fixed_weight += items[best].weight,
-                _ => open.push((class, options)),
+            let possible = items.iter().enumerate();
+            let possible = possible.map(|(i, item)| (i, item.weight, excess(item).max(0.0)));
+            let items: Vec<_> = possible.filter(|(.., excess)| *excess <= most).collect();
+            let weights = items.iter().map(|(_, weight, _)| *weight);
+            let least = weights.clone().fold(f64::INFINITY, f64::min);
+            let greatest = weights.fold(f64::NEG_INFINITY, f64::max);
+            if items.len() == 1 {
+                fixed_weight += least;
+            } else {
+                open.push(Open {
+                    class,
+                    items,
+                    weight: (least, greatest),
+                    after: (0.0, 0.0),
+                });
             }
         }
         // The widest first: what the others can add is then soon known within narrow limits.
-        let extremes = |options: &[(usize, f64, f64)]| {
-            let weights = options.iter().map(|(_, weight, _)| *weight);
-            let min = weights.clone().fold(f64::INFINITY, f64::min);
-            (min, weights.fold(f64::NEG_INFINITY, f64::max))
-        };
-        open.sort_by(|(_, a), (_, b)| {
-            let width = |(min, max): (f64, f64)| max - min;
-            width(extremes(b)).total_cmp(&width(extremes(a)))
-        });
-        // The least and the most weight that the classes after each add.
-        let mut after = vec![(0.0, 0.0)];
-        for (_, options) in open.iter().rev() {
-            let (min, max) = extremes(options);
-            let (least, greatest) = after[after.len() - 1];
-            after.push((least + min, greatest + max));
+        let width = |of: &Open| of.weight.1 - of.weight.0;
+        open.sort_by(|a, b| width(b).total_cmp(&width(a)));
+        let mut after = (0.0, 0.0);
+        for of in open.iter_mut().rev() {
+            of.after = after;
+            after = (after.0 + of.weight.0, after.1 + of.weight.1);
         }
-        after.pop();
+        (open, fixed_weight)
+    }
 
-        let mut layers: Vec<Vec<State>> = vec![vec![State {
-            weight: fixed_weight,
+    /// The states that add an item of a class to one of the last states, and may lead to a solution that
+    /// costs at most `most` more than the bound.
+    fn grown(&self, last: &[State], class: &Open, most: f64) -> Vec<State> {
+        let (least, greatest) = class.after;
+        let mut next = Vec::with_capacity(last.len() * class.items.len());
+        for (before, state) in last.iter().enumerate() {
+            for &(item, weight, excess) in &class.items {
+                let (weight, excess) = (state.weight + weight, state.excess + excess);
+                // Room that can no longer be used costs its price.
+                let unused = (self.budget - weight - greatest).max(0.0);
+                if weight + least <= self.budget && excess + self.price * unused <= most {
+                    next.push(State {
+                        weight,
+                        excess,
+                        before: before as u32,
+                        item: item as u32,
+                    });
+                }
+            }
+        }
+        self.drop_dominated(&mut next);
+        next
+    }
+
+    /// Finds the best of all solutions within the budget that cost at most `most` more than the
+    /// bound. `Some(None)` if there is none, `None` if there are too many combinations.
+    fn search(&self, most: f64) -> Option<Option<Vec<usize>>> {
+        let (open, weight) = self.open(most);
+        let first = State {
+            weight,
             excess: 0.0,
             before: 0,
             item: 0,
-        }]];
-        let mut n_states = 0;
-        for (_, options) in &open {
-            let (least, greatest) = after.pop().unwrap_or_default();
+        };
+        let (mut layers, mut n_states) = (vec![vec![first]], 0);
+        for class in &open {
             let last = &layers[layers.len() - 1];
-            if last.len().saturating_mul(options.len()) > 2 * MAX_STATES {
+            if last.len().saturating_mul(class.items.len()) > 2 * MAX_STATES {
                 return None;
             }
-            let mut next = Vec::with_capacity(last.len() * options.len());
-            for (before, state) in last.iter().enumerate() {
-                for &(item, weight, excess) in options {
-                    let (weight, excess) = (state.weight + weight, state.excess + excess);
-                    // Room that can no longer be used costs its price.
-                    let unused = (self.budget - weight - greatest).max(0.0);
-                    let is_possible =
-                        weight + least <= self.budget && excess + self.price * unused <= most;
-                    if is_possible {
-                        next.push(State {
-                            weight,
-                            excess,
-                            before: before as u32,
-                            item: item as u32,
-                        });
-                    }
-                }
-            }
-            self.drop_dominated(&mut next);
+            let next = self.grown(last, class, most);
             n_states += next.len();
             if n_states > MAX_STATES {
                 return None;
@@ -352,18 +369,16 @@ impl<'c> Core<'c> {
         }
         let ends = layers[layers.len() - 1].iter().enumerate();
         let ends = ends.filter(|(_, state)| state.weight <= self.budget);
-        let Some((mut index, _)) =
-            ends.min_by(|(_, a), (_, b)| self.cost(a).total_cmp(&self.cost(b)))
-        else {
-            return Some(None);
-        };
-        let mut items = self.best.clone();
-        for ((class, _), layer) in open.iter().zip(&layers[1..]).rev() {
-            let state = layer[index];
-            items[*class] = state.item as usize;
-            index = state.before as usize;
-        }
-        Some(Some(items))
+        let best = ends.min_by(|(_, a), (_, b)| self.cost(a).total_cmp(&self.cost(b)));
+        Some(best.map(|(mut index, _)| {
+            let mut items = self.best.clone();
+            for (open, layer) in open.iter().zip(&layers[1..]).rev() {
+                let state = layer[index];
+                items[open.class] = state.item as usize;
+                index = state.before as usize;
+            }
+            items
+        }))
     }
 
     /// The cost of a state, but for what all have in common.
