@@ -42,23 +42,9 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
             let join = |key: &str| format!("{name}.{key}").trim_start_matches('.').to_owned();
             for (key, field) in fields {
                 match (key.as_str(), field) {
-                    ("quantiles", Value::Array(quantiles)) => {
-                        for quantile in quantiles {
-                            let p = quantile.get("p").and_then(Value::as_f64);
-                            let name = p.map(|p| format!("q{}", short_percent(p)));
-                            let names = name.into_iter();
-                            let median = (p == Some(0.5)).then(|| "median".to_owned());
-                            for name in names.chain(median) {
-                                collect(&join(&name), quantile, numbers);
-                            }
-                        }
-                    }
-                    ("drafted", Value::Array(drafted)) => {
-                        for drafted in drafted {
-                            let n = drafted.get("n_drafted").and_then(Value::as_u64);
-                            if let Some((n, accepted)) = n.zip(drafted.get("accepted")) {
-                                collect(&join(&format!("drafted{n}")), accepted, numbers);
-                            }
+                    ("quantiles" | "drafted", Value::Array(entries)) => {
+                        for (key, entry) in entries.iter().flat_map(names_of) {
+                            collect(&join(&key), entry, numbers);
                         }
                     }
                     ("value", _) => {
@@ -71,6 +57,17 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
         }
         Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
     }
+}
+
+/// The names by which an entry of a list goes, and what goes by each.
+fn names_of(entry: &Value) -> Vec<(String, &Value)> {
+    let p = entry.get("p").and_then(Value::as_f64);
+    let quantile = p.map(|p| (format!("q{}", short_percent(p)), entry));
+    let median = (p == Some(0.5)).then(|| ("median".to_owned(), entry));
+    let n = entry.get("n_drafted").and_then(Value::as_u64);
+    let accepted = n.zip(entry.get("accepted"));
+    let drafted = accepted.map(|(n, accepted)| (format!("drafted{n}"), accepted));
+    quantile.into_iter().chain(median).chain(drafted).collect()
 }
 
 /// Every name that a report can have.

@@ -338,25 +338,18 @@ impl Comparison {
     pub(super) fn caches_tables(&self) -> Vec<Table<Run<'_>>> {
         let (interval, best) = (&self.interval_title(), self.best().map(|best| &best.label));
         let tables = self.caches().into_iter().map(|(name, runs)| {
-            let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes));
+            let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes as u64));
             let usual = runs.iter().find(|run| run.types == [USUAL_CACHE; 2]);
-            let usual = usual.map(|usual| usual.bytes as f64);
+            let usual = usual.map(|usual| usual.bytes);
+            let share = format!("share of\n{USUAL_CACHE}");
             let to_best = |of: &Run<'_>| of.model.ratio_to_best.map(|to_best| to_best.ratio);
             Table::new(format!("KV caches of {name}, the largest first"), runs)
                 .gap(2)
                 .left("  K", |of| format!("  {}", of.types[0]))
                 .left("V", |of| of.types[1].clone())
-                .number(
-                    "cache\n",
-                    |of| Some(of.bytes as f64 / unit.bytes),
-                    two_decimals,
-                )
+                .number("cache\n", |of| Some(of.bytes / unit.bytes), two_decimals)
                 .unit(unit.symbol)
-                .number(
-                    format!("share of\n{USUAL_CACHE}"),
-                    |of| Some(of.bytes as f64 / usual?),
-                    percent_1,
-                )
+                .number(share, |of| Some(of.bytes / usual?), percent_1)
                 .shown_if(usual.is_some())
                 .number("mean\nKLD", |of| kld_of(of.model), short_kld)
                 .right("times\nthe best", |of| match to_best(of) {
@@ -394,7 +387,7 @@ impl Comparison {
                 }
             }
             // Of equally large ones, the nearest comes first, as they are sorted already.
-            runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
+            runs.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
             (runs.len() > 1).then_some((name, runs))
         });
         caches.collect()
@@ -623,7 +616,7 @@ impl<'c> InSpan<'c> {
 /// A run of a model with one KV cache.
 pub(super) struct Run<'c> {
     types: [String; 2],
-    bytes: u64,
+    bytes: f64,
     model: &'c ComparedModel,
 }
 
@@ -633,7 +626,7 @@ impl<'c> Run<'c> {
         let type_of = |name| setting(&model.set_up, name).map(|kind| printable(&kind));
         Some(Self {
             types: [type_of("K cache")?, type_of("V cache")?],
-            bytes: model.set_up.kv_cache_bytes.filter(|&bytes| bytes > 0)?,
+            bytes: model.set_up.kv_cache_bytes.filter(|&bytes| bytes > 0)? as f64,
             model,
         })
     }

@@ -119,7 +119,7 @@ impl ReportedQuant {
         let quants = models.ok_or_else(is_none)?.iter().filter_map(|model| {
             let bytes = |name| model.get("model")?.get(name)?.as_u64();
             let mean = |name| model.pointer("/kld/mean")?.get(name)?.as_f64();
-            let is_floor = model.get("is_noise_floor")?.as_bool()?;
+            let is_floor = model.get("is_noise_floor").is_some_and(|is| is == true);
             (!is_floor).then_some(Self {
                 label: model.get("label")?.as_str()?.to_owned(),
                 size_bytes: bytes("file_bytes").or(bytes("size_bytes"))?,

@@ -1,7 +1,6 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use serde_json::Value;
-
+use super::super::tests::{EVIL, check_escaped, embedded, look_at};
 use super::html;
 use crate::report::WorstToken;
 use crate::report::comparison::{ComparedModel, Comparison};
@@ -161,14 +160,6 @@ fn many(n: usize) -> Comparison {
     comparison
 }
 
-/// The JSON in a script element of the page.
-fn embedded(page: &str) -> Value {
-    let start = r#"<script type="application/json" id="data">"#;
-    let (_, rest) = page.split_once(start).unwrap();
-    let (json, _) = rest.split_once("</script>").unwrap();
-    serde_json::from_str(json).unwrap()
-}
-
 #[test]
 fn every_model_has_its_row() {
     let page = html(&many(12)).unwrap();
@@ -185,9 +176,6 @@ fn every_model_has_its_row() {
     assert_eq!(data["shown"].as_array().unwrap().len(), 8);
     assert_eq!(data["models"][3]["ccdf"].as_array().unwrap().len(), 120);
 }
-
-/// Text that would end a script, an attribute or a comment if it were not escaped.
-const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
 
 /// A comparison that has [`EVIL`] wherever a file can put text.
 fn evil() -> Comparison {
@@ -213,16 +201,7 @@ fn evil() -> Comparison {
 #[test]
 fn names_and_texts_cannot_break_the_page() {
     let page = html(&evil()).unwrap();
-    assert!(!page.contains("<script>alert"));
-    assert!(!page.contains(r#""'&<"#), "a quotation mark is not escaped");
-    let plain = html(&sample::comparison()).unwrap();
-    for part in ["<script", "</script", "<!--"] {
-        assert_eq!(
-            page.matches(part).count(),
-            plain.matches(part).count(),
-            "{part}"
-        );
-    }
+    check_escaped(&page, &html(&sample::comparison()).unwrap());
     let label = embedded(&page)["models"][0]["label"].clone();
     assert_eq!(label, format!("{EVIL}tiny-f16").as_str());
 }
@@ -428,42 +407,13 @@ fn headings_are_in_order() {
 /// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
 #[test]
 fn pages_to_look_at() {
-    let Some(folder) = std::env::var_os("KL_PAGES") else {
-        return;
-    };
-    let folder = std::path::PathBuf::from(folder);
-    let write = |name: String, comparison| {
-        std::fs::write(folder.join(name), html(&comparison).unwrap()).unwrap();
-    };
+    let write = |name: String, of| look_at(&name, &html(&of).unwrap());
     write("sample.html".to_owned(), sample::comparison());
     write("evil.html".to_owned(), evil());
     write("not-finite.html".to_owned(), not_finite());
     for n in [1, 2, 5, 12, 40, 100] {
         write(format!("{n}.html"), many(n));
     }
-}
-
-#[test]
-fn names_are_joined_and_escaped() {
-    // The models whose size is not known.
-    let names = |n: usize| {
-        let mut of = many(n + 1);
-        for model in &mut of.models[..n] {
-            model.label = "a<b".to_owned();
-            (model.model.size_bytes, model.model.file_bytes) = (None, None);
-        }
-        let page = html(&of).unwrap();
-        let (_, rest) = page.split_once("the size is not known: ").unwrap();
-        rest.split_once(". ").unwrap().0.to_owned()
-    };
-    assert_eq!(names(1), "<strong>a&lt;b</strong>");
-    assert_eq!(
-        names(2),
-        "<strong>a&lt;b</strong> and <strong>a&lt;b</strong>"
-    );
-    assert!(names(3).contains("</strong>, <strong>"));
-    assert!(names(8).ends_with(" and <strong>a&lt;b</strong>"));
-    assert!(names(9).ends_with("</strong> and 2 more"));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use serde_json::Value;
-
+use super::super::tests::{EVIL, check_escaped, embedded, look_at};
 use super::{ReportedQuant, html};
 use crate::report::json_text;
 use crate::report::recipe::RecipeReport;
@@ -9,14 +8,6 @@ use crate::report::recipe::tests::{measured, report};
 use crate::report::sensitivity::testing as sample;
 use crate::report::tests::sample::comparison;
 use crate::stats::Estimate;
-
-/// The JSON in a script element of the page.
-fn embedded(page: &str) -> Value {
-    let start = r#"<script type="application/json" id="data">"#;
-    let (_, rest) = page.split_once(start).unwrap();
-    let (json, _) = rest.split_once("</script>").unwrap();
-    serde_json::from_str(json).unwrap()
-}
 
 /// The noise floor is no quant, and a model of unknown size has no place in the chart.
 #[test]
@@ -92,7 +83,6 @@ fn what_is_missing_leaves_the_page_whole() {
 
 #[test]
 fn names_cannot_break_the_page() {
-    const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
     let plain = html(&measured(), &[]).unwrap();
     let mut of = measured();
     of.map_path = EVIL.to_owned();
@@ -101,23 +91,12 @@ fn names_cannot_break_the_page() {
         (tensor.name, tensor.role) = (format!("{EVIL}{}", tensor.name), EVIL.to_owned());
     }
     let page = html(&of, &[]).unwrap();
-    assert!(!page.contains("<script>alert") && !page.contains(r#""'&<"#));
-    for part in ["<script", "</script", "<!--"] {
-        assert_eq!(
-            page.matches(part).count(),
-            plain.matches(part).count(),
-            "{part}"
-        );
-    }
+    check_escaped(&page, &plain);
 }
 
 /// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
 #[test]
 fn pages_to_look_at() {
-    let Some(folder) = std::env::var_os("KL_PAGES") else {
-        return;
-    };
-    let folder = std::path::PathBuf::from(folder);
     let quants = ReportedQuant::of_comparison(&comparison());
     let recipes = [
         ("small", measured()),
@@ -126,6 +105,6 @@ fn pages_to_look_at() {
     ];
     for (name, of) in recipes {
         let page = html(&of, if name == "small" { &quants } else { &[] }).unwrap();
-        std::fs::write(folder.join(format!("recipe-{name}.html")), page).unwrap();
+        look_at(&format!("recipe-{name}.html"), &page);
     }
 }

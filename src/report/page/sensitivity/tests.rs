@@ -1,18 +1,9 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use serde_json::Value;
-
+use super::super::tests::{EVIL, check_escaped, embedded, look_at};
 use super::html;
 use crate::report::sensitivity::{Sensitivity, testing as sample};
 use crate::stats::Estimate;
-
-/// The JSON in a script element of the page.
-fn embedded(page: &str) -> Value {
-    let start = r#"<script type="application/json" id="data">"#;
-    let (_, rest) = page.split_once(start).unwrap();
-    let (json, _) = rest.split_once("</script>").unwrap();
-    serde_json::from_str(json).unwrap()
-}
 
 #[test]
 fn every_tensor_is_in_the_tables_and_in_the_map() {
@@ -34,9 +25,6 @@ fn every_tensor_is_in_the_tables_and_in_the_map() {
     assert!(page.len() < 2_500_000, "{} bytes", page.len());
 }
 
-/// Text that would end a script, an attribute or a comment if it were not escaped.
-const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
-
 #[test]
 fn names_cannot_break_the_page() {
     let plain = html(&sample::small()).unwrap();
@@ -51,14 +39,7 @@ fn names_cannot_break_the_page() {
     (of.model.path, of.reference) = (EVIL.to_owned(), Some(EVIL.to_owned()));
     of.text.as_mut().unwrap().name = Some(EVIL.to_owned());
     let page = html(&of).unwrap();
-    assert!(!page.contains("<script>alert") && !page.contains(r#""'&<"#));
-    for part in ["<script", "</script", "<!--"] {
-        assert_eq!(
-            page.matches(part).count(),
-            plain.matches(part).count(),
-            "{part}"
-        );
-    }
+    check_escaped(&page, &plain);
     assert_eq!(
         embedded(&page)["by_role"][0]["role"],
         format!("{EVIL}attn_v").as_str()
@@ -101,16 +82,12 @@ fn what_is_missing_leaves_the_page_whole() {
 /// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
 #[test]
 fn pages_to_look_at() {
-    let Some(folder) = std::env::var_os("KL_PAGES") else {
-        return;
-    };
-    let folder = std::path::PathBuf::from(folder);
     let maps = [
         ("small", sample::small()),
         ("experts", sample::experts()),
         ("broken", broken()),
     ];
     for (name, of) in maps {
-        std::fs::write(folder.join(format!("map-{name}.html")), html(&of).unwrap()).unwrap();
+        look_at(&format!("map-{name}.html"), &html(&of).unwrap());
     }
 }
