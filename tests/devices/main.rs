@@ -8,7 +8,11 @@
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../program/documents.rs"]
 mod documents;
-#[allow(dead_code, reason = "shared with the tests of the program")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with the tests of the program"
+)]
 #[path = "../program/numbers.rs"]
 mod numbers;
 #[allow(dead_code, reason = "shared with the tests of the program")]
