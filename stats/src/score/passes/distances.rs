@@ -193,7 +193,7 @@ impl Norms {
 /// there is 1e-13.
 const SERIES: f64 = 0.25;
 
-/// The `j(u)` of the [metrics' documentation](crate::score::logit_metrics), for u ≥ 0. With v = u/2 it
+/// The `j(u)` of the [metrics' documentation](mod@crate::score::logit_metrics), for u ≥ 0. With v = u/2 it
 /// is `v tanh v − ln cosh v = v²/2 − v⁴/4 + v⁶/9 − …`.
 #[inline(always)]
 fn jensen_shannon<S: Simd>(u: S::f64s) -> S::f64s {

@@ -245,12 +245,20 @@ pub(super) fn is_masked_elsewhere<S: Simd>(
     other: impl Source,
     n: usize,
 ) -> bool {
-    (0..n).step_by(S::f32s::LEN).any(|at| {
+    let mut at = 0;
+    while at < n {
         let end = n.min(at + S::f32s::LEN);
-        let is_masked = |x: S::f32s| x.simd_lt(-f32::MAX).any_true();
-        let may_be = end - at < S::f32s::LEN || is_masked(other.vector(simd, at));
-        may_be && (at..end).any(|i| other.get(i) == f32::NEG_INFINITY && weighs(row.get(i)))
-    })
+        let is_whole = end - at == S::f32s::LEN;
+        if !is_whole || other.vector(simd, at).simd_lt(-f32::MAX).any_true() {
+            for i in at..end {
+                if other.get(i) == f32::NEG_INFINITY && weighs(row.get(i)) {
+                    return true;
+                }
+            }
+        }
+        at = end;
+    }
+    false
 }
 
 /// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
