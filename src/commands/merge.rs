@@ -96,9 +96,8 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let unreadable = || format!("{}: cannot be read", path.display());
     let mut file = Compared::open(path, u64::MAX).with_context(unreadable)?;
     let joined = join(&settings.parts, &mut file, path, watch);
-    let is_at_end = file.file.fill_buf().with_context(unreadable)?.is_empty();
-    // An error before the file's end is that of a part.
-    if file.differs || joined.is_ok() != is_at_end {
+    let is_longer = joined.is_ok() && !file.file.fill_buf().with_context(unreadable)?.is_empty();
+    if file.differs || file.is_short || is_longer {
         bail!(
             "{}: exists, and is not what these parts make: name another file, or replace it with \
              --force instead of --resume",
@@ -298,6 +297,8 @@ struct Compared {
     file: BufReader<Take<File>>,
     /// True once the file was found to hold other bytes.
     differs: bool,
+    /// True once the file was found to end before what is written.
+    is_short: bool,
 }
 
 impl Compared {
@@ -307,6 +308,7 @@ impl Compared {
         Ok(Self {
             file: BufReader::with_capacity(1 << 20, file),
             differs: false,
+            is_short: false,
         })
     }
 }
@@ -316,6 +318,7 @@ impl Write for Compared {
         let found = self.file.fill_buf()?;
         let n = found.len().min(bytes.len());
         if n == 0 && !bytes.is_empty() {
+            self.is_short = true;
             return Err(io::Error::other("ends here"));
         }
         self.differs = found.get(..n) != bytes.get(..n);

@@ -32,6 +32,8 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
             (0..n).map(move |position| TokenRecord {
                 window,
                 position,
+                ref_top_rank: 1,
+                eval_top_rank: 1,
                 kld: if position == 0 { sum } else { 0.0 },
                 ..TokenRecord::default()
             })
@@ -386,6 +388,8 @@ fn a_smaller_cache_is_a_reason_to_be_farther() {
             let records = (0..40).map(|i| TokenRecord {
                 window: i / 4,
                 position: i % 4,
+                ref_top_rank: 1,
+                eval_top_rank: 1,
                 kld: kld * f64::from(1 + i % 3),
                 ..TokenRecord::default()
             });
