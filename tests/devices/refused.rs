@@ -75,5 +75,5 @@ fn a_server_under_two_names_is_refused() {
         "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {},localhost:{port}",
         server.address
     );
-    session.fails(&line, 1, &["one program at a time", "name it once"]);
+    session.fails(&line, 1, &["is the same server as", "name it once"]);
 }

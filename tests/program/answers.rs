@@ -208,9 +208,9 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
 fn flags_that_choose_tokens_need_answers_and_a_temperature() {
     let session = Session::new();
     let cases = "
-        --temp 1 => --temp needs --generate
-        --generate 2 --top-p 0.5 => --top-p needs --temp
-        --generate 2 --temp 0 --seed 1 => --seed needs --temp
+        --temp 1 => need --generate
+        --generate 2 --top-p 0.5 => need --temp
+        --generate 2 --temp 0 --seed 1 => need --temp
         --generate 2 --top-k 5 => --top-k with -w needs --temp
         --generate 2 --temp -1 => --temp
         --generate 2 --temp 1 --top-p 0 => --top-p

@@ -173,7 +173,13 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
         let what = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
         fails(what.to_owned())
     })?;
-    check(endpoint).map_err(fails)?;
+    let addresses = resolve(endpoint).map_err(fails)?;
+    // The server would not answer: it serves one connection at a time, and ggml holds that one.
+    if let Some(known) = same_server(&addresses) {
+        let what = format!("is the same server as {known}: name it once");
+        return Err(fails(what));
+    }
+    check(&addresses).map_err(fails)?;
     let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
     // SAFETY: the function copies the name, and returns null or a registry that lives as long as the
     // process.
@@ -189,16 +195,16 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
 }
 
 /// Checks that the server that answers is one that ggml can use: ggml itself would end the process.
-fn check(endpoint: &str) -> Result<(), String> {
+fn check(addresses: &[SocketAddr]) -> Result<(), String> {
     let [own_major, own_minor] = PROTOCOL;
-    Err(match hello(&connect(endpoint)?) {
+    Err(match hello(&connect(addresses)?) {
         Ok([major, minor, _]) if major == own_major && minor <= own_minor => return Ok(()),
         Ok([major, minor, patch]) => format!(
             "the server has version {major}.{minor}.{patch} of ggml's RPC protocol, this kl {own_major}.{own_minor}: use a server of the llama.cpp that kl was built with"
         ),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             format!(
-                "the server does not answer within {} s: it serves one program at a time, so wait until no other uses it, and name it once",
+                "the server does not answer within {} s: it serves one program at a time, so wait until no other uses it",
                 PATIENCE.as_secs()
             )
         }
@@ -208,8 +214,31 @@ fn check(endpoint: &str) -> Result<(), String> {
     })
 }
 
-/// Opens a connection to a server. ggml splits its address at the first colon, and uses IPv4 only.
-fn connect(endpoint: &str) -> Result<TcpStream, String> {
+/// The connected server that this address is another name of.
+fn same_server(addresses: &[SocketAddr]) -> Option<String> {
+    let is_same = |known: &&String| {
+        let known = resolve(known).unwrap_or_default();
+        addresses.iter().any(|address| known.contains(address))
+    };
+    locked(&SERVERS).iter().find(is_same).cloned()
+}
+
+/// Opens a connection to a server.
+fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+    let mut refused = "the host has no IPv4 address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error.to_string(),
+        }
+    }
+    Err(format!(
+        "cannot be reached ({refused}): check the address, that llama.cpp's ggml-rpc-server runs there, and that no other program uses it"
+    ))
+}
+
+/// The addresses of a server. ggml splits at the first colon, and uses IPv4 only.
+fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
     let parts = endpoint.split_once(':');
     let parts = parts.map(|(host, port)| (host, port, port.parse().unwrap_or(0)));
     let (host, port) = match parts {
@@ -222,16 +251,7 @@ fn connect(endpoint: &str) -> Result<TcpStream, String> {
     let all = (host, port)
         .to_socket_addrs()
         .map_err(|error| format!("the host is not known ({error}): check its name"))?;
-    let mut refused = "the host has no IPv4 address".to_owned();
-    for address in all.filter(SocketAddr::is_ipv4) {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refused = error.to_string(),
-        }
-    }
-    Err(format!(
-        "cannot be reached ({refused}): check the address, that llama.cpp's ggml-rpc-server runs there, and that no other program uses it"
-    ))
+    Ok(all.filter(SocketAddr::is_ipv4).collect())
 }
 
 /// Greets a server and returns its version of the protocol (`negotiate_hello` in `ggml-rpc.cpp`): a
@@ -316,7 +336,8 @@ mod tests {
             ("::1:50052", "IPv4 only"),
             (&nobody.unwrap().to_string(), "cannot be reached"),
         ] {
-            let error = connect(endpoint).unwrap_err();
+            let connected = resolve(endpoint).and_then(|addresses| connect(&addresses));
+            let error = connected.unwrap_err();
             assert!(error.contains(what), "{endpoint}: {error}");
         }
     }

@@ -13,6 +13,8 @@ fn every_tensor_is_in_the_tables_and_in_the_map() {
         let row = format!("<th scope=\"row\">{}</th>", tensor.tensor.name);
         assert!(page.contains(&row), "{row}");
     }
+    // Titles that text breaks are whole on a page.
+    assert!(page.contains(">Tensors</button>") && page.contains(">Parameters</button>"));
     let data = embedded(&page);
     let types = ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"];
     assert_eq!(data["types"], serde_json::json!(types));
