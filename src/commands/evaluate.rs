@@ -494,7 +494,6 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             tokens: Some(model),
             not_available: Vec::new(),
             started: opened.started,
-            is_single: self.settings.subjects().len() == 1,
         };
         evaluation.run(opened.sidecar, rows, sources)
     }

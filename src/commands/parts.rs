@@ -20,7 +20,7 @@ use crate::report::Warning;
 use crate::report::number::count;
 
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StoredEvaluation {
     /// The header of the whole evaluation.
     pub header: SidecarHeader,

@@ -125,7 +125,6 @@ fn compare_one<E: Engine + Sync>(
             vec![NotAvailable::without_token_ids()]
         },
         started,
-        is_single: settings.others.len() == 1,
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();

@@ -48,8 +48,6 @@ pub struct Evaluation<'e> {
     pub not_available: Vec<NotAvailable>,
     /// When loading began.
     pub started: Instant,
-    /// True if the run has no other evaluation to compare it with.
-    pub is_single: bool,
 }
 
 /// The header of a sidecar of `n_records` records, if their number is known, with what it records of
@@ -132,7 +130,7 @@ impl Evaluation<'_> {
         let (header, records) = (self.header.clone(), &log.records);
         let stored = StoredEvaluation::whole(header, sidecar.clone(), records.len() as u64);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(stored, confidence, rule, self.is_single, |_, each| {
+        let mut row = Row::measure(stored, confidence, rule, None, |_, each| {
             let mut windows = records.chunk_by(|one, next| one.window == next.window);
             windows.try_for_each(each)?;
             Ok(texts)

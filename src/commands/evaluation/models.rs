@@ -165,7 +165,7 @@ pub fn evaluate_each(
 /// tokens, there are no ratios, and the table says why.
 fn compare(
     settings: &ResultSettings,
-    comparer: Comparer,
+    mut comparer: Comparer,
     models: &[ModelReport],
     watch: &Watch<'_>,
 ) -> Comparison {

@@ -23,7 +23,7 @@ use crate::report::comparison::{
 use crate::report::number::printable;
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, SpanRatio,
+    ClusterRule, Clustering, Clusters, Confidence, Paired, PairedComparison, PairedToken, SpanRatio,
 };
 use comparable::not_comparable;
 pub use files::is_listed;
@@ -126,12 +126,11 @@ impl Comparer {
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
-        let is_only = stored.len() == 1;
         let measure = |stored: StoredEvaluation| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule, is_only, |of, each| of.read(each)),
+                Ok(()) => Row::measure(stored, confidence, rule, None, |of, each| of.read(each)),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
@@ -153,17 +152,29 @@ impl Comparer {
         Ok(unreadable)
     }
 
-    /// Compares all rows.
+    /// Compares all rows. One whose own clusters are of another kind than the comparison's is measured
+    /// again.
     ///
     /// # Errors
-    /// If the observer asks to stop.
-    pub fn compare(&self, watch: &Watch<'_>) -> Result<Comparison> {
+    /// If a file can no longer be read, or the observer asks to stop.
+    pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
         let others = not_comparable(&self.rows);
-        let rows = self.rows.iter();
-        let alike = rows.filter(|(index, _)| !others.contains_key(index));
-        let alike: Vec<&Row> = alike.map(|(_, row)| row).collect();
-        let clusters = self.clusters(&alike);
-        let ranking = Ranking::of(&alike, clusters.as_ref());
+        let is_alike = |index: &usize| !others.contains_key(index);
+        let rows = self.rows.iter().filter(|(index, _)| is_alike(index));
+        let clusters = self.clusters(&rows.map(|(_, row)| row).collect::<Vec<_>>());
+        if let Some(Clustering { kind, .. }) = clusters.as_ref().map(|of| of.clustering) {
+            let rows = self.rows.iter_mut().filter(|(index, _)| is_alike(index));
+            let is_other = |row: &&mut Row| row.result.summary.clusters.kind != kind;
+            let mut again: Vec<_> = rows.map(|(_, row)| row).filter(is_other).collect();
+            for rows in again.chunks_mut(N_AT_ONCE) {
+                let rows = rows.par_iter_mut();
+                rows.try_for_each(|row| row.measure_by(kind, self.confidence, self.rule))?;
+                watch.check()?;
+            }
+        }
+        let rows = self.rows.iter().filter(|(index, _)| is_alike(index));
+        let alike: Vec<&Row> = rows.map(|(_, row)| row).collect();
+        let ranking = Ranking::of(&alike);
         let compared = match &clusters {
             Some(clusters) => self.compare_pairs(&ranking, clusters, watch)?,
             None => Vec::new(),
@@ -254,7 +265,7 @@ impl Comparer {
     /// The rows beside each other, which are not compared, and why not.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let rows: Vec<&Row> = self.rows.values().collect();
-        let mut table = self.table(&rows, Ranking::of(&rows, None), Vec::new(), None);
+        let mut table = self.table(&rows, Ranking::of(&rows), Vec::new(), None);
         let message = format!("no ratios on the same tokens: {why}");
         table.warnings.push(Warning::new("unpaired", message));
         table

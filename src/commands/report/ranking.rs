@@ -10,7 +10,7 @@ use super::row::Row;
 use crate::report::ModelResult;
 use crate::report::comparison::{ComparedModel, ComparedPair, Noise, PairKind, RatioToBest, Sizes};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-use crate::stats::{Clusters, Confidence, Paired, SpanRatio, holm};
+use crate::stats::{Confidence, Paired, SpanRatio, holm};
 
 /// Evaluations by rising mean KLD, of equal ones by size; those that leave out tokens come last.
 pub struct Ranking<'r> {
@@ -48,12 +48,12 @@ pub fn fewest_left_out<'m>(results: impl Iterator<Item = &'m ModelResult>) -> Op
 }
 
 impl<'r> Ranking<'r> {
-    /// Ranks evaluations, with the intervals by these clusters, or by each one's own.
-    pub fn of(rows: &[&'r Row], clusters: Option<&Clusters>) -> Self {
+    /// Ranks evaluations.
+    pub fn of(rows: &[&'r Row]) -> Self {
         let fewest = fewest_left_out(rows.iter().map(|row| &row.result));
         let sizes = Sizes::of(rows.iter().map(|row| &row.set_up));
         let placed = rows.iter().map(|row| {
-            let result = row.by(clusters);
+            let result = row.result.clone();
             Placed {
                 row,
                 is_incomplete: fewest.is_some_and(|fewest| result.n_left_out() > fewest),

@@ -8,8 +8,8 @@ use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 use crate::commands::parts::StoredEvaluation;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
-    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
-    Summary, Tokens, Until, Windows, usable_kld,
+    ClusterKind, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
+    Tokens, Until, Windows, usable_kld,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -39,8 +39,6 @@ pub struct Row {
     /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
     pub klds_hash: Hash,
     stored: StoredEvaluation,
-    /// The numbers by the clusters that the row has not chosen itself, but a comparison may choose.
-    by_others: Option<(Summary, Breakdown)>,
 }
 
 /// The tokens that an evaluation covers, to be compared with another's.
@@ -69,8 +67,8 @@ type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
 impl Row {
     /// Measures an evaluation from its records, which `read` passes window by window, and keeps the
-    /// numbers only. `read` returns the texts of the tokens, as far as they are known. `is_only`: set if
-    /// the row is not compared with others, which may choose other clusters.
+    /// numbers only. `read` returns the texts of the tokens, as far as they are known. The clusters are of
+    /// this kind, or of the one that the rule chooses.
     ///
     /// # Errors
     /// Those of `read`.
@@ -78,7 +76,7 @@ impl Row {
         stored: StoredEvaluation,
         confidence: Confidence,
         rule: ClusterRule,
-        is_only: bool,
+        kind: Option<ClusterKind>,
         read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
@@ -100,15 +98,16 @@ impl Row {
             Ok(())
         })?;
         let counted = Tokens::of(&columns);
-        let own = Clusters::of(&counted.windows, rule);
+        let windows = &counted.windows;
+        let clusters = match kind {
+            Some(kind) => Clusters::of_kind(windows, rule, kind, windows.autocorrelation()),
+            None => Clusters::of(windows, rule),
+        };
         let names = PartNames {
             groups: &header.groups,
             spans: &header.spans,
         };
-        let summarise = |clusters: &Clusters| counted.summarise(clusters, names, confidence);
-        let (summary, breakdown) = summarise(&own);
-        let others = own.others(&counted.windows).filter(|_| !is_only);
-        let by_others = others.as_ref().map(summarise);
+        let (summary, breakdown) = counted.summarise(&clusters, names, confidence);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
         let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
@@ -135,20 +134,33 @@ impl Row {
             windows: counted.windows,
             klds_hash,
             stored,
-            by_others,
         })
     }
 
-    /// The result with its intervals by the clusters of a comparison, or by its own.
-    pub fn by(&self, clusters: Option<&Clusters>) -> ModelResult {
-        let mut result = self.result.clone();
-        if let (Some((summary, breakdown)), Some(clusters)) = (&self.by_others, clusters)
-            && clusters.clustering.kind != result.summary.clusters.kind
-        {
-            result.summary = summary.clone();
-            result.breakdown = breakdown.clone();
+    /// Measures the evaluation again, with its intervals by clusters of this kind.
+    ///
+    /// # Errors
+    /// If a file can no longer be read, or has changed.
+    pub fn measure_by(
+        &mut self,
+        kind: ClusterKind,
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Result<()> {
+        let stored = self.stored.clone();
+        let read = |of: &StoredEvaluation, each: &mut EachWindow<'_>| of.read(each);
+        let again = Self::measure(stored, confidence, rule, Some(kind), read)?;
+        self.check(again.klds_hash)?;
+        self.result.summary = again.result.summary;
+        self.result.breakdown = again.result.breakdown;
+        Ok(())
+    }
+
+    fn check(&self, hash: Hash) -> Result<()> {
+        if hash != self.klds_hash {
+            bail!("{}: has changed while it was read", self.sidecar());
         }
-        result
+        Ok(())
     }
 
     /// Returns the path of its sidecar, or of the first part; empty without one.
@@ -173,9 +185,7 @@ impl Row {
             klds.extend(of_window.inspect(|kld| hash.add(kld.to_bits())));
             Ok(())
         })?;
-        if hash != self.klds_hash {
-            bail!("{}: has changed while it was read", self.sidecar());
-        }
+        self.check(hash)?;
         Ok(klds)
     }
 

@@ -68,12 +68,12 @@ fn compare_sidecars(
     let rows = sidecars.iter().map(|of| {
         let (header, path) = (of.0.clone(), path_of(&folder, of));
         let stored = StoredEvaluation::whole(header, Some(path), of.1.len() as u64);
-        Row::measure(stored, Confidence::default(), rule, false, |of, each| {
+        Row::measure(stored, Confidence::default(), rule, None, |of, each| {
             of.read(each)
         })
         .unwrap()
     });
-    let comparer = Comparer {
+    let mut comparer = Comparer {
         confidence: Confidence::default(),
         rule,
         near,

@@ -68,15 +68,14 @@ impl Breakdown {
         let same_top = columns.with(Columns::SAME_TOP);
         let finite_klds = columns.kld.iter().copied().filter(|kld| kld.is_finite());
         let sum_of_all = finite_klds.collect::<Sum>().value();
-        let bin = |clusters: &[Cluster], (label, from, to): Name, tokens: Vec<usize>| {
-            let counted = tokens
-                .iter()
-                .map(|&token| (clusters[token], columns.kld[token]));
+        let bin = |clusters: &[Cluster], (label, from, to): Name, tokens: Vec<u32>| {
+            let places = || tokens.iter().map(|token| *token as usize);
+            let counted = places().map(|token| (clusters[token], columns.kld[token]));
             let counted = counted.filter(|(_, kld)| kld.is_finite());
             let (clusters, klds): (Vec<Cluster>, Vec<f64>) = counted.unzip();
             let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
             let sum: Sum = klds.iter().copied().collect();
-            let n_same_top = tokens.iter().filter(|token| same_top[**token]).count();
+            let n_same_top = places().filter(|token| same_top[*token]).count();
             Bin {
                 label,
                 from,
@@ -88,12 +87,13 @@ impl Breakdown {
                 agreement: finite(n_same_top as f64 / tokens.len() as f64),
             }
         };
-        // The tokens of each named bin; a token of a bin beyond these is in none.
+        // The tokens of each named bin, as u32, since those of a long text fill much memory; a token of a bin
+        // beyond these is in none.
         let bins_by = |clusters: &[Cluster], names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
             let mut tokens = vec![Vec::new(); names.len()];
             for token in 0..columns.kld.len() {
                 if let Some(tokens) = tokens.get_mut(bin_of(token)) {
-                    tokens.push(token);
+                    tokens.push(token as u32);
                 }
             }
             let bins = names.into_iter().zip(tokens);
@@ -112,8 +112,8 @@ impl Breakdown {
         by_position.retain(|bin| bin.n_tokens > 0);
         let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
         let runs = columns.counted.iter();
-        let spans = Vec::from_iter(runs.flat_map(|run| repeat_n(run.span as usize, run.n)));
-        let mut by_span = bins(of_parts(names.spans), &|token| spans[token]);
+        let spans = Vec::from_iter(runs.flat_map(|run| repeat_n(run.span, run.n)));
+        let mut by_span = bins(of_parts(names.spans), &|token| spans[token] as usize);
         by_span.retain(|bin| bin.n_tokens > 0);
         let is_special = columns.with(Columns::SPECIAL);
         let special_names = if is_special.contains(&true) {

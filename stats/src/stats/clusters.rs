@@ -162,23 +162,11 @@ impl Clusters {
         Self::of_kind(windows, rule, kind, autocorrelation)
     }
 
-    /// The clusters of the other kind, if a comparison with other models may choose them.
-    pub fn others(&self, windows: &Windows) -> Option<Self> {
-        let Clustering { rule, kind, .. } = self.clustering;
-        let alternative = alternative(windows, Parts::of(windows).is_some());
-        let alternative = alternative.filter(|_| rule == ClusterRule::Auto)?;
-        let other = if kind == ClusterKind::Window {
-            alternative
-        } else {
-            ClusterKind::Window
-        };
-        let autocorrelation = self.clustering.autocorrelation;
-        Some(Self::of_kind(windows, rule, other, autocorrelation))
-    }
-
+    /// Puts windows into clusters of a kind, which a comparison with other models has chosen.
+    ///
     /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
     /// windows. Window i of n is in block `⌊i B / n⌋` of B.
-    fn of_kind(
+    pub fn of_kind(
         windows: &Windows,
         rule: ClusterRule,
         kind: ClusterKind,

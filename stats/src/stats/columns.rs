@@ -95,6 +95,10 @@ impl Columns {
         ] {
             of_floats.reserve_exact(n);
         }
+        columns.position.reserve_exact(n);
+        columns.token.reserve_exact(n);
+        columns.traits.reserve_exact(n);
+        columns.confidence_bin.reserve_exact(n);
         columns
     }
 

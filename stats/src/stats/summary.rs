@@ -93,11 +93,8 @@ pub struct Tokens<'c> {
     columns: &'c Columns,
     /// The windows of all tokens.
     pub windows: Windows,
-    /// The finite divergences of the counted tokens, which ascend.
+    /// The finite KLDs of the counted tokens, which ascend.
     klds: Vec<f64>,
-    reverse_klds: Vec<f64>,
-    /// The changes of the next tokens' probabilities, which ascend.
-    delta_ps: Vec<f64>,
 }
 
 impl<'c> Tokens<'c> {
@@ -110,8 +107,6 @@ impl<'c> Tokens<'c> {
             columns,
             windows,
             klds: quantile::sorted(&columns.kld),
-            reverse_klds: quantile::sorted(&columns.reverse_kld),
-            delta_ps: quantile::sorted(&columns.delta_p),
         }
     }
 
@@ -160,7 +155,10 @@ impl<'c> Tokens<'c> {
             confidence,
             clusters: clusters.clustering,
             kld: divergence(&columns.kld, &self.klds),
-            reverse_kld: divergence(&columns.reverse_kld, &self.reverse_klds),
+            reverse_kld: divergence(
+                &columns.reverse_kld,
+                &quantile::sorted(&columns.reverse_kld),
+            ),
             agreement: Agreement::of(columns, &of_tokens, confidence),
             acceptance: Acceptance::of(columns, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
@@ -168,7 +166,12 @@ impl<'c> Tokens<'c> {
                 n_unknown: columns.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p: DeltaP::of(&with_next, &columns.delta_p, &self.delta_ps, confidence),
+            delta_p: DeltaP::of(
+                &with_next,
+                &columns.delta_p,
+                &quantile::sorted(&columns.delta_p),
+                confidence,
+            ),
             identical_output: IdenticalOutput::of(&columns.answers, clusters, confidence),
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),

@@ -61,37 +61,26 @@ mod parts {
     fn auto_uses_windows_where_parts_of_one_resemble_each_other() {
         let of = |lengths: &[u32], rule, mean: &dyn Fn(u32, u32) -> f64| {
             let (_, windows) = windows(lengths, mean);
-            let clusters = Clusters::of(&windows, rule);
-            let others = clusters.others(&windows).map(|of| of.clustering.kind);
-            (clusters.clustering, others)
+            Clusters::of(&windows, rule).clustering
         };
         let alternate = |_, piece: u32| f64::from(piece / 10 % 2);
-        let (parts, others) = of(&[12_800; 3], ClusterRule::Auto, &alternate);
-        assert_eq!(
-            (parts.kind, parts.n, others),
-            (ClusterKind::Part, 12, Some(ClusterKind::Window))
-        );
+        let parts = of(&[12_800; 3], ClusterRule::Auto, &alternate);
+        assert_eq!((parts.kind, parts.n), (ClusterKind::Part, 12));
         assert_eq!(
             (parts.windows_per_block, parts.positions_per_part),
             (1, Some(3328))
         );
         let levels = |window: u32, piece: u32| f64::from(10 * window + piece / 10 % 2);
-        let (by_window, others) = of(&[12_800; 3], ClusterRule::Auto, &levels);
+        let by_window = of(&[12_800; 3], ClusterRule::Auto, &levels);
         assert!(by_window.autocorrelation.unwrap() > 0.5);
-        assert_eq!(
-            (by_window.kind, by_window.n, others),
-            (ClusterKind::Window, 3, Some(ClusterKind::Part))
-        );
+        assert_eq!((by_window.kind, by_window.n), (ClusterKind::Window, 3));
         // One window leaves no choice.
         let rising = |_, piece: u32| f64::from(piece);
-        let (one, others) = of(&[25_600], ClusterRule::Auto, &rising);
-        assert_eq!((one.kind, one.n, others), (ClusterKind::Part, 10, None));
-        let (asked, others) = of(&[25_600], ClusterRule::Window, &rising);
-        assert_eq!(
-            (asked.kind, asked.n, others),
-            (ClusterKind::Window, 1, None)
-        );
-        assert_eq!(of(&[25_600], ClusterRule::Block, &rising).0.n, 1);
+        let one = of(&[25_600], ClusterRule::Auto, &rising);
+        assert_eq!((one.kind, one.n), (ClusterKind::Part, 10));
+        let asked = of(&[25_600], ClusterRule::Window, &rising);
+        assert_eq!((asked.kind, asked.n), (ClusterKind::Window, 1));
+        assert_eq!(of(&[25_600], ClusterRule::Block, &rising).n, 1);
     }
 
     /// Each power of two has parts of its own, where it is long enough.
