@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::value_parser;
+use clap::{ValueHint, value_parser};
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::{EVALUATION, REFERENCE};
@@ -111,7 +111,7 @@ pub struct InputArgs {
     ///
     /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
     /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH", value_parser = named_text())]
+    #[arg(short, long, value_name = "PATH", value_parser = named_text(), value_hint = ValueHint::FilePath)]
     pub text_path: Vec<NamedText>,
 
     /// Prompts to run it over, instead of a text: a file, '-' for stdin, or 'starter'
