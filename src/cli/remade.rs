@@ -1,15 +1,14 @@
 //! The commands that make their results of finished files, again and again: `kl report`, `kl
 //! sensitivity` and `kl recipe`. Each prints its result in one form, and writes others.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::args::ReportArgs;
-use super::results::{Results, create_text, write_text};
+use super::results::{Remade, Results, create_text, write_text};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
 use super::{EXIT_CONDITION, say_new, say_wrote};
 use crate::commands::output::PartialFile;
@@ -28,37 +27,6 @@ const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 
 /// The error of a page.
 const NO_PAGE: &str = "cannot render the page";
-
-/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
-/// one is replaced without `--force`.
-#[derive(Clone, Copy)]
-pub enum Remade {
-    /// JSON that starts with this key, after the versions.
-    Json(&'static str),
-    /// CSV with these first columns.
-    Csv(&'static str),
-    /// A page.
-    Page,
-}
-
-impl Remade {
-    /// True if a file starts like a text in this form.
-    pub fn is_form_of(self, path: &Path) -> bool {
-        const GENERATOR_OF_PAGE: &str = "content=\"kl ";
-        let start = start_of(path);
-        match self {
-            Self::Json(key) => {
-                let start: String = start.split_whitespace().collect();
-                let rest = start.strip_prefix(r#"{"kl_version":"#);
-                let keys = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
-                let keys = keys.and_then(|(_, rest)| rest.split_once(','));
-                keys.is_some_and(|(_, rest)| rest.starts_with(key))
-            }
-            Self::Csv(columns) => start.starts_with(columns),
-            Self::Page => start.contains(GENERATOR_OF_PAGE),
-        }
-    }
-}
 
 /// The forms in which a command writes its result: some to files, and at most one to stdout.
 struct Forms<'p> {
@@ -104,15 +72,6 @@ impl<'p> Forms<'p> {
         }
         results.close()
     }
-}
-
-/// The start of a file, as far as it is text; empty if it cannot be read.
-fn start_of(path: &Path) -> String {
-    const START_BYTES: u64 = 1024;
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
-    let start = read.map_or(Vec::new(), |_| start);
-    String::from_utf8_lossy(&start).into_owned()
 }
 
 /// Compares the evaluations that the flags name.

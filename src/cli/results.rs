@@ -1,11 +1,11 @@
 //! Where results go: stdout and the JSON file. If one fails, the other still gets them.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::remade::Remade;
 use crate::commands::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
@@ -156,4 +156,44 @@ pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
     let written = output.file()?.write_all(text.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()
+}
+
+/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
+/// one is replaced without `--force`.
+#[derive(Clone, Copy)]
+pub enum Remade {
+    /// JSON that starts with this key, after the versions.
+    Json(&'static str),
+    /// CSV with these first columns.
+    Csv(&'static str),
+    /// A page.
+    Page,
+}
+
+impl Remade {
+    /// True if a file starts like a text in this form.
+    pub fn is_form_of(self, path: &Path) -> bool {
+        const GENERATOR_OF_PAGE: &str = "content=\"kl ";
+        let start = start_of(path);
+        match self {
+            Self::Json(key) => {
+                let start: String = start.split_whitespace().collect();
+                let rest = start.strip_prefix(r#"{"kl_version":"#);
+                let keys = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
+                let keys = keys.and_then(|(_, rest)| rest.split_once(','));
+                keys.is_some_and(|(_, rest)| rest.starts_with(key))
+            }
+            Self::Csv(columns) => start.starts_with(columns),
+            Self::Page => start.contains(GENERATOR_OF_PAGE),
+        }
+    }
+}
+
+/// The start of a file, as far as it is text; empty if it cannot be read.
+fn start_of(path: &Path) -> String {
+    const START_BYTES: u64 = 1024;
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
+    let start = read.map_or(Vec::new(), |_| start);
+    String::from_utf8_lossy(&start).into_owned()
 }
