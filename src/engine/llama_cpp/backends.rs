@@ -287,13 +287,13 @@ mod tests {
     /// Checks a server that sends these bytes and then closes the connection.
     fn check_answer(answer: Vec<u8>) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = listener.local_addr().unwrap().to_string();
+        let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.read_exact(&mut [0; 33]).unwrap();
             stream.write_all(&answer).unwrap();
         });
-        let checked = check(&endpoint);
+        let checked = check(&[address]);
         server.join().unwrap();
         checked
     }
