@@ -175,7 +175,7 @@ impl Folder {
     }
 
     /// Has an evaluation write the sidecar `name`, from its start.
-    fn into_new(&self, settings: &mut EvaluateSettings, name: &str) {
+    fn write_anew(&self, settings: &mut EvaluateSettings, name: &str) {
         settings.results.sidecar = Some(self.path(name));
         settings.results.existing = Existing::asked(false, Some(false));
     }
@@ -387,7 +387,7 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
     folder.write("ref");
     let failing = failing_at(2);
     let mut settings = folder.evaluate_settings(&["q4"]);
-    folder.into_new(&mut settings, "q4.kls");
+    folder.write_anew(&mut settings, "q4.kls");
     let report = evaluate(&settings, &failing, &()).unwrap();
     assert!(report.models.is_empty());
     says(&report.failed[0].error, &["window 2", "--resume"]);
@@ -444,13 +444,13 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let folder = Folder::new();
     let engine = FakeEngine::default();
     let mut settings = until_settings(&folder);
-    folder.into_new(&mut settings, "whole.kls");
+    folder.write_anew(&mut settings, "whole.kls");
     let whole = evaluate(&settings, &engine, &()).unwrap();
     let n_windows = whole.models[0].summary.n_windows as usize;
     // The last part ends where nothing but the file's end is missing.
     for windows in [1, 101, n_windows] {
         let name = format!("part{windows}.kls");
-        folder.into_new(&mut settings, &name);
+        folder.write_anew(&mut settings, &name);
         let part = evaluate(&settings, &engine, &Recorder::stopping_after(windows)).unwrap();
         if windows < n_windows {
             assert!(!part.models[0].until.unwrap().reached);

@@ -76,7 +76,7 @@ impl OpenWindow<'_> {
         self.in_reading += self.rows.each(n, &|i, row| {
             *locked(&made[i]) = Some(of_row(i, row));
         })?;
-        let made = made.into_iter().map(|made| into_inner(made));
+        let made = made.into_iter().map(into_inner);
         made.collect::<Option<_>>().ok_or_else(Error::too_few_rows)
     }
 

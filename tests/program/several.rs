@@ -4,8 +4,7 @@ use crate::numbers::number;
 use crate::session::{Session, fixture};
 
 fn session() -> Session {
-    let session = Session::with_reference("");
-    session
+    Session::with_reference("")
 }
 
 /// The lines of stderr that start so.

@@ -262,6 +262,7 @@ pub struct TokenLog {
 
 /// How far the sidecar of an evaluation is.
 #[derive(Default)]
+#[expect(clippy::large_enum_variant, reason = "an evaluation has one")]
 enum SidecarState {
     /// None is wanted.
     #[default]

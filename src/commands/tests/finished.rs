@@ -7,7 +7,7 @@ use super::*;
 /// Evaluates `q4` against `ref`, with the sidecar `s.kls`, and returns why it was refused.
 fn result(folder: &Folder, change: impl Fn(&mut EvaluateSettings)) -> Result<(), String> {
     let mut settings = folder.evaluate_settings(&["q4"]);
-    folder.into_new(&mut settings, "s.kls");
+    folder.write_anew(&mut settings, "s.kls");
     change(&mut settings);
     let failed = evaluated(&settings).failed;
     failed.into_iter().next().map_or(Ok(()), |of| Err(of.error))

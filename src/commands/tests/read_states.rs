@@ -83,7 +83,7 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
     });
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.reference = folder.file("hidden");
-    folder.into_new(&mut settings, "part.kls");
+    folder.write_anew(&mut settings, "part.kls");
     evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();
     settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &both.engine, &()).unwrap();

@@ -195,7 +195,7 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
 fn what_was_cut_off_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let mut settings = folder.ref_model_settings(&["q4"]);
-    folder.into_new(&mut settings, "whole.kls");
+    folder.write_anew(&mut settings, "whole.kls");
     evaluated(&settings);
 
     settings.results.sidecar = Some(folder.path("part.kls"));
@@ -212,7 +212,7 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
 
     // Over another text, nothing is continued.
-    folder.into_new(&mut settings, "other.kls");
+    folder.write_anew(&mut settings, "other.kls");
     evaluate(&settings, &failing, &()).unwrap();
     fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
     settings.results.existing = Existing::Resume;
@@ -235,7 +235,7 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     let evaluated = |models: &[&str], change: &dyn Fn(&mut EvaluateSettings)| {
         let mut settings = folder.ref_model_settings(models);
         reference_of(&mut settings).input = folder.three_prompts(Some(5));
-        folder.into_new(&mut settings, "s.kls");
+        folder.write_anew(&mut settings, "s.kls");
         change(&mut settings);
         let (engine, observer) = (FakeEngine::default(), Recorder::default());
         let report = evaluate(&settings, &engine, &observer).unwrap();
@@ -268,7 +268,7 @@ fn another_measurement_is_refused_before_answers_are_generated() {
             reference_of(of).path = folder.path("q4");
         }),
         ("which has another text", 0, &|of| {
-            prompts(of).path = folder.path("text").into();
+            prompts(of).path = folder.path("text");
         }),
         ("chosen in another way", 0, &|of| {
             prompts(of).sampling = Some(sampling)
