@@ -106,7 +106,7 @@ pub const STARTER: &str = "starter";
 /// The prompts to make windows of.
 #[derive(Debug)]
 pub struct PromptSource {
-    /// The file, `-` for standard input, or [`STARTER`].
+    /// The file, `-` for standard input, or `starter`.
     pub path: PathBuf,
     /// The chat template to apply.
     pub template: TemplateChoice,
