@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::{Encoding, Kind, Target};
 
 use super::input::{check_score, files, input, sampling};
-use super::{Command, check_devices, paths, refuse, wrong};
+use super::{Command, check_devices, paths, wrong};
 use crate::cli::args::Args;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
@@ -71,17 +71,21 @@ fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, Stri
         ));
     }
     let is_native = kind == Kind::Kl;
-    refuse(if args.resume && !is_native {
-        "--resume needs --format kl, whose checksums show which windows are whole: write that, \
-             then use kl convert"
+    if args.resume && !is_native {
+        return wrong(
+            "--resume needs --format kl, whose checksums show which windows are whole: write that, \
+             then use kl convert",
+        );
     } else if args.shard.is_some() && !is_native {
-        "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
-             convert"
+        return wrong(
+            "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
+             convert",
+        );
     } else if encoding.is_some_and(Encoding::holds_states) && !is_native {
-        "--encoding hidden needs --format kl: no other format can hold hidden states"
-    } else {
-        ""
-    })?;
+        return wrong(
+            "--encoding hidden needs --format kl: no other format can hold hidden states",
+        );
+    }
     let target = target(kind, encoding)?;
     check_score(&input)?;
     if let Some(windowing) = input.windowing() {
@@ -108,23 +112,24 @@ fn check_windowing(
 ) -> Result<(), String> {
     let n_ctx = windowing.n_ctx;
     let is_base = target == Target::LlamaCpp;
-    refuse(
-        if target == Target::KlPy && windowing.score != ScoreFrom::All {
-            "--format kl.py scores every position: omit --score"
-        } else if is_base && (windowing.stride.is_some() || windowing.max_windows.is_some()) {
+    if target == Target::KlPy && windowing.score != ScoreFrom::All {
+        return wrong("--format kl.py scores every position: omit --score");
+    } else if is_base && (windowing.stride.is_some() || windowing.max_windows.is_some()) {
+        return wrong(
             "--format llama.cpp holds every whole window of a text, without overlap: omit --stride \
-             and --max-windows"
-        } else if is_base && score.is_some_and(|score| score.first(n_ctx, false) != n_ctx / 2) {
-            "--format llama.cpp scores the second half of each window: omit --score"
-        } else if is_base && n_ctx < 3 {
-            "--n-ctx must be at least 3 with --format llama.cpp: no position is scored"
-        } else if is_base && max_rows.is_some() {
+             and --max-windows",
+        );
+    } else if is_base && score.is_some_and(|score| score.first(n_ctx, false) != n_ctx / 2) {
+        return wrong("--format llama.cpp scores the second half of each window: omit --score");
+    } else if is_base && n_ctx < 3 {
+        return wrong("--n-ctx must be at least 3 with --format llama.cpp: no position is scored");
+    } else if is_base && max_rows.is_some() {
+        return wrong(
             "--format llama.cpp holds all windows in text order: omit --n-tokens and give a shorter \
-             text"
-        } else {
-            ""
-        },
-    )
+             text",
+        );
+    }
+    Ok(())
 }
 
 /// `--ref-model`: evaluates against a model that runs over `input` too.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::{Kind, Sampling};
 
-use super::{refuse, wrong};
+use super::wrong;
 use crate::cli::args::InputArgs;
 use crate::commands::settings::DEFAULT_N_CTX;
 use crate::input::{PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing};
@@ -33,21 +33,19 @@ pub fn input(
         .text_path
         .iter()
         .filter(|text| text.path.as_os_str() == "-");
-    refuse(if of_prompts {
-        "--no-chat-template, --chat-template-file and --generate need --prompts"
+    if of_prompts {
+        return wrong("--no-chat-template, --chat-template-file and --generate need --prompts");
     } else if !args.span.is_empty() {
-        "--span needs --prompts: it names parts of answers"
+        return wrong("--span needs --prompts: it names parts of answers");
     } else if args.score == Some(ScoreFrom::Answers) {
-        "--score answers needs --prompts with conversations: a text has no answers"
+        return wrong("--score answers needs --prompts with conversations: a text has no answers");
     } else if n_unnamed > 0 && args.text_path.len() > 1 {
-        "-t: several texts each need a name: use -t NAME=PATH"
+        return wrong("-t: several texts each need a name: use -t NAME=PATH");
     } else if n_unnamed < args.text_path.len() && format != Kind::Kl {
-        "-t NAME=PATH needs --format kl: no other format can hold groups"
+        return wrong("-t NAME=PATH needs --format kl: no other format can hold groups");
     } else if of_stdin.count() > 1 {
-        "-t: standard input can be read once only: name a file for the other text"
-    } else {
-        ""
-    })?;
+        return wrong("-t: standard input can be read once only: name a file for the other text");
+    }
     if args.text_path.is_empty() {
         return Ok(None);
     }
@@ -75,15 +73,15 @@ pub fn input(
 pub fn sampling(args: &InputArgs, top_k: &mut Option<u32>) -> Result<Option<Sampling>, String> {
     let temp = args.temp.filter(|&temp| temp > 0.0);
     let is_shaped = args.top_p.is_some() || args.min_p.is_some() || args.seed.is_some();
-    refuse(
-        if (args.temp.is_some() || is_shaped) && args.generate.is_none() {
-            "--temp, --top-p, --min-p and --seed need --generate N, whose tokens they choose"
-        } else if is_shaped && temp.is_none() {
-            "--top-p, --min-p and --seed need --temp T above 0: without it, the top token is chosen"
-        } else {
-            ""
-        },
-    )?;
+    if (args.temp.is_some() || is_shaped) && args.generate.is_none() {
+        return wrong(
+            "--temp, --top-p, --min-p and --seed need --generate N, whose tokens they choose",
+        );
+    } else if is_shaped && temp.is_none() {
+        return wrong(
+            "--top-p, --min-p and --seed need --temp T above 0: without it, the top token is chosen",
+        );
+    }
     Ok(temp.map(|temp| Sampling {
         temp,
         top_k: top_k.take().unwrap_or(0),
@@ -102,22 +100,26 @@ fn prompts(
 ) -> Result<PromptSource, String> {
     use ScoreFrom::{All, Answers, Half, New, Text};
     let (score, generates) = (args.score.unwrap_or_default(), args.generate.is_some());
-    refuse(if format != Kind::Kl {
-        "--prompts needs --format kl: no other format can hold prompts"
+    if format != Kind::Kl {
+        return wrong("--prompts needs --format kl: no other format can hold prompts");
     } else if generates && score == Answers {
-        "--score answers is for the answers that conversations have; without it, --generate \
-             scores what it generates"
+        return wrong(
+            "--score answers is for the answers that conversations have; without it, --generate \
+             scores what it generates",
+        );
     } else if generates && !matches!(score, Text | All) {
-        "--score can only be all with --generate; without --score, only the generated tokens \
-             are scored"
+        return wrong(
+            "--score can only be all with --generate; without --score, only the generated tokens \
+             are scored",
+        );
     } else if matches!(score, Half | New) {
-        "--score can only be all, answers or a position with --prompts: prompts differ in length \
-             and do not overlap"
+        return wrong(
+            "--score can only be all, answers or a position with --prompts: prompts differ in length \
+             and do not overlap",
+        );
     } else if !generates && score != Answers && !args.span.is_empty() {
-        "--span names parts of answers: use it with --generate or --score answers"
-    } else {
-        ""
-    })?;
+        return wrong("--span names parts of answers: use it with --generate or --score answers");
+    }
     Ok(PromptSource {
         path,
         template: match args.chat_template_file.take() {

@@ -55,15 +55,6 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, String> {
     Err(message.into())
 }
 
-/// Refuses a call for this fault, unless it is empty.
-fn refuse(fault: &str) -> Result<(), String> {
-    if fault.is_empty() {
-        Ok(())
-    } else {
-        wrong(fault)
-    }
-}
-
 /// Checks a list of devices: each is named once, and `none` stands alone.
 fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     for (i, name) in names.iter().enumerate() {
