@@ -218,30 +218,28 @@ impl Comparer {
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
         let compared = shares.map(|share| {
             let mut held = HeldKlds::default();
-            let compare = |&(number, (kind, a, b))| {
+            let mut compared = Vec::new();
+            for &(number, (kind, a, b)) in share {
                 watch.check()?;
-                let (a_klds, b_klds) = (held.of(ranking, a)?, held.of(ranking, b)?);
-                let compared =
-                    self.compare_pair(ranking.row(a), [&a_klds, &b_klds], kind, clusters);
-                let (paired, spans) = compared.unzip();
-                let spans = spans.unwrap_or_default();
-                Ok((
-                    number,
-                    paired.map(|paired| Compared {
+                let klds = [&*held.of(ranking, a)?, &*held.of(ranking, b)?];
+                let pair = self.compare_pair(ranking.row(a), klds, kind, clusters);
+                compared.extend(pair.map(|(paired, spans)| {
+                    let compared = Compared {
                         kind,
                         a,
                         b,
                         paired,
                         spans,
-                    }),
-                ))
-            };
-            share.iter().map(compare).collect::<Result<Vec<_>>>()
+                    };
+                    (number, compared)
+                }));
+            }
+            Ok(compared)
         });
         let compared = compared.collect::<Result<Vec<_>>>()?;
         let mut compared: Vec<_> = compared.into_iter().flatten().collect();
         compared.sort_by_key(|(number, _)| *number);
-        Ok(compared.into_iter().filter_map(|(_, of)| of).collect())
+        Ok(compared.into_iter().map(|(_, of)| of).collect())
     }
 
     /// Compares a row with another on the same tokens, whose KLDs these are: over all tokens, and with the
