@@ -166,7 +166,7 @@ pub fn show_sensitivity(settings: &SensitivitySettings, engine: &LlamaCpp) -> Re
 /// Chooses a mixture, prints it, and writes what was asked for.
 ///
 /// # Errors
-/// If there is no recipe, or an output cannot be written.
+/// If no recipe can be found, or an output cannot be written.
 pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp) -> Result<()> {
     let forms = Forms::create(
         [

@@ -17,7 +17,7 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_lin
 use super::parts::{PartFile, StoredEvaluation, open_parts, warnings};
 use super::settings::MergeSettings;
 
-/// The name of the kind of parts that a file is of; one that is no other is opened as a reference, whose
+/// What a file holds a part of. Anything that is neither a sidecar nor a map is opened as a reference, whose
 /// errors say more.
 fn kind_of(path: &Path) -> &'static str {
     match Found::look(path) {

@@ -349,7 +349,7 @@ impl<'h> ReferenceRows<'h> {
         Ok(spec.map(|spec| open(spec.clone(), self.rows_of(window, spec))))
     }
 
-    /// The rows of a window of a reference that is no stream, by its index.
+    /// The rows of the window with this index, unless the reference is a stream.
     fn rows_of(&self, window: usize, spec: WindowSpec) -> Box<dyn WindowRows + '_> {
         let computer = match &self.origin {
             Origin::Kept(rows) => return Box::new(KeptWindow::new(rows, window)),

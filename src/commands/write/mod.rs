@@ -323,7 +323,8 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         )
     }
 
-    /// Opens the file behind the windows that it has already, or with the head of hidden states.
+    /// Opens the file to go on after the windows that it already has, or to begin with the head of hidden
+    /// states.
     fn open_writer(
         &self,
         choice: &Choice<'_, '_, E::Model<'e>>,
