@@ -274,9 +274,10 @@ impl LlamaCppReader {
                 RowLayout::Logits2
             },
         };
-        let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
+        let mut block = RowBlock::prepare(reuse, shape);
         let offset = self.row_start(window, first_row);
-        let read = self.source.read_exact_at(block.buffers().1, offset);
+        let plain = block.buffers(shape.bytes()).1;
+        let read = self.source.read_exact_at(plain, offset);
         read.map_err(|error| error.in_window(window))?;
         Ok(block)
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::NativeReader;
-use super::member::{self, HEADER_BYTES, MemberHeader, ROWS, WINDOW, unpack_at};
+use super::member::{self, ROWS, WINDOW};
 use crate::error::Result;
 use crate::gzip::checksum_matches;
 use crate::row::{ReadBlocks, RowBlock, Shape};
@@ -23,12 +23,12 @@ impl NativeReader {
     fn window_and_bytes(&self, i: usize) -> Result<(WindowSpec, Vec<u8>)> {
         let entry = self.placed_at(i).entry;
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
-        let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
-        let (offset, header) = self.member(i, 0, [WINDOW, entry.window, 0], expected..=expected)?;
-        let plain =
-            unpack_at(&self.source, offset, &header).map_err(|e| e.in_window(self.number(i)))?;
+        let n_bytes = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
+        let place = self.place(i, 0);
+        let corrupt = |what: String| self.name().corrupt(Some(entry.window), place.start, what);
+        let plain = member::plain_at(&self.source, &place, [WINDOW, entry.window, 0], n_bytes)
+            .map_err(|e| e.in_window(entry.window))?;
         let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
-        let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
         let WindowEntry {
             window,
             n_tokens,
@@ -36,13 +36,16 @@ impl NativeReader {
             first_scored,
         } = entry;
         let counts = [window, n_tokens, n_rows, self.header.n_vocab, first_scored];
-        let rest = numbers.strip_prefix(&counts).ok_or_else(|| {
-            corrupt("the window's counts are not those of the index and the header".into())
-        })?;
-        let tokens = rest.iter().copied().take(n_tokens as usize).collect();
+        let tokens = numbers
+            .strip_prefix(&counts)
+            .filter(|_| plain.len() as u64 == n_bytes)
+            .and_then(|rest| rest.get(..n_tokens as usize))
+            .ok_or_else(|| {
+                corrupt("the window's counts are not those of the index and the header".into())
+            })?;
         let spec = WindowSpec {
             window,
-            tokens,
+            tokens: tokens.to_vec(),
             first_scored,
             n_rows,
         };
@@ -54,55 +57,34 @@ impl NativeReader {
 
     /// Piece `b` of a window's rows, or of its hidden states.
     #[expect(clippy::panic, reason = "the caller's index, as documented")]
-    pub(super) fn piece(&self, i: usize, b: u32, mut reuse: Option<RowBlock>) -> Result<RowBlock> {
-        let entry = self.placed_at(i).entry;
+    pub(super) fn piece(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
+        let WindowEntry { window, n_rows, .. } = self.placed_at(i).entry;
         let rows_per_piece = self.header.rows_per_piece;
         let first_row = b
             .checked_mul(rows_per_piece)
-            .filter(|&row| row < entry.n_rows)
+            .filter(|&row| row < n_rows)
             .unwrap_or_else(|| panic!("block {b} of {}", self.n_blocks(i)));
-        let n_rows = rows_per_piece.min(entry.n_rows - first_row);
-        let is_last = first_row + n_rows == entry.n_rows;
-        let crc_bytes = if is_last { CRC_BYTES } else { 0 };
-        let tag = [ROWS, entry.window, b];
+        let rows_left = n_rows - first_row;
+        let is_last = rows_left <= rows_per_piece;
+        let crc_bytes = if is_last { CRC_BYTES as usize } else { 0 };
         let shape = Shape {
-            window: entry.window,
+            window,
             first_row,
-            n_rows: n_rows as usize,
+            n_rows: rows_left.min(rows_per_piece) as usize,
             row_len: self.header.row_len() as usize,
             layout: self.header.layout(),
         };
-        let (offset, end) = self.extent(i, b as usize + 1);
-        let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
-        // Of rows that are not stored exactly.
-        let plain_bytes = shape.bytes() as u64 + crc_bytes;
-        if end - offset == member::stored_bytes(plain_bytes) {
-            let bytes = (end - offset) as usize; // as many as rows in memory, and some
-            let mut block = RowBlock::prepare(reuse.take(), shape, bytes);
-            let member = block.buffers().1.get_mut(..bytes).unwrap_or_default();
-            self.source
-                .read_exact_at(member, offset)
-                .map_err(|e| e.in_window(self.number(i)))?;
-            if MemberHeader::unpack_stored(member, tag, plain_bytes)
-                && block.find_rows((plain_bytes - crc_bytes) as usize)
-            {
-                return Ok(block);
-            }
-            // Compressed to exactly that length, or damaged: the code below finds out.
-            reuse = Some(block);
+        let place = self.place(i, b as usize + 1);
+        let corrupt = |what| self.name().corrupt(Some(window), place.start, what);
+        let mut block = RowBlock::prepare(reuse, shape);
+        let n = member::read_at(&self.source, &place, [ROWS, window, b], &mut block.packed)
+            .map_err(|e| e.in_window(window))?;
+        let is_possible = (crc_bytes..=shape.most_bytes() + crc_bytes).contains(&n);
+        if is_possible {
+            let (member, plain) = block.buffers(n);
+            member::inflate(member, plain).map_err(corrupt)?;
         }
-        let most_bytes = shape.most_bytes() as u64 + crc_bytes;
-        let (offset, header) = self.member(i, b as usize + 1, tag, crc_bytes..=most_bytes)?;
-        let plain_bytes = header.plain_bytes as usize; // what deflate can make of the member, at most
-        let mut block = RowBlock::prepare(reuse, shape, plain_bytes);
-        let (packed, plain) = block.buffers();
-        packed.resize(header.member_bytes as usize - HEADER_BYTES, 0);
-        self.source
-            .read_exact_at(packed, offset + HEADER_BYTES as u64)
-            .map_err(|e| e.in_window(self.number(i)))?;
-        let plain = plain.get_mut(..plain_bytes).unwrap_or_default();
-        header.unpack(packed, plain).map_err(corrupt)?;
-        if block.find_rows(plain_bytes - crc_bytes as usize) {
+        if is_possible && block.find_rows(n - crc_bytes) {
             Ok(block)
         } else {
             Err(corrupt("a member does not hold the rows that it should"))
@@ -177,8 +159,8 @@ impl ReadBlocks for NativeReader {
     }
 
     fn prefetch(&self, i: usize, b: u32) {
-        let (offset, end) = self.extent(i, b as usize + 1);
-        self.source.prefetch(offset, end - offset);
+        let place = self.place(i, b as usize + 1);
+        self.source.prefetch(place.start, place.end - place.start);
     }
 
     /// Checks each of the window's bytes: counts and tokens, every member's checksums, and the one

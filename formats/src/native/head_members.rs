@@ -1,12 +1,12 @@
 //! The members of a head of hidden states: its tensor and the values of the steps that follow, in
 //! bounded pieces, then the check rows.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 
 use sha2::{Digest, Sha256};
 
 use super::NativeReader;
-use super::member::{self, CHECK_ROW, HEAD_PIECE, HEADER_BYTES, Tag, plain_at};
+use super::member::{self, CHECK_ROW, HEAD_PIECE, HEADER_BYTES, MemberHeader, Tag};
 use crate::error::Result;
 use crate::provenance::hex;
 use crate::states::States;
@@ -27,28 +27,6 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
     pieces.chain(rows)
 }
 
-/// The head's bytes, piece by piece.
-struct HeadStream<I> {
-    /// The pieces that have not been read.
-    left: I,
-    plain: io::Cursor<Vec<u8>>,
-}
-
-impl<I: Iterator<Item = Result<Vec<u8>>>> Read for HeadStream<I> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let n = self.plain.read(out)?;
-            if n > 0 || out.is_empty() {
-                return Ok(n);
-            }
-            let Some(piece) = self.left.next() else {
-                return Ok(0);
-            };
-            self.plain = io::Cursor::new(piece.map_err(io::Error::other)?);
-        }
-    }
-}
-
 impl NativeReader {
     /// Finds the head's members, by the lengths they state, from where the header ends. The first
     /// window starts where the last of them ends.
@@ -60,23 +38,22 @@ impl NativeReader {
         let states = self.header.states.iter();
         let source = &self.source;
         for (tag, plain_bytes) in states.flat_map(|states| members(states, self.header.n_vocab)) {
-            let offset = self.windows_end;
-            let cut = || {
+            let start = self.windows_end;
+            let header = member::header_at(source, start)?;
+            let bytes = header.map_or(HEADER_BYTES as u32, |header| header.member_bytes);
+            let end = start.saturating_add(bytes.into());
+            if end > source.len {
                 let what = "the file ends within the head of its hidden states";
-                source.name.truncated(None, source.len, what)
-            };
-            let bytes = source.array_at::<HEADER_BYTES>(offset)?.ok_or_else(cut)?;
-            let member = member::read_header(&bytes)
-                .filter(|member| member.tag == tag && u64::from(member.plain_bytes) == plain_bytes);
-            let Some(member) = member else {
-                let what = "no intact member with what the header states of the head starts here";
-                return Err(source.name.corrupt(None, offset, what));
-            };
-            self.windows_end = offset.saturating_add(member.member_bytes.into());
-            if self.windows_end > source.len {
-                return Err(cut());
+                return Err(source.name.truncated(None, source.len, what));
             }
-            self.head.push((offset, tag));
+            let is_stated =
+                |of: MemberHeader| (of.tag, of.plain_bytes.into()) == (tag, plain_bytes);
+            if !header.is_some_and(is_stated) {
+                let what = "no intact member with what the header states of the head starts here";
+                return Err(source.name.corrupt(None, start, what));
+            }
+            self.windows_end = end;
+            self.head.push((start..end, tag));
         }
         Ok(())
     }
@@ -84,16 +61,25 @@ impl NativeReader {
     /// Reads the plain bytes of the head's members of a kind, in order, and checks each.
     fn head_plain(&self, kind: u32) -> impl Iterator<Item = Result<Vec<u8>>> + '_ {
         let members = self.head.iter().filter(move |(_, tag)| tag[0] == kind);
-        members.map(|&(offset, tag)| plain_at(&self.source, offset, tag))
+        members.map(|(place, tag)| member::plain_at(&self.source, place, *tag, u64::MAX))
     }
 
     /// The head of hidden states: the bytes of its tensor, then the values of the steps that follow,
     /// as f32. They are checked as they are read: an error of the stream is a [`crate::Error`].
     pub fn head(&self) -> Box<dyn Read + '_> {
-        Box::new(HeadStream {
-            left: self.head_plain(HEAD_PIECE),
-            plain: io::Cursor::default(),
-        })
+        struct Pieces<I>(I, Cursor<Vec<u8>>);
+        impl<I: Iterator<Item = Result<Vec<u8>>>> Read for Pieces<I> {
+            fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+                let mut n = self.1.read(out)?;
+                while n == 0 && !out.is_empty() {
+                    let Some(piece) = self.0.next() else { break };
+                    self.1 = Cursor::new(piece.map_err(io::Error::other)?);
+                    n = self.1.read(out)?;
+                }
+                Ok(n)
+            }
+        }
+        Box::new(Pieces(self.head_plain(HEAD_PIECE), Cursor::default()))
     }
 
     /// The model's own rows of the positions in [`crate::HeadCheck::rows`], in that order.
@@ -120,7 +106,7 @@ impl NativeReader {
             hash.update(&piece?);
         }
         if !hash.matches(states) {
-            let start = self.head.first().map_or(0, |(offset, _)| *offset);
+            let start = self.head.first().map_or(0, |(place, _)| place.start);
             return Err(self.name().corrupt(None, start, WRONG_HASH));
         }
         self.check_rows().map(drop)

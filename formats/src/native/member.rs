@@ -1,7 +1,7 @@
 //! A gzip member with the extra field of `LOGITS.md`, which states its length and its contents, with
 //! checksums over each of its bytes: built in memory, and read from a file.
 
-use byteorder::{LittleEndian, ReadBytesExt};
+use std::ops::Range;
 
 use crate::error::Result;
 use crate::gzip::{self, TRAILER_BYTES, checksum_matches, deflate, is_trailer, trailer};
@@ -12,9 +12,6 @@ pub(super) const HEADER_BYTES: usize = 44;
 
 /// Bytes of the whole end member.
 pub(super) const END_BYTES: usize = END_HEADER_BYTES + gzip::EMPTY_BODY.len() + TRAILER_BYTES;
-
-/// The fault of a member whose bytes have changed.
-pub(super) const WRONG_CHECKSUM: &str = "a member's checksum does not match its bytes";
 
 /// Bytes of the shortest member there can be: header, empty body, trailer.
 pub(super) const MIN_BYTES: u64 = (HEADER_BYTES + 2 + TRAILER_BYTES) as u64;
@@ -56,11 +53,6 @@ pub(super) struct MemberHeader {
     pub(super) tag: Tag,
     /// CRC-32 of body and trailer.
     packed_crc: u32,
-}
-
-/// Bytes of a member that stores `plain` bytes.
-pub(super) fn stored_bytes(plain: u64) -> u64 {
-    gzip::stored_bytes(plain).saturating_add((HEADER_BYTES + TRAILER_BYTES) as u64)
 }
 
 /// The member that holds `plain`, which is shorter than 4 GiB: pieces are bounded.
@@ -128,94 +120,74 @@ pub(super) fn read_header(bytes: &[u8; HEADER_BYTES]) -> Option<MemberHeader> {
 /// Where the index starts, by the end member of a file of `file_bytes`; `None` if it is not that, or
 /// damaged.
 pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> {
-    let mut offsets = bytes.get(GZIP.len() + END_EXTRA.len() + 20..)?;
-    let index_offset = offsets.read_u64::<LittleEndian>().ok()?;
+    let offsets = bytes.get(GZIP.len() + END_EXTRA.len() + 20..)?;
+    let index_offset = u64::from_le_bytes(*offsets.first_chunk()?);
     // Each byte can have only one value.
     (cfg!(fuzzing) || build_end(index_offset, file_bytes) == bytes).then_some(index_offset)
 }
 
-impl MemberHeader {
-    /// True if these bytes are what follows the header.
-    pub(super) fn matches(&self, packed: &[u8]) -> bool {
-        checksum_matches(crc32fast::hash(packed), self.packed_crc)
-    }
+/// The header of the member that starts at `offset`; `None` if none does.
+pub(super) fn header_at(source: &Source, offset: u64) -> Result<Option<MemberHeader>> {
+    let bytes = source.array_at(offset)?;
+    Ok(bytes.as_ref().and_then(read_header))
+}
 
-    /// Unpacks, in place, a member whose rows are stored, as they nearly always are: moves its
-    /// contents to the front of its bytes. Returns `false` for any other member, and for a damaged
-    /// one.
-    pub(super) fn unpack_stored(member: &mut [u8], tag: Tag, plain_bytes: u64) -> bool {
-        let Some((header, packed)) = member.split_first_chunk::<HEADER_BYTES>() else {
-            return false;
-        };
-        let is_whole = read_header(header).is_some_and(|header| {
-            header.tag == tag
-                && u64::from(header.plain_bytes) == plain_bytes
-                && header.member_bytes as usize == member.len()
-                && checksum_matches(crc32fast::hash(packed), header.packed_crc)
-        });
-        let plain = plain_bytes as usize; // less than the member's bytes
-        is_whole
-            && gzip::unstore(member, HEADER_BYTES, plain)
-            && member
-                .get(..plain)
-                .zip(member.last_chunk())
-                .is_some_and(|(plain, end)| is_trailer(end, plain))
-    }
-
-    /// Inflates what follows the header into `plain`, of `plain_bytes` bytes.
-    ///
-    /// # Errors
-    /// A phrase that states which length or checksum does not match.
-    pub(super) fn unpack(&self, packed: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
-        if !self.matches(packed) {
-            return Err(WRONG_CHECKSUM);
-        }
-        let (body, end) = packed
-            .split_last_chunk::<TRAILER_BYTES>()
-            .ok_or("a member too short")?;
-        if !gzip::inflate(body, plain) {
-            return Err("a member does not inflate to the length it states");
-        }
-        if is_trailer(end, plain) {
-            Ok(())
-        } else {
-            Err("a member's checksum does not match what it inflates to")
-        }
+/// Reads a member into `bytes`, which must state `tag` and be as long as its place is. Checks its
+/// checksum, and returns how many bytes it inflates to.
+pub(super) fn read_at(
+    source: &Source,
+    place: &Range<u64>,
+    tag: Tag,
+    bytes: &mut Vec<u8>,
+) -> Result<usize> {
+    let corrupt = |what| source.name.corrupt(None, place.start, what);
+    let length = u32::try_from(place.end - place.start).unwrap_or(0);
+    bytes.resize(length as usize, 0);
+    source.read_exact_at(bytes, place.start)?;
+    let whole = bytes.split_first_chunk();
+    let whole = whole.and_then(|(header, packed)| Some((read_header(header)?, packed)));
+    let (header, packed) = whole
+        .filter(|(header, _)| (header.tag, header.member_bytes) == (tag, length))
+        .ok_or_else(|| corrupt("no member of the kind and length that the file states"))?;
+    if checksum_matches(crc32fast::hash(packed), header.packed_crc) {
+        Ok(header.plain_bytes as usize)
+    } else {
+        Err(corrupt("a member's checksum does not match its bytes"))
     }
 }
 
-/// The header of the member at `offset`, which must be whole and state `tag`.
-pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> Result<MemberHeader> {
-    let corrupt = |what| source.name.corrupt(None, offset, what);
-    let bytes = source
-        .array_at(offset)?
-        .ok_or_else(|| corrupt("no member fits here"))?;
-    let header = read_header(&bytes)
-        .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
-    if header.tag != tag {
-        return Err(corrupt("a member does not hold what the index states"));
+/// Inflates a member that [`read_at`] has read into `plain`, of as many bytes as it inflates to.
+///
+/// # Errors
+/// A phrase that states which length or checksum does not match.
+pub(super) fn inflate(member: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
+    let packed = member.get(HEADER_BYTES..).unwrap_or_default();
+    let (body, end) = packed
+        .split_last_chunk::<TRAILER_BYTES>()
+        .ok_or("a member too short")?;
+    if !gzip::inflate(body, plain) {
+        Err("a member does not inflate to the length it states")
+    } else if is_trailer(end, plain) {
+        Ok(())
+    } else {
+        Err("a member's checksum does not match what it inflates to")
     }
-    if offset
-        .checked_add(header.member_bytes.into())
-        .is_none_or(|end| end > source.len)
-    {
-        return Err(corrupt("a member reaches past the file's end"));
-    }
-    Ok(header)
 }
 
-/// The plain bytes of the member at `offset`, whose header has been read.
-pub(super) fn unpack_at(source: &Source, offset: u64, header: &MemberHeader) -> Result<Vec<u8>> {
-    let corrupt = |what| source.name.corrupt(None, offset, what);
-    let mut packed = vec![0; header.member_bytes as usize - HEADER_BYTES];
-    source.read_exact_at(&mut packed, offset + HEADER_BYTES as u64)?;
-    let mut plain = vec![0; header.plain_bytes as usize];
-    header.unpack(&packed, &mut plain).map_err(corrupt)?;
+/// The plain bytes of a member, at most `most`: see [`read_at`].
+pub(super) fn plain_at(
+    source: &Source,
+    place: &Range<u64>,
+    tag: Tag,
+    most: u64,
+) -> Result<Vec<u8>> {
+    let corrupt = |what| source.name.corrupt(None, place.start, what);
+    let mut member = Vec::new();
+    let n = read_at(source, place, tag, &mut member)?;
+    if n as u64 > most {
+        return Err(corrupt("a member holds more than it should"));
+    }
+    let mut plain = vec![0; n];
+    inflate(&member, &mut plain).map_err(corrupt)?;
     Ok(plain)
-}
-
-/// The plain bytes of the member at `offset`, which must be whole and state `tag`.
-pub(super) fn plain_at(source: &Source, offset: u64, tag: Tag) -> Result<Vec<u8>> {
-    let header = member_at(source, offset, tag)?;
-    unpack_at(source, offset, &header)
 }

@@ -2,12 +2,11 @@
 //! end is whole.
 
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::path::Path;
 
 use super::member::{
-    self, END_BYTES, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW, member_at,
-    unpack_at,
+    self, END_BYTES, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW,
 };
 use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
 use crate::about::{About, Checks, Prompts};
@@ -23,8 +22,8 @@ use crate::window::{PlacedWindow, WindowEntry};
 pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
-    /// The members of the head of hidden states: where each starts, and what it holds.
-    pub(super) head: Vec<(u64, Tag)>,
+    /// The members of the head of hidden states: where each is, and what it holds.
+    pub(super) head: Vec<(Range<u64>, Tag)>,
     /// The windows, and where their members start.
     pub(super) placed: Vec<PlacedWindow>,
     /// Where the windows' members end; while there are none, where the first is to start.
@@ -43,23 +42,17 @@ impl NativeReader {
         let (source, start) = (&reader.source, reader.windows_end);
         let end_offset = source.len.saturating_sub(END_BYTES as u64);
         let bytes = source.array_at::<END_BYTES>(end_offset.max(start))?;
-        let index_offset = bytes.and_then(|bytes| member::read_end(&bytes, source.len));
-        let Some(index_offset) = index_offset else {
-            return Err(reader.walk()?.error);
+        let Some(index_offset) = bytes.and_then(|bytes| member::read_end(&bytes, source.len))
+        else {
+            return Err(reader.walk()?);
         };
         let corrupt = |offset, what: &str| source.name.corrupt(None, offset, what);
         if index_offset < start || index_offset >= end_offset {
             let what = "the end member does not point to an index";
             return Err(corrupt(end_offset, what));
         }
-        let index = member_at(source, index_offset, INDEX)?;
-        if index_offset + u64::from(index.member_bytes) != end_offset
-            || u64::from(index.plain_bytes) > index::max_plain_bytes(source.len)
-        {
-            let what = "the index is not as long as the members and the end state";
-            return Err(corrupt(index_offset, what));
-        }
-        let plain = unpack_at(source, index_offset, &index)?;
+        let most = index::max_plain_bytes(source.len);
+        let plain = member::plain_at(source, &(index_offset..end_offset), INDEX, most)?;
         reader.placed = index::decode(&plain, &reader.header, start, index_offset)
             .map_err(|what| corrupt(index_offset, &what))?;
         reader.windows_end = index_offset;
@@ -92,8 +85,7 @@ impl NativeReader {
     /// [`crate::Fault::Io`].
     pub fn open_cut_off(path: &Path) -> Result<Self> {
         let mut reader = Self::begin(path)?;
-        let walked = reader.walk()?;
-        (reader.placed, reader.windows_end) = (walked.whole, walked.whole_until);
+        reader.walk()?;
         reader.verify_head()?;
         let n_whole = reader.count_whole_windows()?;
         reader.keep_first(n_whole);
@@ -156,51 +148,22 @@ impl NativeReader {
         self.placed.iter().map(|placed| &placed.entry)
     }
 
-    /// Member `m` of the `i`-th window: its offset and its header, which must state `tag` and one of
-    /// `plain_bytes`, and be as long as the index states.
-    pub(super) fn member(
-        &self,
-        i: usize,
-        m: usize,
-        tag: Tag,
-        plain_bytes: RangeInclusive<u64>,
-    ) -> Result<(u64, MemberHeader)> {
-        let (offset, end) = self.extent(i, m);
-        let header =
-            member_at(&self.source, offset, tag).map_err(|e| e.in_window(self.number(i)))?;
-        if offset.checked_add(header.member_bytes.into()) != Some(end)
-            || !plain_bytes.contains(&header.plain_bytes.into())
-        {
-            return Err(self.source.name.corrupt(
-                Some(self.number(i)),
-                offset,
-                "a member is not as long as the index and the header state",
-            ));
-        }
-        Ok((offset, header))
-    }
-
     /// Where member `m` of the `i`-th window starts and ends: in order, as the index was checked.
     #[expect(
         clippy::indexing_slicing,
         reason = "the caller's index: the file's has an offset for each piece"
     )]
-    pub(super) fn extent(&self, i: usize, m: usize) -> (u64, u64) {
+    pub(super) fn place(&self, i: usize, m: usize) -> Range<u64> {
         let offsets = &self.placed_at(i).offsets;
-        let next = offsets.get(m + 1).copied();
-        (offsets[m], next.unwrap_or_else(|| self.window_end(i)))
+        let next_window = || self.placed.get(i + 1).map(PlacedWindow::offset);
+        let end = offsets.get(m + 1).copied().or_else(next_window);
+        offsets[m]..end.unwrap_or(self.windows_end)
     }
 
     /// The `i`-th window of the file, which must be there.
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
     pub(super) fn placed_at(&self, i: usize) -> &PlacedWindow {
         &self.placed[i]
-    }
-
-    /// Where the `i`-th window of the file ends.
-    pub(super) fn window_end(&self, i: usize) -> u64 {
-        let next = self.placed.get(i + 1);
-        next.map_or(self.windows_end, PlacedWindow::offset)
     }
 
     /// The `i`-th window's index in the order of the text.
@@ -242,31 +205,29 @@ impl NativeReader {
 /// Reads the header. Returns it, and where its member ends.
 fn open_header(source: &Source) -> Result<(Header, u64)> {
     let name = &source.name;
-    let cut = || name.truncated(None, source.len, "the file ends within its header");
     if source.array_at::<3>(0)? != Some([0x1f, 0x8b, 0x08]) {
         return Err(name.not_a_reference("it is not gzip"));
     }
-    let bytes = source.array_at::<HEADER_BYTES>(0)?.ok_or_else(cut)?;
-    let Some(first) = member::read_header(&bytes).filter(|first| first.tag == HEADER) else {
-        return Err(name.corrupt(
-            None,
-            0,
-            "the first gzip member carries no intact kl field (kl's file, compressed again by \
-             another program, would look so)",
-        ));
-    };
-    if u64::from(first.member_bytes) > source.len {
-        return Err(cut());
+    let first = member::header_at(source, 0)?;
+    let end = first.map_or(HEADER_BYTES as u64, |first| first.member_bytes.into());
+    if end > source.len {
+        let what = "the file ends within its header";
+        return Err(name.truncated(None, source.len, what));
     }
+    let Some(first) = first.filter(|first| first.tag == HEADER) else {
+        let what = "the first gzip member carries no intact kl field (kl's file, compressed again \
+                    by another program, would look so)";
+        return Err(name.corrupt(None, 0, what));
+    };
     if first.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
         return Err(name.too_large("a header of more than 64 MiB"));
     }
-    let lines = unpack_at(source, 0, &first)?;
-    let json = lines.strip_prefix(MAGIC_LINE.as_bytes());
-    let json = json.and_then(|json| json.strip_suffix(b"\n"));
-    let json =
-        json.ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?;
-    Ok((Header::from_json(json, name)?, first.member_bytes.into()))
+    let lines = member::plain_at(source, &(0..end), HEADER, first.plain_bytes.into())?;
+    let json = lines
+        .strip_prefix(MAGIC_LINE.as_bytes())
+        .and_then(|json| json.strip_suffix(b"\n"))
+        .ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?;
+    Ok((Header::from_json(json, name)?, end))
 }
 
 /// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little
@@ -275,86 +236,65 @@ fn open_header(source: &Source) -> Result<(Header, u64)> {
 /// # Errors
 /// Those of [`NativeReader::open_cut_off`].
 pub fn count_windows(path: &Path) -> Result<usize> {
-    Ok(NativeReader::begin(path)?.walk()?.whole.len())
-}
-
-/// The members that were seen before the first that is not whole.
-struct Walked {
-    /// Whole windows, judging by the lengths of their members.
-    whole: Vec<PlacedWindow>,
-    /// Where the last of those ends: an interrupted write resumes there.
-    whole_until: u64,
-    /// The fault that the walk stopped at.
-    error: Error,
+    let mut reader = NativeReader::begin(path)?;
+    reader.walk()?;
+    Ok(reader.placed.len())
 }
 
 impl NativeReader {
     /// Walks members from the first window on, by the lengths they state, until one is not whole.
+    /// Keeps the windows that are whole before it, and returns its fault.
     ///
     /// # Errors
     /// [`crate::Fault::Io`].
-    fn walk(&self) -> Result<Walked> {
-        let (source, name) = (&self.source, self.name());
-        let mut offset = self.windows_end;
-        let (mut whole, mut whole_until) = (Vec::new(), offset);
-        let mut within: Option<PlacedWindow> = None;
-        let mut has_index = false;
-        let error = loop {
-            let window = within.as_ref().map(|placed| placed.entry.window);
-            let cut = |window| {
+    fn walk(&mut self) -> Result<Error> {
+        let mut placed: Vec<PlacedWindow> = Vec::new();
+        let (mut n_whole, mut offset) = (0, self.windows_end);
+        let fault = loop {
+            let (len, name) = (self.source.len, self.name());
+            let header = member::header_at(&self.source, offset)?;
+            let bytes = header.map_or(END_BYTES as u32, |header| header.member_bytes);
+            let end = offset.saturating_add(bytes.into());
+            let begun: Option<&mut PlacedWindow> = placed.get_mut(n_whole);
+            let window = begun.as_ref().map(|begun| begun.entry.window);
+            if end > len {
+                let (n, of, rest) = (n_whole, self.header.n_windows, self.windows_end);
                 let what = format!(
-                    "the file ends after {} bytes with {} of {} windows whole (the rest should \
-                     begin at byte {whole_until})",
-                    source.len,
-                    whole.len(),
-                    self.header.n_windows,
+                    "the file ends after {len} bytes with {n} of {of} windows whole (the rest \
+                     should begin at byte {rest})"
                 );
-                name.truncated(window, offset, what)
-            };
-            let left = source.len.saturating_sub(offset);
-            let least = if has_index { END_BYTES } else { HEADER_BYTES };
-            if left < least as u64 {
-                break cut(window);
+                break name.truncated(window, offset, what);
             }
-            let bytes = source.array_at::<HEADER_BYTES>(offset)?;
-            let Some(header) = bytes.as_ref().and_then(member::read_header) else {
+            let Some(header) = header else {
                 let what = "no gzip member with an intact kl field starts here, or the end is \
                             damaged";
                 break name.corrupt(window, offset, what);
             };
-            let begun = (header.tag[0] == WINDOW).then_some(header.tag[1]);
-            if u64::from(header.member_bytes) > left {
-                break cut(begun.or(window));
-            }
-            if begun.is_some() {
-                match self.begun_window(offset, &header) {
-                    Ok(placed) => within = Some(placed),
+            match (header.tag, begun) {
+                ([WINDOW, ..], _) => match self.begun_window(offset..end, &header) {
+                    Ok(begun) => placed.splice(n_whole.., [begun]).for_each(drop),
                     Err(error) if error.is_damage() => break error,
                     Err(error) => return Err(error),
-                }
-            } else if let (ROWS, Some(window)) = (header.tag[0], &mut within) {
-                window.offsets.push(offset);
+                },
+                ([ROWS, ..], Some(begun)) => begun.offsets.push(offset),
+                _ => {}
             }
-            has_index |= header.tag == INDEX;
-            offset += u64::from(header.member_bytes);
-            let n_pieces = |n_rows: u32| n_rows.div_ceil(self.header.rows_per_piece);
-            let is_whole =
-                |placed: &mut PlacedWindow| placed.n_pieces() >= n_pieces(placed.entry.n_rows);
-            if let Some(window) = within.take_if(is_whole) {
-                whole.push(window);
-                whole_until = offset;
+            offset = end;
+            if placed.get(n_whole).is_some_and(|begun| {
+                begun.n_pieces() >= begun.entry.n_rows.div_ceil(self.header.rows_per_piece)
+            }) {
+                (n_whole, self.windows_end) = (n_whole + 1, offset);
             }
         };
-        Ok(Walked {
-            whole,
-            whole_until,
-            error,
-        })
+        placed.truncate(n_whole);
+        self.placed = placed;
+        Ok(fault)
     }
 
-    /// The window whose counts are in the member at `offset`.
-    fn begun_window(&self, offset: u64, header: &MemberHeader) -> Result<PlacedWindow> {
-        let plain = unpack_at(&self.source, offset, header)?;
+    /// The window whose counts are in this member.
+    fn begun_window(&self, place: Range<u64>, header: &MemberHeader) -> Result<PlacedWindow> {
+        let most = header.plain_bytes.into();
+        let plain = member::plain_at(&self.source, &place, header.tag, most)?;
         let (numbers, _) = plain.as_chunks::<4>();
         let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
         Ok(PlacedWindow {
@@ -364,7 +304,7 @@ impl NativeReader {
                 n_rows: number(2),
                 first_scored: number(4),
             },
-            offsets: vec![offset],
+            offsets: vec![place.start],
         })
     }
 }

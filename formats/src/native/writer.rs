@@ -4,9 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::member::{
-    self, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW, WRONG_CHECKSUM, member_at,
-};
+use super::member::{self, HEADER, INDEX, ROWS, Tag, WINDOW};
 use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
 use crate::provenance::OwnHeader as _;
@@ -112,10 +110,9 @@ impl<W: Write> Writer<W> {
             .chain(pieces)
             .enumerate()
         {
-            let (offset, header) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
-            let bytes = from
-                .whole_member(offset, &header)
-                .map_err(|e| e.in_window(from.number(i)))?;
+            let mut bytes = Vec::new();
+            member::read_at(&from.source, &from.place(i, m), tag_of(part), &mut bytes)
+                .map_err(|e| e.in_window(window))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
         }
         Ok(())
@@ -127,26 +124,12 @@ impl<W: Write> Writer<W> {
             let what = "another head than the header states";
             return Err(from.name().unwritable(what));
         }
-        for &(offset, tag) in &from.head {
-            let header = member_at(&from.source, offset, tag)?;
-            let bytes = from.whole_member(offset, &header)?;
+        let mut bytes = Vec::new();
+        for (place, tag) in &from.head {
+            member::read_at(&from.source, place, *tag, &mut bytes)?;
             self.put(&bytes)?;
         }
         self.is_head_due = false;
         Ok(())
-    }
-}
-
-impl NativeReader {
-    /// All bytes of a member, whose checksum has been checked.
-    fn whole_member(&self, offset: u64, header: &MemberHeader) -> Result<Vec<u8>> {
-        // No more than the file has: `member_at` has checked it.
-        let mut bytes = vec![0; header.member_bytes as usize];
-        self.source.read_exact_at(&mut bytes, offset)?;
-        if header.matches(bytes.get(HEADER_BYTES..).unwrap_or_default()) {
-            Ok(bytes)
-        } else {
-            Err(self.name().corrupt(None, offset, WRONG_CHECKSUM))
-        }
     }
 }

@@ -212,8 +212,8 @@ impl ReadStream for NpzReader {
             Ok(packed)
         });
         let packed = packed.map_err(|error| error.in_window(shape.window))?;
-        let mut block = RowBlock::prepare(None, shape, shape.bytes());
-        let logits = bytemuck::cast_slice_mut(block.buffers().1);
+        let mut block = RowBlock::prepare(None, shape);
+        let logits = bytemuck::cast_slice_mut(block.buffers(shape.bytes()).1);
         matrix.float.decode(&packed, logits);
         Ok(Some(block))
     }

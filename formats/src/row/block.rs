@@ -74,15 +74,14 @@ impl RowBlock {
         Self::of_words(shape, bytemuck::cast_slice(logits).to_vec())
     }
 
-    /// A block with memory for `bytes`; reuses the memory of `reuse`. Where rows differ in length,
-    /// call [`RowBlock::find_rows`] once they are there.
-    pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape, bytes: usize) -> Self {
+    /// A block without rows; reuses the memory of `reuse`. Put their bytes into
+    /// [`RowBlock::buffers`]; where rows differ in length, call [`RowBlock::find_rows`] then.
+    pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape) -> Self {
         let mut block = Self::empty(shape);
         if let Some(reuse) = reuse {
             (block.storage, block.packed, block.ends) = (reuse.storage, reuse.packed, reuse.ends);
         }
         block.ends.clear();
-        block.storage.resize(bytes.div_ceil(4), 0);
         block
     }
 
@@ -153,12 +152,12 @@ impl RowBlock {
         bytemuck::cast_slice(&self.storage)
     }
 
-    /// The compressed buffer and the plain one.
-    pub(crate) fn buffers(&mut self) -> (&mut Vec<u8>, &mut [u8]) {
-        (
-            &mut self.packed,
-            bytemuck::cast_slice_mut(&mut self.storage),
-        )
+    /// The compressed buffer, and room for `bytes` in the plain one.
+    #[expect(clippy::indexing_slicing, reason = "the room was just made")]
+    pub(crate) fn buffers(&mut self, bytes: usize) -> (&mut Vec<u8>, &mut [u8]) {
+        self.storage.resize(bytes.div_ceil(4), 0);
+        let plain: &mut [u8] = bytemuck::cast_slice_mut(&mut self.storage);
+        (&mut self.packed, &mut plain[..bytes])
     }
 
     /// Rows in this block.
@@ -298,8 +297,8 @@ mod tests {
             }
         }
         bytes.extend([9; 4]);
-        let mut block = RowBlock::prepare(None, shape(3, 5, RowLayout::U16), bytes.len());
-        block.buffers().1.copy_from_slice(&bytes);
+        let mut block = RowBlock::prepare(None, shape(3, 5, RowLayout::U16));
+        block.buffers(bytes.len()).1.copy_from_slice(&bytes);
         assert!(!block.find_rows(bytes.len()) && !block.find_rows(bytes.len() - 8));
         assert!(block.find_rows(bytes.len() - 4));
         assert_eq!(block.rows_bytes(), bytes.len() - 4);
@@ -309,7 +308,7 @@ mod tests {
             let is_near = |(x, y): (&f32, f32)| x.to_bits() == y.to_bits() || (x - y).abs() < 1e-4;
             assert!(row.iter().zip(out).all(is_near), "{row:?} {out:?}");
         }
-        assert!(RowBlock::prepare(None, shape(0, 5, RowLayout::U16), 0).find_rows(0));
+        assert!(RowBlock::prepare(None, shape(0, 5, RowLayout::U16)).find_rows(0));
     }
 
     #[test]

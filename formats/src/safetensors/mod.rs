@@ -183,10 +183,10 @@ impl WindowFile {
             return Err(source.name.unsupported(what));
         }
         let matrix = self.window.matrix;
-        let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
+        let mut block = RowBlock::prepare(reuse, shape);
         let row_bytes = matrix.row_bytes();
         let start = self.rows_start + u64::from(shape.first_row) * row_bytes as u64;
-        let (packed, plain) = block.buffers();
+        let (packed, plain) = block.buffers(shape.bytes());
         if matrix.float == Float::F32 {
             source.read_exact_at(plain, start)?;
         } else {

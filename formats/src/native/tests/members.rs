@@ -1,6 +1,6 @@
 //! Members taken apart and put together in another way, with all checksums right.
 
-use super::member::{HEADER_BYTES, MemberHeader, Tag};
+use super::member::{MemberHeader, Tag};
 use super::*;
 use crate::native::index;
 use crate::window::PlacedWindow;
@@ -29,10 +29,10 @@ pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<PlacedWindow>) {
         if head.tag == member::INDEX {
             return (parts, reader.placed.to_vec());
         }
-        let member;
-        (member, rest) = rest.split_at(head.member_bytes as usize);
+        let bytes;
+        (bytes, rest) = rest.split_at(head.member_bytes as usize);
         let mut plain = vec![0; head.plain_bytes as usize];
-        head.unpack(&member[HEADER_BYTES..], &mut plain).unwrap();
+        member::inflate(bytes, &mut plain).unwrap();
         let tag = head.tag;
         parts.push(Part { tag, plain });
     }
