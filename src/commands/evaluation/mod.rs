@@ -135,12 +135,12 @@ impl Evaluation<'_> {
             windows.try_for_each(each)?;
             Ok(texts)
         })?;
-        if let Some(until) = &mut row.result.until {
+        if let Some(until) = &mut row.model.until {
             until.of = n_windows;
         }
         let timing = outcome.timing.as_ref();
         let timing = timing.map(|timing| self.timing(timing, loaded, &log));
-        let result = row.result.clone();
+        let result = row.model.result.clone();
         let mut report = self.report(outcome, timing, &log, result, n_windows);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated {

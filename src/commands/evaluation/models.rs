@@ -1,7 +1,5 @@
 //! Several evaluations against one reference, one after another: what is done stays done.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
@@ -119,12 +117,7 @@ pub fn evaluate_each(
 ) -> Report {
     let (watch, several) = (queue.watch, queue.n > 1);
     let mut labels = Vec::new();
-    let mut comparer = Comparer {
-        confidence: settings.confidence,
-        rule: settings.clusters,
-        near: NEAR,
-        rows: BTreeMap::new(),
-    };
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
     let mut waiting = std::mem::take(&mut queue.usable).into_iter();
     queue.report.reference = reference;
     queue.report.complete = waiting.len() == 0;
@@ -137,7 +130,7 @@ pub fn evaluate_each(
                 labels.push((index, evaluated.report.label.clone()));
                 let row = queue.add(subject, index, evaluated);
                 if several && !is_interrupted {
-                    comparer.rows.insert(index, row);
+                    comparer.rows.push(row);
                 }
                 if is_interrupted {
                     queue.publish();

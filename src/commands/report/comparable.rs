@@ -1,23 +1,22 @@
 //! The choice of rows that were measured alike, so that they can be compared.
 
-use std::collections::BTreeMap;
-
 use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::row::Row;
 use crate::commands::context::other_model;
 use crate::report::number::{count, short_percent};
 
-/// Finds the rows that were not measured like most others, and why they cannot be compared. The rows of
-/// one reference are compared: the one that most rows have; and of these, those over the same tokens.
-pub fn not_comparable(rows: &BTreeMap<usize, Row>) -> BTreeMap<usize, String> {
-    let all: Vec<&Row> = rows.values().collect();
+/// Why each row cannot be compared; `None` for those that can: the rows of one reference, the one that
+/// most rows have, and of these, those over the same tokens.
+pub fn why_not_compared(rows: &[Row]) -> Vec<Option<String>> {
+    let all: Vec<&Row> = rows.iter().collect();
     let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
-    let standard = same_tokens.first();
-    let others = rows
-        .iter()
-        .filter_map(|(index, row)| Some((*index, why_not(row, standard?)?)));
-    others.collect()
+    let why = |row| {
+        same_tokens
+            .first()
+            .and_then(|standard| why_not(row, standard))
+    };
+    rows.iter().map(why).collect()
 }
 
 /// The largest set of rows that are alike; of equally large ones that with the most tokens, then

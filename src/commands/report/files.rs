@@ -1,7 +1,6 @@
 //! The files that a report is made of: those that are named, and the sidecars in folders.
 
-use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -16,17 +15,14 @@ const ENDING: &str = "kls";
 /// The ending of the name of one that is being written.
 const PARTIAL_ENDING: &str = ".kls.partial";
 
-/// The bytes of a file that are compared before all of it is.
-const START_BYTES: u64 = 4096;
-
 /// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
 /// and not of the folders in it. Evaluations that are under way, and what cannot be read, are
-/// listed. A file that is named twice, or is a copy of another, is there once, unless `with_copies`.
+/// listed.
 ///
 /// # Errors
 /// If a path does not exist: a report without one of the files that were asked for would go
 /// unnoticed in a script.
-pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
+pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
     for path in paths {
         fs::metadata(path).map_err(|cause| kl_formats::Error {
@@ -55,11 +51,6 @@ pub fn find(paths: &[PathBuf], with_copies: bool) -> Result<(Vec<PathBuf>, Vec<N
     let (special, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_special);
     let special = special.iter();
     others.extend(special.map(|path| NotCompared::new(path, "is not a regular file".to_owned())));
-    let files = if with_copies {
-        files
-    } else {
-        without_copies(files)
-    };
     Ok((files, others))
 }
 
@@ -100,44 +91,4 @@ fn not_done(path: &Path) -> NotCompared {
     };
     let why = format!("is not done yet{progress} (if no kl is writing it, --resume continues it)");
     NotCompared::new(path, why)
-}
-
-/// The files without those that are the same as an earlier one.
-fn without_copies(files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut kept: Vec<(Option<Start>, PathBuf)> = Vec::new();
-    for file in files {
-        // What cannot be read is named where it is opened.
-        let start = start_of(&file).ok();
-        let mut alike = kept
-            .iter()
-            .filter(|(other, _)| start.is_some() && *other == start);
-        if !alike.any(|(_, other)| is_copy(&file, other).unwrap_or(false)) {
-            kept.push((start, file));
-        }
-    }
-    kept.into_iter().map(|(_, file)| file).collect()
-}
-
-/// A file's length and first bytes.
-type Start = (u64, Vec<u8>);
-
-fn start_of(path: &Path) -> std::io::Result<Start> {
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
-    let mut start = Vec::new();
-    file.take(START_BYTES).read_to_end(&mut start)?;
-    Ok((length, start))
-}
-
-fn is_copy(one: &Path, other: &Path) -> std::io::Result<bool> {
-    if fs::canonicalize(one)? == fs::canonicalize(other)? {
-        return Ok(true);
-    }
-    let bytes = |path| Ok::<_, std::io::Error>(BufReader::new(File::open(path)?).bytes());
-    for (a, b) in bytes(one)?.zip(bytes(other)?) {
-        if a? != b? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -5,7 +5,7 @@ mod files;
 mod ranking;
 mod row;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ use crate::report::comparison::{
 use crate::report::number::printable;
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{
-    ClusterRule, Clustering, Clusters, Confidence, Paired, PairedComparison, PairedToken, SpanRatio,
+    ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
 };
-use comparable::not_comparable;
+use comparable::why_not_compared;
 pub use files::is_listed;
 use ranking::{Compared, Ranking};
 pub use row::Row;
@@ -63,21 +63,25 @@ pub fn report(
     observer: &dyn Observer,
 ) -> Result<Reported> {
     let watch = &Watch::new(observer);
-    // The same build twice gives the same bytes twice, and is exactly as far from the reference.
-    let (files, mut not_compared) = files::find(paths, pair)?;
+    let (files, mut not_compared) = files::find(paths)?;
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
-    let mut comparer = Comparer {
-        confidence,
-        rule,
-        near,
-        rows: BTreeMap::new(),
-    };
+    let mut comparer = Comparer::new(confidence, rule, near);
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
     drop(phase);
+    if !pair {
+        // A copy is exactly as far from the reference: it says nothing new.
+        let mut rows: Vec<Row> = Vec::new();
+        for row in comparer.rows {
+            if !rows.iter().any(|other| row.is_copy_of(other)) {
+                rows.push(row);
+            }
+        }
+        comparer.rows = rows;
+    }
     if comparer.rows.is_empty() {
         match not_compared.as_slice() {
             [] => bail!("no sidecars (.kls) in the folders given: evaluate a model with kl -r"),
@@ -105,15 +109,31 @@ const N_AT_ONCE: usize = 2;
 
 /// Evaluations, each measured as a row, that can be compared.
 pub struct Comparer {
-    pub confidence: Confidence,
-    pub rule: ClusterRule,
+    confidence: Confidence,
+    rule: ClusterRule,
     /// How many times as far as the best makes no difference.
-    pub near: f64,
-    /// The rows, by the indices of their models.
-    pub rows: BTreeMap<usize, Row>,
+    near: f64,
+    /// The rows, in the order of their models.
+    pub rows: Vec<Row>,
+}
+
+/// The tokens that rows are compared on.
+struct ComparedTokens {
+    runs: Vec<Run>,
+    clusters: Clusters,
 }
 
 impl Comparer {
+    /// No rows yet.
+    pub fn new(confidence: Confidence, rule: ClusterRule, near: f64) -> Self {
+        Self {
+            confidence,
+            rule,
+            near,
+            rows: Vec::new(),
+        }
+    }
+
     /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
     /// number of records of each, once it is done.
     ///
@@ -143,7 +163,7 @@ impl Comparer {
             stored = rest;
             for measured in measured {
                 match measured {
-                    Ok(row) => _ = self.rows.insert(self.rows.len(), row),
+                    Ok(row) => self.rows.push(row),
                     Err(why) => unreadable.push(why),
                 }
             }
@@ -158,51 +178,65 @@ impl Comparer {
     /// # Errors
     /// If a file can no longer be read, or the observer asks to stop.
     pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
-        let others = not_comparable(&self.rows);
-        let is_alike = |index: &usize| !others.contains_key(index);
-        let rows = self.rows.iter().filter(|(index, _)| is_alike(index));
-        let clusters = self.clusters(&rows.map(|(_, row)| row).collect::<Vec<_>>());
-        if let Some(Clustering { kind, .. }) = clusters.as_ref().map(|of| of.clustering) {
-            let rows = self.rows.iter_mut().filter(|(index, _)| is_alike(index));
-            let is_other = |row: &&mut Row| row.result.summary.clusters.kind != kind;
-            let mut again: Vec<_> = rows.map(|(_, row)| row).filter(is_other).collect();
+        let reasons = why_not_compared(&self.rows);
+        let not_compared = self.rows.iter().zip(&reasons).filter_map(|(row, why)| {
+            let (sidecar, why) = (row.model.sidecar.clone(), why.clone()?);
+            Some(NotCompared { sidecar, why })
+        });
+        let not_compared = not_compared.collect();
+        let alike: Vec<&Row> = self.alike(&reasons).collect();
+        let tokens = self.tokens_of(&alike)?;
+        let (confidence, rule) = (self.confidence, self.rule);
+        if let Some(kind) = tokens.as_ref().map(|of| of.clusters.clustering.kind) {
+            let rows = self.rows.iter_mut().zip(&reasons);
+            let again =
+                rows.filter(|(row, why)| why.is_none() && row.model.summary.clusters.kind != kind);
+            let mut again: Vec<_> = again.map(|(row, _)| row).collect();
             for rows in again.chunks_mut(N_AT_ONCE) {
                 let rows = rows.par_iter_mut();
-                rows.try_for_each(|row| row.measure_by(kind, self.confidence, self.rule))?;
+                rows.try_for_each(|row| row.measure_by(kind, confidence, rule))?;
                 watch.check()?;
             }
         }
-        let rows = self.rows.iter().filter(|(index, _)| is_alike(index));
-        let alike: Vec<&Row> = rows.map(|(_, row)| row).collect();
-        let ranking = Ranking::of(&alike);
-        let compared = match &clusters {
-            Some(clusters) => self.compare_pairs(&ranking, clusters, watch)?,
+        let alike: Vec<&Row> = self.alike(&reasons).collect();
+        let ranking = self.ranking(&alike, tokens.as_ref());
+        let compared = match &tokens {
+            Some(tokens) => self.compare_pairs(&ranking, tokens, watch)?,
             None => Vec::new(),
         };
-        let not_compared = others.into_iter().filter_map(|(index, why)| {
-            let sidecar = self.rows.get(&index)?.sidecar();
-            Some(NotCompared { sidecar, why })
-        });
         Ok(Comparison {
-            not_compared: not_compared.collect(),
-            ..self.table(&alike, ranking, compared, clusters.as_ref())
+            not_compared,
+            ..ranking.finished(compared)
         })
     }
 
-    /// The clusters of rows over the same tokens: chosen once, by the mean autocorrelation of the
-    /// ranked ones. `None` without rows.
-    fn clusters(&self, rows: &[&Row]) -> Option<Clusters> {
-        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.result))?;
-        let is_ranked = |row: &Row| !row.result.is_noise_floor && row.result.n_left_out() == fewest;
+    /// The rows without a reason not to compare them.
+    fn alike(&self, reasons: &[Option<String>]) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.iter().zip(reasons);
+        rows.filter(|(_, why)| why.is_none()).map(|(row, _)| row)
+    }
+
+    /// The tokens of rows that are all over the same ones. Their clusters are chosen once, by the mean
+    /// autocorrelation of the ranked rows. `None` without rows.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    fn tokens_of(&self, rows: &[&Row]) -> Result<Option<ComparedTokens>> {
+        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.model.result));
+        let is_ranked =
+            |row: &Row| !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest;
         let has_ranked = rows.iter().any(|row| is_ranked(row));
-        let ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
-        let windows = Vec::from_iter(ranked.map(|row| &row.windows));
-        let of_each = windows.iter().filter_map(|of| of.autocorrelation());
+        let mut ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
+        let of_each = ranked.clone().filter_map(|row| row.autocorrelation);
         let of_each = Vec::from_iter(of_each);
         let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
-        let windows = windows.first()?;
         let mean = Some(mean).filter(|mean| mean.is_finite());
-        Some(Clusters::chosen_by(windows, self.rule, mean))
+        let Some(first) = ranked.next() else {
+            return Ok(None);
+        };
+        let (runs, windows) = first.read_windows()?;
+        let clusters = Clusters::chosen_by(&windows, self.rule, mean);
+        Ok(Some(ComparedTokens { runs, clusters }))
     }
 
     /// Compares rows on the same tokens, two at a time. Their KLDs are read again: the pairs come in an
@@ -210,11 +244,11 @@ impl Comparer {
     fn compare_pairs(
         &self,
         ranking: &Ranking<'_>,
-        clusters: &Clusters,
+        tokens: &ComparedTokens,
         watch: &Watch<'_>,
     ) -> Result<Vec<Compared>> {
         let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
-        pairs.sort_by_key(|(_, (_, a, _))| ranking.size(*a));
+        pairs.sort_by_key(|(_, (_, a, _))| ranking.sizes.get(*a));
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
         let compared = shares.map(|share| {
             let mut held = HeldKlds::default();
@@ -222,17 +256,8 @@ impl Comparer {
             for &(number, (kind, a, b)) in share {
                 watch.check()?;
                 let klds = [&*held.of(ranking, a)?, &*held.of(ranking, b)?];
-                let pair = self.compare_pair(ranking.row(a), klds, kind, clusters);
-                compared.extend(pair.map(|(paired, spans)| {
-                    let compared = Compared {
-                        kind,
-                        a,
-                        b,
-                        paired,
-                        spans,
-                    };
-                    (number, compared)
-                }));
+                let pair = self.compare_pair(ranking, tokens, klds, (kind, a, b));
+                compared.extend(pair.map(|pair| (number, pair)));
             }
             Ok(compared)
         });
@@ -242,55 +267,61 @@ impl Comparer {
         Ok(compared.into_iter().map(|(_, of)| of).collect())
     }
 
-    /// Compares a row with another on the same tokens, whose KLDs these are: over all tokens, and with the
-    /// best in each span.
+    /// Compares two rows on the same tokens, whose KLDs these are: over all tokens, and with the best in
+    /// each span.
     fn compare_pair(
         &self,
-        row: &Row,
-        [a, b]: [&[f64]; 2],
-        kind: PairKind,
-        clusters: &Clusters,
-    ) -> Option<(Paired, Vec<SpanRatio>)> {
-        let paired = Paired::of(&row.runs, a, b, clusters, self.confidence)?;
-        let names = &row.header().spans;
-        let spans = match kind {
-            PairKind::Best => SpanRatio::of_each(&row.runs, names, a, b, clusters, self.confidence),
-            PairKind::Size | PairKind::Front => Vec::new(),
+        ranking: &Ranking<'_>,
+        ComparedTokens { runs, clusters }: &ComparedTokens,
+        [klds_a, klds_b]: [&[f64]; 2],
+        (kind, a, b): (PairKind, usize, usize),
+    ) -> Option<Compared> {
+        let confidence = self.confidence;
+        let names = &ranking.rows.get(a)?.header().spans;
+        let spans = if kind == PairKind::Best {
+            SpanRatio::of_each(runs, names, klds_a, klds_b, clusters, confidence)
+        } else {
+            Vec::new()
         };
-        Some((paired, spans))
+        Some(Compared {
+            kind,
+            a,
+            b,
+            paired: Paired::of(runs, klds_a, klds_b, clusters, confidence)?,
+            spans,
+        })
     }
 
     /// The rows beside each other, which are not compared, and why not.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
-        let rows: Vec<&Row> = self.rows.values().collect();
-        let mut table = self.table(&rows, Ranking::of(&rows), Vec::new(), None);
+        let rows: Vec<&Row> = self.rows.iter().collect();
+        let mut comparison = self.ranking(&rows, None).finished(Vec::new());
         let message = format!("no ratios on the same tokens: {why}");
-        table.warnings.push(Warning::new("unpaired", message));
-        table
+        let warning = Warning::new("unpaired", message);
+        comparison.warnings.push(warning);
+        comparison
     }
 
     /// The models of rows in their places, and the reference of all.
-    fn table(
-        &self,
-        rows: &[&Row],
-        ranking: Ranking<'_>,
-        compared: Vec<Compared>,
-        clusters: Option<&Clusters>,
-    ) -> Comparison {
-        let (models, pairs) = ranking.finished(compared, self.confidence, self.near);
+    fn ranking<'r>(&self, rows: &[&'r Row], tokens: Option<&ComparedTokens>) -> Ranking<'r> {
         let reference = rows.first().map(|row| ComparedReference::of(row.header()));
-        let reference = reference.unwrap_or_default();
-        Comparison {
-            versions: Versions::default(),
-            confidence: self.confidence,
-            near: self.near,
-            clusters: clusters.map(|clusters| clusters.clustering),
-            pairs,
-            not_compared: Vec::new(),
-            warnings: doubts_of_models(&models, reference.prompts),
-            models,
-            reference,
-        }
+        let mut ranking = Ranking::new(
+            rows,
+            Comparison {
+                versions: Versions::default(),
+                reference: reference.unwrap_or_default(),
+                confidence: self.confidence,
+                near: self.near,
+                clusters: tokens.map(|tokens| tokens.clusters.clustering),
+                models: Vec::new(),
+                pairs: Vec::new(),
+                not_compared: Vec::new(),
+                warnings: Vec::new(),
+            },
+        );
+        let of = &mut ranking.comparison;
+        of.warnings = doubts_of_models(&of.models, of.reference.prompts);
+        ranking
     }
 }
 
@@ -308,7 +339,8 @@ impl HeldKlds {
             Some((_, klds)) => klds,
             None => {
                 self.0.truncate(Self::N - 1);
-                ranking.row(place).read_klds()?.into()
+                let row = ranking.rows.get(place).context("no such place")?;
+                row.read_klds()?.into()
             }
         };
         self.0.push_front((place, klds.clone()));
@@ -331,7 +363,7 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
             file.why
         );
     }
-    let rows: Vec<&Row> = comparer.rows.values().collect();
+    let rows: Vec<&Row> = comparer.rows.iter().collect();
     let [first, second] = rows[..] else {
         bail!(
             "--pair compares two models, and {} are given: name two sidecars",
@@ -339,10 +371,10 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
         );
     };
     let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
-    let clusters = comparer.clusters(&rows);
+    let tokens = comparer.tokens_of(&rows)?;
     let spans = &first.header().spans;
-    let paired = clusters.as_ref().and_then(|clusters| {
-        PairedComparison::of(&a, &b, spans, clusters, comparer.confidence, N_TOP)
+    let paired = tokens.and_then(|of| {
+        PairedComparison::of(&a, &b, spans, &of.clusters, comparer.confidence, N_TOP)
     });
     let paired = paired.context("no token has a finite KLD under both models")?;
     let describe = |token: PairedToken| {
@@ -364,7 +396,7 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
         unranked: comparison.unranked(label),
         a: model(&comparison, first)?,
         b: model(&comparison, second)?,
-        quantiles: PairedQuantile::of_each(&first.result.summary, &second.result.summary),
+        quantiles: PairedQuantile::of_each(&first.model.summary, &second.model.summary),
         conditions: Vec::new(),
         top: paired.top.iter().copied().map(describe).collect(),
         paired,
@@ -379,7 +411,7 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
 /// A row's model, under the label that tells it from the other.
 fn model(comparison: &Comparison, row: &Row) -> Result<InDepthModel> {
     let mut models = comparison.models.iter();
-    let its = models.find(|model| model.sidecar == row.sidecar());
+    let its = models.find(|model| model.sidecar == row.model.sidecar);
     let its = its.context("the sidecar is not among those compared")?;
     Ok(InDepthModel::of(its, comparison))
 }

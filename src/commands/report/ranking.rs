@@ -1,5 +1,5 @@
 //! The place of each evaluation among the others: its rank, its label, its distance from the best, and the
-//! Pareto front. From it every model of a comparison is made, complete.
+//! Pareto front.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,25 +8,20 @@
 
 use super::row::Row;
 use crate::report::ModelResult;
-use crate::report::comparison::{ComparedModel, ComparedPair, Noise, PairKind, RatioToBest, Sizes};
+use crate::report::comparison::{
+    ComparedModel, ComparedPair, Comparison, PairKind, RatioToBest, Sizes,
+};
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-use crate::stats::{Confidence, Paired, SpanRatio, holm};
+use crate::stats::{Paired, SpanRatio, holm};
 
 /// Evaluations by rising mean KLD, of equal ones by size; those that leave out tokens come last.
 pub struct Ranking<'r> {
-    placed: Vec<Placed<'r>>,
-    noise: Noise,
-}
-
-/// An evaluation in its place.
-struct Placed<'r> {
-    row: &'r Row,
-    /// Its numbers by the clusters of all, under a label that no other has.
-    result: ModelResult,
-    /// True if it leaves out more tokens than the one that leaves out fewest: its mean lacks its worst
-    /// tokens, and cannot be ranked.
-    is_incomplete: bool,
-    size: Option<u64>,
+    /// The row in each place.
+    pub rows: Vec<&'r Row>,
+    /// The size in each place by which models are compared.
+    pub sizes: Vec<Option<u64>>,
+    /// The models in their places, which [`Ranking::finished`] completes.
+    pub comparison: Comparison,
 }
 
 /// Two evaluations on the same tokens, by their places.
@@ -48,59 +43,50 @@ pub fn fewest_left_out<'m>(results: impl Iterator<Item = &'m ModelResult>) -> Op
 }
 
 impl<'r> Ranking<'r> {
-    /// Ranks evaluations.
-    pub fn of(rows: &[&'r Row]) -> Self {
-        let fewest = fewest_left_out(rows.iter().map(|row| &row.result));
-        let sizes = Sizes::of(rows.iter().map(|row| &row.set_up));
+    /// Ranks evaluations, whose models `comparison` then has.
+    pub fn new(rows: &[&'r Row], mut comparison: Comparison) -> Self {
+        let fewest = fewest_left_out(rows.iter().map(|row| &row.model.result));
+        let sizes = Sizes::of(rows.iter().map(|row| &row.model.set_up));
         let placed = rows.iter().map(|row| {
-            let result = row.result.clone();
-            Placed {
-                row,
-                is_incomplete: fewest.is_some_and(|fewest| result.n_left_out() > fewest),
-                size: sizes.bytes(&result.model, &row.set_up),
-                result,
-            }
+            let mut model = row.model.clone();
+            // Its mean lacks its worst tokens, and cannot be ranked.
+            model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
+            (*row, sizes.of_model(&model), model)
         });
-        let mut placed: Vec<Placed<'r>> = placed.collect();
-        placed.sort_by(|a, b| {
-            let size = |of: &Placed<'_>| of.size.unwrap_or(u64::MAX);
-            let by_mean = a.is_incomplete.cmp(&b.is_incomplete);
-            let by_mean = by_mean.then_with(|| a.mean().total_cmp(&b.mean()));
-            by_mean.then_with(|| size(a).cmp(&size(b)))
+        let mut placed = Vec::from_iter(placed);
+        placed.sort_by(|(_, one_size, one), (_, other_size, other)| {
+            let mean = |of: &ComparedModel| of.mean_kld().map_or(f64::INFINITY, |mean| mean.value);
+            let size = |size: &Option<u64>| size.unwrap_or(u64::MAX);
+            let by_mean = one.is_incomplete.cmp(&other.is_incomplete);
+            let by_mean = by_mean.then_with(|| mean(one).total_cmp(&mean(other)));
+            by_mean.then_with(|| size(one_size).cmp(&size(other_size)))
         });
-        make_distinct(&mut placed);
-        let noise = Noise::of(placed.iter().map(|of| &of.result));
-        Self { placed, noise }
+        let rows = placed.iter().map(|(row, ..)| *row).collect();
+        let sizes = placed.iter().map(|(_, size, _)| *size).collect();
+        comparison.models = placed.into_iter().map(|(.., model)| model).collect();
+        make_distinct(&mut comparison.models);
+        Self {
+            rows,
+            sizes,
+            comparison,
+        }
     }
 
-    /// Returns the row in a place.
-    pub fn row(&self, place: usize) -> &'r Row {
-        self.placed[place].row
-    }
-
-    /// The size by which the row in a place is compared with others.
-    pub fn size(&self, place: usize) -> Option<u64> {
-        self.placed[place].size
-    }
-
-    /// The place of the lowest mean KLD; the noise floor does not count.
-    pub fn best(&self) -> Option<usize> {
-        let has_mean = |of: &Placed<'_>| of.is_candidate() && of.mean().is_finite();
-        self.placed.iter().position(has_mean)
+    fn models(&self) -> &[ComparedModel] {
+        &self.comparison.models
     }
 
     /// The pairs to compare: each candidate with the best, with the next in size, and with the nearest
     /// model of at most its size, if that is another.
     pub fn pairs(&self) -> Vec<(PairKind, usize, usize)> {
-        let best = self.best();
-        let candidates = (0..self.placed.len()).filter(|&i| self.placed[i].is_candidate());
+        let best = self.comparison.best_place();
+        let candidates = (0..self.rows.len()).filter(|&i| self.models()[i].is_candidate());
         let to_best = candidates.clone().filter_map(|i| {
             let best = best.filter(|&best| best != i)?;
             Some((PairKind::Best, i, best))
         });
-        let sized = candidates.filter(|&i| self.placed[i].size.is_some());
-        let mut by_size: Vec<usize> = sized.collect();
-        by_size.sort_by_key(|&i| self.placed[i].size);
+        let mut by_size = Vec::from_iter(candidates.filter(|&i| self.sizes[i].is_some()));
+        by_size.sort_by_key(|&i| self.sizes[i]);
         let to_next = by_size.windows(2).map(|of| (PairKind::Size, of[0], of[1]));
         let dominating = self.dominating().into_iter().enumerate();
         let to_front = dominating.filter_map(|(i, front)| {
@@ -113,11 +99,11 @@ impl<'r> Ranking<'r> {
     /// The place of the nearest candidate that dominates each: it is at most as large and at most as far
     /// from the reference, and better in one of the two.
     fn dominating(&self) -> Vec<Option<usize>> {
-        let point = |of: &Placed<'_>| {
-            let size = of.size.filter(|_| of.is_candidate())?;
-            Some((size, of.result.mean_kld()?.value))
-        };
-        let points: Vec<Option<(u64, f64)>> = self.placed.iter().map(point).collect();
+        let points = self.models().iter().zip(&self.sizes).map(|(of, size)| {
+            let size = size.filter(|_| of.is_candidate())?;
+            Some((size, of.mean_kld()?.value))
+        });
+        let points: Vec<Option<(u64, f64)>> = points.collect();
         let of_each = points.iter().map(|point| {
             let (size, kld) = (*point)?;
             points.iter().position(|other| {
@@ -130,51 +116,29 @@ impl<'r> Ranking<'r> {
         of_each.collect()
     }
 
-    /// The place of the first candidate above each that has the same KLD at every token.
-    fn same_as(&self) -> Vec<Option<usize>> {
-        let is_same = |one: &Placed<'r>, other: &Placed<'r>| {
-            let are_candidates = one.is_candidate() && other.is_candidate();
-            are_candidates && one.row.klds_hash == other.row.klds_hash
-        };
-        let same_as = |(i, of): (usize, &Placed<'r>)| {
-            let mut above = self.placed[..i].iter();
-            above.position(|above| is_same(above, of))
-        };
-        self.placed.iter().enumerate().map(same_as).collect()
-    }
-
-    fn label(&self, place: usize) -> String {
-        self.placed[place].result.label.clone()
-    }
-
-    fn pair(&self, of: &Compared) -> ComparedPair {
-        ComparedPair {
-            kind: of.kind,
-            a: self.label(of.a),
-            b: self.label(of.b),
-            n_tokens: of.paired.n_tokens,
-            ratio: of.paired.ratio,
-            difference: of.paired.difference,
-            share_a_nearer: of.paired.share_a_nearer,
-        }
-    }
-
-    fn is_noise(&self, place: usize) -> bool {
-        self.noise.has(&self.placed[place].result)
+    /// The label of the first candidate above a place that has the same KLD at every token.
+    fn same_as(&self, place: usize) -> Option<String> {
+        let is_candidate = |i: usize| self.models()[i].is_candidate();
+        let hash = |i: usize| self.rows[i].klds_hash;
+        let is_same = |i: &usize| is_candidate(*i) && hash(*i) == hash(place);
+        let same = (0..place).find(is_same).filter(|_| is_candidate(place))?;
+        Some(self.models()[same].label.clone())
     }
 
     /// Keeps the p-value alone of each ratio to a mean that is noise.
     fn without_noise(&self, mut compared: Compared) -> Compared {
-        let second = &self.placed[compared.b].result;
-        let is_noise = self.is_noise(compared.b);
+        let second = &self.models()[compared.b];
+        let noise = self.comparison.noise();
+        let is_noise = noise.has(second);
         if is_noise {
             compared.paired.ratio = compared.paired.ratio.map(|ratio| ratio.p_alone());
         }
         for of in &mut compared.spans {
             let mut bins = second.breakdown.by_span.iter();
-            let bin = bins.find(|bin| bin.label == of.label);
-            let kld = bin.and_then(|bin| bin.kld);
-            if kld.is_some_and(|kld| is_noise || self.noise.has_kld(kld.value)) {
+            let kld = bins
+                .find(|bin| bin.label == of.label)
+                .and_then(|bin| bin.kld);
+            if kld.is_some_and(|kld| is_noise || noise.has_kld(kld.value)) {
                 of.ratio = of.ratio.map(|ratio| ratio.p_alone());
                 of.to_others = None;
             }
@@ -182,130 +146,94 @@ impl<'r> Ranking<'r> {
         compared
     }
 
-    /// The p-values by which the nearest model of at most each one's size is nearer, adjusted for the number
-    /// of models other than the best, dominated or not; `None` for the best, and for what is not ranked.
-    /// Where the best dominates, `p_holm`, the p-value of the ratio to it, has to show it, too.
-    fn p_dominated(
-        &self,
-        compared: &[Compared],
-        p_holm: &[Option<f64>],
-        is_told: impl Fn(Option<f64>) -> bool,
-    ) -> Vec<Option<f64>> {
-        let best = self.best();
-        let p_of = |(i, front): (usize, Option<usize>)| {
+    /// Whether leaving each model out costs nothing: the nearest model of at most its size is nearer, by a
+    /// p-value that is adjusted for the number of models other than the best. Where the best dominates,
+    /// `p_holm`, the p-value of the ratio to it, has to show it, too.
+    fn is_dominated(&self, compared: &[Compared], p_holm: &[Option<f64>]) -> Vec<bool> {
+        let best = self.comparison.best_place();
+        let p_of = |i: usize, front: Option<usize>| {
             let is_its =
                 |of: &&Compared| of.kind != PairKind::Size && of.a == i && Some(of.b) == front;
             let ratio = compared.iter().find(is_its)?.paired.ratio?;
             let p_shown = if best == front { p_holm[i] } else { ratio.p };
             // On the tokens that both count, the other way round is possible.
-            let is_farther = ratio.value > 1.0 && is_told(p_shown) && !self.is_noise(i);
-            ratio.p.filter(|_| is_farther)
-        };
-        let is_other = |i: usize| {
-            compared
-                .iter()
-                .any(|of| of.kind == PairKind::Best && of.a == i)
+            let is_farther = ratio.value > 1.0 && self.is_told(p_shown);
+            let is_noise = self.comparison.is_noise(&self.models()[i]);
+            ratio.p.filter(|_| is_farther && !is_noise)
         };
         let places = self.dominating().into_iter().enumerate();
-        let p = places.map(|of| is_other(of.0).then(|| p_of(of).unwrap_or(1.0)));
-        adjusted(&Vec::from_iter(p))
+        let p =
+            places.map(|(i, front)| to_best(compared, i).map(|_| p_of(i, front).unwrap_or(1.0)));
+        let p_adjusted = adjusted(&Vec::from_iter(p));
+        p_adjusted.into_iter().map(|p| self.is_told(p)).collect()
     }
 
-    /// The models and the pairs, complete.
+    /// Whether a p-value shows more than chance.
+    fn is_told(&self, p: Option<f64>) -> bool {
+        p.is_some_and(|p| p < self.comparison.confidence.outside())
+    }
+
+    /// The comparison, complete.
     ///
     /// The best of these data need not be the one that is really nearest. That one cannot be told from the
     /// best in at least the share `confidence` of texts (docs/INTERVALS.md).
-    pub fn finished(
-        self,
-        compared: Vec<Compared>,
-        confidence: Confidence,
-        near: f64,
-    ) -> (Vec<ComparedModel>, Vec<ComparedPair>) {
+    pub fn finished(self, compared: Vec<Compared>) -> Comparison {
         let compared = compared.into_iter().map(|of| self.without_noise(of));
         let compared: Vec<Compared> = compared.collect();
-        let places = 0..self.placed.len();
-        let best = self.best();
-        let best_is_noise = best.is_some_and(|best| self.is_noise(best));
-        let (dominating, same_as) = (self.dominating(), self.same_as());
-        let to_best = places.clone().map(|i| {
-            let is_its = |of: &&Compared| of.kind == PairKind::Best && of.a == i;
-            compared.iter().find(is_its)
-        });
-        let to_best: Vec<Option<&Compared>> = to_best.collect();
-        let ratios = to_best.iter().map(|of| of.and_then(|of| of.paired.ratio));
-        let ratios = Vec::from_iter(ratios);
-        let p_holm = adjusted(&Vec::from_iter(
-            ratios.iter().map(|of| of.and_then(|of| of.p)),
-        ));
-        let spans = to_best.iter().map(|of| of.map(|of| of.spans.clone()));
-        let mut spans: Vec<Vec<SpanRatio>> = spans.map(Option::unwrap_or_default).collect();
+        let best = self.comparison.best_place();
+        let is_noise = |i: usize| self.comparison.is_noise(&self.models()[i]);
+        let dominating = self.dominating();
+        let ratio = |i: usize| to_best(&compared, i)?.paired.ratio;
+        let p = (0..self.rows.len()).map(|i| ratio(i)?.p);
+        let p_holm = adjusted(&Vec::from_iter(p));
+        let is_dominated = self.is_dominated(&compared, &p_holm);
+        let spans = |i: usize| Some(to_best(&compared, i)?.spans.clone());
+        let spans = (0..self.rows.len()).map(|i| spans(i).unwrap_or_default());
+        let mut spans: Vec<Vec<SpanRatio>> = spans.collect();
         SpanRatio::adjust(spans.iter_mut());
-        let is_told = |p: Option<f64>| p.is_some_and(|p| p < confidence.outside());
-        let p_dominated = self.p_dominated(&compared, &p_holm, is_told);
-        let pairs = compared.iter().map(|of| self.pair(of)).collect();
-        let models = self
-            .placed
-            .iter()
-            .zip(places)
-            .zip(spans)
-            .map(|((of, i), spans)| {
-                let is_best = best == Some(i);
-                let are_noise = best_is_noise && of.is_candidate() && self.is_noise(i);
-                let upper = ratios[i].and_then(|ratio| ratio.upper);
-                let (row, paths) = (of.row, &of.row.paths);
-                ComparedModel {
-                    result: of.result.clone(),
-                    sidecar: row.sidecar(),
-                    parts: if paths.len() > 1 {
-                        paths.clone()
-                    } else {
-                        Vec::new()
-                    },
-                    set_up: row.set_up.clone(),
-                    ccdf: row.ccdf.clone(),
-                    by_window: row.by_window.clone(),
-                    conditions: Vec::new(),
-                    top: row.top.clone(),
-                    is_incomplete: of.is_incomplete,
-                    same_as: same_as[i].map(|place| self.label(place)),
-                    ratio_to_best: ratios[i].map(|ratio| RatioToBest {
-                        ratio,
-                        p_holm: p_holm[i],
-                    }),
-                    ratio_to_best_by_span: spans,
-                    difference_to_best: to_best[i].map(|of| of.paired.difference),
-                    indistinguishable_from_best: is_best
-                        || (to_best[i].is_some() && (are_noise || !is_told(p_holm[i]))),
-                    is_as_near: is_best || are_noise || upper.is_some_and(|upper| upper <= near),
-                    pareto: of.is_candidate()
-                        && of.size.is_some()
-                        && of.result.mean_kld().is_some()
-                        && dominating[i].is_none(),
-                    is_dominated: is_told(p_dominated[i]),
-                }
-            });
-        (models.collect(), pairs)
+        let models = spans.into_iter().enumerate().map(|(i, spans)| {
+            let (model, is_best) = (self.models()[i].clone(), best == Some(i));
+            let are_noise = best.is_some_and(is_noise) && model.is_candidate() && is_noise(i);
+            let is_near = |upper: f64| upper <= self.comparison.near;
+            let is_pareto = self.sizes[i].is_some() && dominating[i].is_none();
+            ComparedModel {
+                same_as: self.same_as(i),
+                ratio_to_best: ratio(i).map(|ratio| RatioToBest {
+                    ratio,
+                    p_holm: p_holm[i],
+                }),
+                ratio_to_best_by_span: spans,
+                difference_to_best: to_best(&compared, i).map(|of| of.paired.difference),
+                indistinguishable_from_best: is_best
+                    || (to_best(&compared, i).is_some() && (are_noise || !self.is_told(p_holm[i]))),
+                is_as_near: is_best
+                    || are_noise
+                    || ratio(i).and_then(|ratio| ratio.upper).is_some_and(is_near),
+                pareto: is_pareto && model.is_candidate() && model.mean_kld().is_some(),
+                is_dominated: is_dominated[i],
+                ..model
+            }
+        });
+        let models = Vec::from_iter(models);
+        let label = |place: usize| models[place].label.clone();
+        let pairs = compared.iter().map(|of| ComparedPair {
+            kind: of.kind,
+            a: label(of.a),
+            b: label(of.b),
+            paired: of.paired,
+        });
+        Comparison {
+            pairs: pairs.collect(),
+            models,
+            ..self.comparison
+        }
     }
 }
 
-impl Placed<'_> {
-    /// Whether it can be the best: the noise floor cannot, nor one that leaves out tokens.
-    fn is_candidate(&self) -> bool {
-        !self.result.is_noise_floor && !self.is_incomplete
-    }
-
-    /// The mean KLD; infinite where there is none.
-    fn mean(&self) -> f64 {
-        self.result
-            .mean_kld()
-            .map_or(f64::INFINITY, |mean| mean.value)
-    }
-
-    /// The path of its sidecar, or of its model where it has none.
-    fn path(&self) -> &str {
-        let sidecar = self.row.paths.first();
-        sidecar.map_or(self.result.model.path.as_str(), String::as_str)
-    }
+/// The comparison of the model in a place with the best.
+fn to_best(compared: &[Compared], place: usize) -> Option<&Compared> {
+    let mut compared = compared.iter();
+    compared.find(|of| of.kind == PairKind::Best && of.a == place)
 }
 
 /// Adjusts the p-values that are there for their number, by Holm's method. A ratio without one, as from
@@ -316,15 +244,20 @@ fn adjusted(p: &[Option<f64>]) -> Vec<Option<f64>> {
     p.iter().map(|p| p.and_then(|_| adjusted.next())).collect()
 }
 
-/// Makes all labels distinct: by what differs in their set-ups, else by their paths.
-fn make_distinct(placed: &mut [Placed<'_>]) {
-    let names: Vec<String> = placed.iter().map(|of| of.result.label.clone()).collect();
+/// Makes all labels distinct: by what differs in their set-ups, else by the paths of their sidecars, or of
+/// their models where they have none.
+fn make_distinct(models: &mut [ComparedModel]) {
+    let path = |of: &ComparedModel| match of.sidecar.as_str() {
+        "" => of.model.path.clone(),
+        sidecar => sidecar.to_owned(),
+    };
+    let names: Vec<String> = models.iter().map(|of| of.label.clone()).collect();
     for (i, name) in names.iter().enumerate() {
-        let alike = placed
+        let alike = models
             .iter()
             .zip(&names)
             .filter(|(_, other)| *other == name);
-        let alike: Vec<_> = alike.map(|(of, _)| &of.row.set_up).collect();
+        let alike: Vec<_> = alike.map(|(of, _)| &of.set_up).collect();
         if alike.len() < 2 {
             continue;
         }
@@ -335,15 +268,15 @@ fn make_distinct(placed: &mut [Placed<'_>]) {
             all.len() == alike.len() && all.iter().all(Option::is_some)
         };
         let distinction = DISTINCTIONS.iter().find(tells_apart);
-        let what = distinction.and_then(|of| of(&placed[i].row.set_up));
-        let what = what.unwrap_or_else(|| placed[i].path().to_owned());
-        placed[i].result.label = format!("{name} ({what})");
+        let what = distinction.and_then(|of| of(&models[i].set_up));
+        let what = what.unwrap_or_else(|| path(&models[i]));
+        models[i].label = format!("{name} ({what})");
     }
     // A label that was given may be what another was made into.
-    for i in 0..placed.len() {
-        let is_its = |of: &&Placed<'_>| of.result.label == placed[i].result.label;
-        if placed.iter().filter(is_its).count() > 1 {
-            placed[i].result.label = placed[i].path().to_owned();
+    for i in 0..models.len() {
+        let is_its = |of: &&ComparedModel| of.label == models[i].label;
+        if models.iter().filter(is_its).count() > 1 {
+            models[i].label = path(&models[i]);
         }
     }
 }

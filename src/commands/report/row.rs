@@ -6,10 +6,11 @@ use anyhow::{Result, bail};
 use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
+use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
-    ClusterKind, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Point, Run,
-    Tokens, Until, Windows, usable_kld,
+    ClusterKind, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Run, Tokens,
+    Until, Windows, usable_kld,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -20,22 +21,11 @@ const N_WORST: usize = 10;
 
 /// An evaluation with its own numbers.
 pub struct Row {
-    pub result: ModelResult,
-    /// The paths of its sidecar's parts; of one for a whole sidecar, empty without one.
-    pub paths: Vec<String>,
-    /// The set-up in which the model was run, as far as it is recorded.
-    pub set_up: BackendIdentity,
-    /// The share of tokens with at least a KLD.
-    pub ccdf: Vec<Point>,
-    /// The means along the text.
-    pub by_window: Vec<Point>,
-    /// The tokens that diverge most.
-    pub top: Vec<WorstToken>,
+    /// The model, without what other evaluations decide: its place, and how far it is from the best.
+    pub model: ComparedModel,
     pub tokens: TokenSet,
-    /// The windows and the spans of its tokens.
-    pub runs: Vec<Run>,
-    /// The sums of its windows.
-    pub windows: Windows,
+    /// The autocorrelation of its windows, by which clusters are chosen.
+    pub autocorrelation: Option<f64>,
     /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
     pub klds_hash: Hash,
     stored: StoredEvaluation,
@@ -99,9 +89,10 @@ impl Row {
         })?;
         let counted = Tokens::of(&columns);
         let windows = &counted.windows;
+        let autocorrelation = windows.autocorrelation();
         let clusters = match kind {
-            Some(kind) => Clusters::of_kind(windows, rule, kind, windows.autocorrelation()),
-            None => Clusters::of(windows, rule),
+            Some(kind) => Clusters::of_kind(windows, rule, kind, autocorrelation),
+            None => Clusters::chosen_by(windows, rule, autocorrelation),
         };
         let names = PartNames {
             groups: &header.groups,
@@ -109,12 +100,11 @@ impl Row {
         };
         let (summary, breakdown) = counted.summarise(&clusters, names, confidence);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
-        let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
+        let info = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
-        let paths = stored.paths.iter().map(|path| path.display().to_string());
         let result = ModelResult {
-            label: label.unwrap_or_else(|| model.default_label()).to_owned(),
-            model,
+            label: label.unwrap_or_else(|| info.default_label()).to_owned(),
+            model: info,
             is_reference_model: is_reference_model(header),
             is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
             n_vocab_compared: header.n_vocab_compared,
@@ -122,16 +112,22 @@ impl Row {
             summary,
             breakdown,
         };
-        Ok(Self {
+        let paths = stored.paths.iter().map(|path| path.display().to_string());
+        let parts = Vec::from_iter(paths);
+        let model = ComparedModel {
             result,
-            paths: paths.collect(),
+            sidecar: parts.first().cloned().unwrap_or_default(),
+            parts: Some(parts).filter(|of| of.len() > 1).unwrap_or_default(),
             set_up: header.backend.clone().unwrap_or_default(),
             ccdf: counted.ccdf(),
             by_window: counted.by_window(),
             top: worst_of(worst, &texts),
+            ..ComparedModel::default()
+        };
+        Ok(Self {
+            model,
             tokens,
-            runs: columns.runs.clone(),
-            windows: counted.windows,
+            autocorrelation,
             klds_hash,
             stored,
         })
@@ -151,26 +147,41 @@ impl Row {
         let read = |of: &StoredEvaluation, each: &mut EachWindow<'_>| of.read(each);
         let again = Self::measure(stored, confidence, rule, Some(kind), read)?;
         self.check(again.klds_hash)?;
-        self.result.summary = again.result.summary;
-        self.result.breakdown = again.result.breakdown;
+        self.model.summary = again.model.result.summary;
+        self.model.breakdown = again.model.result.breakdown;
         Ok(())
     }
 
     fn check(&self, hash: Hash) -> Result<()> {
         if hash != self.klds_hash {
-            bail!("{}: has changed while it was read", self.sidecar());
+            bail!("{}: has changed while it was read", self.model.sidecar);
         }
         Ok(())
-    }
-
-    /// Returns the path of its sidecar, or of the first part; empty without one.
-    pub fn sidecar(&self) -> String {
-        self.paths.first().cloned().unwrap_or_default()
     }
 
     /// Returns what the evaluation's files record of it.
     pub fn header(&self) -> &SidecarHeader {
         &self.stored.header
+    }
+
+    /// Returns true if both are one evaluation, in copies of a file.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        let are_same = (self.klds_hash, self.tokens) == (other.klds_hash, other.tokens);
+        are_same && self.header() == other.header()
+    }
+
+    /// Reads the records again: the runs of their tokens, and their windows.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub fn read_windows(&self) -> Result<(Vec<Run>, Windows)> {
+        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
+        self.stored.read(|window| {
+            window.iter().for_each(|record| columns.push(record));
+            Ok(())
+        })?;
+        let windows = Tokens::of(&columns).windows;
+        Ok((columns.runs, windows))
     }
 
     /// Reads the KLD of each token again: NaN where it is not counted, or is infinite.

@@ -73,12 +73,8 @@ fn compare_sidecars(
         })
         .unwrap()
     });
-    let mut comparer = Comparer {
-        confidence: Confidence::default(),
-        rule,
-        near,
-        rows: (0..).zip(rows).collect(),
-    };
+    let mut comparer = Comparer::new(Confidence::default(), rule, near);
+    comparer.rows = rows.collect();
     comparer.compare(&Watch::new(&())).unwrap()
 }
 

@@ -22,7 +22,7 @@ use super::result::{
     ModelInfo, ModelResult, PromptsInfo, ReferenceInfo, Versions, WorstToken, unit,
 };
 use super::warning::Warning;
-use crate::stats::{Bin, Clustering, Confidence, Estimate, Point, Ratio, SpanRatio};
+use crate::stats::{Bin, Clustering, Confidence, Estimate, Paired, Point, Ratio, SpanRatio};
 
 /// How many times as far as the best a model may be for that to make no difference, unless said
 /// otherwise.
@@ -116,11 +116,15 @@ impl Comparison {
         Names::of(&Vec::from_iter(labels), width)
     }
 
-    /// The model with the lowest mean KLD; the noise floor does not count.
+    /// The place of the model with the lowest mean KLD; the noise floor does not count.
+    pub fn best_place(&self) -> Option<usize> {
+        let is_ranked = |model: &ComparedModel| model.is_candidate() && model.mean_kld().is_some();
+        self.models.iter().position(is_ranked)
+    }
+
+    /// The model with the lowest mean KLD.
     pub fn best(&self) -> Option<&ComparedModel> {
-        self.models
-            .iter()
-            .find(|model| model.is_candidate() && model.mean_kld().is_some())
+        self.models.get(self.best_place()?)
     }
 
     /// The sizes by which the models are compared.
@@ -142,7 +146,7 @@ impl Comparison {
         let other = match (is_best(&pair.a), is_best(&pair.b)) {
             (false, true) => &pair.a,
             (true, false) => &pair.b,
-            _ => return pair.ratio?.p,
+            _ => return pair.paired.ratio?.p,
         };
         let mut models = self.models.iter();
         let other = models.find(|model| model.label == *other)?;
@@ -158,7 +162,7 @@ impl Comparison {
     /// Explains why p and an interval differ about a pair; `None` where none do.
     pub(super) fn why_p_differs(&self) -> Option<String> {
         let is_without_1 = |pair: &&ComparedPair| {
-            let ends = pair.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
+            let ends = pair.paired.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
             ends.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0)
         };
         let mut without_1 = self.pairs.iter().filter(is_without_1);
@@ -187,8 +191,12 @@ impl Comparison {
     }
 
     /// The mean KLDs that are noise here.
-    pub(super) fn noise(&self) -> Noise {
-        Noise::of(self.models.iter().map(|model| &model.result))
+    pub fn noise(&self) -> Noise {
+        let floors = self.models.iter().filter(|of| of.is_noise_floor);
+        let means = floors.filter_map(|floor| floor.mean_kld());
+        Noise {
+            floor: means.map(|mean| mean.value).fold(0.0, f64::max),
+        }
     }
 
     /// Whether a model is as near to the original as can be measured.
@@ -297,7 +305,7 @@ impl NotCompared {
 }
 
 /// An evaluated model, as a row of the table.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedModel {
     /// Its result.
@@ -423,15 +431,9 @@ pub struct ComparedPair {
     pub a: String,
     /// The label of the second model.
     pub b: String,
-    /// The number of tokens that both count.
-    pub n_tokens: u64,
-    /// The mean KLD of `a` over that of `b`; null where both are 0.
-    pub ratio: Option<Ratio>,
-    /// The mean KLD of `a` less that of `b`, in nats.
-    pub difference: Estimate,
-    /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
-    /// none differs.
-    pub share_a_nearer: Option<f64>,
+    /// The comparison of the two.
+    #[serde(flatten)]
+    pub paired: Paired,
 }
 
 /// The mean KLDs that are so small that a multiple of them says nothing.
@@ -442,15 +444,6 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Finds the noise floor among results.
-    pub fn of<'m>(results: impl Iterator<Item = &'m ModelResult>) -> Self {
-        let floors = results.filter(|of| of.is_noise_floor);
-        let means = floors.filter_map(|floor| floor.mean_kld());
-        Self {
-            floor: means.map(|mean| mean.value).fold(0.0, f64::max),
-        }
-    }
-
     /// Whether a mean KLD is at the noise floor, or rounding.
     pub fn has_kld(self, mean: f64) -> bool {
         mean < ROUNDING || mean <= AT_FLOOR * self.floor
@@ -539,7 +532,7 @@ mod tests {
         };
         let mut pair = of.pairs.remove(0);
         of.pairs.retain(|pair| pair.a != near || pair.b != best);
-        pair.ratio = Some(ratio);
+        pair.paired.ratio = Some(ratio);
         for (kind, a, b) in [(PairKind::Best, near, best), (PairKind::Size, best, near)] {
             let (a, b) = (a.to_owned(), b.to_owned());
             of.pairs.push(ComparedPair {

@@ -231,13 +231,13 @@ impl Comparison {
         pairs: Vec<&'p ComparedPair>,
         name: Name<'_>,
     ) -> Table<&'p ComparedPair> {
-        let of = |pair: &&ComparedPair| pair.ratio.map(estimate);
+        let of = |pair: &&ComparedPair| pair.paired.ratio.map(estimate);
         let both = |pair: &&ComparedPair| match pair.kind {
             PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
             _ => format!("  {}", name(&pair.a)),
         };
         let p = |pair: &&ComparedPair| self.p_of(pair).map(p_value);
-        let nearer = |pair: &&ComparedPair| pair.share_a_nearer.map(percent_1);
+        let nearer = |pair: &&ComparedPair| pair.paired.share_a_nearer.map(percent_1);
         Table::new(title, pairs)
             .left("", both)
             .in_text()

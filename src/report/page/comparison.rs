@@ -198,7 +198,7 @@ fn pair_of<'c>(comparison: &'c Comparison, a: &str, b: &str) -> Option<&'c Compa
 
 /// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
 fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
-    let ratio = pair.ratio?;
+    let ratio = pair.paired.ratio?;
     let ratio = if pair.a == above {
         ratio
     } else {

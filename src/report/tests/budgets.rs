@@ -3,6 +3,7 @@
 use super::{BRIEF, FULL, made_up, sample};
 use crate::report::comparison::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 use crate::report::{ModelReport, PromptReport, text_report};
+use crate::stats::Paired;
 use crate::stats::PromptStats;
 
 /// Checks that a text has at most so many lines, and that more are there to be asked for.
@@ -99,8 +100,10 @@ fn sixteen_models_have_50_lines() {
             kind,
             a: label(i),
             b: label(next * (i - 1)),
-            ratio: Some(sample::ratio(1.5, 0.03)),
-            ..pair.clone()
+            paired: Paired {
+                ratio: Some(sample::ratio(1.5, 0.03)),
+                ..pair.paired
+            },
         })
     });
     of.pairs = pairs.collect();

@@ -11,7 +11,7 @@ use crate::report::comparison::{
 use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::report::{few_windows, json_text};
 use crate::stats::{
-    ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput,
+    ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput, Paired,
     PairedComparison, Ratio, Run, SharePoint, SpanRatio, Windows,
 };
 
@@ -92,10 +92,12 @@ pub fn comparison() -> Comparison {
             kind,
             a: models[a].label.clone(),
             b: models[b].label.clone(),
-            n_tokens: u64::from(WINDOWS * ROWS),
-            ratio: Some(ratio(times, p)),
-            difference: difference(less),
-            share_a_nearer: Some(share),
+            paired: Paired {
+                n_tokens: u64::from(WINDOWS * ROWS),
+                ratio: Some(ratio(times, p)),
+                difference: difference(less),
+                share_a_nearer: Some(share),
+            },
         },
     );
     let clusters = Clustering {
@@ -253,16 +255,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     ComparedModel {
         result,
         sidecar: format!("{path}.kls"),
-        parts: Vec::new(),
-        is_incomplete: false,
-        same_as: None,
-        ratio_to_best: None,
-        ratio_to_best_by_span: Vec::new(),
-        difference_to_best: None,
-        indistinguishable_from_best: false,
         is_as_near: label == "tiny-q4_K_M",
-        pareto: false,
-        is_dominated: false,
         set_up: made_up::reference().backend.unwrap_or_default(),
         ccdf: (0..20)
             .map(|i| {
@@ -280,11 +273,11 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
                 )
             })
             .collect(),
-        conditions: Vec::new(),
         top: vec![
             worst(scale, "Once upon a \"time\"\n", true),
             worst(scale / 2.0, "</script>", false),
         ],
+        ..ComparedModel::default()
     }
 }
 

@@ -92,10 +92,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                     kind,
                     a: label.clone(),
                     b: "q0".to_owned(),
-                    n_tokens: paired.n_tokens,
-                    ratio: paired.ratio,
-                    difference: paired.difference,
-                    share_a_nearer: paired.share_a_nearer,
+                    paired: *paired,
                 });
             }
         }

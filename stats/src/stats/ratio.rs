@@ -181,17 +181,18 @@ impl Ratio {
     }
 }
 
-/// The comparison of two models over the tokens that both count.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The comparison of two models, `a` and `b`, over the tokens that both count.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Paired {
-    /// The number of tokens.
+    /// The number of tokens that both count.
     pub n_tokens: u64,
-    /// The first model's mean KLD over the second's; `None` where both are 0.
+    /// The mean KLD of `a` over that of `b`; null where both are 0.
     pub ratio: Option<Ratio>,
-    /// The first model's mean KLD less the second's, in nats, with its interval by cluster.
+    /// The mean KLD of `a` less that of `b`, in nats.
     pub difference: Estimate,
-    /// Of the tokens whose KLDs differ, the share on which the first model is nearer to the
-    /// reference; `None` if none differs.
+    /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
+    /// none differs.
     pub share_a_nearer: Option<f64>,
 }
 
