@@ -2,13 +2,17 @@
 
 use std::str::Chars;
 
-use indexmap::IndexMap;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The entries of a dict literal in the order of their keys' first occurrence, each with its last
-/// value, as Python reads them. Tuples become lists. `None` if it is another value, or not a literal.
-pub(crate) fn dict(text: &str) -> Option<IndexMap<String, Value>> {
-    serde_json::from_str(&to_json(text)?).ok()
+/// Parses a literal as if it were JSON; tuples become lists.
+///
+/// # Errors
+/// A phrase that states why the bytes are not a literal, or one of another shape.
+pub(crate) fn parse<T: DeserializeOwned>(literal: &[u8]) -> Result<T, String> {
+    let json = str::from_utf8(literal).ok().and_then(to_json);
+    let json = json.ok_or("not a Python literal")?;
+    serde_json::from_str(&json).map_err(|error| error.to_string())
 }
 
 /// The JSON of a literal; for anything else, something that may not be JSON.
@@ -83,9 +87,8 @@ mod tests {
             "a": "it's \"q\" \\ \n\t\u{7}\u{e9}\u{2028}\u{1f600}\u{7f}\u{a0}", "b'": [1, 2],
             "c": [true, false, null, -1.5e-7, [3]], "d": {}, "e": [], "f": {"x": []},
         });
-        assert_eq!(json!(dict(literal).unwrap()), expected);
+        assert_eq!(parse::<Value>(literal.as_bytes()), Ok(expected));
         for other in [
-            "[1]",
             "{1: 2}",
             "{'a': nan}",
             "{'a'",
@@ -93,7 +96,7 @@ mod tests {
             r"{'a': '\xg0'}",
             "{'a': 1} 2",
         ] {
-            assert_eq!(dict(other), None, "{other}");
+            assert!(parse::<Value>(other.as_bytes()).is_err(), "{other}");
         }
     }
 }

@@ -85,8 +85,10 @@ impl Reference {
             Rows::Blocks(blocks) => Box::new((0..self.n_listed()).map(|i| blocks.window(i))),
             Rows::States(file, _) => Box::new((0..self.n_listed()).map(|i| file.window(i))),
             Rows::Model(windows) => Box::new(windows.iter().cloned().map(Ok)),
-            Rows::Stream(stream) => {
-                let mut stream = stream.reopen()?;
+            Rows::Stream(_) => {
+                let Rows::Stream(mut stream) = Self::open(self.path())?.rows else {
+                    return Err(Named::new(self.path()).unsupported("has changed: start again"));
+                };
                 Box::new(std::iter::from_fn(move || stream.next_window().transpose()))
             }
         })
@@ -157,27 +159,14 @@ impl Reference {
     /// # Errors
     /// Those of [`crate::sniff`] and of the kind's own reader.
     pub fn open(path: &Path) -> Result<Self> {
-        let ((about, windows), rows) = match sniff(path)? {
-            Kind::Kl => return NativeReader::open(path).map(NativeReader::into_reference),
-            Kind::KlPy => {
-                let reader = KlPyReader::open(path)?;
-                ((reader.about.clone(), None), Rows::Stream(Box::new(reader)))
-            }
-            Kind::LlamaCpp => {
-                let reader = LlamaCppReader::open(path)?;
-                (reader.describe(), Rows::Blocks(Box::new(reader)))
-            }
-            Kind::Safetensors => {
-                let reader = SafetensorsReader::open(path)?;
-                (reader.describe(), Rows::Blocks(Box::new(reader)))
-            }
-            Kind::Npz => {
-                let reader = NpzReader::open(path)?;
-                (reader.describe(), Rows::Stream(Box::new(reader)))
-            }
-            Kind::Model => return Err(Named::new(path).not_a_reference("it is a model")),
-        };
-        Ok(Self::new(about, windows, rows))
+        match sniff(path)? {
+            Kind::Kl => NativeReader::open(path).map(NativeReader::into_reference),
+            Kind::KlPy => KlPyReader::open(path).map(KlPyReader::into_reference),
+            Kind::LlamaCpp => LlamaCppReader::open(path).map(LlamaCppReader::into_reference),
+            Kind::Safetensors => SafetensorsReader::open(path)?.into_reference(path),
+            Kind::Npz => NpzReader::open(path)?.into_reference(),
+            Kind::Model => Err(Named::new(path).not_a_reference("it is a model")),
+        }
     }
 }
 

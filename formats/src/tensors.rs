@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::about::{About, Values};
+use crate::error::Result;
 use crate::kinds::Kind;
 use crate::numbers::Float;
 use crate::row::{Row, RowBlock};
@@ -71,17 +72,19 @@ pub(crate) fn n_ids(shape: &[u64], n_rows: u32) -> Result<u64, String> {
 
 /// A window of a reference of such arrays.
 #[derive(Debug)]
-pub(crate) struct TensorWindow {
+pub(crate) struct TensorWindow<A> {
+    /// The array of its rows.
+    pub(crate) rows: A,
     pub(crate) matrix: Matrix,
     /// Its token ids; empty where the file holds none.
     pub(crate) tokens: Vec<u32>,
 }
 
-impl TensorWindow {
+impl<A> TensorWindow<A> {
     /// The window, by its index in the file.
     pub(crate) fn spec(&self, index: usize) -> WindowSpec {
         WindowSpec {
-            window: index as u32, // readers count no more windows than that
+            window: index as u32, // far fewer fit in memory
             tokens: self.tokens.clone(),
             first_scored: 0,
             n_rows: self.matrix.n_rows,
@@ -90,7 +93,7 @@ impl TensorWindow {
 
     /// Finds a fault in its token ids, and a contradiction between it and the reference's first window,
     /// whose file or array has the name `first_name`.
-    pub(crate) fn fault(&self, first: &Self, first_name: &str) -> Option<String> {
+    fn fault(&self, first: &Self, first_name: &str) -> Option<String> {
         let (n_vocab, n_tokens) = (self.matrix.n_vocab, self.tokens.len() as u64);
         if n_vocab != first.matrix.n_vocab {
             let there = first.matrix.n_vocab;
@@ -114,23 +117,38 @@ impl TensorWindow {
     }
 }
 
-/// Describes a reference, but for the bytes and the checks of its file, and lists its windows.
-pub(crate) fn describe<'w>(
+/// Finds the first window that has a fault or does not belong to the first one: its array of rows and
+/// the fault. `name` is the name of an array, or of its file.
+pub(crate) fn first_fault<A>(
+    windows: &[TensorWindow<A>],
+    name: impl Fn(&A) -> String,
+) -> Option<(&A, String)> {
+    let first = windows.first()?;
+    let mut faults = windows.iter().filter_map(|window| {
+        let fault = window.fault(first, &name(&first.rows))?;
+        Some((&window.rows, fault))
+    });
+    faults.next()
+}
+
+/// Describes a reference, but for the checks of its kind, and lists its windows.
+pub(crate) fn describe<A>(
     kind: Kind,
     path: &Path,
-    windows: impl Iterator<Item = &'w TensorWindow> + Clone,
+    file_bytes: u64,
+    windows: &[TensorWindow<A>],
     values: Values,
 ) -> (About, Vec<WindowEntry>) {
-    let first = windows.clone().next();
-    let n_ctx = windows.clone().map(|window| window.matrix.n_rows).max();
-    let entries = windows.zip(0..).map(|(window, number)| WindowEntry {
-        window: number,
-        n_tokens: window.tokens.len() as u32, // at most one more than rows
-        n_rows: window.matrix.n_rows,
-        first_scored: 0,
-    });
+    let entries: Vec<_> = windows
+        .iter()
+        .enumerate()
+        .map(|(i, window)| window.spec(i).entry())
+        .collect();
+    let first = windows.first();
+    let n_ctx = entries.iter().map(|entry| entry.n_rows).max();
     let n_vocab = first.map_or(0, |first| first.matrix.n_vocab);
     let mut about = About {
+        file_bytes,
         encoding: first.map_or(Float::F32, |first| first.matrix.float).name(),
         values,
         holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
@@ -138,22 +156,31 @@ pub(crate) fn describe<'w>(
         ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
     };
     about.first_scored = Some(0);
-    (about, entries.collect())
+    (about, entries)
 }
 
-/// The meaning of the first finite row of `block`: log-probabilities sum to 1. `None` if no row is
-/// finite.
-pub(crate) fn values_of(block: &RowBlock, float: Float) -> Option<Values> {
-    let row = block.rows().find(Row::is_finite)?;
-    let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
-    let max = entries().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = entries().map(|x| (x - max).exp()).sum();
-    let is_normalised = (max + sum.ln()).abs() < tolerance(float, row.len());
-    Some(if is_normalised {
-        Values::LogProbabilities
-    } else {
-        Values::Logits
-    })
+/// The meaning of the first finite row of these blocks, each with the type it was stored in:
+/// log-probabilities sum to 1.
+///
+/// # Errors
+/// Those of the blocks.
+pub(crate) fn values_of(
+    blocks: impl IntoIterator<Item = Result<(RowBlock, Float)>>,
+) -> Result<Values> {
+    for block in blocks {
+        let (block, float) = block?;
+        let Some(row) = block.rows().find(Row::is_finite) else {
+            continue;
+        };
+        let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
+        let max = entries().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = entries().map(|x| (x - max).exp()).sum();
+        if (max + sum.ln()).abs() < tolerance(float, row.len()) {
+            return Ok(Values::LogProbabilities);
+        }
+        break;
+    }
+    Ok(Values::Logits)
 }
 
 /// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
@@ -184,7 +211,11 @@ mod tests {
         let fault = |tokens: &[u32], n_vocab: u64| {
             let matrix = Matrix::new(Float::F32, &[tokens.len() as u64, n_vocab]).unwrap();
             let tokens = tokens.to_vec();
-            let window = TensorWindow { matrix, tokens };
+            let window = TensorWindow {
+                rows: (),
+                matrix,
+                tokens,
+            };
             window.fault(&window, "itself")
         };
         assert!(fault(&ids, MAX_N_VOCAB.into()).is_some_and(|what| what.contains("position 1")));
@@ -227,13 +258,14 @@ mod tests {
                     Float::F32 | Float::F64 => x,
                 };
                 let row: Vec<f32> = row.iter().map(round).collect();
-                values_of(&RowBlock::from_f32(0, 0, n, &row), float)
+                let block = |row: &[f32]| Ok((RowBlock::from_f32(0, 0, n, row), float));
+                // A row that is not finite does not show it.
+                values_of([block(&vec![f32::NAN; n]), block(&row)]).unwrap()
             };
-            assert_eq!(stored(&logs), Some(Values::LogProbabilities), "{float:?}");
-            assert_eq!(stored(&logits), Some(Values::Logits), "{float:?}");
+            assert_eq!(stored(&logs), Values::LogProbabilities, "{float:?}");
+            assert_eq!(stored(&logits), Values::Logits, "{float:?}");
             let nudged: Vec<f32> = logs.iter().map(|x| x + 0.1).collect();
-            assert_eq!(stored(&nudged), Some(Values::Logits), "{float:?}");
-            assert_eq!(stored(&vec![f32::NAN; n]), None);
+            assert_eq!(stored(&nudged), Values::Logits, "{float:?}");
         }
     }
 }

@@ -507,7 +507,7 @@ mod tests {
             1
         }
 
-        fn n_blocks(&self, _i: usize) -> u32 {
+        fn n_rows(&self, _i: usize) -> u32 {
             2
         }
 

@@ -27,7 +27,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use serde_json::Value;
+use indexmap::IndexMap;
+use serde_json::{Value, json};
 
 use crate::about::{About, Checks, Values};
 use crate::error::{Error, Named, Result};
@@ -36,6 +37,7 @@ pub use crate::kinds::KL_PY as MAGIC_LINE;
 use crate::kinds::Kind;
 use crate::provenance::BackendIdentity;
 use crate::python_literal;
+use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
 use crate::source::{self, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
@@ -76,7 +78,8 @@ const FORMAT: FileFormat = FileFormat {
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let mut bytes = Vec::new();
     let n_ctx = about.n_ctx.max(longest_window(windows));
-    gzip(&mut bytes, &to_lines(about, n_ctx, windows.len(), name)?);
+    let lines = to_lines(about, n_ctx, windows.len());
+    gzip(&mut bytes, &lines.map_err(|what| name.unwritable(what))?);
     Ok(Start {
         bytes,
         format: WindowFormat::of_logits(name, &FORMAT, RowLayout::F32, n_ctx, about.n_vocab),
@@ -99,64 +102,66 @@ const NOT_LOGITS: [(Values, &str); 2] = [
 /// The bytes of both lines of a file that will hold so many windows; the second is both JSON and a
 /// Python literal. A value of [`About::others`] that is a decimal integer is written as one, any other
 /// as a string.
-fn to_lines(about: &About, n_ctx: u32, n_windows: usize, name: &Named) -> Result<Vec<u8>> {
+fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, String> {
     if let Some(fault) = size_fault(n_ctx, about.n_vocab) {
-        return Err(name.unwritable(fault));
+        return Err(fault);
     }
-    let mut entries = Vec::new();
-    let mut put = |key: &str, value: serde_json::Value| {
-        entries.push(format!("{}: {value}", serde_json::Value::from(key)));
-    };
     let model = || about.model.as_ref()?.file_name.clone();
     let text = || about.text.as_ref()?.name.clone();
-    for (key, path) in [
-        ("model", about.model_path.clone().or_else(model)),
-        ("text_path", about.text_path.clone().or_else(text)),
-    ] {
-        path.into_iter().for_each(|path| put(key, path.into()));
-    }
-    put("n_ctx", n_ctx.into());
-    put("n_vocab", about.n_vocab.into());
-    put("n_windows", n_windows.into());
-    if let Some((_, values)) = NOT_LOGITS.iter().find(|(of, _)| *of == about.values) {
-        put(VALUES, (*values).into());
-    }
-    for (key, value) in &about.others {
-        match value.parse::<i64>() {
-            Ok(n) if n.to_string() == *value => put(key, n.into()),
-            _ => put(key, value.as_str().into()),
-        }
-    }
+    let values = NOT_LOGITS.iter().find(|(of, _)| *of == about.values);
+    let others = about.others.iter().map(|(key, value)| {
+        let number = value.parse::<i64>().ok();
+        let number = number.filter(|n| n.to_string() == *value);
+        (
+            &**key,
+            Some(number.map_or_else(|| json!(value), Value::from)),
+        )
+    });
     let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
-    if let Some(n_batch) = n_batch
-        && !about.others.iter().any(|(key, _)| key == N_BATCH)
-    {
-        put(N_BATCH, n_batch.into());
-    }
+    let n_batch = n_batch.filter(|_| about.others.iter().all(|(key, _)| key != N_BATCH));
+    let entries = [
+        (
+            "model",
+            about.model_path.clone().or_else(model).map(Value::from),
+        ),
+        (
+            "text_path",
+            about.text_path.clone().or_else(text).map(Value::from),
+        ),
+        ("n_ctx", Some(json!(n_ctx))),
+        ("n_vocab", Some(json!(about.n_vocab))),
+        ("n_windows", Some(json!(n_windows))),
+        (VALUES, values.map(|(_, values)| json!(values))),
+    ];
+    let entries = entries.into_iter().chain(others);
+    let entries: Vec<String> = entries
+        .chain([(N_BATCH, n_batch.map(Value::from))])
+        .filter_map(|(key, value)| Some(format!("{}: {}", json!(key), value?)))
+        .collect();
     let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", ")).into_bytes();
     if lines.len() > MAX_HEADER_BYTES {
-        return Err(name.unwritable("a header of more than 64 KiB"));
+        return Err("a header of more than 64 KiB".to_owned());
     }
     Ok(lines)
 }
 
 /// Parses the second line. Entries that have no field of their own are kept in [`About::others`], in
 /// order: key, and value (a string's text, else as Python writes it).
-fn parse(line: &[u8], name: &Named) -> Result<About> {
-    let entries = str::from_utf8(line).ok().and_then(python_literal::dict);
-    let entries =
-        entries.ok_or_else(|| name.header("the second line is not a Python dict literal"))?;
+fn parse(line: &[u8], path: &Path) -> Result<About, String> {
+    let entries = python_literal::parse::<IndexMap<String, Value>>(line);
+    let entries = entries
+        .map_err(|cause| format!("the second line is not a Python dict literal: {cause}"))?;
     let mut about = About {
         n_ctx_is_padded: true,
         checks: Checks::Gzip,
-        ..About::new(Kind::KlPy, name.path(), 0, 0)
+        ..About::new(Kind::KlPy, path, 0, 0)
     };
     about.first_scored = Some(0);
     about.backend = Some(backend());
     for (key, value) in entries {
         let integer = || {
             let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
-            n.ok_or_else(|| name.header(format!("{key} is not a whole number in range")))
+            n.ok_or_else(|| format!("{key} is not a whole number in range"))
         };
         match (key.as_str(), &value) {
             ("n_ctx", _) => about.n_ctx = integer()?,
@@ -165,7 +170,7 @@ fn parse(line: &[u8], name: &Named) -> Result<About> {
             (VALUES, _) => {
                 let known = NOT_LOGITS.iter().find(|(_, known)| value == *known);
                 let unknown = || format!("{VALUES} is {value}, which this kl does not know");
-                about.values = known.ok_or_else(|| name.header(unknown()))?.0;
+                about.values = known.ok_or_else(unknown)?.0;
             }
             ("model", Value::String(model)) => about.model_path = Some(model.clone()),
             ("text_path", Value::String(path)) => about.text_path = Some(path.clone()),
@@ -176,10 +181,7 @@ fn parse(line: &[u8], name: &Named) -> Result<About> {
             _ => about.others.push((key, value.to_string())),
         }
     }
-    match size_fault(about.n_ctx, about.n_vocab) {
-        Some(fault) => Err(name.header(fault)),
-        None => Ok(about),
-    }
+    size_fault(about.n_ctx, about.n_vocab).map_or(Ok(about), Err)
 }
 
 /// Reads kl.py's file from its start to its end: a [`ReadStream`].
@@ -187,11 +189,12 @@ fn parse(line: &[u8], name: &Named) -> Result<About> {
 pub(crate) struct KlPyReader {
     name: Named,
     stream: BufReader<MultiGzDecoder<BufReader<File>>>,
-    pub(crate) about: About,
+    about: About,
     /// Bytes of the plain stream that have been read.
     offset: u64,
-    /// The index of the next window.
-    next: u32,
+    /// The number of the window whose rows come next; `None` before the first.
+    window: Option<u32>,
+    /// Its rows, and how many of them have not been read.
     n_rows: u32,
     rows_left: u32,
 }
@@ -211,7 +214,7 @@ impl KlPyReader {
             stream: BufReader::with_capacity(64 << 10, members),
             about: About::new(Kind::KlPy, path, 0, 0),
             offset: 0,
-            next: 0,
+            window: None,
             n_rows: 0,
             rows_left: 0,
             name,
@@ -221,18 +224,22 @@ impl KlPyReader {
             return Err(reader.name.not_a_reference(what));
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
-        reader.about = parse(&line, &reader.name)?;
+        reader.about = parse(&line, path).map_err(|fault| reader.name.header(fault))?;
         reader.about.file_bytes = file_bytes;
         Ok(reader)
+    }
+
+    /// The open file as a reference, without a list of windows.
+    pub fn into_reference(self) -> Reference {
+        Reference::new(self.about.clone(), None, Rows::Stream(Box::new(self)))
     }
 
     /// A line of at most `max` bytes, with its line feed.
     fn line(&mut self, max: usize) -> Result<Vec<u8>> {
         let mut line = Vec::new();
-        (&mut self.stream)
-            .take(max as u64)
-            .read_until(b'\n', &mut line)
-            .map_err(|e| self.error(None, e))?;
+        let mut limited = (&mut self.stream).take(max as u64);
+        let read = limited.read_until(b'\n', &mut line);
+        read.map_err(|cause| self.error(None, cause))?;
         self.offset += line.len() as u64;
         if line.ends_with(b"\n") {
             Ok(line)
@@ -246,7 +253,7 @@ impl KlPyReader {
     /// Reads `n` numbers of a window.
     fn words(&mut self, window: u32, n: u64) -> Result<Vec<u32>> {
         let bytes = read_bytes(&mut self.stream, 4 * n);
-        let bytes = bytes.map_err(|e| self.error(Some(window), e))?;
+        let bytes = bytes.map_err(|cause| self.error(Some(window), cause))?;
         self.offset += 4 * n;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
@@ -254,14 +261,13 @@ impl KlPyReader {
     fn skip_rows(&mut self) -> Result<()> {
         let rows = u64::from(std::mem::take(&mut self.rows_left));
         let bytes = rows * 4 * u64::from(self.about.n_vocab); // 2^32 x 4 x 2^24
-        let window = Some(self.next.saturating_sub(1));
         let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink());
-        let skipped = skipped.map_err(|e| self.error(window, e))?;
+        let skipped = skipped.map_err(|cause| self.error(self.window, cause))?;
         self.offset += skipped;
         if skipped == bytes {
             Ok(())
         } else {
-            Err(self.error(window, io::ErrorKind::UnexpectedEof.into()))
+            Err(self.error(self.window, io::ErrorKind::UnexpectedEof.into()))
         }
     }
 
@@ -276,46 +282,44 @@ impl KlPyReader {
             _ => self.name.of_stream(window, self.offset, cause),
         }
     }
+
+    /// Checks the counts before a window against the header.
+    fn counts_fault(&self, window: u32, counts: [u32; 3]) -> Option<String> {
+        let (n_ctx, n_vocab) = (self.about.n_ctx, self.about.n_vocab);
+        match counts {
+            [_, _, other] if other != n_vocab => Some(format!(
+                "rows of {other} entries, the header states {n_vocab}"
+            )),
+            [n_tokens, ..] if n_tokens > n_ctx => Some(format!(
+                "a window of {n_tokens} tokens, the header states n_ctx {n_ctx}"
+            )),
+            _ => (self.about.n_windows.is_some_and(|n| window >= n))
+                .then(|| "more windows than the header states".to_owned()),
+        }
+    }
 }
 
 /// Windows are numbered in the order of the file.
 impl ReadStream for KlPyReader {
     fn next_window(&mut self) -> Result<Option<WindowSpec>> {
         self.skip_rows()?;
-        let (window, start) = (self.next, self.offset);
+        let (window, start) = (self.window.map_or(0, |last| last + 1), self.offset);
         let rest = self.stream.fill_buf().map(<[u8]>::is_empty);
-        let is_end = rest.map_err(|e| self.error(Some(window), e))?;
-        let (n_ctx, n_vocab) = (self.about.n_ctx, self.about.n_vocab);
-        let n_windows = self.about.n_windows;
-        if is_end {
-            return match n_windows.filter(|&n| n != window) {
-                Some(n) => Err(self.name.truncated(
-                    Some(window),
-                    start,
-                    format!("the file ends after {window} windows of {n}"),
-                )),
+        if rest.map_err(|cause| self.error(Some(window), cause))? {
+            return match self.about.n_windows.filter(|&n| n != window) {
+                Some(n) => {
+                    let what = format!("the file ends after {window} windows of {n}");
+                    Err(self.name.truncated(Some(window), start, what))
+                }
                 None => Ok(None),
             };
         }
         let counts = self.words(window, 3)?;
-        let corrupt = |fault| self.name.corrupt(Some(window), start, fault);
-        let (n_tokens, n_rows) = match counts[..] {
-            [_, _, other] if other != n_vocab => {
-                return Err(corrupt(format!(
-                    "rows of {other} entries, the header states {n_vocab}"
-                )));
-            }
-            [n_tokens, ..] if n_tokens > n_ctx => {
-                return Err(corrupt(format!(
-                    "a window of {n_tokens} tokens, the header states n_ctx {n_ctx}"
-                )));
-            }
-            _ if window >= n_windows.unwrap_or(u32::MAX) => {
-                return Err(corrupt("more windows than the header states".to_owned()));
-            }
-            [n_tokens, n_rows, _] => (n_tokens, n_rows),
-            _ => return Ok(None), // three numbers were read
-        };
+        let counts = counts.first_chunk().copied().unwrap_or_default(); // three were read
+        if let Some(fault) = self.counts_fault(window, counts) {
+            return Err(self.name.corrupt(Some(window), start, fault));
+        }
+        let [n_tokens, n_rows, n_vocab] = counts;
         let spec = WindowSpec {
             window,
             tokens: self.words(window, n_tokens.into())?,
@@ -325,25 +329,21 @@ impl ReadStream for KlPyReader {
         if let Some(fault) = spec.fault(n_vocab) {
             return Err(self.name.corrupt(Some(window), start, fault));
         }
-        self.next = window + 1;
+        self.window = Some(window);
         (self.n_rows, self.rows_left) = (n_rows, n_rows);
         Ok(Some(spec))
     }
 
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
         let n_rows = max_rows.min(self.rows_left as usize);
-        if n_rows == 0 {
+        let Some(window) = self.window.filter(|_| n_rows > 0) else {
             return Ok(None);
-        }
+        };
         let n_vocab = self.about.n_vocab;
         let first_row = self.n_rows - self.rows_left;
-        let shape = Shape::f32(self.next.saturating_sub(1), first_row, n_rows, n_vocab);
-        let storage = self.words(shape.window, u64::from(n_vocab) * n_rows as u64)?;
+        let storage = self.words(window, u64::from(n_vocab) * n_rows as u64)?;
         self.rows_left -= n_rows as u32; // at most rows_left
+        let shape = Shape::f32(window, first_row, n_rows, n_vocab);
         Ok(Some(RowBlock::of_words(shape, storage)))
-    }
-
-    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        Ok(Box::new(Self::open(self.name.path())?))
     }
 }

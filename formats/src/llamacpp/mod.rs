@@ -12,9 +12,10 @@ mod tests;
 use std::path::Path;
 
 use crate::about::{About, Checks, Values};
-use crate::error::{Error, Named, Result};
+use crate::error::{Named, Result};
 use crate::kinds::Kind;
 pub use crate::kinds::{LLAMA_CPP as MAGIC, LOGITS2 as LOGITS2_MAGIC};
+use crate::reference::{Reference, Rows};
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 use crate::row::{ReadBlocks, Row, RowBlock, RowLayout, Shape};
 use crate::source::Source;
@@ -25,6 +26,7 @@ use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
 const HEADER_BYTES: u64 = 20;
 
 /// The three counts that follow a base file's magic, and the kind of rows that the magic stands for.
+/// Sizes and offsets are those of counts without a fault: only the whole file can overflow a u64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LlamaCppHeader {
     /// Tokens in each window.
@@ -38,6 +40,19 @@ struct LlamaCppHeader {
 }
 
 impl LlamaCppHeader {
+    /// The header of a file of these windows.
+    fn of_windows(about: &About, windows: &[WindowSpec]) -> Self {
+        Self {
+            n_ctx: match longest_window(windows) {
+                0 => about.n_ctx,
+                longest => longest,
+            },
+            n_vocab: about.n_vocab,
+            n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+            is_floored: true,
+        }
+    }
+
     /// The position of a window's first row.
     fn first_scored(&self) -> u32 {
         self.n_ctx / 2
@@ -54,11 +69,10 @@ impl LlamaCppHeader {
         u64::from(self.n_windows) * u64::from(self.rows_per_window())
     }
 
-    /// Bytes of the whole file; `None` where that overflows.
-    fn file_bytes(&self) -> Option<u64> {
-        self.window_bytes()
-            .checked_mul(self.n_windows.into())?
-            .checked_add(self.rows_start())
+    /// Bytes of the whole file; `u64::MAX` where that overflows.
+    fn file_bytes(&self) -> u64 {
+        let rows = self.window_bytes().saturating_mul(self.n_windows.into());
+        rows.saturating_add(self.rows_start())
     }
 
     /// Finds a fault in the counts. The file's own types are signed, but for n_ctx.
@@ -68,8 +82,7 @@ impl LlamaCppHeader {
             .or_else(|| (n_chunk < 0).then(|| format!("n_chunk {n_chunk}, less than 0")))
     }
 
-    /// Bytes of a row. The counts have been checked, here and below: products of two of them are
-    /// far from 2^64.
+    /// Bytes of a row.
     fn row_bytes(&self) -> u64 {
         row_bytes(self.n_vocab as usize) as u64
     }
@@ -87,6 +100,12 @@ impl LlamaCppHeader {
     /// Where the rows of the first window start: after all tokens.
     fn rows_start(&self) -> u64 {
         self.tokens_offset(self.n_windows)
+    }
+
+    /// Where a row of a window that the file has starts.
+    fn row_offset(&self, window: u32, row: u32) -> u64 {
+        let before = u64::from(window) * u64::from(self.rows_per_window()) + u64::from(row);
+        self.rows_start() + before * self.row_bytes()
     }
 }
 
@@ -110,55 +129,32 @@ const FORMAT: FileFormat = FileFormat {
     end: |_windows, _offset| Ok(Vec::new()),
 };
 
-/// The header of a file of these windows.
-fn header_of(about: &About, windows: &[WindowSpec]) -> LlamaCppHeader {
-    LlamaCppHeader {
-        n_ctx: match longest_window(windows) {
-            0 => about.n_ctx,
-            longest => longest,
-        },
-        n_vocab: about.n_vocab,
-        n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
-        is_floored: true,
-    }
-}
-
 /// Bytes of a file of these windows.
 pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
-    let bytes = header_of(about, windows).file_bytes();
-    bytes.unwrap_or(u64::MAX)
+    LlamaCppHeader::of_windows(about, windows).file_bytes()
 }
 
 /// The start of a file of these windows.
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
-    let header = header_of(about, windows);
-    let LlamaCppHeader {
-        n_ctx,
-        n_vocab,
-        n_windows,
-        ..
-    } = header;
-    let counts = [n_ctx, n_vocab, n_windows];
-    let mut bytes = [&MAGIC[..], bytemuck::cast_slice(&counts)].concat();
-    let mut fault = header.fault();
-    for window in windows {
-        let tokens = &window.tokens;
-        if tokens.len() != n_ctx as usize || tokens.iter().any(|&token| token >= n_vocab) {
-            let what = format!("tokens that are not {n_ctx} of the vocabulary of {n_vocab}");
-            fault = Some(what);
-        }
-        bytes.extend_from_slice(bytemuck::cast_slice(tokens));
-    }
-    if header.file_bytes().is_none() {
-        fault = fault.or(Some("a file of more than 2^64 bytes".to_owned()));
-    }
+    let header = LlamaCppHeader::of_windows(about, windows);
+    let (n_ctx, n_vocab) = (header.n_ctx, header.n_vocab);
+    let fault = |window: &WindowSpec| {
+        let fault = (FORMAT.window_fault)(window, n_ctx).map(str::to_owned);
+        fault.or_else(|| window.fault(n_vocab))
+    };
+    let fault = header.fault().or_else(|| windows.iter().find_map(fault));
     if let Some(fault) = fault {
         return Err(name.unwritable(fault));
+    }
+    let counts = [n_ctx, n_vocab, header.n_windows];
+    let mut bytes = [&MAGIC[..], bytemuck::cast_slice(&counts)].concat();
+    for window in windows {
+        bytes.extend_from_slice(bytemuck::cast_slice(&window.tokens));
     }
     Ok(Start {
         bytes,
         format: WindowFormat::of_logits(name, &FORMAT, RowLayout::LlamaCpp, n_ctx, n_vocab),
-        n_windows,
+        n_windows: header.n_windows,
         n_rows: Some(header.n_rows()),
         states: None,
     })
@@ -183,15 +179,15 @@ impl LlamaCppReader {
     /// file, [`crate::Fault::Header`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path, "a reference")?;
-        let name = &source.name;
+        let (name, len) = (&source.name, source.len);
         let is_floored = match source.array_at(0)? {
             Some(MAGIC) => true,
             Some(LOGITS2_MAGIC) => false,
             _ => return Err(name.not_a_reference("it does not start like llama.cpp's base file")),
         };
         let counts = source.array_at::<12>(MAGIC.len() as u64)?;
-        let counts = counts
-            .ok_or_else(|| name.truncated(None, source.len, "the file ends within its header"))?;
+        let counts =
+            counts.ok_or_else(|| name.truncated(None, len, "the file ends within its header"))?;
         let [n_ctx, n_vocab, n_windows] = bytemuck::cast(counts);
         let header = LlamaCppHeader {
             n_ctx,
@@ -202,22 +198,32 @@ impl LlamaCppReader {
         if let Some(fault) = header.fault() {
             return Err(name.header(fault));
         }
-        match header.file_bytes() {
-            Some(end) if end == source.len => Ok(Self {
-                source,
-                header,
-                bos: None,
-            }),
-            Some(end) if end < source.len => {
-                let what = format!("{} bytes after the last row", source.len - end);
-                Err(name.corrupt(None, end, what))
-            }
-            end => Err(cut(&source, &header, end)),
+        let end = header.file_bytes();
+        if end < len {
+            let what = format!("{} bytes after the last row", len - end);
+            return Err(name.corrupt(None, end, what));
         }
+        if end > len {
+            let rows = len.checked_sub(header.rows_start());
+            // Windows without rows cannot be what is missing.
+            let n_whole = rows.and_then(|bytes| bytes.checked_div(header.window_bytes()));
+            let ends = match n_whole {
+                Some(n) => format!("ends with {n} of {n_windows} windows whole"),
+                None => "ends within its tokens".to_owned(),
+            };
+            let what = format!("the file {ends}, {} bytes are missing", end - len);
+            let window = n_whole.map(|n| n as u32); // fewer than n_windows
+            return Err(name.truncated(window, len, what));
+        }
+        Ok(Self {
+            source,
+            header,
+            bos: None,
+        })
     }
 
-    /// Describes the open file, and lists its windows.
-    pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
+    /// The open file as a reference.
+    pub(crate) fn into_reference(self) -> Reference {
         let (header, path) = (self.header, self.source.name.path());
         let mut about = About {
             file_bytes: self.source.len,
@@ -238,48 +244,7 @@ impl LlamaCppReader {
             n_rows: header.rows_per_window(),
             first_scored: header.first_scored(),
         });
-        (about, Some(windows.collect()))
-    }
-
-    /// `n_rows` rows of the `i`-th window from its stored row `first_row` on, in the memory of
-    /// `reuse` if given. The rows are log-probabilities, not logits, and not quite normalised: see
-    /// [`encode_row`].
-    ///
-    /// # Errors
-    /// [`crate::Fault::Truncated`] if the file has shrunk, [`crate::Fault::Io`].
-    ///
-    /// # Panics
-    /// If there is no such window, or it does not have these rows.
-    fn rows(
-        &self,
-        i: usize,
-        first_row: u32,
-        n_rows: u32,
-        reuse: Option<RowBlock>,
-    ) -> Result<RowBlock> {
-        let window = self.number(i);
-        let end = first_row.checked_add(n_rows);
-        assert!(
-            end.is_some_and(|end| end <= self.header.rows_per_window()),
-            "{n_rows} rows from row {first_row} on"
-        );
-        let shape = Shape {
-            window,
-            first_row,
-            n_rows: n_rows as usize,
-            row_len: self.header.n_vocab as usize,
-            layout: if self.header.is_floored {
-                RowLayout::LlamaCpp
-            } else {
-                RowLayout::Logits2
-            },
-        };
-        let mut block = RowBlock::prepare(reuse, shape);
-        let offset = self.row_start(window, first_row);
-        let plain = block.buffers(shape.bytes()).1;
-        let read = self.source.read_exact_at(plain, offset);
-        read.map_err(|error| error.in_window(window))?;
-        Ok(block)
+        Reference::new(about, Some(windows.collect()), Rows::Blocks(Box::new(self)))
     }
 
     /// A window's tokens, as the file has them.
@@ -303,41 +268,6 @@ impl LlamaCppReader {
         Ok(tokens)
     }
 
-    /// Checks that the probabilities of a row sum to 1. Its floor, 16 below the largest, moves the
-    /// sum by 3 % at most with 262,144 entries; without a floor, half a step of a wide range moves
-    /// it. A lost row (a page of zeros, say) moves it much further. A row that was not finite sums
-    /// to NaN, or has the minimum of one without a finite entry, and passes: an evaluation leaves it
-    /// out.
-    fn check_probabilities(&self, window: u32, number: u32, row: Row<'_>) -> Result<()> {
-        const TOLERANCE: f64 = 0.1;
-        let step = match row {
-            Row::U16Masked { min, .. } if min == f32::NEG_INFINITY => return Ok(()),
-            Row::U16Masked { step, .. } => f64::from(step),
-            _ => 0.0,
-        };
-        let sum: f64 = (0..row.len()).map(|i| f64::from(row.get(i)).exp()).sum();
-        if (sum - 1.0).abs() > TOLERANCE + (step / 2.0).exp_m1() {
-            let what = format!("the probabilities of row {number} add up to {sum:.3}, not to 1");
-            let at = self.row_start(window, number);
-            return Err(self.source.name.corrupt(Some(window), at, what));
-        }
-        Ok(())
-    }
-
-    /// The first row of a block, and how many it has.
-    fn rows_of(&self, b: u32) -> (u32, u32) {
-        let first = b * self.rows_per_block();
-        let rest = self.header.rows_per_window().saturating_sub(first);
-        (first, rest.min(self.rows_per_block()))
-    }
-
-    /// Where a row starts. No overflow: the file is at least that long.
-    fn row_start(&self, window: u32, row: u32) -> u64 {
-        self.header.rows_start()
-            + u64::from(window) * self.header.window_bytes()
-            + u64::from(row) * self.header.row_bytes()
-    }
-
     fn number(&self, i: usize) -> u32 {
         let n_windows = self.header.n_windows;
         assert!(i < n_windows as usize, "window {i} of {n_windows}");
@@ -345,17 +275,31 @@ impl LlamaCppReader {
     }
 }
 
+/// Adds up the probabilities of a row, unless the sum is near 1. Its floor, 16 below the largest, moves
+/// the sum by 3 % at most with 262,144 entries; without a floor, half a step of a wide range moves it. A
+/// lost row (a page of zeros, say) moves it much further. A row that was not finite sums to NaN, or has
+/// the minimum of one without a finite entry, and passes: an evaluation leaves it out.
+fn wrong_sum(row: Row<'_>) -> Option<f64> {
+    const TOLERANCE: f64 = 0.1;
+    let step = match row {
+        Row::U16Masked { min, .. } if min == f32::NEG_INFINITY => return None,
+        Row::U16Masked { step, .. } => f64::from(step),
+        _ => 0.0,
+    };
+    let sum: f64 = (0..row.len()).map(|i| f64::from(row.get(i)).exp()).sum();
+    ((sum - 1.0).abs() > TOLERANCE + (step / 2.0).exp_m1()).then_some(sum)
+}
+
 /// The tokens are those that the model decodes: with its BOS in place of the first one, where
-/// [`ReadBlocks::set_bos`] has set one. The file has the text's own token there.
+/// [`ReadBlocks::set_bos`] has set one. The file has the text's own token there. Rows are
+/// log-probabilities, not logits, and not quite normalised: see [`encode_row`].
 impl ReadBlocks for LlamaCppReader {
     fn rows_per_block(&self) -> u32 {
         rows_per_piece(RowLayout::LlamaCpp, self.header.n_vocab)
     }
 
-    fn n_blocks(&self, i: usize) -> u32 {
-        self.number(i);
-        let n_rows = self.header.rows_per_window();
-        n_rows.div_ceil(self.rows_per_block())
+    fn n_rows(&self, _i: usize) -> u32 {
+        self.header.rows_per_window()
     }
 
     /// Also fails with [`crate::Fault::Unsupported`] for a BOS outside the file's vocabulary.
@@ -380,14 +324,30 @@ impl ReadBlocks for LlamaCppReader {
     }
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        let (first, n_rows) = self.rows_of(b);
-        self.rows(i, first, n_rows, reuse)
+        let (window, rows) = (self.number(i), self.rows_of_block(i, b));
+        let shape = Shape {
+            window,
+            first_row: rows.start,
+            n_rows: rows.len(),
+            row_len: self.header.n_vocab as usize,
+            layout: if self.header.is_floored {
+                RowLayout::LlamaCpp
+            } else {
+                RowLayout::Logits2
+            },
+        };
+        let mut block = RowBlock::prepare(reuse, shape);
+        let plain = block.buffers(shape.bytes()).1;
+        let offset = self.header.row_offset(window, rows.start);
+        let read = self.source.read_exact_at(plain, offset);
+        read.map_err(|error| error.in_window(window))?;
+        Ok(block)
     }
 
     fn prefetch(&self, i: usize, b: u32) {
-        let (first, n_rows) = self.rows_of(b);
-        let offset = self.row_start(self.number(i), first);
-        let bytes = u64::from(n_rows) * self.header.row_bytes();
+        let (window, rows) = (self.number(i), self.rows_of_block(i, b));
+        let bytes = rows.len() as u64 * self.header.row_bytes();
+        let offset = self.header.row_offset(window, rows.start);
         self.source.prefetch(offset, bytes);
     }
 
@@ -402,28 +362,15 @@ impl ReadBlocks for LlamaCppReader {
         for b in 0..self.n_blocks(i) {
             let block = self.block(i, b, reuse)?;
             for (row, number) in block.rows().zip(block.first_row..) {
-                self.check_probabilities(window, number, row)?;
+                if let Some(sum) = wrong_sum(row) {
+                    let what =
+                        format!("the probabilities of row {number} add up to {sum:.3}, not to 1");
+                    let at = self.header.row_offset(window, number);
+                    return Err(self.source.name.corrupt(Some(window), at, what));
+                }
             }
             reuse = Some(block);
         }
         Ok(())
     }
-}
-
-/// The error for a file that is too short: how many windows are whole. `end` is where it should
-/// end, if that does not overflow.
-fn cut(source: &Source, header: &LlamaCppHeader, end: Option<u64>) -> Error {
-    let n_windows = header.n_windows;
-    let missing = end.map_or("too many".into(), |end| (end - source.len).to_string());
-    let rows = source.len.checked_sub(header.rows_start());
-    // Windows without rows cannot be what is missing.
-    let whole = rows.and_then(|bytes| bytes.checked_div(header.window_bytes()));
-    let what = match whole {
-        Some(whole) => format!(
-            "the file ends with {whole} of {n_windows} windows whole, {missing} bytes are missing"
-        ),
-        None => format!("the file ends within its tokens, {missing} bytes are missing"),
-    };
-    let window = whole.and_then(|whole| u32::try_from(whole).ok());
-    source.name.truncated(window, source.len, what)
 }

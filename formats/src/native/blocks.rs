@@ -56,21 +56,15 @@ impl NativeReader {
     }
 
     /// Piece `b` of a window's rows, or of its hidden states.
-    #[expect(clippy::panic, reason = "the caller's index, as documented")]
     pub(super) fn piece(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
         let WindowEntry { window, n_rows, .. } = self.placed_at(i).entry;
-        let rows_per_piece = self.header.rows_per_piece;
-        let first_row = b
-            .checked_mul(rows_per_piece)
-            .filter(|&row| row < n_rows)
-            .unwrap_or_else(|| panic!("block {b} of {}", self.n_blocks(i)));
-        let rows_left = n_rows - first_row;
-        let is_last = rows_left <= rows_per_piece;
+        let rows = self.rows_of_block(i, b);
+        let is_last = rows.end == n_rows;
         let crc_bytes = if is_last { CRC_BYTES as usize } else { 0 };
         let shape = Shape {
             window,
-            first_row,
-            n_rows: rows_left.min(rows_per_piece) as usize,
+            first_row: rows.start,
+            n_rows: rows.len(),
             row_len: self.header.row_len() as usize,
             layout: self.header.layout(),
         };
@@ -141,8 +135,8 @@ impl ReadBlocks for NativeReader {
         self.header.rows_per_piece
     }
 
-    fn n_blocks(&self, i: usize) -> u32 {
-        self.placed_at(i).n_pieces()
+    fn n_rows(&self, i: usize) -> u32 {
+        self.placed_at(i).entry.n_rows
     }
 
     fn window(&self, i: usize) -> Result<WindowSpec> {

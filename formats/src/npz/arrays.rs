@@ -105,26 +105,7 @@ pub(super) struct Meta {
 #[derive(Deserialize)]
 pub(super) struct Prompt {
     #[expect(clippy::box_collection, reason = "a Vec uses 24 bytes")]
-    token_ids: Option<Box<Vec<Id>>>,
-}
-
-/// A token id, converted as it is read: millions of ids would need twice the memory as `i64`.
-#[derive(Deserialize)]
-#[serde(from = "i64")]
-struct Id(u32);
-
-impl From<i64> for Id {
-    fn from(id: i64) -> Self {
-        Self(u32::try_from(id).unwrap_or(u32::MAX))
-    }
-}
-
-impl Prompt {
-    /// Its token ids; one that is not a u32 is `u32::MAX`.
-    pub(super) fn into_ids(self) -> Vec<u32> {
-        let ids = self.token_ids.into_iter().flat_map(|ids| *ids);
-        ids.map(|Id(id)| id).collect()
-    }
+    pub(super) token_ids: Option<Box<Vec<u32>>>,
 }
 
 impl Meta {

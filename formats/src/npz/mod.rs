@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 use rawzip::FileReader;
 
-use crate::about::{About, Checks, Values};
+use crate::about::Checks;
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
-use crate::numbers::Number;
+use crate::numbers::{Float, Number};
+use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock, Shape};
 use crate::source;
-use crate::tensors::{Matrix, TensorWindow, describe, n_ids, values_of};
-use crate::window::{WindowEntry, WindowSpec};
+use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
+use crate::window::WindowSpec;
 use arrays::{Arrays, MAX_META_BYTES, Meta};
 use zip::{Array, Member};
 
@@ -33,9 +34,8 @@ pub(crate) struct NpzReader {
     name: Named,
     file: Arc<FileReader>,
     file_bytes: u64,
-    windows: Vec<(Member, TensorWindow)>,
+    windows: Vec<TensorWindow<Member>>,
     model: Option<String>,
-    values: Values,
     /// The index of the next window.
     next: usize,
     /// The array of the window before it, of whose rows so many were read.
@@ -43,8 +43,7 @@ pub(crate) struct NpzReader {
 }
 
 impl NpzReader {
-    /// Opens the file: reads the zip's directory, the header of each array, all token ids, and rows
-    /// until one is finite, which shows whether they are log-probabilities.
+    /// Opens the file: reads the zip's directory, the header of each array, and all token ids.
     ///
     /// # Errors
     /// [`crate::Fault::Unsupported`] for arrays that are not rows of one model and their token ids, and
@@ -62,56 +61,56 @@ impl NpzReader {
             file_bytes,
             windows: Vec::new(),
             model: None,
-            values: Values::Logits,
             next: 0,
             open: None,
         };
         reader.add_windows(arrays)?;
-        reader.values = reader.find_values()?;
+        let fault = first_fault(&reader.windows, |rows| rows.name.clone());
+        let fault = fault.map(|(rows, fault)| format!("{}: {fault}", rows.name));
+        fault.map_or(Ok(()), |fault| Err(reader.name.unsupported(fault)))?;
         Ok(reader)
     }
 
-    /// Describes the open file, and lists its windows.
-    pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
-        let windows = self.windows.iter().map(|(_, window)| window);
-        let (mut about, windows) = describe(Kind::Npz, self.name.path(), windows, self.values);
-        (about.file_bytes, about.checks) = (self.file_bytes, Checks::Zip);
-        about.model_path = self.model.clone();
-        (about, Some(windows))
+    /// The open file as a reference. Reads rows until one is finite, which shows whether they are
+    /// log-probabilities, and starts over.
+    ///
+    /// # Errors
+    /// Those of reading rows.
+    pub(crate) fn into_reference(mut self) -> Result<Reference> {
+        let values = values_of(std::iter::from_fn(|| self.next_block().transpose()))?;
+        (self.next, self.open) = (0, None);
+        let path = self.name.path();
+        let (mut about, windows) =
+            describe(Kind::Npz, path, self.file_bytes, &self.windows, values);
+        about.checks = Checks::Zip;
+        about.model_path = self.model.take();
+        let rows = Rows::Stream(Box::new(self));
+        Ok(Reference::new(about, Some(windows), rows))
     }
 
     fn add_windows(&mut self, arrays: Arrays) -> Result<()> {
-        let n_windows = arrays.windows.len();
-        if u32::try_from(n_windows).is_err() {
-            return Err(self.name.too_large("more than 2^32 windows"));
-        }
         let meta = arrays.meta.as_ref().map(|meta| self.meta(meta));
         let meta = meta.transpose()?.unwrap_or_default();
-        let n_prompts = meta.prompts.len();
+        let (n_windows, n_prompts) = (arrays.windows.len(), meta.prompts.len());
         if n_prompts != 0 && n_prompts != n_windows {
             return Err(self.name.unsupported(format!(
                 "meta_json has {n_prompts} prompts, but there are rows of {n_windows}: save it again"
             )));
         }
         self.model = meta.reference_model;
-        let mut prompts = meta.prompts.into_iter();
+        let mut of_prompts = meta.prompts.into_iter().map(|prompt| prompt.token_ids);
         for (rows, ids) in arrays.windows {
             let matrix = self.matrix(&rows)?;
-            let of_prompt = prompts.next();
+            let of_prompt = of_prompts.next().flatten();
             let tokens = match ids {
                 Some(ids) => self.token_ids(&ids, matrix.n_rows)?,
-                None => of_prompt.map_or_else(Vec::new, arrays::Prompt::into_ids),
+                None => of_prompt.map_or_else(Vec::new, |ids| *ids),
             };
-            let window = TensorWindow { matrix, tokens };
-            let (first_rows, first) = self
-                .windows
-                .first()
-                .map_or((&rows, &window), |(a, b)| (a, b));
-            if let Some(fault) = window.fault(first, &first_rows.name) {
-                let what = format!("{}: {fault}", rows.name);
-                return Err(self.name.unsupported(what));
-            }
-            self.windows.push((rows, window));
+            self.windows.push(TensorWindow {
+                rows,
+                matrix,
+                tokens,
+            });
         }
         Ok(())
     }
@@ -122,11 +121,10 @@ impl NpzReader {
 
     fn meta(&self, member: &Member) -> Result<Meta> {
         let array = self.array(member)?;
-        match (array.entry, &array.shape[..]) {
+        match (array.number, &array.shape[..]) {
             (Number::Byte, &[n]) if n <= MAX_META_BYTES => {
-                let json = array.whole(n)?;
                 let unsupported = |what| self.name.unsupported(format!("meta_json: {what}"));
-                Meta::parse(&json).map_err(unsupported)
+                Meta::parse(&array.whole(n)?).map_err(unsupported)
             }
             _ => Err(array.unsupported("is not JSON as mlx-kld stores it, in bytes")),
         }
@@ -135,44 +133,41 @@ impl NpzReader {
     /// The type and the shape of an array of rows, whose length must match them.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
         let array = self.array(member)?;
-        let Number::Float(float) = array.entry else {
+        let Number::Float(float) = array.number else {
             return Err(array.unsupported("rows must be float16, float32 or float64"));
         };
-        let matrix = Matrix::new(float, &array.shape).map_err(|what| array.unsupported(&what))?;
-        let needed = array.n_bytes + matrix.bytes();
-        if needed == member.plain_bytes {
+        let matrix = Matrix::new(float, &array.shape).map_err(|what| array.unsupported(what))?;
+        let (needed, there) = (array.n_bytes + matrix.bytes(), member.plain_bytes);
+        if needed == there {
             Ok(matrix)
         } else {
-            let there = member.plain_bytes;
-            Err(array.corrupt(&format!(
-                "{needed} bytes for its shape, the zip states {there}"
-            )))
+            let what = format!("{needed} bytes for its shape, the zip states {there}");
+            Err(array.corrupt(what))
         }
     }
 
     fn token_ids(&self, member: &Member, n_rows: u32) -> Result<Vec<u32>> {
         let array = self.array(member)?;
-        let Number::Integer(integer) = array.entry else {
+        let Number::Integer(integer) = array.number else {
             return Err(array.unsupported("token ids must be int32, int64, uint32 or uint64"));
         };
-        let n_ids = n_ids(&array.shape, n_rows).map_err(|what| array.unsupported(&what))?;
-        let n = n_ids * array.entry.bytes();
-        Ok(integer.decode(&array.whole(n)?))
+        let n_ids = n_ids(&array.shape, n_rows).map_err(|what| array.unsupported(what))?;
+        let n_bytes = n_ids * array.number.bytes();
+        Ok(integer.decode(&array.whole(n_bytes)?))
     }
 
-    /// Reads rows until one is finite, and starts over.
-    fn find_values(&mut self) -> Result<Values> {
-        let mut found = None;
-        while found.is_none() && self.next_window()?.is_some() {
-            while found.is_none()
-                && let Some(block) = self.next_rows(1)?
-            {
-                let last = self.windows.get(self.next - 1);
-                found = last.and_then(|(_, window)| values_of(&block, window.matrix.float));
+    /// The next row of all windows, and the type it is stored in.
+    fn next_block(&mut self) -> Result<Option<(RowBlock, Float)>> {
+        loop {
+            let block = self.next_rows(1)?;
+            let last = self.windows.get(self.next.saturating_sub(1));
+            if let Some((block, window)) = block.zip(last) {
+                return Ok(Some((block, window.matrix.float)));
+            }
+            if self.next_window()?.is_none() {
+                return Ok(None);
             }
         }
-        (self.next, self.open) = (0, None);
-        Ok(found.unwrap_or_default())
     }
 }
 
@@ -182,10 +177,10 @@ impl ReadStream for NpzReader {
     fn next_window(&mut self) -> Result<Option<WindowSpec>> {
         let index = self.next;
         self.open = None;
-        let Some((member, window)) = self.windows.get(index) else {
+        let Some(window) = self.windows.get(index) else {
             return Ok(None);
         };
-        let array = self.array(member);
+        let array = self.array(&window.rows);
         let array = array.map_err(|error| error.in_window(index as u32))?;
         self.open = Some((array, 0));
         self.next += 1;
@@ -194,7 +189,7 @@ impl ReadStream for NpzReader {
 
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
         let index = self.next.saturating_sub(1);
-        let (Some((array, n_read)), Some((_, window))) = (&mut self.open, self.windows.get(index))
+        let (Some((array, n_read)), Some(window)) = (&mut self.open, self.windows.get(index))
         else {
             return Ok(None);
         };
@@ -205,20 +200,14 @@ impl ReadStream for NpzReader {
         }
         let shape = Shape::f32(index as u32, *n_read, n_rows, matrix.n_vocab);
         *n_read += n_rows as u32; // at most as many as there are
-        let is_last = *n_read == matrix.n_rows;
-        let packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);
-        let packed = packed.and_then(|packed| {
-            is_last.then(|| array.finish()).transpose()?;
-            Ok(packed)
-        });
+        let mut packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);
+        if packed.is_ok() && *n_read == matrix.n_rows {
+            packed = array.finish().and(packed);
+        }
         let packed = packed.map_err(|error| error.in_window(shape.window))?;
         let mut block = RowBlock::prepare(None, shape);
         let logits = bytemuck::cast_slice_mut(block.buffers(shape.bytes()).1);
         matrix.float.decode(&packed, logits);
         Ok(Some(block))
-    }
-
-    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        Ok(Box::new(Self::open(self.name.path())?))
     }
 }

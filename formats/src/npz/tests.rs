@@ -9,7 +9,7 @@ use rawzip::{CompressionMethod, ZipArchiveWriter};
 use super::NpzReader;
 use crate::Fault;
 use crate::testing::Scratch;
-use crate::{ReadStream, Values};
+use crate::{ReadStream, Reference, Values};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
 fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
@@ -117,8 +117,9 @@ fn windows_come_in_the_order_of_their_numbers() {
         let mut reader = NpzReader::open(scratch.file(&zip(&members, deflated))).unwrap();
         let expected: Vec<_> = (3..15).map(|n| (vec![], logits(n))).collect();
         assert_eq!(read(&mut reader).unwrap(), expected);
-        let (about, windows) = reader.describe();
-        assert_eq!((windows.unwrap().len(), about.n_vocab), (12, 5));
+        let reference = NpzReader::open(&scratch.path).unwrap().into_reference();
+        let about = reference.unwrap().about().clone();
+        assert_eq!((about.n_windows, about.n_vocab), (Some(12), 5));
         assert_eq!(
             (about.holds_tokens, &about.model_path),
             (Some(false), &None)
@@ -176,8 +177,7 @@ fn token_ids_are_read_from_arrays_and_from_prompts() {
     ];
     let mut reader = NpzReader::open(scratch.file(&zip(&cache, true))).unwrap();
     assert_eq!(tokens(&mut reader), [vec![3, 1], vec![2]]);
-    let (about, _) = reader.describe();
-    assert_eq!(about.model_path.as_deref(), Some("org/model"));
+    assert_eq!(reader.model.as_deref(), Some("org/model"));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn no_memory_is_allocated_for_a_shape() {
     let refused = |array: Vec<u8>| {
         for deflated in [false, true] {
             let bytes = zip(&[("arr_0.npy", array.clone())], deflated);
-            let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();
+            let error = Reference::open(scratch.file(&bytes)).unwrap_err();
             assert!(!matches!(error.fault, Fault::Io { .. }), "{error}");
         }
     };
@@ -293,12 +293,12 @@ fn no_memory_is_allocated_for_a_shape() {
     let header = npy("<f4", "(1, 5)", &[]).len() as u32;
     let mut reader = NpzReader::open(scratch.file(&lie(20, header + 20))).unwrap();
     assert!(read(&mut reader).is_ok());
-    let error = NpzReader::open(scratch.file(&lie(1 << 20, header + 20))).unwrap_err();
+    let error = Reference::open(scratch.file(&lie(1 << 20, header + 20))).unwrap_err();
     assert!(
         error.to_string().contains("more than its shape states"),
         "{error}"
     );
-    let error = NpzReader::open(scratch.file(&lie(16, header + 20))).unwrap_err();
+    let error = Reference::open(scratch.file(&lie(16, header + 20))).unwrap_err();
     assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
 }
 

@@ -3,13 +3,15 @@
 //! literal.
 
 use std::fs::File;
+use std::io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
 use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
+use byteorder::{LittleEndian, ReadBytesExt};
 use flate2::bufread::DeflateDecoder;
 use rawzip::{CompressionMethod, FileReader, RangeReader, ZipArchive};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::error::{Error, Named, Result};
 use crate::gzip::checksum_matches;
@@ -57,7 +59,7 @@ pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)
                 "{name} is encrypted, or neither stored nor deflated: save it with numpy.savez or \
                  numpy.savez_compressed"
             );
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            return Err(io::Error::new(Unsupported, what));
         }
         let wayfinder = entry.wayfinder();
         let place = archive.get_entry(wayfinder).map_err(zip_error)?;
@@ -71,33 +73,26 @@ pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)
         });
     }
     if members.len() as u64 != archive.entries_hint() {
-        return Err(invalid(
-            "its zip directory does not have as many members as it states",
-        ));
+        let what = "its zip directory does not have as many members as it states";
+        return Err(io::Error::new(InvalidData, what));
     }
     // Many members that share bytes would make large arrays of a small file.
     let mut by_offset: Vec<&Member> = members.iter().collect();
     by_offset.sort_unstable_by_key(|member| (member.bytes.start, member.bytes.end));
     let mut pairs = by_offset.array_windows();
-    match pairs.find(|[one, next]| next.bytes.start < one.bytes.end) {
-        Some([_, next]) => Err(invalid(&format!(
-            "{} shares bytes with another member",
-            next.name
-        ))),
-        None => Ok((Arc::new(archive.into_inner()), members)),
+    if let Some([_, next]) = pairs.find(|[one, next]| next.bytes.start < one.bytes.end) {
+        let what = format!("{} shares bytes with another member", next.name);
+        return Err(io::Error::new(InvalidData, what));
     }
-}
-
-fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+    Ok((Arc::new(archive.into_inner()), members))
 }
 
 fn zip_error(error: rawzip::Error) -> io::Error {
     use rawzip::ErrorKind;
     let kind = match error.kind() {
         ErrorKind::IO(error) => error.kind(),
-        ErrorKind::Eof | ErrorKind::MissingEndOfCentralDirectory => io::ErrorKind::UnexpectedEof,
-        _ => io::ErrorKind::InvalidData,
+        ErrorKind::Eof | ErrorKind::MissingEndOfCentralDirectory => UnexpectedEof,
+        _ => InvalidData,
     };
     io::Error::new(kind, format!("zip: {error}"))
 }
@@ -110,7 +105,7 @@ pub(super) struct Array {
     crc: crc32fast::Hasher,
     /// Bytes read so far.
     pub(super) n_bytes: u64,
-    pub(super) entry: Number,
+    pub(super) number: Number,
     pub(super) shape: Vec<u64>,
 }
 
@@ -128,11 +123,11 @@ impl Array {
             },
             crc: crc32fast::Hasher::new(),
             n_bytes: 0,
-            entry: Number::Byte,
+            number: Number::Byte,
             shape: Vec::new(),
         };
         let header = read_header(&mut array);
-        (array.entry, array.shape) = header.map_err(|error| array.error(error))?;
+        (array.number, array.shape) = header.map_err(|error| array.error(error))?;
         Ok(array)
     }
 
@@ -151,30 +146,29 @@ impl Array {
     /// Checks that nothing is left, and that length and checksum are as stated.
     pub(super) fn finish(&mut self) -> Result<()> {
         let more = Read::read(self, &mut [0]).map_err(|error| self.error(error))?;
-        if more != 0 {
-            return Err(self.corrupt("holds more than its shape states"));
-        }
-        if self.n_bytes != self.member.plain_bytes {
-            return Err(self.corrupt("holds more or less than the zip states"));
-        }
-        if checksum_matches(self.crc.clone().finalize(), self.member.crc) {
-            Ok(())
+        let fault = if more != 0 {
+            "holds more than its shape states"
+        } else if self.n_bytes != self.member.plain_bytes {
+            "holds more or less than the zip states"
+        } else if !checksum_matches(self.crc.clone().finalize(), self.member.crc) {
+            "does not match its checksum"
         } else {
-            Err(self.corrupt("does not match its checksum"))
-        }
+            return Ok(());
+        };
+        Err(self.corrupt(fault))
     }
 
-    pub(super) fn unsupported(&self, what: &str) -> Error {
-        self.error(io::Error::new(io::ErrorKind::Unsupported, what))
+    pub(super) fn unsupported(&self, what: impl Into<String>) -> Error {
+        self.error(io::Error::new(Unsupported, what.into()))
     }
 
-    pub(super) fn corrupt(&self, what: &str) -> Error {
-        self.error(invalid(what))
+    pub(super) fn corrupt(&self, what: impl Into<String>) -> Error {
+        self.error(io::Error::new(InvalidData, what.into()))
     }
 
     fn error(&self, error: io::Error) -> Error {
         let what = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "ends before all of its shape is read".to_owned(),
+            UnexpectedEof => "ends before all of its shape is read".to_owned(),
             _ => error.to_string(),
         };
         let named = io::Error::new(error.kind(), format!("{}: {what}", self.member.name));
@@ -203,51 +197,44 @@ const NPY_MAGIC: [u8; 6] = *b"\x93NUMPY";
 /// Most bytes of the dict; numpy itself refuses to parse more than 10,000.
 const MAX_DICT_BYTES: u32 = 64 << 10;
 
+/// The dict in an array's header.
+#[derive(Deserialize)]
+struct NpyHeader {
+    /// The type of its numbers; a list for records.
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<u64>,
+}
+
 /// Reads a header: type and shape. An array of another kind than those read here is an error of
 /// [`io::ErrorKind::Unsupported`].
 fn read_header(array: &mut impl Read) -> io::Result<(Number, Vec<u64>)> {
-    let unsupported = |what: &str| io::Error::new(io::ErrorKind::Unsupported, what);
+    let unsupported = |what: String| io::Error::new(Unsupported, what);
     let mut start = [0; 8];
     array.read_exact(&mut start)?;
-    let [magic @ .., version, _] = start;
-    let length_bytes = match version {
-        _ if magic != NPY_MAGIC => return Err(unsupported("is not a numpy array")),
-        1 => 2,
-        2 | 3 => 4,
-        _ => {
-            return Err(unsupported(
-                "has a version of numpy's format that is not 1 to 3",
-            ));
-        }
+    let length = match start {
+        [magic @ .., 1, _] if magic == NPY_MAGIC => array.read_u16::<LittleEndian>()?.into(),
+        [magic @ .., 2 | 3, _] if magic == NPY_MAGIC => array.read_u32::<LittleEndian>()?,
+        _ => return Err(unsupported("is not a numpy array of format 1 to 3".into())),
     };
-    let mut length = [0; 4];
-    array.read_exact(length.get_mut(..length_bytes).unwrap_or_default())?;
-    let length = u32::from_le_bytes(length);
     if length > MAX_DICT_BYTES {
-        return Err(unsupported("has a header of more than 64 KiB"));
+        return Err(unsupported("has a header of more than 64 KiB".into()));
     }
-    let mut dict = vec![0; length as usize];
-    array.read_exact(&mut dict)?;
-    let dict = str::from_utf8(&dict).ok().and_then(python_literal::dict);
-    let mut dict = dict.ok_or_else(|| unsupported("has a header that is not a Python dict"))?;
-    let mut take = |key| dict.swap_remove(key).unwrap_or_default();
-    if take("fortran_order") != Value::Bool(false) {
-        return Err(unsupported(
-            "is in Fortran order: save numpy.ascontiguousarray of it",
-        ));
+    let header = python_literal::parse(&read_bytes(array, length.into())?);
+    let header: NpyHeader = header
+        .map_err(|error| unsupported(format!("has a header that is not numpy's: {error}")))?;
+    if header.fortran_order {
+        let what = "is in Fortran order: save numpy.ascontiguousarray of it";
+        return Err(unsupported(what.into()));
     }
-    let descr = take("descr");
-    let descr = descr.as_str();
-    let descr = descr.ok_or_else(|| unsupported("holds records, not numbers"))?;
-    let entry = Number::named(descr).ok_or_else(|| {
-        unsupported(&format!(
-            "is of type {descr:?}: rows must be float16, float32 or float64, token ids int32, \
-             int64, uint32 or uint64, all little-endian"
+    let number = Number::named(&header.descr).ok_or_else(|| {
+        unsupported(format!(
+            "is of type {:?}: rows must be float16, float32 or float64, token ids int32, \
+             int64, uint32 or uint64, all little-endian",
+            header.descr
         ))
     })?;
-    let shape = serde_json::from_value(take("shape"));
-    let shape = shape.map_err(|_| unsupported("has a shape that is not a list of sizes"))?;
-    Ok((entry, shape))
+    Ok((number, header.shape))
 }
 
 #[cfg(test)]
@@ -285,14 +272,22 @@ mod tests {
             ("<f4", ">f4", "little-endian"),
             ("<f4", "|O", "\"|O\""),
             ("<f4", "<c8", "\"<c8\""),
-            ("'<f4'", "[('a', '<f4')]", "records"),
+            (
+                "'<f4'",
+                "[('a', '<f4')]",
+                "not numpy's: invalid type: sequence",
+            ),
             ("False", "True", "Fortran"),
-            ("'fortran_order': False, ", "", "Fortran"),
-            ("(3, 4)", "(3, -4)", "shape"),
-            ("(3, 4)", "('a', 4)", "shape"),
-            ("(3, 4)", "(36893488147419103232, 4)", "shape"),
-            ("(3, 4)", &"(".repeat(10_000), "not a Python dict"),
-            ("'shape'", "'form'", "shape"),
+            (
+                "'fortran_order': False, ",
+                "",
+                "missing field `fortran_order`",
+            ),
+            ("(3, 4)", "(3, -4)", "`-4`, expected u64"),
+            ("(3, 4)", "('a', 4)", "\"a\", expected u64"),
+            ("(3, 4)", "(36893488147419103232, 4)", "expected u64"),
+            ("(3, 4)", &"(".repeat(10_000), "not numpy's"),
+            ("'shape'", "'form'", "missing field `shape`"),
         ] {
             let dict = good.replace(from, to);
             let error = read_header(&mut &header(1, &dict)[..]).unwrap_err();

@@ -1,6 +1,7 @@
 //! Several rows of a file at once, and the two ways in which files give them.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use super::{Form, Row, RowLayout};
 use crate::error::Result;
@@ -205,8 +206,23 @@ pub trait ReadBlocks: Debug + Send + Sync {
     /// Rows in each block but a window's last.
     fn rows_per_block(&self) -> u32;
 
+    /// Rows of a window.
+    fn n_rows(&self, i: usize) -> u32;
+
     /// Blocks of a window's rows.
-    fn n_blocks(&self, i: usize) -> u32;
+    fn n_blocks(&self, i: usize) -> u32 {
+        self.n_rows(i).div_ceil(self.rows_per_block())
+    }
+
+    /// The rows of block `b`, by their indices among the window's stored rows.
+    fn rows_of_block(&self, i: usize, b: u32) -> Range<u32> {
+        assert!(b < self.n_blocks(i), "block {b} of window {i}");
+        let first = b * self.rows_per_block();
+        first
+            ..first
+                .saturating_add(self.rows_per_block())
+                .min(self.n_rows(i))
+    }
 
     /// A window's tokens, and which of its rows are stored.
     ///
@@ -257,12 +273,6 @@ pub trait ReadStream: Debug + Send {
     /// # Errors
     /// As [`ReadStream::next_window`].
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>>;
-
-    /// Opens the same stream again, at its first window.
-    ///
-    /// # Errors
-    /// Those of opening the file.
-    fn reopen(&self) -> Result<Box<dyn ReadStream>>;
 }
 
 #[cfg(test)]

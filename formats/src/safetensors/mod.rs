@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::about::{About, Checks, Values};
+use crate::about::Checks;
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::{Float, Integer, Number};
+use crate::reference::{Reference, Rows};
 use crate::row::{ReadBlocks, RowBlock, RowLayout, Shape};
 use crate::source::Source;
-use crate::tensors::{Matrix, TensorWindow, describe, n_ids, values_of};
-use crate::window::{WindowEntry, WindowSpec};
+use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
+use crate::window::WindowSpec;
 use crate::writing::rows_per_piece;
 
 /// Most bytes of a file's header: the format's own limit.
@@ -43,159 +44,130 @@ pub fn is_window(path: &Path) -> bool {
 /// A folder of windows. It reads any block of rows of any window, from any thread: see
 /// [`ReadBlocks`].
 #[derive(Debug)]
-pub(crate) struct SafetensorsReader {
-    folder: Named,
-    files: Vec<WindowFile>,
-    values: Values,
-}
+pub(crate) struct SafetensorsReader(Vec<TensorWindow<RowsInFile>>);
 
-/// One file. It is opened for each block: thousands of windows would be too many open files.
+/// Where a window's rows are. The file is opened for each block: thousands of windows would be too many
+/// open files.
 #[derive(Debug)]
-struct WindowFile {
+struct RowsInFile {
     path: PathBuf,
     file_bytes: u64,
-    rows_start: u64,
-    window: TensorWindow,
+    start: u64,
 }
 
 impl SafetensorsReader {
-    /// Opens the folder: reads the header and the token ids of each file, and rows until one is
-    /// finite, which shows whether they are log-probabilities.
+    /// Opens the folder: reads the header and the token ids of each file.
     ///
     /// # Errors
     /// Those of the folder and of each file's header; [`crate::Fault::Unsupported`] for windows
     /// that do not belong together.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let folder = Named::new(path);
-        let files = window_files(&folder)?.into_iter().map(WindowFile::open);
-        let files: Vec<WindowFile> = files.collect::<Result<_>>()?;
-        for (file, first) in files.iter().zip(files.first().into_iter().cycle()) {
-            let first_name = first.path.file_name().unwrap_or_default();
-            let fault = file
-                .window
-                .fault(&first.window, &first_name.to_string_lossy());
-            if let Some(fault) = fault {
-                return Err(Named::new(&file.path).unsupported(fault));
-            }
-        }
-        let mut reader = Self {
-            folder,
-            files,
-            values: Values::Logits,
+        let files = window_files(&Named::new(path))?.into_iter();
+        let windows: Vec<_> = files.map(open_window).collect::<Result<_>>()?;
+        let name = |rows: &RowsInFile| {
+            let name = rows.path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
         };
-        reader.values = reader.find_values()?;
-        Ok(reader)
+        match first_fault(&windows, name) {
+            Some((rows, fault)) => Err(Named::new(&rows.path).unsupported(fault)),
+            None => Ok(Self(windows)),
+        }
     }
 
-    /// Describes the open folder, and lists its windows.
-    pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
-        let windows = self.files.iter().map(|file| &file.window);
-        let path = self.folder.path();
-        let (mut about, windows) = describe(Kind::Safetensors, path, windows, self.values);
-        about.file_bytes = self.files.iter().map(|file| file.file_bytes).sum();
+    /// The open folder as a reference. Reads rows until one is finite, which shows whether they are
+    /// log-probabilities.
+    ///
+    /// # Errors
+    /// Those of reading rows.
+    pub(crate) fn into_reference(self, path: &Path) -> Result<Reference> {
+        let reader = &self;
+        let values = values_of((0..self.0.len()).flat_map(|i| {
+            let float = reader.at(i).matrix.float;
+            let blocks = 0..reader.n_blocks(i);
+            blocks.map(move |b| Ok((reader.block(i, b, None)?, float)))
+        }))?;
+        let file_bytes = self.0.iter().map(|window| window.rows.file_bytes).sum();
+        let (mut about, windows) = describe(Kind::Safetensors, path, file_bytes, &self.0, values);
         about.checks = Checks::Lengths;
-        (about, Some(windows))
+        let rows = Rows::Blocks(Box::new(self));
+        Ok(Reference::new(about, Some(windows), rows))
     }
 
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
-    fn file(&self, i: usize) -> &WindowFile {
-        &self.files[i]
-    }
-
-    /// Reads rows until one is finite.
-    fn find_values(&self) -> Result<Values> {
-        let mut block = None;
-        for (i, file) in self.files.iter().enumerate() {
-            for number in 0..self.n_blocks(i) {
-                let rows = self.block(i, number, block)?;
-                if let Some(values) = values_of(&rows, file.window.matrix.float) {
-                    return Ok(values);
-                }
-                block = Some(rows);
-            }
-        }
-        Ok(Values::Logits)
+    fn at(&self, i: usize) -> &TensorWindow<RowsInFile> {
+        &self.0[i]
     }
 }
 
 /// Rows are f32. A file is opened for each block, so there is none to fetch ahead from.
 impl ReadBlocks for SafetensorsReader {
     fn rows_per_block(&self) -> u32 {
-        let first = self.files.first();
-        let n_vocab = first.map_or(0, |file| file.window.matrix.n_vocab);
+        let n_vocab = self.0.first().map_or(0, |first| first.matrix.n_vocab);
         rows_per_piece(RowLayout::F32, n_vocab)
     }
 
-    fn n_blocks(&self, i: usize) -> u32 {
-        let n_rows = self.file(i).window.matrix.n_rows;
-        n_rows.div_ceil(self.rows_per_block())
+    fn n_rows(&self, i: usize) -> u32 {
+        self.at(i).matrix.n_rows
     }
 
     fn window(&self, i: usize) -> Result<WindowSpec> {
-        Ok(self.file(i).window.spec(i))
+        Ok(self.at(i).spec(i))
     }
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        assert!(b < self.n_blocks(i), "block {b} of window {i}");
-        let matrix = self.file(i).window.matrix;
-        let first_row = b * self.rows_per_block();
-        let n_rows = self.rows_per_block().min(matrix.n_rows - first_row);
-        let shape = Shape::f32(i as u32, first_row, n_rows as usize, matrix.n_vocab);
-        let rows = self.file(i).rows(shape, reuse);
-        rows.map_err(|error| error.in_window(shape.window))
-    }
-}
-
-impl WindowFile {
-    /// Reads the header of a file and its token ids.
-    ///
-    /// # Errors
-    /// [`crate::Fault::Truncated`] for a file that is shorter than its header states,
-    /// [`crate::Fault::Header`], [`crate::Fault::Unsupported`] for tensors that are not what is looked
-    /// for, [`crate::Fault::TooLarge`], [`crate::Fault::Io`].
-    fn open(path: PathBuf) -> Result<Self> {
-        let source = Source::open(&path, "a reference")?;
-        let (data_start, tensors) = read_header(&source)?;
-        let unsupported = |what: String| source.name.unsupported(what);
-        let (tensor, matrix) = rows(&tensors).map_err(unsupported)?;
-        let ids = ids(&tensors, matrix.n_rows).map_err(unsupported)?;
-        let tokens = ids.map(|(integer, [start, end])| {
-            // The offsets are within the file, and those of as many ids as there are rows.
-            let mut bytes = vec![0; (end - start) as usize];
-            source.read_exact_at(&mut bytes, data_start + start)?;
-            Ok(integer.decode(&bytes))
-        });
-        Ok(Self {
-            file_bytes: source.len,
-            rows_start: data_start + tensor.data_offsets[0],
-            window: TensorWindow {
-                matrix,
-                tokens: tokens.transpose()?.unwrap_or_default(),
-            },
-            path,
-        })
-    }
-
-    fn rows(&self, shape: Shape, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        let source = Source::open(&self.path, "a reference")?;
-        if source.len != self.file_bytes {
+        let TensorWindow { rows, matrix, .. } = self.at(i);
+        let of_block = self.rows_of_block(i, b);
+        let shape = Shape::f32(i as u32, of_block.start, of_block.len(), matrix.n_vocab);
+        let source = Source::open(&rows.path, "a reference")?;
+        if source.len != rows.file_bytes {
             let what = "has changed while it was read: start again";
             return Err(source.name.unsupported(what));
         }
-        let matrix = self.window.matrix;
         let mut block = RowBlock::prepare(reuse, shape);
-        let row_bytes = matrix.row_bytes();
-        let start = self.rows_start + u64::from(shape.first_row) * row_bytes as u64;
+        let start = rows.start + u64::from(of_block.start) * matrix.row_bytes() as u64;
         let (packed, plain) = block.buffers(shape.bytes());
-        if matrix.float == Float::F32 {
-            source.read_exact_at(plain, start)?;
+        let read = if matrix.float == Float::F32 {
+            source.read_exact_at(plain, start)
         } else {
-            packed.resize(shape.n_rows * row_bytes, 0);
-            source.read_exact_at(packed, start)?;
+            packed.resize(of_block.len() * matrix.row_bytes(), 0);
+            source.read_exact_at(packed, start)
+        };
+        read.map_err(|error| error.in_window(shape.window))?;
+        if matrix.float != Float::F32 {
             matrix.float.decode(packed, bytemuck::cast_slice_mut(plain));
         }
         Ok(block)
     }
+}
+
+/// Reads the header of a file and its token ids.
+///
+/// # Errors
+/// [`crate::Fault::Truncated`] for a file that is shorter than its header states,
+/// [`crate::Fault::Header`], [`crate::Fault::Unsupported`] for tensors that are not what is looked
+/// for, [`crate::Fault::TooLarge`], [`crate::Fault::Io`].
+fn open_window(path: PathBuf) -> Result<TensorWindow<RowsInFile>> {
+    let source = Source::open(&path, "a reference")?;
+    let (data_start, tensors) = read_header(&source)?;
+    let unsupported = |what: String| source.name.unsupported(what);
+    let (tensor, matrix) = rows(&tensors).map_err(unsupported)?;
+    let mut tokens = Vec::new();
+    if let Some((integer, [start, end])) = ids(&tensors, matrix.n_rows).map_err(unsupported)? {
+        // The offsets are within the file, and those of as many ids as there are rows.
+        let mut bytes = vec![0; (end - start) as usize];
+        source.read_exact_at(&mut bytes, data_start + start)?;
+        tokens = integer.decode(&bytes);
+    }
+    let rows = RowsInFile {
+        file_bytes: source.len,
+        start: data_start + tensor.data_offsets[0],
+        path,
+    };
+    Ok(TensorWindow {
+        rows,
+        matrix,
+        tokens,
+    })
 }
 
 /// The files of a folder in the order of their numbers, which must not have a gap. Other files,
@@ -307,21 +279,20 @@ fn read_header(source: &Source) -> Result<(u64, Tensors)> {
 
 /// The tensor of rows: the one of a known name, or the only one that can be.
 fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
-    let matrix = |key: &str, tensor: &Tensor| match Number::named(&tensor.dtype) {
-        Some(Number::Float(float)) => {
-            Matrix::new(float, &tensor.shape).map_err(|what| format!("tensor {key:?}: {what}"))
-        }
+    let matrix = |tensor: &Tensor| match Number::named(&tensor.dtype) {
+        Some(Number::Float(float)) => Matrix::new(float, &tensor.shape),
         _ => Err(format!(
-            "tensor {key:?} is of type {}: rows must be F32, F16, BF16 or F64",
+            "of type {}: rows must be F32, F16, BF16 or F64",
             tensor.dtype
         )),
     };
     if let Some((key, tensor)) = one_of(tensors, &ROWS)? {
-        return Ok((tensor, matrix(key, tensor)?));
+        let matrix = matrix(tensor).map_err(|what| format!("tensor {key:?}: {what}"))?;
+        return Ok((tensor, matrix));
     }
     let mut fitting = tensors
-        .iter()
-        .filter_map(|(key, tensor)| Some((tensor, matrix(key, tensor).ok()?)));
+        .values()
+        .filter_map(|tensor| Some((tensor, matrix(tensor).ok()?)));
     match (fitting.next(), fitting.count()) {
         (Some(only), 0) => Ok(only),
         (first, more) => Err(format!(
@@ -338,17 +309,14 @@ fn ids(tensors: &Tensors, n_rows: u32) -> Result<Option<(Integer, [u64; 2])>, St
     let Some((key, tensor)) = one_of(tensors, &IDS)? else {
         return Ok(None);
     };
-    match Number::named(&tensor.dtype) {
-        Some(Number::Integer(integer)) => {
-            let fault = |what| format!("tensor {key:?}: {what}");
-            n_ids(&tensor.shape, n_rows).map_err(fault)?;
-            Ok(Some((integer, tensor.data_offsets)))
-        }
-        _ => Err(format!(
-            "tensor {key:?} is of type {}: token ids must be I32, I64, U32 or U64",
+    let Some(Number::Integer(integer)) = Number::named(&tensor.dtype) else {
+        return Err(format!(
+            "tensor {key:?}: of type {}: token ids must be I32, I64, U32 or U64",
             tensor.dtype
-        )),
-    }
+        ));
+    };
+    n_ids(&tensor.shape, n_rows).map_err(|what| format!("tensor {key:?}: {what}"))?;
+    Ok(Some((integer, tensor.data_offsets)))
 }
 
 /// The tensor that has one of these names.

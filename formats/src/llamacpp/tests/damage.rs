@@ -86,7 +86,7 @@ fn rows_that_are_not_finite_are_found() {
             let at = rows_start + at;
             bytes[at..at + 4].copy_from_slice(&bad.to_le_bytes());
             let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
-            let block = reader.rows(0, 0, 2, None).unwrap();
+            let block = reader.block(0, 0, None).unwrap();
             // The largest f32 is a possible min, if no row that a model gives.
             assert!(!block.row(0).is_finite() || (bad == f32::MAX && at > rows_start));
             assert!(block.row(1).is_finite());
@@ -102,7 +102,7 @@ fn a_file_that_shrinks_is_an_error() {
     scratch.file(&bytes[..60]);
     for error in [
         reader.window(1).unwrap_err(),
-        reader.rows(1, 0, 2, None).unwrap_err(),
+        reader.block(1, 0, None).unwrap_err(),
     ] {
         let is_right = matches!(
             error.fault,

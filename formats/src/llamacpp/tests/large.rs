@@ -60,7 +60,7 @@ fn rows_beyond_4_gib_are_read_where_they_are() {
     };
     assert_eq!(block_of(0, N_ROWS - 1), [0.5 - 3.0, 1.0 - 3.0]);
     assert_eq!(block_of(2, N_ROWS - 1), [10.0 - 9.0, 12.0 - 9.0]);
-    let block = reader.rows(1, 0, 2, None).unwrap();
+    let block = reader.block(1, 0, None).unwrap();
     let row = block.row(0);
     assert_eq!([row.get(0), row.get(1)], [0.75 - 4.0, 1.0 - 4.0]);
     // A byte less, and the missing window is named.

@@ -48,7 +48,7 @@ fn code_0_is_a_probability_of_0_and_there_is_no_floor() {
     let reader = LlamaCppReader::open(path).unwrap();
     assert!(!reader.header.is_floored);
     assert_eq!(reader.window(1).unwrap().tokens, [1, 1, 0, 2]);
-    let block = reader.rows(0, 0, 1, None).unwrap();
+    let block = reader.block(0, 0, None).unwrap();
     let mut out = [0.0; 5];
     block.row(0).decode_into(&mut out);
     // min + scale * (code - 1), the product rounded before the sum.
@@ -61,7 +61,7 @@ fn code_0_is_a_probability_of_0_and_there_is_no_floor() {
         eighth,
     ];
     assert_eq!(out.map(f32::to_bits), expected.map(f32::to_bits));
-    let block = reader.rows(1, 0, 1, None).unwrap();
+    let block = reader.block(1, 0, None).unwrap();
     assert!((0..5).all(|i| block.row(0).get(i) == f32::NEG_INFINITY));
     let about = Reference::open(path).unwrap().about().clone();
     assert_eq!(about.values, Values::LogProbabilities);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ReadBlocks;
 use crate::testing::*;
-use crate::{About, Error, Fault, Kind, Result, RowBlock, Target, WindowSpec, Writer};
+use crate::{About, Error, Fault, Kind, Result, Target, WindowSpec, Writer};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -71,25 +71,12 @@ fn encoded(row: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Everything a file holds, `at_once` rows at a time.
-fn read(path: &Path, at_once: u32) -> Result<Contents> {
-    let reader = LlamaCppReader::open(path)?;
-    let n_rows = reader.header.rows_per_window();
-    let mut reuse: Option<RowBlock> = None;
-    (0..reader.header.n_windows as usize)
-        .map(|i| {
-            let spec = reader.window(i)?;
-            assert_eq!((spec.window as usize, spec.n_rows), (i, n_rows));
-            let mut rows = Vec::new();
-            for first in (0..n_rows).step_by(at_once as usize) {
-                let block = reader.rows(i, first, at_once.min(n_rows - first), reuse.take())?;
-                assert_eq!((block.window as usize, block.first_row), (i, first));
-                rows.extend(bits(&block));
-                reuse = Some(block);
-            }
-            Ok((spec, rows))
-        })
-        .collect()
+/// Everything a file holds.
+fn read(path: &Path) -> Result<Contents> {
+    let of_windows = read_rows(Reference::open(path)?)?.into_iter();
+    Ok(of_windows
+        .map(|(spec, blocks)| (spec, blocks.iter().flat_map(bits).collect()))
+        .collect())
 }
 
 /// Three windows.
@@ -140,7 +127,7 @@ fn a_file_spelled_out() {
     reader.set_bos(Some(3));
     let error = reader.window(0).unwrap_err();
     assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
-    let block = reader.rows(0, 0, 1, None).unwrap();
+    let block = reader.block(0, 0, None).unwrap();
     assert_eq!((block.n_rows(), block.n_vocab()), (1, 3));
     assert_eq!(block.row(0).get(1).to_bits(), 0xc180_00b0, "-16.000336");
 }
@@ -149,12 +136,12 @@ fn a_file_spelled_out() {
 fn windows_of_one_or_two_tokens_have_no_rows() {
     for n_ctx in [1, 2] {
         let bytes = write(n_ctx, N_VOCAB, &[3; 4], &[], 1);
-        let found = read(Scratch::new().file(&bytes), 1).unwrap();
+        let found = read(Scratch::new().file(&bytes)).unwrap();
         assert_eq!(found.len(), 4 / n_ctx as usize);
         assert!(found.iter().all(|(_, rows)| rows.is_empty()));
     }
     let bytes = write(N_CTX, N_VOCAB, &[], &[], 1);
-    assert!(read(Scratch::new().file(&bytes), 1).unwrap().is_empty());
+    assert!(read(Scratch::new().file(&bytes)).unwrap().is_empty());
 }
 
 #[test]
@@ -172,7 +159,7 @@ fn llama_perplexitys_own_file_gives_its_perplexity() {
     let (mut nll, mut row) = (0.0, vec![0.0; 1024]);
     for i in 0..2 {
         let window = reader.window(i).unwrap();
-        let block = reader.rows(i, 0, 63, None).unwrap();
+        let block = reader.block(i, 0, None).unwrap();
         for (view, position) in block.rows().zip(window.first_scored as usize..) {
             view.decode_into(&mut row);
             let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
@@ -242,11 +229,11 @@ fn any_file() -> impl Strategy<Value = (u32, u32, Vec<u32>, Vec<f32>)> {
 proptest! {
     #[test]
     fn round_trip(
-        (n_ctx, n_vocab, tokens, logits) in any_file(), at_once in 1usize..9, rows_at_once in 1u32..9
+        (n_ctx, n_vocab, tokens, logits) in any_file(), at_once in 1usize..9
     ) {
         let bytes = write(n_ctx, n_vocab, &tokens, &logits, at_once);
         prop_assert_eq!(&bytes, &write(n_ctx, n_vocab, &tokens, &logits, 1));
-        let found = read(Scratch::new().file(&bytes), rows_at_once).unwrap();
+        let found = read(Scratch::new().file(&bytes)).unwrap();
         let found_tokens: Vec<u32> = found.iter().flat_map(|(spec, _)| spec.tokens.clone()).collect();
         prop_assert_eq!(found_tokens, tokens);
         let found_rows: Vec<u32> = found.into_iter().flat_map(|(_, rows)| rows).collect();

@@ -63,7 +63,7 @@ fn rows_that_are_not_finite_are_marked() {
 fn real_rows_encode_to_themselves() {
     // Log-probabilities are logits too: encoded again, each code is the same or a neighbour.
     let reader = LlamaCppReader::open(&fixture("llama-perplexity-f16-c128.kld")).unwrap();
-    let block = reader.rows(1, 0, 63, None).unwrap();
+    let block = reader.block(1, 0, None).unwrap();
     let mut row = vec![0.0; 1024];
     for view in block.rows() {
         view.decode_into(&mut row);
