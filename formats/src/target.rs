@@ -9,7 +9,7 @@ use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::native::{self, Header};
 use crate::provenance::BackendIdentity;
-use crate::row::{Encoding, RowLayout};
+use crate::row::Encoding;
 use crate::window::{WindowSpec, n_rows};
 use crate::writing::{Writer, rows_per_piece};
 use crate::{klpy, llamacpp};
@@ -40,11 +40,11 @@ impl Target {
             _ => return Err(format!("files of kind {kind} are read, not written")),
         };
         let own = target.encoding();
-        match encoding.filter(|&asked| asked != own) {
-            Some(asked) => Err(format!(
+        match encoding {
+            Some(asked) if asked != own => Err(format!(
                 "files of kind {kind} store rows in {own}, not in {asked}"
             )),
-            None => Ok(target),
+            _ => Ok(target),
         }
     }
 
@@ -104,19 +104,12 @@ const MEMBER_OVERHEAD: u64 = 128;
 /// hidden states.
 fn member_file_bytes(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
     let states = about.states.as_ref().filter(|_| encoding.holds_states());
-    let (layout, row_len, n_check_rows, head) = match (states, encoding.layout()) {
-        (Some(of), _) => {
-            let layout = RowLayout::State(of.state_type);
-            (
-                layout,
-                of.n_embd,
-                of.check.rows.len() as u64,
-                of.head_bytes(),
-            )
-        }
-        (None, Some(layout)) => (layout, about.n_vocab, 0, 0),
-        (None, None) => return u64::MAX,
-    };
+    if encoding.holds_states() && states.is_none() {
+        return u64::MAX;
+    }
+    let (layout, row_len) = native::row_layout(encoding, states, about.n_vocab);
+    let head = states.map_or(0, |states| states.head_bytes());
+    let n_check_rows = states.map_or(0, |states| states.check.rows.len() as u64);
     let n_rows = n_rows(windows);
     let n_tokens: u64 = windows.iter().map(|spec| spec.tokens.len() as u64).sum();
     let rows = n_rows.saturating_mul(layout.row_bytes(row_len as usize) as u64);

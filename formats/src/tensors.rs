@@ -1,13 +1,14 @@
 //! Arrays of rows as other programs store them: what `safetensors` and `npz` files share. What is
 //! accepted of both is specified in `TENSORS.md`.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::about::{About, Values};
 use crate::error::Result;
 use crate::kinds::Kind;
 use crate::numbers::Float;
-use crate::row::{Row, RowBlock};
+use crate::row::{Row, RowBlock, RowLayout};
 use crate::window::{MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec};
 
 /// An array of rows.
@@ -46,6 +47,12 @@ impl Matrix {
     /// Bytes of a row. No overflow: 2^24 x 8.
     pub(crate) fn row_bytes(self) -> usize {
         self.n_vocab as usize * self.float.bytes()
+    }
+
+    /// A block for these rows of the window at an index, as f32.
+    pub(crate) fn block(self, reuse: Option<RowBlock>, index: usize, rows: Range<u32>) -> RowBlock {
+        let n_vocab = self.n_vocab as usize;
+        RowBlock::prepare(reuse, index as u32, rows, n_vocab, RowLayout::F32)
     }
 
     /// Bytes of all rows. No overflow: 2^26 x 2^27.

@@ -38,7 +38,7 @@ use crate::kinds::Kind;
 use crate::provenance::BackendIdentity;
 use crate::python_literal;
 use crate::reference::{Reference, Rows};
-use crate::row::{ReadStream, RowBlock, RowLayout, Shape};
+use crate::row::{ReadStream, RowBlock, RowLayout};
 use crate::source::{self, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat};
@@ -70,7 +70,7 @@ const FORMAT: FileFormat = FileFormat {
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: false,
-    pack: Some(|bytes, _part, plain| gzip(bytes, plain)),
+    pack: |bytes, _part, plain| gzip(bytes, plain),
     end: |_windows, _offset| Ok(Vec::new()),
 };
 
@@ -341,9 +341,11 @@ impl ReadStream for KlPyReader {
         };
         let n_vocab = self.about.n_vocab;
         let first_row = self.n_rows - self.rows_left;
-        let storage = self.words(window, u64::from(n_vocab) * n_rows as u64)?;
-        self.rows_left -= n_rows as u32; // at most rows_left
-        let shape = Shape::f32(window, first_row, n_rows, n_vocab);
-        Ok(Some(RowBlock::of_words(shape, storage)))
+        let rows = first_row..first_row + n_rows as u32; // at most rows_left
+        let layout = RowLayout::F32;
+        let mut block = RowBlock::prepare(None, window, rows, n_vocab as usize, layout);
+        block.storage = self.words(window, u64::from(n_vocab) * n_rows as u64)?;
+        self.rows_left -= n_rows as u32;
+        Ok(Some(block))
     }
 }

@@ -17,7 +17,7 @@ use crate::kinds::Kind;
 pub use crate::kinds::{LLAMA_CPP as MAGIC, LOGITS2 as LOGITS2_MAGIC};
 use crate::reference::{Reference, Rows};
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
-use crate::row::{ReadBlocks, Row, RowBlock, RowLayout, Shape};
+use crate::row::{ReadBlocks, Row, RowBlock, RowLayout};
 use crate::source::Source;
 use crate::window::{WindowEntry, WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
@@ -125,7 +125,7 @@ const FORMAT: FileFormat = FileFormat {
     },
     before_rows: |_window, _n_vocab| Vec::new(),
     has_checksum: false,
-    pack: None,
+    pack: |bytes, _part, plain| bytes.extend_from_slice(plain),
     end: |_windows, _offset| Ok(Vec::new()),
 };
 
@@ -325,20 +325,15 @@ impl ReadBlocks for LlamaCppReader {
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
         let (window, rows) = (self.number(i), self.rows_of_block(i, b));
-        let shape = Shape {
-            window,
-            first_row: rows.start,
-            n_rows: rows.len(),
-            row_len: self.header.n_vocab as usize,
-            layout: if self.header.is_floored {
-                RowLayout::LlamaCpp
-            } else {
-                RowLayout::Logits2
-            },
+        let layout = if self.header.is_floored {
+            RowLayout::LlamaCpp
+        } else {
+            RowLayout::Logits2
         };
-        let mut block = RowBlock::prepare(reuse, shape);
-        let plain = block.buffers(shape.bytes()).1;
         let offset = self.header.row_offset(window, rows.start);
+        let n_vocab = self.header.n_vocab as usize;
+        let mut block = RowBlock::prepare(reuse, window, rows, n_vocab, layout);
+        let plain = block.buffers(block.usual_bytes()).1;
         let read = self.source.read_exact_at(plain, offset);
         read.map_err(|error| error.in_window(window))?;
         Ok(block)

@@ -6,7 +6,7 @@ use super::NativeReader;
 use super::member::{self, ROWS, WINDOW};
 use crate::error::Result;
 use crate::gzip::checksum_matches;
-use crate::row::{ReadBlocks, RowBlock, Shape};
+use crate::row::{ReadBlocks, RowBlock};
 use crate::window::{WindowEntry, WindowSpec};
 
 /// Bytes of a window's counts, which its tokens follow.
@@ -61,19 +61,13 @@ impl NativeReader {
         let rows = self.rows_of_block(i, b);
         let is_last = rows.end == n_rows;
         let crc_bytes = if is_last { CRC_BYTES as usize } else { 0 };
-        let shape = Shape {
-            window,
-            first_row: rows.start,
-            n_rows: rows.len(),
-            row_len: self.header.row_len() as usize,
-            layout: self.header.layout(),
-        };
+        let (row_len, layout) = (self.header.row_len() as usize, self.header.layout());
         let place = self.place(i, b as usize + 1);
         let corrupt = |what| self.name().corrupt(Some(window), place.start, what);
-        let mut block = RowBlock::prepare(reuse, shape);
+        let mut block = RowBlock::prepare(reuse, window, rows, row_len, layout);
         let n = member::read_at(&self.source, &place, [ROWS, window, b], &mut block.packed)
             .map_err(|e| e.in_window(window))?;
-        let is_possible = (crc_bytes..=shape.most_bytes() + crc_bytes).contains(&n);
+        let is_possible = (crc_bytes..=block.most_bytes() + crc_bytes).contains(&n);
         if is_possible {
             let (member, plain) = block.buffers(n);
             member::inflate(member, plain).map_err(corrupt)?;

@@ -222,7 +222,11 @@ impl OwnHeader for Header {
 
 /// The layout of a row, and the number of its values. Hidden states without a description, which no
 /// valid header has, count as f32 rows.
-fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (RowLayout, u32) {
+pub(crate) fn row_layout(
+    encoding: Encoding,
+    states: Option<&States>,
+    n_vocab: u32,
+) -> (RowLayout, u32) {
     match states {
         Some(states) => (RowLayout::State(states.state_type), states.n_embd),
         None => (encoding.layout().unwrap_or(RowLayout::F32), n_vocab),

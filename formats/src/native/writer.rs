@@ -9,7 +9,7 @@ use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
 use crate::provenance::OwnHeader as _;
 use crate::row::ReadBlocks as _;
-use crate::writing::{FileFormat, Part, Piece, Start, WindowFormat, Writer};
+use crate::writing::{FileFormat, Piece, Start, WindowFormat, WindowPart, Writer};
 
 const FORMAT: FileFormat = FileFormat {
     window_fault: |window, n_ctx| {
@@ -27,7 +27,7 @@ const FORMAT: FileFormat = FileFormat {
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: true,
-    pack: Some(|bytes, part, plain| member::build_in(bytes, tag_of(part), plain)),
+    pack: |bytes, part, plain| member::build_in(bytes, tag_of(part), plain),
     end: |windows, offset| {
         let plain = index::encode(windows);
         if u32::try_from(plain.len()).is_err() {
@@ -82,10 +82,10 @@ pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
 }
 
 /// The contents of the member that a part becomes.
-fn tag_of(part: Part) -> Tag {
+fn tag_of(part: WindowPart) -> Tag {
     match part {
-        Part::Window(entry) => [WINDOW, entry.window, 0],
-        Part::Rows { window, piece } => [ROWS, window, piece],
+        WindowPart::Start(entry) => [WINDOW, entry.window, 0],
+        WindowPart::Rows { window, piece } => [ROWS, window, piece],
     }
 }
 
@@ -99,28 +99,34 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if the window is not the next one or has another head,
     /// [`crate::Fault::Io`].
     pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
-        if self.is_head_due {
+        if self.head_due.is_some() {
             self.copy_head(from)?;
         }
         // Reads the window's counts, which must agree with the index.
         from.window(i)?;
         let (entry, window) = (from.placed_at(i).entry, from.number(i));
-        let pieces = (0..from.n_blocks(i)).map(|piece| Part::Rows { window, piece });
-        for (m, part) in std::iter::once(Part::Window(entry))
+        let pieces = (0..from.n_blocks(i)).map(|piece| WindowPart::Rows { window, piece });
+        for (m, part) in std::iter::once(WindowPart::Start(entry))
             .chain(pieces)
             .enumerate()
         {
-            let mut bytes = Vec::new();
-            member::read_at(&from.source, &from.place(i, m), tag_of(part), &mut bytes)
+            let mut packed = Vec::new();
+            member::read_at(&from.source, &from.place(i, m), tag_of(part), &mut packed)
                 .map_err(|e| e.in_window(window))?;
-            self.append(Piece::copied(bytes, part, self.format()))?;
+            let (plain, pack) = (Vec::new(), FORMAT.pack);
+            self.append(Piece {
+                plain,
+                packed,
+                part,
+                pack,
+            })?;
         }
         Ok(())
     }
 
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
-        if from.header().states != self.start.states {
+        if from.header().states != self.head_due {
             let what = "another head than the header states";
             return Err(from.name().unwritable(what));
         }
@@ -129,7 +135,7 @@ impl<W: Write> Writer<W> {
             member::read_at(&from.source, place, *tag, &mut bytes)?;
             self.put(&bytes)?;
         }
-        self.is_head_due = false;
+        self.head_due = None;
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
-use crate::row::{ReadStream, RowBlock, Shape};
+use crate::row::{ReadStream, RowBlock};
 use crate::source;
 use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
 use crate::window::WindowSpec;
@@ -198,15 +198,15 @@ impl ReadStream for NpzReader {
         if n_rows == 0 {
             return Ok(None);
         }
-        let shape = Shape::f32(index as u32, *n_read, n_rows, matrix.n_vocab);
+        let first_row = *n_read;
         *n_read += n_rows as u32; // at most as many as there are
+        let mut block = matrix.block(None, index, first_row..*n_read);
         let mut packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);
         if packed.is_ok() && *n_read == matrix.n_rows {
             packed = array.finish().and(packed);
         }
-        let packed = packed.map_err(|error| error.in_window(shape.window))?;
-        let mut block = RowBlock::prepare(None, shape);
-        let logits = bytemuck::cast_slice_mut(block.buffers(shape.bytes()).1);
+        let packed = packed.map_err(|error| error.in_window(block.window))?;
+        let logits = bytemuck::cast_slice_mut(block.buffers(block.usual_bytes()).1);
         matrix.float.decode(&packed, logits);
         Ok(Some(block))
     }

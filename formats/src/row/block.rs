@@ -16,44 +16,56 @@ pub struct RowBlock {
     pub window: u32,
     /// The index of the block's first row among the window's stored rows, from 0.
     pub first_row: u32,
-    shape: Shape,
-    /// Bytes of each row, where all have the same length.
-    row_bytes: usize,
+    n_rows: usize,
+    /// Numbers in a row: the vocabulary's entries, or those of a hidden state.
+    row_len: usize,
+    layout: RowLayout,
     /// Where each row ends, in bytes, where they differ in length.
     ends: Vec<u32>,
-    /// Words, not bytes, so that f32 and u16 can be viewed in place.
-    storage: Vec<u32>,
+    /// The rows. Words, not bytes, so that f32 and u16 can be viewed in place.
+    pub(crate) storage: Vec<u32>,
     /// The compressed bytes last read into this block.
     pub(crate) packed: Vec<u8>,
 }
 
-/// The rows that a block is for, and their layout.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) window: u32,
-    pub(crate) first_row: u32,
-    pub(crate) n_rows: usize,
-    /// Numbers in a row: the vocabulary's entries, or those of a hidden state.
-    pub(crate) row_len: usize,
-    pub(crate) layout: RowLayout,
-}
+impl RowBlock {
+    /// A block of f32 rows, for rows that do not come from a file. `logits` holds whole rows
+    /// of `n_vocab` entries; what is left over is not used.
+    pub fn from_f32(window: u32, first_row: u32, n_vocab: usize, logits: &[f32]) -> Self {
+        let n_rows = logits.len().checked_div(n_vocab).unwrap_or(0) as u32;
+        let rows = first_row..first_row + n_rows;
+        let mut block = Self::prepare(None, window, rows, n_vocab, RowLayout::F32);
+        block.storage = bytemuck::cast_slice(logits).to_vec();
+        block
+    }
 
-impl Shape {
-    /// Rows of f32 logits.
-    pub(crate) fn f32(window: u32, first_row: u32, n_rows: usize, n_vocab: u32) -> Self {
+    /// A block for these rows of a window, each of `row_len` numbers; reuses the memory of `reuse`. Put
+    /// their bytes into [`RowBlock::buffers`]; where rows differ in length, call
+    /// [`RowBlock::find_rows`] then.
+    pub(crate) fn prepare(
+        reuse: Option<RowBlock>,
+        window: u32,
+        rows: Range<u32>,
+        row_len: usize,
+        layout: RowLayout,
+    ) -> Self {
+        let memory = reuse.map(|block| (block.ends, block.storage, block.packed));
+        let (ends, storage, packed) = memory.unwrap_or_default();
         Self {
             window,
-            first_row,
-            n_rows,
-            row_len: n_vocab as usize,
-            layout: RowLayout::F32,
+            first_row: rows.start,
+            n_rows: rows.len(),
+            row_len,
+            layout,
+            ends,
+            storage,
+            packed,
         }
     }
 
     /// Bytes of the rows, if none is stored exactly.
-    pub(crate) fn bytes(&self) -> usize {
-        let row_bytes = self.layout.row_bytes(self.row_len);
-        row_bytes.saturating_mul(self.n_rows)
+    pub(crate) fn usual_bytes(&self) -> usize {
+        self.row_bytes().saturating_mul(self.n_rows)
     }
 
     /// Most bytes that the rows can have.
@@ -61,69 +73,24 @@ impl Shape {
         let most = self.layout.most_row_bytes(self.row_len);
         most.saturating_mul(self.n_rows)
     }
-}
 
-impl RowBlock {
-    /// A block of f32 rows, for rows that do not come from a file. `logits` holds whole rows
-    /// of `n_vocab` entries; what is left over is not used.
-    pub fn from_f32(window: u32, first_row: u32, n_vocab: usize, logits: &[f32]) -> Self {
-        let n_rows = logits.len().checked_div(n_vocab).unwrap_or(0);
-        let shape = Shape {
-            row_len: n_vocab,
-            ..Shape::f32(window, first_row, n_rows, 0)
-        };
-        Self::of_words(shape, bytemuck::cast_slice(logits).to_vec())
-    }
-
-    /// A block without rows; reuses the memory of `reuse`. Put their bytes into
-    /// [`RowBlock::buffers`]; where rows differ in length, call [`RowBlock::find_rows`] then.
-    pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape) -> Self {
-        let mut block = Self::empty(shape);
-        if let Some(reuse) = reuse {
-            (block.storage, block.packed, block.ends) = (reuse.storage, reuse.packed, reuse.ends);
-        }
-        block.ends.clear();
-        block
-    }
-
-    /// A block of f32 rows that were read: `storage` holds as many as the shape has.
-    pub(crate) fn of_words(shape: Shape, storage: Vec<u32>) -> Self {
-        Self {
-            storage,
-            ..Self::empty(shape)
-        }
-    }
-
-    fn empty(shape: Shape) -> Self {
-        Self {
-            window: shape.window,
-            first_row: shape.first_row,
-            shape,
-            row_bytes: shape.layout.row_bytes(shape.row_len),
-            ends: Vec::new(),
-            storage: Vec::new(),
-            packed: Vec::new(),
-        }
+    /// Bytes of a row that is not stored exactly.
+    fn row_bytes(&self) -> usize {
+        self.layout.row_bytes(self.row_len)
     }
 
     /// Finds where each row ends in the first `bytes` of the buffer. Returns whether the rows fill
     /// exactly those.
     pub(crate) fn find_rows(&mut self, bytes: usize) -> bool {
-        let Shape {
-            n_rows,
-            row_len,
-            layout,
-            ..
-        } = self.shape;
-        if layout.is_fixed() {
-            return self.row_bytes.checked_mul(n_rows) == Some(bytes);
+        if self.layout.is_fixed() {
+            return self.row_bytes().checked_mul(self.n_rows) == Some(bytes);
         }
         let mut rest = bytemuck::cast_slice(&self.storage)
             .get(..bytes)
             .unwrap_or_default();
         self.ends.clear();
-        while self.ends.len() < n_rows {
-            let length = Form::of(rest).map(|form| form.row_bytes(row_len));
+        while self.ends.len() < self.n_rows {
+            let length = Form::of(rest).map(|form| form.row_bytes(self.row_len));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
                 return false;
             };
@@ -135,8 +102,8 @@ impl RowBlock {
 
     /// The bytes of the rows before row `i`.
     fn start(&self, i: usize) -> usize {
-        if self.shape.layout.is_fixed() {
-            i * self.row_bytes
+        if self.layout.is_fixed() {
+            i * self.row_bytes()
         } else {
             let end = i.checked_sub(1).and_then(|last| self.ends.get(last));
             end.map_or(0, |&end| end as usize)
@@ -145,7 +112,7 @@ impl RowBlock {
 
     /// Bytes of all rows.
     pub(crate) fn rows_bytes(&self) -> usize {
-        self.start(self.shape.n_rows)
+        self.start(self.n_rows)
     }
 
     /// The plain buffer: the rows and what follows them, up to a whole word.
@@ -163,12 +130,12 @@ impl RowBlock {
 
     /// Rows in this block.
     pub fn n_rows(&self) -> usize {
-        self.shape.n_rows
+        self.n_rows
     }
 
     /// Entries of each row.
     pub fn n_vocab(&self) -> usize {
-        self.shape.row_len
+        self.row_len
     }
 
     /// Row `i` of the block: row `first_row + i` of the window.
@@ -178,24 +145,18 @@ impl RowBlock {
     #[expect(
         clippy::expect_used,
         clippy::indexing_slicing,
-        reason = "every constructor made room for all rows, in words, or found them: neither can fail"
+        reason = "whoever prepared the block made room for all rows, in words, or found them"
     )]
     pub fn row(&self, i: usize) -> Row<'_> {
-        assert!(
-            i < self.shape.n_rows,
-            "row {i} of a block of {}",
-            self.shape.n_rows
-        );
+        assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
         let bytes = &self.bytes()[self.start(i)..self.start(i + 1)];
-        self.shape
-            .layout
-            .view(bytes, self.shape.row_len)
-            .expect("a row of a block is aligned and whole")
+        let row = self.layout.view(bytes, self.row_len);
+        row.expect("a row of a block is aligned and whole")
     }
 
     /// All rows in order.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        (0..self.shape.n_rows).map(|i| self.row(i))
+        (0..self.n_rows).map(|i| self.row(i))
     }
 }
 
@@ -279,16 +240,6 @@ pub trait ReadStream: Debug + Send {
 mod tests {
     use super::*;
 
-    fn shape(n_rows: usize, row_len: usize, layout: RowLayout) -> Shape {
-        Shape {
-            window: 0,
-            first_row: 0,
-            n_rows,
-            row_len,
-            layout,
-        }
-    }
-
     #[test]
     fn rows_of_any_width_and_form_are_aligned() {
         let rows = [
@@ -307,7 +258,7 @@ mod tests {
             }
         }
         bytes.extend([9; 4]);
-        let mut block = RowBlock::prepare(None, shape(3, 5, RowLayout::U16));
+        let mut block = RowBlock::prepare(None, 0, 0..3, 5, RowLayout::U16);
         block.buffers(bytes.len()).1.copy_from_slice(&bytes);
         assert!(!block.find_rows(bytes.len()) && !block.find_rows(bytes.len() - 8));
         assert!(block.find_rows(bytes.len() - 4));
@@ -318,7 +269,7 @@ mod tests {
             let is_near = |(x, y): (&f32, f32)| x.to_bits() == y.to_bits() || (x - y).abs() < 1e-4;
             assert!(row.iter().zip(out).all(is_near), "{row:?} {out:?}");
         }
-        assert!(RowBlock::prepare(None, shape(0, 5, RowLayout::U16)).find_rows(0));
+        assert!(RowBlock::prepare(None, 0, 0..0, 5, RowLayout::U16).find_rows(0));
     }
 
     #[test]

@@ -9,13 +9,11 @@ pub(crate) mod llama_cpp;
 mod u16;
 
 use std::fmt;
-use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::numbers::Float;
-pub(crate) use block::Shape;
 pub use block::{ReadBlocks, ReadStream, RowBlock};
 pub use u16::RowForms;
 pub(crate) use u16::{Form, append_exact};
@@ -52,41 +50,19 @@ pub enum Row<'a> {
     },
 }
 
-impl<'a> Row<'a> {
-    /// The row's first `n` entries, or all if it has fewer.
-    pub fn first(self, n: usize) -> Row<'a> {
-        self.part(0..n.min(self.len()))
-    }
-
-    /// The entries of a range, as a row.
-    ///
-    /// # Panics
-    /// If the range does not lie within the row.
-    #[expect(clippy::indexing_slicing, reason = "the caller's range, as documented")]
-    pub fn part(self, range: Range<usize>) -> Row<'a> {
-        match self {
-            Row::F32(logits) => Row::F32(&logits[range]),
-            Row::U16 { min, step, codes } => Row::U16 {
-                min,
-                step,
-                codes: &codes[range],
-            },
-            Row::U16Masked {
-                masked,
-                min,
-                step,
-                codes,
-            } => Row::U16Masked {
-                masked,
-                min,
-                step,
-                codes: &codes[range],
-            },
-        }
-    }
-}
-
 impl Row<'_> {
+    /// The row's first `n` entries, or all if it has fewer.
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "no more than the row has")]
+    pub fn first(mut self, n: usize) -> Self {
+        let n = n.min(self.len());
+        match &mut self {
+            Row::F32(logits) => *logits = &logits[..n],
+            Row::U16 { codes, .. } | Row::U16Masked { codes, .. } => *codes = &codes[..n],
+        }
+        self
+    }
+
     /// Entries: the vocabulary's size.
     pub fn len(&self) -> usize {
         match self {

@@ -32,38 +32,20 @@ pub(crate) enum Form {
     Exact,
 }
 
-/// The numbers of u16 rows of `kl`'s own file in each form; all 0 for other files.
+/// The numbers of u16 rows of `kl`'s own file, by how they are stored; all 0 for other files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowForms {
-    /// A code for each entry, linear over the row's range.
-    pub linear: u64,
-    /// The same, but entries of probability 0, which all have the same logit, share a code.
-    pub masked: u64,
-    /// As f32: the row's KL divergence from its coded copy would have been more than 1e-6 nats, or
-    /// the row holds a NaN or a positive infinity, or no finite logit.
-    pub exact: u64,
-}
-
-impl RowForms {
     /// All rows.
-    pub fn total(&self) -> u64 {
-        self.linear + self.masked + self.exact
-    }
-
-    pub(crate) fn count(&mut self, form: Form) {
-        match form {
-            Form::Linear => self.linear += 1,
-            Form::Masked => self.masked += 1,
-            Form::Exact => self.exact += 1,
-        }
-    }
+    pub total: u64,
+    /// Those stored as f32: the row's KL divergence from its coded copy would have been more than 1e-6
+    /// nats, or the row holds a NaN or a positive infinity, or no finite logit.
+    pub exact: u64,
 }
 
 impl AddAssign for RowForms {
     fn add_assign(&mut self, other: Self) {
-        self.linear += other.linear;
-        self.masked += other.masked;
+        self.total += other.total;
         self.exact += other.exact;
     }
 }

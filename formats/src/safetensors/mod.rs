@@ -21,7 +21,7 @@ use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::{Float, Integer, Number};
 use crate::reference::{Reference, Rows};
-use crate::row::{ReadBlocks, RowBlock, RowLayout, Shape};
+use crate::row::{ReadBlocks, RowBlock, RowLayout};
 use crate::source::Source;
 use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
 use crate::window::WindowSpec;
@@ -117,22 +117,22 @@ impl ReadBlocks for SafetensorsReader {
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
         let TensorWindow { rows, matrix, .. } = self.at(i);
         let of_block = self.rows_of_block(i, b);
-        let shape = Shape::f32(i as u32, of_block.start, of_block.len(), matrix.n_vocab);
         let source = Source::open(&rows.path, "a reference")?;
         if source.len != rows.file_bytes {
             let what = "has changed while it was read: start again";
             return Err(source.name.unsupported(what));
         }
-        let mut block = RowBlock::prepare(reuse, shape);
         let start = rows.start + u64::from(of_block.start) * matrix.row_bytes() as u64;
-        let (packed, plain) = block.buffers(shape.bytes());
+        let n_bytes = of_block.len() * matrix.row_bytes();
+        let mut block = matrix.block(reuse, i, of_block);
+        let (packed, plain) = block.buffers(block.usual_bytes());
         let read = if matrix.float == Float::F32 {
             source.read_exact_at(plain, start)
         } else {
-            packed.resize(of_block.len() * matrix.row_bytes(), 0);
+            packed.resize(n_bytes, 0);
             source.read_exact_at(packed, start)
         };
-        read.map_err(|error| error.in_window(shape.window))?;
+        read.map_err(|error| error.in_window(i as u32))?;
         if matrix.float != Float::F32 {
             matrix.float.decode(packed, bytemuck::cast_slice_mut(plain));
         }

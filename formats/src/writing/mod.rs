@@ -2,8 +2,6 @@
 
 mod writer;
 
-use std::ops::Range;
-
 use crate::error::{Named, Result};
 use crate::row::{Form, RowForms, RowLayout, append_exact};
 use crate::window::{PlacedWindow, WindowEntry, WindowSpec};
@@ -25,55 +23,32 @@ pub fn rows_per_piece(layout: RowLayout, row_len: u32) -> u32 {
 pub struct Piece {
     pub(crate) plain: Vec<u8>,
     /// The bytes of the file; empty before it is compressed.
-    packed: Vec<u8>,
-    part: Part,
-    file_format: &'static FileFormat,
+    pub(crate) packed: Vec<u8>,
+    pub(crate) part: WindowPart,
+    pub(crate) pack: Pack,
 }
 
 /// The part of its window that a piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum WindowPart {
     /// The first piece: the window's counts and tokens.
-    Window(WindowEntry),
+    Start(WindowEntry),
     /// Rows, in pieces numbered from 0.
     Rows { window: u32, piece: u32 },
 }
 
+/// Appends plain bytes, its last argument, to bytes of a file.
+pub(crate) type Pack = fn(&mut Vec<u8>, WindowPart, &[u8]);
+
 impl Piece {
-    /// A piece copied unchanged from another file of this format.
-    pub(crate) fn copied(packed: Vec<u8>, part: Part, format: &WindowFormat) -> Self {
-        Self {
-            plain: Vec::new(),
-            packed,
-            part,
-            file_format: format.file_format,
-        }
-    }
-
-    /// The memory of a piece that has been written, plain and packed, for a later one: taking fresh
-    /// memory from the system for every piece costs more than filling it.
-    fn into_memory(self) -> (Vec<u8>, Vec<u8>) {
-        let mut packed = self.packed;
-        packed.clear();
-        (self.plain, packed)
-    }
-
     /// Compresses it, or stores it where compressing does not pay, unless that has been done.
     /// Depends on nothing but the piece, so pieces may be compressed on any thread, in any order.
     #[must_use]
     pub fn compress(mut self) -> Self {
-        if let (Some(pack), true) = (self.file_format.pack, self.packed.is_empty()) {
-            pack(&mut self.packed, self.part, &self.plain);
+        if self.packed.is_empty() {
+            (self.pack)(&mut self.packed, self.part, &self.plain);
         }
         self
-    }
-
-    /// The bytes of the file that a compressed piece becomes.
-    pub fn file_bytes(&self) -> &[u8] {
-        match self.file_format.pack {
-            Some(_) => &self.packed,
-            None => &self.plain,
-        }
     }
 }
 
@@ -87,15 +62,12 @@ pub(crate) struct FileFormat {
     pub(crate) before_rows: fn(&WindowSpec, u32) -> Vec<u8>,
     /// Set if a CRC-32 of a window's plain bytes follows them.
     pub(crate) has_checksum: bool,
-    /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
-    pub(crate) pack: Option<Pack>,
+    /// Turns a piece's plain bytes into bytes of the file.
+    pub(crate) pack: Pack,
     /// The bytes after the windows of a file, which end at an offset, or a phrase that states what
     /// cannot be written.
     pub(crate) end: fn(&[PlacedWindow], u64) -> Result<Vec<u8>, &'static str>,
 }
-
-/// Appends plain bytes, its last argument, to bytes of a file.
-pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
 /// The settings by which the windows of one file become pieces. Windows may be encoded on any thread;
 /// their pieces are appended in order by the [`Writer`] that this comes from.
@@ -154,33 +126,25 @@ impl WindowFormat {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the file cannot hold such a window.
     pub fn begin(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
-        let unwritable = |what: &str| {
-            let what = format!("window {}: {what}", window.window);
-            self.name.unwritable(what)
-        };
-        if let Some(fault) = (self.file_format.window_fault)(window, self.n_ctx) {
-            return Err(unwritable(fault));
-        }
-        if let Some(fault) = window.fault(self.n_vocab) {
-            return Err(unwritable(&fault));
+        let fault = (self.file_format.window_fault)(window, self.n_ctx).map(str::to_owned);
+        if let Some(fault) = fault.or_else(|| window.fault(self.n_vocab)) {
+            let what = format!("window {}: {fault}", window.window);
+            return Err(self.name.unwritable(what));
         }
         let mut encoder = WindowEncoder {
             format: self.clone(),
             window: window.window,
-            row_bytes: self.row_bytes(),
-            rows_per_piece: self.rows_per_piece as usize,
+            piece: 0,
             rows_left: window.n_rows as usize,
             reserved: 0,
             plain: (self.file_format.before_rows)(window, self.n_vocab),
             packed: Vec::new(),
             rows_in_piece: 0,
             filled: 0,
-            piece: 0,
             forms: RowForms::default(),
             crc: crc32fast::Hasher::new(),
         };
-        encoder.checksum(0..encoder.plain.len());
-        let piece = encoder.take(Part::Window(window.entry()));
+        let piece = encoder.take(WindowPart::Start(window.entry()));
         Ok((encoder, piece))
     }
 }
@@ -217,35 +181,34 @@ impl WindowFormat {
 pub struct WindowEncoder {
     format: WindowFormat,
     window: u32,
-    row_bytes: usize,
-    rows_per_piece: usize,
-    /// The number of rows that are neither committed nor reserved.
+    /// The number of the piece that is being filled.
+    piece: u32,
     rows_left: usize,
     reserved: usize,
-    /// Plain bytes of the piece being filled: committed rows, reserved ones, and room for more.
+    /// Plain bytes of the piece: committed rows, reserved ones, and room for more.
     plain: Vec<u8>,
     /// Memory for the compressed piece.
     packed: Vec<u8>,
     rows_in_piece: usize,
     /// Bytes of the committed rows of the piece.
     filled: usize,
-    piece: u32,
     forms: RowForms,
-    /// Over the whole window so far.
+    /// Over the window's pieces so far.
     crc: crc32fast::Hasher,
 }
 
 impl WindowEncoder {
     /// The number of rows that have not been committed.
     pub fn rows_left(&self) -> usize {
-        self.rows_left + self.reserved
+        self.rows_left
     }
 
     /// Returns memory for the next rows, and how many: at most `k`, and no more than the piece and
     /// the window have room for (0 once the window is full). The bytes are those rows one after
     /// another, each as long as a row of the file. Fill them before [`WindowEncoder::commit`];
-    /// reserving again before that returns the same rows. Where a new piece begins, its memory
-    /// comes from `memory`.
+    /// reserving again before that returns the same rows. Where a new piece begins, it uses the memory
+    /// of a piece that has been written, which `memory` gives: taking fresh memory from the system for
+    /// every piece costs more than filling it.
     #[expect(
         clippy::indexing_slicing,
         reason = "the piece's memory holds the rows committed and those reserved"
@@ -255,25 +218,31 @@ impl WindowEncoder {
         k: usize,
         memory: impl FnOnce() -> Option<Piece>,
     ) -> (&mut [u8], usize) {
-        self.rows_left += self.reserved;
-        let k = k
-            .min(self.rows_left)
-            .min(self.rows_per_piece - self.rows_in_piece);
-        self.rows_left -= k;
-        self.reserved = k;
-        if self.plain.is_empty() && k > 0 {
-            (self.plain, self.packed) = memory().map(Piece::into_memory).unwrap_or_default();
+        let rows_to_come = self.rows_in_whole_piece() - self.rows_in_piece;
+        self.reserved = k.min(rows_to_come);
+        if self.plain.is_empty()
+            && self.reserved > 0
+            && let Some(piece) = memory()
+        {
+            (self.plain, self.packed) = (piece.plain, piece.packed);
+            self.packed.clear();
         }
         // The whole piece at once: its size is bounded, and growing would copy it.
-        let rows_to_come = (self.rows_per_piece - self.rows_in_piece).min(self.rows_left + k);
-        let bytes = self.filled + rows_to_come * self.row_bytes;
+        let row_bytes = self.format.row_bytes();
+        let bytes = self.filled + rows_to_come * row_bytes;
         if self.plain.len() != bytes {
             self.plain
                 .reserve_exact((bytes + size_of::<u32>()).saturating_sub(self.plain.len()));
             self.plain.resize(bytes, 0);
         }
-        let reserved = self.filled..self.filled + k * self.row_bytes;
-        (&mut self.plain[reserved], k)
+        let reserved = &mut self.plain[self.filled..self.filled + self.reserved * row_bytes];
+        (reserved, self.reserved)
+    }
+
+    /// Rows that the piece will have.
+    fn rows_in_whole_piece(&self) -> usize {
+        let most = self.format.rows_per_piece as usize;
+        most.min(self.rows_in_piece + self.rows_left)
     }
 
     /// Counts the reserved rows as filled. Returns the piece if it is full or the window complete.
@@ -285,44 +254,44 @@ impl WindowEncoder {
             return None;
         }
         let start = self.filled;
-        self.filled += k * self.row_bytes;
+        self.filled += k * self.format.row_bytes();
         self.insert_exact(start, row);
+        let is_full = self.rows_in_piece + k == self.rows_in_whole_piece();
         self.rows_in_piece += k;
-        let end = self.filled;
-        self.checksum(start..end);
-        (self.rows_left == 0 || self.rows_in_piece == self.rows_per_piece).then(|| {
-            let part = Part::Rows {
-                window: self.window,
-                piece: self.piece,
-            };
+        self.rows_left -= k;
+        is_full.then(|| {
+            self.plain.truncate(self.filled);
             (self.rows_in_piece, self.filled) = (0, 0);
+            let (window, piece) = (self.window, self.piece);
             self.piece += 1;
-            self.plain.truncate(end);
-            self.take(part)
+            self.take(WindowPart::Rows { window, piece })
         })
     }
 
-    /// Counts the forms of the rows from byte `start` on, if rows have one, and puts exact rows where
-    /// those are only marked.
+    /// Counts the rows from byte `start` on, if rows have forms, and puts exact rows where those are
+    /// only marked.
     #[expect(
         clippy::indexing_slicing,
         reason = "the rows' bytes in the piece's memory"
     )]
     fn insert_exact<'r>(&mut self, start: usize, row: impl Fn(usize) -> &'r [f32]) {
-        let (layout, n_exact) = (self.format.layout, self.forms.exact);
-        let rows = &self.plain[start..self.filled];
-        rows.chunks_exact(self.row_bytes)
-            .filter_map(|encoded| layout.form(encoded))
-            .for_each(|form| self.forms.count(form));
-        if self.forms.exact == n_exact {
+        let (layout, row_bytes) = (self.format.layout, self.format.row_bytes());
+        let encoded = &self.plain[start..self.filled];
+        let forms = encoded.chunks_exact(row_bytes).map(|row| layout.form(row));
+        let is_exact: Vec<bool> = forms.flatten().map(|form| form == Form::Exact).collect();
+        let n_exact = is_exact.iter().filter(|&&is_exact| is_exact).count();
+        self.forms.total += is_exact.len() as u64;
+        self.forms.exact += n_exact as u64;
+        if n_exact == 0 {
             return;
         }
-        let marked = rows.to_vec();
+        let encoded = encoded.to_vec();
         self.plain.truncate(start);
-        for (i, encoded) in marked.chunks_exact(self.row_bytes).enumerate() {
-            match layout.form(encoded) {
-                Some(Form::Exact) => append_exact(row(i), &mut self.plain),
-                _ => self.plain.extend_from_slice(encoded),
+        for (i, (encoded, is_exact)) in encoded.chunks(row_bytes).zip(is_exact).enumerate() {
+            if is_exact {
+                append_exact(row(i), &mut self.plain);
+            } else {
+                self.plain.extend_from_slice(encoded);
             }
         }
         self.filled = self.plain.len();
@@ -333,7 +302,7 @@ impl WindowEncoder {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if rows are missing.
     pub fn finish(self) -> Result<RowForms> {
-        match self.rows_left() {
+        match self.rows_left {
             0 => Ok(self.forms),
             left => {
                 let what = format!("window {} lacks {left} of its rows", self.window);
@@ -342,27 +311,20 @@ impl WindowEncoder {
         }
     }
 
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "ranges of rows that are in the piece's memory"
-    )]
-    fn checksum(&mut self, filled: Range<usize>) {
-        if self.format.file_format.has_checksum {
-            self.crc.update(&self.plain[filled]);
-        }
-    }
-
     /// The filled bytes as a piece; the window's last piece ends with the checksum.
-    fn take(&mut self, part: Part) -> Piece {
+    fn take(&mut self, part: WindowPart) -> Piece {
         let mut plain = std::mem::take(&mut self.plain);
-        if self.format.file_format.has_checksum && self.rows_left == 0 {
-            plain.extend_from_slice(&self.crc.clone().finalize().to_le_bytes());
+        if self.format.file_format.has_checksum {
+            self.crc.update(&plain);
+            if self.rows_left == 0 {
+                plain.extend_from_slice(&self.crc.clone().finalize().to_le_bytes());
+            }
         }
         Piece {
             plain,
             packed: std::mem::take(&mut self.packed),
             part,
-            file_format: self.format.file_format,
+            pack: self.format.file_format.pack,
         }
     }
 }

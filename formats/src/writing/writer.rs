@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::Write;
 
-use super::{Part, Piece, WindowFormat};
+use super::{Piece, WindowFormat, WindowPart};
 use crate::error::{Named, Result};
 use crate::row::RowForms;
 use crate::states::States;
@@ -34,7 +34,11 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    pub(crate) start: Start,
+    pub(crate) format: WindowFormat,
+    n_windows: u32,
+    n_rows: Option<u64>,
+    /// The hidden states whose head comes next.
+    pub(crate) head_due: Option<States>,
     offset: u64,
     /// The windows written so far, and those of an earlier writer.
     windows: Vec<PlacedWindow>,
@@ -42,16 +46,17 @@ pub struct Writer<W: Write> {
     seen: HashSet<u32>,
     /// Pieces of rows that the last window still lacks.
     n_due: u32,
-    /// Set until the head of hidden states is written.
-    pub(crate) is_head_due: bool,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the start of any file.
-    pub(crate) fn begin(out: W, start: Start) -> Result<Self> {
-        let mut writer = Self::at(out, start, 0, Vec::new());
-        writer.is_head_due = writer.start.states.is_some();
-        let bytes = std::mem::take(&mut writer.start.bytes);
+    pub(crate) fn begin(out: W, mut start: Start) -> Result<Self> {
+        let bytes = std::mem::take(&mut start.bytes);
+        let head_due = start.states.take();
+        let mut writer = Self {
+            head_due,
+            ..Self::at(out, start, 0, Vec::new())
+        };
         writer.put(&bytes)?;
         Ok(writer)
     }
@@ -60,26 +65,24 @@ impl<W: Write> Writer<W> {
     pub(crate) fn at(out: W, start: Start, offset: u64, windows: Vec<PlacedWindow>) -> Self {
         Self {
             out,
-            start,
+            format: start.format,
+            n_windows: start.n_windows,
+            n_rows: start.n_rows,
+            head_due: None,
             offset,
             seen: windows.iter().map(|placed| placed.entry.window).collect(),
             windows,
             n_due: 0,
-            is_head_due: false,
         }
-    }
-
-    pub(crate) fn format(&self) -> &WindowFormat {
-        &self.start.format
     }
 
     /// A copy of the settings by which windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
-        self.start.format.clone()
+        self.format.clone()
     }
 
     pub(crate) fn name(&self) -> &Named {
-        &self.format().name
+        &self.format.name
     }
 
     /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each, or as many hidden
@@ -93,9 +96,8 @@ impl<W: Write> Writer<W> {
         window: &WindowSpec,
         rows: impl IntoIterator<Item = R>,
     ) -> Result<RowForms> {
-        let layout = self.format().row_layout();
-        let row_len = self.format().row_len as usize;
-        let (mut encoder, first) = self.format().begin(window)?;
+        let (layout, row_len) = (self.format.layout, self.format.row_len as usize);
+        let (mut encoder, first) = self.format.begin(window)?;
         self.append(first)?;
         let mut memory = None;
         for row in rows {
@@ -122,36 +124,35 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if it is not the next one, [`crate::Fault::Io`]. It must come from
     /// [`Writer::window_format`] of this file.
     pub fn append(&mut self, piece: Piece) -> Result<Option<Piece>> {
-        self.check_head()?;
-        self.place(piece.part)
-            .map_err(|what| self.name().unwritable(what))?;
+        let placed = self.place(piece.part);
+        placed.map_err(|what| self.name().unwritable(what))?;
         let piece = piece.compress();
-        self.put(piece.file_bytes())?;
-        Ok(matches!(piece.part, Part::Rows { .. }).then_some(piece))
+        self.put(&piece.packed)?;
+        Ok(matches!(piece.part, WindowPart::Rows { .. }).then_some(piece))
     }
 
     /// Notes where a part starts.
     ///
     /// # Errors
     /// A phrase that states why it is not the next one.
-    fn place(&mut self, part: Part) -> Result<(), String> {
+    fn place(&mut self, part: WindowPart) -> Result<(), String> {
         match part {
-            Part::Window(entry) => {
-                self.check_last_window()?;
-                let (number, n) = (entry.window, self.start.n_windows);
+            WindowPart::Start(entry) => {
+                self.check_all_written()?;
+                let (number, n) = (entry.window, self.n_windows);
                 if self.windows.len() >= n as usize {
                     return Err(format!("window {number} is one more than the header's {n}"));
                 }
                 if !self.seen.insert(number) {
                     return Err(format!("window {number} comes twice"));
                 }
-                self.n_due = entry.n_rows.div_ceil(self.start.format.rows_per_piece);
+                self.n_due = entry.n_rows.div_ceil(self.format.rows_per_piece);
                 self.windows.push(PlacedWindow {
                     entry,
                     offsets: vec![self.offset],
                 });
             }
-            Part::Rows { window, piece } => match self.windows.last_mut() {
+            WindowPart::Rows { window, piece } => match self.windows.last_mut() {
                 Some(last)
                     if (last.entry.window, last.n_pieces()) == (window, piece)
                         && self.n_due > 0 =>
@@ -165,9 +166,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Checks that the last window has all its rows.
-    fn check_last_window(&self) -> Result<(), String> {
+    /// Checks that the head of hidden states and all rows of the last window have been written.
+    fn check_all_written(&self) -> Result<(), String> {
         match (self.windows.last(), self.n_due) {
+            _ if self.head_due.is_some() => Err("hidden states without their head".to_owned()),
             (Some(last), 1..) => {
                 let (number, left) = (last.entry.window, self.n_due);
                 Err(format!("window {number} lacks {left} pieces of rows"))
@@ -181,36 +183,27 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if windows or rows are missing, [`crate::Fault::Io`].
     pub fn finish(mut self) -> Result<W> {
-        self.check_head()?;
-        let end = self.check_last_window().and_then(|()| {
-            let rows = self.windows.iter().map(|placed| placed.entry.n_rows);
-            let n_rows = rows.map(u64::from).sum::<u64>();
-            let n_windows = self.windows.len() as u64;
-            let windows = u64::from(self.start.n_windows);
-            let rows = self.start.n_rows.unwrap_or(n_rows);
-            if (n_windows, n_rows) != (windows, rows) {
-                return Err(format!(
-                    "{n_windows} windows with {n_rows} rows were given, the header states {windows} \
-                     with {rows}"
-                ));
-            }
-            Ok((self.format().file_format.end)(&self.windows, self.offset)?)
-        });
-        let end = end.map_err(|what| self.name().unwritable(what))?;
+        let end = self.end().map_err(|what| self.name().unwritable(what))?;
         self.put(&end)?;
-        self.out
-            .flush()
-            .map_err(|source| self.name().io("write", source))?;
+        let flushed = self.out.flush();
+        flushed.map_err(|cause| self.name().io("write", cause))?;
         Ok(self.out)
     }
 
-    /// Checks that the head of hidden states has been written, where the file needs one.
-    fn check_head(&self) -> Result<()> {
-        if self.is_head_due {
-            Err(self.name().unwritable("hidden states without their head"))
-        } else {
-            Ok(())
+    /// The bytes after all windows, or a phrase that states what is missing.
+    fn end(&self) -> Result<Vec<u8>, String> {
+        self.check_all_written()?;
+        let rows = self.windows.iter().map(|placed| placed.entry.n_rows);
+        let n_rows = rows.map(u64::from).sum::<u64>();
+        let found = (self.windows.len() as u64, n_rows);
+        let stated = (self.n_windows.into(), self.n_rows.unwrap_or(n_rows));
+        if found != stated {
+            return Err(format!(
+                "{} windows with {} rows were given, the header states {} with {}",
+                found.0, found.1, stated.0, stated.1
+            ));
         }
+        Ok((self.format.file_format.end)(&self.windows, self.offset)?)
     }
 
     /// Bytes written so far.
@@ -219,9 +212,8 @@ impl<W: Write> Writer<W> {
     }
 
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out
-            .write_all(bytes)
-            .map_err(|source| self.name().io("write", source))?;
+        let written = self.out.write_all(bytes);
+        written.map_err(|cause| self.name().io("write", cause))?;
         self.offset += bytes.len() as u64;
         Ok(())
     }

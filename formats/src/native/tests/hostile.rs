@@ -101,11 +101,7 @@ fn hostile_indexes_are_refused() {
     let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
     let pieces = encode(&writer(&header).window_format(), &w, 9);
     let mut members = vec![head];
-    members.extend(
-        pieces
-            .iter()
-            .map(|piece| piece.clone().compress().file_bytes().to_vec()),
-    );
+    members.extend(pieces.iter().map(|piece| piece.clone().compress().packed));
     let start = members[0].len() as u64;
     let rows_at = start + members[1].len() as u64;
     let end = rows_at + members[2].len() as u64;
