@@ -112,19 +112,27 @@ impl PromptContent {
                 .map_err(|_| unlike("prompt is not a string")),
             (None, Some(messages)) => {
                 let messages = Messages(messages.clone());
-                messages.fault().map_or(Ok(Self::Messages(messages)), Err)
+                let expected = r#"expected [{"role": "...", "content": "..."}]"#;
+                let checked = messages.check();
+                checked.map_err(|fault| format!("{fault}; {expected}"))?;
+                Ok(Self::Messages(messages))
             }
             (Some(_), Some(_)) => Err(unlike("both prompt and messages")),
             (None, None) => Err(unlike("neither prompt nor messages")),
         }
     }
 
-    /// A label to show: its text, or that of the user's last message.
+    /// A label to show: its text, or that of the user's last message; all of the JSON if there is none.
     pub fn label(&self) -> String {
-        match self {
-            Self::Text(text) => text.clone(),
-            Self::Messages(messages) => messages.label(),
-        }
+        let messages = match self {
+            Self::Text(text) => return text.clone(),
+            Self::Messages(messages) => messages,
+        };
+        let values = messages.values().unwrap_or_default();
+        let is_users = |message: &&Value| Role::of(message) == Some(Role::User);
+        let last = values.iter().rfind(is_users);
+        last.and_then(|last| text_of(last.get("content")?))
+            .unwrap_or_else(|| messages.json().to_owned())
     }
 
     /// Bytes of the text, or of the messages' JSON.
@@ -138,7 +146,7 @@ impl PromptContent {
 
 /// The values of a JSON object, byte for byte. Of a key that comes twice the last value counts, as in
 /// Python.
-fn object(json: &str) -> Result<IndexMap<String, Box<RawValue>>, String> {
+fn object(json: &str) -> Result<IndexMap<String, Json>, String> {
     serde_json::from_str(json).map_err(|error| {
         if error.is_eof() {
             "not valid JSON: it ends too early".to_owned()
@@ -159,11 +167,30 @@ const LISTS: [(&str, &str); 2] = [
     ("documents", r#"[{"title": "...", "text": "..."}]"#),
 ];
 
+/// A value in JSON, kept byte for byte.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(transparent)]
+struct Json(Box<RawValue>);
+
+impl Json {
+    fn get(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Json {}
+
 /// Variables for a chat template, such as `tools`: names with values in JSON, which are kept byte for
 /// byte.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(transparent)]
-pub struct Variables(IndexMap<String, Box<RawValue>>);
+pub struct Variables(IndexMap<String, Json>);
 
 impl Variables {
     /// Reads the keys of a prompt's JSON object, all but `prompt`, `messages` and `group`.
@@ -205,26 +232,10 @@ impl Variables {
     }
 }
 
-impl PartialEq for Variables {
-    fn eq(&self, other: &Self) -> bool {
-        self.iter().eq(other.iter())
-    }
-}
-
-impl Eq for Variables {}
-
 /// A list of messages: JSON, kept byte for byte.
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(transparent)]
-pub struct Messages(Box<RawValue>);
-
-impl PartialEq for Messages {
-    fn eq(&self, other: &Self) -> bool {
-        self.json() == other.json()
-    }
-}
-
-impl Eq for Messages {}
+pub struct Messages(Json);
 
 /// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,14 +282,15 @@ impl Messages {
     /// # Errors
     /// If one of them is not JSON.
     pub fn of(each: &[&str]) -> Result<Self, serde_json::Error> {
-        RawValue::from_string(format!("[{}]", each.join(","))).map(Self)
+        let list = RawValue::from_string(format!("[{}]", each.join(",")))?;
+        Ok(Self(Json(list)))
     }
 
     /// The message of a user, who says `text`.
     pub fn of_user(text: &str) -> Self {
         let text = serde_json::to_string(text).unwrap_or_default();
         let json = format!(r#"[{{"role":"user","content":{text}}}]"#);
-        Self(RawValue::from_string(json).unwrap_or_default())
+        Self(Json(RawValue::from_string(json).unwrap_or_default()))
     }
 
     fn values(&self) -> Option<Vec<Value>> {
@@ -292,69 +304,49 @@ impl Messages {
         roles.map(|role| role.unwrap_or(Role::Other)).collect()
     }
 
-    /// Finds a fault in the list: it must have messages, each with a `role` and a `content`, which is
-    /// a string or a list of parts, all of them texts. What a tool returned may be any value, and an
-    /// assistant's message may have something else in place of a content, such as `tool_calls`.
-    fn fault(&self) -> Option<String> {
-        let fault = match self.values() {
-            None => "messages is not a list".to_owned(),
-            Some(messages) if messages.is_empty() => "no message in messages".to_owned(),
-            Some(messages) => {
-                let mut numbered = (1..).zip(&messages);
-                numbered.find_map(|(number, message)| {
-                    let fault = message_fault(message)?;
-                    Some(format!("message {number}: {fault}"))
-                })?
-            }
-        };
-        let expected = r#"expected [{"role": "...", "content": "..."}]"#;
-        Some(format!("{fault}; {expected}"))
-    }
-
-    /// The text of the user's last message; all of the JSON if there is none.
-    fn label(&self) -> String {
-        let messages = self.values().unwrap_or_default();
-        let is_users = |message: &&Value| Role::of(message) == Some(Role::User);
-        let last = messages.iter().rfind(is_users);
-        last.and_then(|last| text_of(last.get("content")?))
-            .unwrap_or_else(|| self.json().to_owned())
+    /// Checks the list: it must have messages, each with a `role` and a `content`, which is a string or
+    /// a list of parts, all of them texts. What a tool returned may be any value, and an assistant's
+    /// message may have something else in place of a content, such as `tool_calls`.
+    fn check(&self) -> Result<(), String> {
+        let messages = self.values().ok_or("messages is not a list")?;
+        if messages.is_empty() {
+            return Err("no message in messages".to_owned());
+        }
+        (1..).zip(&messages).try_for_each(|(number, message)| {
+            check_message(message).map_err(|fault| format!("message {number}: {fault}"))
+        })
     }
 }
 
-/// Finds a fault in a message.
-fn message_fault(message: &Value) -> Option<String> {
-    let Some(fields) = message.as_object() else {
-        return Some("not an object".to_owned());
-    };
-    let Some(role) = Role::of(message) else {
-        return Some("no role that is a string".to_owned());
-    };
-    let mut others = fields
-        .iter()
-        .filter(|(name, value)| !["role", "content"].contains(&name.as_str()) && !value.is_null());
+fn check_message(message: &Value) -> Result<(), String> {
+    let fields = message.as_object().ok_or("not an object")?;
+    let role = Role::of(message).ok_or("no role that is a string")?;
+    let is_tool = role == Role::Tool;
     match fields.get("content").unwrap_or_default() {
-        Value::Null if role == Role::Assistant && others.next().is_some() => None,
-        Value::Null => Some("no content".to_owned()),
-        Value::String(_) => None,
-        Value::Array(parts)
-            if role != Role::Tool || parts.iter().all(|of| of["type"].is_string()) =>
-        {
-            (1..).zip(parts).find_map(|(number, part)| {
-                let fault = part_fault(part)?;
-                Some(format!("part {number} of its content {fault}"))
+        Value::Null => {
+            let mut others = fields.iter().filter(|(name, _)| *name != "role");
+            if role == Role::Assistant && others.any(|(_, value)| !value.is_null()) {
+                Ok(())
+            } else {
+                Err("no content".to_owned())
+            }
+        }
+        Value::Array(parts) if !is_tool || parts.iter().all(|of| of["type"].is_string()) => {
+            (1..).zip(parts).try_for_each(|(number, part)| {
+                check_part(part).map_err(|fault| format!("part {number} of its content {fault}"))
             })
         }
-        _ if role == Role::Tool => None,
-        _ => Some("content is neither a string nor a list of parts".to_owned()),
+        content if is_tool || content.is_string() => Ok(()),
+        _ => Err("content is neither a string nor a list of parts".to_owned()),
     }
 }
 
-/// Finds a fault in a part of a message's content: only texts can be put into a template.
-fn part_fault(part: &Value) -> Option<String> {
+/// Checks a part of a message's content: only texts can be put into a template.
+fn check_part(part: &Value) -> Result<(), String> {
     match (part["type"].as_str(), &part["text"]) {
-        (Some("text"), Value::String(_)) => None,
-        (None | Some("text"), _) => Some(r#"is not {"type": "text", "text": "..."}"#.to_owned()),
-        (Some(kind), _) => Some(format!(
+        (Some("text"), Value::String(_)) => Ok(()),
+        (None | Some("text"), _) => Err(r#"is not {"type": "text", "text": "..."}"#.to_owned()),
+        (Some(kind), _) => Err(format!(
             "is of type {kind:?}, but only texts can be used: leave this prompt out"
         )),
     }
@@ -509,7 +501,7 @@ mod tests {
             r#"[{"role":"tool","content":[{"type":"text","text":"a"}]}]"#,
             r#"[{"role":"observation","content":7}]"#,
         ] {
-            assert_eq!(messages(json).fault(), None, "{json}");
+            assert_eq!(messages(json).check(), Ok(()), "{json}");
         }
         for (json, said) in [
             (r#"[{"role":"assistant"}]"#, "message 1: no content"),
@@ -528,7 +520,7 @@ mod tests {
                 r#"is of type "image""#,
             ),
         ] {
-            let fault = messages(json).fault().unwrap();
+            let fault = messages(json).check().unwrap_err();
             assert!(fault.contains(said), "{json}: {fault}");
         }
     }

@@ -33,10 +33,10 @@ pub use info::{
     prompts_text, verified_text,
 };
 pub use result::{
-    DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
-    NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
-    TokenColumns, TopToken, Versions, WorstText, WorstToken, WorstTop, json_text,
-    notable_core_wait, unit, without_part,
+    DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable,
+    PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo, TokenColumns,
+    TopToken, Versions, WorstText, WorstToken, WorstTop, json_text, notable_core_wait, unit,
+    without_part,
 };
 pub use text::{model_line, text_report};
 pub use warning::Warning;

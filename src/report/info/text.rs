@@ -5,15 +5,12 @@ use kl_formats::{
     TextIdentity, TokenizerIdentity,
 };
 
-use super::{
-    GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo, TensorTypeInfo, Verified,
-};
+use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo, Verified};
 use crate::report::layout::laid_out;
 use crate::report::number::{
     bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_kld,
     short_percent,
 };
-use crate::report::set_up::setting;
 use crate::score::RowError;
 
 /// How windows were divided among decode calls.
@@ -22,6 +19,16 @@ const EQUAL_CALLS: &str = " in equal calls";
 /// A value, or words for one that is not recorded.
 fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "not known".to_owned(), |value| value.to_string())
+}
+
+/// The words, if something holds.
+fn when(holds: bool, words: &'static str) -> &'static str {
+    if holds { words } else { "" }
+}
+
+/// The parts that are known, between commas.
+fn list<const N: usize>(parts: [Option<String>; N]) -> String {
+    Vec::from_iter(parts.into_iter().flatten()).join(", ")
 }
 
 /// The lines of a file; what it does not record has none.
@@ -62,9 +69,11 @@ fn put_rows(out: &mut Lines, info: &Info) {
     }
     out.put("prompts", info.prompts.as_ref().map(prompts));
     out.put("groups", groups(&info.groups));
+    let of_info = info.prompts.as_ref();
+    let is_generated = of_info.is_some_and(|prompts| prompts.generated.is_some());
     let part = info.shard.as_ref();
-    out.put("part", part.map(|shard| part_of(shard, info)));
-    out.put("window", window(info));
+    out.put("part", part.map(|shard| part_of(shard, is_generated)));
+    out.put("window", window(info, is_generated));
     out.put("windows", info.n_windows.map(|n| windows(n, info)));
     let is_sidecar = info.kind == "sidecar";
     out.put(if is_sidecar { "records" } else { "rows" }, rows(info));
@@ -72,9 +81,7 @@ fn put_rows(out: &mut Lines, info: &Info) {
         put_map(out, map);
     }
     if let Some(of_file) = &info.states {
-        out.put("states", states(of_file));
-        out.put("  their head", head(of_file));
-        out.put("  their error", states_error(of_file));
+        put_states(out, of_file);
     }
     let until = info.until.map(short_percent);
     let until = until.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
@@ -97,16 +104,62 @@ fn put_map(out: &mut Lines, map: &MapInfo) {
         format!("{} with weight errors", count(map.n_with_errors)),
     ];
     out.put("tensors", of_tensors.join(", "));
-    let mut measured = count_of(map.n_cells, "cell");
-    measured += &format!(", {} scored", count_of(map.n_tokens, "token"));
-    measured += when(!map.is_complete, "; not finished");
-    out.put("measured", measured);
+    let (cells, tokens) = (
+        count_of(map.n_cells, "cell"),
+        count_of(map.n_tokens, "token"),
+    );
+    let unfinished = when(!map.is_complete, "; not finished");
+    out.put("measured", format!("{cells}, {tokens} scored{unfinished}"));
     out.put("  at", format!("{} where it fits", map.measured_type));
     let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
     out.put("  types", types.join(" "));
     let imatrix = map.imatrix.as_ref();
     let imatrix = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
     out.put("imatrix", imatrix);
+}
+
+/// Puts the lines about hidden states, their head, and how far computed rows are from the model's own.
+fn put_states(out: &mut Lines, states: &States) {
+    let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
+    let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
+    let batch = format!("{n_batch}{}", when(states.calls.is_equal, EQUAL_CALLS));
+    let numbers = format!("{n_embd} numbers each, {name}");
+    out.put(
+        "states",
+        format!("{numbers}, from batches of {batch}, physical {n_ubatch}"),
+    );
+
+    let head = &states.head;
+    let (name, kind, size) = (&head.name, &head.type_name, bytes(head.bytes));
+    let steps = states.then.iter().map(|step| match step {
+        HeadStep::Scale { factor, bias: 0.0 } => format!("times {factor}"),
+        HeadStep::Scale { factor, bias } => format!("times {factor} plus {bias}"),
+        HeadStep::Tanh => "tanh".to_owned(),
+        HeadStep::Add { .. } => "plus a bias".to_owned(),
+        HeadStep::Mul { .. } => "times a vector".to_owned(),
+    });
+    let then = when(!states.then.is_empty(), "; then ");
+    let steps = Vec::from_iter(steps).join(", ");
+    out.put(
+        "  their head",
+        format!(
+            "{name}, {kind}, {size}, sha256 {}{then}{steps}",
+            head.sha256
+        ),
+    );
+
+    let error = RowError::from(&states.check);
+    let klds = if error.max_kld > 0.0 {
+        let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
+        format!("mean KLD of {mean}, {max} at most,")
+    } else {
+        "none".to_owned()
+    };
+    let rows = count_of(error.n_rows, "row");
+    out.put(
+        "  their error",
+        format!("{klds} in {rows} when it was written"),
+    );
 }
 
 /// Puts the lines about a model's file besides its size and its name.
@@ -117,16 +170,15 @@ fn put_gguf(out: &mut Lines, info: &Info, gguf: &GgufInfo) {
     out.put("split into", n_files.map(|n| count_of(n.into(), "file")));
     let n_params = info.model.as_ref().and_then(|model| model.n_params);
     let n_params = n_params.unwrap_or(0);
-    let bpw = gguf.bpw.map(|bpw| format!(", {bpw:.2} bits each"));
-    out.put("parameters", count(n_params) + &bpw.unwrap_or_default());
+    let bpw = gguf.bpw.map(|bpw| format!("{bpw:.2} bits each"));
+    out.put("parameters", list([Some(count(n_params)), bpw]));
     out.put("quantized as", gguf.file_type.clone());
-    let share = |of_type: &TensorTypeInfo| {
-        let share = of_type.n_params as f64 / n_params.max(1) as f64;
+    let types = gguf.types.iter().map(|of_type| {
+        let share = percent(of_type.n_params as f64 / n_params.max(1) as f64);
         let tensors = count_of(of_type.n_tensors, "tensor");
-        format!("{} {} ({tensors})", of_type.name, percent(share))
-    };
-    let types: Vec<String> = gguf.types.iter().map(share).collect();
-    out.put("  types", types.join(", "));
+        format!("{} {share} ({tensors})", of_type.name)
+    });
+    out.put("  types", Vec::from_iter(types).join(", "));
     let n_ctx = Some(info.n_ctx).filter(|&n| n > 0);
     out.put("context", n_ctx.map(|n| count_of(n.into(), "token")));
     out.put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
@@ -145,42 +197,32 @@ fn put_gguf(out: &mut Lines, info: &Info, gguf: &GgufInfo) {
 /// Each prompt and its answer under a line that counts their tokens, indented.
 pub fn prompts_text(texts: &[PromptText]) -> String {
     let mut out = String::new();
-    let mut put = |title: String, text: &str| {
-        out += &format!("{title}\n");
+    let mut put = |title: String, n_tokens: u32, text: &str| {
+        out += &format!("{title}: {}\n", count_of(n_tokens.into(), "token"));
         for line in text.split('\n') {
-            let indent = if line.is_empty() { "" } else { "    " };
+            let indent = when(!line.is_empty(), "    ");
             let line: Vec<String> = line.split('\t').map(printable).collect();
             out += &format!("{indent}{}\n", line.join("\t"));
         }
     };
     for of in texts {
         let group = of.group.as_deref().map(printable);
-        let group = group
-            .map(|name| format!(", group {name}"))
-            .unwrap_or_default();
-        let n = count_of(of.n_prompt_tokens.into(), "token");
-        put(format!("\nprompt {}{group}: {n}", of.window), &of.prompt);
+        let group = group.map_or_else(String::new, |name| format!(", group {name}"));
+        let title = format!("\nprompt {}{group}", of.window);
+        put(title, of.n_prompt_tokens, &of.prompt);
         if of.n_answer_tokens > 0 {
-            let n = count_of(of.n_answer_tokens.into(), "token");
-            put(format!("answer: {n}"), &of.answer);
+            put("answer".to_owned(), of.n_answer_tokens, &of.answer);
         }
     }
     out
 }
 
-/// Whether the windows end with answers that were generated, of at most so many tokens.
-fn is_generated(info: &Info) -> bool {
-    info.prompts
-        .as_ref()
-        .is_some_and(|prompts| prompts.generated.is_some())
-}
-
 /// Describes the part, and the whole that it is of. A part does not know how long the answers of the
 /// others are.
-fn part_of(shard: &Shard, info: &Info) -> String {
+fn part_of(shard: &Shard, is_generated: bool) -> String {
     let (part, rows) = (part(shard), count(shard.n_rows));
     let windows = count_of(shard.n_windows.into(), "window");
-    let at_most = if is_generated(info) { "at most " } else { "" };
+    let at_most = when(is_generated, "at most ");
     format!("{part}, of {windows} and {at_most}{rows} rows in all")
 }
 
@@ -207,13 +249,10 @@ fn kind(kind: &str) -> &str {
 }
 
 fn model(model: &ModelIdentity) -> String {
-    let Some(name) = model.name.as_ref().or(model.file_name.as_ref()) else {
-        return or_unknown(None::<String>);
-    };
+    let name = model.name.as_ref().or(model.file_name.as_ref());
     let architecture = model.architecture.as_ref().map(|of| format!(" ({of})"));
-    let size = model.shown_bytes().map(|size| format!(", {}", bytes(size)));
-    let (architecture, size) = (architecture.unwrap_or_default(), size.unwrap_or_default());
-    format!("{name}{architecture}{size}")
+    let shown = name.map(|name| name.to_owned() + &architecture.unwrap_or_default());
+    or_unknown(shown.map(|shown| list([Some(shown), model.shown_bytes().map(bytes)])))
 }
 
 fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
@@ -223,19 +262,20 @@ fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
 }
 
 fn text_identity(text: &TextIdentity) -> String {
-    let mut parts = vec![or_unknown(text.name.as_ref())];
-    parts.extend(text.bytes.map(bytes));
-    parts.extend(text.n_tokens.map(|n| format!("{} tokens", count(n))));
-    parts.extend(text.sha256.as_ref().map(|hash| format!("sha256 {hash}")));
-    parts.join(", ")
+    list([
+        Some(or_unknown(text.name.as_ref())),
+        text.bytes.map(bytes),
+        text.n_tokens.map(|n| format!("{} tokens", count(n))),
+        text.sha256.as_ref().map(|hash| format!("sha256 {hash}")),
+    ])
 }
 
 fn summary(reference: &ReferenceSummary) -> String {
     let name = or_unknown(reference.file_name.as_ref());
     let kind = reference.kind.as_ref().map(|kind| format!(" ({kind})"));
     let answers = reference.sampling.as_ref().map(sampled_answers);
-    let answers = answers.map(|answers| format!(", answers {answers}"));
-    name + &kind.unwrap_or_default() + &answers.unwrap_or_default()
+    let answers = answers.map(|answers| format!("answers {answers}"));
+    list([Some(name + &kind.unwrap_or_default()), answers])
 }
 
 fn groups(groups: &[GroupInfo]) -> Option<String> {
@@ -247,149 +287,96 @@ fn groups(groups: &[GroupInfo]) -> Option<String> {
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 
-fn window(info: &Info) -> String {
+fn window(info: &Info, is_generated: bool) -> String {
     let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
     let at_most = when(varies || info.prompts.is_some(), " at most");
-    let bos = when(info.add_bos == Some(true), ", a BOS first");
+    let earliest = when(is_generated, " at the earliest");
     let first = info.first_scored;
-    let first = first.map(|first| format!(", scored from position {first}"));
-    let earliest = when(is_generated(info), " at the earliest");
-    let (n_ctx, first) = (count(info.n_ctx.into()), first.unwrap_or_default());
-    format!("{n_ctx} tokens{at_most}{bos}{first}{earliest}")
+    list([
+        Some(format!("{} tokens{at_most}", count(info.n_ctx.into()))),
+        (info.add_bos == Some(true)).then(|| "a BOS first".to_owned()),
+        first.map(|first| format!("scored from position {first}{earliest}")),
+    ])
 }
 
 fn prompts(prompts: &PromptsInfo) -> String {
-    let template = match &prompts.chat_template {
-        Some(sha256) => format!("in a chat template, sha256 {sha256}"),
-        None => "as they are, without a chat template".to_owned(),
+    let mut text = count(prompts.n_prompts);
+    if prompts.n_conversations < prompts.n_prompts {
+        let conversations = count_of(prompts.n_conversations, "conversation");
+        text += &format!(" in {conversations}");
+    }
+    text += &match &prompts.chat_template {
+        Some(sha256) => format!(", in a chat template, sha256 {sha256}"),
+        None => ", as they are, without a chat template".to_owned(),
     };
-    let generated = prompts.generated.map(|n| {
-        let n = count_of(n.into(), "token");
-        let sampled = sampled(prompts.sampling.as_ref());
-        format!("; an answer of at most {n} to each, generated{sampled}")
-    });
-    let turns = match prompts.n_conversations {
-        n if n < prompts.n_prompts => format!(" in {}", count_of(n, "conversation")),
-        _ => String::new(),
-    };
-    let spans = prompts.spans.iter().map(|span| {
-        let n_tokens = count_of(span.n_tokens, "token");
-        format!("; {}: {n_tokens}", span.name)
-    });
-    let (n, generated) = (count(prompts.n_prompts), generated.unwrap_or_default());
-    format!(
-        "{n}{turns}, {template}{generated}{}",
-        spans.collect::<String>()
-    )
+    if let Some(n) = prompts.generated {
+        let (n, sampled) = (
+            count_of(n.into(), "token"),
+            sampled(prompts.sampling.as_ref()),
+        );
+        text += &format!("; an answer of at most {n} to each, generated{sampled}");
+    }
+    for span in &prompts.spans {
+        text += &format!("; {}: {}", span.name, count_of(span.n_tokens, "token"));
+    }
+    text
 }
 
 fn windows(n: u32, info: &Info) -> String {
-    let order = match info.seed {
-        Some(seed) => format!(", in random order, seed {seed}"),
-        None if info.kind == "kl" || info.kind == "map" => ", in the order of the text".to_owned(),
-        // The other kinds do not record it.
-        None => String::new(),
-    };
-    let stride = info.stride.map(|n| format!(", one every {n} tokens"));
-    format!("{}{order}{}", count(n.into()), stride.unwrap_or_default())
+    let in_order = matches!(info.kind.as_str(), "kl" | "map"); // The other kinds do not record it.
+    let in_order = in_order.then(|| "in the order of the text".to_owned());
+    let seed = info.seed;
+    let random = seed.map(|seed| format!("in random order, seed {seed}"));
+    let stride = info.stride.map(|n| format!("one every {n} tokens"));
+    list([Some(count(n.into())), random.or(in_order), stride])
 }
 
 fn rows(info: &Info) -> String {
     let n_rows = or_unknown(info.n_rows.map(count));
     let n_vocab = count(info.n_vocab.into());
     let compared = info.n_vocab_compared.filter(|&n| n != info.n_vocab);
-    let compared = compared.map(|n| format!(", {} compared", count(n.into())));
-    let encoding = match (&info.encoding, &info.states) {
-        (Some(encoding), Some(_)) => format!(", logits computed from states ({encoding})"),
-        (encoding, _) => {
-            let meaning = match info.log_probabilities {
-                Some(true) => " log-probabilities",
-                Some(false) => " logits",
-                None => "",
-            };
-            let encoding = encoding.as_ref().map(|encoding| format!(", {encoding}"));
-            encoding.unwrap_or_default() + meaning
+    let encoding = info.encoding.as_ref().map(|encoding| {
+        if info.states.is_some() {
+            return format!("logits computed from states ({encoding})");
         }
-    };
-    format!(
-        "{n_rows}, of {n_vocab} entries{}{encoding}",
-        compared.unwrap_or_default()
-    )
-}
-
-fn states(states: &States) -> String {
-    let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
-    let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
-    let equal = when(states.calls.is_equal, EQUAL_CALLS);
-    format!("{n_embd} numbers each, {name}, from batches of {n_batch}{equal}, physical {n_ubatch}")
-}
-
-/// The head of hidden states, and what follows it.
-fn head(states: &States) -> String {
-    let head = &states.head;
-    let (name, kind, size) = (&head.name, &head.type_name, bytes(head.bytes));
-    let steps = states.then.iter().map(|step| match step {
-        HeadStep::Scale { factor, bias: 0.0 } => format!("times {factor}"),
-        HeadStep::Scale { factor, bias } => format!("times {factor} plus {bias}"),
-        HeadStep::Tanh => "tanh".to_owned(),
-        HeadStep::Add { .. } => "plus a bias".to_owned(),
-        HeadStep::Mul { .. } => "times a vector".to_owned(),
+        let is_log = info.log_probabilities == Some(true);
+        let values = if is_log {
+            "log-probabilities"
+        } else {
+            "logits"
+        };
+        format!("{encoding} {values}")
     });
-    let then = if states.then.is_empty() {
-        ""
-    } else {
-        "; then "
-    };
-    let steps = Vec::from_iter(steps).join(", ");
-    format!(
-        "{name}, {kind}, {size}, sha256 {}{then}{steps}",
-        head.sha256
-    )
-}
-
-/// Describes how far computed rows are from the model's own.
-fn states_error(states: &States) -> String {
-    let error = RowError::from(&states.check);
-    let rows = count_of(error.n_rows, "row");
-    if error.max_kld > 0.0 {
-        let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
-        format!("mean KLD of {mean}, {max} at most, in {rows} when it was written")
-    } else {
-        format!("none in {rows} when it was written")
-    }
+    list([
+        Some(format!("{n_rows}, of {n_vocab} entries")),
+        compared.map(|n| format!("{} compared", count(n.into()))),
+        encoding,
+    ])
 }
 
 fn backend(backend: &BackendIdentity) -> String {
-    let mut parts: Vec<String> = backend.llama_cpp.iter().cloned().collect();
-    parts.extend(backend.devices.as_ref().map(|devices| devices.join(", ")));
     let layers = backend.n_gpu_layers;
-    parts.extend(layers.map(|n| format!("{} offloaded", count_of(n.into(), "layer"))));
-    parts.extend(backend.placement.iter().flatten().cloned());
-    parts.extend(backend.threads.map(|n| count_of(n.into(), "thread")));
-    or_unknown(Some(parts.join(", ")).filter(|parts| !parts.is_empty()))
-}
-
-/// The words, if something holds.
-fn when(holds: bool, words: &'static str) -> &'static str {
-    if holds { words } else { "" }
+    let known = list([
+        backend.llama_cpp.clone(),
+        backend.devices.as_ref().map(|devices| devices.join(", ")),
+        layers.map(|n| format!("{} offloaded", count_of(n.into(), "layer"))),
+        backend.placement.as_ref().map(|flags| flags.join(", ")),
+        backend.threads.map(|n| count_of(n.into(), "thread")),
+    ]);
+    or_unknown(Some(known).filter(|known| !known.is_empty()))
 }
 
 fn batch(backend: &BackendIdentity) -> String {
-    let settings = [
-        "batch",
-        "physical batch",
-        "flash attention",
-        "K cache",
-        "V cache",
-    ];
-    let [batch, physical, flash, k, v] = settings.map(|name| or_unknown(setting(backend, name)));
-    let windows = backend.n_seq.filter(|&n| n > 1);
-    let windows = windows.map(|n| format!(", up to {n} windows in a call"));
-    let windows = windows.unwrap_or_default();
     let equal = when(backend.equal_calls == Some(true), EQUAL_CALLS);
-    format!(
-        "{batch}{equal}, physical {physical}{windows}, flash attention {flash}, cache {k} and {v}"
-    )
+    let windows = backend.n_seq.filter(|&n| n > 1);
+    let [flash, k, v] = [&backend.flash_attn, &backend.type_k, &backend.type_v]
+        .map(|setting| or_unknown(setting.as_ref()));
+    list([
+        Some(or_unknown(backend.n_batch) + equal),
+        Some(format!("physical {}", or_unknown(backend.n_ubatch))),
+        windows.map(|n| format!("up to {n} windows in a call")),
+        Some(format!("flash attention {flash}, cache {k} and {v}")),
+    ])
 }
 
 /// The line about a file that `--verify` found to be undamaged.
@@ -405,8 +392,6 @@ pub fn verified_text(verified: &Verified) -> String {
     };
     let windows = count_of(verified.n_windows, "window");
     let rows = count_of(verified.n_rows, "row");
-    line(
-        "verified",
-        &format!("whole: every {what} ({windows}, {rows})"),
-    )
+    let text = format!("whole: every {what} ({windows}, {rows})");
+    line("verified", &text)
 }

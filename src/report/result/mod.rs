@@ -12,7 +12,7 @@ pub use model::{
     Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, TimingInfo, notable_core_wait,
     without_part,
 };
-pub use reference::{HeadInfo, PromptsInfo, ReferenceInfo, StatesInfo, unit};
+pub use reference::{PromptsInfo, ReferenceInfo, StatesInfo, unit};
 pub use tokens::{
     DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
 };

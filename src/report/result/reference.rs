@@ -1,7 +1,8 @@
 //! The reference that models are evaluated against.
 
 use kl_formats::{
-    About, BackendIdentity, HeadStep, Prompt, Prompts, Sampling, States, TextIdentity, Values,
+    About, BackendIdentity, Float, HeadStep, HeadTensor, Prompt, Prompts, Sampling, States,
+    TextIdentity, Values,
 };
 use serde::Serialize;
 
@@ -154,11 +155,11 @@ fn spans(prompts: &Prompts) -> Vec<SpanInfo> {
 pub struct StatesInfo {
     /// The type of their numbers: `f16`, `bf16` or `f32`.
     #[serde(rename = "type")]
-    pub state_type: &'static str,
+    pub state_type: Float,
     /// Numbers in a state.
     pub n_embd: u32,
     /// The head that makes rows of them.
-    pub head: HeadInfo,
+    pub head: HeadTensor,
     /// The steps that follow the product with the head, in order.
     pub then: Vec<HeadStep>,
     /// The encoding's own error: what the writer's own rows and those computed from its states
@@ -169,31 +170,13 @@ pub struct StatesInfo {
     pub here: Option<RowsHere>,
 }
 
-/// The tensor that makes rows of states.
-#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HeadInfo {
-    /// Its name in the GGUF.
-    pub name: String,
-    /// The type of its elements, by ggml's name.
-    #[serde(rename = "type")]
-    pub type_name: String,
-    /// Its size.
-    pub bytes: u64,
-}
-
 impl StatesInfo {
     /// Collects what a reference records of its states.
     pub fn new(states: &States) -> Self {
-        let head = &states.head;
         Self {
-            state_type: states.state_type.name(),
+            state_type: states.state_type,
             n_embd: states.n_embd,
-            head: HeadInfo {
-                name: head.name.clone(),
-                type_name: head.type_name.clone(),
-                bytes: head.bytes,
-            },
+            head: states.head.clone(),
             then: states.then.clone(),
             error: RowError::from(&states.check),
             here: None,

@@ -151,7 +151,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
 /// if it has one.
 fn states(out: &mut Sheet, states: &StatesInfo) {
     if let Some(here) = &states.here {
-        let (device, of) = (&here.device, states.state_type);
+        let (device, of) = (&here.device, states.state_type.name());
         let from = format!("computed on {device} from {of} states");
         out.line("reference rows", &from);
         let off = match here.is_exact {
