@@ -16,15 +16,6 @@ fn a_device_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_quantized_cache_of_values_needs_flash_attention() {
-    let (session, device) = (session(), Device::new());
-    let all = device.all_layers();
-    let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q {all} -ctv q8_0 -fa off");
-    session.fails(&line, 1, &["flash attention only", "--flash-attn on"]);
-    assert_eq!(session.files(), ["short.txt"]);
-}
-
-#[test]
 fn what_is_not_a_server_is_refused() {
     let session = session();
     let fails = |address: &str, what: &str| {

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::numbers::{accurate, number};
-use crate::session::{Session, fixture, has};
+use crate::session::{Session, fixture};
 
 /// From rows that numpy and the safetensors library stored, `kl` computes what numpy does in
 /// float64.
@@ -247,29 +247,4 @@ fn damaged_files_and_folders_are_one_line() {
     refused("bad.npz", &["bad.npz", "logprobs_0.npy", "window 0"]);
     let one_window = "info @peers/safetensors-f16/0.safetensors";
     session.fails(one_window, 1, &["folder"]);
-}
-
-#[test]
-fn info_describes_the_peers_files() {
-    let session = Session::new();
-    for (name, expected) in [
-        (
-            "@peers/mlx-kld-q2_K.npz",
-            json!({"kind": "npz", "n_rows": 64, "model_path": "tiny-q2_K", "encoding": "f32",
-                "log_probabilities": true, "verified": {"checks": "zip"}}),
-        ),
-        (
-            "@peers/safetensors-bf16",
-            json!({"kind": "safetensors", "encoding": "bf16", "log_probabilities": false,
-                "holds_tokens": true}),
-        ),
-        (
-            "@safetensors",
-            json!({"log_probabilities": true, "holds_tokens": false}),
-        ),
-    ] {
-        has(&session.info(&format!("{name} --verify")), &expected);
-    }
-    let run = session.ok("info @safetensors");
-    run.prints(&["f16 log-probabilities", "token ids     none"]);
 }

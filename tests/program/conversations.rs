@@ -230,13 +230,6 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
     write("again.gz", "-np 3");
     assert_eq!(session.tokens("again.gz"), session.tokens("ref.gz"));
 
-    // Parts generate what they need, and make the same file.
-    for part in 0..2 {
-        write(&format!("ref.{part}.gz"), &format!("--shard {part}/2"));
-    }
-    session.ok("merge joined.gz ref.0.gz ref.1.gz -q");
-    assert!(session.read("joined.gz") == session.read("ref.gz"));
-
     // A conversation ends before it grows longer than a window.
     let run = write("short.gz", "-c 60");
     run.warns(&["left out", "--n-ctx"]);
@@ -244,8 +237,15 @@ fn the_model_answers_each_message_of_the_user_in_turn() {
     assert!((3..6).contains(&n), "{n}");
 }
 
-/// Three conversations, in the first and the last of which the user says "Stop."
-fn stopping_conversations(session: &Session) {
+/// Writes `chat.jsonl`: three conversations, in the first and the last of which the user says "Stop."; and
+/// two templates, `free.jinja`, and `chat.jinja`, which refuses an answer to that.
+pub fn stopping_conversations(session: &Session) {
+    session.write("free.jinja", TURNS);
+    // An empty answer, with which turns are planned, is not refused.
+    let refusal = "{% if message.role == 'assistant' and message.content and \
+         messages[loop.index0 - 1].content == 'Stop.' %}{{ raise_exception('it was told to stop') }}{% endif %}";
+    let refusing = TURNS.replacen(" %}", &format!(" %}}{refusal}"), 1);
+    session.write("chat.jinja", refusing);
     let lines = [
         ["A dog ran.", "Stop.", "Why?"].as_slice(),
         &["One.", "Two."],
@@ -263,12 +263,6 @@ fn stopping_conversations(session: &Session) {
 fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
     let session = Session::new();
     stopping_conversations(&session);
-    session.write("free.jinja", TURNS);
-    // An empty answer, with which turns are planned, is not refused.
-    let refusal = "{% if message.role == 'assistant' and message.content and \
-         messages[loop.index0 - 1].content == 'Stop.' %}{{ raise_exception('it was told to stop') }}{% endif %}";
-    let refusing = TURNS.replacen(" %}", &format!(" %}}{refusal}"), 1);
-    session.write("chat.jinja", refusing);
     let write = |template: &str, more: &str| {
         let input = format!("--prompts chat.jsonl --chat-template-file {template} --generate 6");
         session.ok(&format!("-m @f16 -q --encoding f32 {input} {more}"))
@@ -294,28 +288,7 @@ fn a_conversation_ends_before_a_turn_that_cannot_follow_an_answer() {
         }
     }
 
-    // Parts, and runs that are cut off, make the same files.
-    let (whole, n_rows) = (session.read("ref.gz"), session.header("ref.gz").n_rows);
-    for part in 0..3 {
-        write("chat.jinja", &format!("-w ref.{part}.gz --shard {part}/3"));
-    }
-    session.ok("merge joined.gz ref.0.gz ref.1.gz ref.2.gz -q");
-    assert!(session.read("joined.gz") == whole);
-    session.ok("-m @q4 -r ref.gz -q --sidecar whole.kls");
-    let sidecar = session.read("whole.kls");
-    let report = session.json("report whole.kls");
-    assert_eq!(report["models"][0]["n_tokens"], n_rows);
-    for tenths in [4, 6, 8] {
-        let start = |whole: &[u8]| whole[..whole.len() * tenths / 10].to_vec();
-        session.write("again.gz.partial", start(&whole));
-        write("chat.jinja", "-w again.gz --resume");
-        assert!(session.read("again.gz") == whole, "{tenths}");
-        session.remove("again.gz");
-        session.write("again.kls.partial", start(&sidecar));
-        session.ok("-m @q4 -r ref.gz -q --sidecar again.kls --resume");
-        assert!(session.read("again.kls") == sidecar, "{tenths}");
-        session.remove("again.kls");
-    }
+    let n_rows = session.header("ref.gz").n_rows;
     let result = session.result("compare ref.gz free.gz --no-sidecar");
     has(&result, &json!({"n_tokens": n_rows, "kld": {"max": 0}}));
 }

@@ -4,7 +4,6 @@ use kl_formats::sidecar::SidecarReader;
 
 use serde_json::json;
 
-use crate::numbers::number;
 use crate::session::{Session, has};
 
 #[test]
@@ -49,35 +48,6 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
         .warns(&["model buffer size"]);
 }
 
-#[test]
-fn the_json_has_the_keys_that_people_script_against() {
-    let session = Session::with_reference("");
-    let json = session.json("-m @q4 -r ref.gz");
-    has(
-        &json,
-        &json!({"kl_version": env!("CARGO_PKG_VERSION"), "json_version": 2,
-            "reference": {"kind": "kl", "n_ctx": 64}}),
-    );
-    let model = &json["models"][0];
-    let keys = "
-        n_tokens n_excluded model/path model/name model/size_bytes model/n_params model/bpw
-        kld/mean/value kld/mean/lo kld/mean/hi kld/mean/se kld/mean/cluster_lo kld/mean/cluster_hi
-        kld/std kld/min kld/max kld/max_at/window kld/max_at/position kld/max_at/token
-        kld/quantiles/0/p kld/quantiles/0/value kld/quantiles/0/lo kld/quantiles/0/hi
-        reverse_kld/mean agreement/ref_top1/value agreement/ref_top5/lo agreement/ref_top10/hi
-        agreement/eval_top5/value agreement/eval_top10/value perplexity/ref perplexity/eval
-        perplexity/ln_ratio/value perplexity/ln_ratio/se delta_p/mean delta_p/rms delta_p/quantiles
-        timing/load_s timing/decode_s timing/score_s timing/wall_s timing/tokens_per_s";
-    for key in keys.split_whitespace() {
-        let value = model.pointer(&format!("/{key}"));
-        let is_there = value.is_some_and(|value| !value.is_null());
-        assert!(is_there, "{key}: {model:#}");
-    }
-    let quantiles = model["kld"]["quantiles"].as_array().unwrap().iter();
-    let shares: Vec<f64> = quantiles.map(|quantile| number(&quantile["p"])).collect();
-    assert_eq!(shares, [0.5, 0.9, 0.95, 0.99, 0.999]);
-}
-
 /// What another KV cache costs is not noise.
 #[test]
 fn the_references_model_with_another_cache_is_a_row_like_any_other() {
@@ -111,14 +81,6 @@ fn results_are_the_same_bits_in_every_run_and_any_order_of_models() {
         let again = session.read("tiny-q4_K_M@ref.kls");
         assert!(session.read("a.kls") == again, "{others}");
     }
-}
-
-#[test]
-fn the_fixture_model_is_trained() {
-    let session = Session::new();
-    session.ok("-m @f16 -t @eval -w ref.gz -c 256 -n 2000 -q");
-    let perplexity = number(&session.result("-m @q8 -r ref.gz")["perplexity"]["ref"]);
-    assert!(perplexity < 50.0, "{perplexity} of a vocabulary of 1024");
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn conditions_decide_the_exit_code() {
     let n_outcomes = lines.filter(|line| !line.contains("warning")).count();
     assert_eq!(n_outcomes, 1, "with -q only what failed: {}", fails.stderr);
     fails.warns(&["tiny-q2_K.gguf", "failed", "kld.mean > 0.003", ": 0.00"]);
+    fails.warns(&["--fail-if: 1 of 2 models fail"]);
     fails.prints(&["2 models against ref.gz"]);
     let json = session.read_json("fail.json");
     let failed = [(0, 0), (0, 1), (1, 0), (1, 1)]

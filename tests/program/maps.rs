@@ -115,24 +115,6 @@ fn parts_of_a_map_make_the_map_of_one_run() {
     }
 }
 
-/// Each part but the first has the text at another path, as on another machine.
-#[test]
-fn parts_of_a_run_make_its_map() {
-    let session = Session::new();
-    let line = "sensitivity -m @f16 -n 254 --tensors 'blk.0|token_embd' -q";
-    let text = session.read("@eval");
-    for part in 0..3 {
-        session.write(&format!("text.{part}"), &text);
-        session.ok(&format!(
-            "{line} -t text.{part} -w map.{part}.jsonl --shard {part}/3"
-        ));
-    }
-    session.ok("merge joined.jsonl map.2.jsonl map.0.jsonl map.1.jsonl -q");
-    session.ok(&format!("{line} -t text.0 -w whole.jsonl"));
-    assert!(session.read("joined.jsonl") == session.read("whole.jsonl"));
-    assert!(read(&session.path("joined.jsonl")).cells.len() > 8);
-}
-
 #[test]
 fn parts_that_make_no_whole_are_named() {
     let session = Session::new();

@@ -217,20 +217,6 @@ fn a_part_of_the_prompts_can_be_used() {
 }
 
 #[test]
-fn a_write_that_was_cut_off_is_resumed() {
-    let session = Session::new();
-    write(&session, "ref.gz", "@prompts --generate 3");
-    let whole = session.read("ref.gz");
-    session.remove("ref.gz");
-    session.write("ref.gz.partial", &whole[..whole.len() * 2 / 3]);
-    let resume = "-m @f16 -w ref.gz --encoding f32 --prompts @prompts --generate 3 -q --resume";
-    let run = session.fails(&format!("{resume} --score all"), 1, &["another run"]);
-    assert!(run.stderr.len() < 1000, "prompts are cut: {}", run.stderr);
-    session.ok(resume);
-    assert!(session.read("ref.gz") == whole);
-}
-
-#[test]
 fn info_and_the_report_describe_the_prompts() {
     let session = Session::new();
     session.write("chat.jinja", TEMPLATE);
@@ -293,12 +279,18 @@ fn every_error_is_one_line_with_the_prompts_line() {
     session.write("nothing.jsonl", format!("{first}{{\"prompt\": \"\"}}\n"));
     let long = "A dog\nOnce upon a time, there was a careful girl named Maya\n";
     session.write("long.txt", long);
+    let image = r#"{"type": "image_url", "image_url": {"url": "a.png"}}"#;
+    let image = format!(r#"{{"messages": [{{"role": "user", "content": [{image}]}}]}}"#);
+    session.write("image.jsonl", format!("{first}{image}\n"));
+    session.write("list.jsonl", r#"[{"prompt": "Once"}, {"text": "Once"}]"#);
     session.write("broken.jinja", "{% for message in messages %}");
     session.write("wrong.jinja", "\n\n{{ messages.content.x }}");
     let cases = r#"
         missing => missing
         blank.txt => blank.txt | prompt
         mixed.jsonl => mixed.jsonl: line 3 | expected {"prompt": "..."}
+        image.jsonl => image.jsonl: line 2: message 1 | "image_url" | only texts
+        list.jsonl => list.jsonl: prompt 2: neither prompt nor messages
         nothing.jsonl => line 2 | fewer than two tokens
         @chats => line 1 | messages need a chat template | --chat-template-file
         @chats --no-chat-template => line 1 | --no-chat-template
@@ -310,17 +302,4 @@ fn every_error_is_one_line_with_the_prompts_line() {
     session.fails_each(1, "-m @f16 -w ref.gz -q --prompts", cases);
     // A prompt of one token is enough if tokens are generated after it.
     write(&session, "one.gz", "nothing.jsonl --generate 1");
-}
-
-#[test]
-fn prompts_are_read_from_stdin() {
-    let session = Session::new();
-    // The flag's name in release 0.1.0.
-    let line = "-m @f16 --prompts-file - -w ref.gz -q --no-chat-template";
-    let input = fs::File::open(fixture("prompts")).unwrap();
-    let status = session.command(line).stdin(input).status().unwrap();
-    assert!(status.success());
-    let text = session.header("ref.gz").provenance.text.unwrap();
-    assert_eq!(text.name.as_deref(), Some("-"));
-    assert_eq!(session.specs("ref.gz").len(), 5);
 }

@@ -79,33 +79,3 @@ fn conversions_and_comparisons_are_those_of_stored_rows() {
     let hidden = "convert f32.gz no --format kl --encoding hidden";
     session.fails(hidden, 2, &["only a run of the model"]);
 }
-
-#[test]
-fn info_shows_the_states_and_their_head() {
-    let session = both("@q4", "");
-    let run = session.ok("info hidden.gz --verify");
-    run.prints(&["f32, from batches of", "token_embd.weight, q6_K", "none in"]);
-    let states = json!({"head": {"type": "q6_K"}, "then": []});
-    let expected = json!({"encoding": "hidden", "states": states});
-    has(&session.info("hidden.gz"), &expected);
-    assert!(session.info("f32.gz")["states"].is_null());
-}
-
-#[test]
-fn damage_is_one_clear_line() {
-    let session = both("@f16", "");
-    let whole = session.read("hidden.gz");
-    let cases = "
-        info bad.gz --verify -q => bad.gz
-        -m @q4 -r bad.gz -q --no-sidecar => bad.gz
-        convert bad.gz out --format kl -q => bad.gz";
-    // Somewhere in the header, in the head, and in the states.
-    for at in [60, whole.len() / 8, whole.len() * 3 / 4] {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 0x10;
-        session.write("bad.gz", damaged);
-        session.fails_each(1, "", cases);
-    }
-    session.write("bad.gz", &whole[..whole.len() / 2]);
-    session.fails_each(1, "", cases);
-}

@@ -34,15 +34,6 @@ fn sidecars_of_separate_runs_are_compared_and_parts_are_joined() {
 }
 
 #[test]
-fn what_a_cache_type_changes_is_measured_against_f16() {
-    let session = session();
-    let line = "-m @f16 --ref-model @f16 -t short.txt -c 64 -ctk q8_0 --no-sidecar";
-    let run = session.ends(&format!("{line} --fail-if 'kld.mean > 0'"), 3);
-    let what = "is q8_0 here and f16 for the reference: the KLD includes what that loses";
-    run.warns(&["the type of cached keys", what]);
-}
-
-#[test]
 fn models_that_do_not_go_together_are_refused_in_one_line() {
     let session = session();
     session.write("no.gguf", "no model");

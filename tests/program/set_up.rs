@@ -97,17 +97,3 @@ fn ggmls_threads_sleep_while_they_wait() {
         "scripts/llama-cpp.cmake was not used: cargo clean --release -p llama-cpp-sys-2"
     );
 }
-
-#[test]
-fn a_quantized_cache_of_values_without_flash_attention_names_the_flags() {
-    let session = Session::with_reference("");
-    let line = "-m @q8 -r ref.gz --no-sidecar -q -fa off";
-    let what = [
-        "with flash attention only",
-        "--flash-attn on or auto",
-        "--cache-type-v f16",
-    ];
-    let run = session.fails(&format!("{line} -ctv q4_0"), 1, &what);
-    run.warns_not("--n-ctx");
-    session.ok(&format!("{line} -ctk q4_0"));
-}

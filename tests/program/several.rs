@@ -78,19 +78,6 @@ fn full_reports_come_with_a_flag_or_from_the_sidecar() {
     breakdown.prints(&["KL divergence by position in the window"]);
 }
 
-/// A condition that holds is seen among ten models.
-#[test]
-fn a_condition_that_holds_has_its_line() {
-    let session = session();
-    let line = "-m @q8 -m @q4 -m @q2 -r ref.gz --fail-if kld.mean>0.001";
-    let run = session.ends(line, 3);
-    run.warns(&["kl: --fail-if: 1 of 3 models fail"]);
-    run.warns(&["tiny-q2_K.gguf: failed: kld.mean>0.001"]);
-    run.warns_not("passed");
-    let run = session.ok("-m @q8 -m @q4 -r ref.gz --fail-if kld.mean>1 --force");
-    run.warns(&["--fail-if: none of 2 models fails"]);
-}
-
 /// What all models share is said once, what some share with their names.
 #[test]
 fn warnings_that_models_share_come_once() {

@@ -1,4 +1,4 @@
-//! Parts of a run, joined: the bytes of one run.
+//! Parts of a run, joined, and a run that was cut off and resumed: the bytes of one run.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+use crate::conversations::stopping_conversations;
 use crate::session::{Session, fixture, short_text};
 
 fn of_part(part: usize, parts: usize) -> String {
@@ -19,8 +20,9 @@ fn session() -> Session {
     session
 }
 
-/// Makes `whole.EXT` in one run and in parts, which are joined in any order: the same bytes.
-fn check_parts(session: &Session, run: &str, name: &str, parts: usize) {
+/// Makes `whole.EXT` in one run, in parts, which are joined in any order, and in a run that resumes the
+/// last part and the whole after they were cut off: the same bytes.
+pub fn check_parts(session: &Session, run: &str, name: &str, parts: usize) {
     session.ok(&format!("{run} whole.{name} --force -q"));
     let mut names = Vec::new();
     for part in 0..parts {
@@ -32,9 +34,27 @@ fn check_parts(session: &Session, run: &str, name: &str, parts: usize) {
     }
     let names = names.join(" ");
     session.ok(&format!("merge joined.{name} {names} --force -q"));
-    let is_whole =
-        session.read(&format!("joined.{name}")) == session.read(&format!("whole.{name}"));
+    let whole = session.read(&format!("whole.{name}"));
+    let is_whole = session.read(&format!("joined.{name}")) == whole;
     assert!(is_whole, "{run} in {parts} parts");
+    let last = parts - 1;
+    for (of, flags) in [
+        (format!("whole.{name}"), String::new()),
+        (
+            format!("part.{last}.{name}"),
+            format!("--shard {last}/{parts}"),
+        ),
+    ] {
+        let bytes = session.read(&of);
+        for fifths in [2, 4] {
+            let partial = format!("{of}.partial");
+            session.write(&partial, &bytes[..bytes.len() * fifths / 5]);
+            session.remove(&of);
+            session.ok(&format!("{run} {of} {flags} --resume -q"));
+            assert!(session.read(&of) == bytes, "{run} {flags}");
+            assert!(!session.exists(&partial));
+        }
+    }
 }
 
 /// The same for a reference of some input, and for a model's evaluation against it.
@@ -48,6 +68,8 @@ fn check(session: &Session, input: &str, more: &str, parts: usize) {
 fn parts_make_the_bytes_of_one_run() {
     let session = session();
     session.write("code.txt", short_text().to_uppercase());
+    stopping_conversations(&session);
+    let chat = "--prompts chat.jsonl --generate 6 --chat-template-file";
     for (input, more, parts) in [
         ("-t short.txt -c 64", "", 1),
         ("-t short.txt -c 64", "-n 500", 3),
@@ -63,6 +85,9 @@ fn parts_make_the_bytes_of_one_run() {
         ("--prompts @prompts --generate 3 --encoding hidden", "", 3),
         ("--prompts @prompts --generate 9 --span she=e..a", "", 2),
         ("--prompts @prompts --generate 3 --score all -n 40", "", 2),
+        (&format!("{chat} free.jinja"), "", 2),
+        // Two conversations end early.
+        (&format!("{chat} chat.jinja --encoding f32"), "", 3),
     ] {
         check(&session, input, more, parts);
     }
@@ -93,30 +118,6 @@ fn a_part_says_that_it_is_one() {
     run.warns(&["part 1 of 3", "kl merge"]);
     let run = session.ok("convert part.gz part.kld --format llama.cpp");
     run.warns(&["one part"]);
-}
-
-#[test]
-fn a_part_that_is_cut_off_resumes_to_the_same_bytes() {
-    let session = Session::with_reference("");
-    session.reference_of("@f16", "part.gz", "--shard 1/3");
-    session.ok("-m @q4 -r ref.gz -q --shard 1/3");
-    let cut_off = |name: &str| {
-        let whole = session.read(name);
-        session.write(&format!("{name}.partial"), &whole[..whole.len() * 3 / 5]);
-        session.remove(name);
-        whole
-    };
-    let whole = cut_off("part.gz");
-    let other = "-m @f16 -t short.txt -c 64 -w part.gz --shard 0/3 --resume -q";
-    session.fails(other, 1, &["another run", "shard"]);
-    session.reference_of("@f16", "part.gz", "--shard 1/3 --resume");
-    assert!(session.read("part.gz") == whole);
-
-    let part = of_part(1, 3);
-    let whole = cut_off(&part);
-    session.ok("-m @q4 -r ref.gz -q --shard 1/3 --resume");
-    assert!(session.read(&part) == whole);
-    assert!(!session.exists(&format!("{part}.partial")));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The names of sidecars, and what happens to one that is there.
 
 use std::fs;
-use std::time::SystemTime;
 
 use crate::session::{Session, fixture, labels};
 
@@ -63,56 +62,6 @@ fn models_of_one_name_get_their_folders() {
     let what = [&other[..], &ADVICE].concat();
     session.fails("-m B/Q.gguf -r ref.gz -q", 1, &what);
     assert!(session.read("Q@ref.kls") == first);
-}
-
-#[test]
-fn another_measurement_does_not_replace_a_finished_one() {
-    let session = Session::with_reference("");
-    session.ok("-m @q8 -m @q4 -r ref.gz -q");
-    let [q8, q4] = ["tiny-q8_0@ref.kls", "tiny-q4_K_M@ref.kls"];
-    let before = [session.read(q8), session.read(q4)];
-    let refused = |line: &str, what: &[&str]| {
-        session.fails(line, 1, &[&[q8][..], what, &ADVICE].concat());
-        assert!([session.read(q8), session.read(q4)] == before);
-    };
-    refused("-m @q8 -r ref.gz -q -n 70", &["70 tokens"]);
-    refused("-m @q8 -r ref.gz -q -n 70 --resume", &["70 tokens"]);
-    // Another model, which has the name by its label.
-    let labelled = "-m @q2 -r ref.gz -q --label tiny-q8_0";
-    refused(labelled, &["another model, tiny-q8_0.gguf"]);
-    // Another reference of the same name.
-    let reference = session.read("ref.gz");
-    session.reference("-c 32 --force");
-    let other = "another reference, ref.gz (short.txt by tiny-f16.gguf)";
-    refused("-m @q8 -r ref.gz -q", &[other]);
-    session.write("ref.gz", reference);
-    // The other models continue.
-    session.remove(q4);
-    let run = session.ends("-m @q8 -m @q4 -r ref.gz -q -n 70 --json o.json", 1);
-    run.warns(&[q8, "70 tokens", "--force"]);
-    let json = session.read_json("o.json");
-    assert_eq!(json["failed"].as_array().unwrap().len(), 1);
-    assert_eq!(json["models"][0]["n_tokens"], 70);
-    assert!(session.read(q8) == before[0]);
-    session.ok("-m @q8 -r ref.gz -q -n 70 --force");
-    assert!(session.read(q8) != before[0]);
-}
-
-#[test]
-fn the_same_measurement_replaces_its_own_file() {
-    let session = Session::with_reference("");
-    session.ok("-m @q8 -r ref.gz -q");
-    let before = session.read("tiny-q8_0@ref.kls");
-    session.ok("-m @q8 -r ref.gz -q");
-    assert!(session.read("tiny-q8_0@ref.kls") == before);
-    // From another folder it is done.
-    copy(&session, "q8", "m/tiny-q8_0.gguf");
-    let path = session.path("m/tiny-q8_0.gguf");
-    let copied = fs::File::options().write(true).open(path).unwrap();
-    copied.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    let result = session.result("-m m/tiny-q8_0.gguf -r ref.gz --resume");
-    assert_eq!(result["n_resumed"], result["n_tokens"]);
-    assert!(session.read("tiny-q8_0@ref.kls") == before);
 }
 
 #[test]

@@ -29,24 +29,12 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
         assert!(width < 0.12, "{width}");
         assert!((100..until["of"].as_u64().unwrap()).contains(&n_windows(model)));
     }
-    // The head states the tokens of both, not those of one.
-    let of_both = |what: &str| {
-        let mut n = [0, 1].map(|model| json["models"][model][what].as_u64().unwrap());
-        n.sort_unstable();
-        assert_ne!(n[0], n[1]);
-        n.map(|n| {
-            if n < 1000 {
-                n.to_string()
-            } else {
-                format!("{},{:03}", n / 1000, n % 1000)
-            }
-        })
-        .join(" to ")
-    };
-    let (tokens, windows) = (of_both("n_tokens"), of_both("n_windows"));
-    run.prints(&[&format!(
-        "{tokens} tokens of eval.txt in {windows} windows of 12"
-    )]);
+    // The head states the windows of both, not those of one.
+    let mut of_both = [0, 1].map(n_windows);
+    of_both.sort_unstable();
+    let [fewest, most] = of_both;
+    assert_ne!(fewest, most);
+    run.prints(&[&format!("in {fewest} to {most} windows of 12")]);
 
     let records = session.records("tiny-q4_K_M@ref.kls");
     let windows = records.iter().step_by(11).map(|record| record.window);

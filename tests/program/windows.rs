@@ -1,8 +1,5 @@
 //! Which tokens are decoded together and which positions are scored.
 
-use std::io::Write as _;
-use std::process::Stdio;
-
 use kl_formats::sidecar::TokenRecord;
 
 use crate::session::{Session, short_text};
@@ -94,17 +91,23 @@ fn a_window_longer_than_the_batch_is_decoded_in_parts() {
 }
 
 #[test]
-fn a_text_is_read_from_stdin() {
+fn texts_and_prompts_are_read_from_stdin() {
     let session = Session::new();
-    let mut command = session.command("-m @f16 -t - -w ref.gz -c 64 -q");
-    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(short_text().as_bytes()).unwrap();
-    drop(stdin);
-    assert!(child.wait().unwrap().success());
-    let from_stdin = session.json("-m @q8 -r ref.gz");
-    assert_eq!(from_stdin["reference"]["text"]["name"], "-");
-    session.reference("--force");
-    let from_file = session.result("-m @q8 -r ref.gz --force");
-    assert_eq!(from_stdin["models"][0]["kld"], from_file["kld"]);
+    session.write("short.txt", short_text());
+    // Of prompts, the flag's name in release 0.1.0.
+    for (flags, input) in [
+        ("-c 64 -t", "short.txt"),
+        ("--no-chat-template --prompts-file", "@prompts"),
+    ] {
+        let write = format!("-m @f16 -q {flags}");
+        let mut command = session.command(&format!("{write} - -w stdin.gz --force"));
+        let file = std::fs::File::open(session.path(input)).unwrap();
+        assert!(command.stdin(file).status().unwrap().success());
+        assert_eq!(session.info("stdin.gz")["text"]["name"], "-");
+        session.ok(&format!("{write} {input} -w file.gz --force"));
+        assert!(
+            session.windows("stdin.gz") == session.windows("file.gz"),
+            "{flags}"
+        );
+    }
 }

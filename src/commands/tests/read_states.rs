@@ -105,28 +105,6 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
 }
 
 #[test]
-fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
-    let both = Both::new();
-    let report = both.evaluate("hidden", |settings| {
-        settings.models.push(both.folder.path("copy"));
-        settings.results.sidecar = None;
-    });
-    let json = serde_json::to_value(&report.reference).unwrap();
-    assert_eq!(json["encoding"], "hidden");
-    let states = &json["states"];
-    assert!(states["type"] == "f16" && states["n_embd"] == 8);
-    assert!(states["head"]["name"] == "output.weight" && states["head"]["type"] == "f32");
-    assert_eq!(states["error"]["max_kld"], 0.0);
-    let here = serde_json::json!({
-        "device": "FAKE", "n_rows": 8, "mean_kld": 0.0, "max_kld": 0.0, "is_exact": true,
-        "shares_model_head": true,
-    });
-    // Of the last model, which is the writer's own.
-    assert_eq!(states["here"], here);
-    assert!(both.evaluate("ref", |_| ()).reference.states.is_none());
-}
-
-#[test]
 fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
     let is_moved = |warning: &Warning| warning.kind() == "rows_moved";
     let here = |report: &Report| report.reference.states.clone().unwrap().here.unwrap();

@@ -28,34 +28,6 @@ fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    written(&folder.states_settings("whole", Encoding::Hidden));
-    let whole = folder.bytes("whole");
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.existing = Existing::Resume;
-    for length in (0..whole.len()).step_by(509) {
-        fs::write(folder.path("ref.partial"), &whole[..length]).unwrap();
-        write(&settings, &engine, &()).unwrap();
-        assert!(folder.bytes("ref") == whole, "{length}");
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
-fn another_encoding_is_not_resumed() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    let settings = folder.states_settings("ref", Encoding::U16);
-    write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.existing = Existing::Resume;
-    let error = write(&settings, &engine, &()).unwrap_err();
-    says(error, &["encoding: u16 there, hidden here"]);
-}
-
-#[test]
 fn an_interrupted_trial_leaves_nothing() {
     let folder = Folder::new();
     let settings = folder.states_settings("ref", Encoding::Hidden);

@@ -70,17 +70,6 @@ fn models_are_loaded_for_each_cell_if_fitted_to_the_memory_and_freed_before_the_
 }
 
 #[test]
-fn a_cell_that_fails_is_named_and_does_not_stop_the_others() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let engine = failing_at(3);
-    let report = evaluate(&swept(&folder, &["q4"]), &engine, &()).unwrap();
-    let errors: Vec<&str> = report.failed.iter().map(|of| of.error.as_str()).collect();
-    assert_eq!(errors.len(), 3);
-    says(errors[1], &["k_q8_0-v_f16: ", "a fake failure"]);
-}
-
-#[test]
 fn quantized_values_without_flash_attention_are_refused_before_anything_is_loaded() {
     let folder = Folder::new();
     folder.write("ref");

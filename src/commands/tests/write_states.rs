@@ -73,27 +73,6 @@ pub(super) fn with(states: FakeStates) -> FakeEngine {
     }
 }
 
-/// The texts of the plan's lines that have this name.
-#[derive(Default)]
-struct Lines(Mutex<Vec<(String, String)>>);
-
-impl Observer for Lines {
-    fn on_event(&self, event: &Event<'_>) {
-        if let Event::Plan(name, text) = event {
-            let line = ((*name).to_owned(), (*text).to_owned());
-            self.0.lock().unwrap().push(line);
-        }
-    }
-}
-
-impl Lines {
-    fn of(&self, name: &str) -> String {
-        let lines = self.0.lock().unwrap();
-        let texts = lines.iter().filter(|line| line.0 == name);
-        Vec::from_iter(texts.map(|line| line.1.as_str())).join("\n")
-    }
-}
-
 #[test]
 fn hidden_states_give_the_rows_that_f32_would_hold() {
     let folder = Folder::new();
@@ -185,20 +164,6 @@ fn the_file_holds_some_rows_of_the_model_itself() {
 }
 
 #[test]
-fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let engine = with(FakeStates::Single { error: 1e-2 });
-    let lines = Lines::default();
-    let settings = folder.states_settings("states", Encoding::Hidden);
-    let written = write(&settings, &engine, &lines).unwrap();
-    assert_eq!(folder.states("states").state_type, Float::F32);
-    assert!(written.checked.unwrap().is_exact());
-    let found = "hidden (f32): 64 rows computed again, all to the bit";
-    assert_eq!(lines.of("encoding"), found);
-}
-
-#[test]
 fn what_hidden_states_cannot_give_is_refused_at_once() {
     let folder = Folder::new();
     let refused = |encoding, states| {
@@ -235,26 +200,4 @@ fn a_row_that_fails_its_check_while_the_file_is_written_leaves_nothing() {
     let kept = format!("nothing of {} was kept, use --encoding ", path.display());
     says(error, &["f16: window ", &kept]);
     assert!(!path.exists() && !folder.path("states.partial").exists());
-}
-
-#[test]
-fn every_run_lists_the_sizes_of_all_encodings() {
-    let folder = Folder::new();
-    for encoding in [Encoding::U16, Encoding::F32, Encoding::Hidden] {
-        let lines = Lines::default();
-        let mut settings = folder.states_settings("ref", encoding);
-        settings.existing = Existing::Replace;
-        write(&settings, &FakeEngine::default(), &lines).unwrap();
-        let sizes = lines.of("sizes");
-        let listed = sizes
-            .split(", ")
-            .map(|size| size.split(' ').next().unwrap());
-        assert!(listed.eq(["u16", "f32", "hidden"]));
-        assert!(sizes.len() + 9 <= 80, "{sizes}");
-    }
-    let lines = Lines::default();
-    let mut settings = folder.write_settings("ref");
-    settings.existing = Existing::Replace;
-    write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
-    assert!(!lines.of("sizes").contains("hidden"));
 }

@@ -9,9 +9,9 @@
 //! | a folder instead of a file | [`files::folders_where_files_are_needed_are_named`] |
 //! | `-m` and `-r` swapped, the original and the quant swapped | [`models::swapped_files_are_noticed`] |
 //! | another fine-tune, another model, another vocabulary | [`models::what_is_no_quant_of_the_reference_is_noticed`] |
-//! | one of several models missing | `bad_input.rs` |
+//! | one of several models missing | `folders.rs` |
 //! | what is not a text: UTF-16, binary, packed, a model, empty, missing | [`texts::what_is_not_a_text_is_named`] |
-//! | what is not a prompt | [`texts::what_is_not_a_prompt_is_named_with_its_line`] |
+//! | what is not a prompt | `prompts.rs` |
 //! | a text for a model that was made for chats | [`texts::a_model_with_a_chat_template_is_pointed_out`] |
 //! | a window of another size, longer than the text or the training | [`texts::windows_of_the_wrong_size_are_noticed`] |
 //! | `-t` beside `-r`, a flag misspelt or of llama-perplexity | [`flags::what_is_refused_says_what_to_write`] |

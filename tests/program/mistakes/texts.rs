@@ -34,40 +34,6 @@ fn what_is_not_a_text_is_named() {
 }
 
 #[test]
-fn what_is_not_a_prompt_is_named_with_its_line() {
-    let session = Session::new();
-    let good = r#"{"prompt": "Once"}"#;
-    let image = r#"{"type": "image_url", "image_url": {"url": "a.png"}}"#;
-    let image = format!(r#"{{"messages": [{{"role": "user", "content": [{image}]}}]}}"#);
-    for (name, line) in [
-        ("bare", "{prompt: Once}"),
-        ("plain", "Once upon a time"),
-        ("cut", r#"{"prompt": "Once"#),
-        ("number", r#"{"prompt": 5}"#),
-        ("key", r#"{"text": "Once"}"#),
-        ("role", r#"{"messages": [{"content": "Once"}]}"#),
-        ("image", &image),
-    ] {
-        session.write(&format!("{name}.jsonl"), format!("{good}\n\n{line}\n"));
-    }
-    session.write("first.jsonl", "{prompt: Once}\n");
-    session.write("list.jsonl", r#"[{"prompt": "Once"}, {"text": "Once"}]"#);
-    session.write("comma.json", "[\n  \"Once\",\n]\n");
-    let cases = r#"
-        bare.jsonl => bare.jsonl: line 3: not valid JSON at column 2 | {"prompt": "..."}
-        plain.jsonl => plain.jsonl: line 3: not valid JSON | {"messages": [...]}
-        cut.jsonl => cut.jsonl: line 3: not valid JSON: it ends too early
-        number.jsonl => number.jsonl: line 3: prompt is not a string
-        key.jsonl => key.jsonl: line 3: neither prompt nor messages
-        role.jsonl => role.jsonl: line 3: message 1: no role
-        image.jsonl => image.jsonl: line 3: message 1 | "image_url" | only texts
-        first.jsonl => first.jsonl: line 1: starts like JSON | starts with a bracket
-        list.jsonl => list.jsonl: prompt 2: neither prompt nor messages
-        comma.json => comma.json: line 3: not valid JSON at column 1 | one list of them"#;
-    session.fails_each(1, "-m @f16 -w new.gz -q --prompts", cases);
-}
-
-#[test]
 fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
     let session = Session::new();
     let noise = "Zq;}Xk<>~ Jv^%Wq Zx{}Qj ~~Kz|Vq\n".repeat(3);

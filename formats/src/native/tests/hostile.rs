@@ -1,18 +1,9 @@
 //! Files whose checksums are right and whose contents are not.
 
 use super::super::member::{self, HEADER_BYTES};
+use super::members::with_index;
 use super::*;
 use crate::Fault;
-
-/// A file of the given parts, with every length and checksum right.
-fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
-    let mut bytes = members.concat();
-    let index_offset = bytes.len() as u64;
-    bytes.extend(member::build(member::INDEX, index));
-    let file_bytes = (bytes.len() + member::END_BYTES) as u64;
-    bytes.extend(member::build_end(index_offset, file_bytes));
-    bytes
-}
 
 fn header_member(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
     let mut json = serde_json::to_value(sample().0).unwrap();
@@ -113,7 +104,7 @@ fn hostile_indexes_are_refused() {
         plain
     };
     let good = index(1, [7, 4, 2, 2, 2], &[start, rows_at]);
-    let read_with = |index: &[u8]| read(scratch.file(&assemble(&members, index)));
+    let read_with = |index: &[u8]| read(scratch.file(&with_index(members.concat(), index)));
     assert!(read_with(&good).is_ok());
     for bad in [
         index(0, [7, 4, 2, 2, 2], &[start, rows_at]),

@@ -57,7 +57,7 @@ pub(super) fn put_together(parts: &[Part], mut entries: Vec<PlacedWindow>) -> Ve
 }
 
 /// The file that ends with this index.
-fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
+pub(super) fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
     let index_offset = bytes.len() as u64;
     bytes.extend(member::build(member::INDEX, index));
     let file_bytes = (bytes.len() + member::END_BYTES) as u64;
