@@ -205,18 +205,14 @@ pub struct ReferenceSummary {
 }
 
 impl ReferenceSummary {
-    /// Describes a reference of which `about` is all that is known: its rows are still to be computed.
-    pub fn expected(about: &About) -> Self {
-        Self::new(about, None)
-    }
-
     /// Describes the reference that a model computes over `windows`, of which there is no file, as
     /// a sidecar records it.
     pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
         Self::new(about, Some(fingerprint_of_model(about, windows)))
     }
 
-    pub(crate) fn new(about: &About, fingerprint: Option<String>) -> Self {
+    /// Describes a reference with this fingerprint; `None` where its rows are still to be computed.
+    pub fn new(about: &About, fingerprint: Option<String>) -> Self {
         let file_name = about.path.file_name();
         Self {
             file_name: file_name.map(|name| name.to_string_lossy().into_owned()),

@@ -129,7 +129,7 @@ impl PromptContent {
             Self::Messages(messages) => messages,
         };
         let values = messages.values().unwrap_or_default();
-        let is_users = |message: &&Value| Role::of(message) == Some(Role::User);
+        let is_users = |message: &&Value| Role::speaking(message) == Some(Role::User);
         let last = values.iter().rfind(is_users);
         last.and_then(|last| text_of(last.get("content")?))
             .unwrap_or_else(|| messages.json().to_owned())
@@ -254,7 +254,7 @@ pub enum Role {
 
 impl Role {
     /// The speaker of a message; `None` without a role.
-    fn of(message: &Value) -> Option<Self> {
+    fn speaking(message: &Value) -> Option<Self> {
         Some(match message.get("role")?.as_str()? {
             "assistant" => Self::Assistant,
             "system" | "developer" => Self::System,
@@ -281,7 +281,7 @@ impl Messages {
     ///
     /// # Errors
     /// If one of them is not JSON.
-    pub fn of(each: &[&str]) -> Result<Self, serde_json::Error> {
+    pub fn from_each(each: &[&str]) -> Result<Self, serde_json::Error> {
         let list = RawValue::from_string(format!("[{}]", each.join(",")))?;
         Ok(Self(Json(list)))
     }
@@ -300,7 +300,7 @@ impl Messages {
     /// The speaker of each message.
     pub fn roles(&self) -> Vec<Role> {
         let values = self.values().unwrap_or_default();
-        let roles = values.iter().map(Role::of);
+        let roles = values.iter().map(Role::speaking);
         roles.map(|role| role.unwrap_or(Role::Other)).collect()
     }
 
@@ -320,7 +320,7 @@ impl Messages {
 
 fn check_message(message: &Value) -> Result<(), String> {
     let fields = message.as_object().ok_or("not an object")?;
-    let role = Role::of(message).ok_or("no role that is a string")?;
+    let role = Role::speaking(message).ok_or("no role that is a string")?;
     let is_tool = role == Role::Tool;
     match fields.get("content").unwrap_or_default() {
         Value::Null => {
@@ -484,7 +484,7 @@ mod tests {
         let each = given.each();
         let second = r#"{"role":"us\u0065r"}"#;
         assert_eq!(each, [r#"{"role":"system" , "content":"a"}"#, second, "7"]);
-        let some = Messages::of(&each[1..]).unwrap();
+        let some = Messages::from_each(&each[1..]).unwrap();
         assert_eq!(some.json(), format!("[{second},7]"));
         assert_eq!(given.roles(), [Role::System, Role::User, Role::Other]);
         let said = Messages::of_user("a\"b");

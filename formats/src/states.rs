@@ -210,7 +210,7 @@ pub struct Calls {
 impl Calls {
     /// Calls of `n_batch` tokens, in physical batches of `n_ubatch`.
     #[must_use]
-    pub const fn of(n_batch: u32, n_ubatch: u32) -> Self {
+    pub const fn new(n_batch: u32, n_ubatch: u32) -> Self {
         Self {
             n_batch,
             n_ubatch,

@@ -254,7 +254,7 @@ fn header(
 
 /// The same of a reference that a model is still to compute, as far as it is known.
 fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader {
-    let mut header = header_against(about, ReferenceSummary::expected(about), None);
+    let mut header = header_against(about, ReferenceSummary::new(about, None), None);
     header.first_scored = about.first_scored;
     header.until = settings.until;
     header.shard = settings.results.part.map(|part| part.shard(0, 0));

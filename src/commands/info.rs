@@ -62,7 +62,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         n_rows: Some(n_records),
         until: header.until,
         groups: groups.collect(),
-        ..Info::of(header.provenance)
+        ..Info::from_provenance(header.provenance)
     })
 }
 
@@ -76,7 +76,7 @@ fn of_map(path: &Path) -> Result<Info> {
         n_windows: Some(windows.len() as u32),
         n_rows: Some(windows.iter().map(|window| u64::from(window.n_rows)).sum()),
         map: Some(MapInfo::new(&map)),
-        ..Info::of(map.header.provenance)
+        ..Info::from_provenance(map.header.provenance)
     })
 }
 
@@ -152,6 +152,6 @@ fn of_reference(about: &About) -> Info {
             .map_or_else(Vec::new, GroupInfo::of_each),
         prompts: about.prompts.as_ref().map(PromptsInfo::new),
         others: about.others.into_iter().collect(),
-        ..Info::of(about.provenance)
+        ..Info::from_provenance(about.provenance)
     }
 }

@@ -422,7 +422,7 @@ fn some_of(
     if matches!(content, PromptContent::Text(_)) || indices == (0..each.len()) {
         return Ok(content.clone());
     }
-    let some = Messages::of(each.get(indices).unwrap_or_default());
+    let some = Messages::from_each(each.get(indices).unwrap_or_default());
     Ok(PromptContent::Messages(some?))
 }
 

@@ -307,7 +307,7 @@ mod tests {
         let model = model.unwrap();
         let options = ContextOptions {
             n_ctx: 16,
-            calls: Calls::of(4, 4),
+            calls: Calls::new(4, 4),
             threads: 1,
             shows_states: true,
             ..ContextOptions::default()
@@ -427,7 +427,7 @@ mod tests {
                 first_scored,
                 n_rows,
             };
-            let calls = Calls::of(16, 8);
+            let calls = Calls::new(16, 8);
             call_to_check(&window, calls)
         };
         let of_windows = |first_scored, n_rows| {

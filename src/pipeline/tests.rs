@@ -47,7 +47,7 @@ fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> FakeDecoder {
     };
     let n_batch = n_batch as u32;
     let options = ContextOptions {
-        calls: Calls::of(n_batch, n_batch),
+        calls: Calls::new(n_batch, n_batch),
         ..ContextOptions::default()
     };
     FakeDecoder::new(seed, &options, &engine, Path::new("fake"))

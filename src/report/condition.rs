@@ -59,12 +59,12 @@ impl Condition {
         condition.check(known.collect()).map(|()| condition)
     }
 
-    /// Returns true if its number is one of a model's.
+    /// True if its number is one of a model's.
     pub fn is_of_model(&self) -> bool {
         known_names().any(|name| name == self.name)
     }
 
-    /// Returns true if its number is one of the comparison of two models.
+    /// True if its number is one of the comparison of two models.
     pub fn is_of_pair(&self) -> bool {
         known_names_of_pair().any(|name| name == self.name)
     }

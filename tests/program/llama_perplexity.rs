@@ -4,10 +4,10 @@
 use std::fs;
 
 use kl_formats::{Kind, RowLayout, Values};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::numbers::{Window, close, log_softmax, max, mean, number};
-use crate::session::{Session, fixture, has};
+use crate::session::{Session, fixture};
 
 /// How far a number may differ: by this share of it, plus this much as printed (nats, percent). On
 /// the kind of machine that wrote the fixtures every digit is the same; on another CPU the last
@@ -172,19 +172,4 @@ fn the_block_changes_nothing_else_in_the_report() {
     let few = session.ok("-m @q4 -r @base -n 99 -q --stats llama-perplexity --no-sidecar");
     few.warns(&["fewer than 100"]).prints_not("======");
     session.fails("-m @q4 -r @base -n 99 -q --stats none", 2, &[]);
-}
-
-#[test]
-fn a_base_file_has_no_logits_to_compare() {
-    let session = Session::new();
-    // Nor has a file converted from it.
-    session.ok("convert @base of-base.gz --format kl --bos 1 -q");
-    for reference in ["@base", "of-base.gz"] {
-        let json = session.json(&format!("-m @q2 -r {reference} --stats logits"));
-        assert_eq!(json["reference"]["log_probabilities"], true);
-        let result = &json["models"][0];
-        let why = json!({"logits": null, "logits_not_available": "log_probabilities_only"});
-        has(result, &why);
-        assert!(number(&result["jensen_shannon"]["mean"]["value"]) > 0.0);
-    }
 }

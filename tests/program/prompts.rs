@@ -249,27 +249,6 @@ fn a_conversion_keeps_the_prompts_or_warns_that_they_are_lost() {
     run.warns(&["loses", "prompts"]);
 }
 
-/// 2 MB of prompts that make short windows.
-#[test]
-fn a_header_may_be_longer_than_that_of_a_text() {
-    let session = Session::new();
-    let template = "Once upon a time {{ messages[0].content[:7] }}";
-    session.write("chat.jinja", template);
-    let prompt = |i: usize| format!("no. {i:03} {}", "of many words ".repeat(3600));
-    let prompts: Vec<String> = (0..40).map(prompt).collect();
-    session.write("long.txt", prompts.join("\n"));
-    assert!(session.length("long.txt") > 2_000_000);
-    let long = "long.txt --chat-template-file chat.jinja";
-    write(&session, "ref.gz", long);
-    let kept = session.header("ref.gz").prompts.unwrap();
-    let labels = kept.iter().map(|prompt| prompt.content.label());
-    assert!(labels.eq(prompts.iter().cloned()));
-    session.ok("info ref.gz --verify -q");
-    let result = result(&session, "-m @f16 -r ref.gz");
-    assert_eq!(result["kld"]["max"], 0.0);
-    assert_eq!(result["prompts"][39]["prompt"], prompts[39]);
-}
-
 #[test]
 fn every_error_is_one_line_with_the_prompts_line() {
     let session = Session::new();

@@ -61,22 +61,6 @@ fn kill_again_and_again(session: &Session, line: &str, file: &str, whole: &[u8],
 }
 
 #[test]
-fn an_interrupted_conversion_speaks_of_no_decode_call() {
-    let session = session();
-    session.ok(&with(WRITE, "--score all"));
-    let line = "convert ref.gz o.gz --format kl.py -q --force";
-    // The file may be whole before the signal comes.
-    let stopped = (0..20).find_map(|_| cut_off(&session, line, "-TERM", "o.gz.partial", 1));
-    let stopped = stopped.expect("a conversion that is interrupted");
-    stopped.warns(&["kl: stopping; press Ctrl-C again"]);
-    stopped.warns_not("decode call");
-    assert!(!session.exists("o.gz.partial"));
-    let line = WRITE.replace("ref.gz", "again.gz");
-    let stopped = cut_off(&session, &line, "-TERM", "again.gz.partial", 1);
-    assert!(stopped.is_none_or(|run| run.stderr.contains("after this decode call")));
-}
-
-#[test]
 fn a_write_that_is_killed_again_and_again_makes_the_same_file() {
     let session = session();
     // 4 MiB go to the disk at once.

@@ -79,18 +79,6 @@ fn score_and_n_tokens_choose_what_is_scored() {
 }
 
 #[test]
-fn a_window_longer_than_the_batch_is_decoded_in_parts() {
-    let session = Session::with_reference("-b 7 -ub 7 --encoding f32");
-    let json = session.json("-m @f16 -r ref.gz");
-    assert_eq!(json["reference"]["backend"]["n_batch"], 7);
-    let max = &json["models"][0]["kld"]["max"];
-    assert_eq!(*max, 0.0, "the file's batch is used");
-
-    let run = session.ok("-m @f16 -r ref.gz -b 64 -ub 64 -q --no-sidecar");
-    run.warns(&["--n-batch 7"]);
-}
-
-#[test]
 fn texts_and_prompts_are_read_from_stdin() {
     let session = Session::new();
     session.write("short.txt", short_text());

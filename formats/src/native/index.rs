@@ -64,30 +64,25 @@ pub(super) fn decode(
         let counts = take(ENTRY_BYTES).map(bytemuck::pod_read_unaligned);
         let [window, n_tokens, n_rows, first_scored, n_members]: [u32; 5] =
             counts.ok_or_else(short)?;
-        let fault = |what: &str| Err(format!("the index's entry of window {window} {what}"));
-        if u64::from(n_members) != u64::from(n_rows.div_ceil(header.rows_per_piece)) + 1 {
-            return fault("has members that do not fit its rows");
-        }
         let offsets = take(8 * u64::from(n_members)).ok_or_else(short)?;
         let offsets: Vec<u64> = bytemuck::pod_collect_to_vec(offsets);
-        for (i, &offset) in offsets.iter().enumerate() {
-            let is_first = windows.is_empty() && i == 0;
-            if offset < next || (is_first && offset != start) {
-                return fault("does not point at a member");
-            }
-            next = offset.saturating_add(MIN_BYTES);
-            if next > end {
-                return fault("points past the windows");
-            }
-        }
         let entry = WindowEntry {
             window,
             n_tokens,
             n_rows,
             first_scored,
         };
-        if !fits(&entry, header) || !seen.insert(window) {
-            return fault("has counts that do not fit its tokens, or comes twice");
+        let n_pieces = n_rows.div_ceil(header.rows_per_piece);
+        let are_in_order = offsets.iter().all(|&offset| {
+            let is_after = offset >= next;
+            next = offset.saturating_add(MIN_BYTES);
+            is_after && next <= end
+        });
+        let is_as_long = u64::from(n_members) == u64::from(n_pieces) + 1;
+        if !is_as_long || !are_in_order || !fits(&entry, header) || !seen.insert(window) {
+            return Err(format!(
+                "the index's entry of window {window} does not fit the header or the members"
+            ));
         }
         n_rows_of_all += u64::from(n_rows); // at most 2^32 times 2^32
         windows.push(PlacedWindow { entry, offsets });
@@ -101,8 +96,8 @@ pub(super) fn decode(
             header.n_windows, header.n_rows
         ));
     }
-    if n_windows == 0 && start != end {
-        return Err("bytes between the header and the index".into());
+    if windows.first().map_or(end, PlacedWindow::offset) != start {
+        return Err("bytes between the header and the first window".into());
     }
     check_row_fault(header, &windows).map_or(Ok(windows), Err)
 }

@@ -22,7 +22,7 @@ use crate::lock::locked;
 const PROBE_N_CTX: u32 = 256;
 
 /// Its batches, of which one token is decoded.
-const PROBE_CALLS: Calls = Calls::of(32, 32);
+const PROBE_CALLS: Calls = Calls::new(32, 32);
 
 impl LlamaCppModel<'_> {
     /// The error for a model whose rows cannot be computed from hidden states.

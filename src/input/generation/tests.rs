@@ -55,7 +55,7 @@ fn answered(
     let context = |n_ctx| ContextOptions {
         n_ctx,
         n_seq,
-        calls: Calls::of(n_batch, n_batch),
+        calls: Calls::new(n_batch, n_batch),
         ..ContextOptions::default()
     };
     let mut generation = Generation {

@@ -176,7 +176,7 @@ fn whoever_fails_the_cause_is_returned() {
 fn options() -> ContextOptions {
     ContextOptions {
         n_ctx: N_CTX,
-        calls: kl_formats::Calls::of(4, 4),
+        calls: kl_formats::Calls::new(4, 4),
         threads: 1,
         ..ContextOptions::default()
     }

@@ -67,7 +67,7 @@ fn states(n_batch: u32, n_ubatch: u32) -> States {
             sha256: kl_formats::hex(&Sha256::digest(head)),
         },
         then: Vec::new(),
-        calls: Calls::of(n_batch, n_ubatch),
+        calls: Calls::new(n_batch, n_ubatch),
         check: HeadCheck {
             rows: vec![check(0, 8), check(0, 15), check(1, 9), check(0, 14)],
             ..HeadCheck::default()

@@ -107,7 +107,7 @@ pub struct Info {
 
 impl Info {
     /// The part of a description that is the provenance of the file's rows.
-    pub fn of(provenance: Provenance) -> Self {
+    pub fn from_provenance(provenance: Provenance) -> Self {
         Self {
             writer: provenance.writer,
             model: provenance.model,

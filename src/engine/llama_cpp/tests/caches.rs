@@ -15,7 +15,7 @@ fn cache_bytes(name: &str, (k, v): (&str, &str), n_ctx: u32, n_seq: u32) -> u64 
     let of = |name| CacheType::from_str(name, false).unwrap();
     let options = ContextOptions {
         n_ctx,
-        calls: Calls::of(64, 64),
+        calls: Calls::new(64, 64),
         n_seq,
         threads: THREADS,
         type_k: of(k),

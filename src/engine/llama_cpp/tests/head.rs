@@ -35,7 +35,7 @@ fn states(n_vocab: usize, then: Vec<HeadStep>) -> States {
             sha256: String::new(),
         },
         then,
-        calls: Calls::of(1, 1),
+        calls: Calls::new(1, 1),
         check: HeadCheck::default(),
     }
 }

@@ -110,7 +110,7 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     let context = |n_ctx| {
         let options = ContextOptions {
             n_ctx,
-            calls: kl_formats::Calls::of(32, 32),
+            calls: kl_formats::Calls::new(32, 32),
             threads: 1,
             ..ContextOptions::default()
         };

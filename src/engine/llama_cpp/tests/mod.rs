@@ -64,7 +64,7 @@ fn window(model: &impl Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
 fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
     ContextOptions {
         n_ctx: N_TOKENS,
-        calls: Calls::of(n_batch, n_ubatch),
+        calls: Calls::new(n_batch, n_ubatch),
         threads: THREADS,
         shows_states: true,
         ..ContextOptions::default()
