@@ -36,7 +36,6 @@ fn conditions_decide_the_exit_code() {
     let n_outcomes = lines.filter(|line| !line.contains("warning")).count();
     assert_eq!(n_outcomes, 1, "with -q only what failed: {}", fails.stderr);
     fails.warns(&["tiny-q2_K.gguf", "failed", "kld.mean > 0.003", ": 0.00"]);
-    fails.warns(&["--fail-if: 1 of 2 models fail"]);
     fails.prints(&["2 models against ref.gz"]);
     let json = session.read_json("fail.json");
     let failed = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -44,6 +43,12 @@ fn conditions_decide_the_exit_code() {
     assert_eq!(failed, [true, false, false, false]);
     assert_eq!(json["failed"], json!([]));
 
+    // A condition that holds is seen among many models.
+    let loud = session.ends(&two.replace("-q ", "--force "), 3);
+    loud.warns(&["kl: --fail-if: 1 of 2 models fail"]);
+    loud.warns_not("passed");
+    let none = session.ok("-m @q8 -m @q4 -r ref.gz --fail-if kld.mean>1 --force");
+    none.warns(&["--fail-if: none of 2 models fails"]);
     // An error comes before conditions.
     session.write("bad.gguf", "no model");
     let line = "-m bad.gguf -m @q2 -r ref.gz -q --fail-if 'kld.mean > 0'";

@@ -144,11 +144,12 @@ pub(super) fn read_at(
     let length = u32::try_from(place.end - place.start).unwrap_or(0);
     bytes.resize(length as usize, 0);
     source.read_exact_at(bytes, place.start)?;
-    let whole = bytes.split_first_chunk();
-    let whole = whole.and_then(|(header, packed)| Some((read_header(header)?, packed)));
-    let (header, packed) = whole
-        .filter(|(header, _)| (header.tag, header.member_bytes) == (tag, length))
+    let header = bytes
+        .first_chunk()
+        .and_then(read_header)
+        .filter(|header| (header.tag, header.member_bytes) == (tag, length))
         .ok_or_else(|| corrupt("no member of the kind and length that the file states"))?;
+    let packed = bytes.get(HEADER_BYTES..).unwrap_or_default();
     if checksum_matches(crc32fast::hash(packed), header.packed_crc) {
         Ok(header.plain_bytes as usize)
     } else {

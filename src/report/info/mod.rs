@@ -5,8 +5,8 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::{
-    BackendIdentity, Checks, GgmlType, Groups, ImatrixIdentity, MapHeader, ModelIdentity,
-    Provenance, ReferenceSummary, SensitivityMap, Shard, States, TextIdentity, TokenizerIdentity,
+    BackendIdentity, Checks, GgmlType, Groups, ImatrixIdentity, ModelIdentity, Provenance,
+    ReferenceSummary, SensitivityMap, Shard, States, TextIdentity, TokenizerIdentity,
 };
 use serde::Serialize;
 
@@ -157,28 +157,22 @@ pub struct MapInfo {
 impl MapInfo {
     /// Counts what a map holds.
     pub fn new(map: &SensitivityMap) -> Self {
-        let MapHeader {
-            tensors,
-            measured_type,
-            types,
-            imatrix,
-            ..
-        } = &map.header;
-        let alone = map.cells.iter().filter(|cell| cell.exchanged.len() == 1);
-        let alone: BTreeSet<&String> = alone.flat_map(|cell| cell.exchanged.keys()).collect();
-        let n_tokens = map.cells.iter().flat_map(|cell| &cell.n_tokens);
-        let quantizable = tensors.iter().filter(|tensor| tensor.is_quantizable);
+        let (header, cells) = (&map.header, &map.cells);
+        let singles = cells.iter().filter(|cell| cell.exchanged.len() == 1);
+        let alone: BTreeSet<&String> = singles.flat_map(|cell| cell.exchanged.keys()).collect();
+        let n_tokens = cells.iter().flat_map(|cell| &cell.n_tokens);
+        let tensors = header.tensors.iter();
         Self {
             is_complete: !map.is_cut_off,
             n_tensors: tensors.len() as u64,
-            n_quantizable: quantizable.count() as u64,
+            n_quantizable: tensors.filter(|tensor| tensor.is_quantizable).count() as u64,
             n_measured: alone.len() as u64,
             n_with_errors: map.errors.len() as u64,
-            n_cells: map.cells.len() as u64,
+            n_cells: cells.len() as u64,
             n_tokens: n_tokens.copied().map(u64::from).sum(),
-            measured_type: *measured_type,
-            types: types.clone(),
-            imatrix: imatrix.clone(),
+            measured_type: header.measured_type,
+            types: header.types.clone(),
+            imatrix: header.imatrix.clone(),
         }
     }
 }
@@ -236,8 +230,7 @@ pub struct GroupInfo {
 impl GroupInfo {
     /// Collects the groups of a reference.
     pub fn of_each(groups: &Groups) -> Vec<Self> {
-        let named = groups.names().iter().zip(0..);
-        let info = named.map(|(name, group)| {
+        let info = groups.names().iter().zip(0..).map(|(name, group)| {
             let runs = groups.window_groups().iter().filter(|run| run.0 == group);
             Self {
                 name: name.clone(),
