@@ -13,7 +13,7 @@ use kl::engine::{
     ContextOptions, Decoder as _, Engine as _, LlamaCpp, Model as _, ModelOptions, default_calls,
     follow_log,
 };
-use kl::input::{Plan, ScoreFrom, Windowing};
+use kl::input::{Plan, ScoreFrom, Source};
 use kl_formats::Calls;
 
 fn main() -> ExitCode {
@@ -63,13 +63,12 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         ..ContextOptions::default()
     })?;
     let tokens = model.tokenize(&text, false)?;
-    let windowing = Windowing {
-        n_ctx,
-        stride: None,
-        score,
-        max_windows: None,
+    let source = Source {
+        n_ctx: Some(n_ctx),
+        score: Some(score),
+        ..Source::default()
     };
-    let plan = Plan::cut(&tokens, &windowing, model.facts().bos()).limited(max_rows);
+    let plan = Plan::cut(&tokens, &source, model.facts().bos()).limited(max_rows);
     let mut rows = 0;
     for window in &plan.windows {
         let wants_rows = how.is_none_or(|how| how == "states+logits");

@@ -9,7 +9,7 @@ use kl::engine::{
     Blueprint, ContextOptions, Exchange as _, Imatrix, LlamaCppModel, Model as _, TensorFacts,
     default_calls,
 };
-use kl::input::{Plan, ScoreFrom, Windowing};
+use kl::input::{Plan, ScoreFrom, Source};
 use kl::pipeline::{KeptRows, ReferenceRows, Sources, Step, evaluate};
 use kl::stats::is_counted;
 use kl_formats::{
@@ -49,13 +49,12 @@ impl<'m> Bench<'m> {
         imatrix: Option<Imatrix>,
     ) -> Result<Self> {
         let tokens = model.tokenize(text, false)?;
-        let windowing = Windowing {
-            n_ctx: N_CTX,
-            stride: None,
-            score: ScoreFrom::All,
-            max_windows: None,
+        let source = Source {
+            n_ctx: Some(N_CTX),
+            score: Some(ScoreFrom::All),
+            ..Source::default()
         };
-        let mut windows = Plan::cut(&tokens, &windowing, model.facts().bos()).windows;
+        let mut windows = Plan::cut(&tokens, &source, model.facts().bos()).windows;
         // All of the same length, so that so many windows are so many tokens.
         let longest = windows.iter().map(|window| window.n_rows).max();
         windows.retain(|window| Some(window.n_rows) == longest);

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Found, GgmlType, Reference, SensitivityMap, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
-use super::verify::{verify_map, verify_reference, verify_sidecar};
+use super::verify::{verify_records, verify_reference};
 use crate::engine::gguf::{self, Gguf};
 use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo};
 
@@ -36,8 +36,7 @@ pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> 
     if verify {
         let verified = match reference {
             Some(reference) => verify_reference(reference, watch)?,
-            None if info.map.is_some() => verify_map(path, &info)?,
-            None => verify_sidecar(path)?,
+            None => verify_records(path, &info)?,
         };
         watch.event(&Event::Verified(&verified));
         info.verified = Some(verified);

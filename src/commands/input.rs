@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
-use kl_formats::{About, BackendIdentity, Kind, Prompts, longest_window};
+use kl_formats::{About, BackendIdentity, Kind, Prompts, Provenance, longest_window};
 
 use super::context::{Decoding, Precedent, check_windows, context_options, writer};
 use super::observer::{Phase, Watch};
@@ -29,47 +29,42 @@ pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     Ok(raw)
 }
 
-/// Where answers are kept, and what is checked before the first of them is generated.
-pub struct Answering<'a> {
-    /// The answers of an earlier run, to which this one adds its own; `None`: none are kept.
-    pub kept: Option<&'a mut AnswerFile>,
-    /// Gets the windows of all parts as they are planned; its error ends the run.
-    pub check: &'a dyn Fn(&PreparedInput) -> Result<()>,
-}
-
 /// Tokenizes the input, and lets the model continue prompts if it should.
 ///
-/// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `run` is how the model runs.
+/// `run` is how the model runs. `kept` are the answers of an earlier run, to which this one adds its own;
+/// `None`: none are kept. `check` gets the windows of all parts as they are planned, before the first
+/// answer is generated; its error ends the run.
 ///
 /// # Errors
-/// Those of [`RawInput::prepare`], and windows that are too long for the model.
+/// Those of [`RawInput::prepare`] and of `check`, and windows that are too long for the model.
 pub fn prepare<M: Model>(
     raw: RawInput<'_>,
     model: &M,
     run: &RunSettings,
-    in_chunks: bool,
     selection: &Selection,
-    answering: Option<Answering<'_>>,
+    kept: Option<&mut AnswerFile>,
+    check: impl Fn(&PreparedInput) -> Result<()>,
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
-    if model.facts().lacks_pre_tokenizer {
+    let (source, facts) = (raw.source, model.facts());
+    if facts.lacks_pre_tokenizer {
         watch.warn(Warning::new(
             "no_pre_tokenizer",
             "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again",
         ));
     }
-    let (lacks_chat_template, advice) = (raw.lacks_chat_template(model), raw.to_shorten());
-    let (kept, check) = match answering {
-        Some(Answering { kept, check }) => (kept, Some(check)),
-        None => (None, None),
+    let advice = match (&source.prompts, source.generate) {
+        (None, _) => "lower --n-ctx",
+        (_, Some(_)) => "lower --generate, or leave out the longest prompts",
+        _ => "leave out the longest prompts",
     };
-    let context = |n_ctx| answer_context(run, model, n_ctx);
+    let has_template = source.no_chat_template
+        || source.chat_template_file.is_some()
+        || facts.chat_template.is_some();
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
         match (step, &phase) {
-            (GenerationStep::Begin { n_prompts: n, .. }, _) => {
-                phase = Some(watch.begin("generating", Some(n), None));
-            }
+            (GenerationStep::Begin(n), _) => phase = Some(watch.begin("generating", Some(n), None)),
             (GenerationStep::Done, Some(phase)) => phase.window(None),
             (GenerationStep::Token, Some(phase)) => phase.rows(1),
             _ => {}
@@ -78,7 +73,7 @@ pub fn prepare<M: Model>(
     };
     // Generating tokens can take hours, so warn before that.
     let mut on_plan = |planned: &PreparedInput| {
-        if lacks_chat_template {
+        if source.prompts.is_some() && !has_template {
             watch.warn(Warning::new(
                 "no_chat_template",
                 "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
@@ -86,23 +81,22 @@ pub fn prepare<M: Model>(
         }
         warn_of_input(planned, watch);
         // With -c, conversations may grow longer than they were planned, but seldom do.
-        let longest = longest_window(&planned.plan.windows);
-        check_windows(longest, model, advice, watch)?;
-        check.map_or(Ok(()), |check| check(planned))
+        check_windows(longest_window(&planned.plan.windows), model, advice, watch)?;
+        check(planned)
     };
     let generation = Generation {
-        context: &context,
+        context: &|n_ctx| answer_context(run, model, n_ctx),
         on_plan: &mut on_plan,
         on_step: &mut on_step,
         kept,
     };
-    let input = raw.prepare(model, in_chunks, selection, generation)?;
+    let input = raw.prepare(model, selection, generation)?;
     drop(phase);
     if let Some((n, why)) = &input.unanswered {
         let answers = count_of(*n, "answer");
         let what =
             format!("{answers} of conversations that could not be continued, the first one: {why}");
-        left_out(watch, "turns_left_out", what);
+        left_out(watch, "turns_left_out", &what);
     }
     Ok(input)
 }
@@ -118,100 +112,86 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
 }
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
-    if input.n_left_out > 0 {
-        let tokens = count_of(input.n_left_out, "token");
-        let what = format!("the last {tokens}, too few to fill a window");
-        left_out(watch, "tokens_left_out", what);
+    let n_unscored = input.plan.n_unscored as u64;
+    let (kind, unscored) = match &input.prompts {
+        Some(_) => ("unscored_prompts", count_of(n_unscored, "prompt")),
+        None => (
+            "unscored_windows",
+            format!("the last {}", count_of(n_unscored, "window")),
+        ),
+    };
+    let tokens = count_of(input.n_left_out, "token");
+    let answers = count_of(input.n_turns_left_out, "answer");
+    let missing = [
+        (
+            input.n_left_out,
+            "tokens_left_out",
+            format!("the last {tokens}, too few to fill a window"),
+        ),
+        (
+            input.n_turns_left_out,
+            "turns_left_out",
+            format!(
+                "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
+            ),
+        ),
+        (
+            n_unscored,
+            kind,
+            format!("{unscored}, too short to hold a scored position"),
+        ),
+    ];
+    for (_, kind, what) in missing.iter().filter(|(n, ..)| *n > 0) {
+        left_out(watch, kind, what);
     }
-    if input.n_turns_left_out > 0 {
-        let answers = count_of(input.n_turns_left_out, "answer");
-        let what = format!(
-            "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
-        );
-        left_out(watch, "turns_left_out", what);
-    }
-    let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
     if let Some(groups) = &input.groups {
+        let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
         let scored: BTreeSet<u32> = windows
             .map(|window| groups.of_window(window.window))
             .collect();
-        let empty = (0..)
-            .zip(groups.names())
-            .filter(|(group, _)| !scored.contains(group));
+        let names = (0..).zip(groups.names());
+        let empty = names.filter(|(group, _)| !scored.contains(group));
         watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
-    let n = input.plan.n_unscored as u64;
-    let (kind, unscored) = match &input.prompts {
-        Some(_) => ("unscored_prompts", count_of(n, "prompt")),
-        None => (
-            "unscored_windows",
-            format!("the last {}", count_of(n, "window")),
-        ),
+}
+
+fn left_out(watch: &Watch<'_>, kind: &'static str, what: &str) {
+    watch.warn(Warning::left_out(kind, what));
+}
+
+/// Describes in full the reference of this kind and path that a model makes of `input`.
+pub fn describe(kind: Kind, path: &Path, input: &PreparedInput, backend: BackendIdentity) -> About {
+    let mut about = About::new(kind, path, 0, 0);
+    about.provenance = Provenance {
+        writer: Some(writer()),
+        backend: Some(backend),
+        ..input.provenance.clone()
     };
-    if n > 0 {
-        let what = format!("{unscored}, too short to hold a scored position");
-        left_out(watch, kind, what);
-    }
-}
-
-fn left_out(watch: &Watch<'_>, kind: &'static str, what: String) {
-    watch.warn(Warning::left_out(kind, &what));
-}
-
-/// Describes in full the reference of this kind and path that `model` makes of `input`, which was
-/// read from `source`.
-pub fn describe<M: Model>(
-    kind: Kind,
-    path: &Path,
-    model: &M,
-    source: &Source,
-    input: &PreparedInput,
-    backend: BackendIdentity,
-) -> About {
-    let mut about = About::new(kind, path, input.n_ctx, model.facts().n_vocab);
-    about.writer = Some(writer());
-    about.model = Some(model.facts().identity.clone());
-    about.model_path = Some(model.facts().path.display().to_string());
-    about.tokenizer = model.facts().tokenizer.clone();
-    about.text = Some(input.text.clone());
-    about.texts.clone_from(&input.texts);
-    about.text_path = Some(source.to_string());
-    about.add_bos = Some(input.add_bos);
-    about.first_scored = Some(input.first_scored);
     about.n_windows = Some(input.plan.windows.len() as u32);
     about.n_rows = Some(input.plan.n_rows());
-    about.seed = input.plan.seed;
-    about.stride = input.stride;
     about.groups.clone_from(&input.groups);
-    about.shard = input.shard;
-    about.backend = Some(backend);
     about.prompts.clone_from(&input.prompts);
     about
 }
 
 /// Describes the input and its windows, one line each: a name and a text.
-pub fn in_words(
-    input: &PreparedInput,
-    source: &Source,
-    in_chunks: bool,
-) -> [(&'static str, String); 2] {
-    let n_tokens = count_of(input.text.n_tokens.unwrap_or(0), "token");
+pub fn in_words(input: &PreparedInput, in_chunks: bool) -> [(&'static str, String); 2] {
+    let of = &input.provenance;
+    let n_tokens = of.text.as_ref().and_then(|text| text.n_tokens);
+    let n_tokens = count_of(n_tokens.unwrap_or(0), "token");
     let n_rows = count_of(input.plan.n_rows(), "scored position");
     let n_windows = count(input.plan.windows.len() as u64);
-    let bos = match (input.add_bos, in_chunks) {
-        (false, _) => "",
-        (true, true) => ", each with a BOS for its first token",
-        (true, false) => ", each with a BOS",
+    let bos = match (of.add_bos, in_chunks) {
+        (Some(true), true) => ", each with a BOS for its first token",
+        (Some(true), false) => ", each with a BOS",
+        _ => "",
     };
     let (name, what, shape) = match &input.prompts {
         None => {
-            let stride = input.stride;
+            let stride = of.stride;
             let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
-            (
-                "text",
-                String::new(),
-                format!("of {} tokens{stride}", count(input.n_ctx.into())),
-            )
+            let shape = format!("of {} tokens{stride}", count(of.n_ctx.into()));
+            ("text", String::new(), shape)
         }
         Some(prompts) => {
             let longest = count(longest_window(&input.plan.windows).into());
@@ -219,13 +199,11 @@ pub fn in_words(
                 let sampled = sampled(prompts.sampling.as_ref());
                 format!(", at most {n} of them generated{sampled}")
             });
-            (
-                "prompts",
-                prompts_in_words(prompts),
-                format!("of at most {longest} tokens{generated}"),
-            )
+            let shape = format!("of at most {longest} tokens{generated}");
+            ("prompts", prompts_in_words(prompts), shape)
         }
     };
+    let source = of.text_path.as_deref().unwrap_or_default();
     [
         (name, format!("{source}{what}, {n_tokens}")),
         ("windows", format!("{n_windows} {shape}{bos}, {n_rows}")),

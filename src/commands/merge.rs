@@ -14,8 +14,10 @@ use kl_formats::{
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
-use super::parts::{PartFile, StoredEvaluation, open_parts, warnings};
+use super::parts::{PartFile, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
+
+const NO_PARTS: &str = "no parts were given";
 
 /// What a file holds a part of. Anything that is neither a sidecar nor a map is opened as a reference, whose
 /// errors say more.
@@ -118,9 +120,7 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
             folder.join("ref.*.gz").display()
         );
     }
-    let Some(first) = parts.first() else {
-        bail!("no parts were given");
-    };
+    let first = parts.first().context(NO_PARTS)?;
     let kind = kind_of(first);
     if let Some(other) = parts.iter().find(|part| kind_of(part) != kind) {
         bail!(
@@ -130,18 +130,15 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
             kind_of(other)
         );
     }
-    let (open, join): (fn(&Path) -> _, Join<_>) = match kind {
-        "a sidecar" => (PartFile::of_sidecar, join_sidecars),
-        "a map" => (PartFile::of_map, join_maps),
-        _ => (PartFile::of_reference, join_references),
-    };
-    let parts = open_parts(parts, open)?;
+    let opened = parts.iter().map(|path| PartFile::open(path));
+    let parts = in_order(opened.collect::<Result<_>>()?)?;
     watch.warn_all(warnings(&parts));
-    join(&parts, out, path, watch)
+    match kind {
+        "a sidecar" => join_sidecars(&parts, out, path, watch),
+        "a map" => join_maps(&parts, out, path),
+        _ => join_references(&parts, out, path, watch),
+    }
 }
-
-/// Writes the whole of all parts of one kind.
-type Join<W> = fn(&[PartFile], &mut W, &Path, &Watch<'_>) -> Result<u64>;
 
 /// Takes the members' bytes as they are, with a header and an index of the whole.
 fn join_references(
@@ -152,10 +149,7 @@ fn join_references(
 ) -> Result<u64> {
     let readers = parts.iter().map(|part| NativeReader::open(&part.path));
     let readers: Vec<NativeReader> = readers.collect::<Result<_, _>>()?;
-    let Some(first) = readers.first() else {
-        bail!("no parts were given");
-    };
-    let mut header = first.header().of_whole();
+    let mut header = readers.first().context(NO_PARTS)?.header().of_whole();
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
     }
@@ -200,7 +194,7 @@ fn join_sidecars(
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let evaluation = StoredEvaluation::of_all(parts)?;
+    let evaluation = StoredEvaluation::of_files(parts)?;
     let n_records = evaluation.n_records;
     let phase = watch.begin("merging", None, Some(n_records));
     let mut writer = SidecarWriter::create(out, path, &evaluation.header)?;
@@ -223,20 +217,11 @@ fn join_sidecars(
 }
 
 /// Writes all cells of the parts, byte for byte as one run writes them.
-fn join_maps(
-    parts: &[PartFile],
-    out: &mut impl Write,
-    path: &Path,
-    watch: &Watch<'_>,
-) -> Result<u64> {
+fn join_maps(parts: &[PartFile], out: &mut impl Write, path: &Path) -> Result<u64> {
     let maps = parts.iter().map(|part| SensitivityMap::read(&part.path));
     let maps: Vec<SensitivityMap> = maps.collect::<Result<_, _>>()?;
-    let Some(first) = maps.first() else {
-        bail!("no parts were given");
-    };
-    let header = first.header.of_whole();
+    let header = maps.first().context(NO_PARTS)?.header.of_whole();
     let map = write_in_order(header, &Vec::from_iter(&maps), out, path)?;
-    watch.check()?;
     Ok(map.cells.len() as u64)
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    Kind, NativeReader, Provenance, SensitivityMap, Shard, SidecarHeader, SidecarReader,
+    Found, Kind, NativeReader, Provenance, SensitivityMap, Shard, SidecarHeader, SidecarReader,
     TokenRecord, TokenTexts, sniff,
 };
 use serde::Serialize;
@@ -63,8 +63,8 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
                 "is a part of {}, which holds all of it",
                 whole.path.display()
             )),
-            (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_file(file),
-            _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_all(&parts)),
+            (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_files(group),
+            _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_files(&parts)),
         };
         match evaluation {
             Ok(evaluation) => evaluations.push(evaluation),
@@ -88,34 +88,30 @@ impl StoredEvaluation {
         }
     }
 
-    fn of_file(file: &PartFile) -> Result<Self> {
-        let header = SidecarReader::open(&file.path)?.header().of_whole();
-        Ok(Self::whole(header, Some(file.path.clone()), file.n_rows))
-    }
-
-    /// The evaluation of all parts, in their order.
+    /// The evaluation of a whole file, or of all parts in their order.
     ///
     /// # Errors
     /// Parts with more or fewer records than the whole has.
-    pub fn of_all(parts: &[PartFile]) -> Result<Self> {
-        let Some(first) = parts.first() else {
+    pub fn of_files(files: &[PartFile]) -> Result<Self> {
+        let Some(first) = files.first() else {
             bail!("no sidecars were given");
         };
-        let of_all: u64 = parts.iter().map(|part| part.n_rows).sum();
-        let n_records = first.shard()?.n_rows;
-        if of_all != n_records {
+        let n_held: u64 = files.iter().map(|part| part.n_rows).sum();
+        let shard = first.provenance.shard;
+        let n_records = shard.map_or(n_held, |shard| shard.n_rows);
+        if n_held != n_records {
             bail!(
                 "{}: the parts hold {} records, and the whole has {}: evaluate again",
                 first.path.display(),
-                count(of_all),
+                count(n_held),
                 count(n_records)
             );
         }
         Ok(Self {
-            paths: parts.iter().map(|part| part.path.clone()).collect(),
+            header: SidecarReader::open(&first.path)?.header().of_whole(),
+            paths: files.iter().map(|part| part.path.clone()).collect(),
             n_records,
-            warnings: warnings(parts),
-            ..Self::of_file(first)?
+            warnings: warnings(files),
         })
     }
 
@@ -154,9 +150,6 @@ impl StoredEvaluation {
     }
 }
 
-/// The key of an identity that a whole file's does not have: how many parts there are.
-const N_PARTS: &str = "parts";
-
 /// A file that may hold a part of a whole, as its header describes it.
 #[derive(Clone, Debug)]
 pub struct PartFile {
@@ -169,25 +162,36 @@ pub struct PartFile {
 }
 
 impl PartFile {
-    fn new<H: Deref<Target = Provenance> + Serialize>(
-        path: &Path,
-        header: &H,
-        whole: &H,
-        n_rows: u64,
-    ) -> Self {
-        Self {
-            path: path.to_owned(),
-            provenance: Provenance::clone(header),
-            identity: identity(whole, header.shard),
-            n_rows,
+    /// Opens a sidecar, a map or a reference. Anything that is neither of the first two is opened as a
+    /// reference, whose errors say more.
+    ///
+    /// # Errors
+    /// A file that is not whole, or not of kl's own kind.
+    pub fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        match Found::look(path) {
+            Found::Sidecar => Self::of_sidecar(path),
+            Found::Map => {
+                let map = SensitivityMap::read(path)?;
+                if map.is_cut_off {
+                    bail!("{shown}: is not finished: finish that run with --resume, then merge");
+                }
+                let (whole, n_cells) = (map.header.of_whole(), map.cells.len() as u64);
+                Ok(Self::new(path, &map.header, &whole, n_cells))
+            }
+            _ => {
+                let kind = sniff(path)?;
+                if kind != Kind::Kl {
+                    bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
+                }
+                let reader = NativeReader::open(path)?;
+                let header = reader.header();
+                Ok(Self::new(path, header, &header.of_whole(), header.n_rows))
+            }
         }
     }
 
-    /// Opens a sidecar.
-    ///
-    /// # Errors
-    /// A file that is not a whole sidecar.
-    pub fn of_sidecar(path: &Path) -> Result<Self> {
+    fn of_sidecar(path: &Path) -> Result<Self> {
         let reader = SidecarReader::open(path)?;
         let (header, n_records) = (reader.header(), reader.n_records());
         if let (Some(_), Some(n)) = (header.shard, header.n_records)
@@ -203,57 +207,25 @@ impl PartFile {
         Ok(Self::new(path, header, &header.of_whole(), n_records))
     }
 
-    /// Opens a reference.
-    ///
-    /// # Errors
-    /// A file that is not one of kl's own kind.
-    pub fn of_reference(path: &Path) -> Result<Self> {
-        let kind = sniff(path)?;
-        if kind != Kind::Kl {
-            bail!(
-                "{}: is a file of kind {kind}, which has no parts: leave it out",
-                path.display()
-            );
+    fn new<H: Deref<Target = Provenance> + Serialize>(
+        path: &Path,
+        header: &H,
+        whole: &H,
+        n_rows: u64,
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            provenance: Provenance::clone(header),
+            identity: identity(whole, header.shard),
+            n_rows,
         }
-        let reader = NativeReader::open(path)?;
-        let header = reader.header();
-        Ok(Self::new(path, header, &header.of_whole(), header.n_rows))
-    }
-
-    /// Opens a map.
-    ///
-    /// # Errors
-    /// A file that is not a finished map.
-    pub fn of_map(path: &Path) -> Result<Self> {
-        let map = SensitivityMap::read(path)?;
-        if map.is_cut_off {
-            bail!(
-                "{}: is not finished: finish that run with --resume, then merge",
-                path.display()
-            );
-        }
-        let whole = map.header.of_whole();
-        Ok(Self::new(path, &map.header, &whole, map.cells.len() as u64))
     }
 
     /// True if this file holds the whole that `part` is a part of.
     fn is_whole_of(&self, part: &Self) -> bool {
         let mut identity = part.identity.clone();
-        let shared = identity.as_object_mut();
-        let n_parts = shared.and_then(|object| object.remove(N_PARTS));
-        n_parts.is_some() && identity == self.identity
-    }
-
-    /// Returns the part that the file holds.
-    ///
-    /// # Errors
-    /// If it holds a whole.
-    fn shard(&self) -> Result<Shard> {
-        let whole = || {
-            let path = self.path.display();
-            anyhow!("{path}: is whole, not a part: leave it out")
-        };
-        self.provenance.shard.ok_or_else(whole)
+        forget(&mut identity, N_PARTS);
+        part.provenance.shard.is_some() && identity == self.identity
     }
 
     fn index(&self) -> u32 {
@@ -261,46 +233,37 @@ impl PartFile {
     }
 }
 
-/// Selects the keys of a header that are alike in all parts of a whole. Files may have other names
-/// on another machine, and a machine may compute with other devices: [`warnings`] names those.
+/// The key of an identity that a whole file's does not have: how many parts there are.
+const N_PARTS: &str = "parts";
+
+/// The keys of headers that may differ between parts of a whole; `*` is each item of a list. Files may
+/// have other names on another machine, and a machine may compute with other devices, and be off by other
+/// last bits: [`warnings`] names devices.
+const OF_A_PART: [&str; 12] = [
+    "writer",
+    "model_path",
+    "text_path",
+    "model.file_name",
+    "reference.file_name",
+    "reference.model.file_name",
+    "text.name",
+    "texts.*.name",
+    "reference.text.name",
+    "imatrix.file_name",
+    "prompts.*.spans",
+    "states.check",
+];
+
+/// The same where answers were generated: a part records those of its own windows.
+const OF_ANSWERS: [&str; 2] = ["n_rows", "prompts.*.n_tokens"];
+
+/// Selects the keys of a header that are alike in all parts of a whole.
 fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     let mut identity = serde_json::to_value(whole).unwrap_or_default();
-    let names = [
-        "/writer",
-        "/model_path",
-        "/text_path",
-        "/model/file_name",
-        "/reference/file_name",
-        "/reference/model/file_name",
-        "/text/name",
-        "/reference/text/name",
-        "/imatrix/file_name",
-    ];
-    for name in names {
-        if let Some(name) = identity.pointer_mut(name) {
-            *name = Value::Null;
-        }
-    }
-    let texts = identity.get_mut("texts").and_then(Value::as_array_mut);
-    for text in texts.into_iter().flatten() {
-        if let Some(name) = text.get_mut("name") {
-            *name = Value::Null;
-        }
-    }
-    // Where answers were generated, a part records those of its own windows.
     let is_generated = identity.get("generated").is_some_and(|n| !n.is_null());
-    if let Some(header) = identity.as_object_mut().filter(|_| is_generated) {
-        header.remove("n_rows");
-    }
-    let prompts = identity.get_mut("prompts").and_then(Value::as_array_mut);
-    for prompt in prompts.into_iter().flatten() {
-        if let Some(prompt) = prompt.as_object_mut() {
-            prompt.retain(|key, _| key != "spans" && !(is_generated && key == "n_tokens"));
-        }
-    }
-    // Another machine may be off by other last bits.
-    if let Some(states) = identity.get_mut("states").and_then(Value::as_object_mut) {
-        states.remove("check");
+    let of_answers = OF_ANSWERS.iter().filter(|_| is_generated);
+    for key in OF_A_PART.iter().chain(of_answers) {
+        forget(&mut identity, key);
     }
     // Evaluations of one model with two types of cache are two evaluations.
     if let Some(backend) = identity.get_mut("backend").and_then(Value::as_object_mut) {
@@ -312,22 +275,41 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     identity
 }
 
-/// Opens all parts of one whole, and returns them in their order.
-///
-/// # Errors
-/// Those of `open`; a file that is not a part, a part that belongs to another whole than the first, is
-/// missing or comes twice: which, and in which files.
-pub fn open_parts(paths: &[PathBuf], open: fn(&Path) -> Result<PartFile>) -> Result<Vec<PartFile>> {
-    in_order(paths.iter().map(|path| open(path)).collect::<Result<_>>()?)
+/// Removes a key, as in `model.file_name`, from an object.
+fn forget(value: &mut Value, key: &str) {
+    match (value, key.split_once('.')) {
+        (Value::Array(items), Some((_, rest))) => {
+            items.iter_mut().for_each(|item| forget(item, rest));
+        }
+        (Value::Object(object), Some((first, rest))) => {
+            object
+                .get_mut(first)
+                .into_iter()
+                .for_each(|inner| forget(inner, rest));
+        }
+        (Value::Object(object), None) => drop(object.remove(key)),
+        _ => {}
+    }
 }
 
-fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
-    let Some(first) = parts.first() else {
+/// Sorts the parts of one whole.
+///
+/// # Errors
+/// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
+/// twice: which, and in which files.
+pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
+    let whole = parts.iter().find(|part| part.provenance.shard.is_none());
+    if let Some(whole) = whole {
+        bail!(
+            "{}: is whole, not a part: leave it out",
+            whole.path.display()
+        );
+    }
+    let Some((first, others)) = parts.split_first() else {
         bail!("no parts were given");
     };
-    let count = first.shard()?.count;
-    for other in &parts {
-        other.shard()?;
+    let count = first.provenance.shard.map_or(0, |shard| shard.count);
+    for other in others {
         if let Some(difference) = first_difference(&first.identity, &other.identity) {
             bail!(
                 "{}: is a part of another whole than {} ({difference}): leave it out",
@@ -350,10 +332,9 @@ fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     let is_missing = |wanted: &u32| parts.iter().all(|part| part.index() != *wanted);
     let missing: Vec<u32> = (0..count).filter(is_missing).collect();
     if missing.is_empty() {
-        Ok(parts)
-    } else {
-        bail!("{}", missing_parts(&parts, &missing, count))
+        return Ok(parts);
     }
+    bail!("{}", missing_parts(&parts, &missing, count))
 }
 
 /// Names the parts that are missing, and the files that are there.
@@ -364,20 +345,21 @@ fn missing_parts(parts: &[PartFile], missing: &[u32], count: u32) -> String {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let first_missing = missing.iter().take(MOST_SHOWN);
-    let shown: Vec<String> = first_missing.map(u32::to_string).collect();
-    let more = and_more(missing.len() - shown.len());
+    let shown: Vec<String> = missing
+        .iter()
+        .take(MOST_SHOWN)
+        .map(u32::to_string)
+        .collect();
+    let (more, shown) = (and_more(missing.len() - shown.len()), shown.join(", "));
+    let (what, are, them, index) = match missing {
+        [_] => ("part", "is", "it", &*shown),
+        _ => ("parts", "are", "them", "I"),
+    };
     let first = parts.first().map(|part| part.path.display().to_string());
     let present = first.unwrap_or_default() + &and_more(parts.len().saturating_sub(1));
-    match &shown[..] {
-        [part] => format!(
-            "part {part} of {count} is missing beside {present}: make it with --shard {part}/{count}"
-        ),
-        _ => format!(
-            "parts {}{more} of {count} are missing beside {present}: make them with --shard I/{count}",
-            shown.join(", ")
-        ),
-    }
+    format!(
+        "{what} {shown}{more} of {count} {are} missing beside {present}: make {them} with --shard {index}/{count}"
+    )
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.

@@ -9,13 +9,13 @@ use kl_formats::{
 
 use super::context::{Decoding, Precedent, backend_identity, context_options, largest_context};
 use super::devices;
-use super::input::{self, Answering};
+use super::input;
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
 use crate::engine::{
     ContextOptions, Engine, EngineError, GpuLayers, Inspected, Model, Room, SecondModel,
 };
-use crate::input::{PreparedInput, RawInput, Selection, Source};
+use crate::input::{PreparedInput, RawInput, Selection};
 use crate::report::number::{bytes, count};
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
@@ -45,15 +45,13 @@ pub fn expected(
         ..
     } = engine.inspect(path)?;
     let n_vocab = tokenizer.as_ref().map_or(0, |of| of.n_tokens);
-    let mut about = About::new(Kind::Model, path, input.n_ctx().unwrap_or(0), n_vocab);
+    let mut about = About::new(Kind::Model, path, input.n_ctx.unwrap_or(0), n_vocab);
     (about.model, about.tokenizer) = (Some(identity), tokenizer);
-    about.text = Some(raw.text());
-    if let Source::Prompts(source) = input {
-        about.prompts = Some(Prompts {
-            sampling: source.sampling,
-            ..Prompts::default()
-        });
-    }
+    about.text = Some(raw.text.clone());
+    about.prompts = input.prompts.as_ref().map(|_| Prompts {
+        sampling: input.sampling(),
+        ..Prompts::default()
+    });
     Ok(about)
 }
 
@@ -83,25 +81,22 @@ pub fn load<'e, E: Engine>(
         max_rows: run.max_rows,
         ..Selection::default()
     };
-    if input.is_answered() {
+    if input.generate.is_some() {
         let text =
             "not kept: --resume generates them again; a reference written with -w keeps them";
         watch.event(&Event::Plan("answers", text));
     }
     let describe = |planned: &PreparedInput, backend: BackendIdentity| {
-        input::describe(Kind::Model, path, &model, input, planned, backend)
+        input::describe(Kind::Model, path, planned, backend)
     };
-    let answering = Answering {
-        kept: None,
-        check: &|planned| check(&describe(planned, BackendIdentity::default())),
-    };
-    let prepared = input::prepare(raw, &model, run, false, &selection, Some(answering), watch)?;
+    let check = |planned: &PreparedInput| check(&describe(planned, BackendIdentity::default()));
+    let prepared = input::prepare(raw, &model, run, &selection, None, check, watch)?;
     // Its context has one window open at a time.
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
     let (longest, none) = (prepared.longest_window, Precedent::default());
     let options = context_options(run, longest, decoding, none);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
-    for (name, text) in input::in_words(&prepared, input, false) {
+    for (name, text) in input::in_words(&prepared, false) {
         watch.event(&Event::Plan(name, &text));
     }
     let windows = prepared.plan.windows;
@@ -117,7 +112,7 @@ pub fn load<'e, E: Engine>(
 /// The memory to keep free beside the reference model: for its contexts, and for the largest
 /// evaluated model with as many, which so has the memory first.
 fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl Engine) -> Room {
-    let context = |run| largest_context(run, settings.input.n_ctx(), Precedent::default());
+    let context = |run| largest_context(run, settings.input.n_ctx, Precedent::default());
     let evaluated = &evaluation.run;
     let has_own_devices = evaluated.model.devices != settings.run.model.devices;
     let models = evaluation.models.iter();

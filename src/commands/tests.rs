@@ -28,9 +28,7 @@ use super::settings::{
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine};
-use crate::input::{
-    NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
-};
+use crate::input::{NamedText, ScoreFrom, Source};
 use crate::report::Report;
 use crate::stats::Confidence;
 
@@ -126,19 +124,10 @@ impl Folder {
     fn write_settings(&self, name: &str) -> WriteSettings {
         WriteSettings {
             model: self.path("f16"),
-            input: Source::Texts(TextSource {
-                texts: vec![NamedText {
-                    group: None,
-                    path: self.path("text"),
-                }],
-                windowing: Windowing {
-                    n_ctx: 64,
-                    stride: None,
-                    score: ScoreFrom::All,
-                    max_windows: None,
-                },
-                parse_special: false,
-            }),
+            input: Source {
+                score: Some(ScoreFrom::All),
+                ..Source::one_text(&self.path("text"), 64)
+            },
             output: self.path(name),
             target: target(Kind::Kl, Some(Encoding::F32)),
             part: None,
@@ -154,17 +143,12 @@ impl Folder {
     /// Settings for a file of prompts, each with an answer of at most so many tokens.
     fn prompts(&self, lines: &[&str], generate: Option<u32>) -> Source {
         fs::write(self.path("prompts"), lines.join("\n")).unwrap();
-        Source::Prompts(PromptSource {
-            path: self.path("prompts"),
-            template: TemplateChoice::None,
-            parse_special: false,
-            n_ctx: None,
-            max_prompts: None,
+        Source {
+            prompts: Some(self.path("prompts")),
+            no_chat_template: true,
             generate,
-            sampling: None,
-            score: generate.map_or(Some(ScoreFrom::Text), |_| None),
-            spans: Vec::new(),
-        })
+            ..Source::default()
+        }
     }
 
     fn file(&self, name: &str) -> ReferenceSource {
@@ -236,13 +220,6 @@ fn failing_at(window: u32) -> FakeEngine {
     FakeEngine {
         fails_at: Some(window),
         ..FakeEngine::default()
-    }
-}
-
-fn set_n_ctx(input: &mut Source, n_ctx: u32) {
-    match input {
-        Source::Texts(text) => text.windowing.n_ctx = n_ctx,
-        Source::Prompts(prompts) => prompts.n_ctx = Some(n_ctx),
     }
 }
 
@@ -397,7 +374,7 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
 /// Settings of an evaluation of 200 windows that stops long before its end.
 fn until_settings(folder: &Folder) -> EvaluateSettings {
     let mut settings = folder.write_settings("ref");
-    set_n_ctx(&mut settings.input, 5);
+    settings.input.n_ctx = Some(5);
     written(&settings);
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.until = Some(0.03);

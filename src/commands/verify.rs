@@ -4,8 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use kl_formats::{
-    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SidecarReader, map,
-    rows_per_piece, sidecar,
+    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, map, rows_per_piece, sidecar,
 };
 use rayon::prelude::*;
 
@@ -27,10 +26,8 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
         Ok(watch.check()?)
     };
     let n_vocab = about.n_vocab;
-    let rows_per_window: Vec<u32> = match reference.windows() {
-        Some(windows) => windows.iter().map(|window| window.n_rows).collect(),
-        None => Vec::new(),
-    };
+    let windows = reference.windows().unwrap_or_default().iter();
+    let rows_per_window: Vec<u32> = windows.map(|window| window.n_rows).collect();
     let (n_windows, n_rows) = match reference.into_rows() {
         Rows::Blocks(rows) => verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?,
         Rows::States(rows, _) => {
@@ -48,29 +45,19 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
     })
 }
 
-/// Reads a sidecar whole.
+/// Reads a sidecar or a map whole, which `info` describes.
 ///
 /// # Errors
 /// The first fault, with its byte.
-pub fn verify_sidecar(path: &Path) -> Result<Verified> {
-    let n_windows = sidecar::verify(path)?;
-    let reader = SidecarReader::open(path)?;
+pub fn verify_records(path: &Path, info: &Info) -> Result<Verified> {
+    let n_windows = if info.map.is_some() {
+        map::verify(path)?;
+        info.n_windows.map_or(0, u64::from)
+    } else {
+        sidecar::verify(path)?
+    };
     Ok(Verified {
         n_windows,
-        n_rows: reader.n_records(),
-        file_bytes: reader.file_bytes(),
-        checks: Checks::Checksums,
-    })
-}
-
-/// Reads a map whole, which `info` describes.
-///
-/// # Errors
-/// The first fault, with its line and byte.
-pub fn verify_map(path: &Path, info: &Info) -> Result<Verified> {
-    map::verify(path)?;
-    Ok(Verified {
-        n_windows: info.n_windows.map_or(0, u64::from),
         n_rows: info.n_rows.unwrap_or(0),
         file_bytes: info.file_bytes,
         checks: Checks::Checksums,

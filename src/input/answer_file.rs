@@ -14,8 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::generation::Answered;
-
 /// The answers that a run has finished, and the file that keeps them.
 #[derive(Debug)]
 pub struct AnswerFile {
@@ -126,8 +124,8 @@ impl AnswerFile {
     }
 
     /// Keeps a finished answer, unless it is known.
-    pub(super) fn keep(&mut self, window: u32, answered: &Answered) -> Result<()> {
-        let line = line(window, &answered.prompt, &answered.answer);
+    pub(super) fn keep(&mut self, window: u32, prompt: &[u32], answer: &[u32]) -> Result<()> {
+        let line = line(window, prompt, answer);
         if self.kept.get(&window) != Some(&line) {
             let written = self.write(&line);
             written.with_context(|| format!("{}: cannot be written", self.path.display()))?;

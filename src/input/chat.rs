@@ -5,19 +5,23 @@ use std::borrow::Cow;
 use kl_formats::{Messages, Role, Variables};
 use minijinja::Value;
 
-use super::chat_template::{self, ChatTemplate, Ending, Given, TemplateError};
+use super::chat_template::{self, ChatTemplate, TemplateError, TemplateValues};
 use super::spans::{opening_at_end, opening_in, reasoning_of};
 
 /// The content of a message that no conversation has.
 const PROBE: &str = "kl-probe-of-answers";
 
-/// The messages of a prompt, and the template that makes a text of them. Clones share what is known of
-/// the variables that were used.
+/// The messages of a prompt, and the template that makes a text of them; and of a conversation that a
+/// model is to answer, where.
 #[derive(Clone)]
 pub struct Chat<'t> {
     template: &'t ChatTemplate,
     messages: Vec<Value>,
-    given: Given,
+    values: TemplateValues,
+    /// The numbers of given messages after each of which the model answers.
+    pub ends: Vec<usize>,
+    /// The prompts to answer that were made so far.
+    n_asked: usize,
 }
 
 impl<'t> Chat<'t> {
@@ -33,13 +37,10 @@ impl<'t> Chat<'t> {
         Ok(Self {
             template,
             messages: template.messages(messages.json())?,
-            given: Given::new(variables)?,
+            values: template.values(variables)?,
+            ends: Vec::new(),
+            n_asked: 0,
         })
-    }
-
-    /// Whether the template has looked up this variable.
-    pub fn is_used(&self, variable: &str) -> bool {
-        self.given.is_used(variable)
     }
 
     /// The text of the first `n` messages, up to where the model answers them.
@@ -47,7 +48,7 @@ impl<'t> Chat<'t> {
     /// # Errors
     /// Why the template refuses them.
     pub fn prompt(&self, n: usize) -> Result<String, TemplateError> {
-        self.render(self.messages.get(..n).unwrap_or_default(), Ending::ToAnswer)
+        self.render(self.messages.get(..n).unwrap_or_default(), true)
     }
 
     /// The text before the message at `index`, and what the template makes of that message, up to the
@@ -58,15 +59,15 @@ impl<'t> Chat<'t> {
     pub fn answer(&self, index: usize) -> Result<(String, String), TemplateError> {
         let before = self.messages.get(..index).unwrap_or_default();
         let up_to = self.messages.get(..=index).unwrap_or_default();
-        let prompt = self.render(before, Ending::ToAnswer)?;
-        let whole = self.render(up_to, Ending::OfTurn)?;
+        let prompt = self.render(before, true)?;
+        let whole = self.render(up_to, false)?;
         if let Some(answer) = whole.strip_prefix(&prompt) {
             return Ok((prompt.clone(), answer.to_owned()));
         }
-        let history = self.render(before, Ending::OfTurn).unwrap_or_default();
+        let history = self.render(before, false).unwrap_or_default();
         let mut probed = before.to_vec();
         probed.push(of_assistant(PROBE));
-        let probed = self.render(&probed, Ending::OfTurn);
+        let probed = self.render(&probed, false);
         let apart = Apart {
             probed: &probed.unwrap_or_else(|_| whole.clone()),
             asks: prompt.strip_prefix(&history).unwrap_or_default(),
@@ -81,9 +82,23 @@ impl<'t> Chat<'t> {
         Ok((prompt.into_owned(), answer.to_owned()))
     }
 
+    /// The next prompt that the model is to answer, where the last one was answered with this text; `None`
+    /// after the last.
+    pub fn next(&mut self, answer: &str) -> Option<Result<String, TemplateError>> {
+        let end = *self.ends.get(self.n_asked)?;
+        if let Some(n_before) = self.n_asked.checked_sub(1) {
+            let asked = self.ends.get(n_before)? + n_before;
+            let prompt = self.prompt(asked).unwrap_or_default();
+            self.insert(asked, opening_at_end(&prompt).unwrap_or_default(), answer);
+        }
+        let prompt = self.prompt(end + self.n_asked);
+        self.n_asked += 1;
+        Some(prompt)
+    }
+
     /// Inserts what the model has answered as the message at `index`. `opened` is the end of the
     /// prompt that began the answer, such as `<think>`.
-    pub fn insert(&mut self, index: usize, opened: &str, answer: &str) {
+    fn insert(&mut self, index: usize, opened: &str, answer: &str) {
         let index = index.min(self.messages.len());
         let text = format!("{opened}{answer}");
         let message = if self.template.has_channels {
@@ -125,8 +140,8 @@ impl<'t> Chat<'t> {
         again.starts_with(text.trim_end()).then(|| message(content))
     }
 
-    fn render(&self, messages: &[Value], ending: Ending) -> Result<String, TemplateError> {
-        self.template.render(messages, &self.given, ending)
+    fn render(&self, messages: &[Value], asks: bool) -> Result<String, TemplateError> {
+        self.template.render(messages, &self.values, asks)
     }
 }
 
@@ -208,41 +223,6 @@ impl<'t> Apart<'t> {
         };
         let (_, answer) = self.whole.split_at(without_part_of_mark(self.whole, start));
         (self.prompt.into(), answer)
-    }
-}
-
-/// The prompts of a conversation that a model answers, one after the other.
-#[derive(Clone)]
-pub struct Conversation<'t> {
-    chat: Chat<'t>,
-    /// The numbers of given messages after each of which the model answers.
-    ends: Vec<usize>,
-    /// The prompts made so far.
-    n_asked: usize,
-}
-
-impl<'t> Conversation<'t> {
-    /// A conversation in which the model answers after each of these numbers of given messages.
-    pub fn new(chat: Chat<'t>, ends: Vec<usize>) -> Self {
-        Self {
-            chat,
-            ends,
-            n_asked: 0,
-        }
-    }
-
-    /// The next prompt, where the last one was answered with this text; `None` after the last.
-    pub fn next(&mut self, answer: &str) -> Option<Result<String, TemplateError>> {
-        let end = *self.ends.get(self.n_asked)?;
-        if let Some(n_before) = self.n_asked.checked_sub(1) {
-            let asked = self.ends.get(n_before)? + n_before;
-            let prompt = self.chat.prompt(asked).unwrap_or_default();
-            let opened = opening_at_end(&prompt).unwrap_or_default();
-            self.chat.insert(asked, opened, answer);
-        }
-        let prompt = self.chat.prompt(end + self.n_asked);
-        self.n_asked += 1;
-        Some(prompt)
     }
 }
 

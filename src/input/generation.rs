@@ -1,42 +1,13 @@
 //! Lets a model answer prompts, several at once.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use anyhow::{Context as _, Result};
-use kl_formats::Sampling;
 
-use super::chat::Conversation;
-use super::{AnswerFile, PreparedInput};
+use super::chat::Chat;
+use super::{AnswerFile, PreparedInput, Source};
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
-
-/// A prompt, and the model's answer to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answered {
-    pub prompt: Vec<u32>,
-    /// At least one token. The last one ends the generation, unless there is no room for more.
-    pub answer: Vec<u32>,
-}
-
-/// The answers of a model.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Generated {
-    /// By the window that each belongs to.
-    pub answers: BTreeMap<u32, Answered>,
-    /// The reason why the rest of a conversation has no answer, with the file and the line: by the
-    /// first window that has none.
-    pub cut_off: BTreeMap<u32, String>,
-}
-
-/// The way to choose the tokens of an answer, and how many.
-#[derive(Debug, Clone, Copy)]
-pub struct Answers {
-    /// Most tokens of an answer.
-    pub most: u32,
-    /// Most tokens of a prompt and its answer together.
-    pub n_ctx: u32,
-    /// The way to choose; `None`: greedily, the first of equals.
-    pub sampling: Option<Sampling>,
-}
 
 /// The way to run the model where it is to answer prompts.
 pub struct Generation<'g> {
@@ -54,21 +25,14 @@ pub struct Generation<'g> {
 /// A step in the preparation of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenerationStep {
-    /// A prompt is about to be tokenized.
-    Prompt,
-    /// Prompts are about to be answered.
-    Begin {
-        /// The number of prompts.
-        n_prompts: u64,
-        /// The most tokens that the answers can have together.
-        n_tokens: u64,
-    },
-    /// A decode call ended.
-    Call,
+    /// So many prompts are about to be answered.
+    Begin(u64),
     /// A token was generated.
     Token,
     /// A prompt has its answer.
     Done,
+    /// A prompt is about to be tokenized, or a decode call ended.
+    Other,
 }
 
 /// A prompt to answer, or several of one conversation. Each becomes a window.
@@ -80,8 +44,8 @@ pub struct Dialogue<'t> {
     /// The prompts that are left.
     pub n_left: u32,
     /// The conversation after its first prompt; `None` for a prompt without a chat template.
-    pub conversation: Option<Conversation<'t>>,
-    /// The prompt and its answer so far; before the first call of [`Self::next`], the first prompt.
+    pub conversation: Option<Chat<'t>>,
+    /// The prompt and its answer so far; before any is answered, the first prompt.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt that is answered; 0 before the first.
     pub n_prompt: usize,
@@ -90,48 +54,29 @@ pub struct Dialogue<'t> {
 }
 
 impl Dialogue<'_> {
-    /// The tokens of the next prompt, after the answer to the last one: all that the model sees before it
-    /// answers. The first call has no answer. `None` if nothing is left to answer, or the reason why the
-    /// chat template refuses the conversation.
+    /// The answer so far: at least one token where a prompt is answered. The last one ends the generation,
+    /// unless there is no room for more.
+    fn answer(&self) -> &[u32] {
+        self.tokens.get(self.n_prompt..).unwrap_or_default()
+    }
+
+    /// The tokens of the prompt after this answer: all that the model sees before it answers. `None` if
+    /// nothing is left to answer, or the reason why the chat template refuses the conversation.
     ///
     /// # Errors
     /// A prompt that cannot be tokenized.
-    fn next<M: Model>(
-        &mut self,
-        answer: Option<&[u32]>,
-        model: &M,
-    ) -> Result<Option<Result<Vec<u32>, String>>> {
-        self.window += u32::from(answer.is_some());
-        let Some(n_left) = self.n_left.checked_sub(1) else {
-            return Ok(None);
-        };
-        self.n_left = n_left;
-        let Some(answer) = answer else {
-            return Ok(Some(Ok(std::mem::take(&mut self.tokens))));
-        };
-        let ended = answer.split_last();
+    fn prompt_after<M: Model>(&mut self, model: &M) -> Result<Option<Result<Vec<u32>, String>>> {
+        let ended = self.answer().split_last();
         let ended = ended.filter(|(last, _)| model.is_end_of_generation(**last));
-        let said = model.text(ended.map_or(answer, |(_, said)| said));
-        let next = self
-            .conversation
-            .as_mut()
-            .and_then(|conversation| conversation.next(&said));
-        Ok(match next {
-            None => None,
-            Some(Ok(text)) => Some(Ok(with_bos(model, model.tokenize(&text, true)?).0)),
-            Some(Err(error)) => Some(Err(format!(
+        let said = model.text(ended.map_or(self.answer(), |(_, said)| said));
+        let conversation = self.conversation.as_mut();
+        match conversation.and_then(|of| of.next(&said)) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(Ok(with_bos(model, model.tokenize(&text, true)?).0))),
+            Some(Err(error)) => Ok(Some(Err(format!(
                 "the chat template refuses the conversation with the model's answers: {error}"
-            ))),
-        })
-    }
-
-    /// The prompt and the answer, if it has a prompt.
-    fn answered(&self) -> Option<Answered> {
-        let (prompt, answer) = self.tokens.split_at_checked(self.n_prompt)?;
-        (!prompt.is_empty()).then(|| Answered {
-            prompt: prompt.to_vec(),
-            answer: answer.to_vec(),
-        })
+            )))),
+        }
     }
 
     /// Adds the token that a row gives to the answer.
@@ -160,30 +105,37 @@ pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
     (tokens, bos.is_some())
 }
 
-/// Lets `model` answer these conversations. As many are open at a time as the context has sequences.
-/// Each prompt is decoded by itself, in calls of a batch; then the open answers grow together, by one
-/// token each in a call. A conversation ends before a prompt that leaves no room for an answer.
+/// By window, a prompt and its answer with the prompt's length; or, of the first prompt that a conversation
+/// does not reach, the reason, with the file and the line.
+pub type Answered = BTreeMap<u32, Result<(Vec<u32>, usize), String>>;
+
+/// Lets `model` answer these conversations as `source` asks, each prompt and its answer in `n_ctx` tokens.
+/// As many are open at a time as the context has sequences. Each prompt is decoded by itself, in calls of
+/// a batch; then the open answers grow together, by one token each in a call. A conversation ends before
+/// a prompt that leaves no room for an answer.
 ///
 /// # Errors
 /// Those of the conversations, of the model and of `generation`, and a row without a top token.
 pub fn answer<M: Model>(
     model: &M,
     dialogues: Vec<Dialogue<'_>>,
-    answers: &Answers,
+    source: &Source,
+    n_ctx: u32,
     generation: &mut Generation<'_>,
-) -> Result<Generated> {
+) -> Result<Answered> {
     // The last token is not decoded here, but will be part of a window.
-    model.facts().check_window(answers.n_ctx.into())?;
-    let mut options = (generation.context)(answers.n_ctx);
+    model.facts().check_window(n_ctx.into())?;
+    let mut options = (generation.context)(n_ctx);
     let n_dialogues = u32::try_from(dialogues.len()).unwrap_or(u32::MAX);
     options.n_seq = options.n_seq.min(n_dialogues).max(1);
     let mut answering = Answering {
         model,
         decoder: model.decoder(&options)?,
         n_batch: options.calls.n_batch.max(1) as usize,
-        answers,
+        source,
+        n_ctx: n_ctx as usize,
         generation,
-        done: Generated::default(),
+        done: Answered::default(),
     };
     let mut waiting = dialogues.into_iter();
     let mut open: Vec<Option<Dialogue<'_>>> = (0..options.n_seq).map(|_| None).collect();
@@ -212,54 +164,71 @@ struct Answering<'r, 'g, M: Model> {
     decoder: M::Decoder<'r>,
     /// Most tokens of a decode call.
     n_batch: usize,
-    answers: &'r Answers,
+    source: &'r Source,
+    /// Most tokens of a prompt and its answer together.
+    n_ctx: usize,
     generation: &'r mut Generation<'g>,
-    done: Generated,
+    done: Answered,
 }
 
 impl<M: Model> Answering<'_, '_, M> {
     /// Whether a conversation has no prompt to answer: none yet, or one whose answer ends the
     /// generation, or has no room for more.
     fn has_ended(&self, of: &Dialogue<'_>) -> bool {
-        let answer = of.tokens.get(of.n_prompt..).unwrap_or_default();
         let ends = |&last: &u32| self.model.is_end_of_generation(last);
         of.n_prompt == 0
-            || answer.len() >= self.answers.most as usize
-            || of.tokens.len() >= self.answers.n_ctx as usize
-            || answer.last().is_some_and(ends)
+            || of.answer().len() >= self.source.generate.unwrap_or(0) as usize
+            || of.tokens.len() >= self.n_ctx
+            || of.answer().last().is_some_and(ends)
     }
 
     /// Takes a conversation, whose answer has ended, to the first token of the next answer; `None`:
     /// the conversation ends.
     fn next<'c>(&mut self, mut of: Dialogue<'c>, sequence: usize) -> Result<Option<Dialogue<'c>>> {
-        let (window, answered, n_ctx) = (of.window, of.answered(), self.answers.n_ctx);
-        // Before the next prompt, which may fail.
-        if let (Some(answered), Some(kept)) = (&answered, &mut self.generation.kept) {
-            kept.keep(window, answered)?;
-        }
-        let next = of.next(answered.as_ref().map(|of| &of.answer[..]), self.model)?;
-        if let Some(answered) = answered {
-            self.done.answers.insert(window, answered);
-            self.step(GenerationStep::Done)?;
-        }
+        let next = if of.n_prompt == 0 {
+            (of.n_left > 0).then(|| Ok(take(&mut of.tokens)))
+        } else {
+            self.finish(&mut of)?
+        };
+        of.n_left = of.n_left.saturating_sub(1);
         let fitting = next.map(|next| match next? {
-            prompt if (1..n_ctx as usize).contains(&prompt.len()) => Ok(prompt),
+            prompt if (1..self.n_ctx).contains(&prompt.len()) => Ok(prompt),
             prompt => Err(format!(
-                "a prompt of {} tokens and an answer do not fit in a window of {n_ctx}: use a larger --n-ctx",
-                prompt.len()
+                "a prompt of {} tokens and an answer do not fit in a window of {}: use a larger --n-ctx",
+                prompt.len(),
+                self.n_ctx
             )),
         });
         match fitting {
             None => return Ok(None),
             Some(Ok(prompt)) => (of.n_prompt, of.tokens) = (prompt.len(), prompt),
             Some(Err(why)) => {
-                let why = format!("{}: {why}", of.line);
-                self.done.cut_off.insert(of.window, why);
+                self.done
+                    .insert(of.window, Err(format!("{}: {why}", of.line)));
                 return Ok(None);
             }
         }
         self.begin(&mut of, sequence)?;
         Ok(Some(of))
+    }
+
+    /// Keeps the answer, which has ended, and returns the prompt after it as [`Dialogue::prompt_after`]
+    /// does.
+    fn finish(&mut self, of: &mut Dialogue<'_>) -> Result<Option<Result<Vec<u32>, String>>> {
+        // Before the next prompt, which may fail.
+        if let Some(kept) = &mut self.generation.kept {
+            let (prompt, answer) = of.tokens.split_at(of.n_prompt);
+            kept.keep(of.window, prompt, answer)?;
+        }
+        let mut next = None;
+        if of.n_left > 0 {
+            next = of.prompt_after(self.model)?;
+        }
+        let answered = (take(&mut of.tokens), of.n_prompt);
+        self.done.insert(of.window, Ok(answered));
+        of.window += 1;
+        self.step(GenerationStep::Done)?;
+        Ok(next)
     }
 
     /// Begins the answer to a prompt. One that is known is whole. Otherwise the prompt is decoded, in
@@ -274,8 +243,8 @@ impl<M: Model> Answering<'_, '_, M> {
             }
             of.tokens.truncate(of.n_prompt);
         }
-        let sampling = self.answers.sampling.as_ref();
-        of.sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
+        let sampling = self.source.sampling();
+        of.sampler = sampling.map(|sampling| Sampler::new(&sampling, of.window));
         self.decoder.forget(sequence)?;
         let mut start = 0;
         while start < of.n_prompt {
@@ -291,7 +260,7 @@ impl<M: Model> Answering<'_, '_, M> {
                 self.step(GenerationStep::Token)?;
             }
             start = end;
-            self.step(GenerationStep::Call)?;
+            self.step(GenerationStep::Other)?;
         }
         Ok(())
     }
@@ -311,7 +280,7 @@ impl<M: Model> Answering<'_, '_, M> {
                 of.push(row, self.model)?;
             }
             (0..n_rows).try_for_each(|_| self.step(GenerationStep::Token))?;
-            self.step(GenerationStep::Call)?;
+            self.step(GenerationStep::Other)?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@
 mod answer_file;
 mod chat;
 pub mod chat_template;
+pub mod flags;
 mod generation;
 mod prompt_file;
 mod prompts;
@@ -28,10 +29,11 @@ mod texts;
 mod windows;
 
 use std::borrow::Cow;
+use std::fs;
 
-use anyhow::Result;
-use kl_formats::{Groups, Prompts, Shard, TextIdentity, WindowSpec, longest_window};
-use prompts::RawPrompts;
+use anyhow::{Context as _, Result};
+use kl_formats::{Groups, Prompts, Provenance, TextIdentity, WindowSpec};
+use prompt_file::PromptLine;
 pub use texts::Doubt;
 use texts::Text;
 
@@ -40,15 +42,15 @@ use crate::pipeline::Part;
 
 pub use answer_file::AnswerFile;
 pub use generation::{Generation, GenerationStep};
-pub use source::{
-    GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
-};
+pub use source::{DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, is_group_name};
 pub use spans::{PROMPT, SpanRule};
-pub use windows::{Plan, ScoreFrom, Windowing};
+pub use windows::{Plan, ScoreFrom};
 
 /// The windows of an input that are wanted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Selection {
+    /// True if a text is cut as llama-perplexity cuts it, for its base file.
+    pub in_chunks: bool,
     /// The most scored positions in all.
     pub max_rows: Option<u64>,
     /// The part of those windows to use; `None`: all.
@@ -59,11 +61,14 @@ pub struct Selection {
 }
 
 /// Texts or prompts that were read, not yet tokenized.
-pub enum RawInput<'s> {
-    /// One text or several.
-    Texts(&'s TextSource, Vec<Text>),
-    /// Prompts.
-    Prompts(RawPrompts<'s>),
+pub struct RawInput<'s> {
+    pub source: &'s Source,
+    /// The identity of the texts or the prompts; their tokens are not counted yet.
+    pub text: TextIdentity,
+    texts: Vec<Text>,
+    prompts: Vec<PromptLine>,
+    /// The chat template of a file.
+    template: Option<String>,
 }
 
 impl<'s> RawInput<'s> {
@@ -73,52 +78,32 @@ impl<'s> RawInput<'s> {
     /// # Errors
     /// A file that cannot be read, is empty or too long, or holds no prompts.
     pub fn read(source: &'s Source, doubts: &mut Vec<Doubt>) -> Result<Self> {
-        Ok(match source {
-            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source, doubts)?),
-            Source::Texts(source) => {
-                let texts = source.texts.iter();
-                let texts = texts.map(|named| texts::read_to_tokenize(&named.path, doubts));
-                Self::Texts(source, texts.collect::<Result<_>>()?)
-            }
-        })
-    }
-
-    /// Whether prompts stay as they are because `model` has no chat template.
-    pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
-        match self {
-            Self::Texts(..) => false,
-            Self::Prompts(raw) => {
-                raw.source.template == TemplateChoice::OfModel
-                    && model.facts().chat_template.is_none()
-            }
+        let mut raw = Self {
+            source,
+            text: TextIdentity::default(),
+            texts: Vec::new(),
+            prompts: Vec::new(),
+            template: None,
+        };
+        if let Some(path) = &source.prompts {
+            (raw.text, raw.prompts) = prompt_file::read(path, source, doubts)?;
+        } else {
+            let texts = source.text_path.iter();
+            let texts = texts.map(|named| texts::read_to_tokenize(&named.path, doubts));
+            raw.texts = texts.collect::<Result<_>>()?;
+            let each = raw.texts.iter().map(|text| text.identity.clone());
+            raw.text = texts::identity(source, &each.collect::<Vec<_>>());
         }
-    }
-
-    /// The identity of the texts or the prompts; their tokens are not counted yet.
-    pub fn text(&self) -> TextIdentity {
-        match self {
-            Self::Texts(source, read) => {
-                texts::identity(source, read.iter().map(|text| &text.identity))
-            }
-            Self::Prompts(raw) => raw.text.clone(),
+        if let Some(path) = &source.chat_template_file {
+            let template = fs::read_to_string(path);
+            raw.template =
+                Some(template.with_context(|| format!("{}: cannot be read", path.display()))?);
         }
+        Ok(raw)
     }
 
-    /// Advice on how to make the windows shorter.
-    pub fn to_shorten(&self) -> &'static str {
-        match self {
-            Self::Texts(..) => "lower --n-ctx",
-            Self::Prompts(raw) if raw.source.generate.is_some() => {
-                "lower --generate, or leave out the longest prompts"
-            }
-            Self::Prompts(_) => "leave out the longest prompts",
-        }
-    }
-
-    /// Tokenizes the input, cuts it into windows, and keeps those that are selected.
-    ///
-    /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `generation` runs the
-    /// model where prompts are to be continued.
+    /// Tokenizes the input, cuts it into windows, and keeps those that are selected. `generation` runs
+    /// the model where prompts are to be continued.
     ///
     /// # Errors
     /// If nothing is left to score, or the model or its chat template refuses the input; errors of
@@ -126,18 +111,14 @@ impl<'s> RawInput<'s> {
     pub fn prepare<M: Model>(
         self,
         model: &M,
-        in_chunks: bool,
         selection: &Selection,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
-        let planned = match self {
-            Self::Prompts(raw) => return raw.prepare(model, selection, generation),
-            Self::Texts(source, texts) if in_chunks => texts::in_chunks(source, texts, model)?,
-            Self::Texts(source, texts) => {
-                texts::in_windows(source, texts, model, selection.max_rows)?
-            }
-        };
-        let mut input = planned.checked(selection, &mut generation)?;
+        if self.source.prompts.is_some() {
+            return prompts::prepare(self, model, selection, generation);
+        }
+        let mut input = texts::prepare(self, model, selection)?;
+        input.check(selection, &mut generation)?;
         input.plan.keep(selection.part);
         Ok(input)
     }
@@ -148,27 +129,16 @@ impl<'s> RawInput<'s> {
 pub struct PreparedInput {
     /// The windows, in the order in which they are decoded.
     pub plan: Plan,
-    /// The part of all windows that these are; `None`: all.
-    pub shard: Option<Shard>,
-    /// The most tokens in a window.
-    pub n_ctx: u32,
+    /// The model, the text or the prompts, and the rule by which they became windows; for prompts, the first
+    /// scored position is the lowest of all windows.
+    pub provenance: Provenance,
     /// Tokens of the longest window, be it of this part or of another: what a context has to hold.
     pub longest_window: u32,
-    /// First scored position of a full window; for prompts, the lowest of all windows.
-    pub first_scored: u32,
-    /// Tokens from the start of a window to the start of the next, where windows overlap.
-    pub stride: Option<u32>,
-    /// True if each window starts with an inserted BOS.
-    pub add_bos: bool,
-    /// The file that was read, or all of them together.
-    pub text: TextIdentity,
-    /// Each of several texts; else empty.
-    pub texts: Vec<TextIdentity>,
     /// The group that each window belongs to, if there are groups.
     pub groups: Option<Groups>,
     /// For a text cut into llama-perplexity's chunks, the text's own tokens in all windows; else
     /// empty.
-    pub text_tokens: Vec<u32>,
+    text_tokens: Vec<u32>,
     /// The number of tokens after the last whole chunk, which are left out.
     pub n_left_out: u64,
     /// The prompts, where the windows are prompts.
@@ -182,31 +152,43 @@ pub struct PreparedInput {
 }
 
 impl PreparedInput {
-    /// The input with the windows of all parts, before any of them is answered: makes the part known, and
-    /// has the plan checked before hours of work.
+    /// An input without windows, from `source` for this model.
+    fn new<M: Model>(source: &Source, model: &M) -> Self {
+        let facts = model.facts();
+        Self {
+            provenance: Provenance {
+                model: Some(facts.identity.clone()),
+                model_path: Some(facts.path.display().to_string()),
+                tokenizer: facts.tokenizer.clone(),
+                n_vocab: facts.n_vocab,
+                text_path: Some(source.to_string()),
+                ..Provenance::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Makes the part known that is selected, and has the plan of all parts checked, before hours of work
+    /// on answers.
     ///
     /// # Errors
     /// If there are fewer windows than parts, or `generation` refuses the plan.
-    fn checked(mut self, selection: &Selection, generation: &mut Generation<'_>) -> Result<Self> {
+    fn check(&mut self, selection: &Selection, generation: &mut Generation<'_>) -> Result<()> {
         let (n_windows, n_rows) = (self.plan.windows.len(), self.plan.n_rows());
         let shard = selection.part.map(|part| part.of(n_windows, n_rows));
-        self.shard = shard.transpose()?;
-        (generation.on_plan)(&self)?;
-        Ok(self)
+        self.provenance.shard = shard.transpose()?;
+        self.provenance.seed = self.plan.seed;
+        (generation.on_plan)(self)
     }
 
-    /// The windows of one or several texts: `text` identifies all that was read.
-    fn of_text(plan: Plan, windowing: &Windowing, bos: Option<u32>, text: TextIdentity) -> Self {
-        Self {
-            n_ctx: windowing.n_ctx,
-            longest_window: longest_window(&plan.windows),
-            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
-            stride: windowing.stride,
-            add_bos: bos.is_some(),
-            text,
-            plan,
-            ..Self::default()
-        }
+    /// Cuts a text into llama-perplexity's chunks, and keeps its tokens.
+    fn cut_in_chunks(&mut self, tokens: &[u32], n_ctx: u32, bos: Option<u32>) -> Plan {
+        self.text_tokens = bos.iter().chain(tokens).copied().collect();
+        let plan = Plan::chunks(&self.text_tokens, n_ctx, bos);
+        let n_whole = plan.windows.len() * n_ctx as usize;
+        self.n_left_out = self.text_tokens.len().saturating_sub(n_whole) as u64;
+        self.text_tokens.truncate(n_whole);
+        plan
     }
 
     /// The windows with the text's own tokens: a base file holds those, though a BOS replaces the
@@ -215,7 +197,7 @@ impl PreparedInput {
         if self.text_tokens.is_empty() {
             return Cow::Borrowed(&self.plan.windows);
         }
-        let chunks = self.text_tokens.chunks(self.n_ctx as usize);
+        let chunks = self.text_tokens.chunks(self.provenance.n_ctx as usize);
         let windows = chunks.zip(&self.plan.windows);
         windows
             .map(|(tokens, window)| WindowSpec {

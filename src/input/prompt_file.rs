@@ -1,16 +1,16 @@
 //! Reads a file of prompts: plain text with one per line, JSONL, or a list in JSON.
 
-use std::fmt;
+use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
-use kl_formats::{Messages, PromptContent, TextIdentity, Variables};
+use kl_formats::{PromptContent, TextIdentity, Variables};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::source::{GROUP_NAMES, PromptSource, is_group_name};
 use super::texts::{self, Doubt, Text};
+use super::{GROUP_NAMES, Source, is_group_name};
 
 /// The name and version in references of the prompts that come with `kl`: other prompts need another
 /// version.
@@ -20,7 +20,8 @@ const STARTER_PROMPTS: &str = include_str!("../../prompts/starter.jsonl");
 /// A prompt of a file.
 #[derive(Debug, PartialEq)]
 pub struct PromptLine {
-    pub place: PromptPlace,
+    /// Its position in the file, from 1: `line 3`, or in a list in JSON `prompt 3`.
+    pub place: String,
     pub content: PromptContent,
     /// The other keys of its JSON object, which a chat template may use.
     pub variables: Variables,
@@ -28,48 +29,22 @@ pub struct PromptLine {
     pub group: Option<String>,
 }
 
-impl PromptLine {
-    /// The prompt's messages; a text is a message of the user.
-    pub fn messages(&self) -> Messages {
-        match &self.content {
-            PromptContent::Messages(messages) => messages.clone(),
-            PromptContent::Text(text) => Messages::of_user(text),
-        }
-    }
-}
-
-/// The position of a prompt in its file, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptPlace {
-    Line(usize),
-    /// In a list in JSON.
-    Item(usize),
-}
-
-impl fmt::Display for PromptPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line(n) => write!(f, "line {n}"),
-            Self::Item(n) => write!(f, "prompt {n}"),
-        }
-    }
-}
-
 /// Reads the prompts that are wanted of a file, and returns with them what identifies the file.
 pub fn read(
-    source: &PromptSource,
+    path: &Path,
+    source: &Source,
     doubts: &mut Vec<Doubt>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
-    let shown = source.path.display();
-    let file = match source.file() {
+    let shown = path.display();
+    let file = match source.prompt_file() {
         Some(path) => texts::read(path, doubts)?,
         None => Text {
             text: STARTER_PROMPTS.to_owned(),
             identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
         },
     };
-    let lines = parse(&file.text, source.max_prompts);
-    let lines = lines.map_err(|(place, what)| anyhow!("{shown}: {place}: {what}"))?;
+    let lines = parse(&file.text, source.max_windows);
+    let lines = lines.map_err(|what| anyhow!("{shown}: {what}"))?;
     if lines.is_empty() {
         bail!("{shown}: holds no prompts: write one on each line");
     }
@@ -82,69 +57,73 @@ pub fn read(
     Ok((file.identity, lines))
 }
 
-/// A mistake in a file of prompts: its place, and what is wrong there.
-type Fault = (PromptPlace, String);
-
 /// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain
-/// text or JSON.
-fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, Fault> {
+/// text or JSON. An error begins with the place of the mistake.
+fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
     // Some editors start a file with a byte order mark, which would hide a JSON object.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (lines, are_json): (Vec<(PromptPlace, &str)>, bool) = if let Some(items) = items(text)? {
-        let items = items.into_iter().map(RawValue::get);
-        ((1..).map(PromptPlace::Item).zip(items).collect(), true)
-    } else {
-        let lines = (1..).map(PromptPlace::Line).zip(text.lines());
-        let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
-        let first = lines.first();
-        let are_json = first.map(|(place, line)| is_json(line).map_err(|what| (*place, what)));
-        (lines, are_json.transpose()?.unwrap_or(false))
+    let items = items(text)?;
+    let is_list = items.is_some();
+    let (what, lines) = match items {
+        Some(items) => ("prompt", items.into_iter().map(RawValue::get).collect()),
+        None => ("line", text.lines().collect::<Vec<_>>()),
     };
-    let wanted = lines
-        .into_iter()
-        .take(max.map_or(usize::MAX, |max| max as usize));
-    let prompts = wanted.map(|(place, line)| prompt(place, line, are_json));
-    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    let lines = (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
+    let lines = lines.map(|(n, line): (usize, _)| (format!("{what} {n}"), line));
+    let most = max.map_or(usize::MAX, |max| max as usize);
+    let (mut prompts, mut are_json) = (Vec::new(), is_list.then_some(true));
+    for (place, line) in lines.take(most) {
+        let parsed = match are_json {
+            Some(are_json) => Ok(are_json),
+            None => is_json(line),
+        };
+        let parsed = parsed.and_then(|is_json| {
+            are_json = Some(is_json);
+            prompt(&place, line, is_list, is_json)
+        });
+        prompts.push(parsed.map_err(|fault| format!("{place}: {fault}"))?);
+    }
     let with = prompts.iter().find(|line| line.group.is_some());
     let without = prompts.iter().find(|line| line.group.is_none());
     if let Some((with, without)) = with.zip(without) {
-        let with = with.place;
-        let what = format!("has no group, but {with} has one: give every prompt a group");
-        return Err((without.place, what));
+        return Err(format!(
+            "{}: has no group, but {} has one: give every prompt a group",
+            without.place, with.place
+        ));
     }
     Ok(prompts)
 }
 
 /// Parses a prompt: a text, or an object in JSON; in a list in JSON also a string.
-fn prompt(place: PromptPlace, line: &str, is_json: bool) -> Result<PromptLine, Fault> {
-    let fault = |what| (place, what);
-    let text = match place {
-        PromptPlace::Item(_) => serde_json::from_str(line).ok(),
-        PromptPlace::Line(_) => Some(line.to_owned()).filter(|_| !is_json),
+fn prompt(place: &str, line: &str, is_list: bool, is_json: bool) -> Result<PromptLine, String> {
+    let text = if is_list {
+        serde_json::from_str(line).ok()
+    } else {
+        (!is_json).then(|| line.to_owned())
     };
-    if let Some(text) = text {
-        if !is_json && line.trim_start().starts_with('{') && PromptContent::from_json(line).is_ok()
-        {
-            return Err(fault(MIXED.to_owned()));
-        }
+    let place = place.to_owned();
+    let Some(text) = text else {
         return Ok(PromptLine {
             place,
-            content: PromptContent::Text(text),
-            variables: Variables::default(),
-            group: None,
+            content: PromptContent::from_json(line)?,
+            variables: Variables::from_json(line)?,
+            group: group(line)?,
         });
+    };
+    if !is_json && line.trim_start().starts_with('{') && PromptContent::from_json(line).is_ok() {
+        return Err(MIXED.to_owned());
     }
     Ok(PromptLine {
         place,
-        content: PromptContent::from_json(line).map_err(fault)?,
-        variables: Variables::from_json(line).map_err(fault)?,
-        group: group(line).map_err(fault)?,
+        content: PromptContent::Text(text),
+        variables: Variables::default(),
+        group: None,
     })
 }
 
 /// The items of a file that is one list in JSON, or a single object that goes over several lines;
 /// `None` for another file.
-fn items(text: &str) -> Result<Option<Vec<&RawValue>>, Fault> {
+fn items(text: &str) -> Result<Option<Vec<&RawValue>>, String> {
     let first = text.trim_start().lines().next().unwrap_or_default();
     let read = if first.starts_with('[') {
         serde_json::from_str(text)
@@ -162,8 +141,10 @@ fn items(text: &str) -> Result<Option<Vec<&RawValue>>, Fault> {
             } else {
                 format!(" at column {}", error.column())
             };
-            let what = format!("not valid JSON{found}; {FORMS}");
-            Err((PromptPlace::Line(error.line()), what))
+            Err(format!(
+                "line {}: not valid JSON{found}; {FORMS}",
+                error.line()
+            ))
         }
         read => Ok(read.ok()),
     }

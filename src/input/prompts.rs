@@ -2,25 +2,21 @@
 //! tokens. A prompt has one window, or a conversation one for each of its answers.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, TextIdentity, WindowSpec,
+    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, Provenance, WindowSpec,
     longest_window,
 };
 
-use super::chat::{Chat, Conversation, answered, unanswered};
+use super::chat::{Chat, answered, unanswered};
 use super::chat_template::{ChatTemplate, TemplateError};
-use super::generation::{
-    Answered, Answers, Dialogue, Generation, GenerationStep, answer, with_bos,
-};
-use super::prompt_file::{self, PromptLine};
+use super::generation::{Dialogue, Generation, GenerationStep, answer, with_bos};
+use super::prompt_file::PromptLine;
 use super::spans::Spans;
-use super::texts::Doubt;
-use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
+use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::Model;
 
 /// The fault of a prompt whose answers are to be scored.
@@ -31,94 +27,75 @@ const NOTHING_TO_ANSWER: &str = "has nothing to answer: no message of role user 
      without an answer; leave it out, or use --score answers instead of --generate to score the \
      answers that it has";
 
-/// Prompts that were read, and the chat template if it comes from a file.
-pub struct RawPrompts<'s> {
-    pub(super) source: &'s PromptSource,
-    pub(super) text: TextIdentity,
-    lines: Vec<PromptLine>,
-    /// The chat template of a file.
-    template: Option<String>,
-}
-
-impl<'s> RawPrompts<'s> {
-    /// Reads the prompts, and the template if it is in a file.
-    pub fn read(source: &'s PromptSource, doubts: &mut Vec<Doubt>) -> Result<Self> {
-        let (text, lines) = prompt_file::read(source, doubts)?;
-        let template = match &source.template {
-            TemplateChoice::File(path) => {
-                let template = fs::read_to_string(path);
-                Some(template.with_context(|| format!("{}: cannot be read", path.display()))?)
-            }
-            TemplateChoice::OfModel | TemplateChoice::None => None,
-        };
-        Ok(Self {
-            source,
-            text,
-            lines,
-            template,
-        })
+/// Plans the windows of the prompts, has the plan checked, and lets the model answer them if it
+/// should.
+///
+/// # Errors
+/// A prompt's fault, in one line with the file and the prompt's place in it; those of `generation`.
+pub fn prepare<M: Model>(
+    raw: RawInput<'_>,
+    model: &M,
+    selection: &Selection,
+    mut generation: Generation<'_>,
+) -> Result<PreparedInput> {
+    let (source, facts) = (raw.source, model.facts());
+    // The text of the chat template, if one is applied, and the file that holds it.
+    let found = match (&source.chat_template_file, &raw.template) {
+        (Some(path), Some(text)) => Some((text, path)),
+        _ if source.no_chat_template => None,
+        _ => facts.chat_template.as_ref().map(|text| (text, &facts.path)),
+    };
+    let has_answers = source.generate.is_some() || source.scores_given_answers();
+    let spans = has_answers.then(|| Spans::new(found.map(|(text, _)| &**text), &source.span));
+    let template = found.map(|(text, path)| compile(text, path, model));
+    let template = template.transpose()?;
+    let mut windows = PromptWindows {
+        source,
+        template: template.as_ref(),
+        model,
+        input: PreparedInput::new(source, model),
+        groups: Vec::new(),
+        n_without_bos: 0,
+        dialogues: Vec::new(),
+    };
+    windows.input.provenance.text = Some(raw.text);
+    windows.input.prompts = Some(Prompts {
+        chat_template: template.as_ref().map(|template| template.sha256.clone()),
+        generated: source.generate,
+        sampling: source.sampling(),
+        spans: spans
+            .as_ref()
+            .map_or_else(Vec::new, |spans| spans.names.clone()),
+        ..Prompts::default()
+    });
+    for line in raw.prompts {
+        (generation.on_step)(GenerationStep::Other)?;
+        let name = format!("{source}: {}", line.place);
+        let added = windows.add(&name, line);
+        added.map_err(|error| anyhow!("{name}: {error:#}"))?;
     }
-
-    /// Plans the windows of the prompts, has the plan checked, and lets the model answer them if it
-    /// should.
-    pub fn prepare<M: Model>(
-        self,
-        model: &M,
-        selection: &Selection,
-        mut generation: Generation<'_>,
-    ) -> Result<PreparedInput> {
-        let source = self.source;
-        // The text of the chat template, if there is one, and the file that holds it.
-        let facts = model.facts();
-        let found = match (&source.template, &self.template, &facts.chat_template) {
-            (TemplateChoice::File(path), Some(text), _) => Some((text, path)),
-            (TemplateChoice::OfModel, _, Some(text)) => Some((text, &facts.path)),
-            _ => None,
-        };
-        let spans = (source.has_answers())
-            .then(|| Spans::new(found.map(|(text, _)| &**text), &source.spans));
-        let template = found
-            .map(|(text, path)| compile(text, path, model))
-            .transpose()?;
-        let prompts = Prompts {
-            chat_template: template.as_ref().map(|template| template.sha256.clone()),
-            generated: source.generate,
-            sampling: source.sampling,
-            spans: spans.iter().flat_map(Spans::names).cloned().collect(),
-            ..Prompts::default()
-        };
-        let mut windows = PromptWindows {
+    let (mut input, dialogues, n_ctx) = windows.plan(selection.max_rows)?;
+    input.check(selection, &mut generation)?;
+    if source.generate.is_some() {
+        answer_prompts(
+            &mut input,
+            dialogues,
             source,
-            template: template.as_ref(),
+            n_ctx,
+            selection,
             model,
-            input: PreparedInput {
-                text: self.text,
-                prompts: Some(prompts),
-                ..PreparedInput::default()
-            },
-            groups: Vec::new(),
-            n_without_bos: 0,
-            dialogues: Vec::new(),
-        };
-        for line in self.lines {
-            (generation.on_step)(GenerationStep::Prompt)?;
-            windows.add(line)?;
-        }
-        let (planned, asked) = windows.plan(selection.max_rows)?;
-        let mut input = planned.checked(selection, &mut generation)?;
-        if let Some(asked) = asked {
-            asked.answer(&mut input, selection, model, &mut generation)?;
-        }
-        input.plan.keep(selection.part);
-        if let (Some(spans), Some(prompts)) = (spans, &mut input.prompts) {
-            for window in &input.plan.windows {
-                if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
-                    prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
-                }
+            &mut generation,
+        )?;
+    }
+    input.plan.keep(selection.part);
+    if let (Some(spans), Some(prompts)) = (spans, &mut input.prompts) {
+        for window in &input.plan.windows {
+            if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
+                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
             }
         }
-        Ok(input)
     }
+    Ok(input)
 }
 
 /// Compiles a chat template, which this file holds, with the texts of the model's tokens.
@@ -132,9 +109,9 @@ fn compile<M: Model>(text: &str, path: &Path, model: &M) -> Result<ChatTemplate>
     })
 }
 
-/// The way from a prompt to its windows.
+/// The way from prompts to their windows.
 struct PromptWindows<'p, M> {
-    source: &'p PromptSource,
+    source: &'p Source,
     /// The chat template that is applied to each prompt, if there is one.
     template: Option<&'p ChatTemplate>,
     model: &'p M,
@@ -157,21 +134,14 @@ struct Turn {
 }
 
 impl<'p, M: Model> PromptWindows<'p, M> {
-    /// Adds the windows of a line.
+    /// Adds the windows of a line, which messages call `name`.
     ///
     /// # Errors
-    /// The line's fault, in one line with the file and the line's number.
-    fn add(&mut self, mut line: PromptLine) -> Result<()> {
-        let (turns, conversation) = match self.template {
-            None => (vec![self.as_it_is(&line)?], None),
-            Some(template) => {
-                let chat = Chat::new(template, &line.messages(), &line.variables);
-                let chat = chat.map_err(|error| self.refused(&line, &error))?;
-                let turns = self.of_chat(&chat, &line)?;
-                line.variables.retain(|name| chat.is_used(name));
-                turns
-            }
-        };
+    /// The line's fault, without its name.
+    fn add(&mut self, name: &str, mut line: PromptLine) -> Result<()> {
+        let (turns, conversation) = self.turns(&line)?;
+        line.variables
+            .retain(|name| self.template.is_some_and(|of| of.names(name)));
         let first_window = self.input.plan.windows.len() as u32;
         let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
         for (index, turn) in turns.into_iter().enumerate() {
@@ -182,9 +152,9 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             }
             // Later prompts hold answers that are not known yet.
             tokens.resize(tokens.len() + index * self.room(), 0);
-            if let Some(fault) = self.length_fault(tokens.len(), turn.answer.len()) {
+            if let Err(fault) = self.check_length(tokens.len(), turn.answer.len()) {
                 if index == 0 {
-                    bail!(self.fault(&line, &fault));
+                    return Err(fault);
                 }
                 self.input.n_turns_left_out += (n_turns - index) as u64;
                 break;
@@ -193,18 +163,17 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             self.n_without_bos += usize::from(!has_inserted_bos);
             let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
             prompt.continues = index > 0;
-            if index == 0 && self.template.is_some() {
-                prompt.variables = std::mem::take(&mut line.variables);
-            }
+            prompt.variables = std::mem::take(&mut line.variables);
             let number = first_window + index as u32;
             let window = self.window(number, tokens, turn.answer);
             self.input.plan.windows.push(window);
             self.input.prompts.get_or_insert_default().list.push(prompt);
             self.groups.push(line.group.clone());
         }
-        *self.input.text.n_tokens.get_or_insert(0) += n_tokens;
+        let text = self.input.provenance.text.get_or_insert_default();
+        *text.n_tokens.get_or_insert(0) += n_tokens;
         self.dialogues.push(Dialogue {
-            line: self.name(&line),
+            line: name.to_owned(),
             window: first_window,
             n_left: self.input.plan.windows.len() as u32 - first_window,
             conversation,
@@ -215,97 +184,56 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         Ok(())
     }
 
-    /// The input with these windows, or with a sample of `max_rows` rows, and the dialogues that the
-    /// model is to answer, if it should.
-    ///
-    /// # Errors
-    /// If no position is scored.
-    fn plan(self, max_rows: Option<u64>) -> Result<(PreparedInput, Option<Asked<'p>>)> {
-        let (source, mut input) = (self.source, self.input);
-        let plan = Plan::of(input.plan.windows);
-        if plan.n_rows() == 0 {
-            bail!(
-                "{}: no prompt is long enough for a scored position: lower --score",
-                source.path.display()
-            );
-        }
-        let groups: Option<Vec<&str>> = self.groups.iter().map(Option::as_deref).collect();
-        input.groups = groups.map(Groups::of_each);
-        input.add_bos = self.n_without_bos == 0;
-        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
-        input.first_scored = first_scored.unwrap_or(0);
-        let longest = longest_window(&plan.windows);
-        input.n_ctx = source.n_ctx.unwrap_or(longest);
-        input.plan = plan.limited(max_rows);
-        // Answers can make later prompts longer than they were planned.
-        let mut prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
-        let may_grow = source.generate.is_some() && prompts.any(|prompt| prompt.continues);
-        let n_ctx = source.n_ctx.filter(|_| may_grow);
-        input.longest_window = n_ctx.unwrap_or_else(|| longest_window(&input.plan.windows));
-        let asked = source.generate.map(|most| Asked {
-            dialogues: self.dialogues,
-            answers: Answers {
-                most,
-                n_ctx: n_ctx.unwrap_or(longest),
-                sampling: source.sampling,
-            },
-            is_prompt_scored: source.score.is_some(),
-        });
-        Ok((input, asked))
-    }
-
-    /// A prompt without a template.
-    fn as_it_is(&self, line: &PromptLine) -> Result<Turn> {
-        let fault = match (&line.content, &self.source.template) {
-            (PromptContent::Text(_), _) if self.source.scores_given_answers() => NO_ANSWER,
-            (PromptContent::Text(text), _) => {
-                return Ok(Turn {
+    /// The turns of a line. If the model is to answer a conversation, also the conversation after its first
+    /// prompt.
+    fn turns(&self, line: &PromptLine) -> Result<(Vec<Turn>, Option<Chat<'p>>)> {
+        let scores_given = self.source.scores_given_answers();
+        let messages = match (&line.content, self.template) {
+            (PromptContent::Messages(messages), Some(_)) => messages.clone(),
+            (PromptContent::Text(text), Some(_)) => Messages::of_user(text),
+            (PromptContent::Messages(_), None) if self.source.no_chat_template => {
+                bail!("messages need a chat template: leave --no-chat-template out")
+            }
+            (PromptContent::Messages(_), None) => bail!(
+                "messages need a chat template: the model has none: give one with --chat-template-file"
+            ),
+            (PromptContent::Text(_), None) if scores_given => bail!(NO_ANSWER),
+            (PromptContent::Text(text), None) => {
+                let turn = Turn {
                     content: line.content.clone(),
                     prompt: self.model.tokenize(text, self.source.parse_special)?,
                     answer: Vec::new(),
-                });
+                };
+                return Ok((vec![turn], None));
             }
-            (_, TemplateChoice::OfModel) => {
-                "messages need a chat template: the model has none: give one with --chat-template-file"
-            }
-            _ => "messages need a chat template: leave --no-chat-template out",
         };
-        bail!(self.fault(line, fault))
-    }
-
-    /// The turns of a conversation. If the model is to answer, it also returns the conversation after
-    /// its first prompt.
-    fn of_chat(
-        &self,
-        chat: &Chat<'p>,
-        line: &PromptLine,
-    ) -> Result<(Vec<Turn>, Option<Conversation<'p>>)> {
-        let messages = line.messages();
+        let Some(template) = self.template else {
+            bail!(NO_ANSWER);
+        };
+        let chat = Chat::new(template, &messages, &line.variables).map_err(refused)?;
         let roles = messages.roles();
-        let scores_given = self.source.scores_given_answers();
         let (ends, fault) = match self.source.generate {
             _ if scores_given => (answered(&roles), NO_ANSWER),
             Some(_) => (unanswered(&roles), NOTHING_TO_ANSWER),
             None => (vec![roles.len()], NO_ANSWER),
         };
         if ends.is_empty() {
-            bail!(self.fault(line, fault));
+            bail!(fault);
         }
-        let mut asked = Conversation::new(chat.clone(), ends.clone());
+        let mut asked = chat.clone();
+        asked.ends.clone_from(&ends);
         let mut after_first = None;
         let (mut turns, mut start) = (Vec::new(), 0);
         for &end in &ends {
-            let texts = if scores_given {
-                chat.answer(end)
+            let (prompt, answer) = if scores_given {
+                chat.answer(end).map_err(refused)?
             } else {
                 let prompt = asked.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| asked.clone());
-                prompt.map(|prompt| (prompt, String::new()))
+                (prompt.map_err(refused)?, String::new())
             };
-            let (prompt, answer) = texts.map_err(|error| self.refused(line, &error))?;
             if scores_given && answer.is_empty() {
-                let what = format!("the chat template makes nothing of message {}", end + 1);
-                bail!(self.fault(line, &what));
+                bail!("the chat template makes nothing of message {}", end + 1);
             }
             let (prompt, answer) = self.joined(&prompt, &answer)?;
             turns.push(Turn {
@@ -316,6 +244,36 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             start = end + usize::from(scores_given);
         }
         Ok((turns, after_first))
+    }
+
+    /// The input with these windows, or with a sample of `max_rows` rows; the dialogues that a model may
+    /// answer; and the most tokens of a prompt and its answer.
+    ///
+    /// # Errors
+    /// If no position is scored.
+    fn plan(self, max_rows: Option<u64>) -> Result<(PreparedInput, Vec<Dialogue<'p>>, u32)> {
+        let (source, mut input) = (self.source, self.input);
+        let plan = Plan::of(input.plan.windows);
+        if plan.n_rows() == 0 {
+            bail!("{source}: no prompt is long enough for a scored position: lower --score");
+        }
+        let groups: Option<Vec<&str>> = self.groups.iter().map(Option::as_deref).collect();
+        input.groups = groups.map(Groups::of_each);
+        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
+        let longest = longest_window(&plan.windows);
+        input.provenance = Provenance {
+            n_ctx: source.n_ctx.unwrap_or(longest),
+            add_bos: Some(self.n_without_bos == 0),
+            first_scored,
+            ..input.provenance
+        };
+        input.plan = plan.limited(max_rows);
+        // Answers can make later prompts longer than they were planned.
+        let mut prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
+        let may_grow = source.generate.is_some() && prompts.any(|prompt| prompt.continues);
+        let n_ctx = source.n_ctx.filter(|_| may_grow);
+        input.longest_window = n_ctx.unwrap_or_else(|| longest_window(&input.plan.windows));
+        Ok((input, self.dialogues, n_ctx.unwrap_or(longest)))
     }
 
     /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their
@@ -350,21 +308,22 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     /// The last row of a prompt is scored like that of a text; the row of an answer's last token is
     /// not.
     fn window(&self, number: u32, mut tokens: Vec<u32>, answer: Vec<u32>) -> WindowSpec {
-        let n_prompt = tokens.len() as u32;
+        let (source, n_prompt) = (self.source, tokens.len() as u32);
         tokens.extend(answer);
-        tokens.resize(tokens.len() + self.source.generate.unwrap_or(0) as usize, 0);
+        tokens.resize(tokens.len() + source.generate.unwrap_or(0) as usize, 0);
+        let n_tokens = tokens.len() as u32;
         let bos = self.model.facts().bos_token;
         let begins_with_bos = bos.is_some() && tokens.first() == bos.as_ref();
-        let first_scored = match self.source.score {
-            None | Some(ScoreFrom::Answers) => n_prompt.saturating_sub(1),
-            Some(score) => score.first(tokens.len() as u32, begins_with_bos),
+        let has_answer = source.generate.is_some() || source.scores_given_answers();
+        let first_scored = match source.score {
+            None | Some(ScoreFrom::Answers) if has_answer => n_prompt.saturating_sub(1),
+            score => score.unwrap_or_default().first(n_tokens, begins_with_bos),
         };
-        let scored_end = tokens.len() as u32 - u32::from(self.source.has_answers());
         WindowSpec {
             window: number,
             tokens,
             first_scored,
-            n_rows: scored_end.saturating_sub(first_scored),
+            n_rows: (n_tokens.saturating_sub(has_answer.into())).saturating_sub(first_scored),
         }
     }
 
@@ -375,41 +334,31 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         generate.map_or(0, |most| most + most / 8 + 32)
     }
 
-    /// The fault of a prompt that is too short or too long: it needs a token to predict and one to
-    /// predict it from, and must fit in a window together with its answer.
-    fn length_fault(&self, n_prompt: usize, n_given: usize) -> Option<String> {
-        let generated = self.source.generate.unwrap_or(0) as usize;
-        let (least, too_few, and_more) = match (generated, n_given) {
-            (0, 0) => (2, "fewer than two tokens", String::new()),
-            (0, n) => (1, "no token", format!(" and an answer of {n}")),
-            (n, _) => (1, "no token", format!(" and {n} generated")),
-        };
-        if n_prompt < least {
-            return Some(format!(
-                "the prompt has {too_few}: leave it out, or use a chat template that adds some"
-            ));
+    /// Refuses a prompt that is too short or too long: it needs a token to predict and one to predict it
+    /// from, and must fit in a window together with its answer.
+    fn check_length(&self, n_prompt: usize, n_given: usize) -> Result<()> {
+        let n_answer = n_given + self.source.generate.unwrap_or(0) as usize;
+        if n_prompt == 0 || n_prompt + n_answer < 2 {
+            bail!(
+                "the prompt has fewer than two tokens: leave it out, or use a chat template that adds some"
+            );
         }
         let most = self.source.n_ctx.unwrap_or(MAX_N_CTX) as usize;
-        (n_prompt.saturating_add(generated + n_given) > most).then(|| {
-            format!(
-                "a prompt of {n_prompt} tokens{and_more} does not fit in a window of {most}: raise --n-ctx, or shorten it"
-            )
-        })
+        if n_prompt.saturating_add(n_answer) > most {
+            let answer = match n_answer {
+                0 => String::new(),
+                n => format!(" with an answer of {n}"),
+            };
+            bail!(
+                "a prompt of {n_prompt} tokens{answer} does not fit in a window of {most}: raise --n-ctx, or shorten it"
+            );
+        }
+        Ok(())
     }
+}
 
-    /// The file and the prompt's place in it, for messages.
-    fn name(&self, line: &PromptLine) -> String {
-        format!("{}: {}", self.source.path.display(), line.place)
-    }
-
-    /// An error about one prompt, in one line with the file and its line.
-    fn fault(&self, line: &PromptLine, what: &str) -> anyhow::Error {
-        anyhow!("{}: {what}", self.name(line))
-    }
-
-    fn refused(&self, line: &PromptLine, error: &TemplateError) -> anyhow::Error {
-        self.fault(line, &format!("the chat template refuses it: {error}"))
-    }
+fn refused(error: TemplateError) -> anyhow::Error {
+    anyhow!("the chat template refuses it: {error}")
 }
 
 /// The messages with these indices, which keep their bytes, as does the list of all; a text stays one.
@@ -426,64 +375,53 @@ fn some_of(
     Ok(PromptContent::Messages(some?))
 }
 
-/// The dialogues of an input, which a model is to answer.
-pub struct Asked<'t> {
-    pub dialogues: Vec<Dialogue<'t>>,
-    pub answers: Answers,
-    /// True if the first scored position is not the one before the answer.
-    pub is_prompt_scored: bool,
-}
-
-impl Asked<'_> {
-    /// Lets the model answer the prompts of the selected windows, which are planned for the longest
-    /// answers, and all prompts that come before one of them in its conversation. A window whose
-    /// conversation has ended before it loses its tokens and its rows: it stays in the plan, since
-    /// parts share that.
-    ///
-    /// # Errors
-    /// Those of [`answer`].
-    pub fn answer<M: Model>(
-        mut self,
-        input: &mut PreparedInput,
-        selection: &Selection,
-        model: &M,
-        generation: &mut Generation<'_>,
-    ) -> Result<()> {
-        let prompts = &mut input.prompts.get_or_insert_default().list;
-        let planned = input.plan.windows.clone();
-        let n_first = input.plan.first(selection.n_first_rows).len();
-        let is_selected = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
-        let windows = input.plan.windows.iter_mut().enumerate();
-        let windows = windows.filter(|(i, of)| is_selected(*i) && !ends_in_its_prompt(of, prompts));
-        let windows: Vec<&mut WindowSpec> = windows.map(|(_, window)| window).collect();
-        let wanted: BTreeSet<u32> = windows.iter().map(|window| window.window).collect();
-        // The prompts after the last wanted window of a conversation are left out.
-        self.dialogues.retain_mut(|of| {
-            let last = wanted.range(of.window..of.window + of.n_left).next_back();
-            of.n_left = last.map_or(0, |last| last + 1 - of.window);
-            last.is_some()
-        });
-        let n_prompts = self.dialogues.iter().map(|of| u64::from(of.n_left)).sum();
-        (generation.on_step)(GenerationStep::Begin {
-            n_prompts,
-            n_tokens: n_prompts * u64::from(self.answers.most),
-        })?;
-        let mut generated = answer(model, self.dialogues, &self.answers, generation)?;
-        let mut n_unanswered = 0;
-        for window in windows {
-            let answered = generated.answers.remove(&window.window);
-            n_unanswered += u64::from(answered.is_none());
-            let n_prompt = answered.as_ref().map_or(0, |of| of.prompt.len() as u32);
-            if let Some(prompt) = prompts.get_mut(window.window as usize) {
-                prompt.n_tokens = n_prompt;
-            }
-            fill(window, answered, self.is_prompt_scored);
+/// Lets the model answer the prompts of the selected windows, which are planned for the longest
+/// answers, and all prompts that come before one of them in its conversation. A window whose
+/// conversation has ended before it loses its tokens and its rows: it stays in the plan, since
+/// parts share that.
+///
+/// # Errors
+/// Those of [`answer`].
+fn answer_prompts<M: Model>(
+    input: &mut PreparedInput,
+    mut dialogues: Vec<Dialogue<'_>>,
+    source: &Source,
+    n_ctx: u32,
+    selection: &Selection,
+    model: &M,
+    generation: &mut Generation<'_>,
+) -> Result<()> {
+    let prompts = &mut input.prompts.get_or_insert_default().list;
+    let planned = input.plan.windows.clone();
+    let n_first = input.plan.first(selection.n_first_rows).len();
+    let is_selected = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
+    let windows = input.plan.windows.iter_mut().enumerate();
+    let windows = windows.filter(|(i, of)| is_selected(*i) && !ends_in_its_prompt(of, prompts));
+    let windows: Vec<&mut WindowSpec> = windows.map(|(_, window)| window).collect();
+    let wanted: BTreeSet<u32> = windows.iter().map(|window| window.window).collect();
+    // The prompts after the last wanted window of a conversation are left out.
+    dialogues.retain_mut(|of| {
+        let last = wanted.range(of.window..of.window + of.n_left).next_back();
+        of.n_left = last.map_or(0, |last| last + 1 - of.window);
+        last.is_some()
+    });
+    let n_prompts = dialogues.iter().map(|of| u64::from(of.n_left)).sum();
+    (generation.on_step)(GenerationStep::Begin(n_prompts))?;
+    let mut answered = answer(model, dialogues, source, n_ctx, generation)?;
+    let why = answered.values().find_map(|of| of.clone().err());
+    let mut n_unanswered = 0;
+    for window in windows {
+        let found = answered.remove(&window.window).and_then(Result::ok);
+        n_unanswered += u64::from(found.is_none());
+        let (tokens, n_prompt) = found.unwrap_or_default();
+        if let Some(prompt) = prompts.get_mut(window.window as usize) {
+            prompt.n_tokens = n_prompt as u32;
         }
-        let why = generated.cut_off.into_values().next();
-        input.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
-        input.plan.was_planned_as(planned, n_first);
-        Ok(())
+        fill(window, tokens, n_prompt, source.score.is_some());
     }
+    input.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
+    input.plan.was_planned_as(planned, n_first);
+    Ok(())
 }
 
 /// Whether `-n` has cut a window within its prompt, so that it needs no answer.
@@ -493,18 +431,14 @@ fn ends_in_its_prompt(window: &WindowSpec, prompts: &[Prompt]) -> bool {
 }
 
 /// Puts a prompt and its answer into the window that was planned for them, with at most the rows that
-/// were planned; without an answer it is empty.
-fn fill(window: &mut WindowSpec, answered: Option<Answered>, is_prompt_scored: bool) {
-    let Some(Answered { prompt, answer }) = answered else {
-        (window.tokens, window.first_scored, window.n_rows) = (Vec::new(), 0, 0);
-        return;
-    };
-    if !is_prompt_scored {
-        window.first_scored = (prompt.len() as u32).saturating_sub(1);
+/// were planned. Without tokens, since its conversation has ended, it is empty.
+fn fill(window: &mut WindowSpec, tokens: Vec<u32>, n_prompt: usize, is_prompt_scored: bool) {
+    if tokens.is_empty() || !is_prompt_scored {
+        window.first_scored = (n_prompt as u32).saturating_sub(1);
     }
-    window.tokens = [prompt, answer].concat();
-    let scored_end = window.tokens.len().saturating_sub(1) as u32;
+    let scored_end = tokens.len().saturating_sub(1) as u32;
     let n_rows = scored_end.saturating_sub(window.first_scored);
+    window.tokens = tokens;
     if window.n_rows < n_rows {
         // `-n` has cut it: the token after the last row stays.
         let n_tokens = window.first_scored + window.n_rows + 1;

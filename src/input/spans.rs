@@ -59,117 +59,146 @@ impl FromStr for SpanRule {
     }
 }
 
-/// Markers of reasoning in published chat templates: `OPEN..CLOSE`. A template has these markers if it
-/// contains one of them, or else the text after ` if `.
-const REASONING_MARKERS: [&str; 16] = [
+/// The opening and the closing marker of a span, and a text by which a template that has them is known.
+type Markers = [&'static str; 3];
+
+/// Markers of reasoning in published chat templates, which open and close it. A template has them if it
+/// contains one of them, or the third text where that is not empty.
+const REASONING_MARKERS: [Markers; 16] = [
     // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
-    "<think>..</think>",
+    ["<think>", "</think>", ""],
     // Magistral.
-    "[THINK]..[/THINK]",
+    ["[THINK]", "[/THINK]", ""],
     // gpt-oss.
-    "<|channel|>analysis..<|end|> if <|channel|>",
+    ["<|channel|>analysis", "<|end|>", "<|channel|>"],
     // Gemma 4.
-    "<|channel>thought..<channel|> if <|channel>",
+    ["<|channel>thought", "<channel|>", "<|channel>"],
     // Command A Reasoning and R7B.
-    "<|START_THINKING|>..<|END_THINKING|>",
+    ["<|START_THINKING|>", "<|END_THINKING|>", ""],
     // Seed-OSS.
-    "<seed:think>..</seed:think>",
+    ["<seed:think>", "</seed:think>", ""],
     // EXAONE Deep.
-    "<thought>..</thought>",
+    ["<thought>", "</thought>", ""],
     // Apertus.
-    "<|inner_prefix|>..<|inner_suffix|>",
+    ["<|inner_prefix|>", "<|inner_suffix|>", ""],
     // Kimi-VL.
-    "◁think▷..◁/think▷",
+    ["◁think▷", "◁/think▷", ""],
     // Granite 3.2.
-    "Here is my thought process:..Here is my response:",
+    ["Here is my thought process:", "Here is my response:", ""],
     // Apriel 1.6.
-    "Here are my reasoning steps:..[BEGIN FINAL RESPONSE]",
+    ["Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ""],
     // MiniMax M3.
-    "<mm:think>..</mm:think>",
+    ["<mm:think>", "</mm:think>", ""],
     // Kimi K3.
-    "<|open|>think<|sep|>..<|close|>think<|sep|> if <|close|>",
+    ["<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>"],
     // Hunyuan 3.
-    "<think:opensource>..</think:opensource> if :opensource",
+    ["<think:opensource>", "</think:opensource>", ":opensource"],
     // Solar Open.
-    "<|think|>..<|end|> if <|think|>",
+    ["<|think|>", "<|end|>", "<|think|>"],
     // Muse Glimmer.
-    " to=self<|message|>..<|eom|> if to=self",
+    [" to=self<|message|>", "<|eom|>", "to=self"],
 ];
 
 /// Markers of calls of tools, in the same form. One without an end marker runs to the answer's end.
-const TOOL_CALL_MARKERS: [&str; 28] = [
+const TOOL_CALL_MARKERS: [Markers; 28] = [
     // Hermes, Qwen, GLM, Granite 4.
-    "<tool_call>..</tool_call>",
+    ["<tool_call>", "</tool_call>", ""],
     // Mistral.
-    "[TOOL_CALLS]..",
+    ["[TOOL_CALLS]", "", ""],
     // Llama 3.1.
-    "<|python_tag|>..",
+    ["<|python_tag|>", "", ""],
     // DeepSeek V3 to V3.1, and V3.2.
-    "<｜tool▁calls▁begin｜>..<｜tool▁calls▁end｜>",
-    "<｜DSML｜function_calls>..</｜DSML｜function_calls> if DSML",
+    ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ""],
+    [
+        "<｜DSML｜function_calls>",
+        "</｜DSML｜function_calls>",
+        "DSML",
+    ],
     // DeepSeek V4.
-    "<｜DSML｜tool_calls>..</｜DSML｜tool_calls> if DSML",
+    ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "DSML"],
     // gpt-oss, which names a tool before the channel or in it.
-    " to=functions...<|call|> if <|channel|>",
-    "<|channel|>commentary to=functions...<|call|> if <|channel|>",
+    [" to=functions.", "<|call|>", "<|channel|>"],
+    [
+        "<|channel|>commentary to=functions.",
+        "<|call|>",
+        "<|channel|>",
+    ],
     // Gemma 4 and FunctionGemma.
-    "<|tool_call>..<tool_call|>",
-    "<start_function_call>..<end_function_call>",
+    ["<|tool_call>", "<tool_call|>", ""],
+    ["<start_function_call>", "<end_function_call>", ""],
     // Phi-4-mini, and Granite 3, which has no end marker.
-    "<|tool_call|>..<|/tool_call|>",
+    ["<|tool_call|>", "<|/tool_call|>", ""],
     // Command A and R7B.
-    "<|START_ACTION|>..<|END_ACTION|>",
+    ["<|START_ACTION|>", "<|END_ACTION|>", ""],
     // Kimi K2.
-    "<|tool_calls_section_begin|>..<|tool_calls_section_end|>",
+    [
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "",
+    ],
     // LFM2.
-    "<|tool_call_start|>..<|tool_call_end|>",
+    ["<|tool_call_start|>", "<|tool_call_end|>", ""],
     // MiniMax M2.
-    "<minimax:tool_call>..</minimax:tool_call>",
+    ["<minimax:tool_call>", "</minimax:tool_call>", ""],
     // Nemotron Nano 2.
-    "<TOOLCALL>..</TOOLCALL>",
+    ["<TOOLCALL>", "</TOOLCALL>", ""],
     // Apertus.
-    "<|tools_prefix|>..<|tools_suffix|>",
+    ["<|tools_prefix|>", "<|tools_suffix|>", ""],
     // OLMo 3.
-    "<function_calls>..</function_calls>",
+    ["<function_calls>", "</function_calls>", ""],
     // Jamba.
-    "<tool_calls>..</tool_calls>",
+    ["<tool_calls>", "</tool_calls>", ""],
     // Functionary 3.1, and others that are shown this form.
-    "<function=..</function>",
+    ["<function=", "</function>", ""],
     // MiniCPM5.
-    "<function name=..</function>",
+    ["<function name=", "</function>", ""],
     // Seed-OSS.
-    "<seed:tool_call>..</seed:tool_call>",
+    ["<seed:tool_call>", "</seed:tool_call>", ""],
     // GigaChat 3 and 3.1.
-    "function call<|role_sep|>..<|message_sep|> if <|role_sep|>",
-    "<|function_call|>..<|message_sep|> if <|function_call|>",
+    [
+        "function call<|role_sep|>",
+        "<|message_sep|>",
+        "<|role_sep|>",
+    ],
+    ["<|function_call|>", "<|message_sep|>", "<|function_call|>"],
     // Solar Open.
-    "<|tool_calls|>..<|calls|>",
+    ["<|tool_calls|>", "<|calls|>", ""],
     // Kimi K3.
-    "<|open|>tools<|sep|>..<|close|>tools<|sep|> if <|close|>",
+    ["<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|close|>"],
     // Hunyuan 3.
-    "<tool_calls:opensource>..</tool_calls:opensource> if :opensource",
+    [
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        ":opensource",
+    ],
     // Muse Glimmer.
-    "<atem:function_calls>..</atem:function_calls>",
+    ["<atem:function_calls>", "</atem:function_calls>", ""],
 ];
 
 /// The spans that answers can have.
 #[derive(Debug)]
 pub struct Spans {
-    names: Vec<String>,
-    rules: Vec<(SpanRule, u32)>,
-    code: u32,
+    /// The name of all before an answer, that of the answer's rest, and all others that can occur.
+    pub names: Vec<String>,
+    rules: Vec<SpanRule>,
 }
 
 impl Spans {
     /// The spans of answers in a chat template, given by its source, if there is one: those whose
     /// markers it has. `given` are the user's, which come before others that begin at the same byte.
     pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
-        let has = |sign: &&str| {
-            !sign.is_empty() && template.is_some_and(|template| template.contains(sign))
+        let has = |[open, close, sign]: &&Markers| {
+            let signs = if sign.is_empty() {
+                [open, close]
+            } else {
+                [sign; 2]
+            };
+            let mut signs = signs.into_iter().filter(|sign| !sign.is_empty());
+            signs.any(|sign| template.is_some_and(|template| template.contains(sign)))
         };
-        let of_template = |name: &'static str, markers| {
-            let used = known(markers).filter(move |(.., signs)| signs.iter().any(has));
-            used.map(move |(open, close, _)| SpanRule {
+        let of_template = |name: &'static str, markers: &'static [Markers]| {
+            let used = markers.iter().filter(has);
+            used.map(move |&[open, close, _]| SpanRule {
                 name: name.to_owned(),
                 open: open.to_owned(),
                 close: close.to_owned(),
@@ -179,31 +208,14 @@ impl Spans {
         rules.extend(of_template(REASONING, &REASONING_MARKERS));
         rules.extend(of_template(TOOL_CALL, &TOOL_CALL_MARKERS));
         let (given, known) = rules.split_at(given.len());
-        let mut names = vec![PROMPT, ANSWER];
+        let mut names = [PROMPT, ANSWER].map(str::to_owned).to_vec();
         let found = known.iter().map(|rule| &*rule.name).chain([CODE]);
         for name in found.chain(given.iter().map(|rule| &*rule.name)) {
-            if !names.contains(&name) {
-                names.push(name);
+            if !names.iter().any(|other| other == name) {
+                names.push(name.to_owned());
             }
         }
-        let index = |name: &str| {
-            let index = names.iter().position(|other| *other == name);
-            index.map_or(ANSWER_INDEX, |index| index as u32)
-        };
-        Self {
-            code: index(CODE),
-            rules: rules
-                .iter()
-                .map(|rule| (rule.clone(), index(&rule.name)))
-                .collect(),
-            names: names.iter().map(|&name| name.to_owned()).collect(),
-        }
-    }
-
-    /// The names: that of all before an answer, that of the answer's rest, and all others that can
-    /// occur.
-    pub fn names(&self) -> &[String] {
-        &self.names
+        Self { names, rules }
     }
 
     /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
@@ -238,71 +250,54 @@ impl Spans {
         let mut spans = vec![ANSWER_INDEX; answer.len()];
         let prompt = prompt.trim_ascii_end();
         let open = self.longest(|rule| prompt.ends_with(rule.open.as_bytes()));
-        let mut found = open.map(|(rule, span)| (span, end(answer, 0, &rule.close)));
+        let mut found = open.map(|rule| (&*rule.name, end(answer, 0, &rule.close)));
         let mut at = 0;
         while at < answer.len() {
-            match found.or_else(|| self.begins(answer, at)) {
-                Some((span, end)) => {
-                    let inside = spans.iter_mut().take(end).skip(at);
-                    inside.for_each(|of_byte| *of_byte = span);
-                    at = end.max(at + 1);
-                }
-                None => at += 1,
+            if let Some((name, end)) = found.take().or_else(|| self.begins(answer, at)) {
+                let span = self.names.iter().position(|other| other == name);
+                let span = span.map_or(ANSWER_INDEX, |span| span as u32);
+                let inside = spans.iter_mut().take(end).skip(at);
+                inside.for_each(|of_byte| *of_byte = span);
+                at = end.max(at + 1);
+            } else {
+                at += 1;
             }
-            found = None;
         }
         spans
     }
 
-    /// The span that begins at this byte of an answer, and where it ends.
-    fn begins(&self, answer: &[u8], at: usize) -> Option<(u32, usize)> {
+    /// The name of the span that begins at this byte of an answer, and where it ends.
+    fn begins(&self, answer: &[u8], at: usize) -> Option<(&str, usize)> {
         let rest = answer.get(at..)?;
-        if let Some((rule, span)) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
-            return Some((span, end(answer, at + rule.open.len(), &rule.close)));
+        if let Some(rule) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
+            let end = end(answer, at + rule.open.len(), &rule.close);
+            return Some((&rule.name, end));
         }
         // A fence is looked for to the end of the line, so not at every byte.
         if at > 0 && answer.get(at - 1) != Some(&b'\n') {
             return None;
         }
-        let fence = fence(rest)?;
-        Some((self.code, at + code_length(rest, fence)))
+        Some((CODE, at + code_length(rest, fence(rest)?)))
     }
 
     /// The rule with the longest opening marker of those that fit; the first of equals.
-    fn longest(&self, fits: impl Fn(&SpanRule) -> bool) -> Option<(&SpanRule, u32)> {
-        let fitting = self.rules.iter().rev().filter(|(rule, _)| fits(rule));
-        let longest = fitting.max_by_key(|(rule, _)| rule.open.len())?;
-        Some((&longest.0, longest.1))
+    fn longest(&self, fits: impl Fn(&SpanRule) -> bool) -> Option<&SpanRule> {
+        let fitting = self.rules.iter().rev().filter(|rule| fits(rule));
+        fitting.max_by_key(|rule| rule.open.len())
     }
-}
-
-/// The opening and the closing marker of each of these rules, and the texts of which a template with
-/// these markers has one.
-fn known(
-    rules: &'static [&'static str],
-) -> impl Iterator<Item = (&'static str, &'static str, [&'static str; 2])> {
-    rules.iter().filter_map(|rule| {
-        let (markers, sign) = rule.split_once(" if ").unwrap_or((rule, ""));
-        let (open, close) = markers.rsplit_once("..")?;
-        let signs = if sign.is_empty() {
-            [open, close]
-        } else {
-            [sign; 2]
-        };
-        Some((open, close, signs))
-    })
 }
 
 /// The position of the first known opening marker of reasoning in a text.
 pub fn opening_in(text: &str) -> Option<usize> {
-    known(&REASONING_MARKERS)
-        .filter_map(|(open, ..)| text.find(open))
-        .min()
+    let found = REASONING_MARKERS
+        .iter()
+        .filter_map(|[open, ..]| text.find(open));
+    found.min()
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
 pub fn reasoning_of(text: &str) -> Option<&str> {
-    known(&REASONING_MARKERS).find_map(|(open, close, _)| {
+    REASONING_MARKERS.iter().find_map(|[open, close, _]| {
         let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
         Some(reasoning)
     })
@@ -311,7 +306,8 @@ pub fn reasoning_of(text: &str) -> Option<&str> {
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let trimmed = text.trim_end();
-    let start = known(&REASONING_MARKERS).find_map(|(open, ..)| trimmed.strip_suffix(open))?;
+    let mut openings = REASONING_MARKERS.iter().map(|[open, ..]| open);
+    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
     text.get(start.len()..)
 }
 

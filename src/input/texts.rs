@@ -3,13 +3,15 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::iter::repeat_n;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{Found, Groups, TextIdentity, hex, map};
+use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, map};
 use sha2::{Digest, Sha256};
 
-use super::{NamedText, Plan, PreparedInput, TextSource, Windowing};
+use super::windows::text_per_window;
+use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::Model;
 
 /// llama.cpp counts a text's bytes in 31 bits.
@@ -123,134 +125,102 @@ fn instead(path: &Path, first: usize) -> String {
 /// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
 /// texts. Each starts with an inserted BOS, where the model wants one. The windows are as many as the
 /// settings allow of each text.
-pub(super) fn in_windows<M: Model>(
-    source: &TextSource,
-    texts: Vec<Text>,
+///
+/// In chunks, the only text is cut as llama-perplexity does, with one BOS before all of it: into whole
+/// windows whose first token the BOS replaces.
+pub(super) fn prepare<M: Model>(
+    raw: RawInput<'_>,
     model: &M,
-    max_rows: Option<u64>,
+    selection: &Selection,
 ) -> Result<PreparedInput> {
-    let (windowing, bos) = (&source.windowing, model.facts().bos());
-    check_stride(windowing, bos)?;
-    let mut all = Plan::default();
-    let (mut identities, mut groups) = (Vec::new(), Vec::new());
-    for (named, text) in source.texts.iter().zip(texts) {
-        let (tokens, identity) = tokenize(source, named, text, model)?;
-        let plan = Plan::cut(&tokens, windowing, bos);
+    let (source, bos) = (raw.source, model.facts().bos());
+    let n_ctx = source.text_n_ctx();
+    check_stride(source, n_ctx, bos)?;
+    let mut input = PreparedInput::new(source, model);
+    let (mut all, mut identities, mut groups) = (Plan::default(), Vec::new(), Vec::new());
+    for (named, text) in source.text_path.iter().zip(raw.texts) {
+        let shown = named.path.display();
+        let tokens = model.tokenize(&text.text, source.parse_special)?;
+        if tokens.len() < 2 {
+            bail!("{shown}: has fewer than two tokens: use a longer text");
+        }
+        let (plan, wanted, flag) = if selection.in_chunks {
+            let plan = input.cut_in_chunks(&tokens, n_ctx, bos);
+            (plan, format!("whole window of {n_ctx}"), "--n-ctx")
+        } else {
+            let plan = Plan::cut(&tokens, source, bos);
+            (plan, "scored position".to_owned(), "--score")
+        };
         if plan.n_rows() == 0 {
             bail!(
-                "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
-                named.path.display(),
+                "{shown}: has {} tokens, too few for a {wanted}: use a longer text, or lower {flag}",
                 tokens.len()
             );
         }
+        let mut identity = text.identity;
+        identity.n_tokens = Some(tokens.len() as u64);
         identities.push(identity);
-        let n_windows = plan.windows.len() + plan.n_unscored;
-        groups.extend(std::iter::repeat_n(named.group(), n_windows));
+        groups.extend(repeat_n(
+            named.group(),
+            plan.windows.len() + plan.n_unscored,
+        ));
         all.append(plan);
     }
-    let plan = all.limited(max_rows);
-    let text = identity(source, identities.iter());
-    let has_groups = has_groups(source);
-    if !has_groups {
-        identities.clear();
-    }
-    Ok(PreparedInput {
-        texts: identities,
-        groups: has_groups.then(|| Groups::of_each(groups)),
-        ..PreparedInput::of_text(plan, windowing, bos, text)
-    })
-}
-
-/// Cuts the only text as llama-perplexity does, with one BOS before all of it: whole windows whose first
-/// token the BOS replaces, where the model wants one.
-pub(super) fn in_chunks<M: Model>(
-    source: &TextSource,
-    texts: Vec<Text>,
-    model: &M,
-) -> Result<PreparedInput> {
-    let (windowing, bos) = (&source.windowing, model.facts().bos());
-    let Some((named, text)) = source.texts.iter().zip(texts).next() else {
-        bail!("there is no text to cut into chunks");
+    input.plan = all.limited(selection.max_rows);
+    input.longest_window = longest_window(&input.plan.windows);
+    let score = source.score.unwrap_or_default();
+    let score = if selection.in_chunks {
+        ScoreFrom::Half
+    } else {
+        score
     };
-    let (tokens, identity) = tokenize(source, named, text, model)?;
-    let mut stream: Vec<u32> = bos.iter().chain(&tokens).copied().collect();
-    let plan = Plan::chunks(&stream, windowing.n_ctx, bos);
-    if plan.n_rows() == 0 {
-        bail!(
-            "{}: has {} tokens, too few for a whole window of {}: use a longer text, or lower --n-ctx",
-            named.path.display(),
-            tokens.len(),
-            windowing.n_ctx
-        );
+    input.provenance = Provenance {
+        n_ctx,
+        add_bos: Some(bos.is_some()),
+        first_scored: Some(score.first(n_ctx, bos.is_some())),
+        stride: source.stride,
+        text: Some(identity(source, &identities)),
+        ..input.provenance
+    };
+    if has_groups(source) {
+        input.provenance.texts = identities;
+        input.groups = Some(Groups::of_each(groups));
     }
-    let n_whole = plan.windows.len() * windowing.n_ctx as usize;
-    let n_left_out = stream.len().saturating_sub(n_whole) as u64;
-    stream.truncate(n_whole);
-    Ok(PreparedInput {
-        text_tokens: stream,
-        n_left_out,
-        ..PreparedInput::of_text(plan, windowing, bos, identity)
-    })
-}
-
-/// Tokenizes a text, and completes what identifies it.
-fn tokenize<M: Model>(
-    source: &TextSource,
-    named: &NamedText,
-    text: Text,
-    model: &M,
-) -> Result<(Vec<u32>, TextIdentity)> {
-    let tokens = model.tokenize(&text.text, source.parse_special)?;
-    if tokens.len() < 2 {
-        bail!(
-            "{}: has fewer than two tokens: use a longer text",
-            named.path.display()
-        );
-    }
-    let mut identity = text.identity;
-    identity.n_tokens = Some(tokens.len() as u64);
-    Ok((tokens, identity))
+    Ok(input)
 }
 
 /// Refuses a stride that would skip tokens.
-fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
-    let longest = windowing.text_per_window(bos);
-    match windowing.stride {
+fn check_stride(source: &Source, n_ctx: u32, bos: Option<u32>) -> Result<()> {
+    let longest = text_per_window(n_ctx, bos);
+    match source.stride {
         Some(stride) if stride as usize > longest => bail!(
-            "--stride {stride}: leaves tokens out, because a window of {} holds {longest} tokens of text{}: use at most {longest}",
-            windowing.n_ctx,
+            "--stride {stride}: leaves tokens out, because a window of {n_ctx} holds {longest} tokens of text{}: use at most {longest}",
             if bos.is_some() { " and a BOS" } else { "" }
         ),
         _ => Ok(()),
     }
 }
 
-fn has_groups(source: &TextSource) -> bool {
-    source.texts.iter().any(|named| named.group.is_some())
+fn has_groups(source: &Source) -> bool {
+    source.text_path.iter().any(|named| named.group.is_some())
 }
 
 /// The identity of all texts together. Where they have groups, it is as LOGITS.md states it: their names
 /// after their groups, and the hash of their hashes and groups.
-pub(super) fn identity<'t>(
-    source: &TextSource,
-    texts: impl Iterator<Item = &'t TextIdentity> + Clone,
-) -> TextIdentity {
-    let all = || source.texts.iter().zip(texts.clone());
+pub(super) fn identity(source: &Source, texts: &[TextIdentity]) -> TextIdentity {
     if !has_groups(source) {
-        return texts.clone().next().cloned().unwrap_or_default();
+        return texts.first().cloned().unwrap_or_default();
     }
-    let named = all().map(|(named, text)| {
-        let name = text.name.as_deref().unwrap_or_default();
-        format!("{}={name}", named.group())
-    });
-    let lines = all().map(|(named, text)| {
-        let sha256 = text.sha256.as_deref().unwrap_or_default();
-        format!("{sha256}  {}\n", named.group())
-    });
-    let mut identity = TextIdentity::named(named.collect::<Vec<_>>().join(", "));
-    identity.sha256 = Some(hex(&Sha256::digest(lines.collect::<String>())));
-    identity.bytes = texts.clone().map(|text| text.bytes).sum();
-    identity.n_tokens = texts.clone().map(|text| text.n_tokens).sum();
+    let (mut names, mut lines) = (Vec::new(), String::new());
+    for (named, text) in source.text_path.iter().zip(texts) {
+        let (name, sha256) = (text.name.as_deref(), text.sha256.as_deref());
+        names.push(format!("{}={}", named.group(), name.unwrap_or_default()));
+        lines += &format!("{}  {}\n", sha256.unwrap_or_default(), named.group());
+    }
+    let mut identity = TextIdentity::named(names.join(", "));
+    identity.sha256 = Some(hex(&Sha256::digest(lines)));
+    identity.bytes = texts.iter().map(|text| text.bytes).sum();
+    identity.n_tokens = texts.iter().map(|text| text.n_tokens).sum();
     identity
 }
 

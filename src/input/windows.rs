@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use kl_formats::{WindowSpec, n_rows};
 
+use super::Source;
 use crate::pipeline::{DEFAULT_SEED, Part, shuffled};
 
 /// First position of each window that is scored.
@@ -57,25 +58,9 @@ impl FromStr for ScoreFrom {
     }
 }
 
-/// The rule by which a text is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Windowing {
-    /// Tokens in a window, BOS included.
-    pub n_ctx: u32,
-    /// Tokens of text from the start of a window to that of the next; `None`: as many as a window
-    /// holds, so that windows do not overlap.
-    pub stride: Option<u32>,
-    /// The first scored position.
-    pub score: ScoreFrom,
-    /// The most windows to cut, from the start of the text.
-    pub max_windows: Option<u32>,
-}
-
-impl Windowing {
-    /// Tokens of text in a window, and so the longest stride that leaves none out.
-    pub fn text_per_window(&self, bos: Option<u32>) -> usize {
-        self.n_ctx as usize - usize::from(bos.is_some())
-    }
+/// Tokens of text in a window, and so the longest stride that leaves none out.
+pub fn text_per_window(n_ctx: u32, bos: Option<u32>) -> usize {
+    n_ctx as usize - usize::from(bos.is_some())
 }
 
 /// The windows of one text, in the order in which they are decoded.
@@ -101,22 +86,23 @@ impl Plan {
     /// # Panics
     /// If a window has no room for a token beside the BOS, or the stride is 0: the caller checks
     /// it.
-    pub fn cut(tokens: &[u32], windowing: &Windowing, bos: Option<u32>) -> Self {
-        let (n_ctx, length) = (windowing.n_ctx, windowing.text_per_window(bos));
+    pub fn cut(tokens: &[u32], source: &Source, bos: Option<u32>) -> Self {
+        let n_ctx = source.text_n_ctx();
+        let length = text_per_window(n_ctx, bos);
         assert!(length > 0, "a window must hold text");
-        let stride = windowing.stride.map_or(length, |stride| stride as usize);
+        let stride = source.stride.map_or(length, |stride| stride as usize);
         assert!(stride > 0, "windows must move on");
         // A text that ends with a window has none that starts there.
         let n_windows = match tokens.len() {
             0 => 0,
             n => n.saturating_sub(length).div_ceil(stride) + 1,
         };
-        let max = windowing.max_windows.map_or(usize::MAX, |max| max as usize);
+        let max = source.max_windows.map_or(usize::MAX, |max| max as usize);
         let windows = (0..n_windows.min(max)).map(|window| {
             let text = tokens.get(window * stride..).unwrap_or_default();
             let text = text.get(..length).unwrap_or(text);
             let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
-            let first_scored = match windowing.score {
+            let first_scored = match source.score.unwrap_or_default() {
                 // The tokens before it were the end of the previous window.
                 ScoreFrom::New if window > 0 => n_ctx - (stride as u32).min(n_ctx),
                 score => score.first(n_ctx, bos.is_some()),
@@ -213,8 +199,8 @@ impl Plan {
         windows.get(..n_first).unwrap_or(windows)
     }
 
-    /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
-    /// scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
+    /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx`
+    /// tokens, each decoded with `bos` in place of its first token, and scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
     /// whole chunk are left out.
     pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
         let first_scored = ScoreFrom::Half.first(n_ctx, bos.is_some());

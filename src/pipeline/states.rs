@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{ContextOptions, Engine as _, EngineError, FakeEngine, Model as _};
-    use crate::input::{Plan, ScoreFrom, Windowing};
+    use crate::input::{Plan, Source};
     use crate::pipeline::{Sources, write_reference};
 
     /// A head that adds something to the first logit of each product after some of them.
@@ -312,14 +312,12 @@ mod tests {
             shows_states: true,
             ..ContextOptions::default()
         };
-        let windowing = Windowing {
-            n_ctx: 16,
-            stride: None,
-            score: ScoreFrom::Text,
-            max_windows: None,
+        let source = Source {
+            n_ctx: Some(16),
+            ..Source::default()
         };
         let tokens: Vec<u32> = (0..135).map(|i| 1 + i % 100).collect();
-        let windows = Plan::cut(&tokens, &windowing, Some(0)).windows;
+        let windows = Plan::cut(&tokens, &source, Some(0)).windows;
         let mut states = model.describe_states(options.calls).unwrap();
         states.head.sha256 = model.head_sha256().unwrap();
         states.state_type = Float::F16;

@@ -16,7 +16,7 @@ use kl_formats::{
 
 use super::*;
 use crate::engine::{ContextOptions, Engine, FakeDecoder, FakeEngine};
-use crate::input::{Plan, ScoreFrom, Windowing};
+use crate::input::{Plan, ScoreFrom, Source};
 use crate::score::{RowPair, score};
 
 const N_VOCAB: usize = 37;
@@ -27,13 +27,12 @@ pub(super) const NOTHING_MORE: fn(&RowPair<'_>) = |_| ();
 
 pub(super) fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
-    let windowing = Windowing {
-        n_ctx: N_CTX,
-        stride: None,
-        score,
-        max_windows: None,
+    let source = Source {
+        n_ctx: Some(N_CTX),
+        score: Some(score),
+        ..Source::default()
     };
-    Plan::cut(&tokens, &windowing, Some(1))
+    Plan::cut(&tokens, &source, Some(1))
 }
 
 pub(super) fn fake(seed: u64, n_batch: usize) -> FakeDecoder {

@@ -3,19 +3,17 @@
 
 use std::path::PathBuf;
 
-use clap::{ValueHint, value_parser};
+use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::{EVALUATION, REFERENCE};
-use crate::commands::settings::values::{
-    encoding, file, input, input_or_stdin, max_rows, min_p, model, named_text, relative_width,
-    temperature, top_p, written_kind,
-};
+use crate::commands::settings::values::{encoding, max_rows, relative_width, written_kind};
 use crate::commands::settings::{
-    GENERAL, INPUT, ResultSettings, RunSettings, SweptTypes, Vocabulary, swept_types,
+    GENERAL, ResultSettings, RunSettings, SweptTypes, Vocabulary, swept_types,
 };
 use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
-use crate::input::{NamedText, ScoreFrom, SpanRule};
+use crate::input::flags::{file, input, model};
+use crate::input::{INPUT_HEADING as INPUT, Source};
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
@@ -32,7 +30,7 @@ pub struct Args {
     pub model: Vec<PathBuf>,
 
     #[command(flatten)]
-    pub input: InputArgs,
+    pub input: Source,
 
     #[command(flatten)]
     pub write: WriteArgs,
@@ -101,105 +99,6 @@ pub struct Args {
     /// Print only results, warnings and errors
     #[arg(short, long, help_heading = GENERAL)]
     pub quiet: bool,
-}
-
-/// The flags for a text or prompts, and the windows of them.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = INPUT)]
-pub struct InputArgs {
-    /// Text to run the reference model over; '-' reads stdin
-    ///
-    /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
-    /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH", value_parser = named_text(), value_hint = ValueHint::FilePath)]
-    pub text_path: Vec<NamedText>,
-
-    /// Prompts to run it over, instead of a text: a file, '-' for stdin, or 'starter'
-    ///
-    /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
-    /// "group". 'starter' stands for 200 prompts that come with kl; a file of that name is
-    /// ./starter.
-    #[arg(
-        long, value_name = "PATH", value_parser = input_or_stdin(), alias = "prompts-file",
-        conflicts_with_all = ["text_path", "stride"]
-    )]
-    pub prompts: Option<PathBuf>,
-
-    /// With --prompts, tokenize prompts as they are, without a chat template
-    #[arg(long)]
-    pub no_chat_template: bool,
-
-    /// With --prompts, use this chat template (Jinja) instead of the model's own
-    #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "no_chat_template")]
-    pub chat_template_file: Option<PathBuf>,
-
-    /// With --prompts, let the model answer each with at most N tokens, and score those
-    ///
-    /// The reference model answers, greedily, until it ends its answer. With --score all, the
-    /// prompt's own tokens are scored too.
-    #[arg(
-        long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
-    )]
-    pub generate: Option<u32>,
-
-    /// With --generate, choose tokens by chance, at this temperature [default: 0, greedily]
-    ///
-    /// With --top-k N, one of the N most probable tokens is chosen.
-    #[arg(long, value_name = "T", value_parser = temperature, alias = "temperature")]
-    pub temp: Option<f32>,
-
-    /// With --temp, choose among the most probable tokens that have probability P together
-    /// [default: 1, all]
-    #[arg(long, value_name = "P", value_parser = top_p)]
-    pub top_p: Option<f32>,
-
-    /// With --temp, leave out tokens that are less than P times as probable as the top token
-    /// [default: 0, none]
-    #[arg(long, value_name = "P", value_parser = min_p)]
-    pub min_p: Option<f32>,
-
-    /// With --temp, the seed of the random numbers [default: 123]
-    ///
-    /// The same seed gives the same answers. With any -np they are the same to the bit where an f16, bf16
-    /// or f32 model runs on the CPU with flash attention.
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u32>,
-
-    /// Report this part of answers apart: 'NAME=OPEN..CLOSE'; may repeat
-    ///
-    /// It is the text from OPEN to CLOSE, both included; without CLOSE, to the answer's end. Code, and
-    /// reasoning and tool calls in the markers of well-known chat templates, are found without it.
-    #[arg(long, value_name = "NAME=OPEN..CLOSE")]
-    pub span: Vec<SpanRule>,
-
-    /// Tokens from one window's start to the next's [default: no overlap]
-    ///
-    /// With a stride shorter than a window, windows overlap, and more of the text is scored with a
-    /// long context.
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
-    pub stride: Option<u32>,
-
-    /// Use only the first N windows, or prompts [default: all]
-    ///
-    /// With several texts, the first N windows of each.
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
-    pub max_windows: Option<u32>,
-
-    /// First position of each window that is scored
-    ///
-    /// [default: the first that has seen text: 1 after a BOS, else 0]
-    ///
-    /// - all:  every position, that of the BOS too
-    /// - half: the second half of the window, as llama-perplexity does
-    /// - new:  with --stride, only what no earlier window has scored
-    /// - answers: what the assistant says in the conversations of --prompts
-    /// - N:    from position N on
-    #[arg(long, value_name = "all|half|new|answers|N", verbatim_doc_comment)]
-    pub score: Option<ScoreFrom>,
-
-    /// Parse special tokens in the text; in a chat template's output they always are
-    #[arg(long)]
-    pub parse_special: bool,
 }
 
 /// The flags for writing a reference.

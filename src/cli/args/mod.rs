@@ -9,16 +9,18 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
-use crate::commands::settings::values::{cluster, file, input, near};
+use crate::commands::settings::values::{cluster, near};
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, DECODING, GENERAL, MergeSettings, RESULTS, RecipeSettings,
     ResultSettings, SensitivitySettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
+use crate::input::Source;
+use crate::input::flags::{file, input};
 use crate::report::Condition;
 use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
-pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
+pub use classic::{Args, EvaluateArgs, WriteArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -244,7 +246,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 /// and a reference that is read excludes another input.
 pub fn command() -> clap::Command {
     let mut command = Cli::command();
-    let input = members(&command, InputArgs::group_id());
+    let input = members(&command, Source::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
     let results = members(&command, ResultSettings::group_id());

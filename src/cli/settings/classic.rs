@@ -3,11 +3,12 @@
 //! read.
 
 use std::collections::{BTreeMap, HashSet};
+use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Encoding, Kind, Target};
 
-use super::input::{check_score, files, input, sampling};
+use super::input::{self, check_score, files};
 use super::{Command, check_devices, paths, wrong};
 use crate::cli::args::Args;
 use crate::commands::output::Existing;
@@ -17,7 +18,7 @@ use crate::commands::settings::{
 };
 use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
-use crate::input::{ScoreFrom, Source, Windowing};
+use crate::input::{ScoreFrom, Source};
 use crate::report::number::count_of;
 
 /// Checks a classic call.
@@ -33,7 +34,12 @@ pub fn check(mut args: Args) -> Result<Command, String> {
         let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
         return evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
     }
-    let sampling = sampling(&args.input, &mut args.results.top_k)?;
+    input::check(
+        &mut args.input,
+        args.write.format,
+        args.n_ctx,
+        &mut args.results.top_k,
+    )?;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     if output.is_some() && args.results.top_k.is_some() {
         return wrong(
@@ -41,17 +47,16 @@ pub fn check(mut args: Args) -> Result<Command, String> {
          when you evaluate, to list the most divergent tokens",
         );
     }
-    let input = input(&mut args.input, args.write.format, args.n_ctx, sampling)?;
-    match (input, output, ref_model) {
-        (Some(input), None, Some(model)) => against_model(args, input, model),
-        (Some(input), Some(output), _) => write(args, input, output),
-        (Some(_), None, None) => wrong(
+    match (args.input.is_given(), output, ref_model) {
+        (true, None, Some(model)) => against_model(args, model),
+        (true, Some(output), _) => write(args, output),
+        (true, None, None) => wrong(
             "nothing to do: -t and --prompts need -w REF to write a reference, or --ref-model \
              MODEL to evaluate against it",
         ),
-        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
-        (None, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
-        (None, None, None) => wrong(
+        (false, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
+        (false, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
+        (false, None, None) => wrong(
             "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
              --ref-model MODEL to evaluate against one",
         ),
@@ -59,7 +64,7 @@ pub fn check(mut args: Args) -> Result<Command, String> {
 }
 
 /// `-w`: writes what the one model makes of the input.
-fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, String> {
+fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
     let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
     let model = args.model.pop().filter(|_| n_models == 1).ok_or_else(|| {
         format!("{n_models} models given: -w writes the reference of one model only")
@@ -87,14 +92,14 @@ fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, Stri
         );
     }
     let target = target(kind, encoding)?;
-    check_score(&input)?;
-    if let Some(windowing) = input.windowing() {
-        check_windowing(windowing, target, args.input.score, args.max_rows)?;
+    check_score(&args.input)?;
+    if args.input.prompts.is_none() {
+        check_windows(&args.input, target, args.max_rows)?;
     }
-    paths::check(&files(&input, &model), |_| false, [&output])?;
+    paths::check(&files(&args.input, &model), |_| false, [&output])?;
     Ok(Command::Write(WriteSettings {
         model,
-        input,
+        input: args.input,
         output,
         target,
         part: args.shard,
@@ -103,18 +108,13 @@ fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, Stri
     }))
 }
 
-/// Refuses windows that the format cannot express.
-fn check_windowing(
-    windowing: &Windowing,
-    target: Target,
-    score: Option<ScoreFrom>,
-    max_rows: Option<u64>,
-) -> Result<(), String> {
-    let n_ctx = windowing.n_ctx;
+/// Refuses windows of a text that the format cannot express.
+fn check_windows(source: &Source, target: Target, max_rows: Option<u64>) -> Result<(), String> {
+    let (n_ctx, score) = (source.text_n_ctx(), source.score);
     let is_base = target == Target::LlamaCpp;
-    if target == Target::KlPy && windowing.score != ScoreFrom::All {
+    if target == Target::KlPy && score != Some(ScoreFrom::All) {
         return wrong("--format kl.py scores every position: omit --score");
-    } else if is_base && (windowing.stride.is_some() || windowing.max_windows.is_some()) {
+    } else if is_base && (source.stride.is_some() || source.max_windows.is_some()) {
         return wrong(
             "--format llama.cpp holds every whole window of a text, without overlap: omit --stride \
              and --max-windows",
@@ -132,23 +132,24 @@ fn check_windowing(
     Ok(())
 }
 
-/// `--ref-model`: evaluates against a model that runs over `input` too.
-fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command, String> {
+/// `--ref-model`: evaluates against a model that runs over the input too.
+fn against_model(mut args: Args, path: PathBuf) -> Result<Command, String> {
     if path.is_dir() {
         return wrong(format!(
             "--ref-model {}: is a folder: name the one model to evaluate against",
             path.display()
         ));
     }
-    if let Some(part) = args.shard.filter(|_| input.is_answered()) {
+    if let Some(part) = args.shard.filter(|_| args.input.generate.is_some()) {
         return wrong(format!(
             "--shard {part}: with --ref-model and --generate, each part would generate the answers of all: \
              write a reference first (-m {} -w REF), and share the evaluation out with -r REF",
             path.display()
         ));
     }
-    check_score(&input)?;
-    let (inputs, run) = (files(&input, &path), of_reference(&args));
+    check_score(&args.input)?;
+    let (inputs, run) = (files(&args.input, &path), of_reference(&args));
+    let input = take(&mut args.input);
     let model = Box::new(ReferenceModel { path, input, run });
     evaluate(args, ReferenceSource::Model(model), inputs)
 }
@@ -245,7 +246,7 @@ pub fn check_results(
             "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
         ));
     }
-    results.labels = labels(files, std::mem::take(&mut results.label))?;
+    results.labels = labels(files, take(&mut results.label))?;
     if results.json_tokens && results.json.is_none() {
         return wrong("--json-tokens needs --json PATH to write the tokens to");
     }

@@ -7,7 +7,7 @@ use super::{Command, check};
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::ReferenceSource;
 use crate::engine::{CacheType, GpuLayers};
-use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
+use crate::input::ScoreFrom;
 
 fn command(line: &str) -> Result<Command, String> {
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -20,25 +20,16 @@ fn the_two_classic_calls() {
     let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
         panic!("write")
     };
-    let Source::Texts(TextSource { windowing, .. }) = write.input else {
-        panic!("text")
-    };
-    assert_eq!(windowing.n_ctx, 512);
+    assert_eq!(write.input.n_ctx, Some(512));
     assert_eq!(
         (write.target.kind(), write.target.encoding()),
         (Kind::Kl, Encoding::U16)
     );
-    assert_eq!(
-        (windowing.score, write.run.max_rows),
-        (ScoreFrom::Text, None)
-    );
+    assert_eq!((write.input.score, write.run.max_rows), (None, None));
     let Command::Write(write) = command("kl -m a -t t -w w --format kl.py").unwrap() else {
         panic!("write")
     };
-    let Source::Texts(text) = write.input else {
-        panic!("text")
-    };
-    assert_eq!(text.windowing.score, ScoreFrom::All, "as kl.py");
+    assert_eq!(write.input.score, Some(ScoreFrom::All), "as kl.py");
     let Command::Evaluate(evaluate) = command("kl -m a -m b -r r -n 100").unwrap() else {
         panic!("evaluate")
     };
@@ -71,10 +62,7 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
         let ReferenceSource::Model(model) = evaluate.reference else {
             panic!("model")
         };
-        let Source::Texts(TextSource { windowing, .. }) = &model.input else {
-            panic!("text")
-        };
-        assert_eq!((windowing.n_ctx, windowing.score), (64, ScoreFrom::Text));
+        assert_eq!((model.input.n_ctx, model.input.score), (Some(64), None));
         assert_eq!(model.run.model.n_gpu_layers, GpuLayers::Count(n_gpu_layers));
         assert_eq!(model.run.model.devices, devices);
         assert_eq!(
@@ -110,49 +98,18 @@ fn rows_are_stored_as_the_flag_says() {
 
 #[test]
 fn prompts_are_scored_from_where_the_flags_say() {
-    for (flags, n_ctx, generate, score, template) in [
-        (
-            "",
-            None,
-            None,
-            Some(ScoreFrom::Text),
-            TemplateChoice::OfModel,
-        ),
-        (
-            "-c 64 --score 3",
-            Some(64),
-            None,
-            Some(ScoreFrom::Position(3)),
-            TemplateChoice::OfModel,
-        ),
-        (
-            "--generate 5 --no-chat-template",
-            None,
-            Some(5),
-            None,
-            TemplateChoice::None,
-        ),
-        (
-            "--generate 5 --score all --chat-template-file c",
-            None,
-            Some(5),
-            Some(ScoreFrom::All),
-            TemplateChoice::File("c".into()),
-        ),
+    for (flags, n_ctx, score) in [
+        ("", None, None),
+        ("-c 64 --score 3", Some(64), Some(ScoreFrom::Position(3))),
+        ("--generate 5 --no-chat-template", None, None),
+        ("--generate 5 --score all", None, Some(ScoreFrom::All)),
     ] {
         let line = format!("kl -m a --prompts - -w w {flags}");
         let Command::Write(write) = command(line.trim()).unwrap() else {
             panic!("write")
         };
-        let Source::Prompts(prompts) = write.input else {
-            panic!("prompts")
-        };
-        assert_eq!(
-            (prompts.n_ctx, prompts.generate),
-            (n_ctx, generate),
-            "{line}"
-        );
-        assert_eq!((prompts.score, prompts.template), (score, template));
+        assert_eq!((write.input.n_ctx, write.input.score), (n_ctx, score));
+        assert_eq!(write.input.generate.is_some(), flags.contains("--generate"));
     }
     for (given, path) in [
         ("starter", None),
@@ -162,7 +119,7 @@ fn prompts_are_scored_from_where_the_flags_say() {
         let Ok(Command::Write(write)) = command(&line) else {
             panic!("write")
         };
-        assert!(matches!(write.input, Source::Prompts(prompts) if prompts.file() == path));
+        assert_eq!(write.input.prompt_file(), path);
     }
     let range = command("kl -m a --prompts p -w w --generate 0").unwrap_err();
     assert!(range.contains("--generate"), "{range}");

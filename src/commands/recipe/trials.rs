@@ -66,13 +66,15 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         check_parallel(run, engine, path)?;
         connect_devices(engine, run, watch)?;
         let room = || Room {
-            context: largest_context(run, source.n_ctx(), Precedent::default()),
+            context: largest_context(run, source.n_ctx, Precedent::default()),
             n_contexts: run.n_contexts(true),
             second_model: None,
         };
         let model: M = load(engine, path, run, room, watch)?;
-        let prepared = input::prepare(raw, &model, run, false, &Selection::default(), None, watch)?;
-        if is_of_map(header, &prepared.text) {
+        let all = Selection::default();
+        let prepared = input::prepare(raw, &model, run, &all, None, |_| Ok(()), watch)?;
+        let text = prepared.provenance.text.as_ref();
+        if text.is_some_and(|text| is_of_map(header, text)) {
             let message = format!(
                 "-t {source}: the map was made on this text, which so judges its own recipe: use another"
             );

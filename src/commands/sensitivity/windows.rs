@@ -33,7 +33,7 @@ const FEWEST_WINDOWS: usize = 2;
 
 /// The text or the reference, before the model is loaded.
 pub enum Opened<'s> {
-    Text(&'s Source, RawInput<'s>),
+    Text(RawInput<'s>),
     File(Box<Reference>),
 }
 
@@ -69,7 +69,7 @@ impl<'s> Opened<'s> {
         watch: &Watch<'_>,
     ) -> Result<Self> {
         if let Some(text) = text {
-            return Ok(Self::Text(text, input::read(text, watch)?));
+            return Ok(Self::Text(input::read(text, watch)?));
         }
         let path = settings.source_path();
         refuse_folder(path)?;
@@ -82,7 +82,7 @@ impl<'s> Opened<'s> {
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
             Self::File(reference) => Some(reference.about().n_ctx),
-            Self::Text(source, _) => source.n_ctx(),
+            Self::Text(raw) => raw.source.n_ctx,
         }
     }
 
@@ -158,12 +158,12 @@ impl<'s> Opened<'s> {
         watch: &Watch<'_>,
     ) -> Result<Candidates> {
         match self {
-            Self::Text(source, raw) => {
+            Self::Text(raw) => {
                 let (run, all) = (&settings.run, Selection::default());
-                let prepared = input::prepare(raw, model, run, false, &all, None, watch)?;
+                let prepared = input::prepare(raw, model, run, &all, None, |_| Ok(()), watch)?;
                 let (path, none) = (&settings.model, BackendIdentity::default());
                 Ok(Candidates {
-                    about: input::describe(Kind::Model, path, model, source, &prepared, none),
+                    about: input::describe(Kind::Model, path, &prepared, none),
                     windows: prepared.plan.windows,
                     reference: None,
                 })

@@ -6,10 +6,11 @@ use clap::{ArgGroup, value_parser};
 use kl_formats::{GgmlType, MAX_N_CTX};
 use regex::Regex;
 
-use super::values::{above_0, cluster, file, input, max_rows, regex, size, text};
-use super::{DEFAULT_N_CTX, GENERAL, INPUT, RESULTS, RunSettings, one_text};
+use super::values::{above_0, cluster, max_rows, regex, size};
+use super::{GENERAL, RESULTS, RunSettings};
 use crate::commands::output::Existing;
-use crate::input::Source;
+use crate::input::flags::{file, input, text};
+use crate::input::{DEFAULT_N_CTX, INPUT_HEADING as INPUT, Source};
 use crate::pipeline::{DEFAULT_SEED, Part};
 use crate::stats::{ClusterRule, Confidence};
 
@@ -150,7 +151,7 @@ impl SensitivitySettings {
     /// The text to measure on; `None` where a reference is given.
     pub fn text(&self) -> Option<Source> {
         let path = self.text_path.as_deref()?;
-        Some(one_text(path, self.n_ctx))
+        Some(Source::one_text(path, self.n_ctx))
     }
 
     /// The file that the windows are drawn from.
@@ -302,6 +303,6 @@ impl RecipeSettings {
     /// The text to measure the recipe on.
     pub fn text(&self) -> Option<Source> {
         let path = self.text_path.as_deref()?;
-        Some(one_text(path, self.n_ctx))
+        Some(Source::one_text(path, self.n_ctx))
     }
 }

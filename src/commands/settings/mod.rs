@@ -16,16 +16,16 @@ use kl_formats::{Encoding, Kind, Target};
 use super::folder::stem;
 use super::output::Existing;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
-use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
+use crate::input::Source;
+use crate::input::flags::{file, input};
 use crate::pipeline::Part;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 pub use maps::{RecipeSettings, SensitivitySettings};
 pub use sweep::{CacheTypes, Subject, SweptTypes, cells, swept_types};
-use values::{cluster, compare_vocab, file, input, label, max_rows, row_encoding, written_kind};
+use values::{cluster, compare_vocab, label, max_rows, row_encoding, written_kind};
 
 /// The headings of the help.
-pub const INPUT: &str = "Input";
 pub const RESULTS: &str = "Results";
 pub const DECODING: &str = "Decoding";
 pub const GENERAL: &str = "General";
@@ -547,9 +547,6 @@ impl RunSettings {
 /// llama.cpp crashes with more threads than this (`GGML_MAX_N_THREADS`).
 pub const MAX_THREADS: u32 = 512;
 
-/// The window size where neither the user nor a reference gives one: llama.cpp's default.
-pub const DEFAULT_N_CTX: u32 = 512;
-
 /// Threads that compute where `--threads` names no other number: one for each physical core that
 /// this process may use, since more would wait for each other.
 pub fn default_threads() -> u32 {
@@ -560,21 +557,4 @@ pub fn default_threads() -> u32 {
 /// Parses a batch size, which llama.cpp holds as a signed 32-bit number.
 fn batch() -> clap::builder::RangedI64ValueParser<u32> {
     value_parser!(u32).range(1..=i64::from(i32::MAX))
-}
-
-/// A text without a group, cut into windows of `n_ctx` tokens.
-pub fn one_text(path: &Path, n_ctx: u32) -> Source {
-    Source::Texts(TextSource {
-        texts: vec![NamedText {
-            group: None,
-            path: path.to_owned(),
-        }],
-        windowing: Windowing {
-            n_ctx,
-            stride: None,
-            score: ScoreFrom::default(),
-            max_windows: None,
-        },
-        parse_special: false,
-    })
 }

@@ -20,7 +20,7 @@ fn another_measurement_is_refused_and_named() {
     fs::create_dir(folder.path("other")).unwrap();
     fs::write(folder.path("other/q4"), "another quant").unwrap();
     let mut other = folder.write_settings("other.ref");
-    set_n_ctx(&mut other.input, 32);
+    other.input.n_ctx = Some(32);
     written(&other);
     result(&folder, |_| {}).unwrap();
     let whole = folder.bytes("s.kls");

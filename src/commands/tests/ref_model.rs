@@ -2,12 +2,10 @@
 //! and read.
 
 use clap::ValueEnum as _;
-use kl_formats::Sampling;
 use serde_json::Value;
 
 use super::*;
 use crate::commands::settings::ReferenceModel;
-use crate::input::PromptSource;
 
 /// The result of an evaluation: the report without times, paths and what names the reference.
 fn numbers(report: &Report) -> Value {
@@ -73,13 +71,11 @@ impl Folder {
 
     /// The text, cut into windows that are scored from `score` on.
     fn text(&self, n_ctx: u32, score: ScoreFrom) -> Source {
-        let mut input = self.write_settings("").input;
-        set_n_ctx(&mut input, n_ctx);
-        let Source::Texts(text) = &mut input else {
-            unreachable!("a text")
-        };
-        text.windowing.score = score;
-        input
+        Source {
+            n_ctx: Some(n_ctx),
+            score: Some(score),
+            ..self.write_settings("").input
+        }
     }
 
     fn three_prompts(&self, generate: Option<u32>) -> Source {
@@ -97,16 +93,13 @@ fn every_input_gives_the_numbers_of_a_file() {
             group: Some(group.to_owned()),
             path: folder.path(name),
         };
-        Source::Texts(TextSource {
-            texts: vec![named("words", "text"), named("code", "code")],
-            windowing: Windowing {
-                n_ctx: 40,
-                stride: Some(30),
-                score: ScoreFrom::New,
-                max_windows: None,
-            },
-            parse_special: false,
-        })
+        Source {
+            text_path: vec![named("words", "text"), named("code", "code")],
+            n_ctx: Some(40),
+            stride: Some(30),
+            score: Some(ScoreFrom::New),
+            ..Source::default()
+        }
     };
     let inputs: [(&str, &dyn Fn() -> Source); 6] = [
         ("text", &|| folder.text(64, ScoreFrom::All)),
@@ -247,19 +240,9 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     };
     assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2));
     assert_eq!(evaluated(&["q4"], &|_| ()), (vec![], 2), "the same again");
-    fn prompts(settings: &mut EvaluateSettings) -> &mut PromptSource {
-        match &mut reference_of(settings).input {
-            Source::Prompts(prompts) => prompts,
-            Source::Texts(_) => unreachable!("prompts"),
-        }
+    fn prompts(settings: &mut EvaluateSettings) -> &mut Source {
+        &mut reference_of(settings).input
     }
-    let sampling = Sampling {
-        temp: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        seed: 1,
-    };
     let cached = "the type of cached keys: f16 there, q8_0 here";
     type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
     // The reference model must tokenize the prompts first where their windows may be others.
@@ -268,10 +251,10 @@ fn another_measurement_is_refused_before_answers_are_generated() {
             reference_of(of).path = folder.path("q4");
         }),
         ("which has another text", 0, &|of| {
-            prompts(of).path = folder.path("text");
+            prompts(of).prompts = Some(folder.path("text"));
         }),
         ("chosen in another way", 0, &|of| {
-            prompts(of).sampling = Some(sampling)
+            prompts(of).temp = Some(1.0)
         }),
         ("holds all tokens, not tokens --until 5%", 0, &|of| {
             of.until = Some(0.05)
@@ -286,7 +269,7 @@ fn another_measurement_is_refused_before_answers_are_generated() {
             prompts(of).generate = Some(6)
         }),
         ("whose windows are others", 1, &|of| {
-            prompts(of).max_prompts = Some(2)
+            prompts(of).max_windows = Some(2)
         }),
     ];
     for (what, n_loaded, change) in refused {

@@ -111,7 +111,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = None;
         settings.existing = Existing::Replace;
-        set_n_ctx(&mut settings.input, n_ctx);
+        settings.input.n_ctx = Some(n_ctx);
         written(&settings);
         let backend = folder.header("states").provenance.backend.unwrap();
         (folder.header("states"), backend.equal_calls)

@@ -13,94 +13,74 @@ use crate::commands::output::{Existing, partial_path};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{Engine, Model};
-use crate::input::{AnswerFile, PromptSource, Source};
+use crate::input::AnswerFile;
 use crate::report::number::count;
 
-/// The file that keeps the answers, `<reference>.answers.partial`, and the prompts.
-pub struct Kept<'s> {
-    path: PathBuf,
-    settings: &'s WriteSettings,
-    prompts: &'s PromptSource,
+/// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
+///
+/// # Errors
+/// If an earlier run has left a file, and this one neither continues it nor starts over.
+pub fn path(settings: &WriteSettings) -> Result<Option<PathBuf>> {
+    if settings.input.generate.is_none() {
+        return Ok(None);
+    }
+    let mut name = OsString::from(&settings.output);
+    name.push(".answers");
+    let path = partial_path(name.as_ref());
+    match settings.existing {
+        Existing::Refuse(advice) if path.exists() => bail!(
+            "{}: holds answers of a run that was cut off: {advice}",
+            path.display()
+        ),
+        _ => Ok(Some(path)),
+    }
 }
 
-impl<'s> Kept<'s> {
-    /// `None` where no answers are generated.
-    ///
-    /// # Errors
-    /// If an earlier run has left a file, and this one neither continues it nor starts over.
-    pub fn of(settings: &'s WriteSettings) -> Result<Option<Self>> {
-        let prompts = match &settings.input {
-            Source::Prompts(prompts) if prompts.generate.is_some() => prompts,
-            _ => return Ok(None),
-        };
-        let mut name = OsString::from(&settings.output);
-        name.push(".answers");
-        let path = partial_path(name.as_ref());
-        if let Existing::Refuse(advice) = settings.existing
-            && path.exists()
-        {
-            let path = path.display();
-            bail!("{path}: holds answers of a run that was cut off: {advice}");
-        }
-        Ok(Some(Self {
-            path,
-            settings,
-            prompts,
-        }))
+/// The answers that are known before any is generated: those of the file at `path`, and of the reference
+/// that an earlier run began.
+///
+/// # Errors
+/// If the file is of another run, or cannot be read; if the reference cannot.
+pub fn read<E: Engine>(
+    path: PathBuf,
+    settings: &WriteSettings,
+    engine: &E,
+    model: &impl Model,
+    begun: Option<&NativeReader>,
+) -> Result<AnswerFile> {
+    let WriteSettings { run, input, .. } = settings;
+    // Batches are chosen for the longest window, which is not known yet, and for the memory that is
+    // free: what the user set stands for them.
+    let mut backend = backend_identity(engine, model, &answer_context(run, model, 1))?;
+    (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
+    (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
+    let own = json!({
+        "writer": writer(),
+        "model": model.facts().identity,
+        "generated": input.generate,
+        "sampling": input.sampling(),
+        "n_ctx": input.n_ctx,
+        "backend": backend,
+    });
+    let mut earlier = None;
+    if settings.existing == Existing::Resume {
+        earlier = AnswerFile::read(&path)?;
     }
-
-    /// The answers that are known before any is generated: those of the file, and of the reference
-    /// that an earlier run began.
-    ///
-    /// # Errors
-    /// If the file is of another run, or cannot be read; if the reference cannot.
-    pub fn read<E: Engine>(
-        self,
-        engine: &E,
-        model: &impl Model,
-        begun: Option<&NativeReader>,
-    ) -> Result<AnswerFile> {
-        let (run, prompts) = (&self.settings.run, self.prompts);
-        // Batches are chosen for the longest window, which is not known yet, and for the memory that is
-        // free: what the user set stands for them.
-        let mut backend = backend_identity(engine, model, &answer_context(run, model, 1))?;
-        (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
-        (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
-        let own = json!({
-            "writer": writer(),
-            "model": model.facts().identity,
-            "generated": prompts.generate,
-            "sampling": prompts.sampling,
-            "n_ctx": prompts.n_ctx,
-            "backend": backend,
-        });
-        let mut earlier = None;
-        if self.settings.existing == Existing::Resume {
-            earlier = AnswerFile::read(&self.path)?;
-        }
-        let mut answers = match earlier {
-            Some(earlier) => {
-                check_same_run(&self.path, earlier.run(), &own, "prompts")?;
-                earlier
-            }
-            None => AnswerFile::new(self.path, own),
-        };
-        if let Some(begun) = begun {
-            learn(&mut answers, begun)?;
-        }
-        Ok(answers)
+    if let Some(earlier) = &earlier {
+        check_same_run(&path, earlier.run(), &own, "prompts")?;
     }
+    let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
+    if let Some(begun) = begun.filter(|begun| begun.header().generated.is_some()) {
+        learn(&mut answers, begun)?;
+    }
+    Ok(answers)
 }
 
 /// Reads the answers that the windows of a reference hold.
 fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
-    let header = begun.header();
-    if header.generated.is_none() {
-        return Ok(());
-    }
     for index in 0..begun.windows().len() {
         let window = begun.window(index)?;
-        let prompts = header.prompts.as_ref();
+        let prompts = begun.header().prompts.as_ref();
         let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
         let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
         let parts = window.tokens.split_at_checked(n_prompt);

@@ -17,7 +17,7 @@ use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, EngineError, Model};
 use crate::input::{Plan, PreparedInput};
-use crate::pipeline::{DeviceClock, Error, Sources, StateSource};
+use crate::pipeline::StateSource;
 use crate::report::number::{printable, significant};
 
 /// A trial goes over the first windows that have so many rows together.
@@ -42,76 +42,77 @@ pub struct Choice<'m, 'a, M> {
     /// The options of a context that shows no states.
     pub options: ContextOptions,
     /// The options of one that does.
-    pub state_options: ContextOptions,
+    state_options: ContextOptions,
     pub decoding: Decoding,
+    /// Describes the reference, and once it is chosen, how its rows are stored.
+    pub about: About,
 }
 
 impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
-    /// `precedent` is how an earlier run of the file has decoded.
+    /// Rows as they are. `precedent` is how an earlier run of the file has decoded.
+    ///
+    /// # Errors
+    /// If the engine cannot be started.
     pub fn new(
+        engine: &impl Engine,
         model: &'m M,
         settings: &'a WriteSettings,
         input: &'a PreparedInput,
         precedent: Precedent,
-    ) -> Self {
+    ) -> Result<Self> {
         let decoding = Decoding::of(model, input.plan.most_rows());
         let context =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedent);
-        Self {
+        let options = context(decoding);
+        let backend = backend_identity(engine, model, &options)?;
+        Ok(Self {
             model,
             settings,
             input,
-            options: context(decoding),
+            about: describe(settings.target.kind(), &settings.output, input, backend),
+            options,
             state_options: ContextOptions {
                 shows_states: true,
                 // Which states were multiplied together is known of each window by itself.
                 ..context(decoding.one_by_one())
             },
             decoding,
-        }
+        })
     }
 
-    /// Describes the reference in full, but for how its rows are stored.
-    ///
-    /// # Errors
-    /// If the engine cannot be started.
-    pub fn describe(&self, engine: &impl Engine) -> Result<About> {
-        let (settings, model) = (self.settings, self.model);
-        let backend = backend_identity(engine, model, &self.options)?;
-        let (kind, path) = (settings.target.kind(), &settings.output);
-        let (source, input) = (&settings.input, self.input);
-        Ok(describe(kind, path, model, source, input, backend))
+    /// Most bytes that the file can have, as it is described now.
+    pub fn most_bytes(&self) -> u64 {
+        self.bytes_in(self.settings.target, &self.about)
     }
 
-    /// The encodings of this kind of file, and most bytes that the file can have in each; nothing for
-    /// a kind that cannot hold hidden states.
-    pub fn sizes(&self, about: &About) -> Vec<(Encoding, u64)> {
-        if self.settings.target.kind() != Kind::Kl {
-            return Vec::new();
+    fn bytes_in(&self, target: Target, about: &About) -> u64 {
+        let rows = target.projected_bytes(about, &self.input.plan.windows);
+        rows.saturating_add(self.input.prompt_bytes())
+    }
+
+    /// Most bytes that the file can have in each encoding of its kind.
+    pub fn sizes(&self) -> Vec<(Target, u64)> {
+        let mut about = self.about.clone();
+        let mut targets = vec![self.settings.target];
+        if self.settings.target.kind() == Kind::Kl {
+            targets = [Encoding::U16, Encoding::F32].map(Target::Kl).into();
+            if let Ok(mut states) = self.states() {
+                states.state_type = expected_type(&states.head.type_name);
+                about.states = Some(states);
+                targets.push(Target::Kl(Encoding::Hidden));
+            }
         }
-        let (mut about, mut encodings) = (about.clone(), vec![Encoding::U16, Encoding::F32]);
-        if let Ok(mut states) = self.states() {
-            states.state_type = expected_type(&states.head.type_name);
-            about.states = Some(states);
-            encodings.push(Encoding::Hidden);
-        }
-        let size = |encoding| {
-            let rows = Target::Kl(encoding).projected_bytes(&about, &self.input.plan.windows);
-            (encoding, rows.saturating_add(self.input.prompt_bytes()))
-        };
-        encodings.into_iter().map(size).collect()
+        let size = |target| (target, self.bytes_in(target, &about));
+        targets.into_iter().map(size).collect()
     }
 
     /// Most bytes of this part's file as it is planned.
-    pub fn planned_bytes(&self, about: &About) -> u64 {
-        let (target, windows) = (self.settings.target, &self.input.plan.windows);
-        let sizes = self.sizes(about);
-        let planned = sizes
-            .iter()
-            .find(|(encoding, _)| *encoding == target.encoding());
-        let of_all = planned.map_or_else(|| target.projected_bytes(about, windows), |of| of.1);
-        let n_parts = self.input.shard.map_or(1, |shard| shard.count.max(1));
-        of_all / u64::from(n_parts)
+    pub fn planned_bytes(&self) -> u64 {
+        let sizes = self.sizes().into_iter();
+        let mut planned = sizes.filter(|(target, _)| *target == self.settings.target);
+        let shard = self.input.provenance.shard;
+        let n_parts = shard.map_or(1, |shard| u64::from(shard.count.max(1)));
+        planned.next().map_or(0, |(_, size)| size / n_parts)
     }
 
     /// Describes this model's states as a header records them, but for the hash of its head and what
@@ -128,40 +129,46 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         Ok(states)
     }
 
-    /// The options of a context that decodes windows to be stored as `about` describes.
-    pub fn options_of(&self, about: &About) -> &ContextOptions {
-        match about.states {
+    /// The options of a context that decodes windows to be stored as it is chosen.
+    pub fn chosen_options(&self) -> &ContextOptions {
+        match self.about.states {
             Some(_) => &self.state_options,
             None => &self.options,
         }
     }
 
-    /// Records in `about` how windows are stored, and so decoded.
-    fn record(&self, states: Option<States>, about: &mut About) {
-        about.states = states;
-        let options = self.options_of(about);
-        if let Some(backend) = &mut about.backend {
-            record_calls(backend, options);
+    /// Records how windows are stored, and so decoded.
+    fn record(&mut self, states: Option<States>) {
+        self.about.states = states;
+        let options = self.chosen_options().clone();
+        if let Some(backend) = &mut self.about.backend {
+            record_calls(backend, &options);
         }
     }
 
-    /// As an earlier run began or finished the file.
+    /// Stores rows as an earlier run, which began or finished the file. What its trial has found is taken
+    /// from there, if it is what this version accepts: rows to the bit. `is_planned`: before any answer is
+    /// generated, which can take hours, it compares all that does not depend on the answers.
     ///
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
-    pub fn as_begun(&self, begun: &NativeReader, about: &mut About) -> Result<()> {
-        let own = self.own_header(begun, about)?;
-        check_same_run(begun.path(), begun.header(), &own, "text")
-    }
-
-    /// The same before any answer is generated, which can take hours: it compares all that does not
-    /// depend on the answers.
-    ///
-    /// # Errors
-    /// Those of [`Self::as_begun`].
-    pub fn check_planned(&self, begun: &NativeReader, about: &mut About) -> Result<()> {
-        let header = begun.header();
-        let mut own = self.own_header(begun, about)?;
+    pub fn as_begun(&mut self, begun: &NativeReader, is_planned: bool) -> Result<()> {
+        let (header, encoding) = (begun.header(), self.settings.target.encoding());
+        let mut states = None;
+        if encoding.holds_states() {
+            let mut own = self.hashed_states()?;
+            if let Some(begun) = &header.states {
+                own.state_type = begun.state_type;
+                own.check.clone_from(&begun.check);
+                own.check.max_kld = 0.0;
+            }
+            states = Some(own);
+        }
+        self.record(states);
+        let mut own = Header::new(&self.about, encoding, &self.input.plan.windows);
+        if !is_planned {
+            return check_same_run(begun.path(), header, &own, "text");
+        }
         own.n_rows = header.n_rows;
         own.prompts.clone_from(&header.prompts);
         if own.shard.is_some() {
@@ -171,34 +178,12 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         check_same_run(begun.path(), header, &own, "prompts")
     }
 
-    /// The header that this run would write. What the trial of the earlier run has found is taken from
-    /// there, if it is what this version accepts: rows to the bit.
-    fn own_header(&self, begun: &NativeReader, about: &mut About) -> Result<Header> {
-        let encoding = self.settings.target.encoding();
-        let mut states = None;
-        if encoding.holds_states() {
-            let mut own = self.hashed_states()?;
-            if let Some(begun) = &begun.header().states {
-                own.state_type = begun.state_type;
-                own.check.clone_from(&begun.check);
-                own.check.max_kld = 0.0;
-            }
-            states = Some(own);
-        }
-        self.record(states, about);
-        Ok(Header::new(about, encoding, &self.input.plan.windows))
-    }
-
     /// The source of hidden states for a new file that stores those, once a trial over the first windows
     /// has shown in which type they give the model's rows.
     ///
     /// # Errors
     /// If they do not give the model's rows, and those of the trial.
-    pub fn try_states(
-        &self,
-        about: &mut About,
-        watch: &Watch<'_>,
-    ) -> Result<Option<StateSource<'m>>> {
+    pub fn try_states(&mut self, watch: &Watch<'_>) -> Result<Option<StateSource<'m>>> {
         if !self.settings.target.encoding().holds_states() {
             return Ok(None);
         }
@@ -215,7 +200,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
                 self.distance(source.checked.max_kld),
             );
         }
-        self.record(Some(source.states.clone()), about);
+        self.record(Some(source.states.clone()));
         Ok(Some(source))
     }
 
@@ -236,18 +221,6 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         let name = self.model.facts().identity.architecture.as_deref();
         let name = name.map_or_else(|| "of unknown architecture".to_owned(), printable);
         format!("({name}: {} nats off)", significant(off, 3))
-    }
-
-    /// Sources of rows as they are.
-    pub fn sources(&self) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
-        let is_offloaded = self.model.facts().is_offloaded;
-        let (model, options) = (self.model, &self.options);
-        Sources {
-            n: self.settings.run.n_contexts(is_offloaded) as usize,
-            make: move || Ok(model.decoder(options)?),
-            device: is_offloaded.then(DeviceClock::default),
-            n_windows: options.n_seq as usize,
-        }
     }
 }
 
@@ -298,7 +271,7 @@ mod tests {
     use kl_formats::{Calls, Float, HeadCheck, HeadTensor};
 
     use super::*;
-    use crate::input::{ScoreFrom, Windowing};
+    use crate::input::{ScoreFrom, Source};
 
     fn states() -> States {
         States {
@@ -322,13 +295,12 @@ mod tests {
     }
 
     fn plan(n_tokens: u32) -> Plan {
-        let windowing = Windowing {
-            n_ctx: 50,
-            stride: None,
-            score: ScoreFrom::All,
-            max_windows: None,
+        let source = Source {
+            n_ctx: Some(50),
+            score: Some(ScoreFrom::All),
+            ..Source::default()
         };
-        Plan::cut(&vec![1; n_tokens as usize], &windowing, None)
+        Plan::cut(&vec![1; n_tokens as usize], &source, None)
     }
 
     #[test]

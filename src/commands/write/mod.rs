@@ -11,23 +11,22 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
+use kl_formats::{Kind, NativeReader, Target, Writer, n_rows};
 
-use super::context::{Precedent, Split, check_parallel, largest_context};
+use super::context::{Precedent, Split, check_parallel, context_sources, largest_context};
 use super::devices::{self, connect_devices};
-use super::input::{self, Answering};
+use super::input;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
-use crate::pipeline::{self, Error, Sources, StateSource, Timing, write_reference};
+use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Timing, write_reference};
 use crate::report::number::bytes;
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
 use crate::stats::Clustering;
-use answers::Kept;
 use choice::{ADVICE, Choice};
 
 /// A reference that was written.
@@ -62,26 +61,25 @@ pub fn write<E: Engine>(
     check_parallel(&settings.run, engine, &settings.model)?;
     // Claimed before the model is loaded: a bad path fails now, not hours later.
     let job = Job::open(settings, engine, watch)?;
-    let kept = Kept::of(settings)?;
+    let answers_path = answers::path(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     let precedent = job.precedent();
     let model = job.load(precedent)?;
     let mut answers = None;
-    if let Some(kept) = kept {
-        answers = Some(kept.read(engine, &model, job.left.as_ref())?);
+    if let Some(path) = answers_path {
+        let known = answers::read(path, settings, engine, &model, job.left.as_ref());
+        answers = Some(known?);
     }
     let input = job.prepare(raw, &model, precedent, answers.as_mut())?;
-    let choice = Choice::new(&model, settings, &input, precedent);
-    let mut about = choice.describe(engine)?;
-    let mut written = match &job.left {
+    let mut choice = Choice::new(engine, &model, settings, &input, precedent)?;
+    let mut written = Written::default();
+    match &job.left {
         Some(whole) if job.is_whole => {
-            choice.as_begun(whole, &mut about)?;
-            let mut written = Written::default();
+            choice.as_begun(whole, false)?;
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
-            written
         }
-        _ => job.write_missing(&choice, about)?,
-    };
+        _ => written = job.write_missing(choice)?,
+    }
     if let Some(answers) = answers {
         answers.remove()?;
     }
@@ -139,7 +137,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             model, input, run, ..
         } = self.settings;
         let room = || Room {
-            context: largest_context(run, input.n_ctx(), precedent),
+            context: largest_context(run, input.n_ctx, precedent),
             n_contexts: run.n_contexts(true),
             second_model: None,
         };
@@ -157,6 +155,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     ) -> Result<PreparedInput> {
         let WriteSettings { target, run, .. } = self.settings;
         let mut selection = Selection {
+            in_chunks: *target == Target::LlamaCpp,
             max_rows: run.max_rows,
             part: self.settings.part,
             n_first_rows: 0,
@@ -169,30 +168,20 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             self.warn_of_few(planned);
             // Generating can take hours.
             if has_answers {
-                self.check_planned(&Choice::new(model, self.settings, planned, precedent))?;
+                let (engine, settings) = (self.engine, self.settings);
+                self.check_planned(Choice::new(engine, model, settings, planned, precedent)?)?;
                 is_checked.set(true);
             }
             Ok(())
         };
-        let answering = Answering {
-            kept: answers.as_deref_mut(),
-            check: &check,
-        };
-        let (in_chunks, watch) = (*target == Target::LlamaCpp, self.watch);
-        input::prepare(
-            raw,
-            model,
-            run,
-            in_chunks,
-            &selection,
-            Some(answering),
-            watch,
-        )
-        .map_err(|error| match answers {
-            Some(answers) if is_checked.get() => {
-                anyhow!("{error:#}{}", answers::kept(answers))
+        let kept = answers.as_deref_mut();
+        input::prepare(raw, model, run, &selection, kept, check, self.watch).map_err(|error| {
+            match answers {
+                Some(answers) if is_checked.get() => {
+                    anyhow!("{error:#}{}", answers::kept(answers))
+                }
+                _ => error,
             }
-            _ => error,
         })
     }
 
@@ -206,16 +195,14 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     }
 
     /// Checks the plan of the windows before they are answered.
-    fn check_planned(&self, choice: &Choice<'_, '_, E::Model<'e>>) -> Result<()> {
-        let mut about = choice.describe(self.engine)?;
+    fn check_planned(&self, mut choice: Choice<'_, '_, E::Model<'e>>) -> Result<()> {
         if let Some(left) = &self.left {
-            choice.check_planned(left, &mut about)?;
+            choice.as_begun(left, true)?;
         }
         if self.is_whole {
             return Ok(());
         }
-        let there = self.left.as_ref().map_or(0, NativeReader::windows_end);
-        let size = choice.planned_bytes(&about).saturating_sub(there);
+        let size = choice.planned_bytes().saturating_sub(self.there());
         if let Some(free) = free_space(self.output.path()).filter(|&free| size > free) {
             let message = format!(
                 "{}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
@@ -228,60 +215,60 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         Ok(())
     }
 
+    /// The bytes of the windows that an earlier run has left.
+    fn there(&self) -> u64 {
+        self.left.as_ref().map_or(0, NativeReader::windows_end)
+    }
+
     /// Writes the windows that no earlier run has written.
-    fn write_missing(
-        mut self,
-        choice: &Choice<'_, '_, E::Model<'e>>,
-        mut about: About,
-    ) -> Result<Written> {
-        let (settings, watch, input) = (self.settings, self.watch, choice.input);
-        let windows = &input.plan.windows;
+    fn write_missing(mut self, mut choice: Choice<'_, '_, E::Model<'e>>) -> Result<Written> {
+        let (settings, watch, model) = (self.settings, self.watch, choice.model);
+        let windows = &choice.input.plan.windows;
         if let Some(begun) = &mut self.left {
-            choice.as_begun(begun, &mut about)?;
-            resume::check_windows(begun, &input.plan)?;
-            resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
+            choice.as_begun(begun, false)?;
+            resume::check_windows(begun, &choice.input.plan)?;
+            resume::keep_whole_calls(begun, windows.len(), choice.chosen_options().n_seq);
         }
         let n_whole = self.left.as_ref().map_or(0, |begun| begun.windows().len());
         let missing = windows.get(n_whole..).unwrap_or_default();
-
-        announce::input(choice, &about, watch);
+        announce::input(&choice, watch);
         let trying = Instant::now();
         let mut hidden = None;
         if self.left.is_none() {
-            hidden = choice.try_states(&mut about, watch)?;
+            hidden = choice.try_states(watch)?;
         }
         let trial_time = trying.elapsed();
-        self.check_plan(choice, &about, n_whole)?;
-        if let (Some(states), None) = (&about.states, &hidden) {
+        let options = choice.chosen_options();
+        Split::announce(options, choice.decoding, Some(windows.len()), watch);
+        announce::file(&choice, &self.output, n_whole, watch);
+        let size = choice.most_bytes().saturating_sub(self.there());
+        check_free_space(self.output.path(), &settings.output, size)?;
+        if let (Some(states), None) = (&choice.about.states, &hidden) {
             hidden = Some(choice.source(states.clone())?);
         }
-        let writer = self.open_writer(choice, &about, hidden.as_ref())?;
+        let writer = self.open_writer(&choice, hidden.as_ref())?;
         if settings.target.kind() == Kind::Kl {
             self.output.keep_if_cut_off();
         }
         let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
-        let written = match &mut hidden {
-            Some(hidden) => {
-                let sources = Sources::ready(hidden);
-                write_reference(sources, missing, writer, |step| phase.step(step))
-            }
-            None => write_reference(choice.sources(), missing, writer, |step| phase.step(step)),
+        let written = if let Some(hidden) = &mut hidden {
+            let sources = Sources::ready(hidden);
+            write_reference(sources, missing, writer, |step| phase.step(step))
+        } else {
+            let device = model.facts().is_offloaded.then(DeviceClock::default);
+            let sources = context_sources(model, &choice.options, &settings.run);
+            let sources = Sources { device, ..sources };
+            write_reference(sources, missing, writer, |step| phase.step(step))
         };
         drop(phase);
-        let pipeline::Written {
-            output: file,
-            timing,
-            forms,
-        } = match written {
+        let written = match written {
             Ok(written) => written,
-            Err(error) => return Err(failed(choice, self.output, error)),
+            Err(error) => return Err(failed(&choice, self.output, error)),
         };
-        watch.warn_of_times(&timing, true);
-        let file_bytes = self.output.commit_writer(file)?;
-        watch.warn_all(Warning::of_forms(forms));
-        let check_time = hidden
-            .as_ref()
-            .map_or(Duration::ZERO, |hidden| hidden.check_time);
+        watch.warn_of_times(&written.timing, true);
+        let file_bytes = self.output.commit_writer(written.output)?;
+        watch.warn_all(Warning::of_forms(written.forms));
+        let check_time = hidden.as_ref().map_or(Duration::ZERO, |of| of.check_time);
         let n_tokens = missing.iter().map(|window| window.tokens.len() as u64);
         Ok(Written {
             file: NewFile {
@@ -293,34 +280,10 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             checked: hidden.map(|hidden| hidden.checked),
             check_time: trial_time + check_time,
             timing: Timing {
-                decode: timing.decode.saturating_sub(check_time),
-                ..timing
+                decode: written.timing.decode.saturating_sub(check_time),
+                ..written.timing
             },
         })
-    }
-
-    /// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
-    fn check_plan(
-        &self,
-        choice: &Choice<'_, '_, E::Model<'e>>,
-        about: &About,
-        n_whole: usize,
-    ) -> Result<()> {
-        let (settings, windows) = (self.settings, &choice.input.plan.windows);
-        let options = choice.options_of(about);
-        Split::announce(options, choice.decoding, Some(windows.len()), self.watch);
-        if let Some(states) = &about.states {
-            announce::states(settings.target, states, self.watch);
-        }
-        let rows_bytes = settings.target.projected_bytes(about, windows);
-        let size = rows_bytes.saturating_add(choice.input.prompt_bytes());
-        announce::file(settings, &self.output, size, n_whole, self.watch);
-        let length = self.left.as_ref().map_or(0, NativeReader::windows_end);
-        check_free_space(
-            self.output.path(),
-            &settings.output,
-            size.saturating_sub(length),
-        )
     }
 
     /// Opens the file to go on after the windows that it already has, or to begin with the head of hidden
@@ -328,17 +291,14 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     fn open_writer(
         &self,
         choice: &Choice<'_, '_, E::Model<'e>>,
-        about: &About,
         hidden: Option<&StateSource<'_>>,
     ) -> Result<Writer<BufWriter<File>>> {
-        let output = &self.output;
+        let (file, path) = (self.output.writer(self.there())?, self.output.path());
         if let Some(begun) = &self.left {
-            let file = output.writer(begun.windows_end())?;
-            return Ok(Writer::resume(file, output.path(), begun)?);
+            return Ok(Writer::resume(file, path, begun)?);
         }
-        let (file, target) = (output.writer(0)?, self.settings.target);
-        let specs = choice.input.windows_of_the_text();
-        let mut writer = Writer::create(file, output.path(), target, about, &specs)?;
+        let (target, specs) = (self.settings.target, choice.input.windows_of_the_text());
+        let mut writer = Writer::create(file, path, target, &choice.about, &specs)?;
         if let Some(hidden) = hidden {
             writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
         }

@@ -11,12 +11,8 @@ fn whole_lines_are_kept_and_others_are_not() {
     assert!(AnswerFile::read(&path).unwrap().is_none());
     let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
     assert!(!path.exists());
-    let answered = |prompt: &[u32], answer: &[u32]| Answered {
-        prompt: prompt.to_vec(),
-        answer: answer.to_vec(),
-    };
-    file.keep(4, &answered(&[1, 2], &[3])).unwrap();
-    file.keep(5, &answered(&[1], &[4, 5])).unwrap();
+    file.keep(4, &[1, 2], &[3]).unwrap();
+    file.keep(5, &[1], &[4, 5]).unwrap();
     let whole = fs::read(&path).unwrap();
     for cut in 0..=whole.len() {
         fs::write(&path, &whole[..cut]).unwrap();
@@ -34,8 +30,8 @@ fn whole_lines_are_kept_and_others_are_not() {
         assert_eq!(known.1, expected.1.filter(|_| ends.len() > 2));
         // Another prompt in the same window is not the one that was answered.
         assert_eq!(read.answer(4, &[1, 3]), None);
-        read.keep(4, &answered(&[1, 2], &[3])).unwrap();
-        read.keep(5, &answered(&[1], &[4, 5])).unwrap();
+        read.keep(4, &[1, 2], &[3]).unwrap();
+        read.keep(5, &[1], &[4, 5]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), whole, "{cut}");
     }
     AnswerFile::read(&path).unwrap().unwrap().remove().unwrap();

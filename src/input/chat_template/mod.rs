@@ -8,19 +8,15 @@
 mod messages;
 mod python;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
 
 use kl_formats::{Variables, hex};
 pub use messages::with_reasoning;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Object;
 use minijinja::{Environment, Error, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use sha2::{Digest, Sha256};
-
-use crate::lock::locked;
 
 /// The most steps that a template may take for one prompt, about a second's worth. Published
 /// templates take a few hundred per message.
@@ -35,14 +31,18 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
+    source: String,
+    /// What it gets besides messages, unless a prompt has variables of these names.
+    defaults: TemplateValues,
     takes_parts_only: bool,
     /// True if the arguments of a tool call are an object to it, not a string of JSON.
     takes_objects: bool,
     /// True if answers are in channels, as gpt-oss gives them.
     pub has_channels: bool,
-    bos: String,
-    eos: String,
 }
+
+/// The values of a template's variables, by their names.
+pub type TemplateValues = BTreeMap<String, Value>;
 
 /// Why a template cannot be compiled, or applied to these messages: one line, with the line number
 /// in the template.
@@ -85,31 +85,64 @@ impl ChatTemplate {
         // jinja2 normalises line ends as well.
         let lines = source.replace("\r\n", "\n");
         environment.add_template_owned(NAME, without_generation_blocks(&lines))?;
-        let template = Self {
-            environment,
+        let defaults = [
+            ("bos_token", Value::from(bos)),
+            ("eos_token", Value::from(eos)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ];
+        let mut template = Self {
             sha256: hex(&Sha256::digest(source)),
+            source: source.to_owned(),
+            environment,
+            defaults: defaults
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
             takes_parts_only: false,
             takes_objects: true,
             has_channels: source.contains("<|channel|>"),
-            bos,
-            eos,
         };
-        let render = |messages, given: &Given| {
-            let text = template.render_as_they_are(messages, given, Ending::ToAnswer);
+        let render = |messages, values: &TemplateValues| {
+            let text = template.render_as_they_are(messages, values, true);
             text.ok()
         };
-        let takes_parts_only =
-            messages::takes_parts_only(|messages| render(messages, &Given::default()));
         let variables = serde_json::from_str(messages::PROBED_VARIABLES);
-        let given = Given::new(&variables.unwrap_or_default())?;
+        let values = template.values(&variables.unwrap_or_default())?;
         let called = Value::from(template.messages(messages::PROBED_MESSAGES)?);
         let takes_objects =
-            render(called, &given).is_some_and(|text| messages::are_objects_in(&text));
-        Ok(Self {
-            takes_parts_only,
-            takes_objects,
-            ..template
-        })
+            render(called, &values).is_some_and(|text| messages::are_objects_in(&text));
+        template.takes_parts_only =
+            messages::takes_parts_only(|messages| render(messages, &template.defaults));
+        template.takes_objects = takes_objects;
+        Ok(template)
+    }
+
+    /// Whether the template's source names this variable. What `kl` itself decides is none.
+    pub fn names(&self, variable: &str) -> bool {
+        let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+        let parts: Vec<&str> = self.source.split(variable).collect();
+        let mut around = parts.windows(2).filter_map(|pair| pair.split_first());
+        variable != ASKS
+            && around.any(|(before, after)| {
+                let is_inside = before.ends_with(|c| is_of_name(c) || c == '.');
+                !is_inside && !after.iter().any(|text| text.starts_with(is_of_name))
+            })
+    }
+
+    /// The values that a template gets besides messages: variables that come with a prompt, and without
+    /// those the texts of special tokens, as in transformers.
+    ///
+    /// # Errors
+    /// A value that cannot be read, such as a number too large for a double, with its name.
+    pub fn values(&self, variables: &Variables) -> Result<TemplateValues, TemplateError> {
+        let mut values = self.defaults.clone();
+        for (name, json) in variables.iter() {
+            let value = serde_json::from_str(json);
+            let value = value
+                .map_err(|error| TemplateError(format!("{name:?} cannot be read: {error}")))?;
+            values.insert(name.to_owned(), value);
+        }
+        Ok(values)
     }
 
     /// The messages of a JSON list, each as a value for [`Self::render`]. Keys keep their order,
@@ -127,25 +160,25 @@ impl ChatTemplate {
             .collect()
     }
 
-    /// Renders messages, each a value of its own, with the variables that are given beside them. A
-    /// template that expects strings gets the texts of parts joined, and one that expects parts gets
-    /// strings as parts.
+    /// Renders messages, each a value of its own, with other values. A template that expects strings gets
+    /// the texts of parts joined, and one that expects parts gets strings as parts. `asks`: the text ends
+    /// where the model's answer begins.
     ///
     /// # Errors
     /// If the template refuses the messages, fails or exceeds its limits.
     pub fn render(
         &self,
         messages: &[Value],
-        given: &Given,
-        ending: Ending,
+        values: &TemplateValues,
+        asks: bool,
     ) -> Result<String, TemplateError> {
-        let given_messages = messages.iter().cloned().collect();
+        let given = messages.iter().cloned().collect();
         let messages = if self.takes_parts_only {
-            messages::with_parts(&given_messages)
+            messages::with_parts(&given)
         } else {
-            given_messages
+            given
         };
-        let render = |messages| self.render_as_they_are(messages, given, ending);
+        let render = |messages| self.render_as_they_are(messages, values, asks);
         render(messages::with_texts(messages, |messages| {
             render(messages).ok()
         }))
@@ -154,96 +187,21 @@ impl ChatTemplate {
     fn render_as_they_are(
         &self,
         messages: Value,
-        given: &Given,
-        ending: Ending,
+        values: &TemplateValues,
+        asks: bool,
     ) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME)?;
-        let values = Values {
-            messages,
-            add_generation_prompt: ending == Ending::ToAnswer,
-            bos_token: self.bos.clone(),
-            eos_token: self.eos.clone(),
-            given: given.clone(),
-        };
+        let mut values = values.clone();
+        values.insert("messages".to_owned(), messages);
+        values.insert(ASKS.to_owned(), asks.into());
         let mut text = Text(Vec::new());
-        template.render_captured_to(Value::from_object(values), &mut text)?;
+        template.render_captured_to(Value::from(values), &mut text)?;
         String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
     }
 }
 
-/// The end of the text that messages are rendered as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// Up to where the model's answer begins: transformers' `add_generation_prompt`.
-    ToAnswer,
-    /// After the last message.
-    OfTurn,
-}
-
-/// The variables that come with a prompt, beside its messages, and the names of those that a template
-/// has looked up. A clone shares these names.
-#[derive(Debug, Clone, Default)]
-pub struct Given {
-    values: Arc<Vec<(String, Value)>>,
-    used: Arc<Mutex<BTreeSet<String>>>,
-}
-
-impl Given {
-    /// Reads the values of variables.
-    ///
-    /// # Errors
-    /// A value that cannot be read, such as a number too large for a double, with its name.
-    pub fn new(variables: &Variables) -> Result<Self, TemplateError> {
-        let value = |(name, json): (&str, &str)| match serde_json::from_str(json) {
-            Ok(value) => Ok((name.to_owned(), value)),
-            Err(error) => Err(TemplateError(format!("{name:?} cannot be read: {error}"))),
-        };
-        let values = variables.iter().map(value);
-        Ok(Self {
-            values: Arc::new(values.collect::<Result<_, _>>()?),
-            used: Arc::default(),
-        })
-    }
-
-    /// Whether a template has looked up this variable.
-    pub fn is_used(&self, name: &str) -> bool {
-        locked(&self.used).contains(name)
-    }
-
-    fn get(&self, name: &str) -> Option<Value> {
-        let (_, value) = self.values.iter().find(|(other, _)| other == name)?;
-        locked(&self.used).insert(name.to_owned());
-        Some(value.clone())
-    }
-}
-
-/// All that a template gets. As in transformers, a prompt's own variables come before the texts of
-/// special tokens, and after what the call itself decides.
-#[derive(Debug)]
-struct Values {
-    messages: Value,
-    add_generation_prompt: bool,
-    bos_token: String,
-    eos_token: String,
-    given: Given,
-}
-
-impl Object for Values {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let name = key.as_str()?;
-        match name {
-            "messages" => return Some(self.messages.clone()),
-            "add_generation_prompt" => return Some(self.add_generation_prompt.into()),
-            _ => {}
-        }
-        self.given.get(name).or_else(|| match name {
-            "bos_token" => Some(Value::from(&self.bos_token)),
-            "eos_token" => Some(Value::from(&self.eos_token)),
-            "tools" | "documents" => Some(Value::from(())),
-            _ => None,
-        })
-    }
-}
+/// The variable by which transformers asks for the model's answer.
+const ASKS: &str = "add_generation_prompt";
 
 /// A template's output, up to [`MAX_BYTES`].
 struct Text(Vec<u8>);

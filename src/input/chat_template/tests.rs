@@ -16,17 +16,16 @@ fn template(source: &str) -> Result<ChatTemplate, TemplateError> {
 }
 
 /// Applies a template to a prompt: `messages`, and other keys, which are variables.
-fn render(template: &ChatTemplate, prompt: &str) -> Result<(String, Given), TemplateError> {
+fn render(template: &ChatTemplate, prompt: &str) -> Result<String, TemplateError> {
     let line: BTreeMap<&str, &RawValue> = serde_json::from_str(prompt).unwrap();
-    let given = Given::new(&Variables::from_json(prompt).unwrap())?;
+    let values = template.values(&Variables::from_json(prompt).unwrap())?;
     let messages = template.messages(line["messages"].get())?;
-    let text = template.render(&messages, &given, Ending::ToAnswer)?;
-    Ok((text, given))
+    template.render(&messages, &values, true)
 }
 
 fn apply(source: &str) -> Result<String, String> {
     let prompt = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
-    let applied = template(source).and_then(|template| Ok(render(&template, prompt)?.0));
+    let applied = template(source).and_then(|template| render(&template, prompt));
     applied.map_err(|error| error.to_string())
 }
 
@@ -42,7 +41,7 @@ fn templates_render_as_in_jinja2() {
         let template = template(&read(&format!("{name}.jinja"))).unwrap();
         for (conversation, wanted) in outcomes {
             let prompt = conversations[conversation].get();
-            let got = render(&template, prompt).map(|(text, _)| text);
+            let got = render(&template, prompt);
             // minijinja takes null for an empty list, where Python refuses to loop over it.
             if ["images", "parts"].contains(&&**name) && conversation == "a tool" {
                 assert!(got.is_ok() && wanted.is_none());
@@ -60,13 +59,14 @@ fn templates_render_as_in_jinja2() {
 }
 
 #[test]
-fn a_template_gets_a_prompts_variables_and_those_that_it_looks_up_are_known() {
+fn a_template_gets_a_prompts_variables_and_those_that_it_names_are_known() {
     let source = "{% set tools = tools or [] %}{% macro m() %}{{ day }}{% endmacro %}\
-         {{ tools | length }}{{ m() }}{{ bos_token }}{{ missing }}{% if false %}{{ never }}{% endif %}\
+         {{ tools | length }}{{ m() }}{{ bos_token }}{{ missing }}{% if false %}{{ never.id }}{% endif %}\
          {{ add_generation_prompt }}{{ messages | length }}";
     let prompt = r#"{"tools":[1,2],"id":7,"day":"Monday","never":1,"bos_token":"B",
         "add_generation_prompt":5,"messages":[{"role":"user","content":"Hi"}]}"#;
-    let (text, given) = render(&template(source).unwrap(), prompt).unwrap();
+    let template = template(source).unwrap();
+    let text = render(&template, prompt).unwrap();
     assert_eq!(text, "2MondayBTrue1");
     let names = [
         "tools",
@@ -76,8 +76,8 @@ fn a_template_gets_a_prompts_variables_and_those_that_it_looks_up_are_known() {
         "bos_token",
         "add_generation_prompt",
     ];
-    let used = names.map(|name| given.is_used(name));
-    assert_eq!(used, [true, false, true, false, true, false]);
+    let used = names.map(|name| template.names(name));
+    assert_eq!(used, [true, false, true, true, true, false]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_template_gets_arguments_as_an_object_if_it_reads_them_as_one() {
         );
         let template = template(&source).unwrap();
         for (arguments, wanted) in [(object, as_object), (string, as_string)] {
-            let (text, _) = render(&template, &prompt(arguments)).unwrap();
+            let text = render(&template, &prompt(arguments)).unwrap();
             assert_eq!(text, wanted, "{of} of {arguments}");
         }
     }
@@ -136,8 +136,8 @@ fn a_turn_that_has_ended_has_no_generation_prompt() {
     let messages = template
         .messages(r#"[{"role":"user","content":"Hi"}]"#)
         .unwrap();
-    let [open, ended] = [Ending::ToAnswer, Ending::OfTurn].map(|ending| {
-        let text = template.render(&messages, &Given::default(), ending);
+    let [open, ended] = [true, false].map(|asks| {
+        let text = template.render(&messages, &template.defaults, asks);
         text.unwrap()
     });
     assert_eq!((&*open, &*ended), ("Hi: ", "Hi"));

@@ -4,7 +4,7 @@ use kl_formats::{Calls, Messages, Variables};
 
 use super::*;
 use crate::engine::{Engine as _, FakeEngine, FakeModel, ModelOptions};
-use crate::input::chat::{Chat, Conversation};
+use crate::input::chat::Chat;
 use crate::input::chat_template::ChatTemplate;
 
 const END: u32 = 7;
@@ -26,10 +26,10 @@ fn model() -> FakeModel {
 /// tokens. Each message has one token, which differs between dialogues; `on_step` gets each step.
 fn answered(
     n_turns: &[u32],
-    answers: &Answers,
+    (source, n_window): &(Source, u32),
     (n_seq, n_batch): (u32, u32),
     on_step: &mut dyn FnMut(GenerationStep) -> Result<()>,
-) -> Result<Generated> {
+) -> Result<Answered> {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(template, String::new(), String::new()).unwrap();
     let mut next_window = 0;
@@ -38,15 +38,15 @@ fn answered(
         let message = format!(r#"{{"role":"user","content":"{letter}"}}"#);
         let messages = vec![message; n_left as usize].join(",");
         let messages: Messages = serde_json::from_str(&format!("[{messages}]")).unwrap();
-        let chat = Chat::new(&template, &messages, &Variables::default()).unwrap();
-        let mut conversation = Conversation::new(chat, (1..=n_left as usize).collect());
-        let first = conversation.next("").map(Result::unwrap);
+        let mut chat = Chat::new(&template, &messages, &Variables::default()).unwrap();
+        chat.ends = (1..=n_left as usize).collect();
+        let first = chat.next("").map(Result::unwrap);
         next_window += n_left;
         Dialogue {
             line: format!("line {start}"),
             window: next_window - n_left,
             n_left,
-            conversation: Some(conversation),
+            conversation: Some(chat),
             tokens: model().tokenize(&first.unwrap_or_default(), true).unwrap(),
             n_prompt: 0,
             sampler: None,
@@ -64,22 +64,19 @@ fn answered(
         on_step,
         kept: None,
     };
-    answer(&model(), dialogues.collect(), answers, &mut generation)
+    let dialogues = dialogues.collect();
+    answer(&model(), dialogues, source, *n_window, &mut generation)
 }
 
-fn answers(most: u32, n_ctx: u32, seed: Option<u32>) -> Answers {
-    let sampling = seed.map(|seed| Sampling {
-        temp: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
+/// Answers of at most `most` tokens in windows of `n_ctx`, by chance where there is a seed.
+fn answers(most: u32, n_ctx: u32, seed: Option<u32>) -> (Source, u32) {
+    let source = Source {
+        generate: Some(most),
+        temp: seed.map(|_| 1.0),
         seed,
-    });
-    Answers {
-        most,
-        n_ctx,
-        sampling,
-    }
+        ..Source::default()
+    };
+    (source, n_ctx)
 }
 
 #[test]
@@ -90,7 +87,7 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
     };
     for seed in [None, Some(1), Some(2)] {
         let alone = run(&n_turns, seed, (1, 512));
-        assert_eq!(alone.answers.len(), 13);
+        assert_eq!(alone.len(), 13);
         for calls in [(2, 512), (3, 2), (8, 4), (20, 1)] {
             assert_eq!(run(&n_turns, seed, calls), alone, "{calls:?}");
         }
@@ -107,15 +104,18 @@ fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
         steps.push(step);
         Ok(())
     });
-    let all = all.unwrap().answers;
+    let all = all.unwrap();
     let mut n_ended = 0;
+    let mut n_tokens = 0;
     for turn in all.values() {
-        let ends = turn.answer.iter().position(|&token| token == END);
-        assert_eq!(turn.answer.len(), ends.map_or(6, |end| end + 1));
+        let (tokens, n_prompt) = turn.as_ref().unwrap();
+        let answer = &tokens[*n_prompt..];
+        let ends = answer.iter().position(|&token| token == END);
+        assert_eq!(answer.len(), ends.map_or(6, |end| end + 1));
         n_ended += usize::from(ends.is_some());
+        n_tokens += answer.len();
     }
     assert!((1..20).contains(&n_ended), "{n_ended}");
-    let n_tokens: usize = all.values().map(|turn| turn.answer.len()).sum();
     let count = |of| steps.iter().filter(|&&step| step == of).count();
     assert_eq!(count(GenerationStep::Token), n_tokens);
     assert_eq!(count(GenerationStep::Done), 20);
@@ -127,25 +127,26 @@ fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
     let n_cut = [10, 15, 500].map(|n_ctx| {
         let answers = answers(12, n_ctx, Some(5));
         let all = answered(&n_turns, &answers, (2, 512), &mut |_| Ok(())).unwrap();
-        for turn in all.answers.values() {
-            assert!(turn.prompt.len() + turn.answer.len() <= n_ctx as usize);
-        }
+        let whole = all.values().flatten();
+        assert!(
+            whole
+                .clone()
+                .all(|(tokens, _)| tokens.len() <= n_ctx as usize)
+        );
+        let n_cut = all.values().filter(|of| of.is_err()).count();
         let n_all: u32 = n_turns.iter().sum();
-        assert_eq!(all.cut_off.is_empty(), all.answers.len() == n_all as usize);
-        for (window, why) in &all.cut_off {
-            assert!(!all.answers.contains_key(window));
-            let before = &all.answers[&(window - 1)];
+        assert_eq!(n_cut == 0, whole.count() == n_all as usize);
+        for (window, why) in &all {
+            let Err(why) = why else { continue };
+            let (_, n_before) = all[&(window - 1)].as_ref().unwrap();
             // The next prompt holds this one and its answer.
             let (_, n_next) = why.split_once(": a prompt of ").unwrap();
             let (n_next, rest) = n_next.split_once(' ').unwrap();
             let n_next: usize = n_next.parse().unwrap();
-            assert!(
-                n_next >= n_ctx as usize && n_next > before.prompt.len(),
-                "{why}"
-            );
+            assert!(n_next >= n_ctx as usize && n_next > *n_before, "{why}");
             assert!(rest.contains("and an answer do not fit"), "{why}");
         }
-        all.cut_off.len()
+        n_cut
     });
     assert!(
         n_cut[0] > 0 && n_cut[0] >= n_cut[1] && n_cut[2] == 0,

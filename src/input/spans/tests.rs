@@ -42,7 +42,7 @@ fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
     let pieces = runs.iter().map(|&(span, n)| {
         let bytes = all.0[at..at + n as usize].concat();
         at += n as usize;
-        let name = spans.names()[span as usize].clone();
+        let name = spans.names[span as usize].clone();
         (name, String::from_utf8(bytes).unwrap())
     });
     let pieces = pieces.skip(1).collect();
@@ -234,7 +234,7 @@ fn the_users_spans_come_first() {
 fn a_span_that_is_left_open_runs_to_the_end() {
     let spans = Spans::new(Some("<think>"), &[]);
     assert_eq!(
-        spans.names(),
+        spans.names,
         ["prompt", "answer", "reasoning", "code"].map(str::to_owned)
     );
     let pieces = found(&spans, "", "a<think>b");

@@ -4,9 +4,9 @@ use std::fs;
 
 use super::*;
 use crate::engine::{Engine as _, FakeEngine, ModelOptions};
-use crate::input::{NamedText, ScoreFrom, Windowing};
+use crate::input::{NamedText, ScoreFrom};
 
-fn source(folder: &tempfile::TempDir, windowing: Windowing) -> TextSource {
+fn source(folder: &tempfile::TempDir) -> Source {
     let texts = [("wiki", "a", 20), ("code", "b", 5), ("wiki", "c", 9)];
     let texts = texts.map(|(group, name, n_tokens)| {
         let path = folder.path().join(name);
@@ -14,28 +14,24 @@ fn source(folder: &tempfile::TempDir, windowing: Windowing) -> TextSource {
         let group = Some(group.to_owned());
         NamedText { group, path }
     });
-    TextSource {
-        texts: texts.into(),
-        windowing,
-        parse_special: false,
+    Source {
+        text_path: texts.into(),
+        n_ctx: Some(8),
+        ..Source::default()
     }
 }
 
-fn prepare(source: &TextSource, max_rows: Option<u64>) -> PreparedInput {
-    let path = &source.texts[0].path;
+fn prepared(source: &Source, max_rows: Option<u64>) -> PreparedInput {
+    let path = &source.text_path[0].path;
     let engine = FakeEngine::default();
     let model = engine.load(path, &ModelOptions::default()).unwrap();
-    let texts = source.texts.iter();
-    let texts = texts.map(|named| read(&named.path, &mut Vec::new()).unwrap());
-    in_windows(source, texts.collect(), &model, max_rows).unwrap()
+    let raw = RawInput::read(source, &mut Vec::new()).unwrap();
+    let selection = Selection {
+        max_rows,
+        ..Selection::default()
+    };
+    prepare(raw, &model, &selection).unwrap()
 }
-
-const WINDOWING: Windowing = Windowing {
-    n_ctx: 8,
-    stride: None,
-    score: ScoreFrom::Text,
-    max_windows: None,
-};
 
 /// Each window's number, the one text that its tokens come from, and how many there are.
 fn windows(input: &PreparedInput) -> Vec<(u32, char, usize)> {
@@ -51,7 +47,7 @@ fn windows(input: &PreparedInput) -> Vec<(u32, char, usize)> {
 #[test]
 fn no_window_holds_parts_of_two_texts() {
     let folder = tempfile::tempdir().unwrap();
-    let input = prepare(&source(&folder, WINDOWING), None);
+    let input = prepared(&source(&folder), None);
     let expected = [
         (0, 'a', 7),
         (1, 'a', 7),
@@ -69,18 +65,18 @@ fn no_window_holds_parts_of_two_texts() {
 #[test]
 fn limits_are_of_each_text_and_a_stride_too() {
     let folder = tempfile::tempdir().unwrap();
-    let first = Windowing {
+    let first = Source {
         max_windows: Some(1),
-        ..WINDOWING
+        ..source(&folder)
     };
-    let input = prepare(&source(&folder, first), None);
+    let input = prepared(&first, None);
     assert_eq!(windows(&input), [(0, 'a', 7), (1, 'b', 5), (2, 'c', 7)]);
-    let overlapping = Windowing {
+    let overlapping = Source {
         stride: Some(4),
-        score: ScoreFrom::New,
-        ..WINDOWING
+        score: Some(ScoreFrom::New),
+        ..source(&folder)
     };
-    let input = prepare(&source(&folder, overlapping), None);
+    let input = prepared(&overlapping, None);
     // The first window of each text is scored from its start: nothing has scored it before.
     let from_the_start = input.plan.windows.iter().filter(|w| w.first_scored == 0);
     assert_eq!(
@@ -94,8 +90,8 @@ fn limits_are_of_each_text_and_a_stride_too() {
 #[test]
 fn a_sample_is_of_all_texts_and_windows_keep_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let all = prepare(&source(&folder, WINDOWING), None);
-    let some = prepare(&source(&folder, WINDOWING), Some(20));
+    let all = prepared(&source(&folder), None);
+    let some = prepared(&source(&folder), Some(20));
     assert!(some.plan.seed.is_some());
     assert_eq!(some.groups, all.groups);
     for window in windows(&some) {
@@ -106,12 +102,10 @@ fn a_sample_is_of_all_texts_and_windows_keep_their_numbers() {
 #[test]
 fn texts_are_identified_together() {
     let folder = tempfile::tempdir().unwrap();
-    let input = prepare(&source(&folder, WINDOWING), None);
-    assert_eq!(input.text.name.as_deref(), Some("wiki=a, code=b, wiki=c"));
-    assert_eq!(
-        (input.text.bytes, input.text.n_tokens),
-        (Some(34), Some(34))
-    );
+    let input = prepared(&source(&folder), None);
+    let text = input.provenance.text.unwrap();
+    assert_eq!(text.name.as_deref(), Some("wiki=a, code=b, wiki=c"));
+    assert_eq!((text.bytes, text.n_tokens), (Some(34), Some(34)));
     let hash = |bytes: &str| hex(&Sha256::digest(bytes));
     let lines = format!(
         "{}  wiki\n{}  code\n{}  wiki\n",
@@ -119,7 +113,8 @@ fn texts_are_identified_together() {
         hash(&"b".repeat(5)),
         hash(&"c".repeat(9))
     );
-    assert_eq!(input.text.sha256, Some(hash(&lines)));
-    let n_tokens = input.texts.iter().map(|text| text.n_tokens);
+    assert_eq!(text.sha256, Some(hash(&lines)));
+    let texts = input.provenance.texts;
+    let n_tokens = texts.iter().map(|text| text.n_tokens);
     assert_eq!(n_tokens.collect::<Vec<_>>(), [20, 5, 9].map(Some));
 }

@@ -9,13 +9,12 @@ fn plan(
     score: ScoreFrom,
     max_rows: Option<u64>,
 ) -> Plan {
-    let windowing = Windowing {
-        n_ctx,
-        stride: None,
-        score,
-        max_windows: None,
+    let source = Source {
+        n_ctx: Some(n_ctx),
+        score: Some(score),
+        ..Source::default()
     };
-    Plan::cut(tokens, &windowing, bos).limited(max_rows)
+    Plan::cut(tokens, &source, bos).limited(max_rows)
 }
 
 fn text(n: u32) -> Vec<u32> {
@@ -58,13 +57,13 @@ fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
         (10, 10, Some(1)),
     ] {
         for stride in 1..=n_ctx - u32::from(bos.is_some()) {
-            let windowing = Windowing {
-                n_ctx,
+            let mut source = Source {
+                n_ctx: Some(n_ctx),
                 stride: Some(stride),
-                score: ScoreFrom::New,
-                max_windows: None,
+                score: Some(ScoreFrom::New),
+                ..Source::default()
             };
-            let plan = Plan::cut(&text(n), &windowing, bos);
+            let plan = Plan::cut(&text(n), &source, bos);
             let last_seen = plan.windows.iter().flat_map(|window| {
                 let scored = window.first_scored..window.first_scored + window.n_rows;
                 scored.map(|position| window.tokens[position as usize])
@@ -76,12 +75,8 @@ fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
                 assert_eq!(pair[1].tokens[start], pair[0].tokens[start] + stride);
                 assert_eq!(pair[0].tokens.len() as u32, n_ctx);
             }
-            let all = Windowing {
-                score: ScoreFrom::All,
-                max_windows: Some(2),
-                ..windowing
-            };
-            let all = Plan::cut(&text(n), &all, bos);
+            (source.score, source.max_windows) = (Some(ScoreFrom::All), Some(2));
+            let all = Plan::cut(&text(n), &source, bos);
             assert!(all.windows.len() <= 2);
             assert!(
                 all.windows

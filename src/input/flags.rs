@@ -1,0 +1,178 @@
+//! Parsers for the flags of what is read: paths of files, and the numbers by which answers are chosen.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use regex::Regex;
+
+use super::{GROUP_NAMES, NamedText, is_group_name};
+
+/// Parses the path of a file, and refuses `-`, which one might expect to work.
+pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let named = Some(path).filter(|path| path.as_os_str() != "-");
+        named.ok_or("only -t, --prompts, --json and --csv accept '-'; name a file")
+    })
+}
+
+/// Parses the path of a model, or of a folder of models.
+pub fn model() -> impl TypedValueParser<Value = PathBuf> {
+    file().try_map(|path| on_this_machine(path, "; for all models of a folder, name the folder"))
+}
+
+/// Parses the path of another file or folder that is read.
+pub fn input() -> impl TypedValueParser<Value = PathBuf> {
+    file().try_map(|path| on_this_machine(path, ""))
+}
+
+/// Parses the path of a file that is read, or `-` for standard input.
+pub fn input_or_stdin() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| on_this_machine(path, ""))
+}
+
+/// Parses the path of a text. A number in its place is llama.cpp's `-t`.
+pub fn text() -> impl TypedValueParser<Value = PathBuf> {
+    input_or_stdin().try_map(|path| {
+        let number = path.to_str().filter(|text| text.parse::<u32>().is_ok());
+        match number.filter(|_| !path.exists()) {
+            Some(n) => Err(format!(
+                "there is no such file; -t is the text: did you mean --threads {n}?"
+            )),
+            None => Ok(path),
+        }
+    })
+}
+
+/// Parses a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has a folder
+/// before its `=`, is a path.
+pub fn named_text() -> impl TypedValueParser<Value = NamedText> {
+    text().try_map(|given| {
+        let parts = given.to_str().and_then(|text| text.split_once('='));
+        let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
+        let (group, path) = match parts {
+            None => (None, given),
+            Some((group, path)) if path.is_empty() || !is_group_name(group) => {
+                return Err(format!(
+                    "expected PATH or NAME=PATH; for NAME {GROUP_NAMES}"
+                ));
+            }
+            Some((group, path)) => (Some(group.to_owned()), path.into()),
+        };
+        Ok(NamedText { group, path })
+    })
+}
+
+/// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by
+/// their names. `of_pattern`: what else to do about a pattern.
+fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
+    let text = path.to_string_lossy();
+    if path.exists() {
+        return Ok(path);
+    }
+    let download =
+        |how: &str| format!("kl downloads nothing: get the file first ({how}), then give its path");
+    if text.contains("hf://") {
+        return Err(download("hf download REPOSITORY FILE --local-dir ."));
+    }
+    if text.contains("://") {
+        return Err(download("curl -LO URL"));
+    }
+    if text.contains(['*', '?', '[']) {
+        return Err(format!(
+            "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
+        ));
+    }
+    if is_repository(&path) {
+        let repository = text.split(':').next().unwrap_or_default();
+        let how = format!("hf download {repository} FILE --local-dir .");
+        return Err(format!("there is no such file; {}", download(&how)));
+    }
+    Ok(path)
+}
+
+/// Returns true if a path that does not exist looks like the name of a repository on Hugging Face,
+/// as in `org/model` or llama.cpp's `org/model:Q4_K_M`. A file's ending is a word; that of `3.1-8B` is
+/// not.
+fn is_repository(path: &Path) -> bool {
+    let (Some(text), Some(owner)) = (path.to_str(), path.parent()) else {
+        return false;
+    };
+    let is_match = |pattern| Regex::new(pattern).is_ok_and(|regex| regex.is_match(text));
+    is_match(r"^[[:alnum:]][[:alnum:]._-]*/[[:alnum:]][[:alnum:]._:-]*$")
+        && !is_match(r"\.[[:alpha:]]+$")
+        && !owner.exists()
+}
+
+/// Parses a number that `is_right`; else says what was `expected`.
+pub fn number<N: FromStr>(
+    text: &str,
+    is_right: impl FnOnce(&N) -> bool,
+    expected: &'static str,
+) -> Result<N, &'static str> {
+    text.parse().ok().filter(is_right).ok_or(expected)
+}
+
+/// Parses a temperature.
+pub fn temperature(text: &str) -> Result<f32, &'static str> {
+    let is_right = |of: &f32| (0.0..f32::INFINITY).contains(of);
+    number(text, is_right, "expected a number from 0 on, such as 0.7")
+}
+
+/// Parses the probability that tokens have together.
+pub fn top_p(text: &str) -> Result<f32, &'static str> {
+    let expected = "expected a number above 0, and at most 1, such as 0.95";
+    number(text, |&of| of > 0.0 && of <= 1.0, expected)
+}
+
+/// Parses the share of the top token's probability.
+pub fn min_p(text: &str) -> Result<f32, &'static str> {
+    let is_right = |of: &f32| (0.0..=1.0).contains(of);
+    number(
+        text,
+        is_right,
+        "expected a number from 0 to 1, such as 0.05",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_this_machine_is_told_from_a_file_that_is_missing() {
+        let answer = |text: &str| on_this_machine(text.into(), "").err().unwrap_or_default();
+        for (text, what) in [
+            ("https://example.org/a.gguf", "curl -LO"),
+            ("code=http://example.org/a.txt?download=true", "curl -LO"),
+            ("hf://org/model/a.gguf", "hf download REPOSITORY FILE"),
+            ("org/model", "hf download org/model FILE"),
+            ("org/Llama-3.1-8B", "hf download org/Llama-3.1-8B FILE"),
+            (
+                "org/Qwen2.5_GGUF:Q4_K_M",
+                "hf download org/Qwen2.5_GGUF FILE",
+            ),
+            ("*.gguf", "not quoted"),
+            ("models/q?.gguf", "not quoted"),
+        ] {
+            assert!(answer(text).contains(what), "{text}: {}", answer(text));
+        }
+        for text in [
+            "a.gguf",
+            "-",
+            "src",
+            "src/none",
+            "none/a.gguf",
+            "none/wiki.txt",
+            "a/b/c",
+            "/none/a",
+            "../none",
+            "./none",
+            "~/none",
+            "none/a b",
+            "name=none/text",
+        ] {
+            assert_eq!(answer(text), "", "{text}");
+        }
+    }
+}
