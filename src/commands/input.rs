@@ -53,14 +53,10 @@ pub fn prepare<M: Model>(
             "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again",
         ));
     }
-    let advice = match (&source.prompts, source.generate) {
-        (None, _) => "lower --n-ctx",
-        (_, Some(_)) => "lower --generate, or leave out the longest prompts",
-        _ => "leave out the longest prompts",
-    };
-    let has_template = source.no_chat_template
-        || source.chat_template_file.is_some()
-        || facts.chat_template.is_some();
+    let lacks_template = source.prompts.is_some()
+        && !source.no_chat_template
+        && source.chat_template_file.is_none()
+        && facts.chat_template.is_none();
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
         match (step, &phase) {
@@ -73,7 +69,7 @@ pub fn prepare<M: Model>(
     };
     // Generating tokens can take hours, so warn before that.
     let mut on_plan = |planned: &PreparedInput| {
-        if source.prompts.is_some() && !has_template {
+        if lacks_template {
             watch.warn(Warning::new(
                 "no_chat_template",
                 "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
@@ -81,7 +77,8 @@ pub fn prepare<M: Model>(
         }
         warn_of_input(planned, watch);
         // With -c, conversations may grow longer than they were planned, but seldom do.
-        check_windows(longest_window(&planned.plan.windows), model, advice, watch)?;
+        let longest = longest_window(&planned.plan.windows);
+        check_windows(longest, model, shorter(source), watch)?;
         check(planned)
     };
     let generation = Generation {
@@ -108,6 +105,15 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
         n_seq: decoding.n_answers(run.n_parallel, n_ctx),
         has_own_caches: true,
         ..context_options(run, n_ctx, decoding.one_by_one(), Precedent::default())
+    }
+}
+
+/// Advice on how to make windows shorter.
+fn shorter(source: &Source) -> &'static str {
+    match (&source.prompts, source.generate) {
+        (None, _) => "lower --n-ctx",
+        (_, Some(_)) => "lower --generate, or leave out the longest prompts",
+        _ => "leave out the longest prompts",
     }
 }
 

@@ -239,20 +239,9 @@ const N_PARTS: &str = "parts";
 /// The keys of headers that may differ between parts of a whole; `*` is each item of a list. Files may
 /// have other names on another machine, and a machine may compute with other devices, and be off by other
 /// last bits: [`warnings`] names devices.
-const OF_A_PART: [&str; 12] = [
-    "writer",
-    "model_path",
-    "text_path",
-    "model.file_name",
-    "reference.file_name",
-    "reference.model.file_name",
-    "text.name",
-    "texts.*.name",
-    "reference.text.name",
-    "imatrix.file_name",
-    "prompts.*.spans",
-    "states.check",
-];
+const OF_A_PART: &str = "writer model_path text_path model.file_name reference.file_name \
+     reference.model.file_name text.name texts.*.name reference.text.name imatrix.file_name \
+     prompts.*.spans states.check";
 
 /// The same where answers were generated: a part records those of its own windows.
 const OF_ANSWERS: [&str; 2] = ["n_rows", "prompts.*.n_tokens"];
@@ -261,8 +250,8 @@ const OF_ANSWERS: [&str; 2] = ["n_rows", "prompts.*.n_tokens"];
 fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     let mut identity = serde_json::to_value(whole).unwrap_or_default();
     let is_generated = identity.get("generated").is_some_and(|n| !n.is_null());
-    let of_answers = OF_ANSWERS.iter().filter(|_| is_generated);
-    for key in OF_A_PART.iter().chain(of_answers) {
+    let of_answers = OF_ANSWERS.into_iter().filter(|_| is_generated);
+    for key in OF_A_PART.split(' ').chain(of_answers) {
         forget(&mut identity, key);
     }
     // Evaluations of one model with two types of cache are two evaluations.

@@ -17,7 +17,7 @@ use super::generation::{Dialogue, Generation, GenerationStep, answer, with_bos};
 use super::prompt_file::PromptLine;
 use super::spans::Spans;
 use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
-use crate::engine::Model;
+use crate::engine::{Model, ModelFacts};
 
 /// The fault of a prompt whose answers are to be scored.
 const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
@@ -38,15 +38,10 @@ pub fn prepare<M: Model>(
     selection: &Selection,
     mut generation: Generation<'_>,
 ) -> Result<PreparedInput> {
-    let (source, facts) = (raw.source, model.facts());
-    // The text of the chat template, if one is applied, and the file that holds it.
-    let found = match (&source.chat_template_file, &raw.template) {
-        (Some(path), Some(text)) => Some((text, path)),
-        _ if source.no_chat_template => None,
-        _ => facts.chat_template.as_ref().map(|text| (text, &facts.path)),
-    };
+    let source = raw.source;
+    let found = found_template(&raw, model.facts());
     let has_answers = source.generate.is_some() || source.scores_given_answers();
-    let spans = has_answers.then(|| Spans::new(found.map(|(text, _)| &**text), &source.span));
+    let spans = has_answers.then(|| Spans::new(found.map(|(text, _)| text), &source.span));
     let template = found.map(|(text, path)| compile(text, path, model));
     let template = template.transpose()?;
     let mut windows = PromptWindows {
@@ -88,14 +83,22 @@ pub fn prepare<M: Model>(
         )?;
     }
     input.plan.keep(selection.part);
-    if let (Some(spans), Some(prompts)) = (spans, &mut input.prompts) {
-        for window in &input.plan.windows {
-            if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
-                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
-            }
+    let prompts = &mut input.prompts.get_or_insert_default().list;
+    for window in &input.plan.windows {
+        if let (Some(spans), Some(prompt)) = (&spans, prompts.get_mut(window.window as usize)) {
+            prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
         }
     }
     Ok(input)
+}
+
+/// The text of the chat template that is applied, if one is, and the file that holds it.
+fn found_template<'t>(raw: &'t RawInput<'_>, facts: &'t ModelFacts) -> Option<(&'t str, &'t Path)> {
+    match (&raw.source.chat_template_file, &raw.template) {
+        (Some(path), Some(text)) => Some((text, path)),
+        _ if raw.source.no_chat_template => None,
+        _ => Some((facts.chat_template.as_ref()?, &facts.path)),
+    }
 }
 
 /// Compiles a chat template, which this file holds, with the texts of the model's tokens.
@@ -253,7 +256,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     /// If no position is scored.
     fn plan(self, max_rows: Option<u64>) -> Result<(PreparedInput, Vec<Dialogue<'p>>, u32)> {
         let (source, mut input) = (self.source, self.input);
-        let plan = Plan::of(input.plan.windows);
+        let plan = Plan::from_windows(input.plan.windows);
         if plan.n_rows() == 0 {
             bail!("{source}: no prompt is long enough for a scored position: lower --score");
         }

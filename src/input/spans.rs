@@ -59,120 +59,97 @@ impl FromStr for SpanRule {
     }
 }
 
-/// The opening and the closing marker of a span, and a text by which a template that has them is known.
-type Markers = [&'static str; 3];
-
-/// Markers of reasoning in published chat templates, which open and close it. A template has them if it
-/// contains one of them, or the third text where that is not empty.
-const REASONING_MARKERS: [Markers; 16] = [
+/// Markers of reasoning in published chat templates: `OPEN..CLOSE`. A template has these markers if it
+/// contains one of them, or else the text after ` if `.
+const REASONING_MARKERS: [&str; 16] = [
     // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
-    ["<think>", "</think>", ""],
+    "<think>..</think>",
     // Magistral.
-    ["[THINK]", "[/THINK]", ""],
+    "[THINK]..[/THINK]",
     // gpt-oss.
-    ["<|channel|>analysis", "<|end|>", "<|channel|>"],
+    "<|channel|>analysis..<|end|> if <|channel|>",
     // Gemma 4.
-    ["<|channel>thought", "<channel|>", "<|channel>"],
+    "<|channel>thought..<channel|> if <|channel>",
     // Command A Reasoning and R7B.
-    ["<|START_THINKING|>", "<|END_THINKING|>", ""],
+    "<|START_THINKING|>..<|END_THINKING|>",
     // Seed-OSS.
-    ["<seed:think>", "</seed:think>", ""],
+    "<seed:think>..</seed:think>",
     // EXAONE Deep.
-    ["<thought>", "</thought>", ""],
+    "<thought>..</thought>",
     // Apertus.
-    ["<|inner_prefix|>", "<|inner_suffix|>", ""],
+    "<|inner_prefix|>..<|inner_suffix|>",
     // Kimi-VL.
-    ["◁think▷", "◁/think▷", ""],
+    "◁think▷..◁/think▷",
     // Granite 3.2.
-    ["Here is my thought process:", "Here is my response:", ""],
+    "Here is my thought process:..Here is my response:",
     // Apriel 1.6.
-    ["Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ""],
+    "Here are my reasoning steps:..[BEGIN FINAL RESPONSE]",
     // MiniMax M3.
-    ["<mm:think>", "</mm:think>", ""],
+    "<mm:think>..</mm:think>",
     // Kimi K3.
-    ["<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>"],
+    "<|open|>think<|sep|>..<|close|>think<|sep|> if <|close|>",
     // Hunyuan 3.
-    ["<think:opensource>", "</think:opensource>", ":opensource"],
+    "<think:opensource>..</think:opensource> if :opensource",
     // Solar Open.
-    ["<|think|>", "<|end|>", "<|think|>"],
+    "<|think|>..<|end|> if <|think|>",
     // Muse Glimmer.
-    [" to=self<|message|>", "<|eom|>", "to=self"],
+    " to=self<|message|>..<|eom|> if to=self",
 ];
 
 /// Markers of calls of tools, in the same form. One without an end marker runs to the answer's end.
-const TOOL_CALL_MARKERS: [Markers; 28] = [
+const TOOL_CALL_MARKERS: [&str; 28] = [
     // Hermes, Qwen, GLM, Granite 4.
-    ["<tool_call>", "</tool_call>", ""],
+    "<tool_call>..</tool_call>",
     // Mistral.
-    ["[TOOL_CALLS]", "", ""],
+    "[TOOL_CALLS]..",
     // Llama 3.1.
-    ["<|python_tag|>", "", ""],
+    "<|python_tag|>..",
     // DeepSeek V3 to V3.1, and V3.2.
-    ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ""],
-    [
-        "<｜DSML｜function_calls>",
-        "</｜DSML｜function_calls>",
-        "DSML",
-    ],
+    "<｜tool▁calls▁begin｜>..<｜tool▁calls▁end｜>",
+    "<｜DSML｜function_calls>..</｜DSML｜function_calls> if DSML",
     // DeepSeek V4.
-    ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "DSML"],
+    "<｜DSML｜tool_calls>..</｜DSML｜tool_calls> if DSML",
     // gpt-oss, which names a tool before the channel or in it.
-    [" to=functions.", "<|call|>", "<|channel|>"],
-    [
-        "<|channel|>commentary to=functions.",
-        "<|call|>",
-        "<|channel|>",
-    ],
+    " to=functions...<|call|> if <|channel|>",
+    "<|channel|>commentary to=functions...<|call|> if <|channel|>",
     // Gemma 4 and FunctionGemma.
-    ["<|tool_call>", "<tool_call|>", ""],
-    ["<start_function_call>", "<end_function_call>", ""],
+    "<|tool_call>..<tool_call|>",
+    "<start_function_call>..<end_function_call>",
     // Phi-4-mini, and Granite 3, which has no end marker.
-    ["<|tool_call|>", "<|/tool_call|>", ""],
+    "<|tool_call|>..<|/tool_call|>",
     // Command A and R7B.
-    ["<|START_ACTION|>", "<|END_ACTION|>", ""],
+    "<|START_ACTION|>..<|END_ACTION|>",
     // Kimi K2.
-    [
-        "<|tool_calls_section_begin|>",
-        "<|tool_calls_section_end|>",
-        "",
-    ],
+    "<|tool_calls_section_begin|>..<|tool_calls_section_end|>",
     // LFM2.
-    ["<|tool_call_start|>", "<|tool_call_end|>", ""],
+    "<|tool_call_start|>..<|tool_call_end|>",
     // MiniMax M2.
-    ["<minimax:tool_call>", "</minimax:tool_call>", ""],
+    "<minimax:tool_call>..</minimax:tool_call>",
     // Nemotron Nano 2.
-    ["<TOOLCALL>", "</TOOLCALL>", ""],
+    "<TOOLCALL>..</TOOLCALL>",
     // Apertus.
-    ["<|tools_prefix|>", "<|tools_suffix|>", ""],
+    "<|tools_prefix|>..<|tools_suffix|>",
     // OLMo 3.
-    ["<function_calls>", "</function_calls>", ""],
+    "<function_calls>..</function_calls>",
     // Jamba.
-    ["<tool_calls>", "</tool_calls>", ""],
+    "<tool_calls>..</tool_calls>",
     // Functionary 3.1, and others that are shown this form.
-    ["<function=", "</function>", ""],
+    "<function=..</function>",
     // MiniCPM5.
-    ["<function name=", "</function>", ""],
+    "<function name=..</function>",
     // Seed-OSS.
-    ["<seed:tool_call>", "</seed:tool_call>", ""],
+    "<seed:tool_call>..</seed:tool_call>",
     // GigaChat 3 and 3.1.
-    [
-        "function call<|role_sep|>",
-        "<|message_sep|>",
-        "<|role_sep|>",
-    ],
-    ["<|function_call|>", "<|message_sep|>", "<|function_call|>"],
+    "function call<|role_sep|>..<|message_sep|> if <|role_sep|>",
+    "<|function_call|>..<|message_sep|> if <|function_call|>",
     // Solar Open.
-    ["<|tool_calls|>", "<|calls|>", ""],
+    "<|tool_calls|>..<|calls|>",
     // Kimi K3.
-    ["<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|close|>"],
+    "<|open|>tools<|sep|>..<|close|>tools<|sep|> if <|close|>",
     // Hunyuan 3.
-    [
-        "<tool_calls:opensource>",
-        "</tool_calls:opensource>",
-        ":opensource",
-    ],
+    "<tool_calls:opensource>..</tool_calls:opensource> if :opensource",
     // Muse Glimmer.
-    ["<atem:function_calls>", "</atem:function_calls>", ""],
+    "<atem:function_calls>..</atem:function_calls>",
 ];
 
 /// The spans that answers can have.
@@ -187,18 +164,12 @@ impl Spans {
     /// The spans of answers in a chat template, given by its source, if there is one: those whose
     /// markers it has. `given` are the user's, which come before others that begin at the same byte.
     pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
-        let has = |[open, close, sign]: &&Markers| {
-            let signs = if sign.is_empty() {
-                [open, close]
-            } else {
-                [sign; 2]
-            };
-            let mut signs = signs.into_iter().filter(|sign| !sign.is_empty());
-            signs.any(|sign| template.is_some_and(|template| template.contains(sign)))
-        };
-        let of_template = |name: &'static str, markers: &'static [Markers]| {
-            let used = markers.iter().filter(has);
-            used.map(move |&[open, close, _]| SpanRule {
+        let template = template.unwrap_or_default();
+        let of_template = |name: &'static str, markers| {
+            let used = known(markers).filter(|(.., [one, other])| {
+                template.contains(one) || !other.is_empty() && template.contains(other)
+            });
+            used.map(move |(open, close, _)| SpanRule {
                 name: name.to_owned(),
                 open: open.to_owned(),
                 close: close.to_owned(),
@@ -287,17 +258,36 @@ impl Spans {
     }
 }
 
+/// The opening and the closing marker of each of these rules, and the texts of which a template with
+/// these markers has one.
+fn known(
+    rules: &'static [&'static str],
+) -> impl Iterator<Item = (&'static str, &'static str, [&'static str; 2])> {
+    rules.iter().filter_map(|rule| {
+        let (markers, sign) = rule.split_once(" if ").unwrap_or((rule, ""));
+        let (open, close) = markers.rsplit_once("..")?;
+        Some((
+            open,
+            close,
+            if sign.is_empty() {
+                [open, close]
+            } else {
+                [sign; 2]
+            },
+        ))
+    })
+}
+
 /// The position of the first known opening marker of reasoning in a text.
 pub fn opening_in(text: &str) -> Option<usize> {
-    let found = REASONING_MARKERS
-        .iter()
-        .filter_map(|[open, ..]| text.find(open));
-    found.min()
+    known(&REASONING_MARKERS)
+        .filter_map(|(open, ..)| text.find(open))
+        .min()
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
 pub fn reasoning_of(text: &str) -> Option<&str> {
-    REASONING_MARKERS.iter().find_map(|[open, close, _]| {
+    known(&REASONING_MARKERS).find_map(|(open, close, _)| {
         let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
         Some(reasoning)
     })
@@ -306,8 +296,7 @@ pub fn reasoning_of(text: &str) -> Option<&str> {
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let trimmed = text.trim_end();
-    let mut openings = REASONING_MARKERS.iter().map(|[open, ..]| open);
-    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
+    let start = known(&REASONING_MARKERS).find_map(|(open, ..)| trimmed.strip_suffix(open))?;
     text.get(start.len()..)
 }
 

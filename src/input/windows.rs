@@ -114,11 +114,11 @@ impl Plan {
                 first_scored,
             }
         });
-        Self::of(windows.collect())
+        Self::from_windows(windows.collect())
     }
 
     /// Makes a plan of these windows, without those that have no scored position.
-    pub fn of(mut windows: Vec<WindowSpec>) -> Self {
+    pub fn from_windows(mut windows: Vec<WindowSpec>) -> Self {
         let n_given = windows.len();
         windows.retain(|window| window.n_rows > 0);
         Self {
@@ -214,7 +214,7 @@ impl Plan {
             }
         };
         let chunks = text.chunks_exact(n_ctx.max(1) as usize);
-        Self::of(chunks.enumerate().map(window).collect())
+        Self::from_windows(chunks.enumerate().map(window).collect())
     }
 
     /// Scored rows of all windows.

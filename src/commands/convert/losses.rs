@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{About, Encoding, Kind, Target, Values, WindowSpec, longest_window, n_rows};
 
-use crate::report::number::{count, count_of, kld};
+use crate::report::number::{count, kld};
 
 /// Plans what a file of kind `target` can hold of a reference with these windows: leaves in them the
 /// rows that the new file will have, and returns the losses, one sentence each.
@@ -97,15 +97,7 @@ fn for_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Vec<String>> {
 fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Vec<String>> {
     let path = about.path.display();
     let n_ctx = longest_window(windows);
-    if n_ctx < 3 {
-        bail!(
-            "{path}: its longest window has {}, and llama.cpp's base file needs at least 3: it \
-             cannot be converted",
-            count_of(n_ctx.into(), "token")
-        );
-    }
     let half = n_ctx / 2;
-    let rows_each = n_ctx - 1 - half;
     let (windows_before, rows_before) = (windows.len(), n_rows(windows));
     if let Some(window) = windows.iter().find(|window| window.first_scored > half) {
         bail!(
@@ -116,15 +108,14 @@ fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Vec<Str
         );
     }
     windows.retain_mut(|window| {
-        let fits = window.tokens.len() == n_ctx as usize
-            && window.first_scored + window.n_rows >= half + rows_each;
-        (window.first_scored, window.n_rows) = (half, rows_each);
-        fits
+        let scored_end = window.first_scored + window.n_rows;
+        (window.first_scored, window.n_rows) = (half, n_ctx.saturating_sub(1 + half));
+        window.tokens.len() == n_ctx as usize && scored_end + 1 >= n_ctx
     });
-    if windows.is_empty() {
+    if windows.is_empty() || n_ctx < 3 {
         bail!(
             "{path}: has no window of {n_ctx} tokens with rows to its end, and llama.cpp's \
-             base file holds only such windows: it cannot be converted"
+             base file holds only such windows, of at least 3 tokens: it cannot be converted"
         );
     }
     let mut losses = vec![lost(

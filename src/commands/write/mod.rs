@@ -11,7 +11,7 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kl_formats::{Kind, NativeReader, Target, Writer, n_rows};
+use kl_formats::{Kind, NativeReader, Target, WindowSpec, Writer, n_rows};
 
 use super::context::{Precedent, Split, check_parallel, context_sources, largest_context};
 use super::devices::{self, connect_devices};
@@ -22,7 +22,7 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
-use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Timing, write_reference};
+use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Step, Timing, write_reference};
 use crate::report::number::bytes;
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
@@ -238,11 +238,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             hidden = choice.try_states(watch)?;
         }
         let trial_time = trying.elapsed();
-        let options = choice.chosen_options();
-        Split::announce(options, choice.decoding, Some(windows.len()), watch);
-        announce::file(&choice, &self.output, n_whole, watch);
-        let size = choice.most_bytes().saturating_sub(self.there());
-        check_free_space(self.output.path(), &settings.output, size)?;
+        self.check_plan(&choice, n_whole)?;
         if let (Some(states), None) = (&choice.about.states, &hidden) {
             hidden = Some(choice.source(states.clone())?);
         }
@@ -251,14 +247,14 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             self.output.keep_if_cut_off();
         }
         let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
-        let written = if let Some(hidden) = &mut hidden {
-            let sources = Sources::ready(hidden);
-            write_reference(sources, missing, writer, |step| phase.step(step))
-        } else {
-            let device = model.facts().is_offloaded.then(DeviceClock::default);
-            let sources = context_sources(model, &choice.options, &settings.run);
-            let sources = Sources { device, ..sources };
-            write_reference(sources, missing, writer, |step| phase.step(step))
+        let on_step = |step: Step<&WindowSpec>| phase.step(step);
+        let written = match &mut hidden {
+            Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, on_step),
+            None => {
+                let device = model.facts().is_offloaded.then(DeviceClock::default);
+                let sources = context_sources(model, &choice.options, &settings.run);
+                write_reference(Sources { device, ..sources }, missing, writer, on_step)
+            }
         };
         drop(phase);
         let written = match written {
@@ -284,6 +280,15 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
                 ..written.timing
             },
         })
+    }
+
+    /// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
+    fn check_plan(&self, choice: &Choice<'_, '_, E::Model<'e>>, n_whole: usize) -> Result<()> {
+        let (options, n_windows) = (choice.chosen_options(), choice.input.plan.windows.len());
+        Split::announce(options, choice.decoding, Some(n_windows), self.watch);
+        announce::file(choice, &self.output, n_whole, self.watch);
+        let size = choice.most_bytes().saturating_sub(self.there());
+        check_free_space(self.output.path(), &self.settings.output, size)
     }
 
     /// Opens the file to go on after the windows that it already has, or to begin with the head of hidden

@@ -19,16 +19,7 @@ const MIN_LABEL_WIDTH: usize = 8;
 /// Of many prompts it shows those with the largest mean KLD, the largest first.
 pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
     let most = if view.full { MAX_IN_FULL } else { MAX_PRINTED };
-    let mut rows: Vec<&PromptReport> = prompts.iter().collect();
-    if rows.len() > most {
-        // An infinite KLD is the largest there is, though means leave it out.
-        let mean = |prompt: &PromptReport| match &prompt.stats {
-            stats if stats.n_infinite > 0 => f64::INFINITY,
-            stats => stats.kld.map_or(-1.0, |kld| kld.mean),
-        };
-        rows.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
-        rows.truncate(most);
-    }
+    let rows = worst(prompts, most);
     let has_logits = rows.iter().any(|row| row.stats.logits.is_some());
     let show = |value| or_undefined(value, short_kld);
     let of_logits = |row: &PromptReport, value: fn(&PromptLogits) -> Option<f64>| {
@@ -56,17 +47,17 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
             .shown_if(has_logits);
         table.rows_text()
     };
-    let mut width = LABEL_WIDTH;
     // The titles are as wide as the rows, and each of their characters takes one column.
-    let is_too_wide = |table: &str| {
-        let titles = table.lines().nth(1);
-        titles.is_some_and(|titles| titles.chars().count() > WIDTH)
+    let is_wide = |table: &String| {
+        table
+            .lines()
+            .nth(1)
+            .is_some_and(|of| of.chars().count() > WIDTH)
     };
-    let mut text = drawn(width);
-    while is_too_wide(&text) && width > MIN_LABEL_WIDTH {
-        width -= 1;
-        text = drawn(width);
-    }
+    let mut widths = (MIN_LABEL_WIDTH..=LABEL_WIDTH).rev().map(&drawn);
+    let mut text = widths
+        .find(|table| !is_wide(table))
+        .unwrap_or_else(|| drawn(MIN_LABEL_WIDTH));
     text.push_str("no.: the prompt's number, from 0\n");
     if has_logits {
         let what = "abs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10";
@@ -80,6 +71,22 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
         )));
     }
     text
+}
+
+/// The `most` prompts with the largest mean KLD, the largest first; or all in their order, if there are no
+/// more.
+fn worst(prompts: &[PromptReport], most: usize) -> Vec<&PromptReport> {
+    let mut rows: Vec<&PromptReport> = prompts.iter().collect();
+    if rows.len() > most {
+        // An infinite KLD is the largest there is, though means leave it out.
+        let mean = |prompt: &PromptReport| match &prompt.stats {
+            stats if stats.n_infinite > 0 => f64::INFINITY,
+            stats => stats.kld.map_or(-1.0, |kld| kld.mean),
+        };
+        rows.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        rows.truncate(most);
+    }
+    rows
 }
 
 /// The beginning of a prompt in quotes, as one line of at most so many columns, whatever it holds.
