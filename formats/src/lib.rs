@@ -198,7 +198,7 @@ pub use provenance::{
 pub use reference::{Reference, Rows, Windows};
 pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{
-    CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
+    CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };
 pub use source::sniff;
 pub use states::{Calls, CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};

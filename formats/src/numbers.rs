@@ -82,20 +82,14 @@ impl Float {
     }
 }
 
-/// The type of token ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Integer {
-    I32,
-    I64,
-    U32,
-    U64,
-}
-
 /// The type of an array's numbers in another program's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     Float(Float),
-    Integer(Integer),
+    /// Token ids of 4 bytes, with a sign or without.
+    Id32,
+    /// Token ids of 8 bytes.
+    Id64,
     /// Bytes: mlx-kld's `meta_json`.
     Byte,
 }
@@ -106,10 +100,10 @@ const NUMBERS: [(&str, &str, Number); 9] = [
     ("", "BF16", Number::Float(Float::Bf16)),
     ("<f4", "F32", Number::Float(Float::F32)),
     ("<f8", "F64", Number::Float(Float::F64)),
-    ("<i4", "I32", Number::Integer(Integer::I32)),
-    ("<i8", "I64", Number::Integer(Integer::I64)),
-    ("<u4", "U32", Number::Integer(Integer::U32)),
-    ("<u8", "U64", Number::Integer(Integer::U64)),
+    ("<i4", "I32", Number::Id32),
+    ("<i8", "I64", Number::Id64),
+    ("<u4", "U32", Number::Id32),
+    ("<u8", "U64", Number::Id64),
     ("|u1", "U8", Number::Byte),
 ];
 
@@ -124,30 +118,23 @@ impl Number {
     pub(crate) fn bytes(self) -> u64 {
         match self {
             Number::Float(float) => float.bytes() as u64,
-            Number::Integer(Integer::I32 | Integer::U32) => 4,
-            Number::Integer(Integer::I64 | Integer::U64) => 8,
+            Number::Id32 => 4,
+            Number::Id64 => 8,
             Number::Byte => 1,
         }
     }
-}
 
-impl Integer {
-    /// Decodes little-endian ids. One that is not a u32 becomes `u32::MAX`, which is in no
-    /// vocabulary.
-    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
-        fn each<const N: usize, T: TryInto<u32>>(
-            bytes: &[u8],
-            of: impl Fn([u8; N]) -> T,
-        ) -> Vec<u32> {
-            let (ids, _) = bytes.as_chunks::<N>();
-            let ids = ids.iter().map(|&b| of(b).try_into().unwrap_or(u32::MAX));
-            ids.collect()
-        }
+    /// Decodes little-endian ids; `None` if these are no integers. An id that is negative, or larger
+    /// than a u32, becomes one that is in no vocabulary.
+    pub(crate) fn decode_ids(self, bytes: &[u8]) -> Option<Vec<u32>> {
         match self {
-            Integer::I32 => each(bytes, i32::from_le_bytes),
-            Integer::I64 => each(bytes, i64::from_le_bytes),
-            Integer::U32 => each(bytes, u32::from_le_bytes),
-            Integer::U64 => each(bytes, u64::from_le_bytes),
+            Number::Id32 => Some(bytemuck::pod_collect_to_vec(bytes)),
+            Number::Id64 => {
+                let (ids, _) = bytes.as_chunks();
+                let ids = ids.iter().map(|&id| u64::from_le_bytes(id).try_into());
+                Some(ids.map(|id| id.unwrap_or(u32::MAX)).collect())
+            }
+            _ => None,
         }
     }
 }

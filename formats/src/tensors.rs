@@ -208,12 +208,12 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::numbers::Integer;
+    use crate::numbers::Number;
 
     #[test]
     fn invalid_ids_are_in_no_vocabulary() {
         let ids = [5i64, -1, 1 << 32];
-        let ids = Integer::I64.decode(bytemuck::cast_slice(&ids));
+        let ids = Number::Id64.decode_ids(bytemuck::cast_slice(&ids)).unwrap();
         assert_eq!(ids, [5, u32::MAX, u32::MAX]);
         let fault = |tokens: &[u32], n_vocab: u64| {
             let matrix = Matrix::new(Float::F32, &[tokens.len() as u64, n_vocab]).unwrap();
@@ -227,7 +227,8 @@ mod tests {
         };
         assert!(fault(&ids, MAX_N_VOCAB.into()).is_some_and(|what| what.contains("position 1")));
         assert_eq!(fault(&ids[..1], 6), None);
-        assert_eq!(Integer::I32.decode(&[7, 0, 0, 0, 1]), [7]);
+        let ids = Number::Id32.decode_ids(bytemuck::cast_slice(&[7i32, -1]));
+        assert_eq!(ids.unwrap(), [7, u32::MAX]);
     }
 
     #[test]

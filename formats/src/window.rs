@@ -1,7 +1,9 @@
 //! Windows without their rows: with tokens, as an entry of a list, and with offsets in a file; and the
 //! groups that they are of, such as one for each kind of text.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use indexmap::IndexSet;
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
 pub const MAX_N_VOCAB: u32 = 1 << 24;
@@ -115,8 +117,8 @@ impl WindowSpec {
 
 /// Tokens of the longest of these windows.
 pub fn longest_window(windows: &[WindowSpec]) -> u32 {
-    let lengths = windows.iter().map(|window| window.entry().n_tokens);
-    lengths.max().unwrap_or(0)
+    let longest = windows.iter().map(|window| window.tokens.len()).max();
+    u32::try_from(longest.unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
 /// Rows of all of these windows.
@@ -147,44 +149,47 @@ impl Groups {
         if names.is_empty() || names.iter().any(String::is_empty) {
             return Err("groups: one has no name".to_owned());
         }
-        let (mut ends, mut end) = (Vec::with_capacity(runs.len()), 0u32);
-        for &(group, n_windows) in &runs {
-            if group as usize >= names.len() {
-                return Err(format!("window_groups: group {group} of {}", names.len()));
-            }
-            end = match end.checked_add(n_windows) {
-                Some(end) if n_windows > 0 => end,
-                Some(_) => return Err("window_groups: a run of no windows".to_owned()),
-                None => return Err("window_groups: more than 2^32 windows".to_owned()),
-            };
-            ends.push(end);
+        if let Some((group, _)) = runs
+            .iter()
+            .find(|(group, _)| *group as usize >= names.len())
+        {
+            return Err(format!("window_groups: group {group} of {}", names.len()));
         }
-        Ok(Self { names, runs, ends })
+        if runs.iter().any(|(_, n_windows)| *n_windows == 0) {
+            return Err("window_groups: a run of no windows".to_owned());
+        }
+        let n_windows: u64 = runs
+            .iter()
+            .map(|(_, n_windows)| u64::from(*n_windows))
+            .sum();
+        if n_windows > u32::MAX.into() {
+            return Err("window_groups: more than 2^32 windows".to_owned());
+        }
+        Ok(Self::with_ends(names, runs))
+    }
+
+    fn with_ends(names: Vec<String>, runs: Vec<(u32, u32)>) -> Self {
+        let ends = runs.iter().scan(0, |end, (_, n_windows)| {
+            *end += n_windows;
+            Some(*end)
+        });
+        let ends = ends.collect();
+        Self { names, runs, ends }
     }
 
     /// The groups of windows whose groups' names are given, in the order of the windows. Groups are
     /// numbered in the order of their first windows.
     pub fn of_each<'n>(names_of_windows: impl IntoIterator<Item = &'n str>) -> Self {
-        let mut indices = HashMap::new();
-        let (mut names, mut runs): (_, Vec<(u32, u32)>) = (Vec::new(), Vec::new());
+        let mut names = IndexSet::new();
+        let mut runs: Vec<(u32, u32)> = Vec::new();
         for name in names_of_windows {
-            let group = *indices.entry(name).or_insert_with(|| {
-                names.push(name.to_owned());
-                names.len() as u32 - 1
-            });
+            let group = names.insert_full(name).0 as u32;
             match runs.last_mut() {
                 Some((last, n_windows)) if *last == group => *n_windows += 1,
                 _ => runs.push((group, 1)),
             }
         }
-        let ends = runs
-            .iter()
-            .scan(0, |end, (_, n_windows)| {
-                *end += n_windows;
-                Some(*end)
-            })
-            .collect();
-        Self { names, runs, ends }
+        Self::with_ends(names.into_iter().map(str::to_owned).collect(), runs)
     }
 
     /// The groups' names, in the order of their indices.

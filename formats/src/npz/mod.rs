@@ -148,12 +148,13 @@ impl NpzReader {
 
     fn token_ids(&self, member: &Member, n_rows: u32) -> Result<Vec<u32>> {
         let array = self.array(member)?;
-        let Number::Integer(integer) = array.number else {
+        let number = array.number;
+        if !matches!(number, Number::Id32 | Number::Id64) {
             return Err(array.unsupported("token ids must be int32, int64, uint32 or uint64"));
-        };
+        }
         let n_ids = n_ids(&array.shape, n_rows).map_err(|what| array.unsupported(what))?;
-        let n_bytes = n_ids * array.number.bytes();
-        Ok(integer.decode(&array.whole(n_bytes)?))
+        let bytes = array.whole(n_ids * number.bytes())?;
+        Ok(number.decode_ids(&bytes).unwrap_or_default())
     }
 
     /// The next row of all windows, and the type it is stored in.

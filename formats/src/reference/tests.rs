@@ -3,7 +3,7 @@ use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
     BackendIdentity, Encoding, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
-    Writer, sidecar, sniff,
+    Writer, sniff,
 };
 
 const N_VOCAB: u32 = 5;
@@ -60,7 +60,7 @@ fn what_is_not_a_regular_file_is_refused() {
             assert!(error.to_string().starts_with(&start), "{error}");
         }
         assert!(Reference::open(path).is_err());
-        assert!(!sidecar::is_sidecar(path));
+        assert_ne!(Found::look(path), Found::Sidecar);
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use crate::about::Checks;
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
-use crate::numbers::{Float, Integer, Number};
+use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadBlocks, RowBlock, RowLayout};
 use crate::source::Source;
@@ -152,11 +152,11 @@ fn open_window(path: PathBuf) -> Result<TensorWindow<RowsInFile>> {
     let unsupported = |what: String| source.name.unsupported(what);
     let (tensor, matrix) = rows(&tensors).map_err(unsupported)?;
     let mut tokens = Vec::new();
-    if let Some((integer, [start, end])) = ids(&tensors, matrix.n_rows).map_err(unsupported)? {
+    if let Some((number, [start, end])) = ids(&tensors, matrix.n_rows).map_err(unsupported)? {
         // The offsets are within the file, and those of as many ids as there are rows.
         let mut bytes = vec![0; (end - start) as usize];
         source.read_exact_at(&mut bytes, data_start + start)?;
-        tokens = integer.decode(&bytes);
+        tokens = number.decode_ids(&bytes).unwrap_or_default();
     }
     let rows = RowsInFile {
         file_bytes: source.len,
@@ -305,18 +305,18 @@ fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
 }
 
 /// The type of the token ids and their offsets from the end of the header, if there are any.
-fn ids(tensors: &Tensors, n_rows: u32) -> Result<Option<(Integer, [u64; 2])>, String> {
+fn ids(tensors: &Tensors, n_rows: u32) -> Result<Option<(Number, [u64; 2])>, String> {
     let Some((key, tensor)) = one_of(tensors, &IDS)? else {
         return Ok(None);
     };
-    let Some(Number::Integer(integer)) = Number::named(&tensor.dtype) else {
+    let Some(number @ (Number::Id32 | Number::Id64)) = Number::named(&tensor.dtype) else {
         return Err(format!(
             "tensor {key:?}: of type {}: token ids must be I32, I64, U32 or U64",
             tensor.dtype
         ));
     };
     n_ids(&tensor.shape, n_rows).map_err(|what| format!("tensor {key:?}: {what}"))?;
-    Ok(Some((integer, tensor.data_offsets)))
+    Ok(Some((number, tensor.data_offsets)))
 }
 
 /// The tensor that has one of these names.

@@ -7,24 +7,15 @@ use bytemuck::{Pod, Zeroable};
 
 use super::crc_of;
 
-/// The texts of some tokens, as the bytes that the model's tokenizer gives for each: one token may be
-/// part of a character. At most 65,535 bytes a token.
+/// The texts of some tokens, by their ids, as the bytes that the model's tokenizer gives for each: one
+/// token may be part of a character. At most 65,535 bytes a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenTexts {
-    /// A file's section: for each token its id (u32), the number of its bytes (u16), and the bytes.
-    section: Vec<u8>,
-    /// The tokens' ids, ascending, and where each begins in the section.
-    places: Vec<(u32, u32)>,
-}
+pub struct TokenTexts(BTreeMap<u32, Box<[u8]>>);
 
 impl TokenTexts {
     /// The bytes of a token, if they are known.
     pub fn get(&self, id: u32) -> Option<&[u8]> {
-        let n = self
-            .places
-            .binary_search_by_key(&id, |place| place.0)
-            .ok()?;
-        self.nth(n).map(|(_, bytes)| bytes)
+        self.0.get(&id).map(|bytes| &**bytes)
     }
 
     /// The text of tokens in sequence. What is not UTF-8 becomes U+FFFD, and a token without a text
@@ -42,62 +33,50 @@ impl TokenTexts {
 
     /// Each token's id and bytes, by ascending id.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        (0..self.places.len()).filter_map(|n| self.nth(n))
+        self.0.iter().map(|(&id, bytes)| (id, &**bytes))
     }
 
     /// True if no text is known.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.0.is_empty()
     }
 
-    fn nth(&self, n: usize) -> Option<(u32, &[u8])> {
-        let (id, start) = *self.places.get(n)?;
-        let (_, bytes, _) = first_text(self.section.get(start as usize..)?)?;
-        Some((id, bytes))
-    }
-
-    /// The bytes of a file's section.
-    pub(super) fn to_bytes(&self) -> &[u8] {
-        &self.section
+    /// The bytes of a file's section: for each token its id (u32), the number of its bytes (u16), and
+    /// the bytes.
+    pub(super) fn to_section(&self) -> Vec<u8> {
+        let mut section = Vec::new();
+        for (id, bytes) in self.iter() {
+            section.extend(id.to_le_bytes());
+            section.extend((bytes.len() as u16).to_le_bytes()); // no text is longer
+            section.extend(bytes);
+        }
+        section
     }
 
     /// Reads a file's section; `None` if it ends within a text, or if the ids do not ascend.
-    pub(super) fn from_bytes(section: Vec<u8>) -> Option<Self> {
-        let (mut places, mut rest) = (Vec::<(u32, u32)>::new(), &section[..]);
-        while !rest.is_empty() {
-            let start = u32::try_from(section.len() - rest.len()).ok()?;
-            let (id, _, after) = first_text(rest)?;
-            if places.last().is_some_and(|last| last.0 >= id) {
+    pub(super) fn from_section(mut section: &[u8]) -> Option<Self> {
+        let mut texts = BTreeMap::new();
+        while !section.is_empty() {
+            let (id, rest) = section.split_first_chunk()?;
+            let (len, rest) = rest.split_first_chunk()?;
+            let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+            let id = u32::from_le_bytes(*id);
+            if texts.last_key_value().is_some_and(|(last, _)| *last >= id) {
                 return None;
             }
-            places.push((id, start));
-            rest = after;
+            texts.insert(id, bytes.into());
+            section = rest;
         }
-        Some(Self { section, places })
+        Some(Self(texts))
     }
-}
-
-/// A section's first token: its id and its bytes; and what follows.
-fn first_text(section: &[u8]) -> Option<(u32, &[u8], &[u8])> {
-    let (id, rest) = section.split_first_chunk()?;
-    let (len, rest) = rest.split_first_chunk()?;
-    let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
-    Some((u32::from_le_bytes(*id), bytes, rest))
 }
 
 /// In any order; of one token's texts the last is kept. A longer text than a file can hold is cut.
 impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
     fn from_iter<I: IntoIterator<Item = (u32, B)>>(texts: I) -> Self {
-        let by_id: BTreeMap<u32, B> = texts.into_iter().collect();
-        let mut section = Vec::new();
-        for (id, bytes) in &by_id {
-            let bytes = bytes.as_ref();
-            let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
-            section.extend(id.to_le_bytes());
-            section.extend(len.to_le_bytes());
-            section.extend(bytes.iter().take(len.into()));
-        }
-        Self::from_bytes(section).unwrap_or_default() // ids ascend
+        let cut = |bytes: &[u8]| bytes.get(..u16::MAX.into()).unwrap_or(bytes).into();
+        let texts = texts.into_iter();
+        Self(texts.map(|(id, bytes)| (id, cut(bytes.as_ref()))).collect())
     }
 }
 
@@ -182,17 +161,17 @@ mod tests {
             8, 0, 0, 0, 1, 0, 0xa9,
             9, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(texts().to_bytes(), section);
-        assert_eq!(TokenTexts::from_bytes(section.to_vec()), Some(texts()));
-        assert_eq!(TokenTexts::from_bytes(vec![]), Some(TokenTexts::default()));
+        assert_eq!(texts().to_section(), section);
+        assert_eq!(TokenTexts::from_section(&section), Some(texts()));
+        assert_eq!(TokenTexts::from_section(&[]), Some(TokenTexts::default()));
         let whole = [9, 20, 27, 33];
         for n in 1..section.len() {
-            let read = TokenTexts::from_bytes(section[..n].to_vec());
+            let read = TokenTexts::from_section(&section[..n]);
             assert_eq!(read.is_some(), whole.contains(&n), "{n}");
         }
         for doubled in [&section[..9], &section[20..27]] {
             assert_eq!(
-                TokenTexts::from_bytes([&section[..], doubled].concat()),
+                TokenTexts::from_section(&[&section[..], doubled].concat()),
                 None
             );
         }
@@ -204,9 +183,6 @@ mod tests {
             .into_iter()
             .collect();
         assert_eq!(texts.get(1).unwrap().len(), 65_535);
-        assert_eq!(
-            TokenTexts::from_bytes(texts.to_bytes().to_vec()),
-            Some(texts)
-        );
+        assert_eq!(TokenTexts::from_section(&texts.to_section()), Some(texts));
     }
 }

@@ -20,7 +20,7 @@ pub use crate::provenance::MAX_HEADER_BYTES;
 use crate::provenance::{OwnHeader, Provenance, deref_to_provenance};
 use crate::window::size_fault;
 pub use end::{TRAILER_BYTES, TokenTexts};
-pub use reader::{CutOffSidecar, SidecarReader, is_sidecar, verify};
+pub use reader::{CutOffSidecar, SidecarReader, verify};
 pub(crate) use record::{MOST_NATS, ROUNDING};
 pub use record::{RECORD_BYTES, TokenRecord};
 pub use writer::SidecarWriter;

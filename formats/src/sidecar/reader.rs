@@ -23,18 +23,14 @@ pub struct SidecarReader {
     source: Source,
     header: SidecarHeader,
     header_crc: u32,
-    /// Bytes of a record.
-    record_bytes: usize,
     /// Where the first record starts.
     start: u64,
     /// The trailer. Of a file that was cut off, only the number of whole records is set.
     trailer: Trailer,
     /// The number of records that have been read.
     i: u64,
-    /// The bytes of the records that come next.
+    /// The bytes of the records that were last read at once.
     bytes: Vec<u8>,
-    /// How many of `bytes` have been read.
-    used: usize,
 }
 
 /// The whole records of a sidecar that was cut off.
@@ -46,17 +42,6 @@ pub struct CutOffSidecar {
     pub records: Vec<TokenRecord>,
 }
 
-/// True if the file starts like a sidecar, and false if it cannot be read.
-pub fn is_sidecar(path: &Path) -> bool {
-    let source = Source::open(path, "a sidecar");
-    source.is_ok_and(|source| starts_like_one(&source).unwrap_or(false))
-}
-
-fn starts_like_one(source: &Source) -> Result<bool> {
-    let magic = source.array_at::<{ MAGIC_LINE.len() }>(0)?;
-    Ok(magic.is_some_and(|magic| magic == MAGIC_LINE.as_bytes()))
-}
-
 impl SidecarReader {
     /// Opens the file, reads its header and its trailer, and checks its length against them.
     ///
@@ -65,40 +50,42 @@ impl SidecarReader {
     /// [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::open_header(path)?;
-        let (len, name) = (reader.source.len, reader.source.name.clone());
+        let (source, len) = (&reader.source, reader.source.len);
         let at = len.saturating_sub(TRAILER_BYTES as u64).max(reader.start);
-        let bytes = reader.source.array_at(at)?;
-        let Some(trailer) = bytes.as_ref().and_then(Trailer::read) else {
+        let Some(trailer) = source.array_at(at)?.as_ref().and_then(Trailer::read) else {
             return Err(reader.cut_off(""));
         };
+        let corrupt = |at, what: String| Err(source.name.corrupt(None, at, what));
         if !checksum_matches(trailer.computed_crc(reader.header_crc), trailer.crc) {
-            return Err(name.corrupt(None, at, "the trailer's checksum does not match"));
+            return corrupt(at, "the trailer's checksum does not match".to_owned());
         }
         let n_records = trailer.n_records;
-        let end = n_records
-            .checked_mul(reader.record_bytes as u64)
-            .and_then(|bytes| bytes.checked_add(trailer.texts_bytes))
-            .and_then(|bytes| bytes.checked_add(reader.start + TRAILER_BYTES as u64));
-        match end.filter(|&end| end <= len) {
-            None => Err(reader.cut_off(&format!(" of {n_records}"))),
-            Some(end) if end < len => {
-                let what = format!("{} bytes that the trailer does not count", len - end);
-                Err(name.corrupt(None, end, what))
-            }
-            Some(_) if reader.header.n_records.is_some_and(|n| n_records > n) => {
-                let what = format!("{n_records} records, more than the header's");
-                Err(name.corrupt(None, len, what))
-            }
-            Some(_) => {
-                reader.trailer = trailer;
-                Ok(reader)
-            }
+        let records = u128::from(n_records) * reader.record_bytes() as u128;
+        let others = reader.start + TRAILER_BYTES as u64;
+        let end = records + u128::from(trailer.texts_bytes) + u128::from(others);
+        if end > len.into() {
+            return Err(reader.cut_off(&format!(" of {n_records}")));
         }
+        let end = end as u64; // within the file
+        if end < len {
+            let what = format!("{} bytes that the trailer does not count", len - end);
+            return corrupt(end, what);
+        }
+        if reader.header.n_records.is_some_and(|n| n_records > n) {
+            return corrupt(len, format!("{n_records} records, more than the header's"));
+        }
+        reader.trailer = trailer;
+        Ok(reader)
+    }
+
+    /// Bytes of a record.
+    fn record_bytes(&self) -> usize {
+        record_bytes(self.header.version)
     }
 
     /// Whole records that the file has room for.
     fn n_whole(&self) -> u64 {
-        self.source.len.saturating_sub(self.start) / self.record_bytes as u64
+        self.source.len.saturating_sub(self.start) / self.record_bytes() as u64
     }
 
     /// The error for a file that ends too early.
@@ -123,22 +110,19 @@ impl SidecarReader {
                 Err(error) => return Err(error),
             }
         }
-        Ok(CutOffSidecar {
-            header: reader.header,
-            records,
-        })
+        let header = reader.header;
+        Ok(CutOffSidecar { header, records })
     }
 
     /// Reads the header. How many records follow is not known yet.
     fn open_header(path: &Path) -> Result<Self> {
         let source = Source::open(path, "a sidecar")?;
         let (name, len) = (&source.name, source.len);
-        if !starts_like_one(&source)? {
-            return Err(name.error(Fault::NotASidecar(Found::look(path))));
-        }
         let mut bytes = vec![0; len.min(MAX_HEADER_BYTES as u64) as usize];
         source.read_exact_at(&mut bytes, 0)?;
-        let rest = bytes.get(MAGIC_LINE.len()..).unwrap_or_default();
+        let Some(rest) = bytes.strip_prefix(MAGIC_LINE.as_bytes()) else {
+            return Err(name.error(Fault::NotASidecar(Found::look(path))));
+        };
         let mut lines = rest.split_inclusive(|&byte| byte == b'\n');
         let json = lines.next().unwrap_or_default();
         let n_bytes = MAGIC_LINE.len() + json.len();
@@ -152,16 +136,13 @@ impl SidecarReader {
         if !checksum_matches(header_crc, u32::from_le_bytes(stated)) {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
-        let header = SidecarHeader::from_json(json, name)?;
         Ok(Self {
-            record_bytes: record_bytes(header.version),
-            header,
+            header: SidecarHeader::from_json(json, name)?,
             header_crc,
             start: n_bytes as u64 + 4,
             trailer: Trailer::default(),
             i: 0,
             bytes: Vec::new(),
-            used: 0,
             source,
         })
     }
@@ -194,44 +175,41 @@ impl SidecarReader {
         self.collect()
     }
 
-    /// Reads the texts of the tokens that occur, at any time; empty where the file has none. At most
-    /// as large as the file.
+    /// Reads the texts of the tokens that occur, at any time; empty where the file has none.
     ///
     /// # Errors
     /// [`crate::Fault::Corrupt`], [`crate::Fault::Truncated`], [`crate::Fault::Io`].
     pub fn texts(&self) -> Result<TokenTexts> {
         // Within the file: `open` has compared its length.
-        let at = self.start + self.n_records() * self.record_bytes as u64;
+        let at = self.start + self.n_records() * self.record_bytes() as u64;
         let mut section = vec![0; self.trailer.texts_bytes as usize];
         self.source.read_exact_at(&mut section, at)?;
         let corrupt = |what| self.source.name.corrupt(None, at, what);
         if !checksum_matches(crc32fast::hash(&section), self.trailer.texts_crc) {
             return Err(corrupt("the checksum of the tokens' texts does not match"));
         }
-        TokenTexts::from_bytes(section).ok_or_else(|| corrupt("the tokens' texts are out of order"))
+        let texts = TokenTexts::from_section(&section);
+        texts.ok_or_else(|| corrupt("the tokens' texts are out of order"))
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
-        let offset = self.start + self.i * self.record_bytes as u64;
-        if self.used == self.bytes.len() {
-            let n = RECORDS_AT_ONCE.min(self.n_records() - self.i) as usize;
-            self.bytes.resize(n * self.record_bytes, 0);
-            self.used = 0;
+        let (i, record_bytes) = (self.i, self.record_bytes());
+        let offset = self.start + i * record_bytes as u64;
+        let among_read = (i % RECORDS_AT_ONCE) as usize;
+        if among_read == 0 {
+            let n = RECORDS_AT_ONCE.min(self.n_records() - i) as usize;
+            self.bytes.resize(n * record_bytes, 0);
             self.source.read_exact_at(&mut self.bytes, offset)?;
         }
-        let bytes = self.bytes.get(self.used..self.used + self.record_bytes);
-        self.used += self.record_bytes;
         let corrupt = |window, what| self.source.name.corrupt(window, offset, what);
+        let mut bytes = self.bytes.chunks_exact(record_bytes);
         let record = bytes
-            .and_then(|bytes| TokenRecord::from_bytes(bytes, self.i, self.header_crc))
-            .ok_or_else(|| {
-                let what = format!("the checksum of record {} does not match", self.i);
-                corrupt(None, what)
-            })?;
+            .nth(among_read)
+            .and_then(|bytes| TokenRecord::from_bytes(bytes, i, self.header_crc))
+            .ok_or_else(|| corrupt(None, format!("the checksum of record {i} does not match")))?;
         let fault = self.header.nameless(&record);
         if let Some(fault) = fault.or_else(|| self.header.impossible(&record)) {
-            let (i, position) = (self.i, record.position);
-            let what = format!("record {i}, of position {position}: {fault}");
+            let what = format!("record {i}, of position {}: {fault}", record.position);
             return Err(corrupt(Some(record.window), what));
         }
         Ok(record)

@@ -157,14 +157,14 @@ pub(crate) const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
 impl SidecarHeader {
     /// Finds a group or a span of a record that has no name.
     pub(super) fn nameless(&self, record: &TokenRecord) -> Option<String> {
-        let indices = [
+        let mut indices = [
             ("group", record.group, &self.groups),
             ("span", record.span, &self.spans),
-        ];
+        ]
+        .into_iter();
         // Without names there is one.
-        let is_nameless = |names: &[String], index: u32| index as usize >= names.len().max(1);
-        let mut indices = indices.into_iter();
-        let (of, index, _) = indices.find(|(_, index, names)| is_nameless(names, *index))?;
+        let (of, index, _) =
+            indices.find(|(_, index, names)| *index as usize >= names.len().max(1))?;
         Some(format!("{of} {index} has no name"))
     }
 
@@ -176,8 +176,7 @@ impl SidecarHeader {
             return None;
         }
         let n_vocab = self.n_vocab;
-        let next = record.next_token();
-        let is_rank = |rank: u32| (1..=n_vocab).contains(&rank);
+        let (r, next) = (record, record.next_token());
         let is_share = |x: f64| (-ROUNDING..=1.0 + ROUNDING).contains(&x);
         let is_nats = |x: f64| (-ROUNDING..=MOST_NATS).contains(&x) || x == f64::INFINITY;
         let is_nll = |x: f64, backend: &Option<BackendIdentity>| match next {
@@ -186,21 +185,18 @@ impl SidecarHeader {
         };
         let most_entropy = f64::from(n_vocab).ln() + ENTROPY_ROUNDING;
         let is_entropy = |x: f64| (-ROUNDING..=most_entropy).contains(&x);
-        let r = record;
-        let values = [
-            ("ref_top", r.ref_top.into(), r.ref_top < n_vocab),
-            ("eval_top", r.eval_top.into(), r.eval_top < n_vocab),
-            ("token", r.token.into(), next.is_none_or(|t| t < n_vocab)),
-            (
-                "ref_top_rank",
-                r.ref_top_rank.into(),
-                is_rank(r.ref_top_rank),
-            ),
-            (
-                "eval_top_rank",
-                r.eval_top_rank.into(),
-                is_rank(r.eval_top_rank),
-            ),
+        let tokens = [
+            ("ref_top", r.ref_top),
+            ("eval_top", r.eval_top),
+            ("token", next.unwrap_or(0)),
+        ];
+        let ranks = [
+            ("ref_top_rank", r.ref_top_rank),
+            ("eval_top_rank", r.eval_top_rank),
+        ];
+        let tokens = tokens.map(|(name, n)| (name, n.into(), n < n_vocab));
+        let ranks = ranks.map(|(name, n)| (name, n.into(), (1..=n_vocab).contains(&n)));
+        let numbers = [
             ("kld", r.kld, is_nats(r.kld)),
             ("reverse_kld", r.reverse_kld, is_nats(r.reverse_kld)),
             (
@@ -219,7 +215,7 @@ impl SidecarHeader {
                 r.acceptance.is_nan() || is_share(r.acceptance),
             ),
         ];
-        let mut values = values.into_iter();
+        let mut values = tokens.into_iter().chain(ranks).chain(numbers);
         let (name, x, _): (_, f64, _) = values.find(|(.., is_possible)| !is_possible)?;
         Some(format!("{name} is {x:?}, which no pair of rows gives"))
     }

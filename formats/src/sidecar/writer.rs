@@ -110,9 +110,9 @@ impl<W: Write> SidecarWriter<W> {
     /// # Errors
     /// [`crate::Fault::Io`].
     pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
-        let section = texts.to_bytes();
-        self.put(section)?;
-        let trailer = Trailer::new(self.n_records, section, self.header_crc);
+        let section = texts.to_section();
+        self.put(&section)?;
+        let trailer = Trailer::new(self.n_records, &section, self.header_crc);
         self.put(bytemuck::bytes_of(&trailer))?;
         self.flush()?;
         Ok(self.out)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord, is_sidecar,
+    Found, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord,
 };
 
 use crate::commands::resume::first_difference;
@@ -26,7 +26,7 @@ impl HeldSidecar {
     /// # Errors
     /// A sidecar whose header is damaged: what it holds is unknown.
     pub fn at(path: &Path) -> Result<Option<Self>> {
-        if !is_sidecar(path) {
+        if Found::look(path) != Found::Sidecar {
             return Ok(None);
         }
         // A damaged one may still show what it is.

@@ -67,7 +67,7 @@ const END_BYTES: usize = 23 + TRAILER_BYTES;
 
 /// The bytes of [`texts`] and of a trailer for this number of records.
 fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
-    let section = texts().to_bytes().to_vec();
+    let section = texts().to_section();
     let trailer = Trailer::new(n_records, &section, header_crc);
     [&section, bytemuck::bytes_of(&trailer)].concat()
 }

@@ -17,7 +17,7 @@ fn with_texts(section: &[u8], stated_bytes: u64) -> Vec<u8> {
 #[test]
 fn hostile_texts_are_refused() {
     let scratch = Scratch::new();
-    let good = texts().to_bytes().to_vec();
+    let good = texts().to_section();
     let n = good.len() as u64;
     assert!(read(scratch.file(&with_texts(&good, n))).is_ok());
     // Sizes of which only one can be right: none is believed before the file's length is compared.
