@@ -6,8 +6,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 
 use kl::engine::{
-    Blueprint, ContextOptions, Exchange as _, Imatrix, LlamaCppModel, Model as _, TensorFacts,
-    default_calls,
+    Blueprint, ContextOptions, Exchange as _, Imatrix, LlamaCppModel, Model as _, default_calls,
 };
 use kl::input::{Plan, ScoreFrom, Source};
 use kl::pipeline::{KeptRows, ReferenceRows, Sources, Step, evaluate};
@@ -32,7 +31,7 @@ pub struct Bench<'m> {
     blueprint: Blueprint,
     imatrix: Option<Imatrix>,
     /// The tensors that are exchanged: those that can have another type.
-    pub tensors: Vec<TensorFacts>,
+    pub tensors: Vec<MapTensor>,
     /// The weight errors of each, at the types that it can have.
     errors: BTreeMap<String, BTreeMap<GgmlType, f64>>,
     known: BTreeMap<Mixture, Cell>,
@@ -118,12 +117,12 @@ impl<'m> Bench<'m> {
     }
 
     /// The types that a tensor can have.
-    pub fn types(&self, tensor: &TensorFacts) -> impl Iterator<Item = GgmlType> {
+    pub fn types(&self, tensor: &MapTensor) -> impl Iterator<Item = GgmlType> {
         self.errors[&tensor.name].keys().copied()
     }
 
     /// The type at which a map measures a tensor.
-    pub fn measured_type(&self, tensor: &TensorFacts) -> GgmlType {
+    pub fn measured_type(&self, tensor: &MapTensor) -> GgmlType {
         let [usual, other] = MEASURED.map(kind);
         match self.types(tensor).any(|kind| kind == usual) {
             true => usual,
@@ -132,13 +131,13 @@ impl<'m> Bench<'m> {
     }
 
     /// A tensor alone at a type.
-    pub fn single(&self, tensor: &TensorFacts, kind: GgmlType) -> Mixture {
+    pub fn single(&self, tensor: &MapTensor, kind: GgmlType) -> Mixture {
         [(tensor.name.clone(), kind)].into()
     }
 
     /// All tensors at a type, or at the one of the next more bits that fits.
     pub fn all_at(&self, kind: GgmlType) -> Mixture {
-        let nearest = |tensor: &TensorFacts| {
+        let nearest = |tensor: &MapTensor| {
             let wider = self.types(tensor).filter(|of| of.bits() >= kind.bits());
             let least = wider.min_by(|a, b| a.bits().total_cmp(&b.bits()));
             match self.types(tensor).any(|of| of == kind) {
@@ -151,7 +150,7 @@ impl<'m> Bench<'m> {
     }
 
     /// The weight error of a tensor at a type.
-    pub fn error(&self, tensor: &TensorFacts, kind: GgmlType) -> f64 {
+    pub fn error(&self, tensor: &MapTensor, kind: GgmlType) -> f64 {
         self.errors[&tensor.name][&kind]
     }
 

@@ -1,6 +1,6 @@
 //! The facts that recipes rest on: single tensors add up, and one type predicts the others.
 
-use kl::engine::TensorFacts;
+use kl_formats::MapTensor;
 
 use crate::bench::Bench;
 use crate::{Like, Result, TYPES, kind};
@@ -20,7 +20,7 @@ pub fn tables(bench: &mut Bench<'_>, likes: &[Like]) -> Result<()> {
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     for of in TYPES.map(kind) {
-        let has_it = |tensor: &&TensorFacts| bench.types(tensor).any(|kind| kind == of);
+        let has_it = |tensor: &&MapTensor| bench.types(tensor).any(|kind| kind == of);
         if 2 * tensors.iter().filter(has_it).count() <= tensors.len() {
             continue;
         }

@@ -8,7 +8,7 @@ use kl_formats::{Found, Reference};
 use super::observer::{Observer, Watch};
 use super::reference::{Entries, check_vocabulary, read_windows};
 use super::settings::Vocabulary;
-use crate::engine::{Engine, Model as _, ModelOptions, Tokens as _};
+use crate::engine::{Engine, Model as _, ModelOptions, Vocabulary as _};
 use crate::report::PromptText;
 
 /// Reads the prompts of a reference and their answers, in the order of the file. A reference holds

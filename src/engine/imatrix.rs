@@ -17,10 +17,10 @@ use std::collections::HashMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Found, GgmlType, ImatrixIdentity};
+use kl_formats::{Found, GgmlType, ImatrixIdentity, MapTensor};
 
+use super::EngineError;
 use super::gguf::{self, Cursor, Gguf, ModelError, Tensor, open, sha256_of};
-use super::{EngineError, TensorFacts};
 
 /// The largest mean square that is believed: activations are at most 65,504 in f16, and ggml ends the
 /// process where its sums overflow.
@@ -76,9 +76,35 @@ impl Imatrix {
         Ok(imatrix)
     }
 
-    /// The values of a tensor, in its shape: n_columns x n_experts.
-    pub fn of(&self, tensor: &str) -> Option<&[f32]> {
+    /// The values of a tensor, n_columns x n_experts; `None` if there are none.
+    pub fn values(&self, tensor: &str) -> Option<&[f32]> {
         self.values.get(tensor).map(Vec::as_slice)
+    }
+
+    /// The [`values`](Self::values) of a tensor of this shape.
+    ///
+    /// # Errors
+    /// If there is another number of them.
+    pub(super) fn values_for(
+        &self,
+        tensor: &str,
+        shape: &[u64],
+    ) -> Result<Option<&[f32]>, EngineError> {
+        let values = self.values(tensor);
+        let dimension = |i: usize| shape.get(i).copied().unwrap_or(1);
+        let (n_columns, n_experts) = (dimension(0), dimension(2));
+        let n = values.map_or(0, |values| values.len() as u64);
+        if values.is_none() || n_columns.checked_mul(n_experts) == Some(n) {
+            return Ok(values);
+        }
+        Err(self.of_another_model(&format!(
+            "it has {n} values for {tensor}, which has {n_columns} columns of {n_experts} experts"
+        )))
+    }
+
+    fn of_another_model(&self, what: &str) -> EngineError {
+        let what = format!("{what}: it was made with another model; give this one's");
+        EngineError::model(&self.path, what)
     }
 
     /// All entries: the names of tensors, and their values.
@@ -106,31 +132,15 @@ impl Imatrix {
     ///
     /// # Errors
     /// If it has values for none of the tensors, or another number of them than a tensor has columns.
-    pub fn check(&self, tensors: &[TensorFacts]) -> Result<(), EngineError> {
-        let another = |what: String| {
-            let what = format!("{what}: it was made with another model; give this one's");
-            Err(EngineError::model(&self.path, what))
-        };
+    pub fn check(&self, tensors: &[MapTensor]) -> Result<(), EngineError> {
         let mut is_known = false;
         for tensor in tensors {
-            let Some(values) = self.of(&tensor.name) else {
-                continue;
-            };
-            is_known = true;
-            let dimension = |i: usize| tensor.shape.get(i).copied().unwrap_or(1);
-            let (n_columns, n_experts) = (dimension(0), dimension(2));
-            if n_columns.checked_mul(n_experts) != Some(values.len() as u64) {
-                return another(format!(
-                    "it has {} values for {}, which has {n_columns} columns of {n_experts} experts",
-                    values.len(),
-                    tensor.name
-                ));
-            }
+            is_known |= self.values_for(&tensor.name, &tensor.shape)?.is_some();
         }
-        if !is_known {
-            return another("it has values for none of the model's tensors".to_owned());
+        if is_known {
+            return Ok(());
         }
-        Ok(())
+        Err(self.of_another_model("it has values for none of the model's tensors"))
     }
 
     /// Reads the GGUF: for each matrix `NAME`, the tensors `NAME.in_sum2`, sums of squares of each column,
@@ -213,9 +223,7 @@ impl Imatrix {
     /// Notes a number of chunks, if it is one: a signed number of 32 bits.
     fn set_n_chunks(&mut self, given: Option<i128>) {
         let n_chunks = given.and_then(|n| i32::try_from(n).ok());
-        self.n_chunks = n_chunks
-            .and_then(|n| u32::try_from(n).ok())
-            .filter(|&n| n > 0);
+        self.n_chunks = n_chunks.filter(|&n| n > 0).map(i32::cast_unsigned);
     }
 }
 

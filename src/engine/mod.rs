@@ -2,7 +2,7 @@
 //! It knows nothing of KL.
 //!
 //! The rest of the program sees a few traits: an [`Engine`] loads a [`Model`], which states its
-//! [`ModelFacts`] and names its [`Tokens`], and a [`Decoder`] of that model gives rows of logits, or the
+//! [`ModelFacts`] and names its tokens ([`Vocabulary`]), and a [`Decoder`] of that model gives rows of logits, or the
 //! hidden states that they are computed from. A [`Head`] computes rows from hidden states that a
 //! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
 //! every command runs without one.
@@ -29,7 +29,7 @@ pub use model_options::{
     SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
     server_address,
 };
-pub use quantizer::{Blueprint, FileType, TensorFacts, file_type};
+pub use quantizer::{Blueprint, file_kind, needs_imatrix};
 
 use std::cmp::Ordering;
 use std::io::{self, Read};
@@ -101,10 +101,6 @@ pub trait Engine {
     /// Those of [`inspect`](Self::inspect).
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError>;
 
-    /// Checks whether llama.cpp's quantizer refuses to give a tensor this type without an importance
-    /// matrix.
-    fn needs_imatrix(&self, tensor: &str, kind: GgmlType) -> bool;
-
     /// Writes a quantized file with llama.cpp's quantizer. The output is incomplete until this returns.
     ///
     /// # Errors
@@ -169,7 +165,7 @@ impl Layers {
 }
 
 /// A vocabulary: the text of each token, and of several.
-pub trait Tokens {
+pub trait Vocabulary {
     /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
 
@@ -252,7 +248,7 @@ impl ModelFacts {
 }
 
 /// A loaded model: facts, a tokenizer, and decoders that run it.
-pub trait Model: Tokens + Exchange {
+pub trait Model: Vocabulary + Exchange {
     /// A context of this model.
     type Decoder<'m>: Decoder + Send
     where
@@ -449,22 +445,11 @@ pub enum EngineError {
     /// The model's file cannot be read or is not a whole GGUF, or the model cannot be loaded or decoded.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Rows of the model cannot be computed from its hidden states.
-    #[error("{path}: hidden states cannot stand for its logits: {what}: use --encoding u16", path = .path.display())]
-    NoStates {
-        /// The model's file.
-        path: PathBuf,
-        /// The operation that `kl` cannot repeat, and the architecture that has it.
-        what: String,
-    },
-    /// The head of stored hidden states cannot be used.
-    #[error("the output head cannot be used: {0}")]
-    StoredHead(String),
     /// The head of stored hidden states cannot be read.
     #[error("the head of its hidden states cannot be read: {0}")]
     ReadHead(io::Error),
-    /// A device, a server, a flag or a text cannot be used with any model: what is wrong, and what to
-    /// do.
+    /// A device, a server, a flag, a text or a stored head cannot be used with any model: what is wrong, and
+    /// what to do.
     #[error("{0}")]
     Setup(String),
 }
@@ -489,7 +474,7 @@ struct Call {
 
 impl Call {
     /// The call of a window that starts at position `start`.
-    fn of(window: &WindowSpec, calls: Calls, start: usize) -> Self {
+    fn new(window: &WindowSpec, calls: Calls, start: usize) -> Self {
         let scored_start = window.first_scored as usize;
         let scored_end = scored_start + window.n_rows as usize;
         let end = if start < scored_end {

@@ -189,6 +189,16 @@ pub enum GpuLayers {
     Auto,
 }
 
+impl GpuLayers {
+    /// The number, as llama.cpp counts it.
+    pub(super) fn number(self) -> Option<i32> {
+        match self {
+            Self::Count(n) => Some(i32::try_from(n).unwrap_or(i32::MAX)),
+            Self::All | Self::Auto => None,
+        }
+    }
+}
+
 impl Default for GpuLayers {
     fn default() -> Self {
         Self::Count(0)

@@ -1,11 +1,11 @@
 //! The rules of llama.cpp's quantizer: the tensors that it changes, the types that it refuses without an
 //! importance matrix, and the files that it writes. Source: `src/llama-quant.cpp`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::{GgmlType, MapTensor, Mixture};
 
-use super::gguf::{Gguf, file_kinds};
+use super::gguf::{FileKind, Gguf, file_kinds};
 use super::{EngineError, Imatrix};
 
 /// Tensors with one of these in their names stay as they are in every architecture.
@@ -49,7 +49,7 @@ pub(super) fn is_original(kind: GgmlType) -> bool {
 
 /// Checks whether a tensor cannot have this type without an importance matrix. The quantizer makes an
 /// exception of embeddings and the output, but ggml itself ends the process for three of the types.
-pub(super) fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
+pub fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
     let is_exception = matches!(
         tensor,
         "token_embd.weight" | "per_layer_token_embd.weight" | "output.weight"
@@ -61,15 +61,15 @@ pub(super) fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
     }
 }
 
-/// States why a tensor with rows of this many elements cannot have a type; `None` if it can.
+/// States why a tensor of this shape cannot have a type; `None` if it can. `has_values`: the importance
+/// matrix has some for it.
 pub(super) fn refusal(
     tensor: &str,
-    n_columns: u64,
+    shape: &[u64],
     kind: GgmlType,
-    imatrix: Option<&Imatrix>,
+    has_values: bool,
 ) -> Option<String> {
-    let has_values = imatrix.is_some_and(|imatrix| imatrix.of(tensor).is_some());
-    let block = kind.block;
+    let (n_columns, block) = (shape.first().copied().unwrap_or(1), kind.block);
     if !kind.is_for_weights {
         Some(format!("{kind} is no type of weights: use another type"))
     } else if !n_columns.is_multiple_of(block) {
@@ -85,53 +85,29 @@ pub(super) fn refusal(
     }
 }
 
-/// A kind of quantized file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileType {
-    /// Its number, `llama_ftype`, which a file states as `general.file_type`.
-    pub id: u32,
-    /// `llama-quantize`'s name for it, such as `Q4_K_M`.
-    pub name: &'static str,
-}
-
-/// Names a file of this mixture by the type that most of its parameters have. The quantizer takes a type
+/// Returns the kind of file that most parameters of a mixture have the type of. The quantizer takes a type
 /// for each tensor only if it is asked for a kind of quantized file, so this is `Q8_0` for a mixture without
 /// quantized types.
-pub fn file_type(tensors: &[TensorFacts], mixture: &Mixture) -> FileType {
-    const Q8_0: FileType = FileType {
-        id: 7,
-        name: "Q8_0",
-    };
-    let mut n_params: HashMap<(u32, &str), u64> = HashMap::new();
+pub fn file_kind(tensors: &[MapTensor], mixture: &Mixture) -> FileKind {
+    let mut n_params: BTreeMap<FileKind, u64> = BTreeMap::new();
     for tensor in tensors.iter().filter(|tensor| tensor.is_quantizable) {
         let kind = mixture.get(&tensor.name).unwrap_or(&tensor.kind).name;
-        if let Some((id, name, _)) = file_kinds().find(|of| of.2 == kind) {
-            let n = n_params.entry((id, name)).or_default();
+        if let Some(of_file) = file_kinds().find(|of_file| of_file.main_type == kind) {
+            let n = n_params.entry(of_file).or_default();
             *n = n.saturating_add(tensor.shape.iter().product());
         }
     }
     // The largest number of equals, so that the choice is always the same.
-    let most = n_params.into_iter().max_by_key(|&(of, n)| (n, of));
-    most.map_or(Q8_0, |((id, name), _)| FileType { id, name })
-}
-
-/// A tensor of a model's file, as llama.cpp's quantizer treats it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorFacts {
-    pub name: String,
-    /// Elements in each dimension, the innermost first.
-    pub shape: Vec<u64>,
-    pub kind: GgmlType,
-    /// True if the quantizer may give it another type: not norms, vectors and the like, nor what is
-    /// quantized already, except for q8_0.
-    pub is_quantizable: bool,
+    let most = n_params.into_iter().max_by_key(|&(kind, n)| (n, kind));
+    most.map_or(FileKind::Q8_0, |(kind, _)| kind)
 }
 
 /// A model's file, as llama.cpp's quantizer rewrites it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blueprint {
-    /// All tensors, in the order of the original's file.
-    pub tensors: Vec<TensorFacts>,
+    /// All tensors, in the order of the original's file. What is quantized already, except for q8_0,
+    /// counts as not quantizable, as norms, vectors and the like do.
+    pub tensors: Vec<MapTensor>,
     /// Bytes of a quantized file before its tensors.
     pub metadata_bytes: u64,
     /// Bytes that the start of each tensor in a quantized file is a multiple of.
@@ -150,16 +126,23 @@ const LENGTH_BYTES: u64 = 8;
 /// Bytes of a type's number, or of another u32.
 const U32_BYTES: u64 = 4;
 
-/// The pairs that the quantizer leaves out: its output is one file.
-const REMOVED: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
-
-/// The pairs that it sets in every file, u32.
-const SET: [&str; 2] = ["general.quantization_version", "general.file_type"];
+/// The pairs that the quantizer leaves out, since its output is one file, and those that it sets in every
+/// file, with the bytes of their values.
+const CHANGED: [(&str, Option<u64>); 5] = [
+    ("split.no", None),
+    ("split.count", None),
+    ("split.tensors.count", None),
+    ("general.quantization_version", Some(U32_BYTES)),
+    ("general.file_type", Some(U32_BYTES)),
+];
 
 impl Blueprint {
     /// Describes the file that the quantizer makes of the model with this header. An importance matrix is
     /// named in its metadata.
-    pub(super) fn of(header: &Gguf, imatrix: Option<&Imatrix>) -> Result<Self, EngineError> {
+    pub(super) fn of_quantized(
+        header: &Gguf,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<Self, EngineError> {
         let refused = |what: String| Err(EngineError::model(header.path(), what));
         if let Some(alignment) = header.number("general.alignment")
             && alignment != i128::from(ALIGNMENT)
@@ -175,7 +158,7 @@ impl Blueprint {
                 let what = format!("tensor {:?} has type {}", tensor.name, tensor.type_id);
                 return refused(format!("{what}, which is unknown: use a newer kl"));
             };
-            tensors.push(TensorFacts {
+            tensors.push(MapTensor {
                 name: tensor.name.clone(),
                 shape: tensor.shape.clone(),
                 kind,
@@ -195,35 +178,37 @@ impl Blueprint {
 
 /// Bytes of a quantized file before its tensors: the original's pairs, those that the quantizer adds, and
 /// what describes the tensors (`gguf_write_out` in `ggml/src/gguf.cpp`).
-fn metadata_bytes(header: &Gguf, tensors: &[TensorFacts], imatrix: Option<&Imatrix>) -> u64 {
-    let added: Vec<(&str, u64)> = imatrix.map_or_else(Vec::new, |imatrix| {
-        let pairs = imatrix.pairs().into_iter();
-        pairs.map(|(key, value)| (key, value.bytes())).collect()
-    });
-    let is_copied = |key: &str| {
-        !REMOVED.contains(&key)
-            && !SET.contains(&key)
-            && !added.iter().any(|(added, _)| *added == key)
-    };
-    let pair = |key: &str, value| LENGTH_BYTES + key.len() as u64 + U32_BYTES + value;
+fn metadata_bytes(header: &Gguf, tensors: &[MapTensor], imatrix: Option<&Imatrix>) -> u64 {
+    let mut changed = CHANGED.to_vec();
+    let of_imatrix = imatrix.map(Imatrix::pairs).unwrap_or_default();
+    changed.extend(
+        of_imatrix
+            .iter()
+            .map(|(key, value)| (*key, Some(value.bytes()))),
+    );
+    let is_copied = |key: &str| changed.iter().all(|(changed, _)| *changed != key);
     let copied = header.pair_bytes().filter(|(key, _)| is_copied(key));
     let copied: u64 = copied.map(|(_, bytes)| bytes).sum();
-    let set: u64 = SET.iter().map(|key| pair(key, U32_BYTES)).sum();
-    let added: u64 = added.iter().map(|(key, bytes)| pair(key, *bytes)).sum();
+    let pair = |(key, value): &(&str, Option<u64>)| {
+        value.map_or(0, |bytes| {
+            LENGTH_BYTES + key.len() as u64 + U32_BYTES + bytes
+        })
+    };
+    let set: u64 = changed.iter().map(pair).sum();
     let infos = tensors.iter().map(|tensor| {
         let shape = 8 * n_dims(&tensor.shape) as u64;
         // The offset has eight bytes.
         LENGTH_BYTES + tensor.name.len() as u64 + U32_BYTES + shape + U32_BYTES + 8
     });
-    (START_BYTES + copied + set + added + infos.sum::<u64>()).next_multiple_of(ALIGNMENT)
+    (START_BYTES + copied + set + infos.sum::<u64>()).next_multiple_of(ALIGNMENT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tensor(name: &str, n_params: u64) -> TensorFacts {
-        TensorFacts {
+    fn tensor(name: &str, n_params: u64) -> MapTensor {
+        MapTensor {
             name: name.to_owned(),
             shape: vec![256, n_params / 256],
             kind: "f16".parse().unwrap(),
@@ -242,13 +227,13 @@ mod tests {
         let name = |types: [&str; 3]| {
             let names = ["small", "smaller", "large"].map(str::to_owned);
             let types = types.map(|kind| kind.parse().unwrap());
-            file_type(&tensors, &names.into_iter().zip(types).collect()).name
+            file_kind(&tensors, &names.into_iter().zip(types).collect()).name
         };
         assert_eq!(name(["q4_K", "q4_K", "q6_K"]), "Q6_K");
         assert_eq!(name(["q4_K", "q4_K", "q4_K"]), "Q4_K_M");
         assert_eq!(name(["q2_K", "iq2_s", "f16"]), "IQ2_M");
         assert_eq!(name(["nvfp4", "f16", "bf16"]), "Q8_0");
-        assert_eq!(file_type(&tensors, &Mixture::new()).name, "Q8_0");
+        assert_eq!(file_kind(&tensors, &Mixture::new()).name, "Q8_0");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::str::FromStr;
 
 use super::source::{GROUP_NAMES, is_group_name};
-use crate::engine::Tokens;
+use crate::engine::Vocabulary;
 
 /// The span of all tokens before the answer.
 pub const PROMPT: &str = "prompt";
@@ -191,7 +191,12 @@ impl Spans {
 
     /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
     /// tokens. The answer begins at token `n_prompt`; `texts` gives a token's bytes.
-    pub fn of_window(&self, tokens: &[u32], n_prompt: u32, texts: &impl Tokens) -> Vec<(u32, u32)> {
+    pub fn of_window(
+        &self,
+        tokens: &[u32],
+        n_prompt: u32,
+        texts: &impl Vocabulary,
+    ) -> Vec<(u32, u32)> {
         let (prompt, answer) = tokens.split_at(tokens.len().min(n_prompt as usize));
         let bytes = |tokens: &[u32]| -> Vec<Vec<u8>> {
             let bytes = tokens.iter().map(|&token| texts.token_bytes(token));

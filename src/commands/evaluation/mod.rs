@@ -19,7 +19,7 @@ use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::Row;
 use super::settings::{ResultSettings, Stats, Subject};
-use crate::engine::Tokens;
+use crate::engine::Vocabulary;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
     DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
@@ -43,7 +43,7 @@ pub struct Evaluation<'e> {
     pub header: SidecarHeader,
     pub measures: Measures,
     /// The evaluated model's vocabulary, if there is a model.
-    pub tokens: Option<&'e dyn Tokens>,
+    pub tokens: Option<&'e dyn Vocabulary>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
     /// When loading began.

@@ -20,7 +20,7 @@ use crate::commands::observer::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::{ResultSettings, Subject};
-use crate::engine::Tokens;
+use crate::engine::Vocabulary;
 use crate::pipeline::ReferenceRows;
 use crate::report::number::count_of;
 use crate::stats::Until;
@@ -374,7 +374,7 @@ fn append(writer: &mut Writer, records: &[TokenRecord]) -> Result<()> {
 }
 
 /// The texts of all tokens that records name; none without a vocabulary.
-pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Tokens>) -> TokenTexts {
+pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Vocabulary>) -> TokenTexts {
     let Some(vocabulary) = vocabulary else {
         return TokenTexts::default();
     };

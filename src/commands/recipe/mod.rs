@@ -17,7 +17,7 @@ use self::judge::{Judge, file_bytes};
 use super::observer::{Observer, Watch};
 use super::output::{Existing, PartialFile};
 use super::settings::RecipeSettings;
-use crate::engine::{Engine, TensorFacts, file_type};
+use crate::engine::{Engine, file_kind};
 use crate::recipe::{
     Goal, QuantizeCommand, Recipe, Sensitivities, frontier, solve, tensor_type_file,
 };
@@ -137,22 +137,15 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
         .map(|of_map| printable(&of_map.file_name));
     let imatrix = imatrix.or(of_map);
     let types = settings.output.as_deref();
-    let tensors = header.tensors.iter().map(|tensor| TensorFacts {
-        name: tensor.name.clone(),
-        shape: tensor.shape.clone(),
-        kind: tensor.kind,
-        is_quantizable: tensor.is_quantizable,
-    });
-    let tensors: Vec<TensorFacts> = tensors.collect();
-    let is_quantized = |tensor: &TensorFacts| tensor.is_quantizable && tensor.kind.block > 1;
+    let mut tensors = header.tensors.iter();
     let command = QuantizeCommand {
         input: input.as_deref().unwrap_or("ORIGINAL.gguf"),
         output: &output.map_or("mine.gguf".to_owned(), shown),
         types: &types.map_or("recipe.txt".to_owned(), shown),
         mixture: &recipe.mixture,
         imatrix: imatrix.as_deref(),
-        is_requantized: tensors.iter().any(is_quantized),
-        file_type: file_type(&tensors, &recipe.mixture).name,
+        is_requantized: tensors.any(|tensor| tensor.is_quantizable && tensor.kind.block > 1),
+        file_type: file_kind(&header.tensors, &recipe.mixture).name,
         threads: None,
     };
     command.words()

@@ -138,6 +138,6 @@ fn header(original: &Original, windows: &Windows, imatrix: Option<&Imatrix>) -> 
         imatrix: imatrix.map(|imatrix| imatrix.identity.clone()),
         metadata_bytes: original.blueprint.metadata_bytes,
         alignment: original.blueprint.alignment,
-        tensors: original.listed(),
+        tensors: original.blueprint.tensors.clone(),
     }
 }

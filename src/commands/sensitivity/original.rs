@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{GgmlType, MapTensor};
+use kl_formats::GgmlType;
 use regex::Regex;
 
 use crate::commands::settings::SensitivitySettings;
-use crate::engine::{Blueprint, Engine, Imatrix};
+use crate::engine::{Blueprint, Engine, Imatrix, needs_imatrix};
 
 /// The types of a recipe, unless others are asked for: those that ggml computes fast everywhere.
 const TYPES: [&str; 13] = [
@@ -83,9 +83,8 @@ impl Original {
             let has_blocks =
                 |kind: &GgmlType| row.is_multiple_of(kind.block) && kind.bits() < facts.kind.bits();
             // llama-imatrix leaves out embeddings, for example.
-            let is_known = imatrix.is_some_and(|imatrix| imatrix.of(&facts.name).is_some());
-            let lacks_imatrix =
-                |kind: &GgmlType| !is_known && engine.needs_imatrix(&facts.name, *kind);
+            let is_known = imatrix.is_some_and(|imatrix| imatrix.values(&facts.name).is_some());
+            let lacks_imatrix = |kind: &GgmlType| !is_known && needs_imatrix(&facts.name, *kind);
             let is_asked = !settings.types.is_empty() || settings.measured_type.is_some();
             let mut asked = types.iter().chain(Some(&measured_type));
             let refused = asked.find(|kind| has_blocks(kind) && lacks_imatrix(kind));
@@ -144,18 +143,6 @@ impl Original {
             true => bail!("no tensor that decoding uses is among those to measure"),
             false => Ok(()),
         }
-    }
-
-    /// All tensors of the file, as a map lists them.
-    pub fn listed(&self) -> Vec<MapTensor> {
-        let tensors = self.blueprint.tensors.iter();
-        let listed = tensors.map(|facts| MapTensor {
-            name: facts.name.clone(),
-            shape: facts.shape.clone(),
-            kind: facts.kind,
-            is_quantizable: facts.is_quantizable,
-        });
-        listed.collect()
     }
 }
 

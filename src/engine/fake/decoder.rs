@@ -92,7 +92,7 @@ impl FakeDecoder {
         if self.fails_at == Some(window.window) {
             return Err(self.failed(window.window, start, "a fake failure"));
         }
-        Ok(Call::of(window, self.calls, start))
+        Ok(Call::new(window, self.calls, start))
     }
 }
 

@@ -49,10 +49,8 @@ impl FakeStates {
         calls: Calls,
     ) -> Result<States, EngineError> {
         if self == Self::Unknown {
-            return Err(EngineError::NoStates {
-                path: path.to_owned(),
-                what: "the operation FAKE follows the output head of fake models".to_owned(),
-            });
+            let what = "hidden states cannot stand for its logits: the operation FAKE follows the output head of fake models: use --encoding u16";
+            return Err(EngineError::model(path, what));
         }
         Ok(States {
             n_embd: N_EMBD as u32,
@@ -104,7 +102,8 @@ impl FakeHead {
         section: &mut dyn Read,
         own: Option<&[u8]>,
     ) -> Result<Box<dyn Head>, EngineError> {
-        let fault = |what: &str| EngineError::StoredHead(what.to_owned());
+        let fault =
+            |what: &str| EngineError::Setup(format!("the output head cannot be used: {what}"));
         if states.n_embd as usize != N_EMBD || states.head.type_id != 0 {
             return Err(fault("it is not a fake one"));
         }

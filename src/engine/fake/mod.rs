@@ -19,12 +19,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kl_formats::{Calls, GgmlType, ModelIdentity, States, TokenizerIdentity, hex};
+use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
     Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
-    Inspected, Layers, Model, ModelFacts, ModelOptions, Quantization, Tokens,
+    Inspected, Layers, Model, ModelFacts, ModelOptions, Quantization, Vocabulary,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -121,10 +121,6 @@ impl Engine for FakeEngine {
         Ok(weights::blueprint(&mixture.unwrap_or_default(), imatrix))
     }
 
-    fn needs_imatrix(&self, _tensor: &str, kind: GgmlType) -> bool {
-        weights::needs_imatrix(kind)
-    }
-
     fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
         let original = self.model(quantization.input, &ModelOptions::default())?;
         QuantizedFile::write(original.seed, quantization)
@@ -212,7 +208,7 @@ impl FakeModel {
     }
 }
 
-impl Tokens for FakeModel {
+impl Vocabulary for FakeModel {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let text = char::from_u32(token).filter(|_| token < self.engine.n_vocab)?;
         Some(text.to_string().into_bytes())

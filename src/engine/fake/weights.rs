@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::{GgmlType, MapTensor, Mixture};
 use serde::{Deserialize, Serialize};
 
 use super::row::{mix, row};
-use crate::engine::{Blueprint, EngineError, Imatrix, TensorFacts};
+use crate::engine::{Blueprint, EngineError, Imatrix, needs_imatrix};
 
 /// Bytes of a quantized file before its tensors, without and with an importance matrix.
 const METADATA_BYTES: [u64; 2] = [2048, 2208];
@@ -21,9 +21,6 @@ const F16: u32 = 1;
 
 /// The share of a type's error that an importance matrix leaves.
 const LEFT_BY_IMATRIX: f64 = 0.6;
-
-/// The types that a quantizer refuses without an importance matrix.
-const NEEDS_IMATRIX: [&str; 6] = ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"];
 
 /// Name, shape, and how much an error of the weights moves the logits; 0: a tensor that no quantizer
 /// changes.
@@ -70,7 +67,7 @@ impl FakeWeight {
             return 0.0;
         }
         let own = |text: &str, most: f64| 1.0 + most * (hash(text) as f64 / u64::MAX as f64 - 0.5);
-        let left = match imatrix.and_then(|imatrix| imatrix.of(self.name)) {
+        let left = match imatrix.and_then(|imatrix| imatrix.values(self.name)) {
             Some(_) => LEFT_BY_IMATRIX,
             None => 1.0,
         };
@@ -87,7 +84,7 @@ impl FakeWeight {
             "its rows are not whole blocks of that type"
         } else if kind.bits() > f64::from(u16::BITS) {
             "the original is smaller"
-        } else if needs_imatrix(kind) && imatrix.is_none() {
+        } else if needs_imatrix(self.name, kind) && imatrix.is_none() {
             "that needs an importance matrix: give one with --imatrix"
         } else {
             return Ok(());
@@ -96,11 +93,6 @@ impl FakeWeight {
         let message = format!("{name} cannot be exchanged for {kind}: {what}");
         Err(EngineError::Setup(message))
     }
-}
-
-/// Checks whether no tensor gets this type without an importance matrix.
-pub(super) fn needs_imatrix(kind: GgmlType) -> bool {
-    NEEDS_IMATRIX.contains(&kind.name)
 }
 
 fn hash(text: &str) -> u64 {
@@ -113,7 +105,7 @@ pub(super) fn blueprint(mixture: &Mixture, imatrix: Option<&Imatrix>) -> Bluepri
     let tensors = TENSORS.into_iter().map(|(name, shape, sensitivity)| {
         let is_quantizable = sensitivity > 0.0;
         let own = GgmlType::of(if is_quantizable { F16 } else { F32 });
-        TensorFacts {
+        MapTensor {
             name: name.to_owned(),
             shape: shape.to_vec(),
             kind: mixture.get(name).copied().or(own).expect("ggml has both"),

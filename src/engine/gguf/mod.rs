@@ -220,8 +220,8 @@ impl Gguf {
         /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
         let number = self.number("general.file_type")?;
-        let known = file_kinds().find(|kind| i128::from(kind.0) == number % GUESSED);
-        Some(known.map_or_else(|| number.to_string(), |(_, name, _)| name.to_owned()))
+        let known = file_kinds().find(|kind| i128::from(kind.id) == number % GUESSED);
+        Some(known.map_or_else(|| number.to_string(), |kind| kind.name.to_owned()))
     }
 
     /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
@@ -383,15 +383,34 @@ const FILE_KINDS: &str = "
     30 IQ4_XS iq4_xs, 31 IQ1_M iq1_m, 32 BF16, 36 TQ1_0 tq1_0, 37 TQ2_0 tq2_0, 38 MXFP4_MOE mxfp4,
     39 NVFP4, 40 Q1_0 q1_0, 41 Q2_0 q2_0";
 
-/// A kind of file: its number, its name, and the type of most of its parameters; empty where that does
-/// not decide it.
-pub type FileKind = (u32, &'static str, &'static str);
+/// A kind of file that llama-quantize writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileKind {
+    /// Its number, `llama_ftype`.
+    pub id: u32,
+    /// llama-quantize's name for it, such as `Q4_K_M`.
+    pub name: &'static str,
+    /// The type of most of its parameters; empty where that does not decide it.
+    pub main_type: &'static str,
+}
+
+impl FileKind {
+    /// The kind of a file of `q8_0`.
+    pub const Q8_0: Self = Self {
+        id: 7,
+        name: "Q8_0",
+        main_type: "q8_0",
+    };
+}
 
 /// The kinds of files that llama-quantize writes.
 pub fn file_kinds() -> impl Iterator<Item = FileKind> {
     FILE_KINDS.split(',').filter_map(|kind| {
         let mut words = kind.split_whitespace();
-        let id = words.next()?.parse().ok()?;
-        Some((id, words.next()?, words.next().unwrap_or_default()))
+        Some(FileKind {
+            id: words.next()?.parse().ok()?,
+            name: words.next()?,
+            main_type: words.next().unwrap_or_default(),
+        })
     })
 }

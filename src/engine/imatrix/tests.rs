@@ -116,19 +116,19 @@ fn sums_are_divided_by_the_counts_of_their_expert() {
     let sums = [6.0, 9.0, 4.0, 5.0, 0.0, 8.0];
     let imatrix = read_bytes(&gguf_of(keys(), &sums, &[2.6, 0.0, 0.4])).unwrap();
     assert_eq!(
-        imatrix.of("a.weight").unwrap(),
+        imatrix.values("a.weight").unwrap(),
         [2.0, 3.0, 1.0, 1.0, 1.0, 1.0]
     );
     assert_eq!((imatrix.n_chunks, imatrix.datasets.len()), (Some(7), 2));
-    assert_eq!(imatrix.of("b.weight"), None);
+    assert_eq!(imatrix.values("b.weight"), None);
 }
 
 #[test]
 fn an_older_file_may_say_nothing_of_its_text() {
     let bytes = dat_of(&[("a.weight", 2, &[6.0, 9.0]), ("b.weight", 0, &[6.0, 9.0])]);
     let imatrix = read_bytes(&bytes).unwrap();
-    assert_eq!(imatrix.of("a.weight").unwrap(), [3.0, 4.5]);
-    assert_eq!(imatrix.of("b.weight").unwrap(), [6.0, 9.0]);
+    assert_eq!(imatrix.values("a.weight").unwrap(), [3.0, 4.5]);
+    assert_eq!(imatrix.values("b.weight").unwrap(), [6.0, 9.0]);
     assert_eq!((imatrix.n_chunks, imatrix.datasets.len()), (None, 0));
 }
 
@@ -213,7 +213,7 @@ fn hostile_counts_take_no_memory() {
 
 #[test]
 fn the_matrix_of_another_model_is_refused() {
-    let tensor = |name: &str, shape: &[u64]| TensorFacts {
+    let tensor = |name: &str, shape: &[u64]| MapTensor {
         name: name.to_owned(),
         shape: shape.to_vec(),
         kind: "f16".parse().unwrap(),

@@ -2,10 +2,8 @@
 //!
 //! llama-cpp-2 cannot set the callback for that, so contexts are created with llama-cpp-sys-2.
 
-use std::any::Any;
 use std::ffi::c_void;
 use std::num::NonZeroI32;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -14,8 +12,9 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::ggml::Node;
+use super::log::last_log_errors;
 use super::params::context_params;
-use crate::engine::ContextOptions;
+use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
 
 unsafe extern "C" {
@@ -24,7 +23,7 @@ unsafe extern "C" {
 }
 
 /// Watches the tensors of a graph while it is computed, in order.
-pub(super) trait Watch: Send + 'static {
+pub(super) trait Watch: Send {
     /// Checks whether [`computed`](Self::computed) should see this tensor, which costs a little time.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
@@ -45,17 +44,16 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Adds the tokens at these positions of a sequence; the rows from `scored_start` on are wanted.
+    /// Adds tokens of a sequence, which begin at position `start`; the rows from position `scored_start`
+    /// on are wanted.
     pub(super) fn push(
         &mut self,
         sequence: usize,
         tokens: &[u32],
-        positions: Range<usize>,
+        start: usize,
         scored_start: usize,
     ) {
-        let tokens = tokens.iter().enumerate().take(positions.end);
-        // Of a slice this costs nothing, however many are left out: a window may have a million.
-        for (position, &token) in tokens.skip(positions.start) {
+        for (position, &token) in (start..).zip(tokens) {
             self.tokens.push(token as sys::llama_token);
             self.sequences.push(sequence as sys::llama_seq_id);
             self.positions.push(position as sys::llama_pos);
@@ -63,25 +61,9 @@ impl Batch {
         }
     }
 
-    /// Adds the last token again, at the next position of its sequence; its row is wanted too.
-    pub(super) fn repeat_last(&mut self) {
-        self.tokens.extend_from_within(self.tokens.len() - 1..);
-        self.sequences
-            .extend_from_within(self.sequences.len() - 1..);
-        let next = self.positions.last().map(|position| position + 1);
-        self.positions.extend(next);
-        self.outputs.push(1);
-    }
-
     /// Tokens in the batch.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
-    }
-
-    /// The indices of the tokens whose rows are wanted.
-    fn wanted(&self) -> impl Iterator<Item = usize> {
-        let outputs = self.outputs.iter().enumerate();
-        outputs.filter_map(|(i, &is_wanted)| (is_wanted != 0).then_some(i))
     }
 }
 
@@ -103,25 +85,26 @@ unsafe impl Send for Contexts {}
 /// A context of a loaded model.
 pub(super) struct Context<'m> {
     inner: NonNull<sys::llama_context>,
-    model: &'m LlamaCppModel<'m>,
+    pub(super) model: &'m LlamaCppModel<'m>,
     /// The value that the callback points to.
-    _watch: Option<Arc<dyn Any + Send + Sync>>,
+    _watch: Option<Box<Arc<Mutex<dyn Watch>>>>,
 }
 
 // SAFETY: a context is not bound to the thread that created it, and it is used through one owner.
 unsafe impl Send for Context<'_> {}
 
 impl<'m> Context<'m> {
-    /// Creates a context of a model; `None` if llama.cpp refuses.
-    pub(super) fn new<W: Watch>(
+    /// Creates a context of a model.
+    pub(super) fn new(
         model: &'m LlamaCppModel<'_>,
         options: &ContextOptions,
-        watch: Option<Arc<Mutex<W>>>,
-    ) -> Option<Self> {
+        watch: Option<Arc<Mutex<dyn Watch>>>,
+    ) -> Result<Self, EngineError> {
         let mut params = context_params(options, &model.facts.options);
+        let watch = watch.map(Box::new);
         if let Some(watch) = &watch {
-            params.cb_eval = Some(show::<W>);
-            params.cb_eval_user_data = Arc::as_ptr(watch).cast_mut().cast();
+            params.cb_eval = Some(show);
+            params.cb_eval_user_data = (&raw const **watch).cast_mut().cast();
         }
         // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that
         // Cargo.toml pins. The model outlives the context, and so does what the callback points to.
@@ -131,12 +114,18 @@ impl<'m> Context<'m> {
             let model = *(&raw const model.inner).cast::<*mut sys::llama_model>();
             sys::llama_init_from_model(model, params)
         };
-        let inner = NonNull::new(inner)?;
+        let inner = NonNull::new(inner).ok_or_else(|| {
+            let (n_ctx, reason) = (options.n_ctx, last_log_errors());
+            let advice = advice(&reason);
+            model.fault(format!(
+                "llama.cpp could not create a context of {n_ctx} tokens: {reason} ({advice})"
+            ))
+        })?;
         locked(&model.contexts).n_alive += 1;
-        Some(Self {
+        Ok(Self {
             inner,
             model,
-            _watch: watch.map(|watch| watch as Arc<dyn Any + Send + Sync>),
+            _watch: watch,
         })
     }
 
@@ -148,15 +137,18 @@ impl<'m> Context<'m> {
 
     /// Forgets the tokens of one sequence from this position on. A recurrent memory can only forget all
     /// of them.
-    /// Returns false if llama.cpp refuses.
-    #[must_use]
-    pub(super) fn forget(&mut self, sequence: usize, from: usize) -> bool {
-        let (sequence, from) = (sequence as sys::llama_seq_id, from as sys::llama_pos);
+    pub(super) fn forget(&mut self, sequence: usize, from: usize) -> Result<(), EngineError> {
         // SAFETY: the context is valid, and so is its memory.
-        unsafe {
+        let has_forgotten = unsafe {
             let memory = sys::llama_get_memory(self.inner.as_ptr());
-            sys::llama_memory_seq_rm(memory, sequence, from, -1)
+            sys::llama_memory_seq_rm(memory, sequence as _, from as _, -1)
+        };
+        if has_forgotten {
+            return Ok(());
         }
+        Err(self.model.fault(format!(
+            "llama.cpp cannot forget the tokens of sequence {sequence} from position {from} on"
+        )))
     }
 
     /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
@@ -167,10 +159,11 @@ impl<'m> Context<'m> {
         unsafe { kl_cache_bytes(self.inner.as_ptr()) }
     }
 
-    /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.
-    pub(super) fn decode(&mut self, batch: &mut Batch) -> Result<(), DecodeError> {
+    /// Decodes the tokens of a batch, after those decoded before, and returns the rows that are wanted, or
+    /// why there are none. One context of a model decodes at a time.
+    pub(super) fn decode(&mut self, mut batch: Batch) -> Result<Vec<&[f32]>, String> {
         if batch.tokens.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // Each token belongs to one sequence.
         let mut n_sequences = vec![1; batch.tokens.len()];
@@ -185,24 +178,25 @@ impl<'m> Context<'m> {
             seq_id: sequences.as_mut_ptr(),
             logits: batch.outputs.as_mut_ptr(),
         };
+        let _turn = locked(self.model.turn());
         // SAFETY: the context is valid, and each list has n_tokens elements.
         let code = unsafe { sys::llama_decode(self.inner.as_ptr(), tokens) };
-        NonZeroI32::new(code).map_or(Ok(()), |code| Err(code.into()))
-    }
-
-    /// The rows that were wanted of the last batch; `None` if one is missing. The first waits until
-    /// an accelerator is done.
-    pub(super) fn rows(&self, batch: &Batch) -> Option<Vec<&[f32]>> {
+        if let Some(code) = NonZeroI32::new(code) {
+            let error = DecodeError::from(code);
+            return Err(format!("{error}; {}", last_log_errors()));
+        }
         let n_vocab = self.model.facts.n_vocab as usize;
-        let row = |i: usize| {
+        let wanted = batch.outputs.iter().enumerate().filter(|of| *of.1 != 0);
+        // The first waits until an accelerator is done.
+        let rows = wanted.map(|(i, _)| {
             // SAFETY: the context is valid. The row has n_vocab entries and does not change before
             // the next decode, which borrows the context mutably.
             unsafe {
                 let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
                 (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab))
             }
-        };
-        batch.wanted().map(row).collect()
+        });
+        rows.collect::<Option<_>>().ok_or_else(last_log_errors)
     }
 }
 
@@ -223,18 +217,31 @@ impl Drop for Context<'_> {
 }
 
 /// Shows a tensor: llama.cpp asks first whether it is wanted, and calls again when it is computed.
-unsafe extern "C" fn show<W: Watch>(
-    tensor: *mut sys::ggml_tensor,
-    asks: bool,
-    watch: *mut c_void,
-) -> bool {
-    // SAFETY: `Context::new` gave a `Mutex<W>` that the context keeps, and the graph does not
-    // change during the call.
-    let (watch, node) = unsafe { (&*watch.cast::<Mutex<W>>().cast_const(), Node::new(tensor)) };
-    let mut watch = locked(watch);
+unsafe extern "C" fn show(tensor: *mut sys::ggml_tensor, asks: bool, watch: *mut c_void) -> bool {
+    // SAFETY: `Context::new` gave what the context keeps, and the graph does not change during the call.
+    let (watch, node) = unsafe {
+        let watch = &*watch.cast::<Arc<Mutex<dyn Watch>>>().cast_const();
+        (watch, Node::new(tensor))
+    };
     match node {
-        Some(node) if asks => watch.wants(node),
-        Some(node) => watch.computed(node),
+        Some(node) if asks => locked(watch).wants(node),
+        Some(node) => locked(watch).computed(node),
         None => !asks,
+    }
+}
+
+/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
+/// else too little memory.
+fn advice(reason: &str) -> &'static str {
+    let mentions = |word: &str| reason.contains(word);
+    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
+        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
+         --cache-type-v f16"
+    } else if mentions("different K") {
+        "give --cache-type-k and --cache-type-v one type"
+    } else if mentions("block size") {
+        "use another --cache-type-k or --cache-type-v: f16 always works"
+    } else {
+        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
     }
 }

@@ -1,7 +1,6 @@
 //! Decodes windows with a context, one decode call at a time; and chooses tokens by chance, with llama.cpp's
 //! own samplers.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, Sampling, WindowSpec};
@@ -10,17 +9,14 @@ use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token::data::LlamaTokenData;
 use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 
-use super::LlamaCppModel;
 use super::context::{Batch, Context};
 use super::hidden_states::Tap;
-use super::log::last_log_errors;
 use crate::engine::{Appended, Call, Decoder, EngineError, Outputs, top_token};
 use crate::lock::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
     pub(super) context: Context<'m>,
-    pub(super) model: &'m LlamaCppModel<'m>,
     pub(super) calls: Calls,
     /// Most windows of a call.
     pub(super) n_seq: usize,
@@ -33,43 +29,41 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl LlamaCppDecoder<'_> {
-    /// Forgets the tokens of a sequence from a position on.
-    fn forget_from(&mut self, sequence: usize, position: usize) -> Result<(), EngineError> {
-        if self.context.forget(sequence, position) {
-            return Ok(());
-        }
-        let what = format!(
-            "llama.cpp cannot forget the tokens of sequence {sequence} from position {position} on"
-        );
-        Err(EngineError::model(&self.model.facts.path, what))
+    /// Adds the tokens of a sequence at positions `start..end` to a batch. The windows of a stream can be
+    /// checked only here.
+    fn push(
+        &self,
+        batch: &mut Batch,
+        sequence: usize,
+        tokens: &[u32],
+        (start, end): (usize, usize),
+        scored_start: usize,
+    ) -> Result<(), EngineError> {
+        self.context.model.facts.check_window(end as u64)?;
+        let tokens = tokens.get(start..end).unwrap_or_default();
+        batch.push(sequence, tokens, start, scored_start);
+        Ok(())
     }
 
-    /// Computes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
-    /// One context of a model computes at a time.
+    /// Decodes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
     fn compute(
         &mut self,
-        mut batch: Batch,
+        batch: Batch,
         window: u32,
         position: usize,
     ) -> Result<Vec<&[f32]>, EngineError> {
-        let model = self.model;
-        let failed = |reason: String| {
-            let what =
-                format!("llama.cpp failed at window {window}, position {position}: {reason}");
-            EngineError::model(&model.facts.path, what)
-        };
-        let _turn = locked(model.turn());
-        self.context
-            .decode(&mut batch)
-            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-        let rows = self.context.rows(&batch);
-        rows.ok_or_else(|| failed(last_log_errors()))
+        let model = self.context.model;
+        self.context.decode(batch).map_err(|reason| {
+            model.fault(format!(
+                "llama.cpp failed at window {window}, position {position}: {reason}"
+            ))
+        })
     }
 }
 
 impl Decoder for LlamaCppDecoder<'_> {
     fn n_vocab(&self) -> usize {
-        self.model.facts.n_vocab as usize
+        self.context.model.facts.n_vocab as usize
     }
 
     fn cache_bytes(&self) -> u64 {
@@ -90,9 +84,15 @@ impl Decoder for LlamaCppDecoder<'_> {
         self.context.clear();
         let mut batch = Batch::default();
         for (sequence, window) in windows.iter().enumerate() {
-            self.model.facts.check_window(window.n_decoded())?;
-            let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
-            batch.push(sequence, &window.tokens, positions, scored as usize);
+            let positions = (0, window.n_decoded() as usize);
+            let scored_start = window.first_scored as usize;
+            self.push(
+                &mut batch,
+                sequence,
+                &window.tokens,
+                positions,
+                scored_start,
+            )?;
         }
         let first = windows.first().map_or(0, |window| window.window);
         self.compute(batch, first, 0)
@@ -104,28 +104,23 @@ impl Decoder for LlamaCppDecoder<'_> {
         start: usize,
         wants_rows: bool,
     ) -> Result<Outputs<'_>, EngineError> {
-        let call = Call::of(window, self.calls, start);
+        let call = Call::new(window, self.calls, start);
         let groups = call.groups(window, self.calls);
-        let (tap, path) = (self.tap.clone(), &self.model.facts.path);
+        let (tap, model) = (self.tap.clone(), self.context.model);
         if let Some(tap) = &tap {
             locked(tap).start(wants_rows);
         }
-        let Range { start, end } = call.positions;
-        // The windows of a stream can be checked only here.
-        self.model.facts.check_window(end as u64)?;
         if start == 0 {
             self.context.clear();
         }
         let mut batch = Batch::default();
-        batch.push(0, &window.tokens, start..end, call.scored_start);
+        let positions = (call.positions.start, call.positions.end);
+        self.push(&mut batch, 0, &window.tokens, positions, call.scored_start)?;
         let mut rows = self.compute(batch, window.window, start)?;
         let mut states = Vec::new();
         if let Some(tap) = tap {
             let taken = locked(&tap).take(&groups);
-            states = taken.map_err(|what| EngineError::NoStates {
-                path: path.clone(),
-                what,
-            })?;
+            states = taken.map_err(|what| model.no_states(&what))?;
             // They hold no logits.
             if !wants_rows {
                 rows.clear();
@@ -144,22 +139,21 @@ impl Decoder for LlamaCppDecoder<'_> {
             locked(tap).start(true);
         }
         if let Some((sequence, position)) = self.company.take() {
-            self.forget_from(sequence, position)?;
+            self.context.forget(sequence, position)?;
         }
         let mut batch = Batch::default();
         for of in appended {
-            let end = of.tokens.len();
-            self.model.facts.check_window(end as u64)?;
-            let last = end.saturating_sub(1);
-            batch.push(of.sequence, of.tokens, of.start..end, last);
+            let (end, last) = (of.tokens.len(), of.tokens.len().saturating_sub(1));
+            self.push(&mut batch, of.sequence, of.tokens, (of.start, end), last)?;
         }
         let first = appended.first();
         let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
-        let can_have_company =
-            self.model.facts.layers.can_decode_together() && self.calls.n_batch > 1;
+        let layers = self.context.model.facts.layers;
+        let can_have_company = layers.can_decode_together() && self.calls.n_batch > 1;
         if let Some(of) = first.filter(|_| batch.len() == 1 && can_have_company) {
-            batch.repeat_last();
-            self.company = Some((of.sequence, of.tokens.len()));
+            let (n, last) = (of.tokens.len(), of.tokens.last().copied());
+            batch.push(of.sequence, last.as_slice(), n, n);
+            self.company = Some((of.sequence, n));
         }
         let mut rows = self.compute(batch, window, start)?;
         rows.truncate(appended.len());
@@ -172,7 +166,7 @@ impl Decoder for LlamaCppDecoder<'_> {
             self.context.clear();
             return Ok(());
         }
-        self.forget_from(sequence, 0)
+        self.context.forget(sequence, 0)
     }
 }
 

@@ -112,8 +112,7 @@ impl GgmlDevice {
         // and lives as long as the process, as do the texts in it.
         unsafe {
             let function: sys::ggml_backend_get_features_t = std::mem::transmute(function);
-            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
-            let mut next = function.map_or(std::ptr::null_mut(), |list| list(registry));
+            let mut next = function.map_or(std::ptr::null_mut(), |list| list(self.registry()));
             while !next.is_null() && !(*next).name.is_null() {
                 let (name, value) = (text((*next).name), text((*next).value));
                 features.push(match &*value {
@@ -142,14 +141,15 @@ impl GgmlDevice {
         }
     }
 
+    fn registry(self) -> sys::ggml_backend_reg_t {
+        // SAFETY: the device is valid.
+        unsafe { sys::ggml_backend_dev_backend_reg(self.0.as_ptr()) }
+    }
+
     /// The name of the backend that has it.
     pub(super) fn backend(self) -> &'static CStr {
-        // SAFETY: the device is valid, and its registry and the name of that live as long as the
-        // process.
-        unsafe {
-            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
-            CStr::from_ptr(sys::ggml_backend_reg_name(registry))
-        }
+        // SAFETY: the registry and its name live as long as the process.
+        unsafe { CStr::from_ptr(sys::ggml_backend_reg_name(self.registry())) }
     }
 
     /// The device's kind: a server's device is remote, whatever computes there.
@@ -186,11 +186,8 @@ impl GgmlDevice {
 
     /// A function that this device's backend offers beyond the common ones.
     pub(super) fn function(self, name: &CStr) -> *mut c_void {
-        // SAFETY: the device is valid, and so is its registry.
-        unsafe {
-            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
-            sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr())
-        }
+        // SAFETY: the device's registry is valid.
+        unsafe { sys::ggml_backend_reg_get_proc_address(self.registry(), name.as_ptr()) }
     }
 
     /// The kinds of memory in which the CPU keeps weights in another order, for faster kernels; none if
@@ -245,6 +242,12 @@ impl BufferType {
     pub(super) fn name(self) -> String {
         // SAFETY: the type is valid, and so is its name.
         unsafe { text(sys::ggml_backend_buft_name(self.0.as_ptr())) }
+    }
+
+    /// The name of its device, or its own where ggml does not know one.
+    pub(super) fn device_name(self) -> String {
+        let device = self.device().map(GgmlDevice::name);
+        device.unwrap_or_else(|| self.name())
     }
 
     /// The device whose memory it is; `None` where ggml does not know.

@@ -58,7 +58,7 @@ impl ModelTensor {
     ///
     /// # Safety
     /// No context of the model decodes, nor computes with a graph that was made before; there is room
-    /// for the type, and `bytes` are all of the tensor at that type.
+    /// for the type, and `bytes` start with all of the tensor at that type.
     pub(super) unsafe fn replace(self, kind: GgmlType, bytes: &[u8]) -> Result<(), String> {
         // SAFETY: as required. The tensor is in a buffer, and nothing else refers to it now.
         unsafe {
@@ -67,10 +67,11 @@ impl ModelTensor {
             set_type(tensor, kind);
             // Backends that read past the end of rows clear what is there.
             let status = sys::ggml_backend_buffer_init_tensor(tensor.buffer, tensor);
-            if status != sys::GGML_STATUS_SUCCESS || sys::ggml_nbytes(tensor) != bytes.len() {
+            let n_bytes = sys::ggml_nbytes(tensor);
+            if status != sys::GGML_STATUS_SUCCESS || bytes.len() < n_bytes {
                 return Err(format!("its memory cannot be used for {kind}"));
             }
-            sys::ggml_backend_tensor_set(tensor, bytes.as_ptr().cast(), 0, bytes.len());
+            sys::ggml_backend_tensor_set(tensor, bytes.as_ptr().cast(), 0, n_bytes);
         }
         Ok(())
     }
@@ -346,7 +347,7 @@ impl DeviceMatrix {
     }
 
     /// Reads it from `section`, in pieces of at most `piece_bytes`.
-    pub(super) fn fill(&mut self, section: &mut dyn Read, piece_bytes: usize) -> io::Result<()> {
+    pub(super) fn fill(&self, section: &mut dyn Read, piece_bytes: usize) -> io::Result<()> {
         // SAFETY: the tensor is valid.
         let n_bytes = unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) };
         let mut piece = Vec::new();

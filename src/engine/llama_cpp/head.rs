@@ -1,26 +1,23 @@
 //! Computes rows from hidden states: ggml multiplies an output head with them as llama.cpp does in its
 //! own graph, on the device where llama.cpp would put it.
 
-use std::io::{self, ErrorKind, Read};
-use std::marker::PhantomData;
+use std::fmt::Display;
+use std::io::{self, Read};
 use std::ptr::NonNull;
 
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
+use super::LlamaCppModel;
 use super::backends::TURN;
 use super::device::{BufferType, GgmlDevice};
 use super::ggml::{Arena, DeviceMatrix, Matrix, ModelTensor, Scheduler};
 use super::log::last_log_errors;
-use crate::engine::{DeviceKind, EngineError, Head};
+use crate::engine::{DeviceKind, EngineError, Head, Model as _};
 use crate::lock::locked;
 
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;
-
-/// Most steps after the product. Besides the matrix, the states and their product, each step may
-/// bring two tensors, its values and its result: all of them fit in the graph.
-const MAX_STEPS: usize = (Arena::MAX_TENSORS - 3) / 2;
 
 /// An output head, ready to compute rows.
 pub(super) struct HeadProduct<'m> {
@@ -37,7 +34,7 @@ pub(super) struct HeadProduct<'m> {
     /// Rows that an accelerator has computed.
     rows: Vec<f32>,
     /// The model whose matrix may be used.
-    model: PhantomData<&'m ModelTensor>,
+    _model: Option<&'m LlamaCppModel<'m>>,
 }
 
 /// A graph that computes rows from `n` states. Its data lies in the scheduler's memory.
@@ -54,53 +51,47 @@ struct Graph {
 unsafe impl Send for HeadProduct<'_> {}
 
 impl<'m> HeadProduct<'m> {
-    /// Loads a head: its matrix is `shared`, or read from `section` into memory that `placement`
-    /// chooses.
+    /// Loads the head of stored states: its matrix is the one of `model`, if that is the same, or else is
+    /// read from `section` to where the model's own lies; without a model, to the CPU.
     pub(super) fn new(
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-        placement: &HeadPlacement,
-        shared: Option<&'m ModelTensor>,
+        model: Option<&'m LlamaCppModel<'m>>,
     ) -> Result<Self, EngineError> {
         let matrix = matrix(states)?;
-        let n_steps = states.then.len();
-        if n_steps > MAX_STEPS {
-            return Err(fault(format!("{n_steps} steps follow it")));
-        }
         let name = &states.head.type_name;
-        let place = placement
-            .choose(matrix)
+        let place = place(matrix, model)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
+        let shared = model.and_then(|model| model.shared_head(states));
         let own = if shared.is_none() {
-            Some(read_matrix(matrix, &place, section)?)
-        } else if states.then.iter().any(|step| step.n_values() > 0) {
+            Some(read_matrix(matrix, place, section)?)
+        } else {
             // The values of its steps follow the matrix.
             let mut matrix = (&mut *section).take(states.head.bytes);
-            io::copy(&mut matrix, &mut io::sink()).map_err(EngineError::ReadHead)?;
-            None
-        } else {
+            let has_values = states.then.iter().any(|step| step.n_values() > 0);
+            let skipped = has_values.then(|| io::copy(&mut matrix, &mut io::sink()));
+            skipped.transpose().map_err(EngineError::ReadHead)?;
             None
         };
-        let tensor = own.as_ref().map(|own| own.tensor);
-        let tensor = tensor.or(shared.map(|ModelTensor(tensor)| *tensor));
         let mut steps = Vec::new();
         for &step in &states.then {
-            let n_values = i64::from(step.n_values());
-            if n_values > 1 && n_values != matrix.n_rows {
-                let n_rows = matrix.n_rows;
-                let what = format!("a step has {n_values} values for {n_rows} entries");
-                return Err(fault(what));
-            }
-            let read = (n_values > 0).then(|| {
-                let place = Place::plain(place.device);
-                let place = place.ok_or_else(|| fault("its device has no memory".to_owned()))?;
-                read_matrix(Matrix::of_f32(n_values, 1), &place, section)
+            let values = Matrix::of_f32(step.n_values().into(), 1);
+            let read = (step.n_values() > 0).then(|| {
+                let memory = place.device.buffer_type();
+                let memory = memory.ok_or_else(|| fault("its device has no memory"))?;
+                read_matrix(values, Place { memory, ..place }, section)
             });
             steps.push((step, read.transpose()?));
         }
+        // The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
+        let mut devices = model.map_or(Vec::new(), |model| model.gpus.clone());
+        devices.extend(GgmlDevice::of_kind(DeviceKind::Accelerator));
+        devices.extend(GgmlDevice::of_kind(DeviceKind::Cpu).take(1));
+        let op_offload = model.is_none_or(|model| !model.facts.options.no_op_offload);
+        let tensor = own.as_ref().map(|own| own.tensor);
+        let tensor = tensor.or(shared.map(|ModelTensor(tensor)| tensor));
         let no_start = || fault(format!("ggml does not start: {}", last_log_errors()));
-        let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload);
         Ok(Self {
             n_embd: matrix.n_embd as usize,
             n_vocab: matrix.n_rows as usize,
@@ -108,10 +99,10 @@ impl<'m> HeadProduct<'m> {
             steps,
             device: place.device,
             graph: None,
-            scheduler: scheduler.ok_or_else(no_start)?,
+            scheduler: Scheduler::new(&devices, threads, op_offload).ok_or_else(no_start)?,
             own,
             rows: Vec::new(),
-            model: PhantomData,
+            _model: model,
         })
     }
 
@@ -123,7 +114,7 @@ impl<'m> HeadProduct<'m> {
         };
         let arena = Arena::new().ok_or_else(no_memory)?;
         // SAFETY: the arena has room for the states, the product and a few steps. All tensors are
-        // valid, and their sizes fit: `matrix` and `read_values` have checked them.
+        // valid, and their sizes fit: formats checks those of a file.
         unsafe {
             let context = arena.as_ptr();
             let states = arena.tensor(Matrix::of_f32(self.n_embd as i64, n as i64));
@@ -138,7 +129,7 @@ impl<'m> HeadProduct<'m> {
                     (HeadStep::Tanh, _) => sys::ggml_tanh(context, rows),
                     (HeadStep::Add { .. }, Some(values)) => sys::ggml_add(context, rows, values),
                     (HeadStep::Mul { .. }, Some(values)) => sys::ggml_mul(context, rows, values),
-                    (_, None) => return Err(fault("a step has no values".to_owned())),
+                    (_, None) => return Err(fault("a step has no values")),
                 };
             }
             sys::ggml_set_output(rows);
@@ -161,9 +152,9 @@ impl<'m> HeadProduct<'m> {
 
 impl Head for HeadProduct<'_> {
     fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
-        let (n_embd, n) = (self.n_embd, states.len() / self.n_embd);
-        if states.len() != n * n_embd {
-            let n = states.len();
+        let n = states.len() / self.n_embd;
+        if states.len() != n * self.n_embd {
+            let (n, n_embd) = (states.len(), self.n_embd);
             return Err(fault(format!(
                 "{n} numbers are not states of {n_embd} each"
             )));
@@ -214,8 +205,8 @@ impl Head for HeadProduct<'_> {
     }
 }
 
-fn fault(what: String) -> EngineError {
-    EngineError::StoredHead(what)
+fn fault(what: impl Display) -> EngineError {
+    EngineError::Setup(format!("the output head cannot be used: {what}"))
 }
 
 /// Checks the sizes that `states` state, and returns the matrix's.
@@ -240,89 +231,93 @@ fn matrix(states: &States) -> Result<Matrix, EngineError> {
     })
 }
 
-/// Reads a matrix into a device's memory, piece by piece where that is possible.
+/// Reads a matrix into a device's memory.
 fn read_matrix(
     matrix: Matrix,
-    place: &Place,
+    place: Place,
     section: &mut dyn Read,
 ) -> Result<DeviceMatrix, EngineError> {
-    let mut weight = DeviceMatrix::allocate(matrix, place.memory).ok_or_else(|| {
+    let weight = DeviceMatrix::allocate(matrix, place.memory).ok_or_else(|| {
         let (device, reason) = (place.device.name(), last_log_errors());
         fault(format!("no memory for it on {device}: {reason}"))
     })?;
-    match weight.fill(section, place.piece_bytes) {
-        Ok(()) => Ok(weight),
-        Err(error) if error.kind() == ErrorKind::OutOfMemory => {
-            Err(fault(format!("no memory to read it: {error}")))
-        }
-        Err(error) => Err(EngineError::ReadHead(error)),
-    }
-}
-
-/// The devices that an output head may lie on and be computed by.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HeadPlacement {
-    /// The GPUs that may compute it.
-    pub(super) gpus: Vec<GgmlDevice>,
-    /// The GPU whose memory holds it; `None` for the CPU's.
-    pub(super) home: Option<GgmlDevice>,
-    /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
-    pub(super) no_op_offload: bool,
+    let filled = weight.fill(section, place.piece_bytes);
+    filled.map_err(EngineError::ReadHead)?;
+    Ok(weight)
 }
 
 /// The memory for a matrix, and the device that multiplies it there.
-pub(super) struct Place {
-    pub(super) device: GgmlDevice,
-    pub(super) memory: BufferType,
+#[derive(Clone, Copy)]
+struct Place {
+    device: GgmlDevice,
+    memory: BufferType,
     /// Most bytes that are written at once: all where the kernels want the weights in another order.
-    pub(super) piece_bytes: usize,
+    piece_bytes: usize,
 }
 
-impl Place {
-    /// A device's own memory.
-    fn plain(device: GgmlDevice) -> Option<Self> {
-        device.buffer_type().map(|memory| Self {
+/// The first memory that can hold a matrix to multiply with, beside the layers of a model: what its own head
+/// has, or else what llama.cpp would choose (`make_cpu_buft_list`, `make_gpu_buft_list` and
+/// `select_weight_buft` in llama.cpp's sources).
+fn place(matrix: Matrix, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
+    let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
+    let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
+    let plain = |device: GgmlDevice| {
+        let memory = device.buffer_type()?;
+        Some((device, memory, PIECE_BYTES))
+    };
+    let home = model.and_then(LlamaCppModel::head_gpu).and_then(plain);
+    let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator)
+        .filter_map(plain)
+        .filter(|(_, memory, _)| Some(*memory) != of_cpu);
+    // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
+    // mapped, as it is by default, uses the CPU's plain memory in its place.
+    let gpus = model.map_or(&[][..], |model| &model.gpus).iter();
+    let mut hosts = gpus.filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
+    let is_hosted =
+        (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
+    let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|cpu| {
+        let memories = cpu.extra_buffer_types().into_iter();
+        memories.map(move |memory| (cpu, memory, usize::MAX))
+    });
+    let mut places = (home.into_iter().chain(libraries).chain(reordered))
+        .chain(cpus().filter_map(plain))
+        .map(|(device, memory, piece_bytes)| Place {
             device,
             memory,
-            piece_bytes: PIECE_BYTES,
-        })
-    }
+            piece_bytes,
+        });
+    places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
 }
 
-impl HeadPlacement {
-    /// The first memory that can hold a matrix to multiply with (`make_cpu_buft_list`,
-    /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
-    pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
-        let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
-        let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
-        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator)
-            .filter_map(Place::plain)
-            .filter(|place| Some(place.memory) != of_cpu);
-        // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
-        // mapped, as it is by default, uses the CPU's plain memory in its place.
-        let mut hosts = (self.gpus.iter()).filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
-        let is_hosted =
-            (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
-        let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
-            let memories = device.extra_buffer_types().into_iter();
-            memories.map(move |memory| Place {
-                device,
-                memory,
-                piece_bytes: usize::MAX,
-            })
-        });
-        let mut places = (self.home.and_then(Place::plain).into_iter())
-            .chain(libraries)
-            .chain(reordered)
-            .chain(cpus().filter_map(Place::plain));
-        places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
+impl LlamaCppModel<'_> {
+    /// The model's own matrix, if it is the same as that of `states` and can be used in place: not where
+    /// it may be exchanged.
+    fn shared_head(&self, states: &States) -> Option<ModelTensor> {
+        let (stored, (own, tensor)) = (&states.head, self.head_tensor().ok()?);
+        let is_alike = !self.facts.options.is_exchangeable
+            && (own.type_id, own.n_embd) == (stored.type_id, states.n_embd)
+            && tensor.bytes == stored.bytes
+            && self.head_sha256().ok()? == stored.sha256;
+        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use.
+        let is_within_reach = |weight: &ModelTensor| {
+            let device = weight.memory().and_then(BufferType::device);
+            device.is_none_or(|device| !device.is_made_up())
+        };
+        own.weight
+            .filter(|weight| is_alike && is_within_reach(weight))
     }
 
-    /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
-    pub(super) fn devices(&self) -> Vec<GgmlDevice> {
-        let mut devices = self.gpus.clone();
-        devices.extend(GgmlDevice::of_kind(DeviceKind::Accelerator));
-        devices.extend(GgmlDevice::of_kind(DeviceKind::Cpu).take(1));
-        devices
+    /// The GPU whose memory holds the model's own head; one that was not found lies with the layers.
+    fn head_gpu(&self) -> Option<GgmlDevice> {
+        let gpu = match self.found_head().ok().and_then(|head| head.weight) {
+            Some(weight) => {
+                let memory = weight.memory()?;
+                let device = memory.device()?;
+                // Some memory of the CPU's counts as a device's that reads it faster.
+                (device.host_buffer_type() != Some(memory)).then_some(device)
+            }
+            None => (self.gpus.first().copied()).filter(|_| self.facts.is_offloaded),
+        };
+        gpu.filter(|device| device.kind().is_gpu())
     }
 }

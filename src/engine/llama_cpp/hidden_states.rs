@@ -5,17 +5,14 @@ use std::collections::HashMap;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use kl_formats::{Calls, HeadStep, States};
+use kl_formats::{Calls, HeadStep};
 use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
-use super::context::{Batch, Watch};
-use super::device::{BufferType, GgmlDevice};
+use super::context::{Batch, Context, Watch};
 use super::ggml::{ModelTensor, Node};
-use super::head::HeadPlacement;
-use super::log::last_log_errors;
 use crate::engine::gguf::Tensor;
-use crate::engine::{ContextOptions, EngineError, Model as _};
+use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
 
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
@@ -28,13 +25,10 @@ impl LlamaCppModel<'_> {
     /// The error for a model whose rows cannot be computed from hidden states.
     pub(super) fn no_states(&self, what: &str) -> EngineError {
         let architecture = self.facts.identity.architecture.as_deref();
-        EngineError::NoStates {
-            path: self.facts.path.clone(),
-            what: format!(
-                "{what} (architecture {})",
-                architecture.unwrap_or("unknown")
-            ),
-        }
+        let architecture = architecture.unwrap_or("unknown");
+        self.fault(format!(
+            "hidden states cannot stand for its logits: {what} (architecture {architecture}): use --encoding u16"
+        ))
     }
 
     /// The output head, which the first call finds by decoding one token.
@@ -43,83 +37,36 @@ impl LlamaCppModel<'_> {
             return Ok(head);
         }
         let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
-        self.show_one_token(probe.clone(), |what| self.no_states(&what))?;
-        let found = mem::replace(&mut locked(&probe).found, Err(String::new()));
+        self.show_one_token(probe.clone())?;
+        let found = locked(&probe).found.clone();
         let head = found.map_err(|what| self.no_states(&what))?;
-        Ok(self.found_head.get_or_init(|| head.into()))
+        Ok(self.found_head.get_or_init(|| head))
     }
 
     /// Decodes one token, and shows the graph to `watch`.
-    pub(super) fn show_one_token<W: Watch>(
-        &self,
-        watch: Arc<Mutex<W>>,
-        failed: impl Fn(String) -> EngineError,
-    ) -> Result<(), EngineError> {
+    pub(super) fn show_one_token(&self, watch: Arc<Mutex<dyn Watch>>) -> Result<(), EngineError> {
         let options = ContextOptions {
             n_ctx: PROBE_N_CTX,
             calls: PROBE_CALLS,
             threads: 1,
             ..ContextOptions::default()
         };
-        let mut context = self.context(&options, Some(watch))?;
+        let mut context = Context::new(self, &options, Some(watch))?;
         let mut batch = Batch::default();
-        batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0..1, 0);
-        let _turn = locked(self.turn());
-        context
-            .decode(&mut batch)
-            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))
+        batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0, 0);
+        let failed = |reason| self.fault(format!("llama.cpp cannot decode a token: {reason}"));
+        context.decode(batch).map(drop).map_err(failed)
     }
 
-    /// The head's matrix in the model's file.
-    pub(super) fn head_tensor(&self) -> Result<&Tensor, EngineError> {
+    /// The head, and its matrix in the model's file.
+    pub(super) fn head_tensor(&self) -> Result<(&FoundHead, &Tensor), EngineError> {
         let head = self.found_head()?;
         let shape = [u64::from(head.n_embd), u64::from(self.facts.n_vocab)];
         let tensor = self.header.tensor(&head.name);
-        tensor
-            .filter(|tensor| tensor.type_id == head.type_id && tensor.shape == shape)
-            .ok_or_else(|| self.no_states(&format!("{} is not in the file", head.name)))
+        let is_it = |of: &&Tensor| of.type_id == head.type_id && of.shape == shape;
+        let missing = || self.no_states(&format!("{} is not in the file", head.name));
+        Ok((head, tensor.filter(is_it).ok_or_else(missing)?))
     }
-
-    /// The model's own matrix, if it is the same as that of `states` and can be used in place: not where
-    /// it may be exchanged.
-    pub(super) fn shared_head(&self, states: &States) -> Option<&ModelTensor> {
-        if self.facts.options.is_exchangeable {
-            return None;
-        }
-        let stored = &states.head;
-        let own = self.found_head().ok()?;
-        let tensor = self.head_tensor().ok()?;
-        let is_alike = (own.type_id, own.n_embd) == (stored.type_id, states.n_embd)
-            && tensor.bytes == stored.bytes;
-        if !is_alike || self.head_sha256().ok()? != stored.sha256 {
-            return None;
-        }
-        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use.
-        let is_within_reach = |weight: &&ModelTensor| {
-            let device = weight.memory().and_then(BufferType::device);
-            device.is_none_or(|device| !device.is_made_up())
-        };
-        own.weight.as_ref().filter(is_within_reach)
-    }
-
-    /// The devices of the model's own head; one that was not found lies with the layers.
-    pub(super) fn head_placement(&self) -> HeadPlacement {
-        let home = match self.found_head().ok().and_then(|head| head.weight) {
-            Some(weight) => weight.memory().and_then(gpu_of),
-            None => (self.gpus.first().copied()).filter(|_| self.facts.is_offloaded),
-        };
-        HeadPlacement {
-            gpus: self.gpus.clone(),
-            home: home.filter(|device| device.kind().is_gpu()),
-            no_op_offload: self.facts.options.no_op_offload,
-        }
-    }
-}
-
-/// The device of this memory, unless it is a part of the CPU's that the device reads faster.
-fn gpu_of(memory: BufferType) -> Option<GgmlDevice> {
-    let device = memory.device()?;
-    (device.host_buffer_type() != Some(memory)).then_some(device)
 }
 
 /// The name that llama.cpp gives to the rows.
@@ -151,11 +98,11 @@ pub(super) struct Probe {
     /// The number of times that each name has occurred.
     names: HashMap<String, u32>,
     /// The head that was found, or the operation that `kl` cannot repeat.
-    pub(super) found: Result<FoundHead, String>,
+    found: Result<Arc<FoundHead>, String>,
 }
 
 impl Probe {
-    pub(super) fn new(n_vocab: u32) -> Self {
+    fn new(n_vocab: u32) -> Self {
         Self {
             n_vocab: n_vocab.into(),
             names: HashMap::new(),
@@ -184,10 +131,9 @@ impl Probe {
                 op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL) => {
                     let values = self.read_values(input(1)?)?;
                     let n_values = values.len() as u32;
-                    match op {
-                        sys::GGML_OP_ADD => (HeadStep::Add { n_values }, values),
-                        _ => (HeadStep::Mul { n_values }, values),
-                    }
+                    let is_sum = op == sys::GGML_OP_ADD;
+                    let (add, mul) = (HeadStep::Add { n_values }, HeadStep::Mul { n_values });
+                    (if is_sum { add } else { mul }, values)
                 }
                 _ => return Err(unknown()),
             });
@@ -231,7 +177,7 @@ impl Watch for Probe {
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
-        self.found = self.find(node);
+        self.found = self.find(node).map(Arc::new);
         true
     }
 }
@@ -241,12 +187,10 @@ pub(super) struct Tap {
     head: Arc<FoundHead>,
     /// True if the graphs of the call end after the states.
     ends_early: bool,
-    /// The states of the last decode call, n x n_embd.
-    states: Vec<f32>,
+    /// The states of the last decode call, n x n_embd, or why one could not be read.
+    states: Result<Vec<f32>, String>,
     /// The number of states that each physical batch gave, without batches that gave none.
     groups: Vec<usize>,
-    /// Why a state could not be read.
-    fault: Option<String>,
 }
 
 impl Tap {
@@ -254,9 +198,8 @@ impl Tap {
         Self {
             head,
             ends_early: false,
-            states: Vec::new(),
+            states: Ok(Vec::new()),
             groups: Vec::new(),
-            fault: None,
         }
     }
 
@@ -264,25 +207,21 @@ impl Tap {
     /// they can.
     pub(super) fn start(&mut self, wants_rows: bool) {
         self.ends_early = !wants_rows && self.head.states_name.is_some();
-        self.states.clear();
+        self.states = Ok(Vec::new());
         self.groups.clear();
-        self.fault = None;
     }
 
     /// Takes the states of the last call. Each physical batch must have given as many as `groups` has:
     /// a reader of the states will multiply exactly those together.
     pub(super) fn take(&mut self, groups: &[usize]) -> Result<Vec<f32>, String> {
-        match self.fault.take() {
-            Some(fault) => Err(fault),
-            None if self.groups == groups => Ok(mem::take(&mut self.states)),
-            None => Err(format!(
-                "its graphs gave {} hidden states in {} physical batches, not {} in {}",
-                self.groups.iter().sum::<usize>(),
-                self.groups.len(),
-                groups.iter().sum::<usize>(),
-                groups.len()
-            )),
+        let states = mem::replace(&mut self.states, Ok(Vec::new()))?;
+        if self.groups != groups {
+            let found = &self.groups;
+            return Err(format!(
+                "the physical batches of its graphs gave {found:?} hidden states, not {groups:?}"
+            ));
         }
+        Ok(states)
     }
 }
 
@@ -299,18 +238,17 @@ impl Watch for Tap {
 
     /// A product does not change its operands, so the states are still there after it.
     fn computed(&mut self, node: Node<'_>) -> bool {
-        let states = if self.ends_early {
-            Some(node)
-        } else {
-            node.input(1)
-        };
-        let before = self.states.len();
-        if let Some(Err(fault)) = states.map(|states| states.read(&mut self.states)) {
-            self.fault = Some(fault);
-        }
-        match (self.states.len() - before) / self.head.n_embd as usize {
-            0 => {}
-            taken => self.groups.push(taken),
+        let input = node.input(1);
+        let shown = if self.ends_early { Some(node) } else { input };
+        if let (Some(shown), Ok(states)) = (shown, &mut self.states) {
+            let before = states.len();
+            match shown.read(states) {
+                Ok(()) => {
+                    let n = (states.len() - before) / self.head.n_embd as usize;
+                    self.groups.extend(Some(n).filter(|&n| n > 0));
+                }
+                Err(fault) => self.states = Err(fault),
+            }
         }
         !self.ends_early
     }
@@ -333,12 +271,12 @@ mod tests {
         let mut tap = Tap::new(head.into());
         assert_eq!(tap.take(&[]), Ok(Vec::new()));
         tap.groups = vec![7, 3];
-        for (groups, expected) in [(&[5, 5][..], "not 10 in 2"), (&[10], "not 10 in 1")] {
-            assert!(tap.take(groups).unwrap_err().ends_with(expected));
+        for groups in [&[5, 5][..], &[10]] {
+            assert!(tap.take(groups).unwrap_err().contains("gave [7, 3]"));
         }
-        tap.states = vec![1.0; 20];
+        tap.states = Ok(vec![1.0; 20]);
         assert_eq!(tap.take(&[7, 3]), Ok(vec![1.0; 20]));
-        tap.fault = Some("unreadable".to_owned());
+        tap.states = Err("unreadable".to_owned());
         assert_eq!(tap.take(&[7, 3]), Err("unreadable".to_owned()));
         tap.start(true);
         assert_eq!(tap.take(&[]), Ok(Vec::new()));

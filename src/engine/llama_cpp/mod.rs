@@ -7,8 +7,7 @@
 //! the graphs of a window, whose tensors `ggml` shows. `head` computes rows from stored states with
 //! objects of `ggml`.
 //!
-//! `quantize` writes quantized files. `exchange` exchanges weights in memory for bytes that
-//! `quantized_rows` makes of the original's.
+//! `quantize` writes quantized files. `exchange` exchanges weights in memory.
 //!
 //! `backends` starts what computes, `device` describes it, and `log` receives what llama.cpp and ggml say.
 
@@ -24,7 +23,6 @@ mod log;
 mod model;
 mod params;
 mod quantize;
-mod quantized_rows;
 #[cfg(test)]
 mod tests;
 
@@ -36,17 +34,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kl_formats::{GgmlType, States};
+use kl_formats::States;
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
-use super::quantizer::needs_imatrix;
 use super::{
     Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION, Layers,
     ModelOptions, Quantization,
 };
 use device::GgmlDevice;
-use head::{HeadPlacement, HeadProduct};
+use head::HeadProduct;
 use quantize::quantize;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -109,11 +106,7 @@ impl Engine for LlamaCpp {
     }
 
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
-        Blueprint::of(&inspect(path)?, imatrix)
-    }
-
-    fn needs_imatrix(&self, tensor: &str, kind: GgmlType) -> bool {
-        needs_imatrix(tensor, kind)
+        Blueprint::of_quantized(&inspect(path)?, imatrix)
     }
 
     fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
@@ -128,7 +121,7 @@ impl Engine for LlamaCpp {
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError> {
         self.backend()?;
-        let head = HeadProduct::new(states, section, threads, &HeadPlacement::default(), None)?;
+        let head = HeadProduct::new(states, section, threads, None)?;
         Ok(Box::new(head))
     }
 }
@@ -178,39 +171,37 @@ const NOT_CAUSAL: &str = "dream llada llada-moe rnd1 gemma-embedding llama-embed
 /// some of these without an error, and report a missing tensor for the others.
 fn unsuitable(header: &Gguf) -> Option<String> {
     let architecture = header.architecture().unwrap_or_default();
-    let part_of_a_model = |part| {
-        Some(format!(
-            "{part}, not a model: give the model that it belongs to"
-        ))
+    let part_of_a_model = |part: &str| {
+        let what = format!("{part}, not a model: give the model that it belongs to");
+        Some(what)
     };
-    let vocabulary = "a vocabulary without tensors";
     match header.text("general.type").unwrap_or_default() {
         "adapter" => {
             let merged = ", with the adapter merged into it (llama-export-lora)";
             return part_of_a_model("a LoRA adapter").map(|what| what + merged);
         }
         "imatrix" => return part_of_a_model("an importance matrix"),
-        "vocab" => return part_of_a_model(vocabulary),
+        "vocab" => return part_of_a_model("a vocabulary without tensors"),
         kind if kind == "mmproj" || architecture == "clip" => {
             return part_of_a_model("the vision or audio part (mmproj)");
         }
         _ => {}
     }
-    let pooling = header.architecture_number("pooling_type");
+    let number = |name| header.architecture_number(name);
     let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
     let what = if matches!(architecture, "t5" | "t5encoder") {
         format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if header.architecture_number("attention.causal") == Some(0)
+    } else if number("attention.causal") == Some(0)
         || architecture.contains("bert")
         || has_word(NOT_CAUSAL, architecture)
     {
         format!("a model without causal attention ({architecture})")
-    } else if pooling.is_some_and(|pooling| pooling != 0) {
+    } else if number("pooling_type").is_some_and(|pooling| pooling != 0) {
         format!("an embedding model ({architecture} with pooling)")
     } else if tokenizer.is_none_or(|model| matches!(model, "none" | "no_vocab")) {
         format!("a GGUF without a vocabulary ({architecture})")
     } else if header.tensors.is_empty() {
-        return part_of_a_model(vocabulary);
+        return part_of_a_model("a vocabulary without tensors");
     } else {
         return None;
     };

@@ -17,9 +17,9 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_sys_2 as sys;
 
 use super::backends::TURN;
-use super::context::{Context, Contexts, Watch};
+use super::context::{Context, Contexts};
 use super::device::{GgmlDevice, names};
-use super::exchange::{Exchanged, Weight, disable_graph_reuse};
+use super::exchange::{Weight, disable_graph_reuse};
 use super::head::HeadProduct;
 use super::hidden_states::{FoundHead, Tap};
 use super::log::{last_log_errors, while_loading};
@@ -29,7 +29,7 @@ use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, GpuLayers, Head, Layers, Model, ModelFacts,
-    ModelOptions, SplitMode, TensorOverride, Tokens,
+    ModelOptions, SplitMode, TensorOverride, Vocabulary,
 };
 
 /// A model that llama.cpp has loaded.
@@ -42,18 +42,22 @@ pub struct LlamaCppModel<'b> {
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<GgmlDevice>,
     /// Locked while one of the contexts decodes.
-    pub(super) turn: Mutex<()>,
+    turn: Mutex<()>,
     pub(super) contexts: Mutex<Contexts>,
     /// The model's output head, once it was looked for.
     pub(super) found_head: OnceLock<Arc<FoundHead>>,
     /// SHA-256 of the head's matrix, once it was needed.
-    pub(super) head_sha256: OnceLock<String>,
+    head_sha256: OnceLock<String>,
     /// The weights that can be exchanged, once they were looked for.
     pub(super) weights: OnceLock<Vec<Weight>>,
-    pub(super) exchanged: Mutex<Exchanged>,
 }
 
 impl LlamaCppModel<'_> {
+    /// The error for this model.
+    pub(super) fn fault(&self, what: impl Into<String>) -> EngineError {
+        EngineError::model(&self.facts.path, what)
+    }
+
     /// Returns the lock that is held while one of the contexts decodes; devices of servers are
     /// shared by all models.
     pub(super) fn turn(&self) -> &Mutex<()> {
@@ -64,40 +68,9 @@ impl LlamaCppModel<'_> {
             &self.turn
         }
     }
-
-    pub(super) fn context<W: Watch>(
-        &self,
-        options: &ContextOptions,
-        watch: Option<Arc<Mutex<W>>>,
-    ) -> Result<Context<'_>, EngineError> {
-        Context::new(self, options, watch).ok_or_else(|| {
-            let (n_ctx, reason) = (options.n_ctx, last_log_errors());
-            let advice = context_advice(&reason);
-            let what = format!(
-                "llama.cpp could not create a context of {n_ctx} tokens: {reason} ({advice})"
-            );
-            EngineError::model(&self.facts.path, what)
-        })
-    }
 }
 
-/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
-/// else too little memory.
-fn context_advice(reason: &str) -> &'static str {
-    let mentions = |word: &str| reason.contains(word);
-    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
-        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
-         --cache-type-v f16"
-    } else if mentions("different K") {
-        "give --cache-type-k and --cache-type-v one type"
-    } else if mentions("block size") {
-        "use another --cache-type-k or --cache-type-v: f16 always works"
-    } else {
-        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
-    }
-}
-
-impl Tokens for LlamaCppModel<'_> {
+impl Vocabulary for LlamaCppModel<'_> {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let vocab = self.inner.vocab();
         let piece = || vocab.token_to_piece(LlamaToken(token as i32), true, None);
@@ -140,29 +113,27 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
-        let tap = if options.shows_states {
-            let tap = Tap::new(self.found_head()?.clone());
-            Some(Arc::new(Mutex::new(tap)))
-        } else {
-            None
-        };
+        let head = options.shows_states.then(|| self.found_head());
+        let tap = head.transpose()?.map(|head| Tap::new(head.clone()));
+        let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
         Ok(LlamaCppDecoder {
-            context: self.context(options, tap.clone())?,
+            context: Context::new(self, options, tap.clone().map(|tap| tap as _))?,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
-            model: self,
             tap,
             company: None,
         })
     }
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {
-        let (head, tensor) = (self.found_head()?, self.head_tensor()?);
-        let Some(kind) = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights) else {
+        let (head, tensor) = self.head_tensor()?;
+        let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
+        let kind = kind.ok_or_else(|| {
             let id = head.type_id;
-            let what = format!("its head has ggml's type {id}, which kl does not know");
-            return Err(self.no_states(&what));
-        };
+            self.no_states(&format!(
+                "its head has ggml's type {id}, which kl does not know"
+            ))
+        })?;
         Ok(States {
             n_embd: head.n_embd,
             state_type: Float::F32,
@@ -183,18 +154,19 @@ impl Model for LlamaCppModel<'_> {
         if let Some(sha256) = self.head_sha256.get() {
             return Ok(sha256.clone());
         }
-        let sha256 = sha256_of(self.header.open(self.head_tensor()?)?).map_err(|error| {
-            EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
-        })?;
+        let (_, tensor) = self.head_tensor()?;
+        let sha256 = sha256_of(self.header.open(tensor)?)
+            .map_err(|error| self.fault(format!("cannot be read: {error}")))?;
         Ok(self.head_sha256.get_or_init(|| sha256).clone())
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
-        let tensor = self.header.open(self.head_tensor()?)?;
-        let steps = self.found_head()?.then.iter();
-        let values = steps.flat_map(|(_, values)| values);
+        let (head, tensor) = self.head_tensor()?;
+        let values = head.then.iter().flat_map(|(_, values)| values);
         let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
-        Ok(Box::new(tensor.chain(Cursor::new(values))))
+        Ok(Box::new(
+            self.header.open(tensor)?.chain(Cursor::new(values)),
+        ))
     }
 
     fn load_head(
@@ -203,8 +175,7 @@ impl Model for LlamaCppModel<'_> {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError> {
-        let (placement, shared) = (self.head_placement(), self.shared_head(states));
-        let head = HeadProduct::new(states, section, threads, &placement, shared)?;
+        let head = HeadProduct::new(states, section, threads, Some(self))?;
         Ok(Box::new(head))
     }
 
@@ -240,25 +211,12 @@ impl<'b> LlamaCppModel<'b> {
         }
         let mut gpus = devices(options)?;
         let mut params = ModelParams::new(options, &gpus)?;
-        if let (GpuLayers::Auto, Some(room), false) =
-            (options.n_gpu_layers, &options.room, gpus.is_empty())
+        if options.n_gpu_layers == GpuLayers::Auto
+            && let Some(room) = options.room.as_ref().filter(|_| !gpus.is_empty())
         {
             fit(path, &file, &mut params, options, room)?;
         }
-        let model = open(path, &file, &params)?;
-        // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
-        // SAFETY: the model is valid.
-        let n_layers = unsafe {
-            sys::llama_model_n_layer(model.as_ptr())
-                + sys::llama_model_n_layer_nextn(model.as_ptr())
-                + 1
-        };
-        let n_layers = u32::try_from(n_layers).unwrap_or(0);
-        // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
-        let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
-        // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
-        // pins, and frees the model when it is dropped.
-        let model: LlamaModel = unsafe { std::mem::transmute(model) };
+        let (model, n_layers) = open(path, &file, &params)?;
         let stamp = |metadata: Option<fs::Metadata>| {
             metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
         };
@@ -272,9 +230,7 @@ impl<'b> LlamaCppModel<'b> {
             (options.cpu_moe, options.n_cpu_moe) = (false, 0);
         }
         // The flag concerns only weights in the CPU's memory.
-        if options.offloads_all(n_layers) {
-            options.no_op_offload = false;
-        }
+        options.no_op_offload &= !options.offloads_all(n_layers);
         if options.split_mode == Some(SplitMode::None) {
             let main = usize::try_from(options.main_gpu.unwrap_or_default());
             let main = main.ok().and_then(|i| gpus.get(i)).copied();
@@ -282,7 +238,7 @@ impl<'b> LlamaCppModel<'b> {
         }
         Ok(Self {
             _engine: engine,
-            facts: facts(path, &header, &model, options, n_layers, n_ctx_train),
+            facts: facts(path, &header, &model, options, n_layers),
             inner: model,
             header,
             gpus,
@@ -291,26 +247,31 @@ impl<'b> LlamaCppModel<'b> {
             found_head: OnceLock::new(),
             head_sha256: OnceLock::new(),
             weights: OnceLock::new(),
-            exchanged: Mutex::default(),
         })
     }
 }
 
-/// Loads the weights.
-fn open(
-    path: &Path,
-    file: &CStr,
-    params: &ModelParams,
-) -> Result<NonNull<sys::llama_model>, EngineError> {
+/// Loads the weights, and counts the layers that can be offloaded.
+fn open(path: &Path, file: &CStr, params: &ModelParams) -> Result<(LlamaModel, u32), EngineError> {
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
     let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
-    NonNull::new(while_loading(path, load)).ok_or_else(|| {
+    let model = NonNull::new(while_loading(path, load)).ok_or_else(|| {
         let reason = last_log_errors();
         let advice = load_advice(&reason);
         let what = format!("llama.cpp could not load the model: {reason}{advice}");
         EngineError::model(path, what)
-    })
+    })?;
+    // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
+    // SAFETY: the model is valid. `LlamaModel` is a transparent wrapper of this pointer, at the version
+    // that Cargo.toml pins, and frees the model when it is dropped.
+    unsafe {
+        let n_layers = sys::llama_model_n_layer(model.as_ptr())
+            + sys::llama_model_n_layer_nextn(model.as_ptr())
+            + 1;
+        let model = std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model);
+        Ok((model, u32::try_from(n_layers).unwrap_or(0)))
+    }
 }
 
 /// Gathers the facts about a loaded model. Its sizes are llama.cpp's: bytes and parameters of the
@@ -321,7 +282,6 @@ fn facts(
     model: &LlamaModel,
     options: ModelOptions,
     n_layers: u32,
-    n_ctx_train: i32,
 ) -> ModelFacts {
     let vocab = model.vocab();
     let n_vocab = model.n_vocab().max(0) as u32;
@@ -335,6 +295,11 @@ fn facts(
         String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
+    // SAFETY: the pointer is the model's, as in `open`. The safe wrapper panics where a file is damaged.
+    let n_ctx_train = unsafe {
+        let model = *std::ptr::from_ref(model).cast::<*const sys::llama_model>();
+        sys::llama_model_n_ctx_train(model)
+    };
     ModelFacts {
         path: path.to_owned(),
         identity,
@@ -373,12 +338,18 @@ fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
     if !options.devices.is_empty() {
         let mut all = GgmlDevice::all();
         all.retain(|device| device.kind() != DeviceKind::Cpu);
+        let known = names(&all).join(", ");
+        let available = if known.is_empty() {
+            "only 'none', the CPU alone, is available: this kl was built without an accelerator \
+             backend, or finds no device (kl --list-devices shows what it finds)"
+        } else {
+            &format!(
+                "available are {known} and 'none', the CPU alone (kl --list-devices describes them)"
+            )
+        };
         let named = |name: &String| {
             let found = all.iter().find(|device| device.name() == *name).copied();
-            found.ok_or_else(|| {
-                let available = available_devices(&names(&all));
-                EngineError::Setup(format!("no device '{name}': {available}"))
-            })
+            found.ok_or_else(|| EngineError::Setup(format!("no device '{name}': {available}")))
         };
         return options.devices.iter().map(named).collect();
     }
@@ -407,18 +378,5 @@ fn load_advice(reason: &str) -> &'static str {
         " (use --split-mode layer)"
     } else {
         ""
-    }
-}
-
-/// Lists the names to use instead of one that no device has.
-fn available_devices(known: &[String]) -> String {
-    match known {
-        [] => "only 'none', the CPU alone, is available: this kl was built without an accelerator \
-               backend, or finds no device (kl --list-devices shows what it finds)"
-            .to_owned(),
-        known => format!(
-            "available are {} and 'none', the CPU alone (kl --list-devices describes them)",
-            known.join(", ")
-        ),
     }
 }

@@ -30,16 +30,50 @@ pub(super) struct ModelParams {
 
 impl ModelParams {
     pub(super) fn new(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<Self, EngineError> {
-        // SAFETY: these return plain values.
-        let (mut raw, max_devices) =
-            unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
-        raw.vocab_only = options.is_vocabulary;
-        raw.n_gpu_layers = match options.n_gpu_layers {
-            GpuLayers::Count(n) => i32::try_from(n).unwrap_or(i32::MAX),
-            // Any negative number; `fit` wants the default one.
-            GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
-        };
         check(options, gpus)?;
+        // SAFETY: these return plain values.
+        let (raw, max_devices) =
+            unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
+        let all = options.all_overrides();
+        // Patterns come from the command line, where no text holds a NUL.
+        let pattern = |of: &TensorOverride| CString::new(&*of.pattern).unwrap_or_default();
+        let patterns: Vec<CString> = all.iter().map(pattern).collect();
+        let mut overrides = Vec::with_capacity(all.len() + 1);
+        for (TensorOverride { memory, .. }, pattern) in all.iter().zip(&patterns) {
+            overrides.push(sys::llama_model_tensor_buft_override {
+                pattern: pattern.as_ptr(),
+                buft: memory_named(memory)?.as_ptr(),
+            });
+        }
+        overrides.push(END_OF_OVERRIDES);
+        let split = options.tensor_split.clone();
+        let mut tensor_split = split.map_or(Vec::new(), |TensorSplit(split)| split);
+        tensor_split.resize(max_devices.max(gpus.len()), 0.0);
+        let devices = gpus.iter().map(|device| device.as_ptr());
+        let mut params = Self {
+            raw,
+            devices: devices.chain([std::ptr::null_mut()]).collect(),
+            tensor_split,
+            overrides,
+            _patterns: patterns,
+        };
+        params.raw.devices = params.devices.as_mut_ptr();
+        if options.tensor_split.is_some() {
+            params.raw.tensor_split = params.tensor_split.as_ptr();
+        }
+        if !all.is_empty() {
+            params.raw.tensor_buft_overrides = params.overrides.as_ptr();
+        }
+        params.set_plain(options, gpus);
+        Ok(params)
+    }
+
+    /// Sets the parameters that are plain values.
+    fn set_plain(&mut self, options: &ModelOptions, gpus: &[GgmlDevice]) {
+        let raw = &mut self.raw;
+        raw.vocab_only = options.is_vocabulary;
+        // The default is a negative number, which means all; `fit` wants it too.
+        raw.n_gpu_layers = options.n_gpu_layers.number().unwrap_or(raw.n_gpu_layers);
         if let Some(mode) = options.split_mode.filter(|_| !gpus.is_empty()) {
             raw.split_mode = mode as _;
         }
@@ -48,11 +82,8 @@ impl ModelParams {
         let mut cpus = GgmlDevice::of_kind(DeviceKind::Cpu);
         raw.use_extra_bufts =
             !options.is_exchangeable && cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
-        let use_mmap = if options.is_exchangeable {
-            Some(false)
-        } else {
-            options.use_mmap
-        };
+        let use_mmap = options.use_mmap.filter(|_| !options.is_exchangeable);
+        let use_mmap = use_mmap.or(options.is_exchangeable.then_some(false));
         raw.load_mode = match (use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
@@ -60,39 +91,6 @@ impl ModelParams {
             (Some(true) | None, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
             (Some(false), true) => sys::LLAMA_LOAD_MODE_MLOCK,
         };
-        let split = options.tensor_split.as_ref();
-        let proportions = split.map_or(&[][..], |TensorSplit(proportions)| proportions);
-        let mut tensor_split = proportions.to_vec();
-        tensor_split.resize(max_devices.max(gpus.len()), 0.0);
-        let overrides = options.all_overrides();
-        // Patterns come from the command line, where no text holds a NUL.
-        let pattern =
-            |tensors: &TensorOverride| CString::new(&*tensors.pattern).unwrap_or_default();
-        let patterns: Vec<CString> = overrides.iter().map(pattern).collect();
-        let mut list = Vec::with_capacity(overrides.len() + 1);
-        for (TensorOverride { memory, .. }, pattern) in overrides.iter().zip(&patterns) {
-            list.push(sys::llama_model_tensor_buft_override {
-                pattern: pattern.as_ptr(),
-                buft: memory_named(memory)?.as_ptr(),
-            });
-        }
-        list.push(END_OF_OVERRIDES);
-        let devices = gpus.iter().map(|device| device.as_ptr());
-        let mut params = Self {
-            raw,
-            devices: devices.chain([std::ptr::null_mut()]).collect(),
-            tensor_split,
-            overrides: list,
-            _patterns: patterns,
-        };
-        params.raw.devices = params.devices.as_mut_ptr();
-        if !proportions.is_empty() {
-            params.raw.tensor_split = params.tensor_split.as_ptr();
-        }
-        if !overrides.is_empty() {
-            params.raw.tensor_buft_overrides = params.overrides.as_ptr();
-        }
-        Ok(params)
     }
 
     /// The options with which the model was loaded: with a number of layers, and what `fit` chose.
@@ -106,80 +104,67 @@ impl ModelParams {
         options.room = None;
         // llama.cpp's name of a server's memory holds its address, which must not be recorded.
         for tensors in &mut options.tensor_overrides {
-            if let Ok(memory) = memory_named(&tensors.memory)
-                && let Some(device) = memory.device()
-            {
-                tensors.memory = device.name();
+            if let Ok(memory) = memory_named(&tensors.memory) {
+                tensors.memory = memory.device_name();
             }
         }
-        let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         // llama.cpp uses the main GPU only where one device holds all.
         if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
+        let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         options.n_gpu_layers = GpuLayers::Count(if n_gpus == 0 { 0 } else { n.min(n_layers) });
-        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.is_none() {
-            let mut split = self.tensor_split.clone();
-            split.truncate(n_gpus);
-            if split.iter().any(|&n| n > 0.0) {
-                options.tensor_split = Some(TensorSplit(split));
-            }
+        if given.n_gpu_layers != GpuLayers::Auto {
+            return options;
         }
-        if given.n_gpu_layers == GpuLayers::Auto && given.all_overrides().is_empty() {
-            options.tensor_overrides = self.fitted_overrides();
+        let split = self.tensor_split.iter().take(n_gpus).copied();
+        if given.tensor_split.is_none() && split.clone().any(|n| n > 0.0) {
+            options.tensor_split = Some(TensorSplit(split.collect()));
         }
-        options
-    }
-
-    /// Converts the list of overrides back.
-    fn fitted_overrides(&self) -> Vec<TensorOverride> {
-        let list = self.overrides.iter();
-        list.take_while(|tensors| !tensors.pattern.is_null())
-            .filter_map(|tensors| {
-                let memory = BufferType::new(tensors.buft)?;
-                let device = memory.device().map(GgmlDevice::name);
+        if given.all_overrides().is_empty() {
+            let list = self.overrides.iter();
+            let fitted = list.take_while(|tensors| !tensors.pattern.is_null());
+            let fitted = fitted.filter_map(|tensors| {
                 // SAFETY: a pattern that is not null is a text that lives as long as the list.
                 let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
                 Some(TensorOverride {
                     pattern: pattern.to_string_lossy().into_owned(),
-                    memory: device.unwrap_or_else(|| memory.name()),
+                    memory: BufferType::new(tensors.buft)?.device_name(),
                 })
-            })
-            .collect()
+            });
+            options.tensor_overrides = fitted.collect();
+        }
+        options
     }
 }
 
 /// Refuses options that do not go together, or for other devices than these.
 fn check(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<(), EngineError> {
-    let refused = |what| Err(EngineError::Setup(what));
-    if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = options.split_mode
-        && options.is_exchangeable
-    {
-        return refused(format!(
-            "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
-        ));
-    }
-    if gpus.is_empty() {
-        return Ok(());
-    }
     let known = names(gpus).join(", ");
     // llama.cpp ignores a wrong index, unless it uses that device alone.
-    let is_there = |main: i32| usize::try_from(main).is_ok_and(|index| index < gpus.len());
-    if let Some(main_gpu) = options.main_gpu.filter(|&main| !is_there(main)) {
-        return refused(format!(
-            "--main-gpu {main_gpu}: counted from 0, the devices are {known}"
-        ));
-    }
-    let n = options
-        .tensor_split
-        .as_ref()
-        .map_or(0, |split| split.0.len());
-    if n > gpus.len() {
-        return refused(format!(
-            "--tensor-split: {n} proportions, but the devices are {known}: give one for each"
-        ));
-    }
-    Ok(())
+    let is_there = |main: &i32| usize::try_from(*main).is_ok_and(|index| index < gpus.len());
+    let main_gpu = options.main_gpu.filter(|main| !is_there(main));
+    let split = options.tensor_split.as_ref();
+    let n_split = split.map_or(0, |TensorSplit(split)| split.len());
+    let mode = options.split_mode;
+    let what = if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = mode
+        && options.is_exchangeable
+    {
+        format!(
+            "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
+        )
+    } else if gpus.is_empty() {
+        return Ok(());
+    } else if let Some(main_gpu) = main_gpu {
+        format!("--main-gpu {main_gpu}: counted from 0, the devices are {known}")
+    } else if n_split > gpus.len() {
+        format!(
+            "--tensor-split: {n_split} proportions, but the devices are {known}: give one for each"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Setup(what))
 }
 
 /// The end of a list of overrides.
@@ -263,43 +248,31 @@ pub(super) fn fit(
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = locked(&ONE_AT_A_TIME);
 
-    let no_fit = |why: &str| {
-        let what = format!(
-            "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
-        );
-        EngineError::model(path, what)
-    };
     if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
-        return Err(no_fit(
-            "llama.cpp fits no model that -sm row or tensor splits",
-        ));
+        let why = "llama.cpp fits no model that -sm row or tensor splits";
+        return Err(no_fit(path, why));
     }
     let mut own = context_params(&room.context, options);
     // What memory is needed for besides: the model that will be loaded later, or else a second context of
-    // this one.
-    let (mut extra_model, mut extra_context, mut extra_file) = (params.raw, own, None);
-    if let Some(second) = &room.second_model {
-        if let GpuLayers::Count(n) = second.n_gpu_layers {
-            extra_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
-        }
+    // this one, of which only what it adds is counted. llama.cpp takes one extra: if that is the second
+    // model, the margin covers second contexts.
+    let second = room.second_model.as_ref();
+    let (mut extra_model, mut extra_context) = (params.raw, own);
+    let extra_file = second.and_then(|second| c_path(&second.path).ok());
+    let mut n_margins = 1;
+    if let Some(second) = second {
+        let n_layers = second.n_gpu_layers.number();
+        extra_model.n_gpu_layers = n_layers.unwrap_or(extra_model.n_gpu_layers);
         extra_context = context_params(&second.context, options);
-        extra_file = c_path(&second.path).ok();
+        n_margins = room.n_contexts.max(1) as usize;
     }
-    let mut extra = Extra {
+    let extra = Extra {
         path_model: extra_file.as_deref().unwrap_or(file).as_ptr(),
         mparams: &raw mut extra_model,
         cparams: &raw mut extra_context,
-        // Of the second context of this model, only what it adds is counted.
-        shares_model: extra_file.is_none(),
+        shares_model: second.is_none(),
     };
-    let has_second = extra_file.is_some();
-    let wants_extra = has_second || room.n_contexts > 1;
-    // llama.cpp takes one extra: if that is the second model, the margin covers second contexts.
-    let n_margins = if has_second {
-        room.n_contexts.max(1) as usize
-    } else {
-        1
-    };
+    let extra = Some(&extra).filter(|_| second.is_some() || room.n_contexts > 1);
     // SAFETY: plain values.
     let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
     let mut margins = vec![MARGIN_BYTES * n_margins; params.tensor_split.len()];
@@ -317,11 +290,7 @@ pub(super) fn fit(
             overrides.as_mut_ptr(),
             margins.as_mut_ptr(),
             room.context.n_ctx,
-            if wants_extra {
-                (&raw mut extra).cast_const().cast()
-            } else {
-                std::ptr::null()
-            },
+            extra.map_or(std::ptr::null(), std::ptr::from_ref).cast(),
             sys::GGML_LOG_LEVEL_ERROR,
         )
     };
@@ -330,9 +299,17 @@ pub(super) fn fit(
     }
     match status {
         0 => Ok(()),
-        1 => Err(no_fit(
-            "it is too large with -ts, -ot, -cmoe and -ncmoe as they are",
-        )),
-        _ => Err(no_fit(&last_log_errors())),
+        1 => {
+            let why = "it is too large with -ts, -ot, -cmoe and -ncmoe as they are";
+            Err(no_fit(path, why))
+        }
+        _ => Err(no_fit(path, &last_log_errors())),
     }
+}
+
+fn no_fit(path: &Path, why: &str) -> EngineError {
+    let what = format!(
+        "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
+    );
+    EngineError::model(path, what)
 }

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::path::Path;
 use std::ptr;
 
+use kl_formats::MapTensor;
 use llama_cpp_sys_2 as sys;
 
 use super::inspect;
 use super::log::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
-use crate::engine::quantizer::{file_type, n_dims, refusal};
-use crate::engine::{Blueprint, EngineError, Imatrix, Quantization, TensorFacts};
+use crate::engine::quantizer::{file_kind, n_dims, refusal};
+use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 
 /// Writes the file, after a check of all that the quantizer would abort on.
 ///
@@ -20,25 +21,46 @@ use crate::engine::{Blueprint, EngineError, Imatrix, Quantization, TensorFacts};
 /// cannot be written.
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
     let Quantization { input, output, .. } = *quantization;
-    let header = inspect(input)?;
-    let blueprint = Blueprint::of(&header, quantization.imatrix)?;
-    check(quantization, &blueprint)?;
+    let Quantization {
+        mixture, imatrix, ..
+    } = *quantization;
+    let tensors = Blueprint::of_quantized(&inspect(input)?, imatrix)?.tensors;
+    check(quantization, &tensors)?;
     File::create(output).map_err(|cause| {
         let path = output.display();
         EngineError::Setup(format!("{path}: cannot create: {cause}"))
     })?;
 
+    // The type of each tensor that the quantizer may change, and one without a pattern: those that are not
+    // in the mixture too, since it would choose one for them.
+    let matrices = tensors.iter().filter(|tensor| n_dims(&tensor.shape) > 1);
+    let names = matrices.clone().map(|tensor| tensor_pattern(&tensor.name));
+    let names = c_strings(input, names)?;
+    let types = matrices.map(|tensor| mixture.get(&tensor.name).unwrap_or(&tensor.kind).id as _);
+    let types = (names.iter().map(|name| name.as_ptr()).zip(types))
+        .chain([(ptr::null(), sys::GGML_TYPE_COUNT)])
+        .map(|(pattern, type_)| sys::llama_model_tensor_override { pattern, type_ });
+    let types: Vec<_> = types.collect();
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
     params.nthread = i32::try_from(quantization.threads).unwrap_or(i32::MAX);
-    params.ftype = file_type(&blueprint.tensors, quantization.mixture).id as _;
-    // `Blueprint` lets no type but q8_0 be quantized again.
+    params.ftype = file_kind(&tensors, mixture).id as _;
+    // `check` lets no type but q8_0 be quantized again.
     params.allow_requantize = true;
-    let (types, _patterns) = types(quantization, &blueprint)?;
     params.tt_overrides = types.as_ptr();
-    let entries = quantization.imatrix.map(entries).transpose()?;
-    let pairs = quantization.imatrix.map(pairs);
-    if let (Some((entries, _)), Some(pairs)) = (&entries, &pairs) {
+    // Its entries, one without a name, and the pairs that name it.
+    let entries = imatrix.map(|imatrix| {
+        let names = c_strings(&imatrix.path, imatrix.entries().map(|(name, _)| name))?;
+        let values = imatrix
+            .entries()
+            .map(|(_, values)| (values.as_ptr(), values.len()));
+        let entries = (names.iter().map(|name| name.as_ptr()).zip(values))
+            .chain([(ptr::null(), (ptr::null(), 0))])
+            .map(|(name, (data, size))| sys::llama_model_imatrix_data { name, data, size });
+        Ok::<_, EngineError>((entries.collect::<Vec<_>>(), pairs(imatrix), names))
+    });
+    let entries = entries.transpose()?;
+    if let Some((entries, pairs, _)) = &entries {
         params.imatrix = entries.as_ptr();
         params.kv_overrides = pairs.as_ptr();
     }
@@ -63,26 +85,20 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
 }
 
 /// Refuses a mixture or an importance matrix that does not suit the original.
-fn check(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<(), EngineError> {
+fn check(quantization: &Quantization<'_>, tensors: &[MapTensor]) -> Result<(), EngineError> {
     let Quantization { input, imatrix, .. } = *quantization;
-    if let Some(imatrix) = imatrix {
-        imatrix.check(&blueprint.tensors)?;
-    }
+    imatrix.map_or(Ok(()), |imatrix| imatrix.check(tensors))?;
     for (name, &kind) in quantization.mixture {
-        let mut tensors = blueprint.tensors.iter();
-        let what = match tensors.find(|tensor| tensor.name == *name) {
+        let what = match tensors.iter().find(|tensor| tensor.name == *name) {
             None => format!("it has no tensor {name:?}: give its own recipe"),
             Some(tensor) if kind == tensor.kind => continue,
-            Some(TensorFacts {
-                is_quantizable: false,
-                kind,
-                ..
-            }) => format!(
-                "{name} cannot have another type than {kind}, which it has: leave it out of the mixture"
+            Some(tensor) if !tensor.is_quantizable => format!(
+                "{name} cannot have another type than {}, which it has: leave it out of the mixture",
+                tensor.kind
             ),
             Some(tensor) => {
-                let row = tensor.shape.first().copied().unwrap_or(1);
-                let Some(what) = refusal(name, row, kind, imatrix) else {
+                let has_values = imatrix.is_some_and(|imatrix| imatrix.values(name).is_some());
+                let Some(what) = refusal(name, &tensor.shape, kind, has_values) else {
                     continue;
                 };
                 format!("{name} cannot be {kind}: {what}")
@@ -91,29 +107,6 @@ fn check(quantization: &Quantization<'_>, blueprint: &Blueprint) -> Result<(), E
         return Err(EngineError::model(input, what));
     }
     Ok(())
-}
-
-/// The type of each tensor that the quantizer may change, as it wants them, and one without a pattern:
-/// those that are not in the mixture too, since it would choose one for them. The patterns that they point
-/// to come with them.
-fn types(
-    quantization: &Quantization<'_>,
-    blueprint: &Blueprint,
-) -> Result<(Vec<sys::llama_model_tensor_override>, Vec<CString>), EngineError> {
-    let tensors = blueprint.tensors.iter().filter(|t| n_dims(&t.shape) > 1);
-    let tensors: Vec<_> = tensors.collect();
-    let pattern = |of: &&TensorFacts| c_string(quantization.input, &tensor_pattern(&of.name));
-    let patterns = tensors.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
-    let types = tensors.iter().zip(&patterns).map(|(tensor, pattern)| {
-        let kind = quantization
-            .mixture
-            .get(&tensor.name)
-            .unwrap_or(&tensor.kind);
-        (pattern.as_ptr(), kind.id as _)
-    });
-    let types = types.chain([(ptr::null(), sys::GGML_TYPE_COUNT)]);
-    let types = types.map(|(pattern, type_)| sys::llama_model_tensor_override { pattern, type_ });
-    Ok((types.collect(), patterns))
 }
 
 /// The regular expression (ECMAScript) that matches this name and no other.
@@ -128,26 +121,17 @@ pub(super) fn tensor_pattern(name: &str) -> String {
     pattern + "$"
 }
 
-/// The entries of an importance matrix as the quantizer wants them, and one without a name. They point to
-/// the matrix, and to the names that come with them.
-fn entries(
-    imatrix: &Imatrix,
-) -> Result<(Vec<sys::llama_model_imatrix_data>, Vec<CString>), EngineError> {
-    let names = imatrix
-        .entries()
-        .map(|(name, _)| c_string(&imatrix.path, name));
-    let names = names.collect::<Result<Vec<_>, _>>()?;
-    let entries = names.iter().zip(imatrix.entries());
-    let entries = entries.map(|(name, (_, values))| (name.as_ptr(), values.as_ptr(), values.len()));
-    let entries = entries.chain([(ptr::null(), ptr::null(), 0)]);
-    let entries =
-        entries.map(|(name, data, size)| sys::llama_model_imatrix_data { name, data, size });
-    Ok((entries.collect(), names))
-}
-
 /// The pairs that name an importance matrix, and one without a key.
 fn pairs(imatrix: &Imatrix) -> Vec<sys::llama_model_kv_override> {
     use sys::llama_model_kv_override__bindgen_ty_1 as Value;
+    /// A text of at most 127 bytes, and zeros.
+    fn chars(text: &[u8]) -> [c_char; 128] {
+        let mut chars = [0; 128];
+        for (to, from) in chars.iter_mut().zip(text.iter().take(127)) {
+            *to = *from as c_char;
+        }
+        chars
+    }
     let pair = |(key, value): (&str, PairValue)| {
         let (tag, value) = match value {
             PairValue::Number(n) => (sys::LLAMA_KV_OVERRIDE_TYPE_INT, Value { val_i64: n.into() }),
@@ -166,19 +150,14 @@ fn pairs(imatrix: &Imatrix) -> Vec<sys::llama_model_kv_override> {
     imatrix.pairs().into_iter().chain([end]).map(pair).collect()
 }
 
-/// A text of at most 127 bytes, and zeros.
-fn chars(text: &[u8]) -> [c_char; 128] {
-    let mut chars = [0; 128];
-    for (to, from) in chars.iter_mut().zip(text.iter().take(127)) {
-        *to = *from as c_char;
-    }
-    chars
-}
-
-/// A name in this file, for llama.cpp.
-fn c_string(path: &Path, name: &str) -> Result<CString, EngineError> {
-    CString::new(name).map_err(|_| {
-        let what = format!("it names a tensor {name:?}, with a zero byte: make it again");
+/// Names of tensors in this file, for llama.cpp.
+fn c_strings(
+    path: &Path,
+    names: impl Iterator<Item = impl Into<Vec<u8>>>,
+) -> Result<Vec<CString>, EngineError> {
+    let strings: Result<_, _> = names.map(CString::new).collect();
+    strings.map_err(|_| {
+        let what = "it names a tensor with a zero byte in its name: make it again";
         EngineError::model(path, what)
     })
 }

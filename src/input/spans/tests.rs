@@ -18,7 +18,7 @@ impl Texts {
     }
 }
 
-impl Tokens for Texts {
+impl Vocabulary for Texts {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         self.0.get(token as usize).cloned()
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::quantizer_rules::{MODELS, kind};
 use super::*;
 use crate::engine::gguf;
-use crate::engine::{Exchange, Quantization, SplitMode};
+use crate::engine::{Exchange, Quantization, SplitMode, needs_imatrix};
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../../../../tests/program/gguf.rs"]
@@ -106,7 +106,7 @@ fn every_type_in_every_architecture_gives_the_logits_of_the_file() {
             if mixture.is_empty() {
                 continue;
             }
-            let needs_one = |name: &String| ENGINE.needs_imatrix(name, kind);
+            let needs_one = |name: &String| needs_imatrix(name, kind);
             let has_one = (i + j) % 2 == 0 || mixture.keys().any(needs_one);
             let imatrix = Some(&imatrix).filter(|_| has_one);
             model.exchange(&mixture, imatrix).unwrap();
@@ -235,7 +235,7 @@ fn what_cannot_be_exchanged_is_refused_in_one_line() {
         (
             "tiny token_embd iq1_s",
             Some(&gpt2),
-            "32 values for token_embd.weight instead of 256",
+            "32 values for token_embd.weight, which has 256 columns",
         ),
         ("experts blk.0.ffn_down_exps q4_K", None, "whole blocks"),
         (
@@ -325,7 +325,7 @@ fn errors_of_weights_are_those_of_the_written_file() {
         let mixture = Mixture::from([(name.to_owned(), kinds[0])]);
         write_quantized(&path, &output, &mixture, imatrix);
         let (original, quantized) = (numbers(&path, name), numbers(&output, name));
-        let values = imatrix.map(|imatrix| imatrix.of(name).unwrap());
+        let values = imatrix.map(|imatrix| imatrix.values(name).unwrap());
         for most in [1, 10, n_rows, usize::MAX] {
             let used = most.min(n_rows);
             let (mut errors, mut weights) = (0.0, 0.0);

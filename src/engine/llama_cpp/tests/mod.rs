@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Calls, HeadStep, States, WindowSpec};
+use kl_formats::{Calls, GgmlType, HeadStep, States, WindowSpec};
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;

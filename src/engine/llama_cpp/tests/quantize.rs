@@ -8,14 +8,14 @@ use kl_formats::Mixture;
 use super::super::quantize::tensor_pattern;
 use super::quantizer_rules::{MODELS, keys, kind, made};
 use super::*;
-use crate::engine::file_type;
 use crate::engine::gguf::tests::made::{I32, Model, U16, U32};
+use crate::engine::{file_kind, needs_imatrix};
 
 /// All tensors that the quantizer changes, at one of these types after the other, where they can have it.
 fn mixture(blueprint: &Blueprint, kinds: &[&str], imatrix: Option<&Imatrix>) -> Mixture {
     let tensors = blueprint.tensors.iter().filter(|t| t.is_quantizable);
     let kinds = kinds.iter().cycle().map(|name| kind(name));
-    let is_known = |name: &str| imatrix.is_some_and(|imatrix| imatrix.of(name).is_some());
+    let is_known = |name: &str| imatrix.is_some_and(|imatrix| imatrix.values(name).is_some());
     tensors
         .zip(kinds)
         .filter(|(tensor, kind)| tensor.shape[0].is_multiple_of(kind.block))
@@ -64,7 +64,7 @@ fn check_file(
     }
     assert_eq!(written.tensors.len(), blueprint.tensors.len());
     assert_eq!(written.file_bytes, bytes, "{}: {kinds:?}", input.display());
-    let name = file_type(&blueprint.tensors, &mixture).name;
+    let name = file_kind(&blueprint.tensors, &mixture).name;
     assert_eq!(written.file_type().as_deref(), Some(name));
     written
 }
@@ -162,7 +162,7 @@ fn every_type_of_weights_can_be_written() {
             ("blk.0.attn_k.weight", None),
             ("blk.0.attn_k.weight", Some(&imatrix)),
         ] {
-            if imatrix.is_none() && ENGINE.needs_imatrix(name, kind) {
+            if imatrix.is_none() && needs_imatrix(name, kind) {
                 continue;
             }
             let mixture = Mixture::from([(name.to_owned(), kind)]);
