@@ -103,7 +103,9 @@ fn of_model(path: &Path) -> Result<Info> {
             pre_tokenizer: header.pre_tokenizer().map(str::to_owned),
             bos: token("bos_token_id"),
             eos: token("eos_token_id"),
-            chat_template_bytes: header.text_bytes("tokenizer.chat_template"),
+            chat_template_bytes: header
+                .text("tokenizer.chat_template")
+                .map(|text| text.len() as u64),
         }),
         model: Some(model),
         tokenizer,

@@ -493,11 +493,10 @@ impl Call {
     fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
         let start = self.positions.start.max(self.scored_start) as u64;
         let end = self.positions.end as u64;
-        let n_scored =
-            |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
         let batches = calls.batches(start, window.n_decoded());
-        let of_call = batches.take_while(|batch| batch.start < end).map(n_scored);
-        of_call.filter(|&n| n > 0).map(|n| n as usize).collect()
+        let of_call = batches.take_while(|batch| batch.start < end && start < end);
+        let n_scored = of_call.map(|batch| batch.end.min(end) - batch.start.max(start));
+        n_scored.map(|n| n as usize).collect()
     }
 }
 

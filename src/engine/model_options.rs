@@ -3,11 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::LazyLock;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
-use kl_formats::{Calls, GgmlType};
+use kl_formats::Calls;
 
 /// The heading of these options in the help.
 pub const MODEL_HEADING: &str = "Model and devices";
@@ -141,18 +139,17 @@ impl ModelOptions {
     pub fn placement(&self) -> Vec<String> {
         let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
+        let split = self.tensor_split.as_ref();
         let overrides: Vec<_> = self
             .tensor_overrides
             .iter()
-            .map(TensorOverride::to_string)
+            .map(ToString::to_string)
             .collect();
         let n_cpu_moe = Some(self.n_cpu_moe).filter(|&n| n > 0 && !self.cpu_moe);
         let flags = [
             split_mode.map(|mode| format!("-sm {mode}")),
             main_gpu.map(|gpu| format!("-mg {gpu}")),
-            self.tensor_split
-                .as_ref()
-                .map(|split| format!("-ts {split}")),
+            split.map(|split| format!("-ts {split}")),
             (!overrides.is_empty()).then(|| format!("-ot {}", overrides.join(","))),
             self.cpu_moe.then(|| "-cmoe".to_owned()),
             n_cpu_moe.map(|n| format!("-ncmoe {n}")),
@@ -165,17 +162,20 @@ impl ModelOptions {
 
 /// Parses the address of a server.
 pub fn server_address(text: &str) -> Result<String, &'static str> {
-    let address = text.rsplit_once(':');
-    let address = address.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    address
-        .map(|_| text.to_owned())
-        .ok_or("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several")
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
+    }
 }
 
 /// Parses the name of a device.
 pub fn device_name(text: &str) -> Result<String, &'static str> {
-    let name = Some(text.to_owned()).filter(|name| !name.is_empty());
-    name.ok_or("expected names of devices, as --list-devices shows them")
+    if text.is_empty() {
+        return Err("expected names of devices, as --list-devices shows them");
+    }
+    Ok(text.to_owned())
 }
 
 /// The number of layers that are offloaded, the last ones first; the output layer counts as one.
@@ -282,12 +282,15 @@ impl FromStr for TensorSplit {
         let parts = text.split([',', '/']);
         let numbers: Result<Vec<f32>, _> = parts.map(|part| part.trim().parse()).collect();
         let is_share = |n: &f32| (0.0..f32::INFINITY).contains(n);
-        let numbers = numbers.ok().filter(|all| all.iter().all(is_share));
-        let numbers =
-            numbers.filter(|all| (f32::MIN_POSITIVE..f32::INFINITY).contains(&all.iter().sum()));
-        numbers
-            .map(Self)
-            .ok_or("expected numbers from 0 on, not all of them 0, as in 3,1")
+        match numbers {
+            Ok(all)
+                if all.iter().all(is_share)
+                    && (f32::MIN_POSITIVE..f32::INFINITY).contains(&all.iter().sum()) =>
+            {
+                Ok(Self(all))
+            }
+            _ => Err("expected numbers from 0 on, not all of them 0, as in 3,1"),
+        }
     }
 }
 
@@ -409,40 +412,28 @@ pub enum FlashAttention {
     Auto = -1,
 }
 
-/// A type of the K or V cache, by ggml's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheType(pub(super) u32);
+/// A type of the K or V cache that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help, by ggml's
+/// number.
+#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[strum(serialize_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum CacheType {
+    #[default]
+    F16 = 1,
+    F32 = 0,
+    Bf16 = 30,
+    Q8_0 = 8,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Iq4Nl = 20,
+    Q5_0 = 6,
+    Q5_1 = 7,
+}
 
 impl CacheType {
     /// Checks whether it stores blocks of elements in fewer bits than 16 for each.
     pub fn is_quantized(self) -> bool {
-        GgmlType::of(self.0).is_some_and(|kind| kind.block > 1)
-    }
-}
-
-impl ValueEnum for CacheType {
-    fn value_variants<'a>() -> &'a [Self] {
-        /// Those that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help.
-        static ALL: LazyLock<[CacheType; 9]> =
-            LazyLock::new(|| [1, 0, 30, 8, 2, 3, 20, 6, 7].map(CacheType));
-        &*ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        GgmlType::of(self.0).map(|kind| PossibleValue::new(kind.name))
-    }
-}
-
-impl Default for CacheType {
-    /// llama.cpp's own: f16.
-    fn default() -> Self {
-        Self(1)
-    }
-}
-
-impl fmt::Display for CacheType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(GgmlType::of(self.0).map_or("", |kind| kind.name))
+        !matches!(self, Self::F16 | Self::F32 | Self::Bf16)
     }
 }
 

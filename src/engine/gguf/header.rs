@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::{Gguf, ModelError, Pair, Result, Tensor, Value, instead_of_gguf, sample_sha256};
+use super::{Gguf, ModelError, Result, Tensor, Value, instead_of_gguf, sample_sha256};
 
 /// The file's first bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -24,7 +24,7 @@ const MIN_INFO_BYTES: u64 = 8 + 4 + 4 + 8;
 const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
 
 /// Longest string that is kept.
-const MAX_TEXT_BYTES: u64 = 1 << 16;
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Longest tensor name that is accepted; ggml's own limit is 64.
 const MAX_NAME_BYTES: u64 = 1 << 10;
@@ -226,14 +226,14 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
             STRING => match cursor.text_bytes()? {
                 bytes if bytes > MAX_TEXT_BYTES => {
                     cursor.skip(bytes, |_| ())?;
-                    Value::Long(bytes)
+                    Value::Other
                 }
                 bytes => Value::Text(cursor.text(bytes)?),
             },
             kind => number(&mut cursor, kind)?,
         };
         let bytes = cursor.offset - start;
-        gguf.pairs.insert(key, Pair { value, bytes });
+        gguf.pairs.insert(key, (value, bytes));
     }
     let alignment = gguf.number("general.alignment");
     gguf.tensors = tensors(

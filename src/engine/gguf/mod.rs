@@ -29,7 +29,7 @@ mod header;
 pub(crate) mod tests;
 
 use std::collections::HashMap;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Found, Kind, ModelIdentity, TokenizerIdentity, hex};
@@ -58,15 +58,8 @@ pub struct Gguf {
     pub sample_sha256: String,
     /// The names of the texts that an importance matrix was made of.
     pub datasets: Vec<String>,
-    /// The first file's values by their keys.
-    pairs: HashMap<String, Pair>,
-}
-
-/// The value of a key, and the bytes of both.
-#[derive(Debug)]
-struct Pair {
-    value: Value,
-    bytes: u64,
+    /// The first file's values by their keys, and the bytes of both.
+    pairs: HashMap<String, (Value, u64)>,
 }
 
 /// A key's value.
@@ -75,9 +68,7 @@ enum Value {
     /// An integer, or a bool as 0 or 1.
     Number(i128),
     Text(String),
-    /// The length in bytes of a string that is too long to keep.
-    Long(u64),
-    /// A list, or a number with a fraction.
+    /// A list, a number with a fraction, or a string that is too long to keep.
     Other,
 }
 
@@ -180,25 +171,16 @@ impl Gguf {
 
     /// The string of a key, unless it was too long to keep.
     pub fn text(&self, key: &str) -> Option<&str> {
-        match &self.pairs.get(key)?.value {
-            Value::Text(text) => Some(text),
+        match self.pairs.get(key)? {
+            (Value::Text(text), _) => Some(text),
             _ => None,
-        }
-    }
-
-    /// The length in bytes of a key's string.
-    pub fn text_bytes(&self, key: &str) -> Option<u64> {
-        match &self.pairs.get(key)?.value {
-            Value::Text(text) => Some(text.len() as u64),
-            Value::Long(bytes) => Some(*bytes),
-            Value::Number(_) | Value::Other => None,
         }
     }
 
     /// The integer of a key, or its bool as 0 or 1.
     pub fn number(&self, key: &str) -> Option<i128> {
-        match self.pairs.get(key)?.value {
-            Value::Number(number) => Some(number),
+        match self.pairs.get(key)? {
+            (Value::Number(number), _) => Some(*number),
             _ => None,
         }
     }
@@ -206,7 +188,7 @@ impl Gguf {
     /// The keys of the first file, and the bytes of each with its value.
     pub fn pair_bytes(&self) -> impl Iterator<Item = (&str, u64)> {
         let pairs = self.pairs.iter();
-        pairs.map(|(key, pair)| (key.as_str(), pair.bytes))
+        pairs.map(|(key, (_, bytes))| (key.as_str(), *bytes))
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.
@@ -276,13 +258,19 @@ impl Tensor {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn sha256_of(mut file: impl Read) -> std::io::Result<String> {
-    let (mut hash, mut piece) = (Sha256::new(), Vec::new());
+pub fn sha256_of(file: impl Read) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    add_to_hash(&mut hash, file)?;
+    Ok(hex(&hash.finalize()))
+}
+
+fn add_to_hash(hash: &mut Sha256, mut file: impl Read) -> io::Result<()> {
+    let mut piece = Vec::new();
     while (&mut file).take(1 << 20).read_to_end(&mut piece)? > 0 {
         hash.update(&piece);
         piece.clear();
     }
-    Ok(hex(&hash.finalize()))
+    Ok(())
 }
 
 /// The number of samples that are hashed: hashing the whole file would take minutes.
@@ -298,23 +286,20 @@ const SAMPLE_BYTES: u64 = 4096;
 /// A file that cannot be read.
 fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
     let (mut file, _) = open(path)?;
+    let is_short = file_bytes <= SAMPLES * SAMPLE_BYTES;
+    let (n, bytes) = if is_short {
+        (1, file_bytes)
+    } else {
+        (SAMPLES, SAMPLE_BYTES)
+    };
     let mut hash = Sha256::new();
-    let mut sample = |from: u64, bytes: u64| {
-        let mut sample = Vec::new();
-        file.seek(SeekFrom::Start(from))?;
-        (&mut file).take(bytes).read_to_end(&mut sample)?;
-        hash.update(&sample);
-        Ok::<_, std::io::Error>(())
-    };
-    let read = match file_bytes.checked_sub(SAMPLE_BYTES) {
-        Some(last) if file_bytes > SAMPLES * SAMPLE_BYTES => {
-            // No overflow: no file has 2^58 bytes.
-            let from = |i| last.saturating_mul(i) / (SAMPLES - 1);
-            (0..SAMPLES).try_for_each(|i| sample(from(i), SAMPLE_BYTES))
-        }
-        _ => sample(0, file_bytes),
-    };
-    read.map_err(|cause| ModelError::io(path, "read", &cause))?;
+    for i in 0..n {
+        // No overflow: no file has 2^58 bytes.
+        let start = file_bytes.saturating_sub(bytes).saturating_mul(i) / (SAMPLES - 1);
+        file.seek(SeekFrom::Start(start))
+            .and_then(|_| add_to_hash(&mut hash, (&mut file).take(bytes)))
+            .map_err(|cause| ModelError::io(path, "read", &cause))?;
+    }
     Ok(hex(&hash.finalize()))
 }
 
@@ -338,7 +323,7 @@ impl ModelError {
     }
 
     /// The error for a file that the system refuses to open or read, with the system's own words.
-    fn io(path: &Path, verb: &str, cause: &std::io::Error) -> Self {
+    fn io(path: &Path, verb: &str, cause: &io::Error) -> Self {
         Self::new(path, format!("cannot {verb}: {cause}"))
     }
 }

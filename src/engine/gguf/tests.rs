@@ -73,7 +73,7 @@ fn a_header_is_summarised() {
     assert_eq!(summary.architecture_number("pooling_type"), Some(2));
     assert_eq!(summary.architecture_number("scale"), Some(-3));
     assert_eq!(summary.number("general.name"), None);
-    assert_eq!(summary.text_bytes("tokenizer.chat_template"), Some(7));
+    assert_eq!(summary.text("tokenizer.chat_template"), Some("{{ x }}"));
     let tokenizer = summary.tokenizer.unwrap();
     assert_eq!((tokenizer.model.as_str(), tokenizer.n_tokens), ("llama", 2));
     use sha2::{Digest, Sha256};
@@ -145,11 +145,14 @@ fn a_string_too_long_to_keep_is_skipped() {
     let mut model = sample();
     let (template, list) = ("x".repeat(70_000), "y".repeat(2_000_000));
     model
-        .pair("tokenizer.ggml.pre", STRING, &string(&template))
+        .pair("tokenizer.chat_template.tool", STRING, &string(&template))
         .pair("tokenizer.huggingface.json", STRING, &string(&list));
     let header = read_bytes(&model.bytes()).unwrap();
-    assert_eq!(header.pre_tokenizer(), None);
-    assert_eq!(header.text_bytes("tokenizer.ggml.pre"), Some(70_000));
+    assert_eq!(header.text("tokenizer.huggingface.json"), None);
+    assert_eq!(
+        header.text("tokenizer.chat_template.tool"),
+        Some(&*template)
+    );
 }
 
 /// With the keys that llama-gguf-split writes to a part after the first.

@@ -51,7 +51,7 @@ mod libraries {
     use std::env;
     use std::ffi::CString;
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use llama_cpp_sys_2 as sys;
 
@@ -59,8 +59,8 @@ mod libraries {
     use crate::engine::llama_cpp::device::GgmlDevice;
     use crate::engine::llama_cpp::log::last_log_errors;
 
-    /// The folder of the libraries if a package has put the program into `bin`.
-    const LIBRARY_FOLDER: &str = "../lib/kl";
+    /// The folder of the libraries if a package has put the program into the folder `bin` beside `lib`.
+    const LIBRARY_FOLDER: &str = "lib/kl";
 
     /// The start of the names of all of ggml's libraries.
     const PREFIX: &str = if cfg!(windows) { "ggml-" } else { "libggml-" };
@@ -69,75 +69,60 @@ mod libraries {
     const SUFFIX: &str = if cfg!(windows) { ".dll" } else { ".so" };
 
     /// Loads the backends that lie beside the program: of the CPU the library that suits this machine
-    /// best, and each of the others.
+    /// best, and each of the others. Searches the program's own folder, without symbolic links, then that of a
+    /// package.
     pub(super) fn load() -> Result<(), String> {
-        let folders = folders()?;
-        for folder in &folders {
-            load_all(folder)?;
-            if GgmlDevice::of_kind(DeviceKind::Cpu).next().is_some() {
-                return Ok(());
-            }
-        }
-        let searched = folders.iter().map(|folder| folder.display().to_string());
-        Err(format!(
-            "no library of ggml for this CPU ({PREFIX}cpu-*{SUFFIX}) in {}: keep the program with the \
-             libraries that it came with",
-            searched.collect::<Vec<_>>().join(" or ")
-        ))
-    }
-
-    /// The folders to search: the program's own, without symbolic links, then that of a package.
-    fn folders() -> Result<[PathBuf; 2], String> {
         let program = env::current_exe().and_then(fs::canonicalize);
         let program =
             program.map_err(|error| format!("cannot find the program itself: {error}"))?;
         let folder = program.parent().unwrap_or(&program);
-        let library_folder = folder.join(LIBRARY_FOLDER);
-        let library_folder = fs::canonicalize(&library_folder).unwrap_or(library_folder);
-        Ok([folder.to_owned(), library_folder])
+        let package = folder.parent().unwrap_or(folder).join(LIBRARY_FOLDER);
+        for folder in [folder, &package] {
+            load_all(folder);
+            if GgmlDevice::of_kind(DeviceKind::Cpu).next().is_some() {
+                return Ok(());
+            }
+        }
+        Err(format!(
+            "no library of ggml for this CPU ({PREFIX}cpu-*{SUFFIX}) in {} or {}: keep the program with the \
+             libraries that it came with",
+            folder.display(),
+            package.display()
+        ))
     }
 
-    fn load_all(folder: &Path) -> Result<(), String> {
-        let path = c_path(folder)?;
+    fn load_all(folder: &Path) {
+        let path = c_path(folder);
         // SAFETY: the path ends with a NUL byte. What is loaded came with the program.
         unsafe { sys::ggml_backend_load_all_from_path(path.as_ptr()) };
-        for library in left_out(folder) {
-            // ggml silently skips what cannot be loaded, such as where the driver of a GPU is missing.
-            // Loaded by itself, such a library leaves the reason in the log. The null that ggml
-            // returns then is not an error here.
-            let path = c_path(&library)?;
-            // SAFETY: as above.
-            unsafe { sys::ggml_backend_load(path.as_ptr()) };
+        // ggml silently skips what cannot be loaded, such as where the driver of a GPU is missing.
+        // Loaded by itself, such a library leaves the reason in the log.
+        let files = fs::read_dir(folder).into_iter().flatten().flatten();
+        for library in files.map(|file| file.path()) {
+            let name = library.file_name().and_then(|name| name.to_str());
+            let backend = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+            let is_left_out =
+                |backend| backend != "base" && !backend.starts_with("cpu") && !is_loaded(backend);
+            if backend.is_some_and(is_left_out) {
+                let path = c_path(&library);
+                // SAFETY: as above. The null that ggml returns then is not an error here.
+                unsafe { sys::ggml_backend_load(path.as_ptr()) };
+            }
         }
         // These errors are not the reason for a later one.
         let _ = last_log_errors();
-        Ok(())
-    }
-
-    /// The folder's libraries whose backends have not been loaded, except the CPU's variants.
-    fn left_out(folder: &Path) -> Vec<PathBuf> {
-        let files = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut libraries: Vec<PathBuf> = files.map(|file| file.path()).collect();
-        libraries.retain(|library| {
-            let name = library.file_name().and_then(|name| name.to_str());
-            let backend = name
-                .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
-                .filter(|backend| *backend != "base" && !backend.starts_with("cpu"));
-            backend.is_some_and(|backend| !is_loaded(backend))
-        });
-        libraries
     }
 
     /// Checks whether there is a backend of this name, in any case of letters.
     fn is_loaded(backend: &str) -> bool {
+        let name = CString::new(backend).unwrap_or_default();
         // SAFETY: the name ends with a NUL byte, and the registry lives as long as the process.
-        CString::new(backend)
-            .is_ok_and(|name| !unsafe { sys::ggml_backend_reg_by_name(name.as_ptr()) }.is_null())
+        unsafe { !sys::ggml_backend_reg_by_name(name.as_ptr()).is_null() }
     }
 
-    fn c_path(path: &Path) -> Result<CString, String> {
-        CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| format!("{}: is no path that ggml can open", path.display()))
+    /// A path that the system knows, and so has no NUL byte.
+    fn c_path(path: &Path) -> CString {
+        CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default()
     }
 }
 
@@ -169,13 +154,15 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
     // SAFETY: a function of this name has this type.
     let add_server: Option<AddServer> = unsafe { std::mem::transmute(function) };
-    let add_server = add_server.ok_or_else(|| {
-        let what = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
-        fails(what.to_owned())
-    })?;
+    let missing = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
+    let add_server = add_server.ok_or_else(|| fails(missing.to_owned()))?;
     let addresses = resolve(endpoint).map_err(fails)?;
     // The server would not answer: it serves one connection at a time, and ggml holds that one.
-    if let Some(known) = same_server(&addresses) {
+    let is_same = |known: &&String| {
+        let known = resolve(known).unwrap_or_default();
+        addresses.iter().any(|address| known.contains(address))
+    };
+    if let Some(known) = locked(&SERVERS).iter().find(is_same) {
         let what = format!("is the same server as {known}: name it once");
         return Err(fails(what));
     }
@@ -214,15 +201,6 @@ fn check(addresses: &[SocketAddr]) -> Result<(), String> {
     })
 }
 
-/// The connected server that this address is another name of.
-fn same_server(addresses: &[SocketAddr]) -> Option<String> {
-    let is_same = |known: &&String| {
-        let known = resolve(known).unwrap_or_default();
-        addresses.iter().any(|address| known.contains(address))
-    };
-    locked(&SERVERS).iter().find(is_same).cloned()
-}
-
 /// Opens a connection to a server.
 fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
     let mut refused = "the host has no IPv4 address".to_owned();
@@ -239,15 +217,14 @@ fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
 
 /// The addresses of a server. ggml splits at the first colon, and uses IPv4 only.
 fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
-    let parts = endpoint.split_once(':');
-    let parts = parts.map(|(host, port)| (host, port, port.parse().unwrap_or(0)));
-    let (host, port) = match parts {
-        Some((_, port, _)) if port.contains(':') => {
-            return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".into());
-        }
-        Some((host, _, port @ 1_u16..)) if !host.is_empty() => (host, port),
-        _ => return Err("is not HOST:PORT, such as 192.168.1.2:50052".into()),
-    };
+    let (host, port) = endpoint.split_once(':').unwrap_or_default();
+    if port.contains(':') {
+        return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".into());
+    }
+    let port = port.parse().unwrap_or(0_u16);
+    if host.is_empty() || port == 0 {
+        return Err("is not HOST:PORT, such as 192.168.1.2:50052".into());
+    }
     let all = (host, port)
         .to_socket_addrs()
         .map_err(|error| format!("the host is not known ({error}): check its name"))?;
@@ -262,10 +239,8 @@ fn hello(mut stream: &TcpStream) -> io::Result<[u8; 3]> {
     const ABILITIES: [u8; 24] = [0; 24];
     const ANSWER_LENGTH: u64 = 4 + ABILITIES.len() as u64;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut request = vec![HELLO];
-    request.extend((ABILITIES.len() as u64).to_le_bytes());
-    request.extend(ABILITIES);
-    stream.write_all(&request)?;
+    let length = (ABILITIES.len() as u64).to_le_bytes();
+    stream.write_all(&[&[HELLO][..], &length, &ABILITIES].concat())?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
     if u64::from_le_bytes(length) != ANSWER_LENGTH {

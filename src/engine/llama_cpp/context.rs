@@ -12,7 +12,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::ggml::Node;
-use super::log::last_log_errors;
+use super::log::{errors_with_advice, last_log_errors};
 use super::params::context_params;
 use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
@@ -115,10 +115,9 @@ impl<'m> Context<'m> {
             sys::llama_init_from_model(model, params)
         };
         let inner = NonNull::new(inner).ok_or_else(|| {
-            let (n_ctx, reason) = (options.n_ctx, last_log_errors());
-            let advice = advice(&reason);
+            let (n_ctx, reason) = (options.n_ctx, errors_with_advice());
             model.fault(format!(
-                "llama.cpp could not create a context of {n_ctx} tokens: {reason} ({advice})"
+                "llama.cpp could not create a context of {n_ctx} tokens: {reason}"
             ))
         })?;
         locked(&model.contexts).n_alive += 1;
@@ -227,21 +226,5 @@ unsafe extern "C" fn show(tensor: *mut sys::ggml_tensor, asks: bool, watch: *mut
         Some(node) if asks => locked(watch).wants(node),
         Some(node) => locked(watch).computed(node),
         None => !asks,
-    }
-}
-
-/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
-/// else too little memory.
-fn advice(reason: &str) -> &'static str {
-    let mentions = |word: &str| reason.contains(word);
-    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
-        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
-         --cache-type-v f16"
-    } else if mentions("different K") {
-        "give --cache-type-k and --cache-type-v one type"
-    } else if mentions("block size") {
-        "use another --cache-type-k or --cache-type-v: f16 always works"
-    } else {
-        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
     }
 }

@@ -152,25 +152,17 @@ impl GgmlDevice {
         unsafe { CStr::from_ptr(sys::ggml_backend_reg_name(self.registry())) }
     }
 
-    /// The device's kind: a server's device is remote, whatever computes there.
+    /// The device's kind: a server's device is remote, whatever computes there. One that is made up of
+    /// several counts as an accelerator.
     pub(super) fn kind(self) -> DeviceKind {
-        match self.type_() {
+        // SAFETY: the device is valid.
+        match unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) } {
             _ if self.backend() == RPC_BACKEND => DeviceKind::Remote,
             sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
             sys::GGML_BACKEND_DEVICE_TYPE_GPU => DeviceKind::Gpu,
             sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
             _ => DeviceKind::Accelerator,
         }
-    }
-
-    fn type_(self) -> sys::ggml_backend_dev_type {
-        // SAFETY: the device is valid.
-        unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) }
-    }
-
-    /// Checks whether it is made up of several devices.
-    pub(super) fn is_made_up(self) -> bool {
-        self.type_() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }
 
     pub(super) fn buffer_type(self) -> Option<BufferType> {

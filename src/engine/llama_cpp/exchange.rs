@@ -1,10 +1,8 @@
-//! Finds the weights that can be exchanged, in the graph of one decoded token, and exchanges them in
-//! their own memory for rows of the original, quantized as llama.cpp's quantizer does it
+//! Exchanges weights, among those that the graph of one decoded token uses, in their own memory for rows of the original, quantized as llama.cpp's quantizer does it
 //! (`llama_tensor_quantize_impl` in its `llama-quant.cpp`), on all cores.
 
-use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Mutex, Once};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use kl_formats::{GgmlType, Mixture};
@@ -12,8 +10,8 @@ use llama_cpp_sys_2 as sys;
 use rayon::prelude::*;
 
 use super::LlamaCppModel;
-use super::context::Watch;
-use super::ggml::{ModelTensor, Node};
+use super::ggml::ModelTensor;
+use super::hidden_states::Use;
 use crate::engine::quantizer::{changes, is_original, n_dims, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix, gguf};
 use crate::lock::locked;
@@ -32,6 +30,10 @@ pub(super) struct Weight {
     tensor: gguf::Tensor,
     /// Its type in the file.
     kind: GgmlType,
+    n_columns: usize,
+    /// Rows of an expert.
+    n_rows: usize,
+    n_experts: usize,
     /// Where it lies: once, unless several devices need it.
     places: Vec<ModelTensor>,
     /// What lies there; `None` if that is unknown.
@@ -51,71 +53,15 @@ impl Weight {
         &self.tensor.name
     }
 
-    fn dimension(&self, i: usize) -> usize {
-        self.tensor.shape.get(i).map_or(1, |&n| n as usize)
-    }
-
-    fn n_columns(&self) -> usize {
-        self.dimension(0)
-    }
-
-    /// Rows of an expert.
-    fn n_rows(&self) -> usize {
-        self.dimension(1)
-    }
-
-    fn n_experts(&self) -> usize {
-        self.dimension(2)
-    }
-
     /// Bytes of a row at a type of whose blocks it is made.
     fn row_bytes(&self, kind: GgmlType) -> usize {
-        kind.bytes(self.n_columns() as u64).unwrap_or_default() as usize
+        kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
     }
 
     /// The importances of the columns of an expert.
     fn of_expert<'i>(&self, importances: Option<&'i [f32]>, expert: usize) -> Option<&'i [f32]> {
-        let n = self.n_columns();
-        importances.map(|values| &values[expert * n..(expert + 1) * n])
-    }
-}
-
-/// How a graph uses a weight.
-#[derive(Default)]
-struct Use {
-    places: Vec<ModelTensor>,
-    /// True if a device computes with a copy that the graph makes.
-    is_copied: bool,
-    /// True if an operation uses it for which ggml may lack kernels for quantized weights.
-    is_unusual: bool,
-}
-
-/// The weights that a graph uses, by their names.
-#[derive(Default)]
-struct UsedWeights(HashMap<String, Use>);
-
-impl Watch for UsedWeights {
-    fn wants(&mut self, node: Node<'_>) -> bool {
-        for (i, input) in node.inputs() {
-            let weight = input.as_weight();
-            if weight.is_none() && !input.is_copy() {
-                continue;
-            }
-            let found = self.0.entry(input.name()).or_default();
-            let is_usual = matches!(
-                node.op(),
-                sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID | sys::GGML_OP_GET_ROWS
-            );
-            found.is_unusual |= i != 0 || !is_usual;
-            found.is_copied |= weight.is_none();
-            let is_new = |place: &ModelTensor| !found.places.contains(place);
-            found.places.extend(weight.filter(is_new));
-        }
-        false
-    }
-
-    fn computed(&mut self, _node: Node<'_>) -> bool {
-        true
+        let start = expert * self.n_columns;
+        importances.map(|values| &values[start..start + self.n_columns])
     }
 }
 
@@ -148,8 +94,7 @@ pub(super) fn disable_graph_reuse() {
 }
 
 impl LlamaCppModel<'_> {
-    /// The weights that can be exchanged, in the order of the file. The first call finds them by
-    /// decoding one token.
+    /// The weights that can be exchanged, in the order of the file.
     pub(super) fn weights(&self) -> Result<&[Weight], EngineError> {
         if !self.facts.options.is_exchangeable {
             return Err(self.fault("was not loaded to exchange its weights"));
@@ -157,14 +102,11 @@ impl LlamaCppModel<'_> {
         if let Some(weights) = self.weights.get() {
             return Ok(weights);
         }
-        let watch = Arc::new(Mutex::new(UsedWeights::default()));
-        self.show_one_token(watch.clone())?;
-        let UsedWeights(mut used) = std::mem::take(&mut *locked(&watch));
         let architecture = self.header.architecture().unwrap_or_default();
         let mut weights = Vec::new();
         for tensor in &self.header.tensors {
             let kind = GgmlType::of(tensor.type_id);
-            if let Some(used) = used.remove(&tensor.name)
+            if let Some(used) = self.probe()?.used.get(&tensor.name)
                 && changes(architecture, &tensor.name, &tensor.shape)
                 && n_dims(&tensor.shape) <= 3
                 && !used.is_unusual
@@ -180,7 +122,7 @@ impl LlamaCppModel<'_> {
         &self,
         tensor: &gguf::Tensor,
         kind: Option<GgmlType>,
-        used: Use,
+        used: &Use,
     ) -> Result<Weight, EngineError> {
         let name = &tensor.name;
         let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
@@ -194,11 +136,16 @@ impl LlamaCppModel<'_> {
             let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
             return Err(self.not_exchanged(name, what));
         }
-        let imatrix = None;
+        let (imatrix, dimension) = (None, |i: usize| {
+            tensor.shape.get(i).map_or(1, |&n| n as usize)
+        });
         Ok(Weight {
             tensor: tensor.clone(),
             kind,
-            places: used.places,
+            n_columns: dimension(0),
+            n_rows: dimension(1),
+            n_experts: dimension(2),
+            places: used.places.clone(),
             contents: Mutex::new(Some(Contents { kind, imatrix })),
         })
     }
@@ -264,21 +211,10 @@ impl LlamaCppModel<'_> {
         Ok(())
     }
 
-    /// Memory for rows, aligned as ggml's blocks must be.
-    fn words(&self, weight: &Weight, n_bytes: usize) -> Result<Vec<u64>, EngineError> {
-        let (mut words, n_words) = (Vec::new(), n_bytes.div_ceil(size_of::<u64>()));
-        words.try_reserve_exact(n_words).map_err(|_| {
-            let what = format!("not enough memory for {n_bytes} bytes");
-            self.not_exchanged(weight.name(), what)
-        })?;
-        words.resize(n_words, 0);
-        Ok(words)
-    }
-
-    /// Returns the rows of the original at a type.
+    /// Returns the rows of the original at a type, in memory that is aligned as ggml's blocks must be.
     ///
     /// # Errors
-    /// A file that cannot be read any more, too little memory, or weights that are not finite.
+    /// A file that cannot be read any more, or weights that are not finite.
     fn quantize(
         &self,
         weight: &Weight,
@@ -287,40 +223,35 @@ impl LlamaCppModel<'_> {
     ) -> Result<Vec<u64>, EngineError> {
         let fault = |what| self.not_exchanged(weight.name(), what);
         let unreadable = |error| fault(format!("cannot be read: {error}"));
-        let (n_columns, own_row, row) = (
-            weight.n_columns(),
-            weight.row_bytes(weight.kind),
-            weight.row_bytes(kind),
-        );
-        let (n_own, n_bytes) = (own_row * weight.n_rows(), row * weight.n_rows());
-        let mut all = self.words(weight, n_bytes * weight.n_experts())?;
-        let bytes: &mut [u8] = cast_slice_mut(&mut all);
-        let bytes = &mut bytes[..n_bytes * weight.n_experts()];
+        let (n_columns, n_rows) = (weight.n_columns, weight.n_rows);
+        let (own_row, row) = (weight.row_bytes(weight.kind), weight.row_bytes(kind));
+        let mut words = words_for(row * n_rows * weight.n_experts);
+        let bytes = bytes_of(&mut words, row * n_rows * weight.n_experts);
         let mut file = self.header.open(&weight.tensor)?;
         if kind == weight.kind {
             file.read_exact(bytes).map_err(unreadable)?;
-            return Ok(all);
+            return Ok(words);
         }
-        let mut originals = self.words(weight, n_own)?;
-        let originals = &mut cast_slice_mut::<u64, u8>(&mut originals)[..n_own];
+        let mut originals = words_for(own_row * n_rows);
+        let originals = bytes_of(&mut originals, own_row * n_rows);
         let rows_of_piece = (PIECE_ELEMENTS / n_columns).max(1);
-        for (expert, quantized) in bytes.chunks_mut(n_bytes).enumerate() {
+        for (expert, quantized) in bytes.chunks_mut(row * n_rows).enumerate() {
             file.read_exact(originals).map_err(unreadable)?;
             let importances = weight.of_expert(importances, expert);
             let pieces = originals.par_chunks(own_row * rows_of_piece);
             let pieces = pieces.zip(quantized.par_chunks_mut(row * rows_of_piece));
-            let are_finite = pieces
-                .map_init(Vec::new, |weights, (original, quantized)| {
+            let quantize_piece =
+                |weights: &mut Vec<f32>, (original, quantized): (&[u8], &mut _)| {
                     weights.resize(original.len() / own_row * n_columns, 0.0);
                     to_f32(weight.kind, original, weights);
                     quantize(kind, n_columns, weights, importances, quantized)
-                })
-                .all(|is_finite| is_finite);
-            if !are_finite {
+                };
+            let are_finite = pieces.map_init(Vec::new, quantize_piece);
+            if !are_finite.all(|is_finite| is_finite) {
                 return Err(fault(not_finite(kind)));
             }
         }
-        Ok(all)
+        Ok(words)
     }
 }
 
@@ -360,71 +291,73 @@ impl Exchange for LlamaCppModel<'_> {
             importances = self.check(weight, kind, imatrix)?;
         }
         let fault = |what| self.not_exchanged(tensor, what);
-        let all_rows = weight.n_rows() * weight.n_experts();
+        let all_rows = weight.n_rows * weight.n_experts;
         let n_rows = n_rows.clamp(1, all_rows);
         let nth_row = |i| (i as u128 * all_rows as u128 / n_rows as u128) as usize;
         let row = weight.row_bytes(weight.kind);
-        let mut words = self.words(weight, n_rows * row)?;
-        let originals = &mut cast_slice_mut::<u64, u8>(&mut words)[..n_rows * row];
+        let mut originals = words_for(n_rows * row);
+        let originals = bytes_of(&mut originals, n_rows * row);
         let mut file = self.header.open(&weight.tensor)?;
         for (i, original) in originals.chunks_mut(row).enumerate() {
             file.seek(SeekFrom::Start(nth_row(i) as u64 * row as u64))
                 .and_then(|_| file.read_exact(original))
                 .map_err(|error| fault(format!("cannot be read: {error}")))?;
         }
-        let of_rows = originals.par_chunks(row).enumerate().map(|(i, original)| {
-            let importances = weight.of_expert(importances, nth_row(i) / weight.n_rows());
-            weight.squares(original, kinds, importances).map_err(fault)
-        });
-        // Of each type the squared errors, and then the squared weights. Added in one order, so that the
-        // same errors are the same numbers.
-        let mut sums = vec![0.0; kinds.len() + 1];
-        for squares in of_rows.collect::<Result<Vec<_>, _>>()? {
-            let pairs = sums.iter_mut().zip(squares);
-            pairs.for_each(|(sum, square)| *sum += square);
-        }
-        let weights = sums.pop().unwrap_or_default();
-        let relative = |error: f64| if error == 0.0 { 0.0 } else { error / weights };
-        Ok(sums.into_iter().map(relative).collect())
+        let sum = |kind: Option<GgmlType>| -> Option<f64> {
+            let rows = originals.par_chunks(row).enumerate().map(|(i, original)| {
+                let importances = weight.of_expert(importances, nth_row(i) / weight.n_rows);
+                weight.squares(original, kind, importances)
+            });
+            // Added in one order, so that the same errors are the same numbers.
+            let rows: Vec<f64> = rows.collect::<Option<_>>()?;
+            Some(rows.iter().sum())
+        };
+        let weights = sum(None).unwrap_or_default();
+        let error = |&kind| match sum(Some(kind)) {
+            None => Err(fault(not_finite(kind))),
+            Some(0.0) => Ok(0.0),
+            Some(error) => Ok(error / weights),
+        };
+        kinds.iter().map(error).collect()
     }
 }
 
 impl Weight {
-    /// The squared errors of a row at some types, and its squared weights.
+    /// The squared errors of a row at a type, or its squared weights; `None` if they are not finite.
     fn squares(
         &self,
         original: &[u8],
-        kinds: &[GgmlType],
+        kind: Option<GgmlType>,
         importances: Option<&[f32]>,
-    ) -> Result<Vec<f64>, String> {
-        let n = self.n_columns();
-        let (mut weights, mut back) = (vec![0.0; n], vec![0.0; n]);
+    ) -> Option<f64> {
+        let (mut weights, mut back) = (vec![0.0; self.n_columns], vec![0.0; self.n_columns]);
         to_f32(self.kind, original, &mut weights);
-        let sum = |back: &[f32]| -> f64 {
-            let pairs = weights.iter().zip(back).enumerate();
-            let squares = pairs.map(|(i, (weight, back))| {
-                let importance = importances.map_or(1.0, |values| values[i]);
-                let error = f64::from(weight - back);
-                f64::from(importance) * error * error
-            });
-            squares.sum()
-        };
-        // Before any type, what is subtracted is 0.
-        let of_weights = sum(&back);
-        let mut sums = Vec::with_capacity(kinds.len() + 1);
-        for &kind in kinds {
-            let n_bytes = self.row_bytes(kind);
-            let mut words = vec![0_u64; n_bytes.div_ceil(size_of::<u64>())];
-            let quantized = &mut cast_slice_mut::<u64, u8>(&mut words)[..n_bytes];
-            if !quantize(kind, n, &weights, importances, quantized) {
-                return Err(not_finite(kind));
+        if let Some(kind) = kind {
+            let mut words = words_for(self.row_bytes(kind));
+            let quantized = bytes_of(&mut words, self.row_bytes(kind));
+            if !quantize(kind, self.n_columns, &weights, importances, quantized) {
+                return None;
             }
             to_f32(kind, quantized, &mut back);
-            sums.push(sum(&back));
         }
-        sums.push(of_weights);
-        Ok(sums)
+        let squares = weights
+            .iter()
+            .zip(&back)
+            .enumerate()
+            .map(|(i, (weight, back))| {
+                let importance = importances.map_or(1.0, |values| values[i]);
+                f64::from(importance) * f64::from(weight - back).powi(2)
+            });
+        Some(squares.sum())
     }
+}
+
+fn words_for(n_bytes: usize) -> Vec<u64> {
+    vec![0; n_bytes.div_ceil(size_of::<u64>())]
+}
+
+fn bytes_of(words: &mut [u64], n_bytes: usize) -> &mut [u8] {
+    &mut cast_slice_mut(words)[..n_bytes]
 }
 
 fn not_finite(kind: GgmlType) -> String {

@@ -3,8 +3,9 @@
 //! the scheduler that spreads a graph over devices.
 
 use std::ffi::CStr;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 use kl_formats::GgmlType;
@@ -86,6 +87,15 @@ fn set_type(tensor: &mut sys::ggml_tensor, kind: GgmlType) {
     tensor.nb[3] = tensor.nb[2] * tensor.ne[2] as usize;
 }
 
+impl Deref for Node<'_> {
+    type Target = sys::ggml_tensor;
+
+    fn deref(&self) -> &sys::ggml_tensor {
+        // SAFETY: `new` requires that it points to a tensor that does not change.
+        unsafe { self.tensor.as_ref() }
+    }
+}
+
 impl<'g> Node<'g> {
     /// # Safety
     /// `tensor` is null, or points to a tensor that does not change during `'g`, nor do those that
@@ -93,15 +103,6 @@ impl<'g> Node<'g> {
     pub(super) unsafe fn new(tensor: *mut sys::ggml_tensor) -> Option<Self> {
         let graph = PhantomData;
         NonNull::new(tensor).map(|tensor| Self { tensor, graph })
-    }
-
-    fn get(self) -> &'g sys::ggml_tensor {
-        // SAFETY: `new` requires that it points to a tensor that does not change.
-        unsafe { self.tensor.as_ref() }
-    }
-
-    pub(super) fn op(self) -> sys::ggml_op {
-        self.get().op
     }
 
     /// The operation's name, for messages.
@@ -113,40 +114,30 @@ impl<'g> Node<'g> {
 
     /// ggml's number of its type. C's enums are signed with some compilers.
     pub(super) fn type_id(self) -> u32 {
-        i64::from(self.get().type_) as u32
+        i64::from(self.type_) as u32
     }
 
-    /// Elements in each dimension, the innermost first.
-    pub(super) fn shape(self) -> [i64; 4] {
-        self.get().ne
-    }
-
-    /// An integer parameter of the operation.
-    pub(super) fn param(self, i: usize) -> i32 {
-        self.get().op_params[i]
-    }
-
-    /// A parameter that is an f32.
+    /// A parameter of the operation that is an f32.
     pub(super) fn f32_param(self, i: usize) -> f32 {
-        f32::from_ne_bytes(self.param(i).to_ne_bytes())
+        f32::from_ne_bytes(self.op_params[i].to_ne_bytes())
     }
 
     /// Returns the operands of the operation, each with its index.
     pub(super) fn inputs(self) -> impl Iterator<Item = (usize, Self)> {
-        let n = self.get().src.len();
+        let n = self.src.len();
         (0..n).filter_map(move |i| Some((i, self.input(i)?)))
     }
 
     /// Returns an operand of the operation.
     pub(super) fn input(self, i: usize) -> Option<Self> {
         // SAFETY: `new` requires the same of the inputs as of the tensor itself.
-        unsafe { Self::new(self.get().src[i]) }
+        unsafe { Self::new(self.src[i]) }
     }
 
     /// The name as ggml has it, of a copy too.
     fn own_name(self) -> &'g CStr {
         // SAFETY: a tensor's name is in the tensor, and ends with NUL.
-        unsafe { CStr::from_ptr(self.get().name.as_ptr()) }
+        unsafe { CStr::from_ptr(self.tensor.as_ref().name.as_ptr()) }
     }
 
     pub(super) fn is_named(self, name: &str) -> bool {
@@ -167,16 +158,16 @@ impl<'g> Node<'g> {
     /// The tensor, if it is one of a model's weights and not a copy of one, computed, or given to the
     /// graph.
     pub(super) fn as_weight(self) -> Option<ModelTensor> {
-        let buffer = NonNull::new(self.get().buffer)?;
+        let buffer = NonNull::new(self.buffer)?;
         // SAFETY: a tensor's buffer is valid as long as the tensor.
         let usage = unsafe { sys::ggml_backend_buffer_get_usage(buffer.as_ptr()) };
         let is_weight = usage == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-        (self.op() == sys::GGML_OP_NONE && is_weight).then_some(ModelTensor(self.tensor))
+        (self.op == sys::GGML_OP_NONE && is_weight).then_some(ModelTensor(self.tensor))
     }
 
     /// Appends the elements to `out`, if they are f32 and lie one after the other in memory.
     pub(super) fn read(self, out: &mut Vec<f32>) -> Result<(), String> {
-        let tensor = self.get();
+        let tensor = &*self;
         // SAFETY: a view's source is valid as long as the view.
         let source = unsafe { tensor.view_src.as_ref() }.unwrap_or(tensor);
         // SAFETY: the tensor is valid.
@@ -323,8 +314,33 @@ pub(super) struct DeviceMatrix {
 }
 
 impl DeviceMatrix {
+    /// Reads a matrix from `section` into memory of this kind, in pieces of at most `piece_bytes`.
+    pub(super) fn read(
+        matrix: Matrix,
+        memory: BufferType,
+        piece_bytes: usize,
+        section: &mut dyn Read,
+    ) -> io::Result<Self> {
+        let weight = Self::allocate(matrix, memory).ok_or(ErrorKind::OutOfMemory)?;
+        // SAFETY: the tensor is valid.
+        let n_bytes = unsafe { sys::ggml_nbytes(weight.tensor.as_ptr()) };
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(n_bytes.min(piece_bytes))?;
+        piece.resize(n_bytes.min(piece_bytes), 0);
+        for offset in (0..n_bytes).step_by(piece_bytes) {
+            let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
+            section.read_exact(piece)?;
+            // SAFETY: the piece lies within the tensor.
+            unsafe {
+                let data = piece.as_ptr().cast();
+                sys::ggml_backend_tensor_set(weight.tensor.as_ptr(), data, offset, piece.len());
+            }
+        }
+        Ok(weight)
+    }
+
     /// Takes memory for a matrix; `None` where there is too little.
-    pub(super) fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
+    fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
         let arena = Arena::new()?;
         // SAFETY: the arena is empty. The buffer is as large as the memory's type wants it for this
         // tensor, and outlives it.
@@ -344,27 +360,6 @@ impl DeviceMatrix {
             let status = sys::ggml_backend_tensor_alloc(buffer, tensor.as_ptr(), base);
             (status == sys::GGML_STATUS_SUCCESS).then_some(weight)
         }
-    }
-
-    /// Reads it from `section`, in pieces of at most `piece_bytes`.
-    pub(super) fn fill(&self, section: &mut dyn Read, piece_bytes: usize) -> io::Result<()> {
-        // SAFETY: the tensor is valid.
-        let n_bytes = unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) };
-        let mut piece = Vec::new();
-        piece.try_reserve_exact(n_bytes.min(piece_bytes))?;
-        piece.resize(n_bytes.min(piece_bytes), 0);
-        let mut offset = 0;
-        while offset < n_bytes {
-            let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
-            section.read_exact(piece)?;
-            // SAFETY: the piece lies within the tensor.
-            unsafe {
-                let data = piece.as_ptr().cast();
-                sys::ggml_backend_tensor_set(self.tensor.as_ptr(), data, offset, piece.len());
-            }
-            offset += piece.len();
-        }
-        Ok(())
     }
 }
 

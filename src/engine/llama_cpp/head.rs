@@ -2,7 +2,7 @@
 //! own graph, on the device where llama.cpp would put it.
 
 use std::fmt::Display;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::ptr::NonNull;
 
 use kl_formats::{GgmlType, HeadStep, States};
@@ -237,13 +237,14 @@ fn read_matrix(
     place: Place,
     section: &mut dyn Read,
 ) -> Result<DeviceMatrix, EngineError> {
-    let weight = DeviceMatrix::allocate(matrix, place.memory).ok_or_else(|| {
+    let read = DeviceMatrix::read(matrix, place.memory, place.piece_bytes, section);
+    read.map_err(|error| {
+        if error.kind() != ErrorKind::OutOfMemory {
+            return EngineError::ReadHead(error);
+        }
         let (device, reason) = (place.device.name(), last_log_errors());
         fault(format!("no memory for it on {device}: {reason}"))
-    })?;
-    let filled = weight.fill(section, place.piece_bytes);
-    filled.map_err(EngineError::ReadHead)?;
-    Ok(weight)
+    })
 }
 
 /// The memory for a matrix, and the device that multiplies it there.
@@ -298,10 +299,11 @@ impl LlamaCppModel<'_> {
             && (own.type_id, own.n_embd) == (stored.type_id, states.n_embd)
             && tensor.bytes == stored.bytes
             && self.head_sha256().ok()? == stored.sha256;
-        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use.
+        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use. What
+        // libraries compute with lies in the CPU's memory.
         let is_within_reach = |weight: &ModelTensor| {
             let device = weight.memory().and_then(BufferType::device);
-            device.is_none_or(|device| !device.is_made_up())
+            device.is_none_or(|device| device.kind() != DeviceKind::Accelerator)
         };
         own.weight
             .filter(|weight| is_alike && is_within_reach(weight))

@@ -1,5 +1,5 @@
-//! The hidden states of a model, and its output head: `Probe` finds the head in the graph of one token,
-//! and `Tap` takes states out of the graphs of a window.
+//! The hidden states of a model, and its output head: `Probe` finds the head, and the weights that decoding
+//! uses, in the graph of one token, and `Tap` takes states out of the graphs of a window.
 
 use std::collections::HashMap;
 use std::mem;
@@ -31,31 +31,33 @@ impl LlamaCppModel<'_> {
         ))
     }
 
-    /// The output head, which the first call finds by decoding one token.
-    pub(super) fn found_head(&self) -> Result<&Arc<FoundHead>, EngineError> {
-        if let Some(head) = self.found_head.get() {
-            return Ok(head);
+    /// What the graph of one decoded token shows. The first call decodes one.
+    pub(super) fn probe(&self) -> Result<&Probe, EngineError> {
+        if let Some(probe) = self.probe.get() {
+            return Ok(probe);
         }
-        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
-        self.show_one_token(probe.clone())?;
-        let found = locked(&probe).found.clone();
-        let head = found.map_err(|what| self.no_states(&what))?;
-        Ok(self.found_head.get_or_init(|| head))
-    }
-
-    /// Decodes one token, and shows the graph to `watch`.
-    pub(super) fn show_one_token(&self, watch: Arc<Mutex<dyn Watch>>) -> Result<(), EngineError> {
         let options = ContextOptions {
             n_ctx: PROBE_N_CTX,
             calls: PROBE_CALLS,
             threads: 1,
             ..ContextOptions::default()
         };
-        let mut context = Context::new(self, &options, Some(watch))?;
+        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
+        let mut context = Context::new(self, &options, Some(probe.clone()))?;
         let mut batch = Batch::default();
         batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0, 0);
         let failed = |reason| self.fault(format!("llama.cpp cannot decode a token: {reason}"));
-        context.decode(batch).map(drop).map_err(failed)
+        context.decode(batch).map_err(failed)?;
+        let nothing = Probe::new(0);
+        Ok(self
+            .probe
+            .get_or_init(|| mem::replace(&mut *locked(&probe), nothing)))
+    }
+
+    /// The output head.
+    pub(super) fn found_head(&self) -> Result<&Arc<FoundHead>, EngineError> {
+        let found = self.probe()?.head.as_ref();
+        found.map_err(|what| self.no_states(what))
     }
 
     /// The head, and its matrix in the model's file.
@@ -92,13 +94,26 @@ pub(super) struct FoundHead {
     pub(super) then: Vec<(HeadStep, Vec<f32>)>,
 }
 
-/// Watches a graph for its rows, and goes back from them to the head.
+/// How a graph uses a weight.
+#[derive(Default)]
+pub(super) struct Use {
+    /// Where the weight lies.
+    pub(super) places: Vec<ModelTensor>,
+    /// True if a device computes with a copy that the graph makes.
+    pub(super) is_copied: bool,
+    /// True if an operation uses it for which ggml may lack kernels for quantized weights.
+    pub(super) is_unusual: bool,
+}
+
+/// Watches a graph: notes the weights that it uses, and goes back from its rows to the head.
 pub(super) struct Probe {
     n_vocab: i64,
     /// The number of times that each name has occurred.
     names: HashMap<String, u32>,
     /// The head that was found, or the operation that `kl` cannot repeat.
-    found: Result<Arc<FoundHead>, String>,
+    head: Result<Arc<FoundHead>, String>,
+    /// The weights by their names.
+    pub(super) used: HashMap<String, Use>,
 }
 
 impl Probe {
@@ -106,7 +121,27 @@ impl Probe {
         Self {
             n_vocab: n_vocab.into(),
             names: HashMap::new(),
-            found: Err("its graph does not name its rows".to_owned()),
+            head: Err("its graph does not name its rows".to_owned()),
+            used: HashMap::new(),
+        }
+    }
+
+    /// Notes the weights that an operation uses.
+    fn note_weights(&mut self, node: Node<'_>) {
+        for (i, input) in node.inputs() {
+            let weight = input.as_weight();
+            if weight.is_none() && !input.is_copy() {
+                continue;
+            }
+            let found = self.used.entry(input.name()).or_default();
+            let is_usual = matches!(
+                node.op,
+                sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID | sys::GGML_OP_GET_ROWS
+            );
+            found.is_unusual |= i != 0 || !is_usual;
+            found.is_copied |= weight.is_none();
+            let is_new = weight.filter(|place| !found.places.contains(place));
+            found.places.extend(is_new);
         }
     }
 
@@ -117,15 +152,15 @@ impl Probe {
         let (weight, states) = loop {
             let unknown = move || format!("kl does not know the operation {}", node.op_name());
             let input = move |i| node.input(i).ok_or_else(unknown);
-            then.push(match node.op() {
-                sys::GGML_OP_MUL_MAT if input(0)?.shape()[1] == self.n_vocab => {
+            then.push(match node.op {
+                sys::GGML_OP_MUL_MAT if input(0)?.ne[1] == self.n_vocab => {
                     break (input(0)?, input(1)?);
                 }
                 sys::GGML_OP_SCALE => {
                     let (factor, bias) = (node.f32_param(0), node.f32_param(1));
                     (HeadStep::Scale { factor, bias }, Vec::new())
                 }
-                sys::GGML_OP_UNARY if node.param(0) == sys::GGML_UNARY_OP_TANH as i32 => {
+                sys::GGML_OP_UNARY if node.op_params[0] == sys::GGML_UNARY_OP_TANH as i32 => {
                     (HeadStep::Tanh, Vec::new())
                 }
                 op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL) => {
@@ -140,10 +175,10 @@ impl Probe {
             node = input(0)?;
         };
         then.reverse();
-        let [n_embd, n_vocab, 1, 1] = weight.shape() else {
+        let [n_embd, n_vocab, 1, 1] = weight.ne else {
             return Err(format!("its head {} is not a matrix", weight.name()));
         };
-        if n_vocab != self.n_vocab || states.shape() != [n_embd, 1, 1, 1] {
+        if n_vocab != self.n_vocab || states.ne != [n_embd, 1, 1, 1] {
             return Err("its head is not multiplied with one state for each token".to_owned());
         }
         let name = states.name();
@@ -161,8 +196,8 @@ impl Probe {
     /// Reads the weights that are added to all rows, or that these are multiplied with.
     fn read_values(&self, operand: Node<'_>) -> Result<Vec<f32>, String> {
         let mut values = Vec::new();
-        match operand.shape() {
-            [n, 1, 1, 1] if operand.op() == sys::GGML_OP_NONE && (n == 1 || n == self.n_vocab) => {
+        match operand.ne {
+            [n, 1, 1, 1] if operand.op == sys::GGML_OP_NONE && (n == 1 || n == self.n_vocab) => {
                 operand.read(&mut values).map(|()| values)
             }
             _ => Err(format!("kl cannot apply {} to all rows", operand.name())),
@@ -173,11 +208,12 @@ impl Probe {
 impl Watch for Probe {
     fn wants(&mut self, node: Node<'_>) -> bool {
         *self.names.entry(node.name()).or_default() += 1;
+        self.note_weights(node);
         node.is_named(ROWS)
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
-        self.found = self.find(node).map(Arc::new);
+        self.head = self.find(node).map(Arc::new);
         true
     }
 }
@@ -231,7 +267,7 @@ impl Watch for Tap {
             Some(name) if self.ends_early => node.is_named(name),
             _ => {
                 let is_head = |input: Node<'_>| input.name() == self.head.name;
-                node.op() == sys::GGML_OP_MUL_MAT && node.input(0).is_some_and(is_head)
+                node.op == sys::GGML_OP_MUL_MAT && node.input(0).is_some_and(is_head)
             }
         }
     }

@@ -21,8 +21,8 @@ use super::context::{Context, Contexts};
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
 use super::head::HeadProduct;
-use super::hidden_states::{FoundHead, Tap};
-use super::log::{last_log_errors, while_loading};
+use super::hidden_states::{Probe, Tap};
+use super::log::{errors_with_advice, last_log_errors, while_loading};
 use super::params::{ModelParams, fit};
 use super::quantize::c_path;
 use super::{LlamaCpp, LlamaCppDecoder, inspect};
@@ -44,8 +44,8 @@ pub struct LlamaCppModel<'b> {
     /// Locked while one of the contexts decodes.
     turn: Mutex<()>,
     pub(super) contexts: Mutex<Contexts>,
-    /// The model's output head, once it was looked for.
-    pub(super) found_head: OnceLock<Arc<FoundHead>>,
+    /// What a graph shows, once one was computed.
+    pub(super) probe: OnceLock<Probe>,
     /// SHA-256 of the head's matrix, once it was needed.
     head_sha256: OnceLock<String>,
     /// The weights that can be exchanged, once they were looked for.
@@ -244,7 +244,7 @@ impl<'b> LlamaCppModel<'b> {
             gpus,
             turn: Mutex::default(),
             contexts: Mutex::default(),
-            found_head: OnceLock::new(),
+            probe: OnceLock::new(),
             head_sha256: OnceLock::new(),
             weights: OnceLock::new(),
         })
@@ -257,10 +257,11 @@ fn open(path: &Path, file: &CStr, params: &ModelParams) -> Result<(LlamaModel, u
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
     let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
     let model = NonNull::new(while_loading(path, load)).ok_or_else(|| {
-        let reason = last_log_errors();
-        let advice = load_advice(&reason);
-        let what = format!("llama.cpp could not load the model: {reason}{advice}");
-        EngineError::model(path, what)
+        let reason = errors_with_advice();
+        EngineError::model(
+            path,
+            format!("llama.cpp could not load the model: {reason}"),
+        )
     })?;
     // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
     // SAFETY: the model is valid. `LlamaModel` is a transparent wrapper of this pointer, at the version
@@ -364,19 +365,4 @@ fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
         chosen.extend(integrated.filter(|gpu| Some(gpu.backend()) == first));
     }
     Ok(chosen)
-}
-
-/// The advice to give if a reason mentions memory, what C++ finds wrong with a pattern, or a way of
-/// splitting that the devices do not have.
-fn load_advice(reason: &str) -> &'static str {
-    let mentions = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    if mentions(&["alloc", "memory"]) {
-        " (out of memory? lower --n-gpu-layers, or close other programs)"
-    } else if mentions(&["regular expression", "bracket expression", "regex string"]) {
-        " (a pattern of --override-tensor)"
-    } else if mentions(&["split buffers"]) {
-        " (use --split-mode layer)"
-    } else {
-        ""
-    }
 }

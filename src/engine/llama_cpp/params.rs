@@ -211,8 +211,8 @@ pub(super) fn context_params(
     params.n_threads = options.threads as i32;
     params.n_threads_batch = options.threads as i32;
     params.flash_attn_type = options.flash_attn as _;
-    params.type_k = options.type_k.0 as sys::ggml_type;
-    params.type_v = options.type_v.0 as sys::ggml_type;
+    params.type_k = options.type_k as sys::ggml_type;
+    params.type_v = options.type_v as sys::ggml_type;
     params.offload_kqv = !model.no_kv_offload;
     params.op_offload = !model.no_op_offload;
     params.no_perf = true;
