@@ -1,7 +1,9 @@
 //! Greedy answers, some of which end before they are cut: how often the intervals of their curve hold the
 //! true shares.
 
-use kl::stats::{ClusterRule, Columns, Confidence, IdenticalOutput, PartNames, SharePoint, Tokens};
+use kl::stats::{
+    ClusterRule, Clusters, Confidence, IdenticalOutput, PartNames, SharePoint, TokenTable,
+};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -157,10 +159,10 @@ fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
             });
         }
     }
-    let columns = Columns::of(&records);
-    let (names, confidence) = (PartNames::default(), Confidence::default());
-    let (summary, _) = Tokens::of(&columns).summarise_by(kind.rule, names, confidence);
-    summary.identical_output.unwrap()
+    let table = TokenTable::from_records(&records);
+    let clusters = Clusters::of(&table.windows(), kind.rule);
+    let statistics = table.summarise(&clusters, PartNames::default(), Confidence::default());
+    statistics.summary.identical_output.unwrap()
 }
 
 /// The last point up to so many tokens.

@@ -1,9 +1,7 @@
 //! Windows of very different length: how often intervals hold the true values, and how often two equally
 //! far models are told apart.
 
-use kl::stats::{
-    ClusterRule, Clusters, Columns, Confidence, Paired, PartNames, Run, Tokens, Windows, usable_kld,
-};
+use kl::stats::{ClusterRule, Clusters, Confidence, Paired, PartNames, TokenTable, usable_kld};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -113,13 +111,12 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
             others.push(y);
         }
     }
-    let (columns, confidence) = (Columns::of(&records), Confidence::default());
-    let names = PartNames::default();
-    let (summary, _) = Tokens::of(&columns).summarise_by(ClusterRule::Auto, names, confidence);
+    let (table, confidence) = (TokenTable::from_records(&records), Confidence::default());
+    let clusters = Clusters::of(&table.windows(), ClusterRule::Auto);
+    let statistics = table.summarise(&clusters, PartNames::default(), confidence);
+    let summary = statistics.summary;
     let klds = Vec::from_iter(records.iter().map(usable_kld));
-    let clusters = Clusters::of(&Windows::of(&columns.runs, &klds), ClusterRule::Auto);
-    let runs: &[Run] = &columns.runs;
-    let paired = Paired::of(runs, &klds, &others, &clusters, confidence).unwrap();
+    let paired = Paired::of(&table.runs, &klds, &others, &clusters, confidence).unwrap();
     let (kld, ratio) = (summary.kld.unwrap(), paired.ratio.unwrap());
     let same_top = summary.agreement.unwrap().ref_top1.estimate;
     let quantile = kld
@@ -128,7 +125,7 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
         .find(|of| of.p == 0.9)
         .unwrap()
         .estimate;
-    let mean = kld.mean.by_cluster();
+    let mean = kld.mean.estimate();
     let ends = [(ratio.lo, ratio.hi), (mean.lo, mean.hi)];
     let ends = [
         ends[0],

@@ -3,6 +3,7 @@
 use kl::stats::{
     Cluster, ClusterKind, ClusterRule, ClusteredMean, Clusters, Confidence, Run, Windows,
 };
+use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
 use crate::text::{Q4_K_M, Random, Text, kld};
@@ -151,18 +152,23 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
     for window in 0..n_windows {
         klds.extend(text.window(&mut random));
         for position in 1..POSITIONS {
-            Run::add(&mut runs, window, 0, position, 0);
+            let record = TokenRecord {
+                window,
+                position,
+                ..TokenRecord::default()
+            };
+            Run::add(&mut runs, &record);
             positions.push(position);
         }
     }
     let windows = Windows::of(&runs, &klds);
     let clusters = Clusters::of(&windows, ClusterRule::Auto);
     let by_window = Clusters::of(&windows, ClusterRule::Window).of_tokens(&runs);
-    let of_depths = clusters.of_tokens_by_depth(&windows, &runs);
+    let of_depths = clusters.of_tokens_by_depth(&runs);
     let mean = |clusters: &[Cluster], klds: &[f64]| {
         let mean = ClusteredMean::of_positive(clusters, klds, Confidence::default())?;
         let (lo, hi) = mean.clustered.ends()?;
-        Some((lo, hi, mean.estimate.value))
+        Some((lo, hi, mean.independent.value))
     };
     let mut measured = vec![
         mean(&clusters.of_tokens(&runs), &klds),

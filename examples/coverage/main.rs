@@ -26,8 +26,8 @@ mod until;
 
 use kl::stats::probability::student_two_sided;
 use kl::stats::{
-    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Columns, Confidence, Estimate,
-    PartNames, Tokens,
+    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Clusters, Confidence, Estimate,
+    PartNames, TokenTable,
 };
 use rayon::prelude::*;
 
@@ -129,9 +129,10 @@ fn table(text: &Text, replications: u64) {
 fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> {
     let records = text.records(n_windows, seed);
     let confidence = Confidence::default();
-    let columns = Columns::of(&records);
-    let tokens = Tokens::of(&columns);
-    let (summary, _) = tokens.summarise_by(ClusterRule::Auto, PartNames::default(), confidence);
+    let table = TokenTable::from_records(&records);
+    let clusters = Clusters::of(&table.windows(), ClusterRule::Auto);
+    let statistics = table.summarise(&clusters, PartNames::default(), confidence);
+    let summary = statistics.summary;
     let kld = summary.kld.as_ref().unwrap().mean;
     let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
@@ -139,11 +140,11 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let student = {
         let t = student_two_sided(confidence, f64::from(n_windows) - 1.0);
         let half_width = t * by_window.clustered.se.unwrap();
-        Estimate::symmetric(kld.estimate.value, half_width)
+        Estimate::symmetric(kld.independent.value, half_width)
     };
     let clustered = |value: f64, interval: ClusteredInterval| ends(value, interval.lo, interval.hi);
     let estimate = |estimate: &Estimate| ends(estimate.value, estimate.lo, estimate.hi);
-    let by_window = clustered(kld.estimate.value, by_window.clustered);
+    let by_window = clustered(kld.independent.value, by_window.clustered);
     let perplexity = summary.perplexity.unwrap();
     let (reverse, delta_p) = (summary.reverse_kld.unwrap(), summary.delta_p.unwrap());
     let of_eval = ends(
@@ -152,7 +153,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
         perplexity.eval_cluster_hi,
     );
     let mut named = vec![
-        ("mean KLD", clustered(kld.estimate.value, kld.clustered)),
+        ("mean KLD", clustered(kld.independent.value, kld.clustered)),
         ("mean KLD, `--cluster window`", by_window),
         (
             "mean KLD, windows and Student's t alone",
@@ -160,11 +161,11 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
         ),
         (
             "mean KLD, tokens as independent (`lo`, `hi`)",
-            estimate(&kld.estimate),
+            estimate(&kld.independent),
         ),
         (
             "mean reverse KLD",
-            clustered(reverse.mean.estimate.value, reverse.mean.clustered),
+            clustered(reverse.mean.independent.value, reverse.mean.clustered),
         ),
         (
             "same top token",
@@ -177,7 +178,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
         ),
         (
             "mean Δp",
-            clustered(delta_p.mean.estimate.value, delta_p.mean.clustered),
+            clustered(delta_p.mean.independent.value, delta_p.mean.clustered),
         ),
         (
             "RMS Δp",

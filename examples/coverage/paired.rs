@@ -12,7 +12,7 @@ use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
 use super::Q2_K;
-use super::text::{Klds, Q4_K_M, Random, Text};
+use super::text::{Klds, Q4_K_M, Random, Text, tokens_of};
 
 /// How many times as far the one model is as the other.
 const RATIOS: [f64; 7] = [1.0, 1.02, 1.05, 1.1, 1.2, 3.0, 30.0];
@@ -86,7 +86,7 @@ fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, r
     let one = |seed: u64| {
         let seed = u64::from(n_windows) << 32 | seed;
         let klds = text.klds_of(n_windows, seed, &[text.klds; 2], own_sd);
-        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let runs = Run::from_records(&tokens_of(&klds.windows));
         let clusters = clusters(&klds, &runs);
         RATIOS.map(|ratio| {
             let a: Vec<f64> = klds.of_models[0].iter().map(|kld| ratio * kld).collect();
@@ -133,7 +133,7 @@ fn set(of: &str, text: &Text, own_sd: f64, n_windows: u32, n_models: usize, repl
             &vec![text.klds; n_models],
             own_sd,
         );
-        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let runs = Run::from_records(&tokens_of(&klds.windows));
         let clusters = clusters(&klds, &runs);
         let sums = klds.of_models.iter().map(|klds| {
             let mut sums = BTreeMap::<Cluster, (f64, f64)>::new();
@@ -222,7 +222,7 @@ fn damage(one_in: u64, n_windows: u32, replications: u64) {
             });
         let damaged: Vec<TokenRecord> = damaged.collect();
         let confidence = Confidence::default();
-        let runs = Run::of(&original);
+        let runs = Run::from_records(&original);
         let klds = Vec::from_iter(original.iter().map(usable_kld));
         let clusters = Clusters::of(&Windows::of(&runs, &klds), ClusterRule::Auto);
         let pair =

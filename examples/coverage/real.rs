@@ -8,7 +8,7 @@ use kl::stats::{ClusterRule, Clusters, Confidence, Paired, Run, Windows};
 use kl_formats::{SidecarReader, TokenRecord};
 use rayon::prelude::*;
 
-use super::text::{Q4_K_M, Random, Text};
+use super::text::{Q4_K_M, Random, Text, tokens_of};
 use super::until::{self, TARGETS};
 
 /// The numbers of windows with which a gate is tried, and its bounds.
@@ -122,7 +122,7 @@ fn rows(
         let seeds = (0..replications).into_par_iter();
         let uppers = seeds.map(|seed| {
             let (windows, a, b) = klds(n_windows, u64::from(n_windows) << 32 | seed);
-            let runs = Run::of_each(windows.into_iter().map(|window| (window, 0)));
+            let runs = Run::from_records(&tokens_of(&windows));
             let clusters = Clusters::of(&Windows::of(&runs, &b), ClusterRule::Auto);
             let paired = Paired::of(&runs, &a, &b, &clusters, Confidence::default());
             paired

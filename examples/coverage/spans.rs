@@ -1,6 +1,7 @@
 //! Two models on the tokens of a span: their ratio, and how many times the ratio elsewhere it is.
 
 use kl::stats::{ClusterRule, Clusters, Confidence, Ratio, Run, SpanRatio, Windows};
+use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
 use crate::text::Random;
@@ -57,7 +58,13 @@ fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
         };
         for position in 0..in_span + TOKENS[1] {
             let span = u32::from(position < in_span);
-            Run::add(&mut runs, window, 0, position, span);
+            let record = TokenRecord {
+                window,
+                position,
+                span,
+                ..TokenRecord::default()
+            };
+            Run::add(&mut runs, &record);
             a.push(of_window[0] * random.difficulty(TOKEN_SD));
             b.push(of_window[1] * random.difficulty(TOKEN_SD));
         }

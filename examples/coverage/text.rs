@@ -176,6 +176,15 @@ pub struct Klds {
     pub of_models: Vec<Vec<f64>>,
 }
 
+/// Records of tokens in these windows.
+pub fn tokens_of(windows: &[u32]) -> Vec<TokenRecord> {
+    let record = |window: &u32| TokenRecord {
+        window: *window,
+        ..TokenRecord::default()
+    };
+    windows.iter().map(record).collect()
+}
+
 /// The KLD that this share of tokens stays below.
 pub fn kld(klds: &[(f64, f64)], share: f64) -> f64 {
     let above = klds.partition_point(|(p, _)| *p <= share);

@@ -1,6 +1,6 @@
 //! Evaluations that stop where their interval is narrow enough: how often it then holds the true mean.
 
-use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, Run, Until, Windows};
+use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, KldSoFar, Run, Windows};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -62,19 +62,18 @@ pub fn row(of: &str, target: f64, truth: f64, stops: &[Option<Stop>]) {
 /// Evaluates these windows with `--until`; `None` if the target is not reached.
 pub fn stop(windows: impl Iterator<Item = Vec<TokenRecord>>, target: f64) -> Option<Stop> {
     let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
-    let mut until = Until::new(target, confidence, rule);
-    let (mut keys, mut klds, mut n_windows) = (Vec::new(), Vec::new(), 0);
+    let mut until = KldSoFar::new(Some(target), confidence, rule);
+    let (mut runs, mut klds, mut n_windows) = (Vec::new(), Vec::new(), 0);
     for window in windows.take(MAX_WINDOWS) {
-        keys.extend(window.iter().map(|record| (record.window, record.group)));
+        window.iter().for_each(|record| Run::add(&mut runs, record));
         klds.extend(window.iter().map(|record| record.kld));
         n_windows += 1;
         if until.push(&window) {
-            let runs = Run::of_each(keys);
             let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
             let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), &klds, confidence)?;
             return Some(Stop {
                 n_windows,
-                interval: super::ends(mean.estimate.value, mean.clustered.lo, mean.clustered.hi),
+                interval: super::ends(mean.independent.value, mean.clustered.lo, mean.clustered.hi),
             });
         }
     }

@@ -251,7 +251,7 @@ fn results() -> ResultSettings {
 
 fn mean(report: &Report, model: usize) -> f64 {
     let kld = report.models[model].summary.kld.as_ref().unwrap();
-    kld.mean.estimate.value
+    kld.mean.independent.value
 }
 
 #[test]

@@ -92,8 +92,8 @@ mod tests {
     use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo, Versions};
     use crate::score::{RowPair, logit_metrics};
     use crate::stats::{
-        ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, LogitSummary,
-        PairedComparison, PartNames, Tokens, UntilInfo,
+        ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
+        PartNames, TokenTable, UntilInfo,
     };
 
     /// Records of more tokens than llama-perplexity needs, in two windows.
@@ -123,11 +123,11 @@ mod tests {
         };
         let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
         let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-        let columns = Columns::of(&a);
-        let counted = Tokens::of(&columns);
-        let clusters = Clusters::of(&counted.windows, rule);
+        let table = TokenTable::from_records(&a);
+        let clusters = Clusters::of(&table.windows(), rule);
         let paired = PairedComparison::of(&a, &b, &[], &clusters, confidence, 0).unwrap();
-        let (summary, _) = counted.summarise(&clusters, PartNames::default(), confidence);
+        let statistics = table.summarise(&clusters, PartNames::default(), confidence);
+        let summary = statistics.summary;
         let model = InDepthModel {
             label: String::new(),
             sidecar: String::new(),
@@ -162,10 +162,9 @@ mod tests {
         identity.file_bytes = Some(0);
         let records = made_up();
         let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-        let columns = Columns::of(&records);
-        let counted = Tokens::of(&columns);
-        let clusters = Clusters::of(&counted.windows, rule);
-        let (summary, breakdown) = counted.summarise(&clusters, PartNames::default(), confidence);
+        let table = TokenTable::from_records(&records);
+        let clusters = Clusters::of(&table.windows(), rule);
+        let statistics = table.summarise(&clusters, PartNames::default(), confidence);
         let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
         let result = ModelResult {
             label: String::new(),
@@ -179,8 +178,8 @@ mod tests {
                 relative_half_width: None,
                 of: None,
             }),
-            summary,
-            breakdown,
+            summary: statistics.summary,
+            breakdown: statistics.breakdown,
         };
         ModelReport {
             max_at_text: Some(String::new()),
@@ -188,7 +187,7 @@ mod tests {
             timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
             llama_perplexity: LlamaPerplexity::of_records(&records),
             logits: Some(LogitSummary::of(
-                &columns,
+                &table,
                 &vec![metrics; records.len()],
                 false,
                 confidence,

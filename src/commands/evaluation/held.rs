@@ -11,7 +11,7 @@ use kl_formats::{
 use crate::commands::resume::first_difference;
 use crate::pipeline::Part;
 use crate::report::number::{count_of, printable};
-use crate::stats::Until;
+use crate::stats::KldSoFar;
 
 /// A sidecar that is there already.
 #[derive(Debug, Clone)]
@@ -158,7 +158,7 @@ impl HeldSidecar {
     /// Refuses an evaluation that would stop elsewhere, as with another `--confidence`. One that
     /// needs more than these records is refused only if it `knows_end`: a stream may have ended
     /// there.
-    pub fn check_end(&self, mut until: Until, knows_end: bool) -> Result<()> {
+    pub fn check_end(&self, mut until: KldSoFar, knows_end: bool) -> Result<()> {
         let Ok(records) = self.read_all() else {
             return Ok(());
         };

@@ -4,7 +4,9 @@ use kl_formats::{About, TokenRecord, Values};
 
 use crate::commands::settings::Stats;
 use crate::score::{LlamaPerplexityScore, LogitMetrics, RowPair, logit_metrics};
-use crate::stats::{ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, is_counted};
+use crate::stats::{
+    ClusterRule, Confidence, LlamaPerplexity, LogitSummary, TokenTable, is_counted,
+};
 
 /// The wanted statistics, and the passes over a pair of rows that they need besides the kernel's.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,9 +101,8 @@ impl Measures {
         let counted = metrics.filter(|(record, _)| is_counted(record));
         let metrics: Vec<LogitMetrics> = counted.map(|(_, of)| of).collect();
         let only_log_probabilities = self.only_log_probabilities;
-        let columns = Columns::of(records);
-        let summary =
-            LogitSummary::of(&columns, &metrics, only_log_probabilities, confidence, rule);
+        let table = TokenTable::from_records(records);
+        let summary = LogitSummary::of(&table, &metrics, only_log_probabilities, confidence, rule);
         Some(summary)
     }
 }

@@ -27,7 +27,7 @@ use crate::report::{
 };
 use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
-use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
+use crate::stats::{KldSoFar, MostDivergent, PromptStats};
 use measures::Measured;
 use sidecar::{Earlier, TokenLog, texts_of};
 
@@ -162,8 +162,8 @@ impl Evaluation<'_> {
         let mut header = self.header.clone();
         if let Some(finished) = &sidecar.finished {
             finished.check(&header)?;
-            if let Some(until) = self.until() {
-                finished.check_end(until, rows.n_rows.is_some())?;
+            if header.until.is_some() {
+                finished.check_end(self.no_klds(), rows.n_rows.is_some())?;
             }
         }
         if sidecar.is_stale {
@@ -172,7 +172,7 @@ impl Evaluation<'_> {
                 "{model}: is newer than what {path} holds of it: it is evaluated from the start"
             ));
         }
-        let mut earlier = sidecar.earlier(&mut header, self.until())?;
+        let mut earlier = sidecar.earlier(&mut header, self.no_klds())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
         if needs_more && !earlier.records.is_empty() {
             earlier = Earlier::default();
@@ -185,11 +185,10 @@ impl Evaluation<'_> {
         TokenLog::open(sidecar, earlier, &header, rows)
     }
 
-    /// Watches for the end that `--until` sets.
-    fn until(&self) -> Option<Until> {
+    /// The KLDs of no windows yet, which show when the end that `--until` sets is reached.
+    fn no_klds(&self) -> KldSoFar {
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let target = self.header.until?;
-        Some(Until::new(target, confidence, rule))
+        KldSoFar::new(self.header.until, confidence, rule)
     }
 
     /// Scores rows until they end, `--until` is reached, or the observer asks to stop.
@@ -204,11 +203,9 @@ impl Evaluation<'_> {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
             ..Outcome::default()
         };
-        let mut until = self.until();
-        if let Some(until) = &mut until {
-            until.replay(&log.records);
-        }
-        if log.is_whole() || until.as_ref().is_some_and(Until::is_reached) {
+        let mut klds = self.no_klds();
+        klds.replay(&log.records);
+        if log.is_whole() || klds.is_reached() {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();
@@ -217,8 +214,6 @@ impl Evaluation<'_> {
         let label = self.header.label.as_deref().or_else(file_name);
         let label = label.unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
-        let mut klds = KldSoFar::default();
-        klds.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
         let timing = pipeline::evaluate(sources, rows, of_rows, |step| {
             match step {
@@ -235,10 +230,9 @@ impl Evaluation<'_> {
                     if measures.any() {
                         outcome.measured.append(&mut window.measured);
                     }
-                    klds.push(&window.records);
+                    let is_enough = klds.push(log.push(window.records));
                     phase.window(klds.mean());
-                    let new = log.push(window.records);
-                    if until.as_mut().is_some_and(|until| until.push(new)) {
+                    if is_enough {
                         return Err(Error::Enough);
                     }
                 }

@@ -23,7 +23,7 @@ use crate::commands::settings::{ResultSettings, Subject};
 use crate::engine::Vocabulary;
 use crate::pipeline::ReferenceRows;
 use crate::report::number::count_of;
-use crate::stats::Until;
+use crate::stats::KldSoFar;
 
 /// A sidecar whose name and partial file are claimed, before the model is loaded.
 pub struct ClaimedSidecar {
@@ -124,7 +124,7 @@ impl ClaimedSidecar {
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
-    pub fn earlier(&mut self, header: &mut SidecarHeader, until: Option<Until>) -> Result<Earlier> {
+    pub fn earlier(&mut self, header: &mut SidecarHeader, mut until: KldSoFar) -> Result<Earlier> {
         if let Some(records) = self.finished_records(header, until.clone()) {
             let is_whole = true;
             return Ok(Earlier { records, is_whole });
@@ -149,9 +149,7 @@ impl ClaimedSidecar {
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
         let mut records = cut_off.records;
         keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
-        if let Some(mut until) = until {
-            records.truncate(until.replay(&records));
-        }
+        records.truncate(until.replay(&records));
         let is_whole = false;
         Ok(Earlier { records, is_whole })
     }
@@ -161,7 +159,7 @@ impl ClaimedSidecar {
     fn finished_records(
         &self,
         header: &SidecarHeader,
-        until: Option<Until>,
+        mut until: KldSoFar,
     ) -> Option<Vec<TokenRecord>> {
         let finished = self.finished.as_ref()?;
         let there = &finished.header;
@@ -172,14 +170,10 @@ impl ClaimedSidecar {
         let records = finished.read_all().ok()?;
         // Only the stream shows whether its sidecar holds all that this run wants, unless the records
         // show that the run would stop early.
-        let is_whole = match until {
-            None => header.n_records.is_some(),
-            Some(mut until) => {
-                until.replay(&records);
-                until.is_reached() || header.n_records == Some(records.len() as u64)
-            }
-        };
-        is_whole.then_some(records)
+        until.replay(&records);
+        let has_all = header.n_records == Some(records.len() as u64);
+        let ends = header.until.is_none() && header.n_records.is_some();
+        (ends || has_all || until.is_reached()).then_some(records)
     }
 
     /// Begins to write, after the first `n_kept` records of an earlier run.

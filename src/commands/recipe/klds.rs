@@ -22,7 +22,7 @@ impl Klds {
     /// Adds the tokens of a window.
     pub fn add(&mut self, records: &[TokenRecord]) {
         for record in records {
-            Run::add(&mut self.runs, record.window, 0, record.position, 0);
+            Run::add(&mut self.runs, record);
             let is_counted = is_counted(record);
             self.n_excluded += u64::from(!is_counted);
             self.n_infinite += u64::from(is_counted && !record.kld.is_finite());
@@ -54,10 +54,8 @@ impl Klds {
 
     /// The mean KLD with its clustered interval; `None` without tokens.
     pub fn estimate(&self, clusters: &Clusters, confidence: Confidence) -> Option<Estimate> {
-        let tokens = clusters.of_tokens(&self.runs).into_iter().zip(&self.klds);
-        let counted = tokens.filter(|(_, kld)| kld.is_finite());
-        let (clusters, klds): (Vec<_>, Vec<f64>) = counted.unzip();
-        Some(ClusteredMean::of_positive(&clusters, &klds, confidence)?.by_cluster())
+        let clusters = clusters.of_tokens(&self.runs);
+        Some(ClusteredMean::of_positive(&clusters, &self.klds, confidence)?.estimate())
     }
 
     /// This model over another, on the tokens that both count; `None` without any.

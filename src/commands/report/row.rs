@@ -9,8 +9,8 @@ use crate::commands::parts::StoredEvaluation;
 use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
-    ClusterKind, ClusterRule, Clusters, Columns, Confidence, MostDivergent, PartNames, Run, Tokens,
-    Until, Windows, usable_kld,
+    ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Run,
+    TokenTable, Windows, usable_kld,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -70,35 +70,31 @@ impl Row {
         read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
-        let mut columns = Columns::with_capacity(usize::try_from(stored.n_records)?);
+        let mut table = TokenTable::with_capacity(usize::try_from(stored.n_records)?);
         let (mut tokens, mut klds_hash) = (TokenSet::default(), Hash::default());
         let mut worst = MostDivergent::new(N_WORST);
-        let until = header.until;
-        let mut until = until.map(|target| Until::new(target, confidence, rule));
+        let mut until = KldSoFar::new(header.until, confidence, rule);
         let texts = read(&stored, &mut |window| {
             for (index, record) in window.iter().enumerate() {
-                columns.push(record);
+                table.push(record);
                 tokens.push(record);
                 klds_hash.add(usable_kld(record).to_bits());
                 worst.push(record, || tokens_before(window, index));
             }
-            if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
-                until.push(window);
-            }
+            until.push(window);
             Ok(())
         })?;
-        let counted = Tokens::of(&columns);
-        let windows = &counted.windows;
+        let windows = table.windows();
         let autocorrelation = windows.autocorrelation();
         let clusters = match kind {
-            Some(kind) => Clusters::of_kind(windows, rule, kind, autocorrelation),
-            None => Clusters::chosen_by(windows, rule, autocorrelation),
+            Some(kind) => Clusters::of_kind(&windows, rule, kind, autocorrelation),
+            None => Clusters::chosen_by(&windows, rule, autocorrelation),
         };
         let names = PartNames {
             groups: &header.groups,
             spans: &header.spans,
         };
-        let (summary, breakdown) = counted.summarise(&clusters, names, confidence);
+        let statistics = table.summarise(&clusters, names, confidence);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
         let info = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
@@ -108,9 +104,9 @@ impl Row {
             is_reference_model: is_reference_model(header),
             is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
             n_vocab_compared: header.n_vocab_compared,
-            until: until.map(|until| until.info(&summary, None)),
-            summary,
-            breakdown,
+            until: until.info(&statistics.summary),
+            summary: statistics.summary,
+            breakdown: statistics.breakdown,
         };
         let paths = stored.paths.iter().map(|path| path.display().to_string());
         let parts = Vec::from_iter(paths);
@@ -119,8 +115,8 @@ impl Row {
             sidecar: parts.first().cloned().unwrap_or_default(),
             parts: Some(parts).filter(|of| of.len() > 1).unwrap_or_default(),
             set_up: header.backend.clone().unwrap_or_default(),
-            ccdf: counted.ccdf(),
-            by_window: counted.by_window(),
+            ccdf: statistics.ccdf,
+            by_window: windows.means(),
             top: worst_of(worst, &texts),
             ..ComparedModel::default()
         };
@@ -175,13 +171,13 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read.
     pub fn read_windows(&self) -> Result<(Vec<Run>, Windows)> {
-        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut table = TokenTable::with_capacity(usize::try_from(self.tokens.n)?);
         self.stored.read(|window| {
-            window.iter().for_each(|record| columns.push(record));
+            window.iter().for_each(|record| table.push(record));
             Ok(())
         })?;
-        let windows = Tokens::of(&columns).windows;
-        Ok((columns.runs, windows))
+        let windows = table.windows();
+        Ok((table.runs, windows))
     }
 
     /// Reads the KLD of each token again: NaN where it is not counted, or is infinite.

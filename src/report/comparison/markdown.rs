@@ -219,7 +219,7 @@ mod tests {
         let mut of = comparison();
         of.models[2].label = "a: \"b\" # | \u{1b}--- 日本 \u{1F600}".to_owned();
         if let Some(kld) = &mut of.models[1].summary.kld {
-            kld.mean.estimate.value = 1e-9;
+            kld.mean.independent.value = 1e-9;
         }
         of
     }

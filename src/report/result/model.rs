@@ -117,7 +117,7 @@ impl ModelResult {
 
     /// The mean KLD with its clustered interval.
     pub fn mean_kld(&self) -> Option<Estimate> {
-        Some(self.summary.kld.as_ref()?.mean.by_cluster())
+        Some(self.summary.kld.as_ref()?.mean.estimate())
     }
 
     /// The share of tokens with the same top token.

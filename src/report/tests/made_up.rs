@@ -9,8 +9,8 @@ use crate::report::{
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, PartNames, PromptStats,
-    Tokens, is_counted,
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PartNames, PromptStats,
+    TokenTable, is_counted,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -111,8 +111,8 @@ pub fn logits(records: &[TokenRecord], only_log_probabilities: bool) -> LogitSum
     counted.retain(is_counted);
     let metrics = metrics(&counted);
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let columns = Columns::of(records);
-    LogitSummary::of(&columns, &metrics, only_log_probabilities, confidence, rule)
+    let table = TokenTable::from_records(records);
+    LogitSummary::of(&table, &metrics, only_log_probabilities, confidence, rule)
 }
 
 /// A model of a known size.
@@ -153,8 +153,9 @@ pub fn result(
         groups: &names,
         spans: &SPANS.map(str::to_owned),
     };
-    let columns = Columns::of(records);
-    let (summary, breakdown) = Tokens::of(&columns).summarise_by(rule, names, confidence);
+    let table = TokenTable::from_records(records);
+    let clusters = Clusters::of(&table.windows(), rule);
+    let statistics = table.summarise(&clusters, names, confidence);
     ModelResult {
         label: model.default_label().to_owned(),
         model,
@@ -162,8 +163,8 @@ pub fn result(
         is_noise_floor: false,
         n_vocab_compared: Some(512),
         until: None,
-        summary,
-        breakdown,
+        summary: statistics.summary,
+        breakdown: statistics.breakdown,
     }
 }
 

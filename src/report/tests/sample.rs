@@ -198,7 +198,10 @@ pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth>
 /// The clusters of records.
 pub fn clusters(records: &[TokenRecord]) -> Clusters {
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
-    Clusters::of(&Windows::of(&Run::of(records), &klds), ClusterRule::Auto)
+    Clusters::of(
+        &Windows::of(&Run::from_records(records), &klds),
+        ClusterRule::Auto,
+    )
 }
 
 /// A ratio on the tokens of a span, which is so many times that on the others.

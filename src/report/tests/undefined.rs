@@ -10,7 +10,8 @@ use crate::report::comparison::{
 use crate::report::layout::View;
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, Paired, PartNames, Run, Tokens, usable_kld,
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, Paired, PartNames, Run, TokenTable,
+    usable_kld,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -79,7 +80,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
-        let runs = Run::of(of_model);
+        let runs = Run::from_records(of_model);
         let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
         let clusters = sample::clusters(first);
         let confidence = Confidence::default();
@@ -96,18 +97,18 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
-        let columns = Columns::of(of_model);
-        let tokens = Tokens::of(&columns);
-        let (summary, breakdown) = tokens.summarise_by(RULE, names, Confidence::default());
+        let table = TokenTable::from_records(of_model);
+        let own_clusters = Clusters::of(&table.windows(), RULE);
+        let statistics = table.summarise(&own_clusters, names, Confidence::default());
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
             result: ModelResult {
-                summary,
-                breakdown,
+                summary: statistics.summary,
+                breakdown: statistics.breakdown,
                 ..model.result
             },
-            ccdf: tokens.ccdf(),
-            by_window: tokens.by_window(),
+            ccdf: statistics.ccdf,
+            by_window: table.windows().means(),
             ratio_to_best: paired.and_then(|paired| {
                 let (ratio, p_holm) = (paired.ratio?, paired.ratio?.p);
                 Some(RatioToBest { ratio, p_holm })

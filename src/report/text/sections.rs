@@ -36,7 +36,7 @@ pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
 pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>, view: View) {
     out.title("KL divergence, nats");
     if let Some(of) = &summary.kld {
-        out.estimate("mean", &of.mean.by_cluster(), kld);
+        out.estimate("mean", &of.mean.estimate(), kld);
         basis(out, of, view);
         if let Some(std) = of.std.filter(|_| view.full) {
             out.value("standard deviation", &kld(std), "");
@@ -47,7 +47,7 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>,
     }
     infinite(out, "infinite", summary.n_infinite());
     if let Some(reverse) = summary.reverse_kld.as_ref().filter(|_| view.full) {
-        out.estimate("reverse KLD, mean", &reverse.mean.by_cluster(), kld);
+        out.estimate("reverse KLD, mean", &reverse.mean.estimate(), kld);
         infinite(out, "reverse KLD, infinite", reverse.n_infinite);
     }
 }
@@ -199,7 +199,7 @@ pub fn perplexity(out: &mut Sheet, summary: &Summary) {
     }
     if let Some(of) = &summary.delta_p {
         out.title("Change in the actual token's probability");
-        out.estimate("mean", &of.mean.by_cluster(), signed_percent);
+        out.estimate("mean", &of.mean.estimate(), signed_percent);
         let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
         let rms = of.rms.clustered.around(of.rms.value);
         out.estimate("RMS", &rms, three_decimals);
@@ -252,7 +252,7 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
     }
     let mut section = |title: &str, metric: &Metric| {
         out.title(title);
-        out.estimate("mean", &metric.mean.by_cluster(), kld);
+        out.estimate("mean", &metric.mean.estimate(), kld);
         out.quantiles(&metric.quantiles);
         out.maximum(metric.max, &metric.max_at, None);
     };
@@ -294,7 +294,7 @@ pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
 /// independent, the Bayesian one of the mean, and Maritz and Jarrett's of the quantiles.
 pub fn kl_py(out: &mut Sheet, reverse_kld: &Distribution) {
     out.title("As kl.py computes it: KL(model ‖ reference), tokens as independent");
-    let mean = &reverse_kld.mean.estimate;
+    let mean = &reverse_kld.mean.independent;
     out.value("mean", &kld(mean.value), &ends(mean.lo, mean.hi, kld));
     let quantiles = reverse_kld.quantiles.iter();
     for quantile in quantiles.filter(|quantile| KL_PY_QUANTILES.contains(&quantile.p)) {

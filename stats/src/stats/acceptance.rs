@@ -1,17 +1,15 @@
 //! Drafts of speculative decoding: the share of drafted tokens that are accepted, and the number that a
 //! round accepts.
 
-use std::collections::BTreeMap;
-use std::iter::repeat_n;
 use std::ops::Range;
 
 use serde::Serialize;
 
 use super::clustered::ClusteredMean;
-use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Powers, Sum};
-use super::spread::Spread;
+use super::spread::{Spread, by_cluster};
+use super::table::{Token, TokenTable};
 use super::windows::Cluster;
 
 /// The longest draft.
@@ -66,32 +64,29 @@ impl Acceptance {
     /// Summarises the counted tokens of an evaluation, the `i`-th of which is in cluster
     /// `clusters[i]`; `None` where no acceptance is known.
     pub(super) fn of(
-        columns: &Columns,
+        table: &TokenTable,
         clusters: &[Cluster],
         confidence: Confidence,
     ) -> Option<Self> {
-        let stretches = stretches(columns);
-        let tokens = || stretches.iter().cloned().flatten();
-        let of_tokens: Vec<Cluster> = tokens().map(|token| clusters[token]).collect();
-        let acceptances: Vec<f64> = tokens().map(|token| columns.acceptance[token]).collect();
-        let stretches = stretches.into_iter();
-        let stretches: Vec<(&[Cluster], &[f64])> = stretches
-            .map(|tokens| (&clusters[tokens.clone()], &columns.acceptance[tokens]))
-            .collect();
-        let mean = ClusteredMean::of(&of_tokens, &acceptances, confidence)?;
-        let interval = mean.clustered.clamp(0.0, 1.0);
+        let acceptances = table.column(|token| token.acceptance);
+        let mean = ClusteredMean::of(clusters, &acceptances, confidence)?;
+        let stretches = stretches(table).into_iter();
+        let stretches = stretches.map(|at| (&clusters[at.clone()], &acceptances[at]));
+        let stretches: Vec<(&[Cluster], &[f64])> = stretches.collect();
         let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::of(n, &stretches, confidence));
         Some(Self {
-            mean: interval.around(mean.estimate.value),
+            mean: mean
+                .clustered
+                .clamp(0.0, 1.0)
+                .around(mean.independent.value),
             drafted: drafts.collect(),
         })
     }
 
     /// The accepted tokens of drafts of `n_drafted`; `None` where no window has as many positions.
     pub fn of_drafted(&self, n_drafted: u32) -> Option<&Estimate> {
-        let mut drafted = self.drafted.iter();
-        let of_length = drafted.find(|of| of.n_drafted == n_drafted)?;
-        Some(&of_length.accepted)
+        let longer = (n_drafted as usize).checked_sub(1)?;
+        Some(&self.drafted.get(longer)?.accepted)
     }
 }
 
@@ -111,23 +106,15 @@ impl Drafted {
         let accepted: Sum = all().map(|(probability, of)| probability * of).collect();
         let value = accepted.value() / n_rounds.value();
         // A round counts in the cluster that it starts in.
-        let mut residuals = BTreeMap::<Cluster, Powers>::new();
-        for ((clusters, _), starts) in stretches.iter().zip(&starts) {
-            let mut rest = starts.iter();
-            for cluster in clusters[..starts.len()].chunk_by(|one, next| one == next) {
-                let starts = rest.by_ref().take(cluster.len());
-                let residuals_here: Powers = starts
-                    .map(|(probability, of)| Powers::weighted(of - value, *probability))
-                    .collect();
-                *residuals.entry(cluster[0]).or_default() += residuals_here;
-            }
-        }
-        residuals.retain(|_, of| of.n > 0.0);
-        let interval = Spread::of_clusters(&residuals).interval(value, confidence);
-        let interval = interval.clamp(0.0, n_drafted as f64);
+        let of_starts = stretches.iter().zip(&starts);
+        let of_starts = of_starts.flat_map(|((clusters, _), starts)| &clusters[..starts.len()]);
+        let of_starts: Vec<Cluster> = of_starts.copied().collect();
+        let residuals = all().map(|(probability, of)| Powers::weighted(of - value, *probability));
+        let spread = Spread::of_clusters(&by_cluster(&of_starts, residuals));
+        let interval = spread.interval(value, confidence);
         Some(Self {
             n_drafted: n_drafted as u32,
-            accepted: interval.around(value),
+            accepted: interval.clamp(0.0, n_drafted as f64).around(value),
         })
     }
 }
@@ -154,23 +141,24 @@ fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<(f64, f64)> {
 }
 
 /// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
-fn stretches(columns: &Columns) -> Vec<Range<usize>> {
-    let runs = columns.counted.iter();
-    let windows = runs.flat_map(|run| repeat_n(run.piece.window, run.n));
-    let places = windows.zip(columns.position.iter().copied());
-    let tokens = places.zip(&columns.acceptance).enumerate();
+fn stretches(table: &TokenTable) -> Vec<Range<usize>> {
     let mut stretches: Vec<Range<usize>> = Vec::new();
-    let mut next = None;
-    for (token, ((window, position), acceptance)) in tokens {
-        let is_next = next == Some((window, position));
-        next = None;
-        if acceptance.is_nan() {
-            continue;
-        }
-        next = position.checked_add(1).map(|position| (window, position));
-        match stretches.last_mut() {
-            Some(last) if is_next => last.end = token + 1,
-            _ => stretches.push(token..token + 1),
+    let mut at = 0;
+    for of_window in table
+        .counted
+        .chunk_by(|a, b| a.piece.window == b.piece.window)
+    {
+        let n = of_window.iter().map(|run| run.n).sum::<usize>();
+        let tokens = &table.tokens[at..at + n];
+        let is_next = |one: &Token, next: &Token| {
+            let are_known = !one.acceptance.is_nan() && !next.acceptance.is_nan();
+            are_known && one.position.checked_add(1) == Some(next.position)
+        };
+        for stretch in tokens.chunk_by(is_next) {
+            if !stretch[0].acceptance.is_nan() {
+                stretches.push(at..at + stretch.len());
+            }
+            at += stretch.len();
         }
     }
     stretches

@@ -6,9 +6,9 @@ use std::iter::repeat_n;
 use serde::Serialize;
 
 use super::clustered::ClusteredMean;
-use super::columns::{CONFIDENCE_EDGES, Columns, PartNames};
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
+use super::table::{CONFIDENCE_EDGES, PartNames, TokenTable};
 use super::windows::Cluster;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
@@ -59,78 +59,75 @@ impl Breakdown {
     /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`, and among
     /// the tokens of its depth in `by_depth[i]`.
     pub(super) fn of(
-        columns: &Columns,
+        table: &TokenTable,
         clusters: &[Cluster],
         by_depth: &[Cluster],
         names: PartNames<'_>,
         confidence: Confidence,
     ) -> Self {
-        let same_top = columns.with(Columns::SAME_TOP);
-        let finite_klds = columns.kld.iter().copied().filter(|kld| kld.is_finite());
-        let sum_of_all = finite_klds.collect::<Sum>().value();
-        let bin = |clusters: &[Cluster], (label, from, to): Name, tokens: Vec<u32>| {
-            let places = || tokens.iter().map(|token| *token as usize);
-            let counted = places().map(|token| (clusters[token], columns.kld[token]));
-            let counted = counted.filter(|(_, kld)| kld.is_finite());
-            let (clusters, klds): (Vec<Cluster>, Vec<f64>) = counted.unzip();
+        let tokens = &table.tokens;
+        let finite_klds = tokens.iter().map(|token| token.kld);
+        let sum_of_all: Sum = finite_klds.filter(|kld| kld.is_finite()).collect();
+        let bin = |clusters: &[Cluster], (label, from, to): Name, members: Vec<u32>| {
+            let members = members.iter().map(|index| *index as usize);
+            let (clusters, klds): (Vec<Cluster>, Vec<f64>) = members
+                .clone()
+                .map(|at| (clusters[at], tokens[at].kld))
+                .unzip();
+            let finite = klds.iter().copied().filter(|kld| kld.is_finite());
+            let n_infinite = klds.len() - finite.clone().count();
+            let n_same_top = members.filter(|at| tokens[*at].has_same_top).count();
             let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
-            let sum: Sum = klds.iter().copied().collect();
-            let n_same_top = places().filter(|token| same_top[*token]).count();
             Bin {
                 label,
                 from,
                 to,
-                n_tokens: tokens.len() as u64,
-                n_infinite: (tokens.len() - klds.len()) as u64,
-                kld: mean.map(|mean| mean.by_cluster()),
-                share_of_kld: finite(sum.value() / sum_of_all),
-                agreement: finite(n_same_top as f64 / tokens.len() as f64),
+                n_tokens: klds.len() as u64,
+                n_infinite: n_infinite as u64,
+                kld: mean.map(|mean| mean.estimate()),
+                share_of_kld: self::finite(finite.collect::<Sum>().value() / sum_of_all.value()),
+                agreement: self::finite(n_same_top as f64 / klds.len() as f64),
             }
         };
         // The tokens of each named bin, as u32, since those of a long text fill much memory; a token of a bin
         // beyond these is in none.
         let bins_by = |clusters: &[Cluster], names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
-            let mut tokens = vec![Vec::new(); names.len()];
-            for token in 0..columns.kld.len() {
-                if let Some(tokens) = tokens.get_mut(bin_of(token)) {
-                    tokens.push(token as u32);
+            let mut members = vec![Vec::new(); names.len()];
+            for token in 0..tokens.len() {
+                if let Some(members) = members.get_mut(bin_of(token)) {
+                    members.push(token as u32);
                 }
             }
-            let bins = names.into_iter().zip(tokens);
-            bins.map(|(name, tokens)| bin(clusters, name, tokens))
-                .collect::<Vec<Bin>>()
+            let bins = names.into_iter().zip(members);
+            Vec::from_iter(bins.map(|(name, members)| bin(clusters, name, members)))
         };
         let bins = |names, bin_of: &dyn Fn(usize) -> usize| bins_by(clusters, names, bin_of);
-        let without_ends = |label: &str| (label.to_owned(), None, None);
-        let power = |token| (u32::BITS - u32::leading_zeros(columns.position[token])) as usize;
-        let confidence_names = if columns.kld.is_empty() {
-            Vec::new()
-        } else {
-            confidence_names()
-        };
+        let mut by_confidence = bins(confidence_names(), &|at| tokens[at].confidence_bin.into());
+        if tokens.is_empty() {
+            by_confidence.clear();
+        }
+        let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
         let mut by_position = bins_by(by_depth, position_names(), &power);
         by_position.retain(|bin| bin.n_tokens > 0);
+        let without_ends = |label: &str| (label.to_owned(), None, None);
         let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
-        let runs = columns.counted.iter();
+        let runs = table.counted.iter();
         let spans = Vec::from_iter(runs.flat_map(|run| repeat_n(run.span, run.n)));
-        let mut by_span = bins(of_parts(names.spans), &|token| spans[token] as usize);
+        let mut by_span = bins(of_parts(names.spans), &|at| spans[at] as usize);
         by_span.retain(|bin| bin.n_tokens > 0);
-        let is_special = columns.with(Columns::SPECIAL);
-        let special_names = if is_special.contains(&true) {
-            ["special tokens", "other tokens"].map(without_ends).into()
-        } else {
-            Vec::new()
-        };
+        let special_names = ["special tokens", "other tokens"].map(without_ends);
+        let mut special = bins(special_names.into(), &|at| {
+            usize::from(!tokens[at].is_special)
+        });
+        if special[0].n_tokens == 0 {
+            special.clear();
+        }
         Self {
-            by_confidence: bins(confidence_names, &|token| {
-                columns.confidence_bin[token].into()
-            }),
+            by_confidence,
             by_position,
-            by_group: bins(of_parts(names.groups), &|token| {
-                clusters[token].stratum as usize
-            }),
+            by_group: bins(of_parts(names.groups), &|at| clusters[at].stratum as usize),
             by_span,
-            special: bins(special_names, &|token| usize::from(!is_special[token])),
+            special,
         }
     }
 }

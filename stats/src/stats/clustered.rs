@@ -1,8 +1,6 @@
 //! The mean of samples that are correlated within their cluster, and the share of tokens that have a
 //! trait.
 
-use std::borrow::Cow;
-
 use serde::Serialize;
 
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
@@ -20,7 +18,7 @@ use super::windows::Cluster;
 pub struct ClusteredMean {
     /// The mean, and its interval with tokens as independent.
     #[serde(flatten)]
-    pub estimate: Estimate,
+    pub independent: Estimate,
     /// The standard error with tokens as independent; `None` for fewer than two samples.
     pub se: Option<f64>,
     /// The clustered interval.
@@ -44,9 +42,8 @@ pub struct ClusteredValue {
 }
 
 impl ClusteredMean {
-    /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`.
-    ///
-    /// Both slices have the same length. `None` without samples.
+    /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`. Those that are not
+    /// finite do not count; `None` without others.
     pub fn of(clusters: &[Cluster], samples: &[f64], confidence: Confidence) -> Option<Self> {
         Self::with(clusters, samples, confidence, Spread::interval)
     }
@@ -70,21 +67,21 @@ impl ClusteredMean {
         let moments = Moments::of(samples)?;
         let spread = Spread::of(clusters, samples.iter().map(|x| x - moments.mean));
         Some(Self {
-            estimate: moments.estimate(confidence),
+            independent: moments.estimate(confidence),
             se: moments.standard_error().and_then(finite),
             clustered: interval(&spread, moments.mean, confidence),
         })
     }
 
-    /// The mean with its clustered interval.
-    pub fn by_cluster(&self) -> Estimate {
-        self.clustered.around(self.estimate.value)
+    /// The mean with the interval to believe, by cluster.
+    pub fn estimate(&self) -> Estimate {
+        self.clustered.around(self.independent.value)
     }
 
     /// Half the width of the clustered interval, over the mean; `None` for fewer than two clusters,
     /// and for a mean of 0.
     pub fn relative_half_width(&self) -> Option<f64> {
-        finite(self.clustered.half_width()? / self.estimate.value)
+        finite(self.clustered.half_width()? / self.independent.value)
     }
 }
 
@@ -100,19 +97,6 @@ impl ClusteredValue {
     }
 }
 
-/// The finite ones of some values, and their clusters.
-pub(super) fn finite_of<'v>(
-    clusters: &'v [Cluster],
-    values: &'v [f64],
-) -> (Cow<'v, [Cluster]>, Cow<'v, [f64]>) {
-    if values.iter().all(|value| value.is_finite()) {
-        return (clusters.into(), values.into());
-    }
-    let both = clusters.iter().zip(values);
-    let (clusters, values): (Vec<_>, Vec<_>) = both.filter(|(_, value)| value.is_finite()).unzip();
-    (clusters.into(), values.into())
-}
-
 /// A share of tokens, with its clustered interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
@@ -126,22 +110,17 @@ pub struct Share {
 }
 
 impl Share {
-    /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
+    /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`: 1 for a
+    /// hit, 0 for none, and NaN for a token that does not count.
     ///
     /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
     /// without tokens.
-    pub fn of(clusters: &[Cluster], hits: &[bool], confidence: Confidence) -> Option<Self> {
-        let n = hits.len() as f64;
-        let share = hits.iter().filter(|hit| **hit).count() as f64 / n;
-        let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);
-        let spread = Spread::of(clusters, residuals);
-        let estimate = match spread.n_for_share(confidence) {
-            Some(n) => jeffreys(share, n, confidence),
-            None if hits.is_empty() => return None,
-            None => Estimate::point(share),
-        };
+    pub fn of(clusters: &[Cluster], hits: &[f64], confidence: Confidence) -> Option<Self> {
+        let share = Moments::of(hits)?.mean;
+        let spread = Spread::of(clusters, hits.iter().map(|hit| hit - share));
+        let n = spread.n_for_share(confidence);
         Some(Self {
-            estimate,
+            estimate: n.map_or(Estimate::point(share), |n| jeffreys(share, n, confidence)),
             n_effective: spread.n_effective(),
         })
     }

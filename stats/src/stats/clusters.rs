@@ -127,14 +127,17 @@ pub(super) fn n_effective(lengths: impl IntoIterator<Item = f64>) -> f64 {
     if sum == 0.0 { 0.0 } else { sum * sum / squares }
 }
 
-/// The cluster of each window, by the number of the window.
+/// The clusters of the tokens of some windows.
 #[derive(Clone, Debug)]
 pub struct Clusters {
     /// How the windows were put into clusters.
     pub clustering: Clustering,
+    /// The cluster of each window, by its number; the window itself where its parts are clusters.
     windows: BTreeMap<u32, Cluster>,
     /// The parts of windows, if each is a cluster.
-    parts: Option<Parts>,
+    parts: BTreeMap<Piece, Cluster>,
+    /// The same among the pieces whose positions have the same power of two, if these have enough parts.
+    parts_by_depth: BTreeMap<Piece, Cluster>,
 }
 
 impl Clusters {
@@ -147,7 +150,7 @@ impl Clusters {
     /// same windows, the mean of theirs.
     pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
         let parts = Parts::of(windows);
-        let n = parts.as_ref().map_or(windows.count(), Parts::count) as f64;
+        let n = parts.as_ref().map_or(windows.count(), |of| of.n as usize) as f64;
         let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
         let kind = match rule {
             ClusterRule::Window => ClusterKind::Window,
@@ -193,8 +196,13 @@ impl Clusters {
             number += n_blocks as u32;
             longest = longest.max(n.div_ceil(n_blocks.max(1)));
         }
-        let parts = (kind == ClusterKind::Part).then(|| Parts::of(windows));
-        let parts = parts.flatten();
+        let parts = Some(kind).filter(|kind| *kind == ClusterKind::Part);
+        let parts = parts.and_then(|_| Parts::of(windows));
+        let of_depth = |depth: u32| {
+            let inside = windows.pieces().into_iter();
+            Parts::divide(&Vec::from_iter(inside.filter(|of| of.depth() == depth)))
+        };
+        let depths = 1..=if parts.is_some() { u32::BITS } else { 0 };
         let mut clusters = Self {
             clustering: Clustering {
                 rule,
@@ -203,28 +211,27 @@ impl Clusters {
                     (None, 0 | 1) => ClusterKind::Window,
                     (None, _) => kind,
                 },
-                n: parts.as_ref().map_or(number.into(), |of| of.count() as u64),
+                n: parts.as_ref().map_or(number, |of| of.n).into(),
                 n_effective: 0.0,
                 windows_per_block: longest as u64,
                 positions_per_part: parts.as_ref().map(|parts| parts.longest),
                 autocorrelation,
             },
             windows: of_windows,
-            parts,
+            parts: parts.map(|parts| parts.clusters).unwrap_or_default(),
+            parts_by_depth: depths
+                .filter_map(of_depth)
+                .flat_map(|of| of.clusters)
+                .collect(),
         };
         let mut lengths = BTreeMap::<Cluster, f64>::new();
         for (piece, sums) in windows.sums_of_pieces() {
-            *lengths.entry(clusters.of_piece(piece)).or_default() += sums.n;
+            *lengths
+                .entry(clusters.of_piece(&clusters.parts, piece))
+                .or_default() += sums.n;
         }
         clusters.clustering.n_effective = n_effective(lengths.into_values());
         clusters
-    }
-
-    fn of_piece(&self, piece: &Piece) -> Cluster {
-        match &self.parts {
-            Some(parts) => parts.of_piece(piece),
-            None => self.of_window(piece.window),
-        }
     }
 
     /// The cluster of a window that was put into one, or the window itself where its parts are
@@ -233,33 +240,24 @@ impl Clusters {
         self.windows.get(&window).copied().unwrap_or_default()
     }
 
+    /// The part that holds a piece, or the cluster of its window.
+    fn of_piece(&self, parts: &BTreeMap<Piece, Cluster>, piece: &Piece) -> Cluster {
+        let part = parts.get(piece).copied();
+        part.unwrap_or_else(|| self.of_window(piece.window))
+    }
+
     /// The cluster of each token.
     pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
-        let of_run = |run: &Run| repeat_n(self.of_piece(&run.piece), run.n);
+        let of_run = |run: &Run| repeat_n(self.of_piece(&self.parts, &run.piece), run.n);
         runs.iter().flat_map(of_run).collect()
     }
 
     /// The cluster of each token among those whose positions have the same power of two.
     ///
     /// Where parts of windows are clusters, those positions have parts of their own; where there are
-    /// too few of them, their windows are the clusters. `windows` are those that were put into clusters.
-    pub fn of_tokens_by_depth(&self, windows: &Windows, runs: &[Run]) -> Vec<Cluster> {
-        if self.parts.is_none() {
-            return self.of_tokens(runs);
-        }
-        let depth = |piece: &Piece| piece.number.checked_ilog2();
-        let parts = (0..u32::BITS).map(|power| {
-            let inside = windows.pieces().into_iter();
-            Parts::divide(&Vec::from_iter(
-                inside.filter(|of| depth(of) == Some(power)),
-            ))
-        });
-        let parts: Vec<Option<Parts>> = parts.collect();
-        let of_run = |Run { piece, n, .. }: &Run| {
-            let parts = depth(piece).and_then(|power| parts.get(power as usize)?.as_ref());
-            let of_window = || self.of_window(piece.window);
-            repeat_n(parts.map_or_else(of_window, |of| of.of_piece(piece)), *n)
-        };
+    /// too few of them, their windows are the clusters.
+    pub fn of_tokens_by_depth(&self, runs: &[Run]) -> Vec<Cluster> {
+        let of_run = |run: &Run| repeat_n(self.of_piece(&self.parts_by_depth, &run.piece), run.n);
         runs.iter().flat_map(of_run).collect()
     }
 }

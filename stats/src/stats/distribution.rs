@@ -3,15 +3,13 @@
 
 use serde::Serialize;
 
-use super::clustered::{ClusteredMean, ClusteredValue, finite_of};
-use super::columns::Columns;
+use super::clustered::{ClusteredMean, ClusteredValue};
 use super::estimate::{Confidence, finite};
-use super::mean::{Moments, Powers, Sum};
+use super::mean::Sum;
 use super::quantile::{self, QuantileEstimate};
-use super::spread::Spread;
+use super::table::TokenTable;
 use super::token::TokenLocation;
 use super::windows::Cluster;
-use super::windows::Windows;
 
 /// The distribution of one per-token divergence, in nats.
 ///
@@ -42,18 +40,16 @@ impl Distribution {
     /// Summarises a number of the counted tokens that cannot be negative, `values[i]` of which is in
     /// cluster `clusters[i]`; `sorted` are the finite ones, and ascend. `None` if there are none.
     pub(super) fn of(
-        columns: &Columns,
+        table: &TokenTable,
         clusters: &[Cluster],
         values: &[f64],
         sorted: &[f64],
         quantiles: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
-        let (numbers, samples) = finite_of(clusters, values);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let mean = ClusteredMean::of_positive(&numbers, &samples, confidence)?;
-        let n = sorted.len();
-        let tokens = columns.locations().zip(values);
+        let (min, max, n) = (*sorted.first()?, *sorted.last()?, sorted.len());
+        let mean = ClusteredMean::of_positive(clusters, values, confidence)?;
+        let tokens = table.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);
         Some(Self {
             n_infinite: (values.len() - n) as u64,
@@ -62,7 +58,7 @@ impl Distribution {
             min,
             max,
             max_at: at_max.map(|(location, _)| location).min()?,
-            quantiles: quantile::estimates(&numbers, &samples, sorted, quantiles, confidence),
+            quantiles: quantile::estimates(clusters, values, sorted, quantiles, confidence),
             tail: Tail::of(sorted),
         })
     }
@@ -131,49 +127,27 @@ pub struct DeltaP {
 }
 
 impl DeltaP {
-    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`; `sorted` are the same,
-    /// and ascend. `None` without any.
-    pub fn of(
-        clusters: &[Cluster],
-        changes: &[f64],
-        sorted: &[f64],
-        confidence: Confidence,
-    ) -> Option<Self> {
+    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`, and NaN where it is not
+    /// known. `None` without others.
+    pub fn of(clusters: &[Cluster], changes: &[f64], confidence: Confidence) -> Option<Self> {
+        let sorted = quantile::sorted(changes);
+        let ps = &DELTA_P_QUANTILES;
+        let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
+        let mean_square = ClusteredMean::of_positive(clusters, &squares, confidence)?;
+        let rms = mean_square.independent.value.sqrt();
+        let se = |se: f64| finite(if se == 0.0 { 0.0 } else { 0.5 * se / rms });
         Some(Self {
             mean: ClusteredMean::of(clusters, changes, confidence)?,
-            rms: root_mean_square(clusters, changes, confidence)?,
+            rms: ClusteredValue {
+                value: rms,
+                se: mean_square.se.and_then(se),
+                clustered: mean_square.clustered.map(f64::sqrt, 0.5 / rms),
+            },
             min: *sorted.first()?,
             max: *sorted.last()?,
-            quantiles: quantile::estimates(
-                clusters,
-                changes,
-                sorted,
-                &DELTA_P_QUANTILES,
-                confidence,
-            ),
+            quantiles: quantile::estimates(clusters, changes, &sorted, ps, confidence),
         })
     }
-}
-
-fn root_mean_square(
-    clusters: &[Cluster],
-    changes: &[f64],
-    confidence: Confidence,
-) -> Option<ClusteredValue> {
-    let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
-    let moments = Moments::of(&squares)?;
-    let rms = moments.mean.sqrt();
-    let se = moments.standard_error().map(|se| match se {
-        0.0 => 0.0,
-        se => 0.5 * se / rms,
-    });
-    let spread = Spread::of(clusters, squares.iter().map(|x| x - moments.mean));
-    let mean_square = spread.interval_of_positive(moments.mean, confidence);
-    Some(ClusteredValue {
-        value: rms,
-        se: se.and_then(finite),
-        clustered: mean_square.map(f64::sqrt, 0.5 / rms),
-    })
 }
 
 /// A point of a curve: `[x, y]` in the JSON.
@@ -181,9 +155,6 @@ pub type Point = (f64, f64);
 
 /// The most points of a distribution: more would not show in a plot.
 const CCDF_POINTS: usize = 120;
-
-/// The most points along a text.
-const WINDOW_POINTS: usize = 200;
 
 /// The share of counted tokens with at least a KLD: points of KLD (nats) and share, by ascending
 /// KLD.
@@ -205,19 +176,6 @@ pub(super) fn ccdf(sorted: &[f64], n: usize) -> Vec<Point> {
         .collect();
     points.dedup();
     points
-}
-
-/// The mean KLD along the text: points of the number of the first window, and the mean over the
-/// finite KLDs from it up to the next point, in nats. Each point is of equally many windows.
-pub(super) fn by_window(windows: &Windows) -> Vec<Point> {
-    let mut windows = windows.sums();
-    windows.sort_by_key(|(first, _)| first.window);
-    let per_point = windows.len().div_ceil(WINDOW_POINTS).max(1);
-    let points = windows.chunks(per_point).map(|chunk| {
-        let sums: Powers = chunk.iter().map(|(_, sums)| *sums).collect();
-        (f64::from(chunk[0].0.window), sums.mean())
-    });
-    points.collect()
 }
 
 #[cfg(test)]

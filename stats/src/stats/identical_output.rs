@@ -144,8 +144,8 @@ impl IdenticalOutput {
         // Without answers, no share is defined.
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
-            let is_same: Vec<bool> = counted.iter().map(is_same).collect();
-            Some(Share::of(&of_answers, &is_same, confidence)?.estimate)
+            let hits = counted.iter().map(|of| f64::from(u8::from(is_same(of))));
+            Some(Share::of(&of_answers, &Vec::from_iter(hits), confidence)?.estimate)
         };
         let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
         differ_at.sort_unstable();

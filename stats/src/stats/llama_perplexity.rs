@@ -127,9 +127,11 @@ impl LlamaPerplexity {
         let tokens = vec![Cluster::default(); counted.len()];
         let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
         let ppl = Perplexity::of(&tokens, &base_nll, &eval_nll, Confidence::default())?;
-        let (klds, changes) = (of_each(|r| r.kld), of_each(delta_p));
+        let klds = of_each(|r| r.kld);
+        let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
         let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
-        let mean_square = WithError::mean(&of_each(|r| delta_p(r).powi(2)))?;
+        let squares: Vec<f64> = changes.iter().map(|change| change.powi(2)).collect();
+        let mean_square = WithError::mean(&squares)?;
         let rms = mean_square.value.sqrt();
         let (sorted_klds, sorted_changes) = (quantile::sorted(&klds), quantile::sorted(&changes));
         let kld = |p| quantile::linear(&sorted_klds, p);

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::clustered::ClusteredMean;
 use super::clusters::{ClusterRule, Clusters};
-use super::columns::Columns;
 use super::distribution::Distribution;
 use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
+use super::table::TokenTable;
 use super::token::TokenLocation;
 use super::windows::Windows;
 use crate::score::LogitMetrics;
@@ -72,22 +72,26 @@ impl LogitSummary {
     /// Summarises the distances of the counted tokens, one for each. Those that are not finite are
     /// left out, and with `only_log_probabilities` those that depend on the logits themselves.
     pub fn of(
-        columns: &Columns,
+        table: &TokenTable,
         metrics: &[LogitMetrics],
         only_log_probabilities: bool,
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        debug_assert_eq!(columns.kld.len(), metrics.len());
-        let windows = Windows::of(&columns.counted, &columns.kld);
-        let clusters = Clusters::of(&windows, rule).of_tokens(&columns.counted);
+        let windows = Windows::of(&table.counted, &table.column(|token| token.kld));
+        let clusters = Clusters::of(&windows, rule).of_tokens(&table.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
-            let finite = |metrics: &LogitMetrics| Some(of(metrics)).filter(|_| metrics.is_finite());
-            let values = metrics.iter().map(|of| finite(of).unwrap_or(f64::NAN));
-            let values: Vec<f64> = values.collect();
+            let value = |metrics| {
+                if LogitMetrics::is_finite(metrics) {
+                    of(metrics)
+                } else {
+                    f64::NAN
+                }
+            };
+            let values: Vec<f64> = metrics.iter().map(value).collect();
             let sorted = quantile::sorted(&values);
-            let of = Distribution::of(columns, &clusters, &values, &sorted, &QUANTILES, confidence);
-            of.map(|of| Metric {
+            let of = Distribution::of(table, &clusters, &values, &sorted, &QUANTILES, confidence)?;
+            Some(Metric {
                 mean: of.mean,
                 max: of.max,
                 max_at: of.max_at,
@@ -138,7 +142,7 @@ mod tests {
     ) -> LogitSummary {
         let counted = records.iter().filter(|record| is_counted(record));
         LogitSummary::of(
-            &Columns::of(records),
+            &TokenTable::from_records(records),
             &counted.map(metrics).collect::<Vec<_>>(),
             only_log_probabilities,
             Confidence::default(),
@@ -165,9 +169,9 @@ mod tests {
                 assert_close(got.unwrap(), scale * want.unwrap(), 1e-13);
             };
             let (mean, want) = (&metric.mean, &of.mean);
-            same(Some(mean.estimate.value), Some(want.estimate.value));
-            same(mean.estimate.lo, want.estimate.lo);
-            same(mean.estimate.hi, want.estimate.hi);
+            same(Some(mean.independent.value), Some(want.independent.value));
+            same(mean.independent.lo, want.independent.lo);
+            same(mean.independent.hi, want.independent.hi);
             same(mean.se, want.se);
             same(mean.clustered.lo, want.clustered.lo);
             same(mean.clustered.hi, want.clustered.hi);
@@ -199,7 +203,7 @@ mod tests {
         });
         let got = summary(&records, |_| metrics, false);
         let max_at = got.jensen_shannon.unwrap().max_at;
-        assert_eq!(max_at, TokenLocation::of(&records[2]));
+        assert_eq!(max_at, TokenLocation::from_record(&records[2]));
     }
 
     #[test]

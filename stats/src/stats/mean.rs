@@ -78,14 +78,6 @@ impl MeanMaxSoFar {
     }
 }
 
-impl FromIterator<f64> for MeanMaxSoFar {
-    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
-        let mut so_far = Self::default();
-        values.into_iter().for_each(|x| so_far.push(x));
-        so_far
-    }
-}
-
 /// The number of some values, and the sums of their first three powers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Powers {
@@ -173,15 +165,14 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Computes them in two passes over finite samples; `None` without any.
+    /// Computes them in two passes over the finite samples; `None` without any.
     pub fn of(samples: &[f64]) -> Option<Self> {
-        let n = samples.len();
-        if n == 0 {
-            return None;
-        }
-        let mean = mean_of(samples.iter().copied(), n);
-        let variance = mean_of(samples.iter().map(|x| (x - mean).powi(2)), n);
-        Some(Self { n, mean, variance })
+        let finite = || samples.iter().copied().filter(|x| x.is_finite());
+        let n = finite().count();
+        let mean_of = |terms: Sum| terms.value() / n as f64;
+        let mean = mean_of(finite().collect());
+        let variance = mean_of(finite().map(|x| (x - mean).powi(2)).collect());
+        (n > 0).then_some(Self { n, mean, variance })
     }
 
     /// The standard error of the mean of independent samples, `std / sqrt(n)`; `None` for fewer
@@ -207,11 +198,6 @@ impl Moments {
         };
         Estimate::symmetric(self.mean, reach * (self.variance / of).sqrt())
     }
-}
-
-/// The mean of `n` > 0 terms.
-fn mean_of(terms: impl Iterator<Item = f64>, n: usize) -> f64 {
-    terms.collect::<Sum>().value() / n as f64
 }
 
 #[cfg(test)]

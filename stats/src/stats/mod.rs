@@ -1,13 +1,14 @@
 //! Samples in, estimates with intervals out: pure functions, no I/O.
 //!
-//! [`Tokens::summarise`] computes the statistics of one evaluation from its per-token records, in this
-//! order, and no module uses one that comes after it:
+//! The statistics of one evaluation go from its records to a [`Summary`] in these steps, and no module uses
+//! one of a later step:
 //!
 //! 1. `token`: whether a record is counted;
 //! 2. `windows`: the sums of each window; `clusters`: tokens in clusters;
 //! 3. `spread`: the error of a mean by cluster, and its interval;
-//! 4. `clustered`, `quantile`: estimates that have such intervals;
-//! 5. `identical_output`, `columns`: the numbers of the tokens that are counted;
+//! 4. `clustered`, `quantile`: estimates that have such intervals, from a column of numbers that has NaN
+//!    where a token does not count;
+//! 5. `identical_output`, `table`: the counted tokens, which give the columns;
 //! 6. `distribution`, `acceptance`, `perplexity`, `breakdown`: the parts of a report;
 //! 7. `summary`: all of them.
 //!
@@ -23,7 +24,6 @@ mod acceptance;
 mod breakdown;
 mod clustered;
 mod clusters;
-mod columns;
 #[cfg(test)]
 #[path = "tests/coverage.rs"]
 mod coverage_tests;
@@ -44,6 +44,7 @@ mod quantile;
 mod ratio;
 mod spread;
 mod summary;
+mod table;
 mod token;
 mod until;
 mod windows;
@@ -52,7 +53,6 @@ pub use acceptance::{Acceptance, DEFAULT_DRAFTED, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
 pub use clustered::ClusteredMean;
 pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters, WINDOWS_FOR_MOST_BLOCKS};
-pub use columns::{Columns, PartNames};
 pub use distribution::{DeltaP, Distribution, Point};
 pub use estimate::{Confidence, Estimate, share};
 pub use identical_output::{IdenticalOutput, SharePoint};
@@ -65,7 +65,8 @@ pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use ratio::{PairSums, Paired, Ratio, SpanRatio, holm};
 pub use spread::ClusteredInterval;
-pub use summary::{Agreement, Summary, Tokens};
+pub use summary::{Agreement, Statistics, Summary};
+pub use table::{PartNames, TokenTable};
 pub use token::{MostDivergent, TokenLocation, is_counted, usable_kld};
-pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, Until, UntilInfo};
+pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, UntilInfo};
 pub use windows::{Cluster, Piece, Run, Windows};

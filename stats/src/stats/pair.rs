@@ -1,15 +1,16 @@
 //! Two models in depth, on the same tokens.
 
+use std::cmp::Ordering;
+
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
 use super::clustered::Share;
 use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
-use super::mean::Moments;
 use super::ratio::{Paired, Ratio, SpanRatio};
 use super::spread::Spread;
-use super::token::{TokenLocation, is_counted};
+use super::token::{TokenLocation, usable_kld};
 use super::windows::{Cluster, Run};
 
 /// The comparison of two evaluations against one reference, token by token. Ratios are a's over
@@ -89,19 +90,17 @@ impl PairedComparison {
         n_top: usize,
     ) -> Option<Self> {
         let pairs = pairs(a, b);
-        let runs = Run::of(pairs.iter().map(|(a, _)| *a));
-        let compare = |of: fn(&TokenRecord) -> f64| {
-            let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().map(|(a, b)| (of(a), of(b))).unzip();
-            let paired = Paired::of(&runs, &a, &b, clusters, confidence);
-            (paired, a, b)
+        let runs = Run::from_records(pairs.iter().map(|(a, _)| *a));
+        let of_both = |number: fn(&TokenRecord) -> f64| -> (Vec<f64>, Vec<f64>) {
+            pairs.iter().map(|(a, b)| (number(a), number(b))).unzip()
         };
-        let (paired, a_klds, b_klds) = compare(|record| record.kld);
-        let paired = paired?;
+        let (a_klds, b_klds) = of_both(|record| record.kld);
+        let paired = Paired::of(&runs, &a_klds, &b_klds, clusters, confidence)?;
         // An acceptance that is not known is NaN, which leaves its token out.
-        let (acceptance, ..) = compare(|record| record.acceptance);
+        let (a_accepts, b_accepts) = of_both(|record| record.acceptance);
+        let acceptance = Paired::of(&runs, &a_accepts, &b_accepts, clusters, confidence);
         let mut by_span = SpanRatio::of_each(&runs, spans, &a_klds, &b_klds, clusters, confidence);
         SpanRatio::adjust([&mut by_span].into_iter());
-        let differences: Vec<f64> = a_klds.iter().zip(&b_klds).map(|(a, b)| a - b).collect();
         let of_tokens = clusters.of_tokens(&runs);
         Some(Self {
             n_tokens: pairs.len() as u64,
@@ -109,8 +108,8 @@ impl PairedComparison {
             n_windows: Run::n_windows(&runs),
             ratio: paired.ratio,
             difference: paired.difference,
-            nearer: Nearer::of(&of_tokens, &differences, confidence),
-            agreement: McNemar::of(&of_tokens, &pairs, confidence)?,
+            nearer: Nearer::of(&of_tokens, &pairs, confidence),
+            agreement: McNemar::of(&of_tokens, &pairs, confidence),
             acceptance_difference: acceptance.map(|paired| paired.difference),
             by_span,
             top: top(pairs, n_top),
@@ -119,19 +118,19 @@ impl PairedComparison {
 }
 
 impl Nearer {
-    /// Counts the signs of the tokens' differences, a's less b's.
-    fn of(clusters: &[Cluster], differences: &[f64], confidence: Confidence) -> Self {
-        let tokens = clusters.iter().zip(differences);
-        let untied = tokens.filter(|(_, difference)| **difference != 0.0);
-        let (clusters, a_is): (Vec<Cluster>, Vec<bool>) = untied
-            .map(|(cluster, difference)| (*cluster, *difference < 0.0))
-            .unzip();
-        let n_a = a_is.iter().filter(|is| **is).count();
+    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
+        let order = |(a, b): &Pair<'_>| a.kld.total_cmp(&b.kld);
+        let count = |which| pairs.iter().filter(|pair| order(pair) == which).count() as u64;
+        let a_is_nearer = pairs.iter().map(|pair| match order(pair) {
+            Ordering::Less => 1.0,
+            Ordering::Equal => f64::NAN,
+            Ordering::Greater => 0.0,
+        });
         Self {
-            n_a: n_a as u64,
-            n_b: (a_is.len() - n_a) as u64,
-            n_ties: (differences.len() - a_is.len()) as u64,
-            share_a: Share::of(&clusters, &a_is, confidence),
+            n_a: count(Ordering::Less),
+            n_b: count(Ordering::Greater),
+            n_ties: count(Ordering::Equal),
+            share_a: Share::of(clusters, &Vec::from_iter(a_is_nearer), confidence),
         }
     }
 }
@@ -143,8 +142,8 @@ type Pair<'r> = (&'r TokenRecord, &'r TokenRecord);
 fn pairs<'r>(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Vec<Pair<'r>> {
     let in_order = |records: &'r [TokenRecord]| {
         let mut usable: Vec<&TokenRecord> = records.iter().collect();
-        usable.retain(|record| is_counted(record) && record.kld.is_finite());
-        usable.sort_by_key(|record| TokenLocation::of(record));
+        usable.retain(|record| usable_kld(record).is_finite());
+        usable.sort_by_key(|record| TokenLocation::from_record(record));
         usable
     };
     let mut rest = in_order(b).into_iter().peekable();
@@ -162,7 +161,7 @@ fn top(mut pairs: Vec<Pair<'_>>, n: usize) -> Vec<PairedToken> {
     pairs.sort_by(|x, y| distance(y).total_cmp(&distance(x)));
     pairs.truncate(n);
     let token = |(a, b): Pair<'_>| PairedToken {
-        location: TokenLocation::of(a),
+        location: TokenLocation::from_record(a),
         kld_a: a.kld,
         kld_b: b.kld,
         ref_top: a.ref_top,
@@ -206,33 +205,28 @@ pub struct ShareDifference {
 
 impl McNemar {
     /// Compares whether each token's top token agrees, under either model. Token i is in cluster
-    /// `clusters[i]`; `None` without tokens.
-    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Option<Self> {
+    /// `clusters[i]`.
+    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
         let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
-        let agree = || pairs.iter().map(|(a, b)| (agrees(a), agrees(b)));
-        let count = |which| agree().filter(|pair| *pair == which).count() as u64;
-        let share = |agrees: bool| f64::from(u8::from(agrees));
-        let differences: Vec<f64> = agree().map(|(a, b)| share(a) - share(b)).collect();
-        Some(Self {
-            n_both: count((true, true)),
-            n_only_a: count((true, false)),
-            n_only_b: count((false, true)),
-            n_neither: count((false, false)),
-            difference: ShareDifference::of(clusters, &differences, confidence)?,
-        })
-    }
-}
-
-impl ShareDifference {
-    /// The mean of each token's difference; `None` without tokens.
-    fn of(clusters: &[Cluster], differences: &[f64], confidence: Confidence) -> Option<Self> {
-        let value = Moments::of(differences)?.mean;
-        let spread = Spread::of(clusters, differences.iter().map(|x| x - value));
+        let agree = pairs.iter().map(|(a, b)| (agrees(a), agrees(b)));
+        let count = |which| agree.clone().filter(|pair| *pair == which).count() as u64;
+        let (n_only_a, n_only_b) = (count((true, false)), count((false, true)));
+        let value = (n_only_a as f64 - n_only_b as f64) / pairs.len() as f64;
+        let differences = agree
+            .clone()
+            .map(|(a, b)| f64::from(i8::from(a) - i8::from(b)));
+        let spread = Spread::of(clusters, differences.map(|x| x - value));
         let student = spread.student(value, confidence);
-        Some(Self {
-            estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
-            p: student.map(|(_, p)| p),
-        })
+        Self {
+            n_both: count((true, true)),
+            n_only_a,
+            n_only_b,
+            n_neither: count((false, false)),
+            difference: ShareDifference {
+                estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
+                p: student.map(|(_, p)| p),
+            },
+        }
     }
 }
 

@@ -62,23 +62,18 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// Computes them from the finite NLLs of the same tokens in the same order, which are in these
-    /// clusters. `None` without tokens.
+    /// Computes them from the NLLs of the same tokens in the same order, which are in these clusters: NaN
+    /// under both models where one is not known. `None` without others.
     pub fn of(
         clusters: &[Cluster],
         ref_nll: &[f64],
         eval_nll: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
-        debug_assert_eq!([ref_nll.len(), eval_nll.len()], [clusters.len(); 2]);
         let reference = Moments::of(ref_nll)?;
         let evaluated = Moments::of(eval_nll)?;
-        let residuals = || {
-            ref_nll
-                .iter()
-                .zip(eval_nll)
-                .map(|(r, e)| (r - reference.mean, e - evaluated.mean))
-        };
+        let nlls = || ref_nll.iter().zip(eval_nll);
+        let residuals = || nlls().map(|(r, e)| (r - reference.mean, e - evaluated.mean));
         // Of a value whose linearisation has these residuals. The textbook's `var + var − 2 cov` is
         // the same standard error, but cancels where the models agree.
         let with_interval = |value: f64, residual: &dyn Fn((f64, f64)) -> f64| {
@@ -98,12 +93,12 @@ impl Perplexity {
         let of_ref = perplexity(with_interval(reference.mean, &|(r, _)| r));
         let of_eval = perplexity(with_interval(evaluated.mean, &|(_, e)| e));
         let ln_ratio = with_interval(evaluated.mean - reference.mean, &|(r, e)| e - r);
-        let product: Sum = residuals().map(|(r, e)| r * e).collect();
-        let n = ref_nll.len() as f64;
-        let correlation =
-            product.value() / n / (reference.variance.sqrt() * evaluated.variance.sqrt());
+        let products = residuals().map(|(r, e)| r * e);
+        let product: Sum = products.filter(|product| product.is_finite()).collect();
+        let scale = reference.variance.sqrt() * evaluated.variance.sqrt();
+        let correlation = product.value() / reference.n as f64 / scale;
         Some(Self {
-            n_tokens: ref_nll.len() as u64,
+            n_tokens: reference.n as u64,
             n_infinite: 0,
             n_unknown: 0,
             reference: ref_ppl,

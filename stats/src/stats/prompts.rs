@@ -43,9 +43,12 @@ pub struct PromptLogits {
     pub smoothed_kld: Option<MeanMax>,
 }
 
-/// Summarises some values; `None` without any.
+/// Summarises the finite ones of some values; `None` without any.
 fn mean_max(values: impl Iterator<Item = f64>) -> Option<MeanMax> {
-    values.collect::<MeanMaxSoFar>().value()
+    let mut so_far = MeanMaxSoFar::default();
+    let finite = values.filter(|value| value.is_finite());
+    finite.for_each(|value| so_far.push(value));
+    so_far.value()
 }
 
 impl PromptStats {
@@ -59,7 +62,7 @@ impl PromptStats {
         for records in records.chunk_by(|a, b| a.window == b.window) {
             let end = start + records.len();
             let metrics = metrics.map(|metrics| metrics.get(start..end).unwrap_or_default());
-            prompts.extend(Self::of(records, metrics));
+            prompts.extend(Self::of_prompt(records, metrics));
             start = end;
         }
         prompts.sort_by_key(|prompt| prompt.window);
@@ -67,40 +70,31 @@ impl PromptStats {
     }
 
     /// Computes the statistics of one prompt from its records.
-    fn of(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
-        let window = records.first()?.window;
+    fn of_prompt(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
         let counted = || records.iter().filter(|record| is_counted(record));
-        let mean = |of: fn(&TokenRecord) -> f64| {
-            mean_max(counted().map(of).filter(|value| value.is_finite()))
-        };
-        let same_top =
-            |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
+        let of_records = |value: fn(&TokenRecord) -> f64| mean_max(counted().map(value));
+        let mean = |of: Option<MeanMax>| of.map(|of| of.mean);
         Some(Self {
-            window,
+            window: records.first()?.window,
             n_tokens: counted().count() as u64,
             n_infinite: counted().filter(|record| !record.kld.is_finite()).count() as u64,
-            kld: mean(|record| record.kld),
-            reverse_kld_mean: mean(|record| record.reverse_kld).map(|of| of.mean),
-            ref_top1: mean_max(counted().map(same_top)).map(|of| of.mean),
+            kld: of_records(|record| record.kld),
+            reverse_kld_mean: mean(of_records(|record| record.reverse_kld)),
+            ref_top1: mean(of_records(|of| u8::from(of.ref_top == of.eval_top).into())),
             logits: metrics.map(|metrics| {
                 let measured = records.iter().zip(metrics);
-                let counted: Vec<_> = measured
-                    .filter(|(record, metrics)| is_counted(record) && metrics.is_finite())
-                    .collect();
-                PromptLogits::of(counted.iter().map(|(_, metrics)| *metrics))
+                let counted =
+                    measured.filter(|(of, metrics)| is_counted(of) && metrics.is_finite());
+                let of_metrics = |value: fn(&LogitMetrics) -> f64| {
+                    mean_max(counted.clone().map(|(_, metrics)| value(metrics)))
+                };
+                PromptLogits {
+                    mean_abs_diff: mean(of_metrics(|metrics| metrics.mean_abs_diff)),
+                    cosine_distance: mean(of_metrics(|metrics| metrics.cosine_distance)),
+                    smoothed_kld: of_metrics(|metrics| metrics.smoothed_kld),
+                }
             }),
         })
-    }
-}
-
-impl PromptLogits {
-    fn of<'m>(metrics: impl Iterator<Item = &'m LogitMetrics> + Clone) -> Self {
-        let of = |value: fn(&LogitMetrics) -> f64| mean_max(metrics.clone().map(value));
-        Self {
-            mean_abs_diff: of(|metrics| metrics.mean_abs_diff).map(|of| of.mean),
-            cosine_distance: of(|metrics| metrics.cosine_distance).map(|of| of.mean),
-            smoothed_kld: of(|metrics| metrics.smoothed_kld),
-        }
     }
 }
 

@@ -27,8 +27,8 @@ pub struct QuantileEstimate {
     pub mj_hi: Option<f64>,
 }
 
-/// Estimates several quantiles of finite samples, where `samples[i]` is in cluster `clusters[i]`;
-/// empty without samples. `sorted` are the same samples, and ascend; so do `ps`.
+/// Estimates several quantiles of the finite samples, where `samples[i]` is in cluster `clusters[i]`;
+/// empty without any. `sorted` are the finite samples, and ascend; so do `ps`.
 ///
 /// The value is [`linear`]. The interval is of the order statistics that hold the quantile with the
 /// asked confidence, by the binomial distribution of how many samples are below it. Samples of a
@@ -48,30 +48,27 @@ pub fn estimates(
     let Some(values) = values else {
         return Vec::new();
     };
-    let up_to = UpTo::of(clusters, samples, &values);
-    let mut quantiles: Vec<QuantileEstimate> = ps
-        .iter()
-        .zip(&values)
-        .enumerate()
-        .map(|(index, (&p, &value))| {
-            let n_effective = up_to.spread(index).n_for_share(confidence);
-            let ranks = |n| interval_ranks(sorted.len(), n, p, confidence);
-            let (lo, hi) = n_effective.map_or((None, None), ranks);
-            let at = |rank: usize| sorted.get(rank - 1).copied();
-            let mj = maritz_jarrett_interval(sorted, p, confidence);
-            QuantileEstimate {
-                p,
-                estimate: Estimate {
-                    value,
-                    // The value may lie between two samples, beyond the last that is an end.
-                    lo: lo.and_then(at).map(|lo| lo.min(value)),
-                    hi: hi.and_then(at).map(|hi| hi.max(value)),
-                },
-                mj_lo: mj.map(|(lo, _)| lo),
-                mj_hi: mj.map(|(_, hi)| hi),
-            }
-        })
-        .collect();
+    let spreads = spreads_up_to(clusters, samples, &values);
+    let estimate = |((&p, value), spread): ((&f64, f64), Spread)| {
+        let n_effective = spread.n_for_share(confidence);
+        let ranks = |n| interval_ranks(sorted.len(), n, p, confidence);
+        let (lo, hi) = n_effective.map_or((None, None), ranks);
+        let at = |rank: usize| sorted.get(rank - 1).copied();
+        let mj = maritz_jarrett_interval(sorted, p, confidence);
+        QuantileEstimate {
+            p,
+            estimate: Estimate {
+                value,
+                // The value may lie between two samples, beyond the last that is an end.
+                lo: lo.and_then(at).map(|lo| lo.min(value)),
+                hi: hi.and_then(at).map(|hi| hi.max(value)),
+            },
+            mj_lo: mj.map(|(lo, _)| lo),
+            mj_hi: mj.map(|(_, hi)| hi),
+        }
+    };
+    let quantiles = ps.iter().zip(values).zip(spreads);
+    let mut quantiles: Vec<QuantileEstimate> = quantiles.map(estimate).collect();
     let (mut highest, mut lowest) = (None, None);
     for QuantileEstimate { estimate, .. } in &mut quantiles {
         highest = estimate.lo.into_iter().chain(highest).reduce(f64::max);
@@ -84,50 +81,35 @@ pub fn estimates(
     quantiles
 }
 
-/// The number of samples up to each of some ascending values, by cluster.
-struct UpTo {
-    n_samples: f64,
-    /// The number of samples in each cluster, and of those up to each value.
-    clusters: BTreeMap<Cluster, (f64, Vec<f64>)>,
-}
-
-impl UpTo {
-    fn of(clusters: &[Cluster], samples: &[f64], values: &[f64]) -> Self {
-        let mut counts = BTreeMap::<Cluster, (f64, Vec<f64>)>::new();
-        let mut rest = samples;
-        for run in clusters.chunk_by(|one, next| one == next) {
-            let (inside, after) = rest.split_at(run.len());
-            rest = after;
-            let (n, up_to) = counts
-                .entry(run[0])
-                .or_insert_with(|| (0.0, vec![0.0; values.len()]));
-            *n += run.len() as f64;
-            for (up_to, value) in up_to.iter_mut().zip(values) {
-                *up_to += inside.iter().filter(|x| *x <= value).count() as f64;
-            }
-        }
-        Self {
-            n_samples: samples.len() as f64,
-            clusters: counts,
+/// The spread of the share of finite samples up to each of some values.
+fn spreads_up_to(clusters: &[Cluster], samples: &[f64], values: &[f64]) -> Vec<Spread> {
+    // The finite samples of each cluster, and those of them up to each value.
+    let mut counts = BTreeMap::<Cluster, (f64, Vec<f64>)>::new();
+    let mut rest = samples;
+    for run in clusters.chunk_by(|one, next| one == next) {
+        let (inside, after) = rest.split_at(run.len());
+        rest = after;
+        let none = || (0.0, vec![0.0; values.len()]);
+        let (n, up_to) = counts.entry(run[0]).or_insert_with(none);
+        *n += inside.iter().filter(|x| x.is_finite()).count() as f64;
+        for (up_to, value) in up_to.iter_mut().zip(values) {
+            *up_to += inside.iter().filter(|x| *x <= value).count() as f64;
         }
     }
-
-    /// The spread of the share of samples up to the `index`-th value.
-    fn spread(&self, index: usize) -> Spread {
-        let hits = self.clusters.values().map(|(_, up_to)| up_to[index]);
-        let share = hits.sum::<f64>() / self.n_samples;
-        let residuals = |n: f64, hits: f64| {
-            let (hit, miss, misses) = (1.0 - share, -share, n - hits);
-            let total = |power: i32| hits * hit.powi(power) + misses * miss.powi(power);
-            Powers {
-                n,
-                sums: [hits - n * share, total(2), total(3)],
-            }
+    counts.retain(|_, (n, _)| *n > 0.0);
+    let n_samples: f64 = counts.values().map(|(n, _)| n).sum();
+    let spread = |index: usize| {
+        let hits = counts.values().map(|(_, up_to)| up_to[index]);
+        let share = hits.sum::<f64>() / n_samples;
+        let residuals = |(cluster, (n, up_to)): (&Cluster, &(f64, Vec<f64>))| {
+            let (hits, misses) = (up_to[index], n - up_to[index]);
+            let total = |power| hits * (1.0 - share).powi(power) + misses * (-share).powi(power);
+            let sums = [hits - n * share, total(2), total(3)];
+            (*cluster, Powers { n: *n, sums })
         };
-        let clusters = self.clusters.iter();
-        let clusters = clusters.map(|(of, (n, up_to))| (*of, residuals(*n, up_to[index])));
-        Spread::of_clusters(&clusters.collect())
-    }
+        Spread::of_clusters(&counts.iter().map(residuals).collect())
+    };
+    (0..values.len()).map(spread).collect()
 }
 
 /// The finite samples in ascending order.

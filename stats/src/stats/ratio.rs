@@ -206,33 +206,36 @@ impl Paired {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
-        let (clusters, both) = both(clusters.of_tokens(runs), a, b);
-        let differences: Vec<f64> = both.iter().map(|(a, b)| a - b).collect();
-        let n_nearer = both.iter().filter(|(a, b)| a < b).count();
-        let n_untied = both.iter().filter(|(a, b)| a != b).count();
+        let clusters = clusters.of_tokens(runs);
+        let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+        let count = |is: fn(f64) -> bool| differences.iter().filter(|x| is(**x)).count();
+        let (n_nearer, n_farther) = (count(|x| x < 0.0), count(|x| x > 0.0));
         Some(Self {
-            n_tokens: both.len() as u64,
-            ratio: Ratio::of(&sums(&clusters, &both), confidence),
-            difference: ClusteredMean::of(&clusters, &differences, confidence)?.by_cluster(),
-            share_a_nearer: (n_untied > 0).then(|| n_nearer as f64 / n_untied as f64),
+            n_tokens: count(f64::is_finite) as u64,
+            ratio: Ratio::of(&sums(&clusters, a, b, |_| true), confidence),
+            difference: ClusteredMean::of(&clusters, &differences, confidence)?.estimate(),
+            share_a_nearer: finite(n_nearer as f64 / (n_nearer + n_farther) as f64),
         })
     }
 }
 
-/// The KLDs of the tokens that both models count, and what `of` has of each of these tokens.
-fn both<T>(of: impl IntoIterator<Item = T>, a: &[f64], b: &[f64]) -> (Vec<T>, Vec<(f64, f64)>) {
-    let klds = a.iter().copied().zip(b.iter().copied());
-    let tokens = of.into_iter().zip(klds);
-    tokens
-        .filter(|(_, (a, b))| !a.is_nan() && !b.is_nan())
-        .unzip()
-}
-
-/// The sums of two models' KLDs in each cluster: the `i`-th token is in cluster `clusters[i]`.
-fn sums(clusters: &[Cluster], klds: &[(f64, f64)]) -> BTreeMap<Cluster, PairSums> {
-    let of_a = by_cluster(clusters, klds.iter().map(|(a, _)| *a));
-    let of_b = by_cluster(clusters, klds.iter().map(|(_, b)| *b));
-    let both = of_a.into_iter().zip(of_b.into_values());
+/// The sums in each cluster of two models' KLDs on the tokens that both count and whose number `is_inside`
+/// accepts: the `i`-th token is in cluster `clusters[i]`.
+fn sums(
+    clusters: &[Cluster],
+    a: &[f64],
+    b: &[f64],
+    is_inside: impl Fn(usize) -> bool,
+) -> BTreeMap<Cluster, PairSums> {
+    let of = |klds: &[f64], others: &[f64]| {
+        let tokens = klds.iter().zip(others).enumerate();
+        let values = tokens.map(|(token, (kld, other))| {
+            let is_counted = is_inside(token) && !other.is_nan();
+            Powers::weighted(if is_counted { *kld } else { f64::NAN }, 1.0)
+        });
+        by_cluster(clusters, values)
+    };
+    let both = of(a, b).into_iter().zip(of(b, a).into_values());
     let sums = |((cluster, a), b): ((Cluster, Powers), Powers)| {
         let (n, a, b) = (a.n, a.sum(), b.sum());
         (cluster, PairSums { n, a, b })
@@ -274,19 +277,12 @@ impl SpanRatio {
         if names.len() < 2 {
             return Vec::new();
         }
-        let spans = runs
-            .iter()
-            .flat_map(|run| repeat_n(run.span as usize, run.n));
-        let (tokens, klds) = both(clusters.of_tokens(runs).into_iter().zip(spans), a, b);
+        let runs_of_spans = runs.iter().map(|run| repeat_n(run.span as usize, run.n));
+        let spans: Vec<usize> = runs_of_spans.flatten().collect();
+        let clusters = clusters.of_tokens(runs);
         let of_span = |(span, label): (usize, &String)| {
-            let sums_where = |is_inside: bool| {
-                let tokens = tokens.iter().zip(&klds);
-                let tokens = tokens.filter(|((_, of), _)| (*of == span) == is_inside);
-                let (clusters, klds): (Vec<Cluster>, Vec<(f64, f64)>) =
-                    tokens.map(|((cluster, _), klds)| (*cluster, *klds)).unzip();
-                sums(&clusters, &klds)
-            };
-            let [inside, outside] = [true, false].map(sums_where);
+            let inside = sums(&clusters, a, b, |token| spans[token] == span);
+            let outside = sums(&clusters, a, b, |token| spans[token] != span);
             Self {
                 label: label.clone(),
                 n_tokens: PairSums::total(&inside).n as u64,

@@ -15,17 +15,20 @@ use super::windows::Cluster;
 /// nearly flat: intervals would explode, and cover no better (docs/INTERVALS.md).
 const MAX_SKEWNESS: f64 = 0.3;
 
-/// The sums of some values by cluster: `values[i]` is in cluster `clusters[i]`.
+/// The sums by cluster of values with their weights, where these are finite: `values[i]` is in cluster
+/// `clusters[i]`.
 pub(super) fn by_cluster(
     clusters: &[Cluster],
-    values: impl IntoIterator<Item = f64>,
+    values: impl IntoIterator<Item = Powers>,
 ) -> BTreeMap<Cluster, Powers> {
     let mut sums = BTreeMap::<Cluster, Powers>::new();
     let mut values = values.into_iter();
     // Adjacent tokens mostly share a cluster: one look-up for each run of them.
     for run in clusters.chunk_by(|one, next| one == next) {
-        *sums.entry(run[0]).or_default() += values.by_ref().take(run.len()).collect();
+        let of_run = values.by_ref().take(run.len());
+        *sums.entry(run[0]).or_default() += of_run.filter(|of| of.sum().is_finite()).collect();
     }
+    sums.retain(|_, of| of.n > 0.0);
     sums
 }
 
@@ -125,7 +128,7 @@ pub struct ClusteredInterval {
 
 impl Spread {
     /// Computes both errors of a mean from its samples' residuals, whose sum is 0. `residuals[i]`
-    /// is in cluster `clusters[i]`; the samples of a cluster need not be adjacent.
+    /// is in cluster `clusters[i]`, and NaN where there is no sample; those of a cluster need not be adjacent.
     ///
     /// Without the samples of cluster g, whose residuals add up to T_g, a mean of n changes by
     /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`standard_error`]). With
@@ -135,6 +138,7 @@ impl Spread {
     /// With strata, each has its own mean, whose share in the mean of all is not left to chance: a
     /// cluster changes only its stratum's mean.
     pub fn of(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
+        let residuals = residuals.into_iter().map(|x| Powers::weighted(x, 1.0));
         Self::of_clusters(&by_cluster(clusters, residuals))
     }
 

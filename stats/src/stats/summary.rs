@@ -5,17 +5,16 @@ use serde::Serialize;
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
 use super::clustered::Share;
-use super::clusters::{ClusterRule, Clustering, Clusters};
-use super::columns::{Columns, PartNames};
+use super::clusters::{Clustering, Clusters};
 use super::distribution::{self, DeltaP, Distribution, Point};
 use super::estimate::Confidence;
 use super::identical_output::IdenticalOutput;
 use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::quantile;
-use super::token::ExcludedToken;
-use super::windows::Cluster;
-use super::windows::{Run, Windows};
+use super::table::{PartNames, Token, TokenTable};
+use super::token::{ExcludedToken, delta_p};
+use super::windows::{Cluster, Run};
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -88,109 +87,77 @@ impl Summary {
     }
 }
 
-/// The tokens of an evaluation, ready to be summarised with any clusters.
-pub struct Tokens<'c> {
-    columns: &'c Columns,
-    /// The windows of all tokens.
-    pub windows: Windows,
-    /// The finite KLDs of the counted tokens, which ascend.
-    klds: Vec<f64>,
+/// All that the tokens of an evaluation give.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    pub summary: Summary,
+    pub breakdown: Breakdown,
+    /// The share of counted tokens (y) with at least a KLD in nats (x).
+    pub ccdf: Vec<Point>,
 }
 
-impl<'c> Tokens<'c> {
-    /// Sorts the numbers of tokens. The records' order decides the last bits of the sums, and which of the
-    /// excluded tokens are listed.
-    pub fn of(columns: &'c Columns) -> Self {
-        let mut windows = Windows::of(&columns.counted, &columns.kld);
-        windows.add_empty(&columns.runs);
-        Self {
-            columns,
-            windows,
-            klds: quantile::sorted(&columns.kld),
-        }
-    }
-
-    /// The share of counted tokens (y) with at least a KLD in nats (x).
-    pub fn ccdf(&self) -> Vec<Point> {
-        distribution::ccdf(&self.klds, self.columns.kld.len())
-    }
-
-    /// The mean KLD in nats (y) along the text, by the number of the window (x).
-    pub fn by_window(&self) -> Vec<Point> {
-        distribution::by_window(&self.windows)
-    }
-
-    /// Estimates everything with intervals by the clusters that a rule chooses.
-    pub fn summarise_by(
-        &self,
-        rule: ClusterRule,
-        names: PartNames<'_>,
-        confidence: Confidence,
-    ) -> (Summary, Breakdown) {
-        self.summarise(&Clusters::of(&self.windows, rule), names, confidence)
-    }
-
+impl TokenTable {
     /// Estimates everything with intervals by these clusters of all windows.
     pub fn summarise(
         &self,
         clusters: &Clusters,
         names: PartNames<'_>,
         confidence: Confidence,
-    ) -> (Summary, Breakdown) {
-        let columns = self.columns;
-        let of_tokens = clusters.of_tokens(&columns.counted);
-        let divergence = |of: &[f64], sorted: &[f64]| {
-            Distribution::of(columns, &of_tokens, of, sorted, &QUANTILES, confidence)
+    ) -> Statistics {
+        let of_tokens = clusters.of_tokens(&self.counted);
+        let divergence = |column: &[f64], sorted: &[f64]| {
+            Distribution::of(self, &of_tokens, column, sorted, &QUANTILES, confidence)
         };
-        let with_next = of_tokens.iter().zip(columns.with(Columns::KNOWN));
-        let with_next: Vec<Cluster> = with_next
-            .filter_map(|(cluster, is_known)| is_known.then_some(*cluster))
-            .collect();
-        let perplexity =
-            Perplexity::of(&with_next, &columns.ref_nll, &columns.eval_nll, confidence);
+        let klds = self.column(|token| token.kld);
+        let sorted_klds = quantile::sorted(&klds);
+        let reverse = self.column(|token| token.reverse_kld);
+        let nlls = [
+            self.column(|token| token.ref_nll),
+            self.column(|token| token.eval_nll),
+        ];
+        let changes = self.column(|token| delta_p(token.ref_nll, token.eval_nll));
+        let perplexity = Perplexity::of(&of_tokens, &nlls[0], &nlls[1], confidence);
         let summary = Summary {
-            n_tokens: columns.kld.len() as u64,
-            n_excluded: columns.n_excluded,
-            n_windows: Run::n_windows(&columns.counted),
+            n_tokens: self.tokens.len() as u64,
+            n_excluded: self.n_excluded,
+            n_windows: Run::n_windows(&self.counted),
             confidence,
             clusters: clusters.clustering,
-            kld: divergence(&columns.kld, &self.klds),
-            reverse_kld: divergence(
-                &columns.reverse_kld,
-                &quantile::sorted(&columns.reverse_kld),
-            ),
-            agreement: Agreement::of(columns, &of_tokens, confidence),
-            acceptance: Acceptance::of(columns, &of_tokens, confidence),
+            kld: divergence(&klds, &sorted_klds),
+            reverse_kld: divergence(&reverse, &quantile::sorted(&reverse)),
+            agreement: Agreement::of(self, &of_tokens, confidence),
+            acceptance: Acceptance::of(self, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
-                n_infinite: columns.n_nll_infinite,
-                n_unknown: columns.n_nll_unknown,
+                n_infinite: self.n_nll_infinite,
+                n_unknown: self.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p: DeltaP::of(
-                &with_next,
-                &columns.delta_p,
-                &quantile::sorted(&columns.delta_p),
-                confidence,
-            ),
-            identical_output: IdenticalOutput::of(&columns.answers, clusters, confidence),
-            unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
-            excluded: columns.excluded.clone(),
+            delta_p: DeltaP::of(&of_tokens, &changes, confidence),
+            identical_output: IdenticalOutput::of(&self.answers, clusters, confidence),
+            unknown_p: self.unknown_p.value().filter(|p| p.max > 0.0),
+            excluded: self.excluded.clone(),
         };
-        let by_depth = clusters.of_tokens_by_depth(&self.windows, &columns.counted);
-        let breakdown = Breakdown::of(columns, &of_tokens, &by_depth, names, confidence);
-        (summary, breakdown)
+        let by_depth = clusters.of_tokens_by_depth(&self.counted);
+        Statistics {
+            summary,
+            breakdown: Breakdown::of(self, &of_tokens, &by_depth, names, confidence),
+            ccdf: distribution::ccdf(&sorted_klds, klds.len()),
+        }
     }
 }
 
 impl Agreement {
-    fn of(columns: &Columns, clusters: &[Cluster], confidence: Confidence) -> Option<Self> {
-        let share = |bit: u8| Share::of(clusters, &columns.with(bit), confidence);
+    fn of(table: &TokenTable, clusters: &[Cluster], confidence: Confidence) -> Option<Self> {
+        let share = |is_hit: fn(&Token) -> bool| {
+            let hits = table.column(|token| f64::from(u8::from(is_hit(token))));
+            Share::of(clusters, &hits, confidence)
+        };
         Some(Self {
-            ref_top1: share(Columns::SAME_TOP)?,
-            ref_top5: share(Columns::REF_TOP_5)?,
-            ref_top10: share(Columns::REF_TOP_10)?,
-            eval_top5: share(Columns::EVAL_TOP_5)?,
-            eval_top10: share(Columns::EVAL_TOP_10)?,
+            ref_top1: share(|token| token.has_same_top)?,
+            ref_top5: share(|token| token.ref_top_rank <= 5)?,
+            ref_top10: share(|token| token.ref_top_rank <= 10)?,
+            eval_top5: share(|token| token.eval_top_rank <= 5)?,
+            eval_top10: share(|token| token.eval_top_rank <= 10)?,
         })
     }
 }

@@ -19,7 +19,7 @@ pub struct TokenLocation {
 
 impl TokenLocation {
     /// Locates a record.
-    pub fn of(record: &TokenRecord) -> Self {
+    pub fn from_record(record: &TokenRecord) -> Self {
         Self {
             window: record.window,
             position: record.position,
@@ -63,29 +63,27 @@ impl ExclusionReason {
     pub fn of(record: &TokenRecord) -> Option<Self> {
         /// A probability of e^700 is none.
         const LEAST_NLL: f64 = -700.0;
-        let flag = |bit| record.flags & bit != 0;
         let rows = [TokenRecord::REF_NOT_FINITE, TokenRecord::EVAL_NOT_FINITE];
-        match rows.map(flag) {
+        match rows.map(|bit| record.flags & bit != 0) {
             [true, true] => Some(Self::Both),
             [true, false] => Some(Self::Ref),
             [false, true] => Some(Self::Eval),
             [false, false] => {
                 let is_divergence = |x: f64| x > f64::NEG_INFINITY;
-                let is_right = is_divergence(record.kld)
-                    && is_divergence(record.reverse_kld)
-                    && !(record.ref_nll < LEAST_NLL || record.eval_nll < LEAST_NLL);
-                (!is_right).then_some(Self::Score)
+                let is_right = is_divergence(record.kld) && is_divergence(record.reverse_kld);
+                let is_impossible = record.ref_nll.min(record.eval_nll) < LEAST_NLL;
+                (is_impossible || !is_right).then_some(Self::Score)
             }
         }
     }
 }
 
-/// `q(next) − p(next)`; NaN without a next token, and where a probability is not known.
-pub(super) fn delta_p(record: &TokenRecord) -> f64 {
-    (-record.eval_nll).exp() - (-record.ref_nll).exp()
+/// `q(next) − p(next)` of these NLLs; NaN without a next token, and where a probability is not known.
+pub(super) fn delta_p(ref_nll: f64, eval_nll: f64) -> f64 {
+    (-eval_nll).exp() - (-ref_nll).exp()
 }
 
-/// Returns true if the statistics count `record`.
+/// Whether the statistics count `record`.
 pub fn is_counted(record: &TokenRecord) -> bool {
     ExclusionReason::of(record).is_none()
 }
@@ -134,7 +132,7 @@ impl<T> MostDivergent<T> {
 
 /// Orders by descending KLD, then by position in the text.
 fn order(a: &TokenRecord, b: &TokenRecord) -> Ordering {
-    let location = TokenLocation::of;
+    let location = TokenLocation::from_record;
     b.kld
         .total_cmp(&a.kld)
         .then_with(|| location(a).cmp(&location(b)))

@@ -8,12 +8,11 @@ use serde::Serialize;
 use super::clustered::ClusteredMean;
 use super::clusters::{ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
 use super::estimate::{Confidence, finite};
-use super::mean::{MeanMaxSoFar, Powers};
+use super::mean::{Powers, Sum};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
-use super::windows::Cluster;
-use super::windows::{Run, Windows};
+use super::windows::{Cluster, Run, Windows};
 
 /// From this many windows on, an evaluation may stop where its interval is narrow enough:
 /// docs/INTERVALS.md.
@@ -33,55 +32,44 @@ pub struct UntilInfo {
     pub of: Option<u64>,
 }
 
-/// The KLDs of the windows so far, for a progress bar.
+/// The KLDs of the windows so far: their mean, and whether its interval is narrow enough.
 ///
 /// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
 /// the mean that the report shows.
-#[derive(Clone, Debug, Default)]
-pub struct KldSoFar(MeanMaxSoFar);
-
-impl KldSoFar {
-    /// Adds records.
-    pub fn push(&mut self, records: &[TokenRecord]) {
-        let is_usable = |of: &&TokenRecord| is_counted(of) && of.kld.is_finite();
-        let usable = records.iter().filter(is_usable);
-        usable.for_each(|record| self.0.push(record.kld));
-    }
-
-    /// The mean so far; `None` before the first counted record.
-    pub fn mean(&self) -> Option<f64> {
-        Some(self.0.value()?.mean)
-    }
-}
-
-/// Watches the interval of the mean KLD as windows come.
-#[derive(Clone)]
-pub struct Until {
-    /// Half the interval's width over the mean, at which the evaluation stops.
-    target: f64,
+#[derive(Clone, Debug)]
+pub struct KldSoFar {
+    /// Half the interval's width over the mean at which the evaluation stops; `None`: it does not.
+    target: Option<f64>,
     confidence: Confidence,
-    clusters: ClusterRule,
-    klds: KldSoFar,
+    rule: ClusterRule,
     windows: Windows,
     n_windows: usize,
     /// The number of windows at which the interval is computed next.
     next_look: usize,
+    n_tokens: u64,
+    sum: Sum,
     is_reached: bool,
 }
 
-impl Until {
-    /// Watches for a target at a confidence, with clusters.
-    pub fn new(target: f64, confidence: Confidence, clusters: ClusterRule) -> Self {
+impl KldSoFar {
+    /// Watches for a target, if there is one, at a confidence, with clusters by a rule.
+    pub fn new(target: Option<f64>, confidence: Confidence, rule: ClusterRule) -> Self {
         Self {
             target,
             confidence,
-            clusters,
-            klds: KldSoFar::default(),
+            rule,
             windows: Windows::default(),
             n_windows: 0,
             next_look: MIN_WINDOWS_TO_PLAN as usize,
+            n_tokens: 0,
+            sum: Sum::default(),
             is_reached: false,
         }
+    }
+
+    /// The mean so far; `None` before the first counted record.
+    pub fn mean(&self) -> Option<f64> {
+        finite(self.sum.value() / self.n_tokens as f64)
     }
 
     /// Adds the records of the next window. Returns whether that is enough.
@@ -89,18 +77,23 @@ impl Until {
     /// The interval takes a pass over all windows so far. So it is computed from
     /// [`MIN_WINDOWS_TO_PLAN`] on, and each time that they are a hundredth more.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
-        self.klds.push(window);
         let counted = || window.iter().filter(|record| is_counted(record));
-        let runs = Run::of(counted());
         let klds: Vec<f64> = counted().map(|record| record.kld).collect();
-        self.windows.add(&runs, &klds);
-        self.n_windows += 1;
-        if self.n_windows < self.next_look {
-            return false;
+        for kld in klds.iter().filter(|kld| kld.is_finite()) {
+            self.n_tokens += 1;
+            self.sum.add(*kld);
         }
-        self.next_look = self.n_windows + (self.n_windows / 100).max(1);
-        let width = self.relative_half_width();
-        self.is_reached = width.is_some_and(|width| width < self.target);
+        let Some(target) = self.target.filter(|_| !self.is_reached) else {
+            return self.is_reached;
+        };
+        self.windows.add(&Run::from_records(counted()), &klds);
+        self.n_windows += 1;
+        if self.n_windows >= self.next_look {
+            self.next_look = self.n_windows + (self.n_windows / 100).max(1);
+            self.is_reached = self
+                .relative_half_width()
+                .is_some_and(|width| width < target);
+        }
         self.is_reached
     }
 
@@ -111,18 +104,16 @@ impl Until {
     /// interval that is narrow enough ends the run, and of those from few blocks it would mostly be
     /// one that is too narrow (docs/INTERVALS.md).
     fn relative_half_width(&self) -> Option<f64> {
-        let clusters = Clusters::of(&self.windows, self.clusters);
-        let n_windows = self.windows.count() as u64;
+        let clusters = Clusters::of(&self.windows, self.rule);
         let in_blocks = clusters.clustering.kind == ClusterKind::Block;
-        if in_blocks && n_windows < WINDOWS_FOR_MOST_BLOCKS {
+        if in_blocks && (self.windows.count() as u64) < WINDOWS_FOR_MOST_BLOCKS {
             return None;
         }
-        let mean = self.klds.mean()?;
+        let mean = self.mean()?;
         let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
         for (first, sums) in self.windows.sums() {
-            *by_cluster
-                .entry(clusters.of_window(first.window))
-                .or_default() += sums.about(mean);
+            let cluster = clusters.of_window(first.window);
+            *by_cluster.entry(cluster).or_default() += sums.about(mean);
         }
         let spread = Spread::of_clusters(&by_cluster);
         let interval = spread.interval_of_positive(mean, self.confidence);
@@ -146,16 +137,15 @@ impl Until {
         self.is_reached
     }
 
-    /// Describes how far the evaluation got, whose numbers are `summary`, of `of` windows, if their
-    /// number is known.
-    pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
+    /// Describes how far the evaluation got, whose numbers are `summary`; `None` without a target.
+    pub fn info(&self, summary: &Summary) -> Option<UntilInfo> {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
-        UntilInfo {
-            target: self.target,
+        Some(UntilInfo {
+            target: self.target?,
             reached: self.is_reached,
             relative_half_width: mean.and_then(ClusteredMean::relative_half_width),
-            of,
-        }
+            of: None,
+        })
     }
 }
 
@@ -170,7 +160,7 @@ mod tests {
         let records = records();
         let confidence = Confidence::default();
         for rule in [ClusterRule::Window, ClusterRule::Auto] {
-            let mut running = Until::new(0.0, confidence, rule);
+            let mut running = KldSoFar::new(Some(0.0), confidence, rule);
             let windows = records.chunk_by(|one, next| one.window == next.window);
             for window in windows.rev() {
                 running.push(window);
@@ -181,16 +171,17 @@ mod tests {
             }]);
             let kld = summary(&records, rule).kld.unwrap();
             let (lo, hi) = kld.mean.clustered.ends().unwrap();
-            assert_close(running.klds.mean().unwrap(), kld.mean.estimate.value, 1e-13);
+            let mean = kld.mean.independent.value;
+            assert_close(running.mean().unwrap(), mean, 1e-13);
             let got = running.relative_half_width().unwrap();
-            assert_close(got, 0.5 * (hi - lo) / kld.mean.estimate.value, 1e-11);
+            assert_close(got, 0.5 * (hi - lo) / mean, 1e-11);
         }
     }
 
     #[test]
     fn looks_from_100_windows_on() {
         let one = records()[0];
-        let watch = || Until::new(1.0, Confidence::default(), ClusterRule::Window);
+        let watch = || KldSoFar::new(Some(1.0), Confidence::default(), ClusterRule::Window);
         let (mut running, mut same) = (watch(), watch());
         for window in 0..100 {
             assert!(!running.is_reached());
@@ -209,7 +200,7 @@ mod tests {
             eval_nll,
             ..one
         };
-        let mut running = KldSoFar::default();
+        let mut running = KldSoFar::new(None, Confidence::default(), ClusterRule::Auto);
         running.push(&[]);
         assert_eq!(running.mean(), None);
         running.push(&[record(1.0, 1.0), record(f64::NAN, 1.0)]);

@@ -26,6 +26,13 @@ pub struct Piece {
     pub number: u32,
 }
 
+impl Piece {
+    /// The power of two of its number, from 1; 0 for the first piece.
+    pub(super) fn depth(&self) -> u32 {
+        u32::BITS - self.number.leading_zeros()
+    }
+}
+
 /// Adjacent tokens of one piece of a window, in the same span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -37,12 +44,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Adds the next token to `runs`.
-    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32, position: u32, span: u32) {
+    /// Adds the token of a record to `runs`.
+    pub fn add(runs: &mut Vec<Self>, record: &TokenRecord) {
+        let span = record.span;
         let piece = Piece {
-            group,
-            window,
-            number: position / PIECE,
+            group: record.group,
+            window: record.window,
+            number: record.position / PIECE,
         };
         match runs.last_mut() {
             Some(last) if last.piece == piece && last.span == span => last.n += 1,
@@ -51,11 +59,10 @@ impl Run {
     }
 
     /// The runs of some records' tokens.
-    pub fn of<'r>(records: impl IntoIterator<Item = &'r TokenRecord>) -> Vec<Self> {
+    pub fn from_records<'r>(records: impl IntoIterator<Item = &'r TokenRecord>) -> Vec<Self> {
         let mut runs = Vec::new();
-        for of in records {
-            Self::add(&mut runs, of.window, of.group, of.position, of.span);
-        }
+        let records = records.into_iter();
+        records.for_each(|record| Self::add(&mut runs, record));
         runs
     }
 
@@ -63,15 +70,6 @@ impl Run {
     pub(super) fn n_windows(runs: &[Self]) -> u64 {
         let windows: BTreeSet<u32> = runs.iter().map(|run| run.piece.window).collect();
         windows.len() as u64
-    }
-
-    /// The runs of tokens of short windows, each with its window and its group.
-    pub fn of_each(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Self> {
-        let mut runs = Vec::new();
-        for (window, group) in tokens {
-            Self::add(&mut runs, window, group, 0, 0);
-        }
-        runs
     }
 }
 
@@ -87,19 +85,12 @@ impl Windows {
         windows
     }
 
-    /// Adds tokens with these values.
+    /// Adds tokens with these values; those beyond the last have none.
     pub fn add(&mut self, runs: &[Run], values: &[f64]) {
         let mut values = values.iter().copied();
         for run in runs {
             let values = values.by_ref().take(run.n);
             *self.0.entry(run.piece).or_default() += values.filter(|x| x.is_finite()).collect();
-        }
-    }
-
-    /// Adds windows without a value, where tokens of theirs are left out.
-    pub fn add_empty(&mut self, runs: &[Run]) {
-        for run in runs {
-            self.0.entry(run.piece).or_default();
         }
     }
 
@@ -115,9 +106,24 @@ impl Windows {
         windows
     }
 
-    /// Returns the number of windows.
+    /// The number of windows.
     pub fn count(&self) -> usize {
         self.numbers().len()
+    }
+
+    /// The mean along the text: points of the number of the first window, and the mean of the finite values
+    /// from it up to the next point. Each point is of equally many windows.
+    pub fn means(&self) -> Vec<(f64, f64)> {
+        /// More would not show in a plot.
+        const MOST_POINTS: usize = 200;
+        let mut windows = self.sums();
+        windows.sort_by_key(|(first, _)| first.window);
+        let per_point = windows.len().div_ceil(MOST_POINTS).max(1);
+        let points = windows.chunks(per_point).map(|chunk| {
+            let sums: Powers = chunk.iter().map(|(_, sums)| *sums).collect();
+            (f64::from(chunk[0].0.window), sums.mean())
+        });
+        points.collect()
     }
 
     /// The sums of each piece, and the piece.
@@ -150,7 +156,7 @@ impl Windows {
     /// rank of the group: that groups differ does not make neighbours alike.
     pub fn autocorrelation(&self) -> Option<f64> {
         let sums = match Parts::of(self) {
-            Some(parts) => self.sums_by(|of| parts.of_piece(of)),
+            Some(parts) => self.sums_by(|of| parts.clusters.get(of)),
             None => self.sums(),
         };
         let means: Vec<f64> = sums.iter().map(|(_, sums)| sums.mean()).collect();
@@ -193,8 +199,10 @@ const MIN_PIECES: usize = 4;
 /// Windows in parts of equal length, but for a piece.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// The cluster from each window's piece on: the first is from piece 0.
-    starts: BTreeMap<(u32, u32), Cluster>,
+    /// The part of each piece.
+    pub clusters: BTreeMap<Piece, Cluster>,
+    /// The number of parts.
+    pub n: u32,
     /// Positions in the longest.
     pub longest: u64,
 }
@@ -209,36 +217,23 @@ impl Parts {
     /// Gives each window its share of [`PARTS`], rounded up, of which none has fewer than
     /// [`MIN_PIECES`]. Piece i of n is in part `⌊i P / n⌋` of P.
     pub fn divide(pieces: &[Piece]) -> Option<Self> {
-        let (mut starts, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+        let (mut clusters, mut all, mut longest) = (BTreeMap::new(), 0, 0);
         for of_window in pieces.chunk_by(|one, next| one.window == next.window) {
             let n = of_window.len();
             let share = (PARTS * n).div_ceil(pieces.len());
             let n_parts = share.min(n / MIN_PIECES).max(1);
             for (i, piece) in of_window.iter().enumerate() {
-                // The first piece of part p is the first with i P ≥ p n.
-                if i * n_parts % n < n_parts {
-                    let start = if i == 0 { 0 } else { piece.number };
-                    let stratum = piece.group;
-                    starts.insert((piece.window, start), Cluster { stratum, number });
-                    number += 1;
-                }
+                let (stratum, number) = (piece.group, all + (i * n_parts / n) as u32);
+                clusters.insert(*piece, Cluster { stratum, number });
             }
-            longest = longest.max(n.div_ceil(n_parts));
+            all += n_parts as u32;
+            longest = longest.max(n.div_ceil(n_parts) as u64 * u64::from(PIECE));
         }
-        let longest = longest as u64 * u64::from(PIECE);
-        (number >= MIN_PARTS).then_some(Self { starts, longest })
-    }
-
-    /// The number of parts.
-    pub fn count(&self) -> usize {
-        self.starts.len()
-    }
-
-    /// The part of a piece.
-    pub fn of_piece(&self, piece: &Piece) -> Cluster {
-        let up_to_it = (piece.window, 0)..=(piece.window, piece.number);
-        let start = self.starts.range(up_to_it).next_back();
-        start.map_or(Cluster::default(), |(_, part)| *part)
+        (all >= MIN_PARTS).then_some(Self {
+            clusters,
+            n: all,
+            longest,
+        })
     }
 }
 

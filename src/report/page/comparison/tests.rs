@@ -45,8 +45,8 @@ fn many(n: usize) -> Comparison {
             model.model.file_bytes = model.model.size_bytes;
             model.model.bpw = Some(size_of(i) as f64 / 1e9);
             if let Some(kld) = &mut model.summary.kld {
-                let factor = mean / kld.mean.estimate.value;
-                kld.mean.estimate.value = mean;
+                let factor = mean / kld.mean.independent.value;
+                kld.mean.independent.value = mean;
                 kld.mean.clustered.lo = Some(0.95 * mean);
                 kld.mean.clustered.hi = Some(1.06 * mean);
                 for quantile in &mut kld.quantiles {
@@ -291,7 +291,7 @@ fn not_finite() -> Comparison {
             continue;
         }
         if let Some(kld) = &mut model.summary.kld {
-            kld.mean.estimate.value = bad;
+            kld.mean.independent.value = bad;
             (kld.mean.clustered.lo, kld.mean.clustered.hi) = (Some(bad), Some(bad));
         }
         if let Some(to_best) = &mut model.ratio_to_best {

@@ -2,7 +2,7 @@ use kl_formats::TokenRecord;
 
 use super::*;
 use crate::stats::oracle::{records, statistics, summary};
-use crate::stats::{ClusterRule, Tokens};
+use crate::stats::{ClusterRule, Clusters};
 
 fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
     let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
@@ -21,10 +21,11 @@ fn spans_with_tokens_are_bins() {
         spans: &names,
         ..PartNames::default()
     };
-    let columns = Columns::of(&records);
-    let rule = ClusterRule::Window;
-    let tokens = Tokens::of(&columns);
-    let (_, of) = tokens.summarise_by(rule, spans, Confidence::default());
+    let table = TokenTable::from_records(&records);
+    let clusters = Clusters::of(&table.windows(), ClusterRule::Window);
+    let of = table
+        .summarise(&clusters, spans, Confidence::default())
+        .breakdown;
     let mean = |of_span: usize| {
         let tokens = records.iter().skip(of_span).step_by(4);
         let klds: Vec<f64> = tokens.map(|record| record.kld).collect();

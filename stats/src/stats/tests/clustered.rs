@@ -7,7 +7,7 @@ mod clustered_mean {
         let samples = [1.0, 2.0, 3.0, 4.0];
         let mean =
             ClusteredMean::of(&[3; 4].map(Cluster::from), &samples, Confidence::default()).unwrap();
-        assert!(mean.estimate.lo.is_some() && mean.se.is_some());
+        assert!(mean.independent.lo.is_some() && mean.se.is_some());
         assert_eq!(mean.clustered.ends(), None);
         assert_eq!(ClusteredMean::of(&[], &[], Confidence::default()), None);
     }
@@ -35,7 +35,7 @@ mod clustered_mean {
             let holds = |lo: Option<f64>, hi: Option<f64>| {
                 (lo.unwrap()..=hi.unwrap()).contains(&TRUTH) as usize
             };
-            naive += holds(mean.estimate.lo, mean.estimate.hi);
+            naive += holds(mean.independent.lo, mean.independent.hi);
             clustered += holds(mean.clustered.lo, mean.clustered.hi);
         }
         // A true share of 95 % lies within 93..97 in 99.6 % of such experiments.
@@ -68,7 +68,7 @@ mod clustered_mean {
         fn strata_match_numpy_and_scipy() {
             let mean = mean(|window| u32::from(window >= 5) + u32::from(window >= 20));
             let (value, lo, hi) = STRATIFIED;
-            assert_close(mean.estimate.value, value, 1e-12);
+            assert_close(mean.independent.value, value, 1e-12);
             assert_close(mean.clustered.lo.unwrap(), lo, 1e-11);
             assert_close(mean.clustered.hi.unwrap(), hi, 1e-11);
         }

@@ -1,14 +1,10 @@
 use super::*;
+use crate::stats::oracle::runs;
 
 /// Windows with these means, of one token each.
 fn windows(means: impl IntoIterator<Item = f64>) -> Windows {
     let means: Vec<f64> = means.into_iter().collect();
     Windows::of(&runs((0..means.len() as u32).map(|i| (i, 0))), &means)
-}
-
-/// Windows of one token each, with their groups.
-fn runs(windows: impl IntoIterator<Item = (u32, u32)>) -> Vec<Run> {
-    Run::of_each(windows)
 }
 
 fn in_groups(windows: impl IntoIterator<Item = (u32, u32)>) -> Windows {

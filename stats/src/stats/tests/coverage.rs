@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::clusters::Clusters;
-use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run, Windows};
+use super::{ClusterRule, ClusteredMean, Confidence, Paired, Run, Windows};
 
 #[path = "../../../../examples/coverage/text.rs"]
 mod text;
@@ -22,7 +22,7 @@ fn coverage<const N: usize>(
         let records = text.records(n_windows, seed);
         let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
         rules.map(|rule| {
-            let Columns { counted, .. } = Columns::of(&records);
+            let counted = Run::from_records(&records);
             let clusters = Clusters::of(&Windows::of(&counted, &klds), rule);
             let mean = ClusteredMean::of_positive(
                 &clusters.of_tokens(&counted),
@@ -74,7 +74,7 @@ fn the_interval_of_a_ratio_covers() {
     };
     let holds_3 = |seed| {
         let klds = text.klds_of(60, seed, &[&Q4_K_M[..]; 2], 0.1);
-        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let runs = Run::from_records(&text::tokens_of(&klds.windows));
         let [a, b] = [0, 1].map(|i| klds.of_models[i].iter());
         let (a, b): (Vec<f64>, Vec<f64>) = (a.map(|kld| 3.0 * kld).collect(), b.copied().collect());
         let clusters = Clusters::of(&Windows::of(&runs, &b), ClusterRule::Auto);

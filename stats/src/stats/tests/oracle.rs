@@ -3,7 +3,7 @@
 use kl_formats::TokenRecord;
 
 use super::distribution::Point;
-use super::{Breakdown, ClusterRule, Columns, Confidence, PartNames, Summary, Tokens};
+use super::{Breakdown, ClusterRule, Clusters, Confidence, PartNames, Run, Summary, TokenTable};
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -83,6 +83,17 @@ pub fn records() -> Vec<TokenRecord> {
     records
 }
 
+/// The runs of tokens, each given as its window and its group.
+pub fn runs(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Run> {
+    let record = |(window, group)| TokenRecord {
+        window,
+        group,
+        ..TokenRecord::default()
+    };
+    let records: Vec<TokenRecord> = tokens.into_iter().map(record).collect();
+    Run::from_records(&records)
+}
+
 /// All that records give.
 pub struct Statistics {
     pub summary: Summary,
@@ -97,14 +108,14 @@ pub fn statistics(records: &[TokenRecord], groups: &[String], rule: ClusterRule)
         groups,
         ..PartNames::default()
     };
-    let columns = Columns::of(records);
-    let tokens = Tokens::of(&columns);
-    let (summary, breakdown) = tokens.summarise_by(rule, names, Confidence::default());
+    let table = TokenTable::from_records(records);
+    let windows = table.windows();
+    let of = table.summarise(&Clusters::of(&windows, rule), names, Confidence::default());
     Statistics {
-        summary,
-        breakdown,
-        ccdf: tokens.ccdf(),
-        by_window: tokens.by_window(),
+        summary: of.summary,
+        breakdown: of.breakdown,
+        ccdf: of.ccdf,
+        by_window: windows.means(),
     }
 }
 

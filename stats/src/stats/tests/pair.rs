@@ -5,7 +5,7 @@ mod pair {
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
         let mut windows = Windows::default();
-        windows.add_empty(&Run::of(a));
+        windows.add(&Run::from_records(a), &[]);
         let clusters = Clusters::of(&windows, ClusterRule::Window);
         let names = ["prompt", "answer", "code"].map(str::to_owned);
         PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)

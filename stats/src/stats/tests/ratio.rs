@@ -167,11 +167,11 @@ mod ratio {
 
 mod paired {
     use super::super::*;
-    use crate::stats::oracle::{assert_close, records};
+    use crate::stats::oracle::{assert_close, records, runs};
     use crate::stats::{ClusterRule, Windows};
 
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
-        let runs = Run::of_each(windows.iter().map(|window| (*window, 0)));
+        let runs = runs(windows.iter().map(|window| (*window, 0)));
         let clusters = Clusters::of(&Windows::of(&runs, a), ClusterRule::Window);
         Paired::of(&runs, a, b, &clusters, Confidence::default())
     }
@@ -206,7 +206,7 @@ mod paired {
     fn the_difference_matches_numpy_and_scipy() {
         let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
         for (rule, groups, half, value, lo, hi) in DIFFERENCES {
-            let runs = Run::of_each(records.iter().map(|r| (r.window, r.window % groups)));
+            let runs = runs(records.iter().map(|r| (r.window, r.window % groups)));
             let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
             let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
             let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
@@ -241,7 +241,7 @@ mod paired {
 mod span_ratio {
     use super::super::*;
     use crate::stats::oracle::{assert_close, records};
-    use crate::stats::{ClusterRule, Columns, Windows};
+    use crate::stats::{ClusterRule, Windows};
 
     /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
     type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
@@ -254,19 +254,12 @@ mod span_ratio {
         for record in &mut records {
             record.span = span(record.window, record.position);
         }
-        let columns = Columns::of(&records);
-        let clusters = Clusters::of(
-            &Windows::of(&columns.runs, &columns.kld),
-            ClusterRule::Window,
-        );
-        SpanRatio::of_each(
-            &columns.runs,
-            &NAMES.map(str::to_owned),
-            &columns.reverse_kld,
-            &columns.kld,
-            &clusters,
-            Confidence::default(),
-        )
+        let runs = Run::from_records(&records);
+        let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
+        let reverse: Vec<f64> = records.iter().map(|record| record.reverse_kld).collect();
+        let clusters = Clusters::of(&Windows::of(&runs, &klds), ClusterRule::Window);
+        let (names, confidence) = (NAMES.map(str::to_owned), Confidence::default());
+        SpanRatio::of_each(&runs, &names, &reverse, &klds, &clusters, confidence)
     }
 
     /// The cases of `oracle.py`.

@@ -10,7 +10,12 @@ mod parts {
         let (mut runs, mut values) = (Vec::new(), Vec::new());
         for (window, &length) in (0..).zip(lengths) {
             for position in 1..length {
-                Run::add(&mut runs, window, 0, position, 0);
+                let record = TokenRecord {
+                    window,
+                    position,
+                    ..TokenRecord::default()
+                };
+                Run::add(&mut runs, &record);
                 values.push(mean(window, position / PIECE));
             }
         }
@@ -21,9 +26,9 @@ mod parts {
     fn lengths(lengths: &[u32]) -> Option<Vec<usize>> {
         let (runs, windows) = windows(lengths, |_, piece| f64::from(piece % 2));
         let parts = Parts::of(&windows)?;
-        let mut n = vec![0; parts.count()];
+        let mut n = vec![0; parts.n as usize];
         for run in runs {
-            n[parts.of_piece(&run.piece).number as usize] += run.n;
+            n[parts.clusters[&run.piece].number as usize] += run.n;
         }
         Some(n)
     }
@@ -88,7 +93,7 @@ mod parts {
     fn depths_are_divided_by_themselves() {
         let (runs, windows) = windows(&[65_536], |_, piece| f64::from(piece % 3));
         let clusters = Clusters::of(&windows, ClusterRule::Auto);
-        let by_depth = clusters.of_tokens_by_depth(&windows, &runs);
+        let by_depth = clusters.of_tokens_by_depth(&runs);
         let n_parts = |positions: std::ops::Range<usize>| {
             let mut parts = by_depth[positions.start - 1..positions.end - 1].to_vec();
             parts.dedup();
@@ -121,7 +126,7 @@ mod parts {
         let of = statistics(&records, &[], ClusterRule::Auto);
         let clusters = of.summary.clusters;
         assert_eq!((clusters.kind, clusters.n), (ClusterKind::Part, 11));
-        let all = of.summary.kld.unwrap().mean.by_cluster();
+        let all = of.summary.kld.unwrap().mean.estimate();
         let bins = of.breakdown.by_position;
         for (got, (value, lo, hi)) in [all, bins.last().unwrap().kld.unwrap()].iter().zip(LONG) {
             assert_close(got.value, value, 1e-12);
