@@ -34,7 +34,7 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -46,9 +46,8 @@ use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
-use args::{InfoArgs, Subcommand};
+use args::{Command, InfoArgs};
 use results::Results;
-use settings::Command;
 use terminal::Terminal;
 
 /// The exit code for wrong usage.
@@ -75,13 +74,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::show(&error, &args),
     };
-    let subcommand = cli.subcommand.as_ref();
-    let quiet = subcommand.map_or(cli.classic.quiet, Subcommand::is_quiet);
-    let verbose = match subcommand {
-        Some(Subcommand::Sensitivity(args)) => args.verbose,
-        Some(Subcommand::Recipe(args)) => args.verbose,
-        _ => cli.classic.verbose,
-    };
+    let (quiet, verbose) = (cli.quiet, cli.verbose);
     match settings::check(cli) {
         Ok(command) => exit_code(run(&command, quiet, verbose)),
         Err(error) => wrong_usage(&error),
@@ -112,56 +105,47 @@ fn print(text: &str) -> Result<ExitCode> {
 }
 
 fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
-    use Subcommand::{Compare, Convert, Doctor, Info, Merge, Recipe, Report, Sensitivity};
+    use Command::{Evaluate, Recipe, Sensitivity, Write};
     follow_log(verbose);
     on_abort(stop::abort);
     stop::listen(matches!(
         command,
-        Command::Write(_) | Command::Evaluate(_) | Command::Other(Sensitivity(_) | Recipe(_))
+        Write(_) | Evaluate(_) | Sensitivity(_) | Recipe(_)
     ));
     let engine = LlamaCpp::default();
     if verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, Results::default());
-    let command = match command {
-        Command::Write(settings) => {
-            show_written(&commands::write(settings, &engine, &terminal)?, quiet);
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::Evaluate(settings) => {
-            return show_evaluation(
-                &settings.results,
-                settings.subjects().len(),
-                quiet,
-                |observer| commands::evaluate(settings, &engine, observer),
-            );
-        }
-        Command::ListDevices(servers) => {
-            return print(&commands::list_devices(servers, &engine)?);
-        }
-        Command::Other(command) => command,
-    };
     match command {
-        Compare(settings) => {
+        Write(settings) => {
+            show_written(&commands::write(settings, &engine, &terminal)?, quiet);
+        }
+        Evaluate(settings) => {
+            let (results, n) = (&settings.results, settings.subjects().len());
+            let evaluate =
+                |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
+            return show_evaluation(results, n, quiet, evaluate);
+        }
+        Command::Compare(settings) => {
             let (results, n) = (&settings.results, settings.others.len());
             let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
             return show_evaluation(results, n, quiet, compare);
         }
-        Report(args) => return remade::show_report(args, &terminal),
+        Command::Report(args) => return remade::show_report(args, &terminal),
         Sensitivity(settings) => remade::show_sensitivity(settings, &engine)?,
         Recipe(settings) => remade::show_recipe(settings, &engine)?,
-        Info(args) => show_info(args, &engine)?,
-        Convert(settings) => {
+        Command::Info(args) => show_info(args, &engine)?,
+        Command::Convert(settings) => {
             let new = commands::convert(settings, &engine, &terminal)?;
             say_new(&new, "", "", quiet);
         }
-        Merge(settings) => {
+        Command::Merge(settings) => {
             let parts = count_of(settings.parts.len() as u64, "part");
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
-        Doctor(args) => {
+        Command::Doctor(args) => {
             let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
             print(&doctor.text)?;
             if doctor.n_problems > 0 {
@@ -169,6 +153,7 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
                 bail!("{n} found: see each line that starts with PROBLEM");
             }
         }
+        Command::ListDevices(servers) => return print(&commands::list_devices(servers, &engine)?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -184,7 +169,7 @@ fn show_evaluation(
     let terminal = Terminal::of_models(quiet, settings, n, Results::new(settings)?);
     let report = evaluate(&terminal)?;
     let results = terminal.into_results();
-    if let Some(json) = results.json_path() {
+    if let Some(json) = results.json_file() {
         say_wrote(&json.display().to_string(), quiet);
     }
     results.finish(|| report.json(), !report.unwritten.is_empty())?;
@@ -284,7 +269,10 @@ fn show_written(written: &Written, quiet: bool) {
 
 /// Describes files. One that cannot be described does not stop the others.
 fn show_info(args: &InfoArgs, engine: &LlamaCpp) -> Result<()> {
-    let terminal = Terminal::new(args.quiet, Results::printed(args.json));
+    let terminal = Terminal::new(
+        args.quiet,
+        Results::with_json(args.json.then(|| Path::new("-"))),
+    );
     let mut infos = Vec::new();
     let describe = |file: &PathBuf| {
         let mut info = commands::info(file, args.verify, &terminal)?;

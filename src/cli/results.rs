@@ -16,7 +16,11 @@ const NO_JSON: &str = "the result cannot be written as JSON";
 /// The results of a run, printed and saved as they come; by default printed as text.
 #[derive(Default)]
 pub struct Results<'s> {
-    json: Json<'s>,
+    /// Where the JSON goes; `-` is stdout, then nothing else goes there.
+    json: Option<&'s Path>,
+    /// Whether an existing file may be replaced: with `--force`, or because this run, or one that it
+    /// resumes, wrote it.
+    replaces_json: bool,
     shown: usize,
     /// Why stdout accepts no more. A reader that has stopped reading is not an error.
     stdout_closed: Option<io::Error>,
@@ -24,24 +28,11 @@ pub struct Results<'s> {
     has_failed: bool,
 }
 
-#[derive(Default)]
-enum Json<'s> {
-    #[default]
-    None,
-    Stdout,
-    /// `replace`: whether an existing file may be replaced, as with `--force`, or because this run,
-    /// or one that it resumes, wrote it.
-    File {
-        path: &'s Path,
-        replace: bool,
-    },
-}
-
 impl<'s> Results<'s> {
-    /// Results that are printed alone, as text or as JSON.
-    pub fn printed(is_json: bool) -> Self {
+    /// Results whose JSON goes to `json`, if anywhere.
+    pub fn with_json(json: Option<&'s Path>) -> Self {
         Self {
-            json: if is_json { Json::Stdout } else { Json::None },
+            json,
             ..Self::default()
         }
     }
@@ -49,29 +40,26 @@ impl<'s> Results<'s> {
     /// Results as the settings ask for them. Checks, before any model is loaded, that the JSON can
     /// be written.
     pub fn new(settings: &'s ResultSettings) -> Result<Self> {
-        let json = match settings.json.as_deref() {
-            None => Json::None,
-            Some(path) if path.as_os_str() == "-" => Json::Stdout,
-            Some(path) => {
+        let mut results = Self::with_json(settings.json.as_deref());
+        if let Some(path) = results.json.filter(|_| !results.prints_json()) {
+            results.replaces_json = match settings.existing {
+                Existing::Refuse(_) => false,
+                Existing::Replace => true,
                 // The interrupted run has left its result.
-                let replace = match settings.existing {
-                    Existing::Refuse(_) => false,
-                    Existing::Replace => true,
-                    Existing::Resume => Remade::Json("").is_form_of(path),
-                };
-                drop(create_text(path, replace)?);
-                Json::File { path, replace }
-            }
-        };
-        Ok(Self {
-            json,
-            ..Self::default()
-        })
+                Existing::Resume => Remade::Json("").is_form_of(path),
+            };
+            drop(create_text(path, results.replaces_json)?);
+        }
+        Ok(results)
+    }
+
+    fn prints_json(&self) -> bool {
+        self.json.is_some_and(|path| path.as_os_str() == "-")
     }
 
     /// Prints text, unless stdout is reserved for JSON.
     pub fn print_text(&mut self, text: &str) {
-        if !matches!(self.json, Json::Stdout) {
+        if !self.prints_json() {
             self.print(text);
         }
     }
@@ -83,24 +71,23 @@ impl<'s> Results<'s> {
         self.shown += 1;
     }
 
-    /// The JSON file, if it was written.
-    pub fn json_path(&self) -> Option<&'s Path> {
-        match self.json {
-            Json::File { path, .. } if !self.has_failed => Some(path),
-            _ => None,
-        }
+    /// The JSON file, unless it could not be written.
+    pub fn json_file(&self) -> Option<&'s Path> {
+        let is_written = !self.prints_json() && !self.has_failed;
+        self.json.filter(|_| is_written)
     }
 
     /// Writes the JSON file again, with all models so far.
     pub fn save(&mut self, report: &Report) {
-        if let Json::File { path, replace } = &mut self.json {
-            let output = create_text(path, *replace);
-            match output.and_then(|output| write_text(output, &report.json().context(NO_JSON)?)) {
-                Ok(()) => *replace = true,
-                Err(error) => {
-                    say!("kl: {}", one_line(&error));
-                    self.has_failed = true;
-                }
+        let Some(path) = self.json.filter(|_| !self.prints_json()) else {
+            return;
+        };
+        let output = create_text(path, self.replaces_json);
+        match output.and_then(|output| write_text(output, &report.json().context(NO_JSON)?)) {
+            Ok(()) => self.replaces_json = true,
+            Err(error) => {
+                say!("kl: {}", one_line(&error));
+                self.has_failed = true;
             }
         }
     }
@@ -115,7 +102,7 @@ impl<'s> Results<'s> {
         json: impl FnOnce() -> serde_json::Result<String>,
         has_failed: bool,
     ) -> Result<()> {
-        if let Json::Stdout = self.json {
+        if self.prints_json() {
             self.print(&json().context(NO_JSON)?);
         }
         if self.has_failed || has_failed {

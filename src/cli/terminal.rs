@@ -14,7 +14,8 @@ use crate::lock::locked;
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
 use crate::report::{
-    Verdict, Warning, info_text, model_line, prompts_text, text_report, verified_text,
+    ModelReport, ReferenceInfo, Verdict, Warning, info_text, model_line, prompts_text, text_report,
+    verified_text,
 };
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
@@ -61,10 +62,27 @@ impl<'s> Terminal<'s> {
 }
 
 impl Terminal<'_> {
-    /// Returns true if a warning is about intervals that a model's line does not show: the table's have
+    /// Whether a warning is about intervals that a model's line does not show: the table's have
     /// clusters of their own.
     fn leaves_to_table(&self, warning: &Warning) -> bool {
         self.brief && warning.is_about_intervals()
+    }
+
+    /// Prints the report of one of several models, or a line where a table follows, and its conditions.
+    fn show_model(&self, model: &ModelReport, reference: &ReferenceInfo, place: (usize, usize)) {
+        // An interrupted one is not in the table that follows: its report has its numbers.
+        let is_whole = model.interrupted.is_none();
+        if !(self.brief && is_whole) {
+            let text = text_report(model, reference, self.view);
+            locked(&self.results).show(&text);
+        } else if !self.quiet {
+            say!("{}", model_line(model, place, reference.unit()));
+        }
+        // An interrupted evaluation's numbers are not those that were asked about.
+        if is_whole {
+            let quiet = self.quiet || self.brief;
+            show_conditions(&model.model.path, &model.conditions, quiet);
+        }
     }
 
     /// Prints the comparison of several models; if only one is left, its report.
@@ -84,15 +102,18 @@ impl Terminal<'_> {
 
 impl Observer for Terminal<'_> {
     fn on_event(&self, event: &Event<'_>) {
+        let results = || locked(&self.results);
+        let progress = || locked(&self.progress);
         match *event {
-            Event::Warning(warning) if self.leaves_to_table(warning) => {}
+            Event::Warning(warning) | Event::WarningOf(warning, _)
+                if self.leaves_to_table(warning) => {}
             Event::Warning(warning) => say!("kl: warning: {warning}"),
-            Event::Note(line) => say!("kl: {line}"),
-            Event::Plan(name, text) => {
-                if !self.quiet {
-                    say!("{name:<8} {text}");
-                }
+            Event::WarningOf(warning, labels) => {
+                say!("kl: warning: of {} only: {warning}", labels.join(", "));
             }
+            Event::Note(line) => say!("kl: {line}"),
+            Event::Plan(name, text) if !self.quiet => say!("{name:<8} {text}"),
+            Event::Plan(..) => {}
             Event::Begin {
                 label,
                 unit,
@@ -101,53 +122,27 @@ impl Observer for Terminal<'_> {
             } => {
                 stop::begin();
                 let shown = (!self.quiet).then(|| Progress::new(label, unit, n_windows, n_rows));
-                *locked(&self.progress) = shown;
+                *progress() = shown;
             }
-            Event::Rows(n) => locked(&self.progress).iter_mut().for_each(|of| of.rows(n)),
-            Event::Window { mean_kld: mean } => {
-                locked(&self.progress)
-                    .iter_mut()
-                    .for_each(|of| of.window(mean));
-            }
+            Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
+            Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
             Event::End => {
                 stop::end();
-                if let Some(progress) = locked(&self.progress).take() {
-                    progress.finish();
-                }
+                progress().take().into_iter().for_each(Progress::finish);
             }
-            Event::Described(info) => locked(&self.results).show(&info_text(info)),
-            Event::Verified(verified) => {
-                locked(&self.results).print_text(&verified_text(verified));
-            }
-            Event::Prompted(texts) => locked(&self.results).print_text(&prompts_text(texts)),
+            Event::Described(info) => results().show(&info_text(info)),
+            Event::Verified(verified) => results().print_text(&verified_text(verified)),
+            Event::Prompted(texts) => results().print_text(&prompts_text(texts)),
             Event::Evaluated {
                 model,
                 reference,
                 index,
                 of,
-            } => {
-                // An interrupted one is not in the table that follows: its report has its numbers.
-                let is_whole = model.interrupted.is_none();
-                if !(self.brief && is_whole) {
-                    let text = text_report(model, reference, self.view);
-                    locked(&self.results).show(&text);
-                } else if !self.quiet {
-                    say!("{}", model_line(model, (index, of), reference.unit()));
-                }
-                // An interrupted evaluation's numbers are not those that were asked about.
-                if is_whole {
-                    let quiet = self.quiet || self.brief;
-                    show_conditions(&model.model.path, &model.conditions, quiet);
-                }
-            }
+            } => self.show_model(model, reference, (index, of)),
             Event::Wrote(path) => say_wrote(path, self.quiet),
-            Event::WarningOf(warning, _) if self.leaves_to_table(warning) => {}
-            Event::WarningOf(warning, labels) => {
-                say!("kl: warning: of {} only: {warning}", labels.join(", "));
-            }
             Event::Compared(comparison) => self.show_comparison(comparison),
             Event::Failed(error) => say!("kl: {error}"),
-            Event::Report(report) => locked(&self.results).save(report),
+            Event::Report(report) => results().save(report),
         }
     }
 

@@ -11,8 +11,8 @@ use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, 
 
 use crate::commands::settings::values::{cluster, near};
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, DECODING, GENERAL, MergeSettings, RESULTS, RecipeSettings,
-    ResultSettings, SensitivitySettings,
+    CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL, MergeSettings, RESULTS,
+    RecipeSettings, ResultSettings, SensitivitySettings, WriteSettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
@@ -39,12 +39,18 @@ pub struct Cli {
     #[command(flatten)]
     pub classic: Args,
     #[command(subcommand)]
-    pub subcommand: Option<Subcommand>,
+    pub command: Option<Command>,
+    /// Whether only results, warnings and errors are printed.
+    #[arg(skip)]
+    pub quiet: bool,
+    /// Whether llama.cpp's log is printed.
+    #[arg(skip)]
+    pub verbose: bool,
 }
 
-/// The commands beside the classic calls.
+/// What a call asks for: a command of its own name, or what a classic call is checked to be.
 #[derive(clap::Subcommand, Debug)]
-pub enum Subcommand {
+pub enum Command {
     Info(InfoArgs),
     Convert(ConvertSettings),
     Merge(MergeSettings),
@@ -53,22 +59,13 @@ pub enum Subcommand {
     Sensitivity(Box<SensitivitySettings>),
     Recipe(Box<RecipeSettings>),
     Doctor(DoctorArgs),
-}
-
-impl Subcommand {
-    /// Whether only results, warnings and errors are printed.
-    pub fn is_quiet(&self) -> bool {
-        match self {
-            Self::Info(args) => args.quiet,
-            Self::Convert(args) => args.quiet,
-            Self::Merge(args) => args.quiet,
-            Self::Compare(args) => args.quiet,
-            Self::Report(args) => args.quiet,
-            Self::Sensitivity(args) => args.quiet,
-            Self::Recipe(args) => args.quiet,
-            Self::Doctor(_) => false,
-        }
-    }
+    #[command(skip)]
+    Write(WriteSettings),
+    #[command(skip)]
+    Evaluate(EvaluateSettings),
+    /// The servers whose devices are listed too.
+    #[command(skip)]
+    ListDevices(Vec<String>),
 }
 
 /// Show what files hold; with --verify, check every byte of them
@@ -239,7 +236,15 @@ const IN_SHORT_HELP: [&str; 9] = [
 /// # Errors
 /// Flags that clap refuses, and requests that it answers itself: help and version.
 pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command().try_get_matches_from(args)?)
+    let matches = command().try_get_matches_from(args)?;
+    let flags = matches.subcommand().map_or(&matches, |(_, of)| of);
+    // Not every command has both.
+    let is_set = |id| matches!(flags.try_get_one(id), Ok(Some(true)));
+    Ok(Cli {
+        quiet: is_set("quiet"),
+        verbose: is_set("verbose"),
+        ..Cli::from_arg_matches(&matches)?
+    })
 }
 
 /// The whole command line, in which flags for writing and flags for evaluating exclude each other,

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use kl_formats::{Encoding, Kind, Target};
 
 use super::input::{self, check_score, files};
-use super::{Command, check_devices, paths, wrong};
-use crate::cli::args::Args;
+use super::{check_devices, paths, wrong};
+use crate::cli::args::{Args, Command};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings,

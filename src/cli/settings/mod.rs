@@ -10,44 +10,33 @@ mod tests;
 
 use kl_formats::Kind;
 
-use super::args::{Cli, ReportArgs, Subcommand};
+use super::args::{Cli, Command, ReportArgs};
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, RecipeSettings,
-    SensitivitySettings, WriteSettings,
+    CompareSettings, ConvertSettings, MergeSettings, RecipeSettings, SensitivitySettings,
 };
 use classic::check_results;
 pub use paths::is_stdout;
-
-/// A checked command.
-#[derive(Debug)]
-pub enum Command {
-    Write(WriteSettings),
-    Evaluate(EvaluateSettings),
-    /// The servers whose devices are listed too.
-    ListDevices(Vec<String>),
-    Other(Subcommand),
-}
 
 /// Checks how the flags of a call go together.
 ///
 /// # Errors
 /// What is wrong and what to do, in one line.
 pub fn check(cli: Cli) -> Result<Command, String> {
-    let Some(mut subcommand) = cli.subcommand else {
+    let Some(mut command) = cli.command else {
         return classic::check(cli.classic);
     };
-    match &mut subcommand {
-        Subcommand::Convert(args) => convert(args)?,
-        Subcommand::Merge(args) => merge(args)?,
-        Subcommand::Compare(args) => compare(args)?,
-        Subcommand::Report(args) => report(args)?,
-        Subcommand::Sensitivity(args) => sensitivity(args)?,
-        Subcommand::Recipe(args) => recipe(args)?,
-        Subcommand::Info(_) | Subcommand::Doctor(_) => {}
+    match &mut command {
+        Command::Convert(args) => convert(args)?,
+        Command::Merge(args) => merge(args)?,
+        Command::Compare(args) => compare(args)?,
+        Command::Report(args) => report(args)?,
+        Command::Sensitivity(args) => sensitivity(args)?,
+        Command::Recipe(args) => recipe(args)?,
+        _ => {}
     }
-    Ok(Command::Other(subcommand))
+    Ok(command)
 }
 
 /// Refuses a call.

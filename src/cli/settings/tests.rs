@@ -3,8 +3,9 @@ use std::path::Path;
 
 use kl_formats::{Encoding, Kind};
 
-use super::{Command, check};
-use crate::cli::{args, short_flags, usage};
+use super::check;
+use crate::cli::args::{self, Command};
+use crate::cli::{short_flags, usage};
 use crate::commands::settings::ReferenceSource;
 use crate::engine::{CacheType, GpuLayers};
 use crate::input::ScoreFrom;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::clustered::ClusteredMean;
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
-use super::table::{CONFIDENCE_EDGES, PartNames, TokenTable};
+use super::table::{CONFIDENCE_EDGES, PartNames, Token, TokenTable};
 use super::windows::Cluster;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
@@ -58,78 +58,84 @@ pub struct Bin {
 impl Breakdown {
     /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`, and among
     /// the tokens of its depth in `by_depth[i]`.
-    pub(super) fn of(
+    pub(super) fn from_table(
         table: &TokenTable,
         clusters: &[Cluster],
         by_depth: &[Cluster],
         names: PartNames<'_>,
         confidence: Confidence,
     ) -> Self {
-        let tokens = &table.tokens;
-        let finite_klds = tokens.iter().map(|token| token.kld);
-        let sum_of_all: Sum = finite_klds.filter(|kld| kld.is_finite()).collect();
-        let bin = |clusters: &[Cluster], (label, from, to): Name, members: Vec<u32>| {
-            let members = members.iter().map(|index| *index as usize);
-            let (clusters, klds): (Vec<Cluster>, Vec<f64>) = members
-                .clone()
-                .map(|at| (clusters[at], tokens[at].kld))
-                .unzip();
-            let finite = klds.iter().copied().filter(|kld| kld.is_finite());
-            let n_infinite = klds.len() - finite.clone().count();
-            let n_same_top = members.filter(|at| tokens[*at].has_same_top).count();
-            let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
-            Bin {
-                label,
-                from,
-                to,
-                n_tokens: klds.len() as u64,
-                n_infinite: n_infinite as u64,
-                kld: mean.map(|mean| mean.estimate()),
-                share_of_kld: self::finite(finite.collect::<Sum>().value() / sum_of_all.value()),
-                agreement: self::finite(n_same_top as f64 / klds.len() as f64),
-            }
+        let tokens = &table.tokens[..];
+        let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
+            bins(tokens, clusters, names, bin_of, confidence)
         };
-        // The tokens of each named bin, as u32, since those of a long text fill much memory; a token of a bin
-        // beyond these is in none.
-        let bins_by = |clusters: &[Cluster], names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
-            let mut members = vec![Vec::new(); names.len()];
-            for token in 0..tokens.len() {
-                if let Some(members) = members.get_mut(bin_of(token)) {
-                    members.push(token as u32);
-                }
-            }
-            let bins = names.into_iter().zip(members);
-            Vec::from_iter(bins.map(|(name, members)| bin(clusters, name, members)))
-        };
-        let bins = |names, bin_of: &dyn Fn(usize) -> usize| bins_by(clusters, names, bin_of);
-        let mut by_confidence = bins(confidence_names(), &|at| tokens[at].confidence_bin.into());
-        if tokens.is_empty() {
-            by_confidence.clear();
-        }
         let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
-        let mut by_position = bins_by(by_depth, position_names(), &power);
-        by_position.retain(|bin| bin.n_tokens > 0);
         let without_ends = |label: &str| (label.to_owned(), None, None);
         let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
         let runs = table.counted.iter();
         let spans = Vec::from_iter(runs.flat_map(|run| repeat_n(run.span, run.n)));
-        let mut by_span = bins(of_parts(names.spans), &|at| spans[at] as usize);
-        by_span.retain(|bin| bin.n_tokens > 0);
         let special_names = ["special tokens", "other tokens"].map(without_ends);
-        let mut special = bins(special_names.into(), &|at| {
-            usize::from(!tokens[at].is_special)
-        });
-        if special[0].n_tokens == 0 {
-            special.clear();
-        }
-        Self {
-            by_confidence,
-            by_position,
+        let mut of = Self {
+            by_confidence: bins(confidence_names(), &|at| tokens[at].confidence_bin.into()),
+            by_position: self::bins(tokens, by_depth, position_names(), &power, confidence),
             by_group: bins(of_parts(names.groups), &|at| clusters[at].stratum as usize),
-            by_span,
-            special,
+            by_span: bins(of_parts(names.spans), &|at| spans[at] as usize),
+            special: bins(special_names.into(), &|at| {
+                usize::from(!tokens[at].is_special)
+            }),
+        };
+        if tokens.is_empty() {
+            of.by_confidence.clear();
+        }
+        of.by_position.retain(|bin| bin.n_tokens > 0);
+        of.by_span.retain(|bin| bin.n_tokens > 0);
+        if !tokens.iter().any(|token| token.is_special) {
+            of.special.clear();
+        }
+        of
+    }
+}
+
+/// The named bins of tokens, the `i`-th of which is in cluster `clusters[i]` and in bin `bin_of(i)`; one of a
+/// bin beyond these is in none.
+fn bins(
+    tokens: &[Token],
+    clusters: &[Cluster],
+    names: Vec<Name>,
+    bin_of: &dyn Fn(usize) -> usize,
+    confidence: Confidence,
+) -> Vec<Bin> {
+    let sum = |klds: &mut dyn Iterator<Item = f64>| {
+        klds.filter(|kld| kld.is_finite()).collect::<Sum>().value()
+    };
+    let sum_of_all = sum(&mut tokens.iter().map(|token| token.kld));
+    // As u32, since the tokens of a long text fill much memory.
+    let mut members = vec![Vec::<u32>::new(); names.len()];
+    for token in 0..tokens.len() {
+        if let Some(members) = members.get_mut(bin_of(token)) {
+            members.push(token as u32);
         }
     }
+    let bin = |((label, from, to), members): (Name, Vec<u32>)| {
+        let members = members.iter().map(|index| *index as usize);
+        let (clusters, klds): (Vec<Cluster>, Vec<f64>) = members
+            .clone()
+            .map(|at| (clusters[at], tokens[at].kld))
+            .unzip();
+        let n_same_top = members.filter(|at| tokens[*at].has_same_top).count();
+        let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
+        Bin {
+            label,
+            from,
+            to,
+            n_tokens: klds.len() as u64,
+            n_infinite: klds.iter().filter(|kld| kld.is_infinite()).count() as u64,
+            kld: mean.map(|mean| mean.estimate()),
+            share_of_kld: finite(sum(&mut klds.iter().copied()) / sum_of_all),
+            agreement: finite(n_same_top as f64 / klds.len() as f64),
+        }
+    };
+    names.into_iter().zip(members).map(bin).collect()
 }
 
 /// The label of a bin, and its ends.

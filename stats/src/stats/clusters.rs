@@ -166,36 +166,13 @@ impl Clusters {
     }
 
     /// Puts windows into clusters of a kind, which a comparison with other models has chosen.
-    ///
-    /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
-    /// windows. Window i of n is in block `⌊i B / n⌋` of B.
     pub fn of_kind(
         windows: &Windows,
         rule: ClusterRule,
         kind: ClusterKind,
         autocorrelation: Option<f64>,
     ) -> Self {
-        let (mut of_windows, mut number, mut longest) = (BTreeMap::new(), 0, 0);
-        let numbers = windows.numbers();
-        for of_group in numbers.chunk_by(|(one, _), (next, _)| one == next) {
-            let n = of_group.len();
-            let n_blocks = if kind != ClusterKind::Block {
-                n
-            } else if n == numbers.len() {
-                n_blocks(n)
-            } else {
-                // As many as its share of the windows.
-                let all = numbers.len();
-                let share = n_blocks(all) as f64 * n as f64 / all as f64;
-                (share.round() as usize).clamp(n.min(2), n)
-            };
-            for (i, &(stratum, window)) in of_group.iter().enumerate() {
-                let number = number + (i * n_blocks / n) as u32;
-                of_windows.insert(window, Cluster { stratum, number });
-            }
-            number += n_blocks as u32;
-            longest = longest.max(n.div_ceil(n_blocks.max(1)));
-        }
+        let (of_windows, number, longest) = numbered(&windows.numbers(), kind);
         let parts = Some(kind).filter(|kind| *kind == ClusterKind::Part);
         let parts = parts.and_then(|_| Parts::of(windows));
         let of_depth = |depth: u32| {
@@ -260,6 +237,33 @@ impl Clusters {
         let of_run = |run: &Run| repeat_n(self.of_piece(&self.parts_by_depth, &run.piece), run.n);
         runs.iter().flat_map(of_run).collect()
     }
+}
+
+/// Windows, given with their groups, each as a cluster or in blocks: the cluster of each, their number, and
+/// the windows of the longest.
+///
+/// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
+/// windows. Window i of n is in block `⌊i B / n⌋` of B.
+fn numbered(windows: &[(u32, u32)], kind: ClusterKind) -> (BTreeMap<u32, Cluster>, u32, usize) {
+    let (mut clusters, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+    let all = windows.len();
+    for of_group in windows.chunk_by(|(one, _), (next, _)| one == next) {
+        let n = of_group.len();
+        // A group has as many blocks as its share of the windows.
+        let share = n_blocks(all) as f64 * n as f64 / all as f64;
+        let n_blocks = match kind {
+            ClusterKind::Block if n == all => n_blocks(n),
+            ClusterKind::Block => (share.round() as usize).clamp(n.min(2), n),
+            ClusterKind::Window | ClusterKind::Part => n,
+        };
+        for (i, &(stratum, window)) in of_group.iter().enumerate() {
+            let number = number + (i * n_blocks / n) as u32;
+            clusters.insert(window, Cluster { stratum, number });
+        }
+        number += n_blocks as u32;
+        longest = longest.max(n.div_ceil(n_blocks));
+    }
+    (clusters, number, longest)
 }
 
 /// The clusters that `auto` may choose instead of windows, if there is a choice.

@@ -130,9 +130,6 @@ impl LlamaPerplexity {
         let klds = of_each(|r| r.kld);
         let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
         let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
-        let squares: Vec<f64> = changes.iter().map(|change| change.powi(2)).collect();
-        let mean_square = WithError::mean(&squares)?;
-        let rms = mean_square.value.sqrt();
         let (sorted_klds, sorted_changes) = (quantile::sorted(&klds), quantile::sorted(&changes));
         let kld = |p| quantile::linear(&sorted_klds, p);
         let delta_p = |p| quantile::linear(&sorted_changes, p);
@@ -171,14 +168,7 @@ impl LlamaPerplexity {
             delta_p_1: delta_p(0.01)?,
             delta_p_0_1: delta_p(0.001)?,
             minimum_delta_p: delta_p(0.0)?,
-            rms_delta_p: WithError {
-                value: rms,
-                err: if rms > 0.0 {
-                    0.5 * mean_square.err / rms
-                } else {
-                    0.0
-                },
-            },
+            rms_delta_p: WithError::root_mean_square(&changes)?,
             same_top_p: WithError::mean(&same_top)?,
         })
     }
@@ -193,6 +183,18 @@ impl WithError {
     fn mean(samples: &[f64]) -> Option<Self> {
         let moments = Moments::of(samples)?;
         Some(Self::of(moments.mean, moments.standard_error()))
+    }
+
+    fn root_mean_square(samples: &[f64]) -> Option<Self> {
+        let squares: Vec<f64> = samples.iter().map(|x| x.powi(2)).collect();
+        let of_squares = Self::mean(&squares)?;
+        let value = of_squares.value.sqrt();
+        let err = if value > 0.0 {
+            0.5 * of_squares.err / value
+        } else {
+            0.0
+        };
+        Some(Self { value, err })
     }
 }
 

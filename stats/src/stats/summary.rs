@@ -140,7 +140,7 @@ impl TokenTable {
         let by_depth = clusters.of_tokens_by_depth(&self.counted);
         Statistics {
             summary,
-            breakdown: Breakdown::of(self, &of_tokens, &by_depth, names, confidence),
+            breakdown: Breakdown::from_table(self, &of_tokens, &by_depth, names, confidence),
             ccdf: distribution::ccdf(&sorted_klds, klds.len()),
         }
     }
