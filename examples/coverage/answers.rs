@@ -160,7 +160,7 @@ fn identical_output(kind: &Kind, n_answers: u32, seed: u64) -> IdenticalOutput {
         }
     }
     let table = TokenTable::from_records(&records);
-    let clusters = Clusters::of(&table.windows(), kind.rule);
+    let clusters = Clusters::by_rule(&table.windows(), kind.rule);
     let statistics = table.summarise(&clusters, PartNames::default(), Confidence::default());
     statistics.summary.identical_output.unwrap()
 }

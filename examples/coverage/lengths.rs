@@ -112,11 +112,11 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
         }
     }
     let (table, confidence) = (TokenTable::from_records(&records), Confidence::default());
-    let clusters = Clusters::of(&table.windows(), ClusterRule::Auto);
+    let clusters = Clusters::by_rule(&table.windows(), ClusterRule::Auto);
     let statistics = table.summarise(&clusters, PartNames::default(), confidence);
     let summary = statistics.summary;
     let klds = Vec::from_iter(records.iter().map(usable_kld));
-    let paired = Paired::of(&table.runs, &klds, &others, &clusters, confidence).unwrap();
+    let paired = Paired::compare(&table.runs, &klds, &others, &clusters, confidence).unwrap();
     let (kld, ratio) = (summary.kld.unwrap(), paired.ratio.unwrap());
     let same_top = summary.agreement.unwrap().ref_top1.estimate;
     let quantile = kld

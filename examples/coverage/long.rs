@@ -1,7 +1,7 @@
 //! Few long windows: intervals by parts, of the mean and by depth.
 
 use kl::stats::{
-    Cluster, ClusterKind, ClusterRule, ClusteredMean, Clusters, Confidence, Run, Windows,
+    Cluster, ClusterKind, ClusterRule, ClusteredMean, Clusters, Confidence, Run, WindowSums,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -161,9 +161,9 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
             positions.push(position);
         }
     }
-    let windows = Windows::of(&runs, &klds);
-    let clusters = Clusters::of(&windows, ClusterRule::Auto);
-    let by_window = Clusters::of(&windows, ClusterRule::Window).of_tokens(&runs);
+    let windows = WindowSums::from_tokens(&runs, &klds);
+    let clusters = Clusters::by_rule(&windows, ClusterRule::Auto);
+    let by_window = Clusters::by_rule(&windows, ClusterRule::Window).of_tokens(&runs);
     let of_depths = clusters.of_tokens_by_depth(&runs);
     let mean = |clusters: &[Cluster], klds: &[f64]| {
         let mean = ClusteredMean::of_positive(clusters, klds, Confidence::default())?;

@@ -130,7 +130,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let records = text.records(n_windows, seed);
     let confidence = Confidence::default();
     let table = TokenTable::from_records(&records);
-    let clusters = Clusters::of(&table.windows(), ClusterRule::Auto);
+    let clusters = Clusters::by_rule(&table.windows(), ClusterRule::Auto);
     let statistics = table.summarise(&clusters, PartNames::default(), confidence);
     let summary = statistics.summary;
     let kld = summary.kld.as_ref().unwrap().mean;

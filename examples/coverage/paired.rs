@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use kl::stats::{
     Cluster, ClusterRule, Clusters, Confidence, PairSums, Paired, PairedComparison, Ratio, Run,
-    Windows, holm, usable_kld,
+    WindowSums, holm, usable_kld,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -91,7 +91,7 @@ fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, r
         RATIOS.map(|ratio| {
             let a: Vec<f64> = klds.of_models[0].iter().map(|kld| ratio * kld).collect();
             let b = &klds.of_models[1];
-            let paired = Paired::of(&runs, &a, b, &clusters, Confidence::default()).unwrap();
+            let paired = Paired::compare(&runs, &a, b, &clusters, Confidence::default()).unwrap();
             let (got, difference) = (paired.ratio.unwrap(), paired.difference);
             let truth = (ratio - 1.0) * text.mean_kld();
             [
@@ -112,11 +112,14 @@ fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, r
 
 /// The clusters of a report: from the mean over its models of their windows' autocorrelation.
 fn clusters(klds: &Klds, runs: &[Run]) -> Clusters {
-    let windows = klds.of_models.iter().map(|klds| Windows::of(runs, klds));
-    let windows: Vec<Windows> = windows.collect();
+    let windows = klds
+        .of_models
+        .iter()
+        .map(|klds| WindowSums::from_tokens(runs, klds));
+    let windows: Vec<WindowSums> = windows.collect();
     let each: Vec<f64> = windows
         .iter()
-        .filter_map(Windows::autocorrelation)
+        .filter_map(WindowSums::autocorrelation)
         .collect();
     let mean = each.iter().sum::<f64>() / each.len() as f64;
     Clusters::chosen_by(&windows[0], ClusterRule::Auto, Some(mean))
@@ -186,7 +189,7 @@ fn left_out(sums: &[BTreeMap<Cluster, (f64, f64)>], factors: &[f64], n_tests: us
             let (n, a, b) = (*n, factors[i] * of_i, factors[best] * of_best);
             (*cluster, PairSums { n, a, b })
         });
-        Ratio::of(&both.collect(), Confidence::default())
+        Ratio::from_sums(&both.collect(), Confidence::default())
             .unwrap()
             .p
             .unwrap()
@@ -224,9 +227,9 @@ fn damage(one_in: u64, n_windows: u32, replications: u64) {
         let confidence = Confidence::default();
         let runs = Run::from_records(&original);
         let klds = Vec::from_iter(original.iter().map(usable_kld));
-        let clusters = Clusters::of(&Windows::of(&runs, &klds), ClusterRule::Auto);
+        let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), ClusterRule::Auto);
         let pair =
-            PairedComparison::of(&damaged, &original, &[], &clusters, confidence, 0).unwrap();
+            PairedComparison::in_depth(&damaged, &original, &[], &clusters, confidence, 0).unwrap();
         let agreement = pair.agreement.difference.estimate;
         [
             pair.ratio.unwrap().upper.unwrap() <= 1.05,

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use kl::stats::{ClusterRule, Clusters, Confidence, Paired, Run, Windows};
+use kl::stats::{ClusterRule, Clusters, Confidence, Paired, Run, WindowSums};
 use kl_formats::{SidecarReader, TokenRecord};
 use rayon::prelude::*;
 
@@ -123,8 +123,9 @@ fn rows(
         let uppers = seeds.map(|seed| {
             let (windows, a, b) = klds(n_windows, u64::from(n_windows) << 32 | seed);
             let runs = Run::from_records(&tokens_of(&windows));
-            let clusters = Clusters::of(&Windows::of(&runs, &b), ClusterRule::Auto);
-            let paired = Paired::of(&runs, &a, &b, &clusters, Confidence::default());
+            let clusters =
+                Clusters::by_rule(&WindowSums::from_tokens(&runs, &b), ClusterRule::Auto);
+            let paired = Paired::compare(&runs, &a, &b, &clusters, Confidence::default());
             paired
                 .and_then(|paired| paired.ratio?.upper)
                 .unwrap_or(f64::INFINITY)

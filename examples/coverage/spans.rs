@@ -1,6 +1,6 @@
 //! Two models on the tokens of a span: their ratio, and how many times the ratio elsewhere it is.
 
-use kl::stats::{ClusterRule, Clusters, Confidence, Ratio, Run, SpanRatio, Windows};
+use kl::stats::{ClusterRule, Clusters, Confidence, Ratio, Run, SpanRatio, WindowSums};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -69,7 +69,7 @@ fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
             b.push(of_window[1] * random.difficulty(TOKEN_SD));
         }
     }
-    let clusters = Clusters::of(&Windows::of(&runs, &a), ClusterRule::Auto);
+    let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &a), ClusterRule::Auto);
     let names = ["others", "span"].map(str::to_owned);
     let confidence = Confidence::default();
     let of_each = SpanRatio::of_each(&runs, &names, &a, &b, &clusters, confidence);

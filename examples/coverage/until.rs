@@ -1,6 +1,6 @@
 //! Evaluations that stop where their interval is narrow enough: how often it then holds the true mean.
 
-use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, KldSoFar, Run, Windows};
+use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, KldSoFar, Run, WindowSums};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -69,7 +69,7 @@ pub fn stop(windows: impl Iterator<Item = Vec<TokenRecord>>, target: f64) -> Opt
         klds.extend(window.iter().map(|record| record.kld));
         n_windows += 1;
         if until.push(&window) {
-            let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
+            let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
             let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), &klds, confidence)?;
             return Some(Stop {
                 n_windows,

@@ -124,8 +124,8 @@ mod tests {
         let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
         let (confidence, rule) = (Confidence::default(), ClusterRule::default());
         let table = TokenTable::from_records(&a);
-        let clusters = Clusters::of(&table.windows(), rule);
-        let paired = PairedComparison::of(&a, &b, &[], &clusters, confidence, 0).unwrap();
+        let clusters = Clusters::by_rule(&table.windows(), rule);
+        let paired = PairedComparison::in_depth(&a, &b, &[], &clusters, confidence, 0).unwrap();
         let statistics = table.summarise(&clusters, PartNames::default(), confidence);
         let summary = statistics.summary;
         let model = InDepthModel {
@@ -163,7 +163,7 @@ mod tests {
         let records = made_up();
         let (confidence, rule) = (Confidence::default(), ClusterRule::default());
         let table = TokenTable::from_records(&records);
-        let clusters = Clusters::of(&table.windows(), rule);
+        let clusters = Clusters::by_rule(&table.windows(), rule);
         let statistics = table.summarise(&clusters, PartNames::default(), confidence);
         let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
         let result = ModelResult {
@@ -186,7 +186,7 @@ mod tests {
             sidecar: Some(String::new()),
             timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
             llama_perplexity: LlamaPerplexity::of_records(&records),
-            logits: Some(LogitSummary::of(
+            logits: Some(LogitSummary::from_metrics(
                 &table,
                 &vec![metrics; records.len()],
                 false,

@@ -53,7 +53,7 @@ impl Measures {
         Measured {
             llama_perplexity: self
                 .on_its_own_rows
-                .then(|| LlamaPerplexityScore::of(pair.reference, pair.eval, pair.next)),
+                .then(|| LlamaPerplexityScore::new(pair.reference, pair.eval, pair.next)),
             logits: self.logits.then(|| logit_metrics(pair)),
         }
     }
@@ -102,7 +102,8 @@ impl Measures {
         let metrics: Vec<LogitMetrics> = counted.map(|(_, of)| of).collect();
         let only_log_probabilities = self.only_log_probabilities;
         let table = TokenTable::from_records(records);
-        let summary = LogitSummary::of(&table, &metrics, only_log_probabilities, confidence, rule);
+        let summary =
+            LogitSummary::from_metrics(&table, &metrics, only_log_probabilities, confidence, rule);
         Some(summary)
     }
 }

@@ -3,8 +3,8 @@
 use kl_formats::TokenRecord;
 
 use crate::stats::{
-    ClusterRule, ClusteredMean, Clusters, Confidence, Estimate, Paired, Run, Windows, is_counted,
-    usable_kld,
+    ClusterRule, ClusteredMean, Clusters, Confidence, Estimate, Paired, Run, WindowSums,
+    is_counted, usable_kld,
 };
 
 /// The KLD of each token of some windows, in nats: NaN where it is not counted or not finite.
@@ -37,7 +37,7 @@ impl Klds {
 
     /// The windows.
     pub fn n_windows(&self) -> u64 {
-        Windows::of(&self.runs, &self.klds).count() as u64
+        WindowSums::from_tokens(&self.runs, &self.klds).count() as u64
     }
 
     /// The mean KLD; `None` without tokens.
@@ -49,7 +49,7 @@ impl Klds {
 
     /// The clusters of these tokens: chosen once for all that is measured on them.
     pub fn clusters(&self, rule: ClusterRule) -> Clusters {
-        Clusters::of(&Windows::of(&self.runs, &self.klds), rule)
+        Clusters::by_rule(&WindowSums::from_tokens(&self.runs, &self.klds), rule)
     }
 
     /// The mean KLD with its clustered interval; `None` without tokens.
@@ -65,6 +65,6 @@ impl Klds {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Paired> {
-        Paired::of(&self.runs, &self.klds, &other.klds, clusters, confidence)
+        Paired::compare(&self.runs, &self.klds, &other.klds, clusters, confidence)
     }
 }

@@ -287,7 +287,7 @@ impl Comparer {
             kind,
             a,
             b,
-            paired: Paired::of(runs, klds_a, klds_b, clusters, confidence)?,
+            paired: Paired::compare(runs, klds_a, klds_b, clusters, confidence)?,
             spans,
         })
     }
@@ -374,7 +374,7 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
     let tokens = comparer.tokens_of(&rows)?;
     let spans = &first.header().spans;
     let paired = tokens.and_then(|of| {
-        PairedComparison::of(&a, &b, spans, &of.clusters, comparer.confidence, N_TOP)
+        PairedComparison::in_depth(&a, &b, spans, &of.clusters, comparer.confidence, N_TOP)
     });
     let paired = paired.context("no token has a finite KLD under both models")?;
     let describe = |token: PairedToken| {

@@ -10,7 +10,7 @@ use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
     ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Run,
-    TokenTable, Windows, usable_kld,
+    TokenTable, WindowSums, usable_kld,
 };
 
 /// The KV cache's type unless the user chooses another.
@@ -170,7 +170,7 @@ impl Row {
     ///
     /// # Errors
     /// If a file can no longer be read.
-    pub fn read_windows(&self) -> Result<(Vec<Run>, Windows)> {
+    pub fn read_windows(&self) -> Result<(Vec<Run>, WindowSums)> {
         let mut table = TokenTable::with_capacity(usize::try_from(self.tokens.n)?);
         self.stored.read(|window| {
             window.iter().for_each(|record| table.push(record));

@@ -112,7 +112,7 @@ pub fn logits(records: &[TokenRecord], only_log_probabilities: bool) -> LogitSum
     let metrics = metrics(&counted);
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let table = TokenTable::from_records(records);
-    LogitSummary::of(&table, &metrics, only_log_probabilities, confidence, rule)
+    LogitSummary::from_metrics(&table, &metrics, only_log_probabilities, confidence, rule)
 }
 
 /// A model of a known size.
@@ -154,7 +154,7 @@ pub fn result(
         spans: &SPANS.map(str::to_owned),
     };
     let table = TokenTable::from_records(records);
-    let clusters = Clusters::of(&table.windows(), rule);
+    let clusters = Clusters::by_rule(&table.windows(), rule);
     let statistics = table.summarise(&clusters, names, confidence);
     ModelResult {
         label: model.default_label().to_owned(),

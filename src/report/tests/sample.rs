@@ -12,7 +12,7 @@ use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::report::{few_windows, json_text};
 use crate::stats::{
     ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput, Paired,
-    PairedComparison, Ratio, Run, SharePoint, SpanRatio, Windows,
+    PairedComparison, Ratio, Run, SharePoint, SpanRatio, WindowSums,
 };
 
 const WINDOWS: u32 = 12;
@@ -167,7 +167,7 @@ pub fn identical(life: f64) -> IdenticalOutput {
 pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth> {
     const N_TOP: usize = 10;
     let spans = made_up::SPANS.map(str::to_owned);
-    let paired = PairedComparison::of(a, b, &spans, &clusters(a), of.confidence, N_TOP)?;
+    let paired = PairedComparison::in_depth(a, b, &spans, &clusters(a), of.confidence, N_TOP)?;
     let word = |word: &str| Some(word.to_owned());
     let describe = |token| InDepthToken {
         token,
@@ -198,8 +198,8 @@ pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth>
 /// The clusters of records.
 pub fn clusters(records: &[TokenRecord]) -> Clusters {
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
-    Clusters::of(
-        &Windows::of(&Run::from_records(records), &klds),
+    Clusters::by_rule(
+        &WindowSums::from_tokens(&Run::from_records(records), &klds),
         ClusterRule::Auto,
     )
 }

@@ -84,7 +84,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
         let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
         let clusters = sample::clusters(first);
         let confidence = Confidence::default();
-        let paired = Paired::of(&runs, &klds(of_model), &klds(first), &clusters, confidence);
+        let paired = Paired::compare(&runs, &klds(of_model), &klds(first), &clusters, confidence);
         let label = format!("q{i}");
         let paired = paired.filter(|_| i > 0);
         if let Some(paired) = &paired {
@@ -98,7 +98,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
             }
         }
         let table = TokenTable::from_records(of_model);
-        let own_clusters = Clusters::of(&table.windows(), RULE);
+        let own_clusters = Clusters::by_rule(&table.windows(), RULE);
         let statistics = table.summarise(&own_clusters, names, Confidence::default());
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {

@@ -29,7 +29,7 @@ impl LlamaPerplexityScore {
     ///
     /// # Panics
     /// If the rows differ in length, or `next` is not below that length.
-    pub fn of(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Self {
+    pub fn new(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Self {
         assert_eq!(base.len(), eval.len(), "rows of different length");
         let max = f64::from(eval.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         let sum: f64 = eval.iter().map(|m| (f64::from(*m) - max).exp()).sum();
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_base_is_not_renormalised_and_its_floor_is_skipped() {
-        let got = LlamaPerplexityScore::of(Row::F32(&BASE), &EVAL, Some(3));
+        let got = LlamaPerplexityScore::new(Row::F32(&BASE), &EVAL, Some(3));
         let log_sum = EVAL.map(|m| f64::from(m).exp()).iter().sum::<f64>().ln();
         let term = |entry: usize| {
             let ln_p = f64::from(BASE[entry]);
@@ -68,7 +68,7 @@ mod tests {
         };
         close(got.kld, term(0) + term(1) + term(2) + term(4));
         assert_eq!(got.ref_nll, 16.0);
-        let last = LlamaPerplexityScore::of(Row::F32(&BASE), &EVAL, None);
+        let last = LlamaPerplexityScore::new(Row::F32(&BASE), &EVAL, None);
         assert!(last.ref_nll.is_nan() && last.kld == got.kld);
     }
 
@@ -81,7 +81,7 @@ mod tests {
             codes: &codes,
         };
         let decoded = [base.get(0), base.get(1), base.get(2)];
-        let of = |base| LlamaPerplexityScore::of(base, &[1.0, 2.0, 0.0], Some(2));
+        let of = |base| LlamaPerplexityScore::new(base, &[1.0, 2.0, 0.0], Some(2));
         assert_eq!(of(base), of(Row::F32(&decoded)));
     }
 
@@ -90,7 +90,7 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut eval = EVAL;
             eval[4] = bad;
-            let got = LlamaPerplexityScore::of(Row::F32(&BASE), &eval, Some(1));
+            let got = LlamaPerplexityScore::new(Row::F32(&BASE), &eval, Some(1));
             assert!(!got.kld.is_finite());
         }
     }

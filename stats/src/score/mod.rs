@@ -122,7 +122,7 @@ use kl_formats::{Row, TokenRecord};
 
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
-use pair::{Codes, Source};
+use pair::{Codes, LogitRow};
 pub use pair::{RowPair, floor};
 use passes::{Rows, Score};
 pub use row_error::RowError;
@@ -149,17 +149,17 @@ pub fn score(pair: &RowPair<'_>) -> TokenRecord {
 trait Kernel {
     type Out;
 
-    fn of<S: Simd, R: Source>(rows: Rows<'_, S, R>) -> Self::Out;
+    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> Self::Out;
 }
 
 fn run<K: Kernel>(pair: &RowPair<'_>) -> K::Out {
     pair.check();
     let level = Level::new();
     match pair.reference {
-        Row::F32(row) => dispatch!(level, simd => K::of(Rows::new(simd, row, pair))),
+        Row::F32(row) => dispatch!(level, simd => K::compute(Rows::new(simd, row, pair))),
         Row::U16 { min, step, codes } => {
             let codes = Codes { min, step, codes };
-            dispatch!(level, simd => K::of(Rows::new(simd, codes, pair)))
+            dispatch!(level, simd => K::compute(Rows::new(simd, codes, pair)))
         }
         // Rare: only rows with masked entries are stored so.
         Row::U16Masked { .. } => DECODED.with_borrow_mut(|decoded| {

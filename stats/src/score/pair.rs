@@ -109,14 +109,14 @@ fn range(row: &[f32]) -> (f32, f32) {
 }
 
 /// A row of logits.
-pub(super) trait Source: Copy {
+pub(super) trait LogitRow: Copy {
     /// The entries from `at` on that fill a vector.
     fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s;
     /// One entry.
     fn get(&self, at: usize) -> f32;
 }
 
-impl Source for &[f32] {
+impl LogitRow for &[f32] {
     #[inline(always)]
     fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s {
         S::f32s::from_slice(simd, &self[at..at + S::f32s::LEN])
@@ -136,7 +136,7 @@ pub(super) struct Codes<'a> {
     pub codes: &'a [u16],
 }
 
-impl Source for Codes<'_> {
+impl LogitRow for Codes<'_> {
     #[inline(always)]
     fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s {
         let codes = &self.codes[at..at + S::f32s::LEN];

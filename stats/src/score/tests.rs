@@ -51,9 +51,9 @@ fn kernels() -> Vec<Kernel> {
         simd.vectorize(
             #[inline(always)]
             || match pair.reference {
-                Row::F32(row) => Score::of(Rows::new(simd, row, pair)),
+                Row::F32(row) => Score::compute(Rows::new(simd, row, pair)),
                 Row::U16 { min, step, codes } => {
-                    Score::of(Rows::new(simd, Codes { min, step, codes }, pair))
+                    Score::compute(Rows::new(simd, Codes { min, step, codes }, pair))
                 }
                 Row::U16Masked { .. } => score(pair),
             },

@@ -63,17 +63,17 @@ pub struct Drafted {
 impl Acceptance {
     /// Summarises the counted tokens of an evaluation, the `i`-th of which is in cluster
     /// `clusters[i]`; `None` where no acceptance is known.
-    pub(super) fn of(
+    pub(super) fn from_table(
         table: &TokenTable,
         clusters: &[Cluster],
         confidence: Confidence,
     ) -> Option<Self> {
         let acceptances = table.column(|token| token.acceptance);
-        let mean = ClusteredMean::of(clusters, &acceptances, confidence)?;
+        let mean = ClusteredMean::from_samples(clusters, &acceptances, confidence)?;
         let stretches = stretches(table).into_iter();
         let stretches = stretches.map(|at| (&clusters[at.clone()], &acceptances[at]));
         let stretches: Vec<(&[Cluster], &[f64])> = stretches.collect();
-        let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::of(n, &stretches, confidence));
+        let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, confidence));
         Some(Self {
             mean: mean
                 .clustered
@@ -93,7 +93,7 @@ impl Acceptance {
 impl Drafted {
     /// Follows drafts of so many tokens along stretches of adjacent positions, given as each position's
     /// cluster and acceptance; `None` where none is as long as a draft.
-    fn of(
+    fn along(
         n_drafted: usize,
         stretches: &[(&[Cluster], &[f64])],
         confidence: Confidence,

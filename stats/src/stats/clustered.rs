@@ -44,7 +44,11 @@ pub struct ClusteredValue {
 impl ClusteredMean {
     /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`. Those that are not
     /// finite do not count; `None` without others.
-    pub fn of(clusters: &[Cluster], samples: &[f64], confidence: Confidence) -> Option<Self> {
+    pub fn from_samples(
+        clusters: &[Cluster],
+        samples: &[f64],
+        confidence: Confidence,
+    ) -> Option<Self> {
         Self::with(clusters, samples, confidence, Spread::interval)
     }
 
@@ -64,8 +68,8 @@ impl ClusteredMean {
         interval: impl Fn(&Spread, f64, Confidence) -> ClusteredInterval,
     ) -> Option<Self> {
         debug_assert_eq!(clusters.len(), samples.len());
-        let moments = Moments::of(samples)?;
-        let spread = Spread::of(clusters, samples.iter().map(|x| x - moments.mean));
+        let moments = Moments::from_samples(samples)?;
+        let spread = Spread::from_residuals(clusters, samples.iter().map(|x| x - moments.mean));
         Some(Self {
             independent: moments.estimate(confidence),
             se: moments.standard_error().and_then(finite),
@@ -115,9 +119,9 @@ impl Share {
     ///
     /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
     /// without tokens.
-    pub fn of(clusters: &[Cluster], hits: &[f64], confidence: Confidence) -> Option<Self> {
-        let share = Moments::of(hits)?.mean;
-        let spread = Spread::of(clusters, hits.iter().map(|hit| hit - share));
+    pub fn from_hits(clusters: &[Cluster], hits: &[f64], confidence: Confidence) -> Option<Self> {
+        let share = Moments::from_samples(hits)?.mean;
+        let spread = Spread::from_residuals(clusters, hits.iter().map(|hit| hit - share));
         let n = spread.n_for_share(confidence);
         Some(Self {
             estimate: n.map_or(Estimate::point(share), |n| jeffreys(share, n, confidence)),

@@ -5,7 +5,7 @@ use std::iter::repeat_n;
 
 use serde::{Deserialize, Serialize};
 
-use super::windows::{Cluster, Parts, Piece, Run, Windows};
+use super::windows::{Cluster, Parts, Run, WindowPiece, WindowSums};
 
 /// From this many windows on, intervals hold the true value about as often as they promise, if the
 /// windows are independent: see docs/INTERVALS.md.
@@ -135,21 +135,25 @@ pub struct Clusters {
     /// The cluster of each window, by its number; the window itself where its parts are clusters.
     windows: BTreeMap<u32, Cluster>,
     /// The parts of windows, if each is a cluster.
-    parts: BTreeMap<Piece, Cluster>,
+    parts: BTreeMap<WindowPiece, Cluster>,
     /// The same among the pieces whose positions have the same power of two, if these have enough parts.
-    parts_by_depth: BTreeMap<Piece, Cluster>,
+    parts_by_depth: BTreeMap<WindowPiece, Cluster>,
 }
 
 impl Clusters {
     /// Puts the windows of one evaluation into clusters.
-    pub fn of(windows: &Windows, rule: ClusterRule) -> Self {
+    pub fn by_rule(windows: &WindowSums, rule: ClusterRule) -> Self {
         Self::chosen_by(windows, rule, windows.autocorrelation())
     }
 
     /// Puts windows into clusters, where neighbours have this correlation: of several models on the
     /// same windows, the mean of theirs.
-    pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
-        let parts = Parts::of(windows);
+    pub fn chosen_by(
+        windows: &WindowSums,
+        rule: ClusterRule,
+        autocorrelation: Option<f64>,
+    ) -> Self {
+        let parts = Parts::of_few(windows);
         let n = parts.as_ref().map_or(windows.count(), |of| of.n as usize) as f64;
         let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
         let kind = match rule {
@@ -167,14 +171,14 @@ impl Clusters {
 
     /// Puts windows into clusters of a kind, which a comparison with other models has chosen.
     pub fn of_kind(
-        windows: &Windows,
+        windows: &WindowSums,
         rule: ClusterRule,
         kind: ClusterKind,
         autocorrelation: Option<f64>,
     ) -> Self {
         let (of_windows, number, longest) = numbered(&windows.numbers(), kind);
         let parts = Some(kind).filter(|kind| *kind == ClusterKind::Part);
-        let parts = parts.and_then(|_| Parts::of(windows));
+        let parts = parts.and_then(|_| Parts::of_few(windows));
         let of_depth = |depth: u32| {
             let inside = windows.pieces().into_iter();
             Parts::divide(&Vec::from_iter(inside.filter(|of| of.depth() == depth)))
@@ -218,7 +222,7 @@ impl Clusters {
     }
 
     /// The part that holds a piece, or the cluster of its window.
-    fn of_piece(&self, parts: &BTreeMap<Piece, Cluster>, piece: &Piece) -> Cluster {
+    fn of_piece(&self, parts: &BTreeMap<WindowPiece, Cluster>, piece: &WindowPiece) -> Cluster {
         let part = parts.get(piece).copied();
         part.unwrap_or_else(|| self.of_window(piece.window))
     }
@@ -267,7 +271,7 @@ fn numbered(windows: &[(u32, u32)], kind: ClusterKind) -> (BTreeMap<u32, Cluster
 }
 
 /// The clusters that `auto` may choose instead of windows, if there is a choice.
-fn alternative(windows: &Windows, has_parts: bool) -> Option<ClusterKind> {
+fn alternative(windows: &WindowSums, has_parts: bool) -> Option<ClusterKind> {
     let n_windows = windows.count();
     if has_parts {
         (n_windows > 1).then_some(ClusterKind::Part)

@@ -39,7 +39,7 @@ pub struct Distribution {
 impl Distribution {
     /// Summarises a number of the counted tokens that cannot be negative, `values[i]` of which is in
     /// cluster `clusters[i]`; `sorted` are the finite ones, and ascend. `None` if there are none.
-    pub(super) fn of(
+    pub(super) fn from_values(
         table: &TokenTable,
         clusters: &[Cluster],
         values: &[f64],
@@ -59,7 +59,7 @@ impl Distribution {
             max,
             max_at: at_max.map(|(location, _)| location).min()?,
             quantiles: quantile::estimates(clusters, values, sorted, quantiles, confidence),
-            tail: Tail::of(sorted),
+            tail: Tail::from_sorted(sorted),
         })
     }
 }
@@ -79,7 +79,7 @@ pub struct Tail {
 
 impl Tail {
     /// Computes them from finite samples in ascending order that are not negative.
-    pub fn of(sorted: &[f64]) -> Self {
+    pub fn from_sorted(sorted: &[f64]) -> Self {
         let sum = |samples: &[f64]| samples.iter().copied().collect::<Sum>().value();
         let total = sum(sorted);
         let n = sorted.len() as f64;
@@ -129,7 +129,11 @@ pub struct DeltaP {
 impl DeltaP {
     /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`, and NaN where it is not
     /// known. `None` without others.
-    pub fn of(clusters: &[Cluster], changes: &[f64], confidence: Confidence) -> Option<Self> {
+    pub fn from_changes(
+        clusters: &[Cluster],
+        changes: &[f64],
+        confidence: Confidence,
+    ) -> Option<Self> {
         let sorted = quantile::sorted(changes);
         let ps = &DELTA_P_QUANTILES;
         let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
@@ -137,7 +141,7 @@ impl DeltaP {
         let rms = mean_square.independent.value.sqrt();
         let se = |se: f64| finite(if se == 0.0 { 0.0 } else { 0.5 * se / rms });
         Some(Self {
-            mean: ClusteredMean::of(clusters, changes, confidence)?,
+            mean: ClusteredMean::from_samples(clusters, changes, confidence)?,
             rms: ClusteredValue {
                 value: rms,
                 se: mean_square.se.and_then(se),

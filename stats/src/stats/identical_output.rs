@@ -119,7 +119,7 @@ pub struct SharePoint {
 
 impl IdenticalOutput {
     /// Counts the greedy answers, by the clusters of their windows; `None` without any.
-    pub(super) fn of(
+    pub(super) fn from_answers(
         answers: &Answers,
         clusters: &Clusters,
         confidence: Confidence,
@@ -145,7 +145,7 @@ impl IdenticalOutput {
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
             let hits = counted.iter().map(|of| f64::from(u8::from(is_same(of))));
-            Some(Share::of(&of_answers, &Vec::from_iter(hits), confidence)?.estimate)
+            Some(Share::from_hits(&of_answers, &Vec::from_iter(hits), confidence)?.estimate)
         };
         let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
         differ_at.sort_unstable();

@@ -126,7 +126,7 @@ impl LlamaPerplexity {
         };
         let tokens = vec![Cluster::default(); counted.len()];
         let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
-        let ppl = Perplexity::of(&tokens, &base_nll, &eval_nll, Confidence::default())?;
+        let ppl = Perplexity::from_nlls(&tokens, &base_nll, &eval_nll, Confidence::default())?;
         let klds = of_each(|r| r.kld);
         let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
         let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
@@ -134,12 +134,12 @@ impl LlamaPerplexity {
         let kld = |p| quantile::linear(&sorted_klds, p);
         let delta_p = |p| quantile::linear(&sorted_changes, p);
         Some(Self {
-            mean_ppl_q: WithError::of(ppl.evaluated, ppl.eval_se),
-            mean_ppl_base: WithError::of(ppl.reference, ppl.ref_se),
+            mean_ppl_q: WithError::new(ppl.evaluated, ppl.eval_se),
+            mean_ppl_base: WithError::new(ppl.reference, ppl.ref_se),
             cor_ln_ppl: ppl.correlation,
-            mean_ln_ppl_ratio: WithError::of(ppl.ln_ratio.value, ppl.ln_ratio.se),
-            mean_ppl_ratio: WithError::of(ppl.ratio.value, ppl.ratio.se),
-            mean_ppl_difference: WithError::of(ppl.difference.value, ppl.difference.se),
+            mean_ln_ppl_ratio: WithError::new(ppl.ln_ratio.value, ppl.ln_ratio.se),
+            mean_ppl_ratio: WithError::new(ppl.ratio.value, ppl.ratio.se),
+            mean_ppl_difference: WithError::new(ppl.difference.value, ppl.difference.se),
 
             mean_kld: WithError::mean(&klds)?,
             maximum_kld: kld(1.0)?,
@@ -175,14 +175,14 @@ impl LlamaPerplexity {
 }
 
 impl WithError {
-    fn of(value: f64, se: Option<f64>) -> Self {
+    fn new(value: f64, se: Option<f64>) -> Self {
         let err = se.unwrap_or(f64::NAN);
         Self { value, err }
     }
 
     fn mean(samples: &[f64]) -> Option<Self> {
-        let moments = Moments::of(samples)?;
-        Some(Self::of(moments.mean, moments.standard_error()))
+        let moments = Moments::from_samples(samples)?;
+        Some(Self::new(moments.mean, moments.standard_error()))
     }
 
     fn root_mean_square(samples: &[f64]) -> Option<Self> {

@@ -9,7 +9,7 @@ use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
 use super::table::TokenTable;
 use super::token::TokenLocation;
-use super::windows::Windows;
+use super::windows::WindowSums;
 use crate::score::LogitMetrics;
 
 /// The median and the upper tail.
@@ -71,15 +71,15 @@ pub enum LogitsNotAvailable {
 impl LogitSummary {
     /// Summarises the distances of the counted tokens, one for each. Those that are not finite are
     /// left out, and with `only_log_probabilities` those that depend on the logits themselves.
-    pub fn of(
+    pub fn from_metrics(
         table: &TokenTable,
         metrics: &[LogitMetrics],
         only_log_probabilities: bool,
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        let windows = Windows::of(&table.counted, &table.column(|token| token.kld));
-        let clusters = Clusters::of(&windows, rule).of_tokens(&table.counted);
+        let windows = WindowSums::from_tokens(&table.counted, &table.column(|token| token.kld));
+        let clusters = Clusters::by_rule(&windows, rule).of_tokens(&table.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let value = |metrics| {
                 if LogitMetrics::is_finite(metrics) {
@@ -90,7 +90,9 @@ impl LogitSummary {
             };
             let values: Vec<f64> = metrics.iter().map(value).collect();
             let sorted = quantile::sorted(&values);
-            let of = Distribution::of(table, &clusters, &values, &sorted, &QUANTILES, confidence)?;
+            let of = Distribution::from_values(
+                table, &clusters, &values, &sorted, &QUANTILES, confidence,
+            )?;
             Some(Metric {
                 mean: of.mean,
                 max: of.max,
@@ -141,7 +143,7 @@ mod tests {
         only_log_probabilities: bool,
     ) -> LogitSummary {
         let counted = records.iter().filter(|record| is_counted(record));
-        LogitSummary::of(
+        LogitSummary::from_metrics(
             &TokenTable::from_records(records),
             &counted.map(metrics).collect::<Vec<_>>(),
             only_log_probabilities,

@@ -69,4 +69,4 @@ pub use summary::{Agreement, Statistics, Summary};
 pub use table::{PartNames, TokenTable};
 pub use token::{MostDivergent, TokenLocation, is_counted, usable_kld};
 pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, UntilInfo};
-pub use windows::{Cluster, Piece, Run, Windows};
+pub use windows::{Cluster, Run, WindowPiece, WindowSums};

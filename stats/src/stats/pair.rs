@@ -81,7 +81,7 @@ impl PairedComparison {
     /// Compares the records of two evaluations, which may be in any order; lists the `n_top` tokens
     /// on which they differ most. `spans` are the names of the records' spans. `None` if they have no
     /// token in common.
-    pub fn of(
+    pub fn in_depth(
         a: &[TokenRecord],
         b: &[TokenRecord],
         spans: &[String],
@@ -95,10 +95,10 @@ impl PairedComparison {
             pairs.iter().map(|(a, b)| (number(a), number(b))).unzip()
         };
         let (a_klds, b_klds) = of_both(|record| record.kld);
-        let paired = Paired::of(&runs, &a_klds, &b_klds, clusters, confidence)?;
+        let paired = Paired::compare(&runs, &a_klds, &b_klds, clusters, confidence)?;
         // An acceptance that is not known is NaN, which leaves its token out.
         let (a_accepts, b_accepts) = of_both(|record| record.acceptance);
-        let acceptance = Paired::of(&runs, &a_accepts, &b_accepts, clusters, confidence);
+        let acceptance = Paired::compare(&runs, &a_accepts, &b_accepts, clusters, confidence);
         let mut by_span = SpanRatio::of_each(&runs, spans, &a_klds, &b_klds, clusters, confidence);
         SpanRatio::adjust([&mut by_span].into_iter());
         let of_tokens = clusters.of_tokens(&runs);
@@ -108,8 +108,8 @@ impl PairedComparison {
             n_windows: Run::n_windows(&runs),
             ratio: paired.ratio,
             difference: paired.difference,
-            nearer: Nearer::of(&of_tokens, &pairs, confidence),
-            agreement: McNemar::of(&of_tokens, &pairs, confidence),
+            nearer: Nearer::from_pairs(&of_tokens, &pairs, confidence),
+            agreement: McNemar::from_pairs(&of_tokens, &pairs, confidence),
             acceptance_difference: acceptance.map(|paired| paired.difference),
             by_span,
             top: top(pairs, n_top),
@@ -118,7 +118,7 @@ impl PairedComparison {
 }
 
 impl Nearer {
-    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
+    fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
         let order = |(a, b): &Pair<'_>| a.kld.total_cmp(&b.kld);
         let count = |which| pairs.iter().filter(|pair| order(pair) == which).count() as u64;
         let a_is_nearer = pairs.iter().map(|pair| match order(pair) {
@@ -130,7 +130,7 @@ impl Nearer {
             n_a: count(Ordering::Less),
             n_b: count(Ordering::Greater),
             n_ties: count(Ordering::Equal),
-            share_a: Share::of(clusters, &Vec::from_iter(a_is_nearer), confidence),
+            share_a: Share::from_hits(clusters, &Vec::from_iter(a_is_nearer), confidence),
         }
     }
 }
@@ -206,7 +206,7 @@ pub struct ShareDifference {
 impl McNemar {
     /// Compares whether each token's top token agrees, under either model. Token i is in cluster
     /// `clusters[i]`.
-    fn of(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
+    fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
         let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
         let agree = pairs.iter().map(|(a, b)| (agrees(a), agrees(b)));
         let count = |which| agree.clone().filter(|pair| *pair == which).count() as u64;
@@ -215,7 +215,7 @@ impl McNemar {
         let differences = agree
             .clone()
             .map(|(a, b)| f64::from(i8::from(a) - i8::from(b)));
-        let spread = Spread::of(clusters, differences.map(|x| x - value));
+        let spread = Spread::from_residuals(clusters, differences.map(|x| x - value));
         let student = spread.student(value, confidence);
         Self {
             n_both: count((true, true)),

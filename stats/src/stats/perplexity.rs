@@ -64,20 +64,20 @@ pub struct Perplexity {
 impl Perplexity {
     /// Computes them from the NLLs of the same tokens in the same order, which are in these clusters: NaN
     /// under both models where one is not known. `None` without others.
-    pub fn of(
+    pub fn from_nlls(
         clusters: &[Cluster],
         ref_nll: &[f64],
         eval_nll: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
-        let reference = Moments::of(ref_nll)?;
-        let evaluated = Moments::of(eval_nll)?;
+        let reference = Moments::from_samples(ref_nll)?;
+        let evaluated = Moments::from_samples(eval_nll)?;
         let nlls = || ref_nll.iter().zip(eval_nll);
         let residuals = || nlls().map(|(r, e)| (r - reference.mean, e - evaluated.mean));
         // Of a value whose linearisation has these residuals. The textbook's `var + var − 2 cov` is
         // the same standard error, but cancels where the models agree.
         let with_interval = |value: f64, residual: &dyn Fn((f64, f64)) -> f64| {
-            let spread = Spread::of(clusters, residuals().map(residual));
+            let spread = Spread::from_residuals(clusters, residuals().map(residual));
             ClusteredValue {
                 value,
                 se: spread.se.and_then(finite),
@@ -127,7 +127,7 @@ mod tests {
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {
         let clusters: Vec<Cluster> = (0..ref_nll.len() as u32).map(Cluster::from).collect();
-        Perplexity::of(&clusters, ref_nll, eval_nll, Confidence::default())
+        Perplexity::from_nlls(&clusters, ref_nll, eval_nll, Confidence::default())
     }
 
     /// llama-perplexity's own formulas, by sums and covariance.

@@ -74,7 +74,7 @@ impl Ratio {
     ///
     /// The error is that of the ratio's logarithm, left without each cluster in turn (see
     /// `standard_error`), and the interval is Student's.
-    pub fn of(sums: &BTreeMap<Cluster, PairSums>, confidence: Confidence) -> Option<Self> {
+    pub fn from_sums(sums: &BTreeMap<Cluster, PairSums>, confidence: Confidence) -> Option<Self> {
         let total = PairSums::total(sums);
         let PairSums { a, b, .. } = total;
         let value = a / b;
@@ -199,7 +199,7 @@ pub struct Paired {
 impl Paired {
     /// Compares the KLDs of two models, in nats, on the tokens of `runs`: NaN where a model does not
     /// count a token. `None` if they have no token in common.
-    pub fn of(
+    pub fn compare(
         runs: &[Run],
         a: &[f64],
         b: &[f64],
@@ -212,8 +212,9 @@ impl Paired {
         let (n_nearer, n_farther) = (count(|x| x < 0.0), count(|x| x > 0.0));
         Some(Self {
             n_tokens: count(f64::is_finite) as u64,
-            ratio: Ratio::of(&sums(&clusters, a, b, |_| true), confidence),
-            difference: ClusteredMean::of(&clusters, &differences, confidence)?.estimate(),
+            ratio: Ratio::from_sums(&sums(&clusters, a, b, |_| true), confidence),
+            difference: ClusteredMean::from_samples(&clusters, &differences, confidence)?
+                .estimate(),
             share_a_nearer: finite(n_nearer as f64 / (n_nearer + n_farther) as f64),
         })
     }
@@ -286,7 +287,7 @@ impl SpanRatio {
             Self {
                 label: label.clone(),
                 n_tokens: PairSums::total(&inside).n as u64,
-                ratio: Ratio::of(&inside, confidence),
+                ratio: Ratio::from_sums(&inside, confidence),
                 to_others: Ratio::of_ratios([&inside, &outside], confidence),
                 p_holm: None,
             }

@@ -137,7 +137,7 @@ impl Spread {
     ///
     /// With strata, each has its own mean, whose share in the mean of all is not left to chance: a
     /// cluster changes only its stratum's mean.
-    pub fn of(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
+    pub fn from_residuals(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
         let residuals = residuals.into_iter().map(|x| Powers::weighted(x, 1.0));
         Self::of_clusters(&by_cluster(clusters, residuals))
     }

@@ -106,7 +106,7 @@ impl TokenTable {
     ) -> Statistics {
         let of_tokens = clusters.of_tokens(&self.counted);
         let divergence = |column: &[f64], sorted: &[f64]| {
-            Distribution::of(self, &of_tokens, column, sorted, &QUANTILES, confidence)
+            Distribution::from_values(self, &of_tokens, column, sorted, &QUANTILES, confidence)
         };
         let klds = self.column(|token| token.kld);
         let sorted_klds = quantile::sorted(&klds);
@@ -116,7 +116,7 @@ impl TokenTable {
             self.column(|token| token.eval_nll),
         ];
         let changes = self.column(|token| delta_p(token.ref_nll, token.eval_nll));
-        let perplexity = Perplexity::of(&of_tokens, &nlls[0], &nlls[1], confidence);
+        let perplexity = Perplexity::from_nlls(&of_tokens, &nlls[0], &nlls[1], confidence);
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
             n_excluded: self.n_excluded,
@@ -125,15 +125,15 @@ impl TokenTable {
             clusters: clusters.clustering,
             kld: divergence(&klds, &sorted_klds),
             reverse_kld: divergence(&reverse, &quantile::sorted(&reverse)),
-            agreement: Agreement::of(self, &of_tokens, confidence),
-            acceptance: Acceptance::of(self, &of_tokens, confidence),
+            agreement: Agreement::from_table(self, &of_tokens, confidence),
+            acceptance: Acceptance::from_table(self, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
                 n_infinite: self.n_nll_infinite,
                 n_unknown: self.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p: DeltaP::of(&of_tokens, &changes, confidence),
-            identical_output: IdenticalOutput::of(&self.answers, clusters, confidence),
+            delta_p: DeltaP::from_changes(&of_tokens, &changes, confidence),
+            identical_output: IdenticalOutput::from_answers(&self.answers, clusters, confidence),
             unknown_p: self.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: self.excluded.clone(),
         };
@@ -147,10 +147,14 @@ impl TokenTable {
 }
 
 impl Agreement {
-    fn of(table: &TokenTable, clusters: &[Cluster], confidence: Confidence) -> Option<Self> {
+    fn from_table(
+        table: &TokenTable,
+        clusters: &[Cluster],
+        confidence: Confidence,
+    ) -> Option<Self> {
         let share = |is_hit: fn(&Token) -> bool| {
             let hits = table.column(|token| f64::from(u8::from(is_hit(token))));
-            Share::of(clusters, &hits, confidence)
+            Share::from_hits(clusters, &hits, confidence)
         };
         Some(Self {
             ref_top1: share(|token| token.has_same_top)?,

@@ -7,7 +7,7 @@ use kl_formats::TokenRecord;
 use super::identical_output::Answers;
 use super::mean::MeanMaxSoFar;
 use super::token::{ExcludedToken, ExclusionReason, TokenLocation};
-use super::windows::{Run, Windows};
+use super::windows::{Run, WindowSums};
 
 /// The names of parts of the tokens, by the numbers that records have for them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,7 +89,7 @@ impl TokenTable {
     pub fn push(&mut self, record: &TokenRecord) {
         Run::add(&mut self.runs, record);
         self.answers.push(record);
-        if let Some(which) = ExclusionReason::of(record) {
+        if let Some(which) = ExclusionReason::why(record) {
             self.n_excluded += 1;
             if self.excluded.len() < MAX_EXCLUDED_LISTED {
                 self.excluded.push(ExcludedToken {
@@ -134,8 +134,8 @@ impl TokenTable {
     }
 
     /// The windows of all tokens, with the sums of their KLDs.
-    pub fn windows(&self) -> Windows {
-        let mut windows = Windows::of(&self.counted, &self.column(|token| token.kld));
+    pub fn windows(&self) -> WindowSums {
+        let mut windows = WindowSums::from_tokens(&self.counted, &self.column(|token| token.kld));
         // Windows of which no token is counted have no sums.
         windows.add(&self.runs, &[]);
         windows

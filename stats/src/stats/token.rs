@@ -60,7 +60,7 @@ impl ExclusionReason {
     ///
     /// An infinite divergence or NLL is a result: one model finds impossible what the other does
     /// not. So is an NLL of NaN: it is not known, as in llama.cpp's base file.
-    pub fn of(record: &TokenRecord) -> Option<Self> {
+    pub fn why(record: &TokenRecord) -> Option<Self> {
         /// A probability of e^700 is none.
         const LEAST_NLL: f64 = -700.0;
         let rows = [TokenRecord::REF_NOT_FINITE, TokenRecord::EVAL_NOT_FINITE];
@@ -85,7 +85,7 @@ pub(super) fn delta_p(ref_nll: f64, eval_nll: f64) -> f64 {
 
 /// Whether the statistics count `record`.
 pub fn is_counted(record: &TokenRecord) -> bool {
-    ExclusionReason::of(record).is_none()
+    ExclusionReason::why(record).is_none()
 }
 
 /// The KLD of a record in nats; NaN where the statistics do not count it, or where it is infinite.

@@ -12,7 +12,7 @@ use super::mean::{Powers, Sum};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
-use super::windows::{Cluster, Run, Windows};
+use super::windows::{Cluster, Run, WindowSums};
 
 /// From this many windows on, an evaluation may stop where its interval is narrow enough:
 /// docs/INTERVALS.md.
@@ -42,7 +42,7 @@ pub struct KldSoFar {
     target: Option<f64>,
     confidence: Confidence,
     rule: ClusterRule,
-    windows: Windows,
+    windows: WindowSums,
     n_windows: usize,
     /// The number of windows at which the interval is computed next.
     next_look: usize,
@@ -58,7 +58,7 @@ impl KldSoFar {
             target,
             confidence,
             rule,
-            windows: Windows::default(),
+            windows: WindowSums::default(),
             n_windows: 0,
             next_look: MIN_WINDOWS_TO_PLAN as usize,
             n_tokens: 0,
@@ -104,7 +104,7 @@ impl KldSoFar {
     /// interval that is narrow enough ends the run, and of those from few blocks it would mostly be
     /// one that is too narrow (docs/INTERVALS.md).
     fn relative_half_width(&self) -> Option<f64> {
-        let clusters = Clusters::of(&self.windows, self.rule);
+        let clusters = Clusters::by_rule(&self.windows, self.rule);
         let in_blocks = clusters.clustering.kind == ClusterKind::Block;
         if in_blocks && (self.windows.count() as u64) < WINDOWS_FOR_MOST_BLOCKS {
             return None;

@@ -18,7 +18,7 @@ pub(super) const PIECE: u32 = 256;
 
 /// A piece of a window, in its group. Pieces are sorted by group, then by window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Piece {
+pub struct WindowPiece {
     /// The window's group; 0 without groups.
     pub group: u32,
     pub window: u32,
@@ -26,7 +26,7 @@ pub struct Piece {
     pub number: u32,
 }
 
-impl Piece {
+impl WindowPiece {
     /// The power of two of its number, from 1; 0 for the first piece.
     pub(super) fn depth(&self) -> u32 {
         u32::BITS - self.number.leading_zeros()
@@ -36,7 +36,7 @@ impl Piece {
 /// Adjacent tokens of one piece of a window, in the same span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    pub piece: Piece,
+    pub piece: WindowPiece,
     /// The index of the span among the spans' names; 0 without spans.
     pub span: u32,
     /// The number of tokens.
@@ -47,7 +47,7 @@ impl Run {
     /// Adds the token of a record to `runs`.
     pub fn add(runs: &mut Vec<Self>, record: &TokenRecord) {
         let span = record.span;
-        let piece = Piece {
+        let piece = WindowPiece {
             group: record.group,
             window: record.window,
             number: record.position / PIECE,
@@ -75,11 +75,11 @@ impl Run {
 
 /// The sums of some tokens' finite values, of each piece of a window.
 #[derive(Clone, Debug, Default)]
-pub struct Windows(BTreeMap<Piece, Powers>);
+pub struct WindowSums(BTreeMap<WindowPiece, Powers>);
 
-impl Windows {
+impl WindowSums {
     /// The windows of tokens with these values.
-    pub fn of(runs: &[Run], values: &[f64]) -> Self {
+    pub fn from_tokens(runs: &[Run], values: &[f64]) -> Self {
         let mut windows = Self::default();
         windows.add(runs, values);
         windows
@@ -95,7 +95,7 @@ impl Windows {
     }
 
     /// The pieces in their order.
-    pub(super) fn pieces(&self) -> Vec<Piece> {
+    pub(super) fn pieces(&self) -> Vec<WindowPiece> {
         self.0.keys().copied().collect()
     }
 
@@ -127,25 +127,28 @@ impl Windows {
     }
 
     /// The sums of each piece, and the piece.
-    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (&Piece, &Powers)> {
+    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (&WindowPiece, &Powers)> {
         self.0.iter()
     }
 
     /// The sums of adjacent pieces that `observation` says the same of, where they have a finite value,
     /// and the first of the pieces.
-    fn sums_by<K: PartialEq>(&self, observation: impl Fn(&Piece) -> K) -> Vec<(Piece, Powers)> {
-        let pieces: Vec<(&Piece, &Powers)> = self.0.iter().collect();
+    fn sums_by<K: PartialEq>(
+        &self,
+        observation: impl Fn(&WindowPiece) -> K,
+    ) -> Vec<(WindowPiece, Powers)> {
+        let pieces: Vec<(&WindowPiece, &Powers)> = self.0.iter().collect();
         let observations = pieces.chunk_by(|(a, _), (b, _)| observation(a) == observation(b));
         let sums = observations.filter_map(|of| {
             let (first, _) = of.first()?;
             Some((**first, of.iter().map(|(_, sums)| **sums).collect()))
         });
-        sums.filter(|(_, sums): &(Piece, Powers)| sums.n > 0.0)
+        sums.filter(|(_, sums): &(WindowPiece, Powers)| sums.n > 0.0)
             .collect()
     }
 
     /// The sums of each window that has a finite value, and its first piece.
-    pub fn sums(&self) -> Vec<(Piece, Powers)> {
+    pub fn sums(&self) -> Vec<(WindowPiece, Powers)> {
         self.sums_by(|of| (of.group, of.window))
     }
 
@@ -155,7 +158,7 @@ impl Windows {
     /// Observations are windows, or the parts of few long ones. Ranks are of all, and about the mean
     /// rank of the group: that groups differ does not make neighbours alike.
     pub fn autocorrelation(&self) -> Option<f64> {
-        let sums = match Parts::of(self) {
+        let sums = match Parts::of_few(self) {
             Some(parts) => self.sums_by(|of| parts.clusters.get(of)),
             None => self.sums(),
         };
@@ -200,7 +203,7 @@ const MIN_PIECES: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     /// The part of each piece.
-    pub clusters: BTreeMap<Piece, Cluster>,
+    pub clusters: BTreeMap<WindowPiece, Cluster>,
     /// The number of parts.
     pub n: u32,
     /// Positions in the longest.
@@ -209,14 +212,14 @@ pub(super) struct Parts {
 
 impl Parts {
     /// The parts of windows; `None` where these are enough by themselves, or too short.
-    pub fn of(windows: &Windows) -> Option<Self> {
+    pub fn of_few(windows: &WindowSums) -> Option<Self> {
         let pieces = windows.pieces();
         (windows.count() < ENOUGH_WINDOWS).then(|| Self::divide(&pieces))?
     }
 
     /// Gives each window its share of [`PARTS`], rounded up, of which none has fewer than
     /// [`MIN_PIECES`]. Piece i of n is in part `⌊i P / n⌋` of P.
-    pub fn divide(pieces: &[Piece]) -> Option<Self> {
+    pub fn divide(pieces: &[WindowPiece]) -> Option<Self> {
         let (mut clusters, mut all, mut longest) = (BTreeMap::new(), 0, 0);
         for of_window in pieces.chunk_by(|one, next| one.window == next.window) {
             let n = of_window.len();

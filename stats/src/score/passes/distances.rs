@@ -8,7 +8,7 @@ use super::rows::{Counted, Rows, blocks, lane_sum};
 use super::sums::Sums;
 use crate::score::Kernel;
 use crate::score::logit_metrics::{LogitMetrics, SMOOTHING};
-use crate::score::pair::Source;
+use crate::score::pair::LogitRow;
 use crate::score::vector::{exp, ln, polynomial};
 
 /// Compares the logits of two rows, and their softmaxes by other numbers than the KLD.
@@ -18,11 +18,11 @@ impl Kernel for Distances {
     type Out = LogitMetrics;
 
     #[inline(always)]
-    fn of<S: Simd, R: Source>(rows: Rows<'_, S, R>) -> LogitMetrics {
+    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> LogitMetrics {
         let Ok(sums) = rows.two_passes() else {
             return LogitMetrics::EXCLUDED;
         };
-        let norms = Norms::of(rows);
+        let norms = Norms::new(rows);
         let [cosine, jensen_shannon, smoothed_kld] = norms.distances(rows, &sums);
         LogitMetrics {
             mean_abs_diff: norms.abs_diff / norms.n_logits,
@@ -54,7 +54,7 @@ struct Half<S: Simd> {
 
 /// The sums of these terms over all entries.
 #[inline(always)]
-fn sum<S: Simd, R: Source, const N: usize>(
+fn sum<S: Simd, R: LogitRow, const N: usize>(
     rows: Rows<'_, S, R>,
     mut terms: impl FnMut(Half<S>) -> [S::f64s; N],
 ) -> [f64; N] {
@@ -111,7 +111,7 @@ struct Norms {
 
 impl Norms {
     #[inline(always)]
-    fn of<S: Simd, R: Source>(rows: Rows<'_, S, R>) -> Self {
+    fn new<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> Self {
         let zero: S::f64s = 0.0.simd_into(rows.simd);
         let one: S::f64s = 1.0.simd_into(rows.simd);
         let mut max_abs_diff = zero;
@@ -142,7 +142,7 @@ impl Norms {
 
     /// The cosine distance, the Jensen-Shannon divergence and the smoothed KLD, of rows with these sums.
     #[inline(always)]
-    fn distances<S: Simd, R: Source>(&self, rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 3] {
+    fn distances<S: Simd, R: LogitRow>(&self, rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 3] {
         let at_floor = |logit: f32, floor: Option<f32>| floor.is_some_and(|floor| logit <= floor);
         let n_unknown = if rows.floors == [None; 2] {
             0

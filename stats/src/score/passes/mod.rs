@@ -12,7 +12,7 @@ use fearless_simd::Simd;
 use kl_formats::TokenRecord;
 
 use super::Kernel;
-use super::pair::Source;
+use super::pair::LogitRow;
 use super::vector::UNDERFLOW;
 pub(super) use distances::Distances;
 pub(super) use rows::Rows;
@@ -30,7 +30,7 @@ impl Kernel for Score {
     type Out = TokenRecord;
 
     #[inline(always)]
-    fn of<S: Simd, R: Source>(rows: Rows<'_, S, R>) -> TokenRecord {
+    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> TokenRecord {
         let record = match rows.sums() {
             Ok(sums) => record(rows, &sums),
             Err(have_softmax) => excluded(have_softmax),
@@ -43,7 +43,7 @@ impl Kernel for Score {
 }
 
 #[inline(always)]
-fn record<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecord {
+fn record<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecord {
     let (simd, n) = (rows.simd, rows.eval.len());
     let are_infinite = are_infinite(rows, sums);
     let are_equal = sums.are_equal() && are_infinite == [false; 2];
@@ -128,7 +128,7 @@ pub(super) fn excluded(have_softmax: [bool; 2]) -> TokenRecord {
 /// Returns whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
 /// the other.
 #[inline(always)]
-fn are_infinite<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> [bool; 2] {
+fn are_infinite<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> [bool; 2] {
     // No entry that both know, or none of any weight.
     if sums.weights.contains(&0.0) {
         return [true; 2];

@@ -3,7 +3,7 @@
 
 use fearless_simd::prelude::*;
 
-use crate::score::pair::{RowPair, Source};
+use crate::score::pair::{LogitRow, RowPair};
 
 /// Entries summed before the sums are added to the row's: keeps rounding errors from growing with
 /// the row.
@@ -50,7 +50,7 @@ pub(super) struct Entries<S: Simd> {
     has_floor: [bool; 2],
 }
 
-impl<'a, S: Simd, R: Source> Rows<'a, S, R> {
+impl<'a, S: Simd, R: LogitRow> Rows<'a, S, R> {
     /// The rows of `pair`; `reference` has the entries of its reference.
     pub fn new(simd: S, reference: R, pair: &RowPair<'a>) -> Self {
         Self {
@@ -199,7 +199,7 @@ impl Top {
 
     /// Looks at the entries from `whole` on, which no block held, and finds the maximum's index.
     #[inline(always)]
-    pub fn finish(mut self, row: impl Source, whole: usize, n: usize) -> Self {
+    pub fn finish(mut self, row: impl LogitRow, whole: usize, n: usize) -> Self {
         for index in whole..n {
             let logit = row.get(index);
             if logit > self.logit {
@@ -215,7 +215,7 @@ impl Top {
 
     /// A row's first maximum; `None` if an entry is NaN or +∞, or if all are −∞.
     #[inline(always)]
-    pub fn of<S: Simd, R: Source>(simd: S, row: R, n: usize) -> Option<Self> {
+    pub fn first_of<S: Simd, R: LogitRow>(simd: S, row: R, n: usize) -> Option<Self> {
         let whole = n - n % S::f32s::LEN;
         let mut top = Self::NONE;
         let mut is_sound = true;
@@ -240,9 +240,9 @@ impl Top {
 #[inline(always)]
 pub(super) fn is_masked_elsewhere<S: Simd>(
     simd: S,
-    row: impl Source,
+    row: impl LogitRow,
     weighs: impl Fn(f32) -> bool,
-    other: impl Source,
+    other: impl LogitRow,
     n: usize,
 ) -> bool {
     let mut at = 0;
@@ -263,7 +263,7 @@ pub(super) fn is_masked_elsewhere<S: Simd>(
 
 /// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
 #[inline(always)]
-pub(super) fn rank<S: Simd>(simd: S, row: impl Source, n: usize, of: usize) -> u32 {
+pub(super) fn rank<S: Simd>(simd: S, row: impl LogitRow, n: usize, of: usize) -> u32 {
     let bar = row.get(of);
     let before = if bar == f32::NEG_INFINITY {
         of as u32
@@ -278,7 +278,7 @@ pub(super) fn rank<S: Simd>(simd: S, row: impl Source, n: usize, of: usize) -> u
 #[inline(always)]
 pub(super) fn count_above<S: Simd>(
     simd: S,
-    row: impl Source,
+    row: impl LogitRow,
     start: usize,
     end: usize,
     bar: f32,

@@ -6,7 +6,7 @@ use fearless_simd::prelude::*;
 use super::ORDINARY;
 use super::rows::{Counted, Rows, blocks, lane_sum};
 use super::sums::Sums;
-use crate::score::pair::Source;
+use crate::score::pair::LogitRow;
 use crate::score::vector::{DownBy, exp, exp_f32, polynomial};
 
 /// A divergence below this is computed again. The first pass is off by up to 5e-12, which is 5e-5
@@ -32,7 +32,7 @@ const FAR: f64 = 1000.0;
 /// Both terms are u²/2 to first order: an error ε of all u, as the first pass makes in ln(P/Q),
 /// changes the sums by ε²/2 only.
 #[inline(always)]
-pub(super) fn close<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 2] {
+pub(super) fn close<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 2] {
     // A literal in each, so that the loop over every entry is compiled by itself.
     if sums.may_be_masked || rows.floors != [None; 2] {
         close_of(rows, sums, Counted::Known)
@@ -42,7 +42,7 @@ pub(super) fn close<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> [f
 }
 
 #[inline(always)]
-fn close_of<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums, counted: Counted) -> [f64; 2] {
+fn close_of<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums, counted: Counted) -> [f64; 2] {
     let [p_scale, q_scale] = sums.weights.map(f64::recip);
     let ln_ratio = (sums.weights[0] / sums.weights[1]).ln();
     // The distance of logits for which u is 0.
@@ -120,7 +120,7 @@ struct Normaliser {
 
 impl Normaliser {
     #[inline(always)]
-    fn of(row: usize, sums: &Sums) -> Self {
+    fn new(row: usize, sums: &Sums) -> Self {
         let top = sums.tops[row].logit;
         let shift = if top.abs() <= ORDINARY { 0.0 } else { top };
         let ln = (sums.shifts[row] - f64::from(shift)) + sums.weights[row].ln();
@@ -138,12 +138,12 @@ impl Normaliser {
 /// `min(p, q)` is e^x of the smaller of both log-probabilities: one exponential for each entry, in
 /// f32.
 #[inline(always)]
-pub(super) fn acceptance<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) -> f64 {
+pub(super) fn acceptance<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> f64 {
     // No entry that both know.
     if sums.weights.contains(&0.0) {
         return 0.0;
     }
-    let of = [Normaliser::of(0, sums), Normaliser::of(1, sums)];
+    let of = [Normaliser::new(0, sums), Normaliser::new(1, sums)];
     let is_plain = rows.floors == [None; 2] && of[0].shift == 0.0 && of[1].shift == 0.0;
     let common = if is_plain {
         common::<S, R, true>(rows, of)
@@ -155,7 +155,10 @@ pub(super) fn acceptance<S: Simd, R: Source>(rows: Rows<'_, S, R>, sums: &Sums) 
 
 /// The sum, without looking for floors and shifts if the pair is `PLAIN`.
 #[inline(always)]
-fn common<S: Simd, R: Source, const PLAIN: bool>(rows: Rows<'_, S, R>, of: [Normaliser; 2]) -> f64 {
+fn common<S: Simd, R: LogitRow, const PLAIN: bool>(
+    rows: Rows<'_, S, R>,
+    of: [Normaliser; 2],
+) -> f64 {
     let Rows {
         simd,
         reference,

@@ -4,7 +4,7 @@ use fearless_simd::prelude::*;
 
 use super::ORDINARY;
 use super::rows::{Counted, Entries, Rows, Top, blocks, lane_sum};
-use crate::score::pair::Source;
+use crate::score::pair::LogitRow;
 use crate::score::vector::{exp, exp_ordinary};
 
 /// Rows with fewer entries take two passes, in which the largest entry weighs exactly 1.
@@ -54,7 +54,7 @@ impl Sums {
     }
 }
 
-impl<S: Simd, R: Source> Rows<'_, S, R> {
+impl<S: Simd, R: LogitRow> Rows<'_, S, R> {
     /// The sums; `Err` for rows of which one has no softmax: whether each has.
     #[inline(always)]
     pub(super) fn sums(&self) -> Result<Sums, [bool; 2]> {
@@ -115,8 +115,8 @@ impl<S: Simd, R: Source> Rows<'_, S, R> {
     pub(super) fn two_passes(&self) -> Result<Sums, [bool; 2]> {
         let n = self.eval.len();
         let tops = [
-            Top::of(self.simd, self.reference, n),
-            Top::of(self.simd, self.eval, n),
+            Top::first_of(self.simd, self.reference, n),
+            Top::first_of(self.simd, self.eval, n),
         ];
         let [Some(ref_top), Some(eval_top)] = tops else {
             return Err(tops.map(|top| top.is_some()));

@@ -22,7 +22,7 @@ fn spans_with_tokens_are_bins() {
         ..PartNames::default()
     };
     let table = TokenTable::from_records(&records);
-    let clusters = Clusters::of(&table.windows(), ClusterRule::Window);
+    let clusters = Clusters::by_rule(&table.windows(), ClusterRule::Window);
     let of = table
         .summarise(&clusters, spans, Confidence::default())
         .breakdown;

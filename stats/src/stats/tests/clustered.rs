@@ -5,11 +5,18 @@ mod clustered_mean {
     #[test]
     fn one_window_has_no_clustered_interval() {
         let samples = [1.0, 2.0, 3.0, 4.0];
-        let mean =
-            ClusteredMean::of(&[3; 4].map(Cluster::from), &samples, Confidence::default()).unwrap();
+        let mean = ClusteredMean::from_samples(
+            &[3; 4].map(Cluster::from),
+            &samples,
+            Confidence::default(),
+        )
+        .unwrap();
         assert!(mean.independent.lo.is_some() && mean.se.is_some());
         assert_eq!(mean.clustered.ends(), None);
-        assert_eq!(ClusteredMean::of(&[], &[], Confidence::default()), None);
+        assert_eq!(
+            ClusteredMean::from_samples(&[], &[], Confidence::default()),
+            None
+        );
     }
 
     /// Samples of a window share a term, as the tokens of a text do: intra-window correlation 1/4.
@@ -31,7 +38,8 @@ mod clustered_mean {
                     samples.push(TRUTH + shared + normal());
                 }
             }
-            let mean = ClusteredMean::of(&windows, &samples, Confidence::default()).unwrap();
+            let mean =
+                ClusteredMean::from_samples(&windows, &samples, Confidence::default()).unwrap();
             let holds = |lo: Option<f64>, hi: Option<f64>| {
                 (lo.unwrap()..=hi.unwrap()).contains(&TRUTH) as usize
             };
@@ -124,7 +132,7 @@ mod proportion {
         assert_eq!(at(50, 50).hi, Some(1.0));
         assert!(at(0, 50).hi.unwrap() < 0.05);
         assert_eq!(at(0, 1).lo, Some(0.0));
-        assert_eq!(Share::of(&[], &[], Confidence::default()), None);
+        assert_eq!(Share::from_hits(&[], &[], Confidence::default()), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::clusters::Clusters;
-use super::{ClusterRule, ClusteredMean, Confidence, Paired, Run, Windows};
+use super::{ClusterRule, ClusteredMean, Confidence, Paired, Run, WindowSums};
 
 #[path = "../../../../examples/coverage/text.rs"]
 mod text;
@@ -23,7 +23,7 @@ fn coverage<const N: usize>(
         let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
         rules.map(|rule| {
             let counted = Run::from_records(&records);
-            let clusters = Clusters::of(&Windows::of(&counted, &klds), rule);
+            let clusters = Clusters::by_rule(&WindowSums::from_tokens(&counted, &klds), rule);
             let mean = ClusteredMean::of_positive(
                 &clusters.of_tokens(&counted),
                 &klds,
@@ -77,8 +77,8 @@ fn the_interval_of_a_ratio_covers() {
         let runs = Run::from_records(&text::tokens_of(&klds.windows));
         let [a, b] = [0, 1].map(|i| klds.of_models[i].iter());
         let (a, b): (Vec<f64>, Vec<f64>) = (a.map(|kld| 3.0 * kld).collect(), b.copied().collect());
-        let clusters = Clusters::of(&Windows::of(&runs, &b), ClusterRule::Auto);
-        let paired = Paired::of(&runs, &a, &b, &clusters, Confidence::default()).unwrap();
+        let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &b), ClusterRule::Auto);
+        let paired = Paired::compare(&runs, &a, &b, &clusters, Confidence::default()).unwrap();
         let ratio = paired.ratio.unwrap();
         (ratio.lo.unwrap()..=ratio.hi.unwrap()).contains(&3.0)
     };

@@ -5,7 +5,7 @@ mod distribution {
     fn shares_of_the_largest() {
         let mut samples = vec![1.0; 2000];
         (samples[1998], samples[1999]) = (1001.0, 2002.0);
-        let tail = Tail::of(&samples);
+        let tail = Tail::from_sorted(&samples);
         // 2 of 2,000, and 20 of them; the sum is 5,001.
         assert_eq!(tail.top_0_1_percent, Some(3003.0 / 5001.0));
         assert_eq!(tail.top_1_percent, Some(3021.0 / 5001.0));
@@ -16,16 +16,19 @@ mod distribution {
     fn part_of_a_token_counts_in_proportion() {
         let mut samples = vec![1.0; 1500];
         (samples[1498], samples[1499]) = (5.0, 11.0);
-        assert_eq!(Tail::of(&samples).top_0_1_percent, Some(13.5 / 1514.0));
+        assert_eq!(
+            Tail::from_sorted(&samples).top_0_1_percent,
+            Some(13.5 / 1514.0)
+        );
     }
 
     #[test]
     fn too_few_and_only_zeros() {
-        let tail = Tail::of(&[1.0; 999]);
+        let tail = Tail::from_sorted(&[1.0; 999]);
         assert_eq!(tail.top_0_1_percent, None);
         assert!(tail.top_1_percent.is_some());
-        assert_eq!(Tail::of(&[0.0; 1000]).top_0_1_percent, None);
-        assert_eq!(Tail::of(&[1.0]).mean_without_max, None);
+        assert_eq!(Tail::from_sorted(&[0.0; 1000]).top_0_1_percent, None);
+        assert_eq!(Tail::from_sorted(&[1.0]).mean_without_max, None);
     }
 }
 
@@ -35,7 +38,7 @@ mod delta_p {
 
     #[test]
     fn rms_and_its_error() {
-        let got = DeltaP::of(
+        let got = DeltaP::from_changes(
             &[0, 0, 1].map(Cluster::from),
             &[0.1, -0.3, 0.2],
             Confidence::default(),
@@ -52,14 +55,14 @@ mod delta_p {
 
     #[test]
     fn no_change_and_no_tokens() {
-        let got = DeltaP::of(
+        let got = DeltaP::from_changes(
             &[0, 1].map(Cluster::from),
             &[0.0, 0.0],
             Confidence::default(),
         )
         .unwrap();
         assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
-        assert_eq!(DeltaP::of(&[], &[], Confidence::default()), None);
+        assert_eq!(DeltaP::from_changes(&[], &[], Confidence::default()), None);
     }
 }
 

@@ -110,7 +110,11 @@ pub fn statistics(records: &[TokenRecord], groups: &[String], rule: ClusterRule)
     };
     let table = TokenTable::from_records(records);
     let windows = table.windows();
-    let of = table.summarise(&Clusters::of(&windows, rule), names, Confidence::default());
+    let of = table.summarise(
+        &Clusters::by_rule(&windows, rule),
+        names,
+        Confidence::default(),
+    );
     Statistics {
         summary: of.summary,
         breakdown: of.breakdown,

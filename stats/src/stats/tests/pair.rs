@@ -1,14 +1,14 @@
 mod pair {
     use super::super::*;
     use crate::stats::oracle::records;
-    use crate::stats::{ClusterRule, Windows};
+    use crate::stats::{ClusterRule, WindowSums};
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
-        let mut windows = Windows::default();
+        let mut windows = WindowSums::default();
         windows.add(&Run::from_records(a), &[]);
-        let clusters = Clusters::of(&windows, ClusterRule::Window);
+        let clusters = Clusters::by_rule(&windows, ClusterRule::Window);
         let names = ["prompt", "answer", "code"].map(str::to_owned);
-        PairedComparison::of(a, b, &names, &clusters, Confidence::default(), 3)
+        PairedComparison::in_depth(a, b, &names, &clusters, Confidence::default(), 3)
     }
 
     /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.

@@ -8,7 +8,7 @@ mod ratio {
         let sums = both.map(|((&(stratum, n), (&a, &b)), number)| {
             (Cluster { stratum, number }, PairSums { n, a, b })
         });
-        Ratio::of(&sums.collect(), Confidence::default())
+        Ratio::from_sums(&sums.collect(), Confidence::default())
     }
 
     fn ratio(a: &[f64], b: &[f64]) -> Option<Ratio> {
@@ -168,12 +168,12 @@ mod ratio {
 mod paired {
     use super::super::*;
     use crate::stats::oracle::{assert_close, records, runs};
-    use crate::stats::{ClusterRule, Windows};
+    use crate::stats::{ClusterRule, WindowSums};
 
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
         let runs = runs(windows.iter().map(|window| (*window, 0)));
-        let clusters = Clusters::of(&Windows::of(&runs, a), ClusterRule::Window);
-        Paired::of(&runs, a, b, &clusters, Confidence::default())
+        let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, a), ClusterRule::Window);
+        Paired::compare(&runs, a, b, &clusters, Confidence::default())
     }
 
     #[test]
@@ -209,8 +209,8 @@ mod paired {
             let runs = runs(records.iter().map(|r| (r.window, r.window % groups)));
             let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
             let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
-            let clusters = Clusters::of(&Windows::of(&runs, &klds), rule);
-            let got = Paired::of(&runs, &others, &klds, &clusters, Confidence::default());
+            let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
+            let got = Paired::compare(&runs, &others, &klds, &clusters, Confidence::default());
             let got = got.unwrap().difference;
             assert_close(got.value, value, 1e-9);
             assert_close(got.lo.unwrap(), lo, 1e-9);
@@ -241,7 +241,7 @@ mod paired {
 mod span_ratio {
     use super::super::*;
     use crate::stats::oracle::{assert_close, records};
-    use crate::stats::{ClusterRule, Windows};
+    use crate::stats::{ClusterRule, WindowSums};
 
     /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
     type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
@@ -257,7 +257,8 @@ mod span_ratio {
         let runs = Run::from_records(&records);
         let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
         let reverse: Vec<f64> = records.iter().map(|record| record.reverse_kld).collect();
-        let clusters = Clusters::of(&Windows::of(&runs, &klds), ClusterRule::Window);
+        let clusters =
+            Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), ClusterRule::Window);
         let (names, confidence) = (NAMES.map(str::to_owned), Confidence::default());
         SpanRatio::of_each(&runs, &names, &reverse, &klds, &clusters, confidence)
     }

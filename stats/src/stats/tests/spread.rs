@@ -6,8 +6,8 @@ use crate::stats::oracle::{assert_close, skewed};
 fn one_sample_per_cluster_gives_the_ordinary_error() {
     let samples = skewed(500);
     let clusters: Vec<Cluster> = (0..500).map(Cluster::from).collect();
-    let moments = Moments::of(&samples).unwrap();
-    let spread = Spread::of(&clusters, samples.iter().map(|x| x - moments.mean));
+    let moments = Moments::from_samples(&samples).unwrap();
+    let spread = Spread::from_residuals(&clusters, samples.iter().map(|x| x - moments.mean));
     let ordinary = moments.standard_error().unwrap();
     assert_close(spread.se.unwrap(), ordinary, 1e-13);
     let clustered = spread.clustered.as_ref().unwrap();
@@ -21,7 +21,7 @@ fn one_sample_per_cluster_gives_the_ordinary_error() {
 fn matches_the_formula_by_hand() {
     // Residual totals: cluster 7 -> -3, cluster 2 -> +3. Without the one, the mean of the other is 3
     // more; without that, 3 / 3 less. (2 - 1) / 2 * ((3 - 1)² + (-1 - 1)²) = 4
-    let spread = Spread::of(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
+    let spread = Spread::from_residuals(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
     let error = spread.clustered.as_ref().unwrap();
     // 4² / (3² + 1²) - 1 = 0.6
     assert_eq!((error.se, error.degrees), (2.0, 1.0));
@@ -33,7 +33,7 @@ fn matches_the_formula_by_hand() {
 /// Where clusters cancel, the interval is that of independent samples.
 #[test]
 fn the_larger_error_is_used() {
-    let spread = Spread::of(
+    let spread = Spread::from_residuals(
         &[0, 0, 1, 1, 2, 2].map(Cluster::from),
         [1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
     );
@@ -52,7 +52,7 @@ fn the_larger_error_is_used() {
 #[test]
 fn a_positive_mean_that_one_cluster_has_alone_has_an_interval() {
     let clusters = [0, 1, 2].map(Cluster::from);
-    let of_zeros = Spread::of(&clusters, [0.0; 3]);
+    let of_zeros = Spread::from_residuals(&clusters, [0.0; 3]);
     let ends = |spread: &Spread, mean| {
         spread
             .interval_of_positive(mean, Confidence::default())
@@ -61,37 +61,38 @@ fn a_positive_mean_that_one_cluster_has_alone_has_an_interval() {
     };
     assert_eq!(ends(&of_zeros, 0.0), (0.0, 0.0));
     assert_eq!(ends(&of_zeros, 7.0), (7.0, 7.0));
-    let (lo, hi) = ends(&Spread::of(&clusters, [2.0, -1.0, -1.0]), 1.0);
+    let (lo, hi) = ends(&Spread::from_residuals(&clusters, [2.0, -1.0, -1.0]), 1.0);
     assert!(lo == 0.0 && hi > 5.0, "{lo}, {hi}");
 }
 
 /// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
 #[test]
 fn few_clusters_cost_a_share_more() {
-    let spread = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, 1.0, -1.0, -1.0]);
+    let spread = Spread::from_residuals(&[0, 0, 1, 1].map(Cluster::from), [1.0, 1.0, -1.0, -1.0]);
     let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
     // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
     assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
     let got = spread.n_for_share(Confidence::default()).unwrap();
     assert_close(got, 4.0 / (3.0 * factor), 1e-12);
-    let cancelling = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, -1.0, 1.0, -1.0]);
+    let cancelling =
+        Spread::from_residuals(&[0, 0, 1, 1].map(Cluster::from), [1.0, -1.0, 1.0, -1.0]);
     assert_eq!(cancelling.n_for_share(Confidence::default()), Some(4.0));
 }
 
 #[test]
 fn one_cluster_has_no_interval() {
-    let spread = Spread::of(&[3; 4].map(Cluster::from), [1.0, -1.0, 2.0, -2.0]);
+    let spread = Spread::from_residuals(&[3; 4].map(Cluster::from), [1.0, -1.0, 2.0, -2.0]);
     assert!(spread.se.is_some() && spread.n_effective() == 4.0);
     let interval = spread.interval(5.0, Confidence::default());
     assert_eq!((interval.ends(), interval.n_effective), (None, None));
-    assert_eq!(Spread::of(&[], []).se, None);
+    assert_eq!(Spread::from_residuals(&[], []).se, None);
 }
 
 #[test]
 fn an_end_beyond_all_numbers_is_none() {
-    let spread = Spread::of(&[0, 1, 2].map(Cluster::from), [1e308, -1e308, 0.0]);
+    let spread = Spread::from_residuals(&[0, 1, 2].map(Cluster::from), [1e308, -1e308, 0.0]);
     assert_eq!(spread.interval(0.0, Confidence::default()).ends(), None);
-    let mapped = Spread::of(&[0, 1, 2].map(Cluster::from), [1.0, -1.0, 0.0])
+    let mapped = Spread::from_residuals(&[0, 1, 2].map(Cluster::from), [1.0, -1.0, 0.0])
         .interval(710.0, Confidence::default())
         .map(f64::exp, f64::INFINITY);
     assert_eq!((mapped.se, mapped.hi), (None, None));

@@ -6,7 +6,7 @@ mod parts {
     use crate::stats::{ClusterKind, ClusterRule, Clusters};
 
     /// Windows of these lengths, and the means of each piece of theirs.
-    fn windows(lengths: &[u32], mean: impl Fn(u32, u32) -> f64) -> (Vec<Run>, Windows) {
+    fn windows(lengths: &[u32], mean: impl Fn(u32, u32) -> f64) -> (Vec<Run>, WindowSums) {
         let (mut runs, mut values) = (Vec::new(), Vec::new());
         for (window, &length) in (0..).zip(lengths) {
             for position in 1..length {
@@ -19,13 +19,13 @@ mod parts {
                 values.push(mean(window, position / PIECE));
             }
         }
-        let windows = Windows::of(&runs, &values);
+        let windows = WindowSums::from_tokens(&runs, &values);
         (runs, windows)
     }
 
     fn lengths(lengths: &[u32]) -> Option<Vec<usize>> {
         let (runs, windows) = windows(lengths, |_, piece| f64::from(piece % 2));
-        let parts = Parts::of(&windows)?;
+        let parts = Parts::of_few(&windows)?;
         let mut n = vec![0; parts.n as usize];
         for run in runs {
             n[parts.clusters[&run.piece].number as usize] += run.n;
@@ -66,7 +66,7 @@ mod parts {
     fn auto_uses_windows_where_parts_of_one_resemble_each_other() {
         let of = |lengths: &[u32], rule, mean: &dyn Fn(u32, u32) -> f64| {
             let (_, windows) = windows(lengths, mean);
-            Clusters::of(&windows, rule).clustering
+            Clusters::by_rule(&windows, rule).clustering
         };
         let alternate = |_, piece: u32| f64::from(piece / 10 % 2);
         let parts = of(&[12_800; 3], ClusterRule::Auto, &alternate);
@@ -92,7 +92,7 @@ mod parts {
     #[test]
     fn depths_are_divided_by_themselves() {
         let (runs, windows) = windows(&[65_536], |_, piece| f64::from(piece % 3));
-        let clusters = Clusters::of(&windows, ClusterRule::Auto);
+        let clusters = Clusters::by_rule(&windows, ClusterRule::Auto);
         let by_depth = clusters.of_tokens_by_depth(&runs);
         let n_parts = |positions: std::ops::Range<usize>| {
             let mut parts = by_depth[positions.start - 1..positions.end - 1].to_vec();
