@@ -7,7 +7,8 @@ use anyhow::Result;
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
 use crate::engine::{
-    Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelOptions, Room, mlock_has_failed,
+    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelOptions, Room,
+    SecondModel, mlock_has_failed,
 };
 use crate::report::Warning;
 
@@ -93,8 +94,8 @@ fn warn_without_device(engine: &impl Engine, flags: Vec<String>, watch: &Watch<'
     Ok(())
 }
 
-/// Loads a model. `room` is asked what must fit beside it if as much as fits is to be offloaded,
-/// which is announced then.
+/// Loads a model. `beside` is asked for the contexts and the second model that must fit beside it if as
+/// much as fits is to be offloaded, which is announced then.
 ///
 /// # Errors
 /// Those of [`Engine::load`].
@@ -102,12 +103,19 @@ pub fn load<'e, E: Engine>(
     engine: &'e E,
     path: &Path,
     run: &RunSettings,
-    room: impl FnOnce() -> Room,
+    beside: impl FnOnce() -> (ContextOptions, Option<SecondModel>),
     watch: &Watch<'_>,
 ) -> Result<E::Model<'e>, EngineError> {
     let is_fitted = run.model.n_gpu_layers == GpuLayers::Auto;
     let options = ModelOptions {
-        room: is_fitted.then(|| Box::new(room())),
+        room: is_fitted.then(|| {
+            let (context, second_model) = beside();
+            Box::new(Room {
+                context,
+                n_contexts: run.n_contexts(true),
+                second_model,
+            })
+        }),
         ..run.model.clone()
     };
     let model = engine.load(path, &options)?;

@@ -27,7 +27,6 @@ use super::reference::{
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
-    Room,
 };
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, ReferenceRows, Sources, to_share};
@@ -376,16 +375,13 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     ) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
         let precedent = Precedent::of(about.backend.as_ref());
-        let room = || Room {
-            context: subject.with_cache_types(largest_context(run, Some(about.n_ctx), precedent)),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
+        let context = || largest_context(run, Some(about.n_ctx), precedent);
+        let beside = || (subject.with_cache_types(context()), None);
         // With auto, a smaller cache may leave room for more layers.
         let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
         match loaded.filter(|model| is_kept && model.facts().path == subject.path) {
             Some(model) => Ok(model),
-            None => Ok(load(self.engine, &subject.path, run, room, self.watch)?),
+            None => Ok(load(self.engine, &subject.path, run, beside, self.watch)?),
         }
     }
 

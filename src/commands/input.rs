@@ -93,7 +93,7 @@ pub fn prepare<M: Model>(
         let answers = count_of(*n, "answer");
         let what =
             format!("{answers} of conversations that could not be continued, the first one: {why}");
-        left_out(watch, "turns_left_out", &what);
+        watch.warn(Warning::left_out("turns_left_out", &what));
     }
     Ok(input)
 }
@@ -118,38 +118,21 @@ fn shorter(source: &Source) -> &'static str {
 }
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
-    let n_unscored = input.plan.n_unscored as u64;
-    let (kind, unscored) = match &input.prompts {
-        Some(_) => ("unscored_prompts", count_of(n_unscored, "prompt")),
-        None => (
-            "unscored_windows",
-            format!("the last {}", count_of(n_unscored, "window")),
-        ),
+    let left_out = |n: u64, kind, what: &dyn Fn() -> String| {
+        watch.warn_all((n > 0).then(|| Warning::left_out(kind, &what())));
     };
-    let tokens = count_of(input.n_left_out, "token");
-    let answers = count_of(input.n_turns_left_out, "answer");
-    let missing = [
-        (
-            input.n_left_out,
-            "tokens_left_out",
-            format!("the last {tokens}, too few to fill a window"),
-        ),
-        (
-            input.n_turns_left_out,
-            "turns_left_out",
-            format!(
-                "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
-            ),
-        ),
-        (
-            n_unscored,
-            kind,
-            format!("{unscored}, too short to hold a scored position"),
-        ),
-    ];
-    for (_, kind, what) in missing.iter().filter(|(n, ..)| *n > 0) {
-        left_out(watch, kind, what);
-    }
+    let n = input.n_left_out;
+    left_out(n, "tokens_left_out", &|| {
+        let tokens = count_of(n, "token");
+        format!("the last {tokens}, too few to fill a window")
+    });
+    let n = input.n_turns_left_out;
+    left_out(n, "turns_left_out", &|| {
+        let answers = count_of(n, "answer");
+        format!(
+            "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
+        )
+    });
     if let Some(groups) = &input.groups {
         let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
         let scored: BTreeSet<u32> = windows
@@ -159,10 +142,15 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
         let empty = names.filter(|(group, _)| !scored.contains(group));
         watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
-}
-
-fn left_out(watch: &Watch<'_>, kind: &'static str, what: &str) {
-    watch.warn(Warning::left_out(kind, what));
+    let n = input.plan.n_unscored as u64;
+    let (kind, last, unit) = match &input.prompts {
+        Some(_) => ("unscored_prompts", "", "prompt"),
+        None => ("unscored_windows", "the last ", "window"),
+    };
+    left_out(n, kind, &|| {
+        let unscored = count_of(n, unit);
+        format!("{last}{unscored}, too short to hold a scored position")
+    });
 }
 
 /// Describes in full the reference of this kind and path that a model makes of `input`.

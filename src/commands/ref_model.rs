@@ -13,7 +13,7 @@ use super::input;
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
 use crate::engine::{
-    ContextOptions, Engine, EngineError, GpuLayers, Inspected, Model, Room, SecondModel,
+    ContextOptions, Engine, EngineError, GpuLayers, Inspected, Model, SecondModel,
 };
 use crate::input::{PreparedInput, RawInput, Selection};
 use crate::report::number::{bytes, count};
@@ -74,7 +74,7 @@ pub fn load<'e, E: Engine>(
         engine,
         path,
         run,
-        || room(settings, evaluation, engine),
+        || beside(settings, evaluation, engine),
         watch,
     )?;
     let selection = Selection {
@@ -109,24 +109,25 @@ pub fn load<'e, E: Engine>(
     })
 }
 
-/// The memory to keep free beside the reference model: for its contexts, and for the largest
+/// What memory is to be kept free for beside the reference model: its contexts, and the largest
 /// evaluated model with as many, which so has the memory first.
-fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl Engine) -> Room {
+fn beside(
+    settings: &ReferenceModel,
+    evaluation: &EvaluateSettings,
+    engine: &impl Engine,
+) -> (ContextOptions, Option<SecondModel>) {
     let context = |run| largest_context(run, settings.input.n_ctx, Precedent::default());
     let evaluated = &evaluation.run;
     let has_own_devices = evaluated.model.devices != settings.run.model.devices;
     let models = evaluation.models.iter();
     let largest = models.max_by_key(|path| file_bytes(engine, path).unwrap_or(0));
     let is_beside = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
-    Room {
-        context: context(&settings.run),
-        n_contexts: evaluation.run.n_contexts(true),
-        second_model: largest.filter(|_| is_beside).map(|path| SecondModel {
-            path: path.clone(),
-            n_gpu_layers: evaluated.model.n_gpu_layers,
-            context: context(evaluated),
-        }),
-    }
+    let second_model = largest.filter(|_| is_beside).map(|path| SecondModel {
+        path: path.clone(),
+        n_gpu_layers: evaluated.model.n_gpu_layers,
+        context: context(evaluated),
+    });
+    (context(&settings.run), second_model)
 }
 
 /// Describes what will be in memory at once, before any model is loaded.

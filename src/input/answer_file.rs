@@ -62,34 +62,31 @@ impl AnswerFile {
         }
         let failed = |what| move || format!("{}: cannot be {what}", path.display());
         let bytes = fs::read(path).with_context(failed("read"))?;
-        let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
-        let is_whole = |line: &&[u8]| line.ends_with(b"\n");
-        let Some(run) = lines.next().filter(is_whole) else {
+        let end = bytes.iter().rposition(|&byte| byte == b'\n');
+        let n_whole = end.map_or(0, |end| end + 1);
+        let (whole, _) = bytes.split_at(n_whole);
+        let mut lines = whole.split_inclusive(|&byte| byte == b'\n');
+        let Some(run) = lines.next() else {
             return Ok(None);
         };
         // Never overwritten: it may be a file of the user's.
-        let described = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
+        let run = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
             anyhow!(
                 "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
                 path.display()
             )
-        });
-        let lines: Vec<&[u8]> = lines.filter(is_whole).collect();
-        let n_whole = run.len() + lines.iter().map(|line| line.len()).sum::<usize>();
-        let answers = lines
-            .iter()
-            .filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        })?;
+        let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
         let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
-        let run = described?.into();
         let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(failed("written"))?;
         // What was cut off goes, so that the next line starts a line.
-        file.set_len(n_whole as u64)
-            .with_context(failed("written"))?;
+        let cut = file.set_len(n_whole as u64);
+        cut.with_context(failed("written"))?;
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
-            run,
+            run: run.into(),
             n_lines: kept.len(),
             kept,
         }))

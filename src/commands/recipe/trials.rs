@@ -17,7 +17,7 @@ use crate::commands::devices::{connect_devices, load};
 use crate::commands::input;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::settings::{RecipeSettings, RunSettings};
-use crate::engine::{ContextOptions, Engine, Imatrix, Model, Room, memory};
+use crate::engine::{ContextOptions, Engine, Imatrix, Model, memory};
 use crate::input::{Selection, Source};
 use crate::pipeline::{self, DEFAULT_SEED, KeptRows, ReferenceRows, Step, shuffled};
 use crate::report::Warning;
@@ -65,12 +65,8 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         let raw = input::read(source, watch)?;
         check_parallel(run, engine, path)?;
         connect_devices(engine, run, watch)?;
-        let room = || Room {
-            context: largest_context(run, source.n_ctx, Precedent::default()),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
-        let model: M = load(engine, path, run, room, watch)?;
+        let context = || largest_context(run, source.n_ctx, Precedent::default());
+        let model: M = load(engine, path, run, || (context(), None), watch)?;
         let all = Selection::default();
         let prepared = input::prepare(raw, &model, run, &all, None, |_| Ok(()), watch)?;
         let text = prepared.provenance.text.as_ref();
@@ -185,12 +181,7 @@ impl<'b, M: Model + Sync> Trials<'b, M> {
         let (run, watch, options) = (&self.settings.run, self.watch, self.options);
         let original = self.model.facts().clone();
         drop(self.model);
-        let room = || Room {
-            context: options.clone(),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
-        let other: M = load(engine, path, run, room, watch)?;
+        let other: M = load(engine, path, run, || (options.clone(), None), watch)?;
         let facts = other.facts();
         if facts.n_vocab != original.n_vocab || facts.tokenizer != original.tokenizer {
             bail!(

@@ -16,7 +16,7 @@ use super::devices::{connect_devices, load};
 use super::observer::{Observer, Watch};
 use super::output::NewFile;
 use super::settings::SensitivitySettings;
-use crate::engine::{Engine, Exchange as _, Imatrix, Model as _, Room};
+use crate::engine::{Engine, Exchange as _, Imatrix, Model as _};
 use crate::recipe::Sensitivities;
 use crate::report::Warning;
 use crate::report::sensitivity::{Sensitivity, doubts};
@@ -61,12 +61,9 @@ pub fn sensitivity<E: Engine>(
     let mut output = Output::create(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     let n_ctx = opened.n_ctx();
-    let room = || Room {
-        context: largest_context(&settings.run, n_ctx, Precedent::default()),
-        n_contexts: settings.run.n_contexts(true),
-        second_model: None,
-    };
-    let model = load(engine, &settings.model, &settings.run, room, watch)?;
+    let context = || largest_context(&settings.run, n_ctx, Precedent::default());
+    let beside = || (context(), None);
+    let model = load(engine, &settings.model, &settings.run, beside, watch)?;
     original.keep(&model.exchangeable()?)?;
     let mut windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
     let header = header(&original, &windows, imatrix);

@@ -20,7 +20,7 @@ use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
-use crate::engine::{Engine, Model, Room};
+use crate::engine::{Engine, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
 use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Step, Timing, write_reference};
 use crate::report::number::bytes;
@@ -136,12 +136,8 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let WriteSettings {
             model, input, run, ..
         } = self.settings;
-        let room = || Room {
-            context: largest_context(run, input.n_ctx, precedent),
-            n_contexts: run.n_contexts(true),
-            second_model: None,
-        };
-        Ok(devices::load(self.engine, model, run, room, self.watch)?)
+        let beside = || (largest_context(run, input.n_ctx, precedent), None);
+        Ok(devices::load(self.engine, model, run, beside, self.watch)?)
     }
 
     /// Cuts the windows, and lets the model answer prompts, once the plan of them is checked. `answers`

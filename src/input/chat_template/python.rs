@@ -175,15 +175,13 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
         .unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()])
         .try_into();
     check_depth(value, 0)?;
-    let json = Layout {
+    let layout = Layout {
         is_ascii: ensure_ascii == Some(true),
         indent,
         sort_keys: sort_keys == Some(true),
         separators: separators.map_err(|_| invalid("tojson: separators must be two strings"))?,
     };
-    let mut out = String::new();
-    json.write(value, 0, &mut out)?;
-    Ok(out)
+    layout.json(value, 0)
 }
 
 /// The layout of a value in JSON.
@@ -198,64 +196,55 @@ struct Layout {
 }
 
 impl Layout {
-    /// Appends a value nested `depth` deep.
-    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    /// The JSON of a value nested `depth` deep.
+    fn json(&self, value: &Value, depth: usize) -> Result<String, Error> {
         match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool if value.is_true() => out.push_str("true"),
-            ValueKind::Bool => out.push_str("false"),
-            ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => {
-                out.push_str(&self.escaped(value.as_str().unwrap_or_default())?);
+            ValueKind::None => Ok("null".to_owned()),
+            ValueKind::Bool => Ok(value.is_true().to_string()),
+            ValueKind::Number => Ok(number(value)),
+            ValueKind::String => self.escaped(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = value.try_iter()?.map(|item| self.json(&item, depth + 1));
+                Ok(format!(
+                    "[{}]",
+                    self.joined(items.collect::<Result<_, _>>()?, depth)
+                ))
             }
-            ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
-                self.write_items(value, depth, out)?;
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                let entries = keys.iter().map(|key| {
+                    // A key that is not a string becomes the string of its JSON.
+                    let json = key
+                        .as_str()
+                        .map_or_else(|| self.json(key, depth), |key| Ok(key.to_owned()));
+                    let (key, value) = (self.escaped(&json?)?, value.get_item(key)?);
+                    let [_, colon] = &self.separators;
+                    Ok(format!("{key}{colon}{}", self.json(&value, depth + 1)?))
+                });
+                Ok(format!(
+                    "{{{}}}",
+                    self.joined(entries.collect::<Result<_, Error>>()?, depth)
+                ))
             }
             kind => {
                 let what = format!("tojson: {kind} has no JSON form");
-                return Err(Error::new(ErrorKind::BadSerialization, what));
+                Err(Error::new(ErrorKind::BadSerialization, what))
             }
         }
-        Ok(())
     }
 
-    /// Appends a list, a tuple or a dict.
-    fn write_items(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-        let [comma, colon] = &self.separators;
-        let is_dict = value.kind() == ValueKind::Map;
-        let mut items: Vec<Value> = value.try_iter()?.collect();
-        if is_dict && self.sort_keys {
-            items.sort();
-        }
-        let [open, close] = if is_dict { ["{", "}"] } else { ["[", "]"] };
-        out.push_str(open);
-        for (i, item) in items.iter().enumerate() {
-            out.push_str(if i > 0 { comma } else { "" });
-            self.break_line(depth + 1, out);
-            let start = out.len();
-            self.write(item, depth + 1, out)?;
-            if is_dict {
-                if item.as_str().is_none() {
-                    // A key that is not a string becomes the string of its JSON.
-                    let key = self.escaped(&out.split_off(start))?;
-                    out.push_str(&key);
-                }
-                out.push_str(colon);
-                self.write(&value.get_item(item)?, depth + 1, out)?;
-            }
-        }
-        if !items.is_empty() {
-            self.break_line(depth, out);
-        }
-        out.push_str(close);
-        Ok(())
-    }
-
-    fn break_line(&self, depth: usize, out: &mut String) {
-        if let Some(indent) = self.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', usize::from(indent) * depth));
-        }
+    /// What stands between the brackets of a list or a dict that is nested `depth` deep.
+    fn joined(&self, items: Vec<String>, depth: usize) -> String {
+        let [comma, _] = &self.separators;
+        let Some(indent) = self.indent.filter(|_| !items.is_empty()) else {
+            return items.join(comma);
+        };
+        let line = |depth| format!("\n{}", " ".repeat(usize::from(indent) * depth));
+        let (inner, outer) = (line(depth + 1), line(depth));
+        format!("{inner}{}{outer}", items.join(&format!("{comma}{inner}")))
     }
 
     /// A string in JSON. serde escapes what Python escapes unless it is to write ASCII.

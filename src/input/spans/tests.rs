@@ -70,129 +70,111 @@ fn check_with(rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
     );
 }
 
-#[test]
-fn markers_that_a_template_puts_together() {
-    // DeepSeek V4.
-    check(
-        "{%- set dsml_token = '｜DSML｜' -%}",
-        "<｜Assistant｜></think>",
-        &[
-            "answer=\n\n",
-            "tool call=<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
-            "answer=<｜end▁of▁sentence｜>",
-        ],
-    );
-    // Kimi K3, whose prompt opens the thought.
-    check(
-        "{%- macro close_tag(tag) -%}{{- '<|close|>' + tag + '<|sep|>' -}}{%- endmacro -%}",
-        "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
-        &[
-            "reasoning=Hm.<|close|>think<|sep|>",
-            "answer=<|open|>response<|sep|>Yes.<|close|>response<|sep|>",
-            "tool call=<|open|>tools<|sep|><|open|>call tool=\"look\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
-            "answer=<|close|>message<|sep|>",
-        ],
-    );
-    // Hunyuan 3.
-    check(
-        "{%- set HYTK = ':opensource' %}{%- set think = '<think{}>'.format(HYTK) %}",
-        "<|assistant|>",
-        &[
-            "reasoning=<think:opensource>Hm.</think:opensource>",
-            "answer=Yes.",
-            "tool call=<tool_calls:opensource>\nlook\n</tool_calls:opensource>",
-        ],
-    );
-}
+/// Families: the template, or a part of it, the end of a prompt, and the spans of an answer to it, each as
+/// `NAME=TEXT`. ⏎ is a line feed.
+const FAMILIES: &str = r#"
+        # DeepSeek V4.
+        {%- set dsml_token = '｜DSML｜' -%}
+        <｜Assistant｜></think>
+        answer=⏎⏎
+        tool call=<｜DSML｜tool_calls>⏎<｜DSML｜invoke name="look">⏎</｜DSML｜invoke>⏎</｜DSML｜tool_calls>
+        answer=<｜end▁of▁sentence｜>
+
+        # Kimi K3, whose prompt opens the thought.
+        {%- macro close_tag(tag) -%}{{- '<|close|>' + tag + '<|sep|>' -}}{%- endmacro -%}
+        <|open|>message role="assistant"<|sep|><|open|>think<|sep|>
+        reasoning=Hm.<|close|>think<|sep|>
+        answer=<|open|>response<|sep|>Yes.<|close|>response<|sep|>
+        tool call=<|open|>tools<|sep|><|open|>call tool="look"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>
+        answer=<|close|>message<|sep|>
+
+        # Hunyuan 3.
+        {%- set HYTK = ':opensource' %}{%- set think = '<think{}>'.format(HYTK) %}
+        <|assistant|>
+        reasoning=<think:opensource>Hm.</think:opensource>
+        answer=Yes.
+        tool call=<tool_calls:opensource>⏎look⏎</tool_calls:opensource>
+
+        # Qwen and Hermes.
+        {{ '<think>' }} {{ '</think>' }} <tool_call>
+        <|im_start|>assistant⏎
+        reasoning=<think>⏎Where?⏎```⏎x⏎```⏎</think>
+        answer=⏎⏎I will look.⏎
+        tool call=<tool_call>⏎{"name": "look"}⏎</tool_call>
+        answer=⏎
+        tool call=<tool_call>⏎{}⏎</tool_call>
+        answer=<|im_end|>
+
+        # DeepSeek R1: the generation prompt opens the thought.
+        {% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}<｜tool▁calls▁begin｜>
+        <｜User｜>Hi<｜Assistant｜><think>⏎
+        reasoning=Hm.⏎</think>
+        answer=⏎⏎Hello.
+        tool call=<｜tool▁calls▁begin｜>a<｜tool▁calls▁end｜>
+        answer=<｜end▁of▁sentence｜>
+
+        # Mistral: the call runs to the end.
+        [TOOL_CALLS]
+        [INST] Hi[/INST]
+        answer=Now.
+        tool call=[TOOL_CALLS][{}]</s>
+
+        # Magistral.
+        [THINK] [TOOL_CALLS]
+        [/INST]
+        reasoning=[THINK]a[/THINK]
+        answer=b</s>
+
+        # Llama 3.1.
+        <|python_tag|>
+        assistant<|end_header_id|>⏎⏎
+        tool call=<|python_tag|>print(1)<|eom_id|>
+
+        # gpt-oss.
+        <|start|>assistant<|channel|>analysis<|message|>
+        <|start|>assistant
+        reasoning=<|channel|>analysis<|message|>Think.<|end|>
+        answer=<|start|>assistant<|channel|>final<|message|>Done.<|return|>
+
+        # gpt-oss.
+        <|start|>assistant<|channel|>analysis<|message|>
+        <|start|>assistant
+        reasoning=<|channel|>analysis<|message|>Think.<|end|>
+        answer=<|start|>assistant
+        tool call=<|channel|>commentary to=functions.look <|constrain|>json<|message|>{}<|call|>
+
+        # gpt-oss.
+        <|start|>assistant<|channel|>analysis<|message|>
+        <|start|>assistant
+        tool call= to=functions.look<|channel|>commentary json<|message|>{}<|call|>
+
+        # Gemma 4.
+        <|channel>thought⏎<channel|> <|tool_call>call:
+        <|turn>model⏎
+        reasoning=<|channel>thought⏎So.<channel|>
+        answer=Yes.
+        tool call=<|tool_call>call:a{}<tool_call|>
+
+        # Command A.
+        <|START_THINKING|><|END_THINKING|><|START_ACTION|>
+        <|CHATBOT_TOKEN|>
+        reasoning=<|START_THINKING|>a<|END_THINKING|>
+        tool call=<|START_ACTION|>[]<|END_ACTION|>
+        answer=<|END_OF_TURN_TOKEN|>"#;
 
 #[test]
-fn the_answers_of_eight_families() {
-    // Qwen and Hermes.
-    check(
-        "{{ '<think>' }} {{ '</think>' }} <tool_call>",
-        "<|im_start|>assistant\n",
-        &[
-            "reasoning=<think>\nWhere?\n```\nx\n```\n</think>",
-            "answer=\n\nI will look.\n",
-            "tool call=<tool_call>\n{\"name\": \"look\"}\n</tool_call>",
-            "answer=\n",
-            "tool call=<tool_call>\n{}\n</tool_call>",
-            "answer=<|im_end|>",
-        ],
-    );
-    // DeepSeek R1: the generation prompt opens the thought.
-    check(
-        "{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\\n' }}{% endif %}<｜tool▁calls▁begin｜>",
-        "<｜User｜>Hi<｜Assistant｜><think>\n",
-        &[
-            "reasoning=Hm.\n</think>",
-            "answer=\n\nHello.",
-            "tool call=<｜tool▁calls▁begin｜>a<｜tool▁calls▁end｜>",
-            "answer=<｜end▁of▁sentence｜>",
-        ],
-    );
-    // Mistral: the call runs to the end.
-    check(
-        "[TOOL_CALLS]",
-        "[INST] Hi[/INST]",
-        &["answer=Now. ", "tool call=[TOOL_CALLS][{}]</s>"],
-    );
-    // Magistral.
-    check(
-        "[THINK] [TOOL_CALLS]",
-        "[/INST]",
-        &["reasoning=[THINK]a[/THINK]", "answer=b</s>"],
-    );
-    // Llama 3.1.
-    check(
-        "<|python_tag|>",
-        "assistant<|end_header_id|>\n\n",
-        &["tool call=<|python_tag|>print(1)<|eom_id|>"],
-    );
-    // gpt-oss.
-    let harmony = "<|start|>assistant<|channel|>analysis<|message|>";
-    check(
-        harmony,
-        "<|start|>assistant",
-        &[
-            "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
-            "answer=<|start|>assistant<|channel|>final<|message|>Done.<|return|>",
-        ],
-    );
-    check(
-        harmony,
-        "<|start|>assistant",
-        &[
-            "reasoning=<|channel|>analysis<|message|>Think.<|end|>",
-            "answer=<|start|>assistant",
-            "tool call=<|channel|>commentary to=functions.look <|constrain|>json<|message|>{}<|call|>",
-        ],
-    );
-    check(
-        harmony,
-        "<|start|>assistant",
-        &["tool call= to=functions.look<|channel|>commentary json<|message|>{}<|call|>"],
-    );
-    // Gemma 4.
-    check(
-        "<|channel>thought\n<channel|> <|tool_call>call:",
-        "<|turn>model\n",
-        &[
-            "reasoning=<|channel>thought\nSo.<channel|>",
-            "answer=Yes.",
-            "tool call=<|tool_call>call:a{}<tool_call|>",
-        ],
-    );
-    // Command A.
-    check(
-        "<|START_THINKING|><|END_THINKING|><|START_ACTION|>",
-        "<|CHATBOT_TOKEN|>",
-        &[
-            "reasoning=<|START_THINKING|>a<|END_THINKING|>",
-            "tool call=<|START_ACTION|>[]<|END_ACTION|>",
-            "answer=<|END_OF_TURN_TOKEN|>",
-        ],
-    );
+fn the_answers_of_families() {
+    for family in FAMILIES.split("\n\n") {
+        let lines = family
+            .lines()
+            .map(|line| line.trim_start().replace('⏎', "\n"));
+        let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+        let [_, template, prompt, pieces @ ..] = &lines[..] else {
+            panic!("{family}")
+        };
+        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+        check(template, prompt, &pieces);
+    }
 }
 
 #[test]
