@@ -6,7 +6,7 @@ use std::io::{self, Cursor, Read, Write};
 use sha2::{Digest, Sha256};
 
 use super::NativeReader;
-use super::member::{self, CHECK_ROW, HEAD_PIECE, HEADER_BYTES, MemberHeader, Tag};
+use super::member::{self, CHECK_ROW, HEAD_PIECE, Tag};
 use crate::error::Result;
 use crate::provenance::hex;
 use crate::states::States;
@@ -38,22 +38,13 @@ impl NativeReader {
         let states = self.header.states.iter();
         let source = &self.source;
         for (tag, plain_bytes) in states.flat_map(|states| members(states, self.header.n_vocab)) {
-            let start = self.windows_end;
-            let header = member::header_at(source, start)?;
-            let bytes = header.map_or(HEADER_BYTES as u32, |header| header.member_bytes);
-            let end = start.saturating_add(bytes.into());
-            if end > source.len {
-                let what = "the file ends within the head of its hidden states";
-                return Err(source.name.truncated(None, source.len, what));
+            let (header, place) = member::member_at(source, self.windows_end)?;
+            if (header.tag, header.plain_bytes.into()) != (tag, plain_bytes) {
+                let what = "a member is not what the header states of the head";
+                return Err(source.name.corrupt(None, place.start, what));
             }
-            let is_stated =
-                |of: MemberHeader| (of.tag, of.plain_bytes.into()) == (tag, plain_bytes);
-            if !header.is_some_and(is_stated) {
-                let what = "no intact member with what the header states of the head starts here";
-                return Err(source.name.corrupt(None, start, what));
-            }
-            self.windows_end = end;
-            self.head.push((start..end, tag));
+            self.windows_end = place.end;
+            self.head.push((place, tag));
         }
         Ok(())
     }

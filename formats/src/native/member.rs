@@ -126,10 +126,28 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
     (cfg!(fuzzing) || build_end(index_offset, file_bytes) == bytes).then_some(index_offset)
 }
 
-/// The header of the member that starts at `offset`; `None` if none does.
-pub(super) fn header_at(source: &Source, offset: u64) -> Result<Option<MemberHeader>> {
-    let bytes = source.array_at(offset)?;
-    Ok(bytes.as_ref().and_then(read_header))
+/// The header of the member that starts at `offset`, by which it is whole, and where it is.
+///
+/// # Errors
+/// [`crate::Fault::Truncated`] if the file ends within it, [`crate::Fault::Corrupt`] if its header is
+/// damaged, [`crate::Fault::Io`].
+pub(super) fn member_at(source: &Source, offset: u64) -> Result<(MemberHeader, Range<u64>)> {
+    let header = source.array_at(offset)?.as_ref().and_then(read_header);
+    // What is not the start of a member may be the file's end, of which some is missing.
+    let bytes = header.map_or(END_BYTES as u32, |header| header.member_bytes);
+    let end = offset.saturating_add(bytes.into());
+    match header {
+        _ if end > source.len => {
+            let what = "the file ends within a member";
+            Err(source.name.truncated(None, offset, what))
+        }
+        Some(header) => Ok((header, offset..end)),
+        None => {
+            let what = "no gzip member with an intact kl field starts here (kl's file, compressed \
+                        again by another program, would look so)";
+            Err(source.name.corrupt(None, offset, what))
+        }
+    }
 }
 
 /// Reads a member into `bytes`, which must state `tag` and be as long as its place is. Checks its

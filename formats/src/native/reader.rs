@@ -5,12 +5,10 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
-use super::member::{
-    self, END_BYTES, HEADER, HEADER_BYTES, INDEX, MemberHeader, ROWS, Tag, WINDOW,
-};
+use super::member::{self, END_BYTES, HEADER, INDEX, ROWS, Tag, WINDOW};
 use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
 use crate::about::{About, Checks, Prompts};
-use crate::error::{Error, Named, Result};
+use crate::error::{Error, Fault, Named, Result};
 use crate::kinds::Kind;
 use crate::provenance::OwnHeader as _;
 use crate::row::ReadBlocks;
@@ -208,26 +206,16 @@ fn open_header(source: &Source) -> Result<(Header, u64)> {
     if source.array_at::<3>(0)? != Some([0x1f, 0x8b, 0x08]) {
         return Err(name.not_a_reference("it is not gzip"));
     }
-    let first = member::header_at(source, 0)?;
-    let end = first.map_or(HEADER_BYTES as u64, |first| first.member_bytes.into());
-    if end > source.len {
-        let what = "the file ends within its header";
-        return Err(name.truncated(None, source.len, what));
-    }
-    let Some(first) = first.filter(|first| first.tag == HEADER) else {
-        let what = "the first gzip member carries no intact kl field (kl's file, compressed again \
-                    by another program, would look so)";
-        return Err(name.corrupt(None, 0, what));
-    };
+    let (first, place) = member::member_at(source, 0)?;
     if first.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
         return Err(name.too_large("a header of more than 64 MiB"));
     }
-    let lines = member::plain_at(source, &(0..end), HEADER, first.plain_bytes.into())?;
+    let lines = member::plain_at(source, &place, HEADER, first.plain_bytes.into())?;
     let json = lines
         .strip_prefix(MAGIC_LINE.as_bytes())
         .and_then(|json| json.strip_suffix(b"\n"))
         .ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?;
-    Ok((Header::from_json(json, name)?, end))
+    Ok((Header::from_json(json, name)?, place.end))
 }
 
 /// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little
@@ -242,69 +230,66 @@ pub fn count_windows(path: &Path) -> Result<usize> {
 }
 
 impl NativeReader {
-    /// Walks members from the first window on, by the lengths they state, until one is not whole.
-    /// Keeps the windows that are whole before it, and returns its fault.
+    /// Finds the windows that are whole, by the lengths that members state, up to the first that is not,
+    /// and returns its fault.
     ///
     /// # Errors
     /// [`crate::Fault::Io`].
     fn walk(&mut self) -> Result<Error> {
-        let mut placed: Vec<PlacedWindow> = Vec::new();
-        let (mut n_whole, mut offset) = (0, self.windows_end);
-        let fault = loop {
-            let (len, name) = (self.source.len, self.name());
-            let header = member::header_at(&self.source, offset)?;
-            let bytes = header.map_or(END_BYTES as u32, |header| header.member_bytes);
-            let end = offset.saturating_add(bytes.into());
-            let begun: Option<&mut PlacedWindow> = placed.get_mut(n_whole);
-            let window = begun.as_ref().map(|begun| begun.entry.window);
-            if end > len {
-                let (n, of, rest) = (n_whole, self.header.n_windows, self.windows_end);
-                let what = format!(
-                    "the file ends after {len} bytes with {n} of {of} windows whole (the rest \
-                     should begin at byte {rest})"
-                );
-                break name.truncated(window, offset, what);
+        loop {
+            match self.window_at(self.windows_end) {
+                Ok((placed, end)) => {
+                    self.placed.push(placed);
+                    self.windows_end = end;
+                }
+                Err(mut error) if error.is_damage() => {
+                    if let Fault::Truncated { what, .. } = &mut error.fault {
+                        let (len, n, rest) = (self.source.len, self.placed.len(), self.windows_end);
+                        *what = format!(
+                            "the file ends after {len} bytes with {n} of {} windows whole (the rest \
+                             should begin at byte {rest})",
+                            self.header.n_windows
+                        );
+                    }
+                    return Ok(error);
+                }
+                Err(error) => return Err(error),
             }
-            let Some(header) = header else {
-                let what = "no gzip member with an intact kl field starts here, or the end is \
-                            damaged";
-                break name.corrupt(window, offset, what);
-            };
-            match (header.tag, begun) {
-                ([WINDOW, ..], _) => match self.begun_window(offset..end, &header) {
-                    Ok(begun) => placed.splice(n_whole.., [begun]).for_each(drop),
-                    Err(error) if error.is_damage() => break error,
-                    Err(error) => return Err(error),
-                },
-                ([ROWS, ..], Some(begun)) => begun.offsets.push(offset),
-                _ => {}
-            }
-            offset = end;
-            if placed.get(n_whole).is_some_and(|begun| {
-                begun.n_pieces() >= begun.entry.n_rows.div_ceil(self.header.rows_per_piece)
-            }) {
-                (n_whole, self.windows_end) = (n_whole + 1, offset);
-            }
-        };
-        placed.truncate(n_whole);
-        self.placed = placed;
-        Ok(fault)
+        }
     }
 
-    /// The window whose counts are in this member.
-    fn begun_window(&self, place: Range<u64>, header: &MemberHeader) -> Result<PlacedWindow> {
-        let most = header.plain_bytes.into();
-        let plain = member::plain_at(&self.source, &place, header.tag, most)?;
+    /// The window whose members start at `offset`, and where they end.
+    fn window_at(&self, offset: u64) -> Result<(PlacedWindow, u64)> {
+        let (source, name) = (&self.source, self.name());
+        let (header, place) = member::member_at(source, offset)?;
+        let [WINDOW, window, _] = header.tag else {
+            // It is the index, which the end follows.
+            let is_cut = place.end.saturating_add(END_BYTES as u64) > source.len;
+            return Err(if is_cut {
+                name.truncated(None, place.end, "the file lacks its end")
+            } else {
+                name.corrupt(None, place.end, "the end is damaged")
+            });
+        };
+        let plain = member::plain_at(source, &place, header.tag, header.plain_bytes.into())?;
         let (numbers, _) = plain.as_chunks::<4>();
         let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
-        Ok(PlacedWindow {
-            entry: WindowEntry {
-                window: header.tag[1],
-                n_tokens: number(1),
-                n_rows: number(2),
-                first_scored: number(4),
-            },
-            offsets: vec![place.start],
-        })
+        let entry = WindowEntry {
+            window,
+            n_tokens: number(1),
+            n_rows: number(2),
+            first_scored: number(4),
+        };
+        let (mut offsets, mut end) = (vec![offset], place.end);
+        for piece in 0..entry.n_rows.div_ceil(self.header.rows_per_piece) {
+            let rows = member::member_at(source, end).map_err(|e| e.in_window(window))?;
+            if rows.0.tag != [ROWS, window, piece] {
+                let what = "a member does not hold the next rows of its window";
+                return Err(name.corrupt(Some(window), end, what));
+            }
+            offsets.push(end);
+            end = rows.1.end;
+        }
+        Ok((PlacedWindow { entry, offsets }, end))
     }
 }
