@@ -33,17 +33,17 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl FromStr for Condition {
-    /// The reason that an expression is not a condition.
+    /// The reason that an expression is not a condition on the numbers of a model.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let condition = Self::parse(text)?;
-        match condition.check(known_names().collect()) {
-            Err(_) if condition.is_of_pair() => Err(format!(
-                "'{}' is a number of two models: kl report --pair has it",
-                condition.name
-            )),
-            checked => checked.map(|()| condition),
+        let condition = Self::of_report(text)?;
+        if condition.is_of_model() {
+            Ok(condition)
+        } else {
+            let name = condition.name;
+            let hint = "is a number of two models: kl report --pair has it";
+            Err(format!("'{name}' {hint}"))
         }
     }
 }
@@ -54,9 +54,28 @@ impl Condition {
     /// # Errors
     /// The reason that an expression is neither.
     pub fn of_report(text: &str) -> Result<Self, String> {
-        let condition = Self::parse(text)?;
-        let known = known_names().chain(known_names_of_pair());
-        condition.check(known.collect()).map(|()| condition)
+        let expected =
+            "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
+        let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
+        let (name, rest) = text.split_at(index);
+        let mut operators = OPERATORS.iter();
+        let parts = operators.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
+        let (holds, bound) = parts.ok_or(expected)?;
+        let (name, bound) = (name.trim(), bound.trim());
+        let number = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
+        let condition = Self {
+            expression: text.trim().to_owned(),
+            name: name.to_owned(),
+            holds: *holds,
+            bound: number.ok_or_else(|| format!("'{bound}' is not a finite number"))?,
+        };
+        if condition.is_of_model() || condition.is_of_pair() {
+            return Ok(condition);
+        }
+        let similar = similar(name).join(", ");
+        Err(format!(
+            "the result has no number named '{name}'; similar names: {similar}"
+        ))
     }
 
     /// True if its number is one of a model's.
@@ -67,36 +86,6 @@ impl Condition {
     /// True if its number is one of the comparison of two models.
     pub fn is_of_pair(&self) -> bool {
         known_names_of_pair().any(|name| name == self.name)
-    }
-
-    /// Refuses a number that is not among the `known` ones.
-    fn check(&self, known: Vec<&'static str>) -> Result<(), String> {
-        let name = self.name.as_str();
-        if known.contains(&name) {
-            return Ok(());
-        }
-        let similar = similar(name, known).join(", ");
-        Err(format!(
-            "the result has no number named '{name}'; similar names: {similar}"
-        ))
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let expected =
-            "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
-        let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
-        let (name, rest) = text.split_at(index);
-        let mut operators = OPERATORS.iter();
-        let parts = operators.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
-        let (holds, bound) = parts.ok_or(expected)?;
-        let (name, bound) = (name.trim(), bound.trim());
-        let number = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
-        Ok(Self {
-            expression: text.trim().to_owned(),
-            name: name.to_owned(),
-            holds: *holds,
-            bound: number.ok_or_else(|| format!("'{bound}' is not a finite number"))?,
-        })
     }
 }
 
@@ -110,18 +99,18 @@ const SPOKEN: [(&str, &str); 5] = [
 ];
 
 /// The known names that people may mean: those that others call so, or else the closest by edit distance.
-fn similar(name: &str, mut known: Vec<&'static str>) -> Vec<&'static str> {
+fn similar(name: &str) -> Vec<&'static str> {
     const LISTED: usize = 5;
     let spoken = SPOKEN
         .iter()
         .filter(|(of_others, _)| name.contains(of_others));
-    let spoken: Vec<&str> = spoken.map(|(_, ours)| *ours).collect();
-    known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
-    if known.iter().any(|known| spoken.contains(known)) {
-        known.retain(|known| spoken.contains(known));
-    } else {
-        known.truncate(LISTED);
+    let ours = Vec::from_iter(spoken.map(|(_, ours)| *ours));
+    if !ours.is_empty() {
+        return ours;
     }
+    let mut known: Vec<_> = known_names().chain(known_names_of_pair()).collect();
+    known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
+    known.truncate(LISTED);
     known
 }
 

@@ -8,7 +8,7 @@ use super::number::bytes;
 pub type SettingValue = fn(&BackendIdentity) -> Option<String>;
 
 /// The settings, each by its name.
-pub const SETTINGS: [(&str, SettingValue); 10] = [
+pub const SETTINGS: [(&str, SettingValue); 13] = [
     ("K cache", |s| s.type_k.clone()),
     ("V cache", |s| s.type_v.clone()),
     ("KV cache size", |s| s.kv_cache_bytes.map(bytes)),
@@ -16,6 +16,9 @@ pub const SETTINGS: [(&str, SettingValue); 10] = [
     ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
     ("batch", |s| s.n_batch.map(|n| n.to_string())),
     ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
+    ("equal calls", |s| s.equal_calls.map(|of| of.to_string())),
+    ("windows in a call", |s| s.n_seq.map(|n| n.to_string())),
+    ("placement", |s| Some(s.placement.as_ref()?.join(" "))),
     ("flash attention", |s| s.flash_attn.clone()),
     ("threads", |s| s.threads.map(|n| n.to_string())),
     ("llama.cpp", |s| s.llama_cpp.clone()),
@@ -63,6 +66,15 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
 pub fn setting(set_up: &BackendIdentity, name: &str) -> Option<String> {
     let named = SETTINGS.iter().find(|(own, _)| *own == name);
     named.and_then(|(_, value)| value(set_up))
+}
+
+/// All settings that are recorded, each after its name. Commas separate settings, not devices.
+pub fn described(set_up: &BackendIdentity) -> String {
+    let known = SETTINGS.iter().filter_map(|(name, value)| {
+        let value = value(set_up)?.replace(", ", " ");
+        Some(format!("{name} {value}"))
+    });
+    Vec::from_iter(known).join(", ")
 }
 
 /// The flags that placed weights, where layers were offloaded.

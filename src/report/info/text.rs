@@ -1,8 +1,8 @@
 //! The contents of a file as text, a line for each thing that the file records.
 
 use kl_formats::{
-    BackendIdentity, Checks, HeadStep, ModelIdentity, ReferenceSummary, Shard, States,
-    TextIdentity, TokenizerIdentity,
+    Checks, HeadStep, ModelIdentity, ReferenceSummary, Shard, States, TextIdentity,
+    TokenizerIdentity,
 };
 
 use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo, Verified};
@@ -11,10 +11,8 @@ use crate::report::number::{
     bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_kld,
     short_percent,
 };
+use crate::report::set_up::described;
 use crate::score::RowError;
-
-/// How windows were divided among decode calls.
-const EQUAL_CALLS: &str = " in equal calls";
 
 /// A value, or words for one that is not recorded.
 fn or_unknown(value: Option<impl ToString>) -> String {
@@ -88,8 +86,8 @@ fn put_rows(out: &mut Lines, info: &Info) {
     out.put("until", until);
     let words = |is_held| (if is_held { "held" } else { "none" }).to_owned();
     out.put("token ids", info.holds_tokens.map(words));
-    out.put("backend", info.backend.as_ref().map(backend));
-    out.put("batch", info.backend.as_ref().map(batch));
+    let set_up = info.backend.as_ref().map(described);
+    out.put("set-up", set_up.filter(|known| !known.is_empty()));
     for (key, value) in &info.others {
         out.put(key, value.clone());
     }
@@ -122,11 +120,11 @@ fn put_map(out: &mut Lines, map: &MapInfo) {
 fn put_states(out: &mut Lines, states: &States) {
     let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
     let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
-    let batch = format!("{n_batch}{}", when(states.calls.is_equal, EQUAL_CALLS));
+    let equal = when(states.calls.is_equal, " in equal calls");
     let numbers = format!("{n_embd} numbers each, {name}");
     out.put(
         "states",
-        format!("{numbers}, from batches of {batch}, physical {n_ubatch}"),
+        format!("{numbers}, from batches of {n_batch}{equal}, physical {n_ubatch}"),
     );
 
     let head = &states.head;
@@ -351,31 +349,6 @@ fn rows(info: &Info) -> String {
         Some(format!("{n_rows}, of {n_vocab} entries")),
         compared.map(|n| format!("{} compared", count(n.into()))),
         encoding,
-    ])
-}
-
-fn backend(backend: &BackendIdentity) -> String {
-    let layers = backend.n_gpu_layers;
-    let known = list([
-        backend.llama_cpp.clone(),
-        backend.devices.as_ref().map(|devices| devices.join(", ")),
-        layers.map(|n| format!("{} offloaded", count_of(n.into(), "layer"))),
-        backend.placement.as_ref().map(|flags| flags.join(", ")),
-        backend.threads.map(|n| count_of(n.into(), "thread")),
-    ]);
-    or_unknown(Some(known).filter(|known| !known.is_empty()))
-}
-
-fn batch(backend: &BackendIdentity) -> String {
-    let equal = when(backend.equal_calls == Some(true), EQUAL_CALLS);
-    let windows = backend.n_seq.filter(|&n| n > 1);
-    let [flash, k, v] = [&backend.flash_attn, &backend.type_k, &backend.type_v]
-        .map(|setting| or_unknown(setting.as_ref()));
-    list([
-        Some(or_unknown(backend.n_batch) + equal),
-        Some(format!("physical {}", or_unknown(backend.n_ubatch))),
-        windows.map(|n| format!("up to {n} windows in a call")),
-        Some(format!("flash attention {flash}, cache {k} and {v}")),
     ])
 }
 

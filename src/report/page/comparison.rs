@@ -5,7 +5,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use kl_formats::BackendIdentity;
 use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 use serde::Serialize;
@@ -14,7 +13,7 @@ use serde_json::json;
 use super::Page;
 use crate::report::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
 use crate::report::number::{SizeUnit, count, count_of, finite};
-use crate::report::set_up::{self, SETTINGS};
+use crate::report::set_up::{SETTINGS, described};
 use crate::stats::{FEW_TOKENS, Ratio};
 
 /// The number of models that are in colour at once: as many as there are colours.
@@ -82,7 +81,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
-        computed_with => settings_of_reference(comparison),
+        computed_with => comparison.reference.backend.as_ref().map(described),
         settings => settings(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
     };
@@ -241,29 +240,12 @@ fn settings(of: &Comparison) -> Vec<(String, Vec<Option<String>>)> {
         let values = models.iter().map(|model| value(model, unit));
         (title.replace("window", unit), values.collect())
     });
-    let of_set_ups = SETTINGS.iter().map(|(title, _)| {
-        let values = models.iter().map(|model| setting(&model.set_up, title));
+    let of_set_ups = SETTINGS.iter().map(|(title, value)| {
+        let values = models.iter().map(|model| value(&model.set_up));
         ((*title).to_owned(), values.collect())
     });
     of_models
         .chain(of_set_ups)
         .filter(|(_, values): &(_, Vec<_>)| values.iter().any(Option::is_some))
         .collect()
-}
-
-/// The settings that the reference was computed with.
-fn settings_of_reference(comparison: &Comparison) -> Option<String> {
-    let backend = comparison.reference.backend.as_ref()?;
-    let settings = SETTINGS
-        .iter()
-        .filter_map(|(title, _)| Some(format!("{title} {}", setting(backend, title)?)));
-    Some(settings.collect::<Vec<_>>().join(", "))
-}
-
-/// A setting, where commas separate settings, not devices.
-fn setting(set_up: &BackendIdentity, title: &str) -> Option<String> {
-    match title {
-        "devices" => Some(set_up.devices.as_ref()?.join(" ")),
-        title => set_up::setting(set_up, title),
-    }
 }
