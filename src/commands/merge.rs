@@ -67,11 +67,9 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let may_replace = settings.existing() == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
-    if parts.iter().all(|part| kind_of(part) == "a reference") {
-        let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
-        let size = lengths.map(|about| about.len()).sum();
-        check_free_space(output.path(), &settings.output, size)?;
-    }
+    let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
+    let size = lengths.map(|about| about.len()).sum();
+    check_free_space(output.path(), &settings.output, size)?;
     let mut file = output.writer(0)?;
     let n_rows = join(parts, &mut file, output.path(), watch)?;
     Ok((n_rows, output.commit_writer(file)?))

@@ -67,31 +67,29 @@ pub fn named_text() -> impl TypedValueParser<Value = NamedText> {
 /// their names. `of_pattern`: what else to do about a pattern.
 fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     let text = path.to_string_lossy();
+    let download =
+        |how: &str| format!("kl downloads nothing: get the file first ({how}), then give its path");
     if path.exists() {
         return Ok(path);
     }
-    let download =
-        |how: &str| format!("kl downloads nothing: get the file first ({how}), then give its path");
-    if text.contains("hf://") {
-        return Err(download("hf download REPOSITORY FILE --local-dir ."));
-    }
-    if text.contains("://") {
-        return Err(download("curl -LO URL"));
-    }
-    if text.contains(['*', '?', '[']) {
-        return Err(format!(
+    Err(if text.contains("hf://") {
+        download("hf download REPOSITORY FILE --local-dir .")
+    } else if text.contains("://") {
+        download("curl -LO URL")
+    } else if text.contains(['*', '?', '[']) {
+        format!(
             "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
-        ));
-    }
-    if is_repository(&path) {
+        )
+    } else if is_repository(&path) {
         let repository = text.split(':').next().unwrap_or_default();
         let how = format!("hf download {repository} FILE --local-dir .");
-        return Err(format!("there is no such file; {}", download(&how)));
-    }
-    Ok(path)
+        format!("there is no such file; {}", download(&how))
+    } else {
+        return Ok(path);
+    })
 }
 
-/// Returns true if a path that does not exist looks like the name of a repository on Hugging Face,
+/// Whether a path that does not exist looks like the name of a repository on Hugging Face,
 /// as in `org/model` or llama.cpp's `org/model:Q4_K_M`. A file's ending is a word; that of `3.1-8B` is
 /// not.
 fn is_repository(path: &Path) -> bool {

@@ -40,8 +40,8 @@ pub fn prepare<M: Model>(
 ) -> Result<PreparedInput> {
     let source = raw.source;
     let found = found_template(&raw, model.facts());
-    let has_answers = source.generate.is_some() || source.scores_given_answers();
-    let spans = has_answers.then(|| Spans::new(found.map(|(text, _)| text), &source.span));
+    let spans =
+        (source.has_answers()).then(|| Spans::new(found.map(|(text, _)| text), &source.span));
     let template = found.map(|(text, path)| compile(text, path, model));
     let template = template.transpose()?;
     let mut windows = PromptWindows {
@@ -129,7 +129,8 @@ struct PromptWindows<'p, M> {
     dialogues: Vec<Dialogue<'p>>,
 }
 
-/// A prompt, and the answer to it if it is given: a window.
+/// A prompt, and the answer to it: the given one, or as many tokens 0 as are to be generated. Both are a
+/// window.
 struct Turn {
     content: PromptContent,
     prompt: Vec<u32>,
@@ -143,8 +144,9 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     /// The line's fault, without its name.
     fn add(&mut self, name: &str, mut line: PromptLine) -> Result<()> {
         let (turns, conversation) = self.turns(&line)?;
-        line.variables
-            .retain(|name| self.template.is_some_and(|of| of.names(name)));
+        let template = self.template;
+        let is_named = |name: &str| template.is_some_and(|template| template.names(name));
+        line.variables.retain(is_named);
         let first_window = self.input.plan.windows.len() as u32;
         let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
         for (index, turn) in turns.into_iter().enumerate() {
@@ -155,21 +157,19 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             }
             // Later prompts hold answers that are not known yet.
             tokens.resize(tokens.len() + index * self.room(), 0);
-            if let Err(fault) = self.check_length(tokens.len(), turn.answer.len()) {
-                if index == 0 {
-                    return Err(fault);
-                }
-                self.input.n_turns_left_out += (n_turns - index) as u64;
-                break;
-            }
-            n_tokens = n_own;
-            self.n_without_bos += usize::from(!has_inserted_bos);
             let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
             prompt.continues = index > 0;
             prompt.variables = std::mem::take(&mut line.variables);
-            let number = first_window + index as u32;
-            let window = self.window(number, tokens, turn.answer);
-            self.input.plan.windows.push(window);
+            match self.window(first_window + index as u32, tokens, turn.answer) {
+                Ok(window) => self.input.plan.windows.push(window),
+                Err(fault) if index == 0 => return Err(fault),
+                Err(_) => {
+                    self.input.n_turns_left_out += (n_turns - index) as u64;
+                    break;
+                }
+            }
+            n_tokens = n_own;
+            self.n_without_bos += usize::from(!has_inserted_bos);
             self.input.prompts.get_or_insert_default().list.push(prompt);
             self.groups.push(line.group.clone());
         }
@@ -191,27 +191,26 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     /// prompt.
     fn turns(&self, line: &PromptLine) -> Result<(Vec<Turn>, Option<Chat<'p>>)> {
         let scores_given = self.source.scores_given_answers();
-        let messages = match (&line.content, self.template) {
-            (PromptContent::Messages(messages), Some(_)) => messages.clone(),
-            (PromptContent::Text(text), Some(_)) => Messages::of_user(text),
-            (PromptContent::Messages(_), None) if self.source.no_chat_template => {
-                bail!("messages need a chat template: leave --no-chat-template out")
-            }
-            (PromptContent::Messages(_), None) => bail!(
-                "messages need a chat template: the model has none: give one with --chat-template-file"
-            ),
-            (PromptContent::Text(_), None) if scores_given => bail!(NO_ANSWER),
-            (PromptContent::Text(text), None) => {
+        let generated = vec![0; self.source.generate.unwrap_or(0) as usize];
+        let content = &line.content;
+        let (template, messages) = match (self.template, content) {
+            (Some(template), PromptContent::Messages(messages)) => (template, messages.clone()),
+            (Some(template), PromptContent::Text(text)) => (template, Messages::of_user(text)),
+            (None, PromptContent::Text(_)) if scores_given => bail!(NO_ANSWER),
+            (None, PromptContent::Text(text)) => {
                 let turn = Turn {
-                    content: line.content.clone(),
+                    content: content.clone(),
                     prompt: self.model.tokenize(text, self.source.parse_special)?,
-                    answer: Vec::new(),
+                    answer: generated,
                 };
                 return Ok((vec![turn], None));
             }
-        };
-        let Some(template) = self.template else {
-            bail!(NO_ANSWER);
+            _ if self.source.no_chat_template => {
+                bail!("messages need a chat template: leave --no-chat-template out")
+            }
+            _ => bail!(
+                "messages need a chat template: the model has none: give one with --chat-template-file"
+            ),
         };
         let chat = Chat::new(template, &messages, &line.variables).map_err(refused)?;
         let roles = messages.roles();
@@ -229,18 +228,19 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         let (mut turns, mut start) = (Vec::new(), 0);
         for &end in &ends {
             let (prompt, answer) = if scores_given {
-                chat.answer(end).map_err(refused)?
+                let (prompt, answer) = chat.answer(end).map_err(refused)?;
+                if answer.is_empty() {
+                    bail!("the chat template makes nothing of message {}", end + 1);
+                }
+                self.joined(&prompt, &answer)?
             } else {
                 let prompt = asked.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| asked.clone());
-                (prompt.map_err(refused)?, String::new())
+                let prompt = self.model.tokenize(&prompt.map_err(refused)?, true)?;
+                (prompt, generated.clone())
             };
-            if scores_given && answer.is_empty() {
-                bail!("the chat template makes nothing of message {}", end + 1);
-            }
-            let (prompt, answer) = self.joined(&prompt, &answer)?;
             turns.push(Turn {
-                content: some_of(&line.content, &messages, start..end)?,
+                content: some_of(content, &messages, start..end)?,
                 prompt,
                 answer,
             });
@@ -285,9 +285,6 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     fn joined(&self, prompt: &str, answer: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let model = self.model;
         let of_prompt = model.tokenize(prompt, true)?;
-        if answer.is_empty() {
-            return Ok((of_prompt, Vec::new()));
-        }
         let mut whole = model.tokenize(&format!("{prompt}{answer}"), true)?;
         let alike = whole.iter().zip(&of_prompt);
         let n_alike = alike.take_while(|(one, other)| one == other).count();
@@ -306,28 +303,44 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         Ok((whole, of_answer))
     }
 
-    /// The window of a prompt, a BOS included, and of the answer: the given one, or one to generate.
+    /// The window of a prompt, a BOS included, and of its answer.
     ///
     /// The last row of a prompt is scored like that of a text; the row of an answer's last token is
     /// not.
-    fn window(&self, number: u32, mut tokens: Vec<u32>, answer: Vec<u32>) -> WindowSpec {
+    ///
+    /// # Errors
+    /// A prompt that is too short or too long: it needs a token to predict and one to predict it from, and
+    /// must fit in a window together with its answer.
+    fn window(&self, number: u32, mut tokens: Vec<u32>, answer: Vec<u32>) -> Result<WindowSpec> {
         let (source, n_prompt) = (self.source, tokens.len() as u32);
+        let has_answer = source.has_answers();
         tokens.extend(answer);
-        tokens.resize(tokens.len() + source.generate.unwrap_or(0) as usize, 0);
         let n_tokens = tokens.len() as u32;
+        if n_prompt == 0 || n_tokens < 2 {
+            bail!(
+                "the prompt has fewer than two tokens: leave it out, or use a chat template that adds some"
+            );
+        }
+        let most = source.n_ctx.unwrap_or(MAX_N_CTX);
+        if n_tokens > most {
+            let with_answer = if has_answer { " with its answer" } else { "" };
+            bail!(
+                "a prompt of {n_tokens} tokens{with_answer} does not fit in a window of {most}: raise --n-ctx, or shorten it"
+            );
+        }
         let bos = self.model.facts().bos_token;
         let begins_with_bos = bos.is_some() && tokens.first() == bos.as_ref();
-        let has_answer = source.generate.is_some() || source.scores_given_answers();
         let first_scored = match source.score {
-            None | Some(ScoreFrom::Answers) if has_answer => n_prompt.saturating_sub(1),
+            None | Some(ScoreFrom::Answers) if has_answer => n_prompt - 1,
             score => score.unwrap_or_default().first(n_tokens, begins_with_bos),
         };
-        WindowSpec {
+        let scored_end = n_tokens - u32::from(has_answer);
+        Ok(WindowSpec {
             window: number,
             tokens,
             first_scored,
-            n_rows: (n_tokens.saturating_sub(has_answer.into())).saturating_sub(first_scored),
-        }
+            n_rows: scored_end.saturating_sub(first_scored),
+        })
     }
 
     /// Tokens to leave in a prompt for each answer that it will hold. Read again as text, an answer
@@ -335,28 +348,6 @@ impl<'p, M: Model> PromptWindows<'p, M> {
     fn room(&self) -> usize {
         let generate = self.source.generate.map(|most| most as usize);
         generate.map_or(0, |most| most + most / 8 + 32)
-    }
-
-    /// Refuses a prompt that is too short or too long: it needs a token to predict and one to predict it
-    /// from, and must fit in a window together with its answer.
-    fn check_length(&self, n_prompt: usize, n_given: usize) -> Result<()> {
-        let n_answer = n_given + self.source.generate.unwrap_or(0) as usize;
-        if n_prompt == 0 || n_prompt + n_answer < 2 {
-            bail!(
-                "the prompt has fewer than two tokens: leave it out, or use a chat template that adds some"
-            );
-        }
-        let most = self.source.n_ctx.unwrap_or(MAX_N_CTX) as usize;
-        if n_prompt.saturating_add(n_answer) > most {
-            let answer = match n_answer {
-                0 => String::new(),
-                n => format!(" with an answer of {n}"),
-            };
-            bail!(
-                "a prompt of {n_prompt} tokens{answer} does not fit in a window of {most}: raise --n-ctx, or shorten it"
-            );
-        }
-        Ok(())
     }
 }
 

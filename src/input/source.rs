@@ -173,6 +173,11 @@ impl Source {
         })
     }
 
+    /// Whether windows end with an answer: one that is given, or one that is generated.
+    pub(super) fn has_answers(&self) -> bool {
+        self.generate.is_some() || self.scores_given_answers()
+    }
+
     /// Whether the answers that conversations hold are scored, and nothing else.
     pub fn scores_given_answers(&self) -> bool {
         self.score == Some(ScoreFrom::Answers)

@@ -274,7 +274,7 @@ fn every_error_is_one_line_with_the_prompts_line() {
         @chats => line 1 | messages need a chat template | --chat-template-file
         @chats --no-chat-template => line 1 | --no-chat-template
         long.txt -c 8 => long.txt: line 2 | window of 8 | --n-ctx
-        long.txt -c 8 --generate 7 => line 1 | answer of 7
+        long.txt -c 8 --generate 7 => line 1 | with its answer
         long.txt --score 99 => prompt | long enough
         long.txt --chat-template-file broken.jinja => broken.jinja | syntax error
         long.txt --chat-template-file wrong.jinja => line 1 | chat template:3"#;

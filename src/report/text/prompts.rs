@@ -93,24 +93,18 @@ fn worst(prompts: &[PromptReport], most: usize) -> Vec<&PromptReport> {
 fn label(prompt: &str, width: usize) -> String {
     /// Some characters from here on take two columns.
     const FIRST_WIDE: char = '\u{1100}';
-    let columns = |c: char| if c < FIRST_WIDE { 1 } else { 2 };
+    let columns = |c: char| if c < FIRST_WIDE || c == '…' { 1 } else { 2 };
     // Longer starts would be cut anyway.
-    let start: String = prompt.chars().take(width).collect();
-    let is_whole = start.len() == prompt.len();
-    let mut line = printable(&start.replace('\n', "\\n").replace('\t', "\\t"));
-    let (quotes, ellipsis) = (2, 1);
-    let total: usize = line.chars().map(columns).sum();
-    if is_whole && total + quotes <= width {
-        return format!("\"{line}\"");
-    }
-    let mut left = width.saturating_sub(quotes + ellipsis);
-    let fits = |c: &char| {
-        let is_room = columns(*c) <= left;
-        left = left.saturating_sub(columns(*c));
-        is_room
+    let start: String = prompt.chars().take(width + 1).collect();
+    let line = printable(&start.replace('\n', "\\n").replace('\t', "\\t"));
+    let n_chars = line.chars().count();
+    let cut = |n: usize| {
+        let part: String = line.chars().take(n).collect();
+        format!("\"{part}{}\"", if n < n_chars { "…" } else { "" })
     };
-    line = line.chars().take_while(fits).collect();
-    format!("\"{line}…\"")
+    let fits = |text: &String| text.chars().map(columns).sum::<usize>() <= width;
+    let mut parts = (0..=n_chars).rev().map(cut);
+    parts.find(fits).unwrap_or_default()
 }
 
 #[cfg(test)]
