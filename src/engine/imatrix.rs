@@ -14,7 +14,6 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Found, GgmlType, ImatrixIdentity, MapTensor};
@@ -252,19 +251,11 @@ fn means(sums: &[f32], counts: &[f32]) -> Option<Vec<f32>> {
 
 /// Reads a tensor of f32.
 fn numbers(header: &Gguf, tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
-    let fault = |what: String| ModelError::new(header.path(), what);
     if GgmlType::of(tensor.type_id).is_none_or(|kind| kind.name != "f32") {
-        return Err(fault(format!(
-            "{:?} is not f32: make it again",
-            tensor.name
-        )));
+        let what = format!("{:?} is not f32: make it again", tensor.name);
+        return Err(ModelError::new(header.path(), what));
     }
-    let mut bytes = Vec::new();
-    header
-        .open(tensor)?
-        .read_to_end(&mut bytes)
-        .map_err(|cause| fault(format!("cannot read: {cause}")))?;
-    Ok(floats(&bytes))
+    Ok(floats(&header.read_tensor(tensor)?))
 }
 
 /// Longest name that is believed.

@@ -51,10 +51,7 @@ impl FakeDecoder {
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             cache_bytes: {
-                let of = |kind: CacheType| match kind == CacheType::default() {
-                    true => 2,
-                    false => 1,
-                };
+                let of = |kind| if kind == CacheType::F16 { 2 } else { 1 };
                 u64::from(options.n_ctx) * (of(options.type_k) + of(options.type_v))
             },
             shows_states: options.shows_states,
@@ -131,10 +128,8 @@ impl Decoder for FakeDecoder {
     ) -> Result<Outputs<'_>, EngineError> {
         let call = self.call(window, start)?;
         let hashes = self.hashes(window, &call);
-        self.rows = match wants_rows {
-            true => hashes.iter().map(|&hash| self.row(hash)).collect(),
-            false => Vec::new(),
-        };
+        let wanted = hashes.iter().filter(|_| wants_rows);
+        self.rows = wanted.map(|&hash| self.row(hash)).collect();
         let shown = hashes.iter().filter(|_| self.shows_states);
         Ok(Outputs {
             next: call.next,

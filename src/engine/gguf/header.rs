@@ -32,9 +32,6 @@ const MAX_NAME_BYTES: u64 = 1 << 10;
 /// Most dimensions (GGML_MAX_DIMS).
 const MAX_DIMS: u32 = 4;
 
-/// The deepest nesting of arrays that is skipped; llama.cpp itself reads no nested arrays.
-const MAX_DEPTH: u32 = 4;
-
 /// `general.alignment` of a file that does not state it.
 const DEFAULT_ALIGNMENT: i128 = 32;
 
@@ -259,16 +256,13 @@ fn read_start(cursor: &mut Cursor) -> Result<()> {
     } else if cursor.array::<4>()? != MAGIC {
         instead_of_gguf(&cursor.path)
     } else {
-        match cursor.u32()? {
-            2 | 3 => return Ok(()),
-            1 => "GGUF version 1 is no longer read: convert the model again".to_owned(),
-            version if (1..=0xffff).contains(&version.swap_bytes()) => {
-                "a big-endian GGUF: convert it to little-endian".to_owned()
-            }
-            version => {
-                format!("GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl")
-            }
+        let version = cursor.u32()?;
+        if matches!(version, 2 | 3) {
+            return Ok(());
         }
+        format!(
+            "GGUF version {version}: kl reads 2 and 3, little-endian: convert the model again, or use a newer kl"
+        )
     };
     Err(ModelError::new(&cursor.path, what))
 }
@@ -300,9 +294,14 @@ fn number_bytes(cursor: &Cursor, kind: u32) -> Result<u64> {
     }
 }
 
-/// Reads an array: what `gguf` holds of it, or nothing.
+/// Reads an array: what `gguf` holds of it, or nothing. llama.cpp reads no array of arrays either.
 fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
-    let (kind, n) = list_start(cursor)?;
+    let kind = cursor.u32()?;
+    let least_bytes = match kind {
+        STRING => 8,
+        _ => number_bytes(cursor, kind)?,
+    };
+    let n = cursor.count("array elements", least_bytes)?;
     match (key, kind) {
         ("tokenizer.ggml.tokens", STRING) => {
             let n_tokens = u32::try_from(n)
@@ -334,38 +333,15 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
                 gguf.datasets.push(cursor.text(bytes)?);
             }
         }
-        _ => skip_list(cursor, kind, n, 1)?,
+        (_, STRING) => {
+            for _ in 0..n {
+                let bytes = cursor.text_bytes()?;
+                cursor.skip(bytes, |_| ())?;
+            }
+        }
+        _ => cursor.skip(n.saturating_mul(least_bytes), |_| ())?,
     }
     Ok(Value::Other)
-}
-
-/// Reads the type of an array's elements, and their number.
-fn list_start(cursor: &mut Cursor) -> Result<(u32, u64)> {
-    let kind = cursor.u32()?;
-    let least_bytes = match kind {
-        STRING => 8,
-        ARRAY => 12,
-        _ => number_bytes(cursor, kind)?,
-    };
-    Ok((kind, cursor.count("array elements", least_bytes)?))
-}
-
-fn skip_list(cursor: &mut Cursor, kind: u32, n: u64, depth: u32) -> Result<()> {
-    match kind {
-        STRING => (0..n).try_for_each(|_| {
-            let bytes = cursor.text_bytes()?;
-            cursor.skip(bytes, |_| ())
-        }),
-        ARRAY if depth == MAX_DEPTH => Err(cursor.corrupt("arrays nested too deep")),
-        ARRAY => (0..n).try_for_each(|_| {
-            let (kind, n) = list_start(cursor)?;
-            skip_list(cursor, kind, n, depth + 1)
-        }),
-        _ => {
-            let bytes = number_bytes(cursor, kind)?;
-            cursor.skip(n.saturating_mul(bytes), |_| ())
-        }
-    }
 }
 
 /// Reads all infos, and checks that each tensor's data ends within the file.

@@ -244,6 +244,17 @@ impl Gguf {
             .map_err(|cause| ModelError::io(path, "read", &cause))?;
         Ok(file.take(tensor.bytes))
     }
+
+    /// Reads all bytes of a tensor.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read_tensor(&self, tensor: &Tensor) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.open(tensor)?.read_to_end(&mut bytes);
+        read.map_err(|cause| ModelError::io(self.path(), "read", &cause))?;
+        Ok(bytes)
+    }
 }
 
 impl Tensor {

@@ -23,13 +23,7 @@ fn sample() -> Model {
         &string(""),
     ]
     .concat();
-    let nested = [
-        &ARRAY.to_le_bytes()[..],
-        &words(&[1]),
-        &U8.to_le_bytes(),
-        &words(&[3]),
-        &[1, 2, 3],
-    ];
+    let bytes = [&U8.to_le_bytes()[..], &words(&[3]), &[1, 2, 3]];
     model
         .pair("general.architecture", STRING, &string("llama"))
         .pair("general.name", STRING, &string("Tiny"))
@@ -44,7 +38,7 @@ fn sample() -> Model {
         .pair("tokenizer.chat_template", STRING, &string("{{ x }}"))
         .pair("split.no", U16, &[0, 0])
         .pair("split.count", U16, &[1, 0])
-        .pair("other", ARRAY, &nested.concat())
+        .pair("other", ARRAY, &bytes.concat())
         .tensor("norm", &[16], 0, 0)
         .tensor("out", &[32, 2], 8, 64);
     model
@@ -197,9 +191,7 @@ fn tensors_are_found_in_the_part_that_holds_them() {
     assert_eq!(header.files, [path(1), path(2)]);
     let read = |name: &str| {
         let tensor = header.tensor(name)?;
-        let mut read = Vec::new();
-        header.open(tensor).unwrap().read_to_end(&mut read).unwrap();
-        Some((tensor, read))
+        Some((tensor, header.read_tensor(tensor).unwrap()))
     };
     let (tensor, found) = read("head").unwrap();
     assert_eq!((&tensor.shape[..], tensor.type_id), (&[4, 2][..], 1));
@@ -264,7 +256,6 @@ fn other_files_and_versions_are_refused() {
     assert!(message(b"").contains("0 bytes"));
     assert!(message(b"PK\x03\x04").contains("not a GGUF"));
     assert!(message(&start(1)).contains("version 1"));
-    assert!(message(&start(3 << 24)).contains("big-endian"));
     assert!(message(&start(4)).contains("version 4"));
     let error = read(Path::new("/no/such/file")).unwrap_err().to_string();
     assert!(error.starts_with("/no/such/file: cannot open: "), "{error}");
@@ -290,7 +281,7 @@ fn hostile_counts_and_shapes_are_refused() {
     with(&|m| _ = m.pair("a", ARRAY, &list(U64, max / 8)));
     with(&|m| _ = m.pair("a", ARRAY, &list(STRING, max / 8)));
     with(&|m| _ = m.pair("a", ARRAY, &list(99, 1)));
-    with(&|m| _ = m.pair("a", ARRAY, &list(ARRAY, 1).repeat(100_000)));
+    with(&|m| _ = m.pair("a", ARRAY, &list(ARRAY, 1)));
     with(&|m| _ = m.pair("general.alignment", U32, &3u32.to_le_bytes()));
     with(&|m| _ = m.pair("general.alignment", U32, &0u32.to_le_bytes()));
     with(&|m| _ = m.pair("general.alignment", U64, &words(&[1 << 63])));

@@ -71,11 +71,10 @@ impl Decoder for LlamaCppDecoder<'_> {
     }
 
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
-        let mut n_left = u64::from(self.calls.n_batch);
+        let mut n_left = Some(u64::from(self.calls.n_batch));
         let fitting = windows.iter().take_while(|window| {
-            let left = n_left.checked_sub(window.n_decoded());
-            n_left = left.unwrap_or(0);
-            left.is_some()
+            n_left = n_left.and_then(|n| n.checked_sub(window.n_decoded()));
+            n_left.is_some()
         });
         fitting.take(self.n_seq).count()
     }

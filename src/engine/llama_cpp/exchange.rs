@@ -103,51 +103,45 @@ impl LlamaCppModel<'_> {
             return Ok(weights);
         }
         let architecture = self.header.architecture().unwrap_or_default();
+        let used = &self.probe()?.used;
         let mut weights = Vec::new();
         for tensor in &self.header.tensors {
-            let kind = GgmlType::of(tensor.type_id);
-            if let Some(used) = self.probe()?.used.get(&tensor.name)
-                && changes(architecture, &tensor.name, &tensor.shape)
-                && n_dims(&tensor.shape) <= 3
-                && !used.is_unusual
-                && kind.is_none_or(|kind| !PUBLISHED.contains(&kind.name))
-            {
-                weights.push(self.weight(tensor, kind, used)?);
+            let (name, kind) = (&tensor.name, GgmlType::of(tensor.type_id));
+            let is_changed = |used: &&Use| {
+                changes(architecture, name, &tensor.shape)
+                    && n_dims(&tensor.shape) <= 3
+                    && !used.is_unusual
+                    && kind.is_none_or(|kind| !PUBLISHED.contains(&kind.name))
+            };
+            let Some(used) = used.get(name).filter(is_changed) else {
+                continue;
+            };
+            let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
+                let kind = kind.map_or_else(|| tensor.type_id.to_string(), |kind| kind.to_string());
+                return Err(self.fault(format!(
+                    "{name} is quantized already ({kind}): give the original, in f16, bf16, f32 or q8_0"
+                )));
+            };
+            let is_as_in_file = |place: &ModelTensor| place.type_id() == kind.id;
+            if used.is_copied || !used.places.iter().all(is_as_in_file) {
+                let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
+                return Err(self.not_exchanged(name, what));
             }
+            let dimension = |i: usize| tensor.shape.get(i).map_or(1, |&n| n as usize);
+            weights.push(Weight {
+                tensor: tensor.clone(),
+                kind,
+                n_columns: dimension(0),
+                n_rows: dimension(1),
+                n_experts: dimension(2),
+                places: used.places.clone(),
+                contents: Mutex::new(Some(Contents {
+                    kind,
+                    imatrix: None,
+                })),
+            });
         }
         Ok(self.weights.get_or_init(|| weights))
-    }
-
-    fn weight(
-        &self,
-        tensor: &gguf::Tensor,
-        kind: Option<GgmlType>,
-        used: &Use,
-    ) -> Result<Weight, EngineError> {
-        let name = &tensor.name;
-        let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
-            let kind = kind.map_or_else(|| tensor.type_id.to_string(), |kind| kind.to_string());
-            return Err(self.fault(format!(
-                "{name} is quantized already ({kind}): give the original, in f16, bf16, f32 or q8_0"
-            )));
-        };
-        let is_as_in_file = |place: &ModelTensor| place.type_id() == kind.id;
-        if used.is_copied || !used.places.iter().all(is_as_in_file) {
-            let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
-            return Err(self.not_exchanged(name, what));
-        }
-        let (imatrix, dimension) = (None, |i: usize| {
-            tensor.shape.get(i).map_or(1, |&n| n as usize)
-        });
-        Ok(Weight {
-            tensor: tensor.clone(),
-            kind,
-            n_columns: dimension(0),
-            n_rows: dimension(1),
-            n_experts: dimension(2),
-            places: used.places.clone(),
-            contents: Mutex::new(Some(Contents { kind, imatrix })),
-        })
     }
 
     /// The error for a weight that cannot be exchanged.

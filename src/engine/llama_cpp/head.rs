@@ -263,30 +263,32 @@ fn place(matrix: Matrix, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
     let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
     let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
     let plain = |device: GgmlDevice| {
-        let memory = device.buffer_type()?;
-        Some((device, memory, PIECE_BYTES))
+        device.buffer_type().map(|memory| Place {
+            device,
+            memory,
+            piece_bytes: PIECE_BYTES,
+        })
     };
     let home = model.and_then(LlamaCppModel::head_gpu).and_then(plain);
     let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator)
         .filter_map(plain)
-        .filter(|(_, memory, _)| Some(*memory) != of_cpu);
+        .filter(|place| Some(place.memory) != of_cpu);
     // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
     // mapped, as it is by default, uses the CPU's plain memory in its place.
     let gpus = model.map_or(&[][..], |model| &model.gpus).iter();
     let mut hosts = gpus.filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
     let is_hosted =
         (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
-    let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|cpu| {
-        let memories = cpu.extra_buffer_types().into_iter();
-        memories.map(move |memory| (cpu, memory, usize::MAX))
-    });
-    let mut places = (home.into_iter().chain(libraries).chain(reordered))
-        .chain(cpus().filter_map(plain))
-        .map(|(device, memory, piece_bytes)| Place {
+    let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
+        let memories = device.extra_buffer_types().into_iter();
+        memories.map(move |memory| Place {
             device,
             memory,
-            piece_bytes,
-        });
+            piece_bytes: usize::MAX,
+        })
+    });
+    let places = home.into_iter().chain(libraries).chain(reordered);
+    let mut places = places.chain(cpus().filter_map(plain));
     places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
 }
 

@@ -133,10 +133,8 @@ impl Engine for LlamaCpp {
 /// token.
 fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     let header = gguf::read(path)?;
-    match unsuitable(&header) {
-        None => Ok(header),
-        Some(what) => Err(EngineError::model(path, what)),
-    }
+    let fault = unsuitable(&header).map(|what| EngineError::model(path, what));
+    fault.map_or(Ok(header), Err)
 }
 
 /// Architectures whose layers are all recurrent (`llm_arch_is_recurrent` in `llama-arch.cpp`).
@@ -171,21 +169,17 @@ const NOT_CAUSAL: &str = "dream llada llada-moe rnd1 gemma-embedding llama-embed
 /// some of these without an error, and report a missing tensor for the others.
 fn unsuitable(header: &Gguf) -> Option<String> {
     let architecture = header.architecture().unwrap_or_default();
-    let part_of_a_model = |part: &str| {
-        let what = format!("{part}, not a model: give the model that it belongs to");
-        Some(what)
+    let part = match header.text("general.type").unwrap_or_default() {
+        "adapter" => "a LoRA adapter (llama-export-lora merges it into its model)",
+        "imatrix" => "an importance matrix",
+        kind if kind == "mmproj" || architecture == "clip" => "the vision or audio part (mmproj)",
+        "vocab" => "a vocabulary without tensors",
+        _ => "",
     };
-    match header.text("general.type").unwrap_or_default() {
-        "adapter" => {
-            let merged = ", with the adapter merged into it (llama-export-lora)";
-            return part_of_a_model("a LoRA adapter").map(|what| what + merged);
-        }
-        "imatrix" => return part_of_a_model("an importance matrix"),
-        "vocab" => return part_of_a_model("a vocabulary without tensors"),
-        kind if kind == "mmproj" || architecture == "clip" => {
-            return part_of_a_model("the vision or audio part (mmproj)");
-        }
-        _ => {}
+    if !part.is_empty() {
+        return Some(format!(
+            "{part}, not a model: give the model that it belongs to"
+        ));
     }
     let number = |name| header.architecture_number(name);
     let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
@@ -201,7 +195,7 @@ fn unsuitable(header: &Gguf) -> Option<String> {
     } else if tokenizer.is_none_or(|model| matches!(model, "none" | "no_vocab")) {
         format!("a GGUF without a vocabulary ({architecture})")
     } else if header.tensors.is_empty() {
-        return part_of_a_model("a vocabulary without tensors");
+        "a vocabulary without tensors".to_owned()
     } else {
         return None;
     };

@@ -257,11 +257,11 @@ fn open(path: &Path, file: &CStr, params: &ModelParams) -> Result<(LlamaModel, u
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
     let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
     let model = NonNull::new(while_loading(path, load)).ok_or_else(|| {
-        let reason = errors_with_advice();
-        EngineError::model(
-            path,
-            format!("llama.cpp could not load the model: {reason}"),
-        )
+        let what = format!(
+            "llama.cpp could not load the model: {}",
+            errors_with_advice()
+        );
+        EngineError::model(path, what)
     })?;
     // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
     // SAFETY: the model is valid. `LlamaModel` is a transparent wrapper of this pointer, at the version
@@ -296,11 +296,7 @@ fn facts(
         String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
-    // SAFETY: the pointer is the model's, as in `open`. The safe wrapper panics where a file is damaged.
-    let n_ctx_train = unsafe {
-        let model = *std::ptr::from_ref(model).cast::<*const sys::llama_model>();
-        sys::llama_model_n_ctx_train(model)
-    };
+    let n_ctx_train = header.architecture_number("context_length");
     ModelFacts {
         path: path.to_owned(),
         identity,
@@ -308,7 +304,9 @@ fn facts(
         lacks_pre_tokenizer: header.lacks_pre_tokenizer(),
         n_vocab,
         n_used_vocab: n_vocab.saturating_sub(header.n_padding),
-        n_ctx_train: u32::try_from(n_ctx_train).ok().filter(|&n| n > 0),
+        n_ctx_train: n_ctx_train
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|&n| n > 0),
         n_positions: header.n_positions(),
         layers: match (model.is_recurrent(), model.is_hybrid()) {
             (true, _) => Layers::Recurrent,

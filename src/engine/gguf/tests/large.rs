@@ -1,6 +1,5 @@
 //! Models longer than 2^32 bytes, in one file and in parts.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -47,13 +46,7 @@ fn write(path: &Path, model: &[u8], small: &[u8]) -> u64 {
 
 fn bytes_of<'h>(header: &'h Gguf, name: &str) -> (&'h Tensor, Vec<u8>) {
     let tensor = header.tensor(name).unwrap();
-    let mut bytes = Vec::new();
-    header
-        .open(tensor)
-        .unwrap()
-        .read_to_end(&mut bytes)
-        .unwrap();
-    (tensor, bytes)
+    (tensor, header.read_tensor(tensor).unwrap())
 }
 
 #[test]

@@ -134,14 +134,8 @@ fn an_importance_matrix_is_used() {
         let mixture = Mixture::from([(name.to_owned(), kind("q4_K"))]);
         write(&model, &output(&folder), &mixture, imatrix).unwrap();
         let written = gguf::read(&output(&folder)).unwrap();
-        let mut data = Vec::new();
         let tensor = written.tensor(name).unwrap();
-        written
-            .open(tensor)
-            .unwrap()
-            .read_to_end(&mut data)
-            .unwrap();
-        data
+        written.read_tensor(tensor).unwrap()
     };
     let (with, without) = (data(Some(&imatrix)), data(None));
     assert_eq!(with.len(), without.len());
@@ -217,52 +211,33 @@ fn what_the_quantizer_would_abort_on_is_refused() {
     let imatrix = |name: &str| Imatrix::read(&fixture("imatrix").join(name)).unwrap();
     let (of_tiny, of_mixtral) = (imatrix("tiny.gguf"), imatrix("mixtral.gguf"));
     let quantized = fixture("tiny-q4_K_M.gguf");
-    for (model, tensor, name, imatrix, what) in [
-        (
-            &tiny,
-            "blk.9.x",
-            "q4_0",
-            None,
-            "no tensor \"blk.9.x.weight\"",
-        ),
-        (&tiny, "output_norm", "q4_0", None, "another type than f32"),
-        (&tiny, "token_embd", "q8_1", None, "no type of weights"),
+    // A tensor and its type; then the message.
+    for (model, case, imatrix, what) in [
+        (&tiny, "blk.9.x q4_0", None, "no tensor \"blk.9.x.weight\""),
+        (&tiny, "output_norm q4_0", None, "another type than f32"),
+        (&tiny, "token_embd q8_1", None, "no type of weights"),
         (
             &gpt2,
-            "token_embd",
-            "q4_K",
+            "token_embd q4_K",
             None,
-            "rows of 32 elements are not whole blocks",
+            "rows of 32 elements are not",
         ),
         (
             &tiny,
-            "blk.0.attn_q",
-            "iq3_xxs",
+            "blk.0.attn_q iq3_xxs",
             None,
             "give one with --imatrix",
         ),
-        (
-            &tiny,
-            "token_embd",
-            "iq2_xs",
-            Some(&of_tiny),
-            "matrix with values for it",
-        ),
-        (
-            &tiny,
-            "token_embd",
-            "q4_0",
-            Some(&of_mixtral),
-            "made with another model",
-        ),
+        (&tiny, "token_embd iq2_xs", Some(&of_tiny), "values for it"),
+        (&tiny, "token_embd q4_0", Some(&of_mixtral), "another model"),
         (
             &quantized,
-            "blk.0.attn_q",
-            "q2_K",
+            "blk.0.attn_q q2_K",
             None,
             "another type than q4_K",
         ),
     ] {
+        let (tensor, name) = case.split_once(' ').unwrap();
         let mixture = Mixture::from([(format!("{tensor}.weight"), kind(name))]);
         let output = folder.path().join("never.gguf");
         let message = write(model, &output, &mixture, imatrix).unwrap_err();
