@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, WindowSpec};
 
+use super::FakeEngine;
 use super::head::state_numbers;
 use super::row::mix;
 use super::weights::Perturbation;
-use super::{FakeEngine, FakeStates};
 use crate::engine::{Appended, CacheType, Call, ContextOptions, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
@@ -25,7 +25,7 @@ fn after(state: u64, token: u32) -> u64 {
 /// and the tokens up to them, as a causal model's rows depend on its weights and those tokens.
 #[derive(Debug, Clone)]
 pub struct FakeDecoder {
-    n_vocab: usize,
+    engine: FakeEngine,
     /// Stands for the weights: contexts with the same seed are of the same model.
     seed: u64,
     calls: Calls,
@@ -33,9 +33,7 @@ pub struct FakeDecoder {
     n_seq: usize,
     cache_bytes: u64,
     shows_states: bool,
-    states: FakeStates,
     path: PathBuf,
-    fails_at: Option<u32>,
     /// The exchanged weights of the model.
     pub(super) perturbation: Arc<Mutex<Perturbation>>,
     /// The rows of the last call.
@@ -46,7 +44,7 @@ impl FakeDecoder {
     /// A context of the model with this seed, which `engine` loaded from `path`.
     pub fn new(seed: u64, options: &ContextOptions, engine: &FakeEngine, path: &Path) -> Self {
         Self {
-            n_vocab: engine.n_vocab as usize,
+            engine: engine.clone(),
             seed,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
@@ -55,16 +53,14 @@ impl FakeDecoder {
                 u64::from(options.n_ctx) * (of(options.type_k) + of(options.type_v))
             },
             shows_states: options.shows_states,
-            states: engine.states,
             path: path.to_owned(),
-            fails_at: engine.fails_at,
             perturbation: Arc::default(),
             rows: Vec::new(),
         }
     }
 
     fn row(&self, hash: u64) -> Vec<f32> {
-        locked(&self.perturbation).moved_row(self.n_vocab, hash)
+        locked(&self.perturbation).moved_row(self.n_vocab(), hash)
     }
 
     /// The hash of all tokens up to each scored position of a call.
@@ -86,7 +82,7 @@ impl FakeDecoder {
     }
 
     fn call(&self, window: &WindowSpec, start: usize) -> Result<Call, EngineError> {
-        if self.fails_at == Some(window.window) {
+        if self.engine.fails_at == Some(window.window) {
             return Err(self.failed(window.window, start, "a fake failure"));
         }
         Ok(Call::new(window, self.calls, start))
@@ -95,7 +91,7 @@ impl FakeDecoder {
 
 impl Decoder for FakeDecoder {
     fn n_vocab(&self) -> usize {
-        self.n_vocab
+        self.engine.n_vocab as usize
     }
 
     /// Two bytes for each token of K and of V as f16, and one as any other type.
@@ -135,7 +131,7 @@ impl Decoder for FakeDecoder {
             next: call.next,
             rows: slices(&self.rows),
             states: shown
-                .flat_map(|&hash| state_numbers(hash, self.states))
+                .flat_map(|&hash| state_numbers(hash, self.engine.states))
                 .collect(),
             groups: call.groups(window, self.calls),
         })
@@ -144,7 +140,7 @@ impl Decoder for FakeDecoder {
     fn append(&mut self, appended: &[Appended<'_>]) -> Result<Vec<&[f32]>, EngineError> {
         self.rows.clear();
         for of in appended {
-            if self.fails_at == Some(of.window) {
+            if self.engine.fails_at == Some(of.window) {
                 return Err(self.failed(of.window, of.start, "a fake failure"));
             }
             let hash = of

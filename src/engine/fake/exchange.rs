@@ -27,7 +27,7 @@ impl Exchange for FakeModel {
 
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
         self.check_exchangeable()?;
-        *locked(&self.perturbation) = Perturbation::of(mixture, imatrix)?;
+        *locked(&self.perturbation) = Perturbation::of_mixture(mixture, imatrix)?;
         Ok(())
     }
 

@@ -149,7 +149,7 @@ impl FakeEngine {
         identity.n_params = n_bytes;
         identity.file_bytes = n_bytes;
         identity.metadata_sha256 = Some(hex(&hash));
-        let quantized = QuantizedFile::of(&bytes);
+        let quantized = QuantizedFile::from_bytes(&bytes);
         let own_seed = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
         let (seed, perturbation) = match &quantized {
             Some(file) => (file.seed, file.perturbation.clone()),

@@ -23,7 +23,7 @@ pub(super) struct QuantizedFile {
 
 impl QuantizedFile {
     /// Reads a file's bytes; `None` for an original.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let json = bytes.strip_prefix(MAGIC)?;
         let end = json.iter().position(|&byte| byte == b'\n')?;
         serde_json::from_slice(&json[..end]).ok()
@@ -42,7 +42,7 @@ impl QuantizedFile {
         let file = Self {
             seed,
             mixture: to.mixture.clone(),
-            perturbation: Perturbation::of(to.mixture, to.imatrix)?,
+            perturbation: Perturbation::of_mixture(to.mixture, to.imatrix)?,
         };
         let json = serde_json::to_vec(&file).expect("it has names and numbers only");
         let mut bytes = [MAGIC, &json, b"\n"].concat();

@@ -131,7 +131,10 @@ impl Perturbation {
     ///
     /// # Errors
     /// A weight that there is not, or a type that it cannot have.
-    pub(super) fn of(mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<Self, EngineError> {
+    pub(super) fn of_mixture(
+        mixture: &Mixture,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<Self, EngineError> {
         let mut of_weights = BTreeMap::new();
         for (name, &kind) in mixture {
             let weight = FakeWeight::named(name)?;

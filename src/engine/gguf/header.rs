@@ -174,23 +174,22 @@ impl Cursor {
         Ok(n)
     }
 
-    /// Reads a string's length, which the file must have room for.
-    fn text_bytes(&mut self) -> Result<u64> {
-        self.count("characters", 1)
-    }
-
-    /// Reads `n` bytes of text; invalid UTF-8 is replaced by U+FFFD.
-    fn text(&mut self, n: u64) -> Result<String> {
-        let bytes = self.bytes(n, "a string")?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    /// Reads the length of a name, then the name.
-    fn name(&mut self, max: u64) -> Result<String> {
-        match self.text_bytes()? {
-            n if n > max => Err(self.corrupt(format!("a name of {n} bytes, the limit is {max}"))),
-            n => self.text(n),
+    /// Reads a string's length, then its text, where invalid UTF-8 becomes U+FFFD; skips one of more than
+    /// `max` bytes.
+    fn text(&mut self, max: u64) -> Result<Option<String>> {
+        let n = self.count("characters", 1)?;
+        if n > max {
+            self.skip(n, |_| ())?;
+            return Ok(None);
         }
+        let bytes = self.bytes(n, "a string")?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Reads a name of at most `max` bytes.
+    fn name(&mut self, max: u64) -> Result<String> {
+        let name = self.text(max)?;
+        name.ok_or_else(|| self.corrupt(format!("a name of more than {max} bytes")))
     }
 
     /// Skips `n` bytes, and passes them to `on_bytes`, a few at a time.
@@ -220,24 +219,18 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
         let key = cursor.name(MAX_KEY_BYTES)?;
         let value = match cursor.u32()? {
             ARRAY => list(&mut cursor, &key, &mut gguf)?,
-            STRING => match cursor.text_bytes()? {
-                bytes if bytes > MAX_TEXT_BYTES => {
-                    cursor.skip(bytes, |_| ())?;
-                    Value::Other
-                }
-                bytes => Value::Text(cursor.text(bytes)?),
-            },
+            STRING => cursor
+                .text(MAX_TEXT_BYTES)?
+                .map_or(Value::Other, Value::Text),
             kind => number(&mut cursor, kind)?,
         };
         let bytes = cursor.offset - start;
         gguf.pairs.insert(key, (value, bytes));
     }
-    let alignment = gguf.number("general.alignment");
-    gguf.tensors = tensors(
-        &mut cursor,
-        n_tensors,
-        alignment.unwrap_or(DEFAULT_ALIGNMENT),
-    )?;
+    let alignment = gguf
+        .number("general.alignment")
+        .unwrap_or(DEFAULT_ALIGNMENT);
+    gguf.tensors = tensors(&mut cursor, n_tensors, alignment)?;
     let model = gguf.text("tokenizer.ggml.model").map(str::to_owned);
     let tokens = gguf.tokenizer.take().zip(model);
     gguf.tokenizer = tokens.map(|(tokens, model)| TokenizerIdentity { model, ..tokens });
@@ -308,7 +301,7 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
                 .map_err(|_| cursor.corrupt(format!("a vocabulary of {n} tokens")))?;
             let mut hash = Sha256::new();
             for _ in 0..n {
-                let bytes = cursor.text_bytes()?;
+                let bytes = cursor.count("characters", 1)?;
                 hash.update(bytes.to_le_bytes());
                 cursor.skip(bytes, |bytes| hash.update(bytes))?;
             }
@@ -329,16 +322,10 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
         }
         ("imatrix.datasets", STRING) => {
             for _ in 0..n {
-                let bytes = cursor.text_bytes()?;
-                gguf.datasets.push(cursor.text(bytes)?);
+                gguf.datasets.extend(cursor.text(MAX_TEXT_BYTES)?);
             }
         }
-        (_, STRING) => {
-            for _ in 0..n {
-                let bytes = cursor.text_bytes()?;
-                cursor.skip(bytes, |_| ())?;
-            }
-        }
+        (_, STRING) => (0..n).try_for_each(|_| cursor.text(0).map(drop))?,
         _ => cursor.skip(n.saturating_mul(least_bytes), |_| ())?,
     }
     Ok(Value::Other)

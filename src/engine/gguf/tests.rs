@@ -234,9 +234,11 @@ fn truncation_is_found_at_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     for n in 0..bytes.len() {
         let error = read_in(&folder, &bytes[..n]).expect_err(&format!("{n} bytes"));
-        let what = match n < 4 {
-            true => ": not a GGUF model: ",
-            false => ": incomplete at byte ",
+        let is_short = n < 4;
+        let what = if is_short {
+            ": not a GGUF model: "
+        } else {
+            ": incomplete at byte "
         };
         assert!(error.to_string().contains(what), "{n}: {error}");
     }

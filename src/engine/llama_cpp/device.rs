@@ -107,22 +107,22 @@ impl GgmlDevice {
     /// Lists the instructions that its backend was compiled to use.
     fn features(self) -> Vec<String> {
         let function = self.function(c"ggml_backend_get_features");
-        let mut features = Vec::new();
         // SAFETY: a function of this name has this type. It returns a list that ends with a null name
         // and lives as long as the process, as do the texts in it.
         unsafe {
             let function: sys::ggml_backend_get_features_t = std::mem::transmute(function);
-            let mut next = function.map_or(std::ptr::null_mut(), |list| list(self.registry()));
-            while !next.is_null() && !(*next).name.is_null() {
-                let (name, value) = (text((*next).name), text((*next).value));
-                features.push(match &*value {
-                    "1" => name,
-                    value => format!("{name}={value}"),
-                });
-                next = next.add(1);
-            }
+            let list = function.map(|list| list(self.registry()));
+            let Some(list) = list.filter(|list| !list.is_null()) else {
+                return Vec::new();
+            };
+            let all = (0..).map(|i| *list.add(i));
+            let all = all.take_while(|feature| !feature.name.is_null());
+            all.map(|feature| match &*text(feature.value) {
+                "1" => text(feature.name),
+                value => format!("{}={value}", text(feature.name)),
+            })
+            .collect()
         }
-        features
     }
 
     pub(super) fn as_ptr(self) -> sys::ggml_backend_dev_t {
@@ -189,23 +189,17 @@ impl GgmlDevice {
         let function = self.function(c"ggml_backend_dev_get_extra_bufts");
         // SAFETY: a function of this name has this type. It returns null, or a list that ends with
         // null and lives as long as the process.
-        unsafe {
+        let found: Vec<BufferType> = unsafe {
             let function: sys::ggml_backend_dev_get_extra_bufts_t = std::mem::transmute(function);
-            let mut found = Vec::new();
-            if let Some(list) = function {
-                let mut next = list(self.0.as_ptr());
-                while !next.is_null()
-                    && let Some(memory) = BufferType::new(*next)
-                {
-                    found.push(memory);
-                    next = next.add(1);
-                }
-            }
-            if found.iter().any(|memory| memory.name() == "AMX") {
-                found.clear();
-            }
-            found
+            let list = function.map(|list| list(self.0.as_ptr()));
+            let list = list.filter(|list| !list.is_null()).into_iter();
+            list.flat_map(|list| (0..).map_while(move |i| BufferType::new(*list.add(i))))
+                .collect()
+        };
+        if found.iter().any(|memory| memory.name() == "AMX") {
+            return Vec::new();
         }
+        found
     }
 }
 
@@ -213,18 +207,6 @@ impl BufferType {
     /// Wraps ggml's pointer, whose target lives as long as the process; `None` for null.
     pub(super) fn new(pointer: sys::ggml_backend_buffer_type_t) -> Option<Self> {
         NonNull::new(pointer).map(Self)
-    }
-
-    /// The kind of memory that holds a tensor; `None` for one without data.
-    ///
-    /// # Safety
-    /// The tensor is valid.
-    pub(super) unsafe fn of(tensor: NonNull<sys::ggml_tensor>) -> Option<Self> {
-        // SAFETY: the tensor is valid, and so is its buffer.
-        unsafe {
-            let buffer = NonNull::new(tensor.as_ref().buffer)?;
-            Self::new(sys::ggml_backend_buffer_get_type(buffer.as_ptr()))
-        }
     }
 
     pub(super) fn as_ptr(self) -> sys::ggml_backend_buffer_type_t {

@@ -33,8 +33,11 @@ unsafe impl Sync for ModelTensor {}
 impl ModelTensor {
     /// The memory that holds it.
     pub(super) fn memory(self) -> Option<BufferType> {
-        // SAFETY: the tensor is valid as long as the model, which this is used with.
-        unsafe { BufferType::of(self.0) }
+        // SAFETY: the tensor is valid as long as the model, which this is used with, and so is its buffer.
+        unsafe {
+            let buffer = NonNull::new(self.0.as_ref().buffer)?;
+            BufferType::new(sys::ggml_backend_buffer_get_type(buffer.as_ptr()))
+        }
     }
 
     /// ggml's number of its type.

@@ -35,10 +35,7 @@ pub(super) fn made(architecture: &str, keys: &[(&str, u32)], tensors: &[(&str, &
     model.pair("tokenizer.ggml.tokens", ARRAY, &tokens.concat());
     for (key, value) in keys {
         let key = format!("{architecture}.{key}");
-        let kind = match key.ends_with("epsilon") {
-            true => F32,
-            false => U32,
-        };
+        let kind = if key.ends_with("epsilon") { F32 } else { U32 };
         model.pair(&key, kind, &value.to_le_bytes());
     }
     for (name, shape) in tensors {
