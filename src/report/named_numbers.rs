@@ -88,8 +88,9 @@ mod tests {
 
     use super::*;
     use crate::pipeline::Timing;
-    use crate::report::comparison::{ComparedReference, InDepth, InDepthModel, PairedQuantile};
-    use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo, Versions};
+    use crate::report::comparison::InDepth;
+    use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
+    use crate::report::tests::sample;
     use crate::score::{RowPair, logit_metrics};
     use crate::stats::{
         ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
@@ -128,30 +129,12 @@ mod tests {
         let paired = PairedComparison::in_depth(&a, &b, &[], &clusters, confidence, 0).unwrap();
         let statistics = table.summarise(&clusters, PartNames::default(), confidence);
         let summary = statistics.summary;
-        let model = InDepthModel {
-            label: String::new(),
-            sidecar: String::new(),
-            model: ModelInfo::default(),
-            mean_kld: Some(1.0),
-            is_noise: false,
-            acceptance: summary.acceptance.clone(),
-            identical_output: summary.identical_output.clone(),
-            measures_answers: false,
-        };
-        InDepth {
-            versions: Versions::default(),
-            reference: ComparedReference::default(),
-            confidence,
-            clusters: Some(clusters.clustering),
-            a: model.clone(),
-            b: model,
-            unranked: Vec::new(),
-            paired,
-            quantiles: PairedQuantile::of_each(&summary, &summary),
-            conditions: Vec::new(),
-            top: Vec::new(),
-            warnings: Vec::new(),
+        let mut of = sample::comparison();
+        of.models.truncate(2);
+        for model in &mut of.models {
+            model.result.summary = summary.clone();
         }
+        InDepth::new(&of, [&of.models[0], &of.models[1]], paired, Vec::new())
     }
 
     /// A report that has every number.

@@ -1,6 +1,6 @@
 //! Names of models where there is little room.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::report::layout::UNBOUNDED;
 use crate::report::number::printable;
@@ -13,7 +13,7 @@ pub struct Names {
     /// The prefix that the names leave out; empty if they are the labels.
     pub prefix: String,
     /// Each label, and its name.
-    names: Vec<(String, Vec<char>)>,
+    names: Vec<(String, String)>,
     /// The widest line, in columns.
     line: usize,
 }
@@ -34,11 +34,8 @@ impl Names {
     }
 
     fn without(prefix: &str, labels: &[&str], line: usize) -> Self {
-        let mut seen = HashSet::new();
-        let names = labels
-            .iter()
-            .filter(|label| seen.insert(**label))
-            .map(|label| ((*label).to_owned(), name(label, prefix)));
+        let labels = BTreeSet::from_iter(labels).into_iter();
+        let names = labels.map(|label| ((*label).to_owned(), without_prefix(label, prefix)));
         Self {
             prefix: prefix.to_owned(),
             names: names.collect(),
@@ -47,49 +44,32 @@ impl Names {
     }
 
     /// The name of each label, at most `width` characters wide: no two are the same. Words that all
-    /// names have go first, then the middle of a name, or its start if another would look the same.
+    /// names have go first, then the middle of a name; two that look the same then are numbered.
     pub fn within(&self, width: usize) -> impl Fn(&str) -> String + use<'_> {
-        let names: Vec<Vec<char>> = if self.width() > width {
+        let names = if self.width() > width {
             self.without_shared_words()
         } else {
             self.names.iter().map(|(_, name)| name.clone()).collect()
         };
-        let cut_names: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
-        let mut n_alike: HashMap<&str, usize> = HashMap::new();
-        for name in &cut_names {
-            *n_alike.entry(name).or_default() += 1;
-        }
-        let mut taken = HashSet::new();
-        let mut shown = HashMap::new();
-        for (i, (name, plain)) in names.iter().zip(&cut_names).enumerate() {
-            let is_free =
-                |text: &String| !n_alike.contains_key(text.as_str()) && !taken.contains(text);
-            let alike = names.iter().zip(&cut_names).enumerate();
-            let alike = alike.filter(|(j, (_, other))| *j != i && *other == plain);
-            let n_common = alike.map(|(_, (other, _))| {
-                let both = name.iter().zip(other);
-                both.take_while(|(a, b)| a == b).count()
+        let plain: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
+        let mut shown: HashMap<&str, String> = HashMap::new();
+        let mut taken: HashSet<String> = HashSet::new();
+        for (i, ((label, _), name)) in self.names.iter().zip(&names).enumerate() {
+            let n_alike = |text: &String| plain.iter().filter(|other| *other == text).count();
+            let numbered = (i + 1..).map(|number| {
+                let number = format!(" {number}");
+                cut(name, width.saturating_sub(number.len())) + &number
             });
-            let text = match n_common.min() {
-                None => plain.clone(),
-                Some(start) => {
-                    let numbered = (i + 1..).map(|number| {
-                        let number = format!(" {number}");
-                        cut(name, width.saturating_sub(number.len())) + &number
-                    });
-                    // Of two names that print the same, nothing tells them apart.
-                    let differs = start < name.len();
-                    let from_start = differs.then(|| cut_from(name, start, width));
-                    let mut texts = from_start.into_iter().chain(numbered);
-                    texts.find(is_free).unwrap_or_default()
-                }
-            };
+            let is_free = |text: &String| n_alike(text) == 0 && !taken.contains(text);
+            let plain = Some(cut(name, width)).filter(|text| n_alike(text) == 1);
+            let text = plain.or_else(|| numbered.into_iter().find(is_free));
+            let text = text.unwrap_or_default();
             taken.insert(text.clone());
-            shown.insert(self.names[i].0.as_str(), text);
+            shown.insert(label, text);
         }
         move |label| match shown.get(label) {
             Some(name) => name.clone(),
-            None => cut(&name(label, &self.prefix), width),
+            None => cut(&without_prefix(label, &self.prefix), width),
         }
     }
 
@@ -115,50 +95,42 @@ impl Names {
     }
 
     /// The longest name's width.
-    pub fn width(&self) -> usize {
-        let widths = self.names.iter().map(|(_, name)| name.len());
+    fn width(&self) -> usize {
+        let widths = self.names.iter().map(|(_, name)| name.chars().count());
         widths.max().unwrap_or(0)
     }
 
-    /// The names with `…` in place of the words that all of them have; whole where they would then look
-    /// the same.
-    fn without_shared_words(&self) -> Vec<Vec<char>> {
-        let of_each: Vec<Vec<&[char]>> = self.names.iter().map(|(_, name)| words(name)).collect();
+    /// The names with `…` in place of the words that all of them have.
+    fn without_shared_words(&self) -> Vec<String> {
+        let words = |(_, name): &(String, String)| {
+            let words = name.split_inclusive(['-', '.', '/', ' ']);
+            Vec::from_iter(words.map(str::to_owned))
+        };
+        let of_each = Vec::from_iter(self.names.iter().map(words));
         let is_shared =
-            |word: &[char]| of_each.len() > 1 && of_each.iter().all(|words| words.contains(&word));
-        let names: Vec<Vec<char>> = of_each
-            .iter()
-            .map(|words| {
-                let mut name = Vec::new();
-                for word in words {
-                    match is_shared(word) {
-                        false => name.extend_from_slice(word),
-                        true if name.last() == Some(&'…') => {}
-                        true => name.push('…'),
+            |word: &String| of_each.len() > 1 && of_each.iter().all(|words| words.contains(word));
+        let short = of_each.iter().map(|words| {
+            let words = words.iter();
+            let mut words: Vec<&str> = words
+                .map(|word| {
+                    if is_shared(word) {
+                        "…"
+                    } else {
+                        word.as_str()
                     }
-                }
-                name
-            })
-            .collect();
-        if names.iter().collect::<HashSet<_>>().len() == names.len() {
-            names
-        } else {
-            self.names.iter().map(|(_, name)| name.clone()).collect()
-        }
+                })
+                .collect();
+            words.dedup_by(|next, one| *next == "…" && *one == "…");
+            words.concat()
+        });
+        short.collect()
     }
 }
 
-/// The words of a name, each with the `-`, `.`, `/` or space after it.
-fn words(name: &[char]) -> Vec<&[char]> {
-    name.split_inclusive(|c| matches!(c, '-' | '.' | '/' | ' '))
-        .collect()
-}
-
 /// A label without what all begin with.
-fn name(label: &str, prefix: &str) -> Vec<char> {
+fn without_prefix(label: &str, prefix: &str) -> String {
     let label = printable(label);
-    let name = label.strip_prefix(prefix).unwrap_or(&label);
-    name.chars().collect()
+    label.strip_prefix(prefix).unwrap_or(&label).to_owned()
 }
 
 /// The common start of several labels, up to a `-`, `.` or `/`: a `_` is often within a quant's
@@ -179,30 +151,17 @@ fn common_prefix(labels: &[String]) -> &str {
 }
 
 /// The start and the end of a name that is too long, with `…` between them.
-fn cut(name: &[char], width: usize) -> String {
-    let n = name.len();
+fn cut(name: &str, width: usize) -> String {
+    let n = name.chars().count();
     if n <= width {
-        return name.iter().collect();
+        return name.to_owned();
     }
     // The end mostly names the quantization.
     let n_end = (width.saturating_sub(1) * 2).div_ceil(3);
     let n_start = width.saturating_sub(1 + n_end);
-    let start = name.iter().take(n_start);
-    let end = name.iter().skip(n - n_end);
-    start.chain(&['…']).chain(end).collect()
-}
-
-/// A name from `start` on, with `…` for what is left out.
-fn cut_from(name: &[char], start: usize, width: usize) -> String {
-    let rest = name.len().saturating_sub(start);
-    let room = width.saturating_sub(1);
-    let (n, end) = if rest <= room {
-        (rest, None)
-    } else {
-        (room.saturating_sub(1), Some('…'))
-    };
-    let part = name.iter().skip(start).take(n).copied();
-    std::iter::once('…').chain(part).chain(end).collect()
+    let start = name.chars().take(n_start);
+    let end = name.chars().skip(n - n_end);
+    start.chain(['…']).chain(end).collect()
 }
 
 #[cfg(test)]
@@ -282,18 +241,11 @@ mod tests {
             labels.iter().map(|label| name(label)).collect()
         };
         let paths = ["same (a/x/same.kls)", "same (b/x/same.kls)", "q8_0"];
-        assert_eq!(short(&paths, 9), ["…a/x/sam…", "…b/x/sam…", "q8_0"]);
+        assert_eq!(short(&paths, 9), ["sa…kls) 1", "sa…kls) 2", "q8_0"]);
         assert_eq!(short(&paths, 19), paths);
-        // Each differs from the next elsewhere.
-        let far = [
-            "nameA-long-1-end.kls",
-            "nameB-long-1-end.kls",
-            "nameB-long-2-end.kls",
-        ];
-        assert_eq!(short(&far, 8), ["…A-…1-…", "…B-…1-…", "na…-…2-…"]);
         assert_eq!(
             short(&["a\u{1b}", "a\u{7}"], 8),
-            ["a\u{fffd} 1", "a\u{fffd} 2"]
+            ["a\u{fffd} 2", "a\u{fffd} 1"]
         );
     }
 }

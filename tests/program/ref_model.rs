@@ -30,7 +30,7 @@ fn sidecars_of_separate_runs_are_compared_and_parts_are_joined() {
     session.ok("-m @q2 -r ref.gz -q");
     let report =
         session.ok("report tiny-q8_0@tiny-f16.kls tiny-q4_K_M@tiny-f16.kls tiny-q2_K@ref.kls");
-    report.prints(&[", a file, not a model"]);
+    report.prints(&["--ref-model tiny-f16.gguf"]);
 }
 
 #[test]

@@ -108,8 +108,14 @@ fn two_models_are_compared_in_depth() {
     let session = session();
     let line = "report tiny-q4_K_M@ref.kls tiny-q8_0@ref.kls --pair";
     let run = session.ok(line);
-    assert!(run.stdout.starts_with("tiny-q4_K_M is "));
-    run.prints(&[" times as far from the original as tiny-q8_0.\n"]);
+    assert!(
+        run.stdout
+            .starts_with("tiny-q8_0 is nearest to the original")
+    );
+    run.prints(&[
+        "\nKLD, nats, and its ratio\n",
+        "\n  same top token, only tiny-q4_K_M ",
+    ]);
     let json = session.json(line);
     has(
         &json,

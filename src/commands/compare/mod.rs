@@ -79,13 +79,7 @@ fn compare_one<E: Engine + Sync>(
     let reference = open_again(&settings.reference, &header.reference)?;
     let other = Reference::open(path)?;
     let (about, other_about) = (reference.about().clone(), other.about().clone());
-    let entries = Entries {
-        path: &other_about.path,
-        n_vocab: other_about.n_vocab,
-        tokenizer: other_about.tokenizer.as_ref(),
-        n_used: None,
-    };
-    let n_compared = check_vocabulary(&about, &entries, settings.vocabulary, watch)?;
+    let n_compared = check_entries(settings, &about, &other_about, watch)?;
     let model = identity(&other_about);
     check_models(about.model.as_ref(), &model, watch);
     header.model = Some(model);
@@ -137,6 +131,22 @@ fn compare_one<E: Engine + Sync>(
     let other = open_rows(Reference::open(path)?, head, watch)?;
     let other = other.at(indices(|pair| pair.other_index));
     evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
+}
+
+/// Returns how many entries of each row can be compared.
+fn check_entries(
+    settings: &CompareSettings,
+    reference: &About,
+    other: &About,
+    watch: &Watch<'_>,
+) -> Result<u32> {
+    let entries = Entries {
+        path: &other.path,
+        n_vocab: other.n_vocab,
+        tokenizer: other.tokenizer.as_ref(),
+        n_used: None,
+    };
+    check_vocabulary(reference, &entries, settings.vocabulary, watch)
 }
 
 /// The model of a file; where the file does not name it, the file's own name.

@@ -79,16 +79,12 @@ pub fn pair(
     let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
     let mut finder = Finder::new(reference, other, by_tokens);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
-    let has_rows = |window: &WindowSpec| window.n_rows > 0;
     let windows = reference.windows.iter().enumerate();
-    for (index, window) in windows.filter(|(_, window)| has_rows(window)) {
+    for (index, window) in windows.filter(|(_, window)| window.n_rows > 0) {
         match finder.find(index, window) {
             Ok(Some((other_index, theirs))) => {
-                let (window, other) = if by_tokens {
-                    common_rows(reference, other, window, theirs)?
-                } else {
-                    same_rows(reference, other, window, theirs)?
-                };
+                let sides = [reference, other];
+                let (window, other) = paired_rows(sides, [window, theirs], by_tokens)?;
                 pairs.push(Pair {
                     index,
                     other_index,
@@ -113,9 +109,32 @@ pub fn pair(
             )
         }));
     }
-    if let Some(&window) = missing.first() {
+    let is_partial = max_rows.is_some();
+    check_unpaired([reference, other], &missing, pairs.len(), is_partial, watch)?;
+    if other.is_stream() && !reference.is_stream() {
+        pairs.sort_by_key(|pair| pair.other_index);
+    }
+    let n_rows: Vec<u32> = pairs.iter().map(|pair| pair.window.n_rows).collect();
+    let in_order = reference.file.is_shuffled() || other.is_stream();
+    let chosen = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
+    let chosen = chosen.iter().filter_map(|&i| pairs.get(i).cloned());
+    Ok(chosen.collect())
+}
+
+/// Warns of the windows that only one of the two files has.
+///
+/// # Errors
+/// If the other lacks some, and not a part of all was asked for.
+fn check_unpaired(
+    [reference, other]: [Side<'_>; 2],
+    missing: &[u32],
+    n_pairs: usize,
+    is_partial: bool,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    if let Some(window) = missing.first() {
         let (n, of) = (missing.len(), reference.windows.len());
-        if max_rows.is_none() {
+        if !is_partial {
             bail!(
                 "{}: lacks {n} of the {of} windows of {}, the first is window {window}: swap the two files, or use -n with a number of rows to compare what both have",
                 other.shown_path(),
@@ -126,21 +145,14 @@ pub fn pair(
         let what = format!("{n} of the reference's {of}, not in the other file");
         watch.warn(Warning::left_out("missing_windows", &what));
     }
-    let of = other.windows.iter().filter(|of| has_rows(of)).count();
-    let unused = of.saturating_sub(pairs.len());
+    let of = other.windows.iter().filter(|of| of.n_rows > 0).count();
+    let unused = of.saturating_sub(n_pairs);
     if unused > 0 {
         let of = count_of(of as u64, "window");
         let what = format!("{unused} of the other file's {of}, not in the reference");
         watch.warn(Warning::left_out("unused_windows", &what));
     }
-    if other.is_stream() && !reference.is_stream() {
-        pairs.sort_by_key(|pair| pair.other_index);
-    }
-    let n_rows: Vec<u32> = pairs.iter().map(|pair| pair.window.n_rows).collect();
-    let in_order = reference.file.is_shuffled() || other.is_stream();
-    let chosen = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
-    let chosen = chosen.iter().filter_map(|&i| pairs.get(i).cloned());
-    Ok(chosen.collect())
+    Ok(())
 }
 
 /// The windows of the other file, each with its index there.
@@ -255,80 +267,49 @@ fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Optio
     left.remove(&found).then_some(found.1)
 }
 
-/// Pairs the rows that the reference has of a window; the other file must have them too. The tokens
-/// are those of the longer window: both agree as far as they go.
-fn common_rows(
-    reference: Side<'_>,
-    other: Side<'_>,
-    window: &WindowSpec,
-    theirs: &WindowSpec,
+/// Pairs the rows that the reference has of a window with those of the other file, which must have them
+/// too; and no others, where only their numbers identify windows. The tokens are those of the longer
+/// window: both agree as far as they go.
+fn paired_rows(
+    [reference, other]: [Side<'_>; 2],
+    [window, theirs]: [&WindowSpec; 2],
+    by_tokens: bool,
 ) -> Result<(WindowSpec, WindowSpec)> {
-    let end = |window: &WindowSpec| window.first_scored + window.n_rows;
-    if theirs.first_scored > window.first_scored || end(theirs) < end(window) {
-        let missing = if theirs.first_scored > window.first_scored {
-            window.first_scored..theirs.first_scored.min(end(window))
+    let range = |of: &WindowSpec| of.first_scored..of.first_scored + of.n_rows;
+    let (here, there) = (range(window), range(theirs));
+    let has_all = there.start <= here.start && here.end <= there.end;
+    if !(has_all && (by_tokens || here == there)) {
+        let how = if by_tokens {
+            "swap the two files, or write it again with --score all"
         } else {
-            end(theirs).max(window.first_scored)..end(window)
+            "without token ids in both files, only whole windows can be compared; use a file with the same scored positions"
         };
         bail!(
-            "{}: window {} lacks the rows of positions {} to {}, which {} has: swap the two files, or write it again with --score all",
+            "{}: window {} has the rows of positions {} to {}, and {} those of {} to {}: {how}",
             other.shown_path(),
             theirs.window,
-            missing.start,
-            missing.end - 1,
-            reference.shown_path()
-        );
-    }
-    let mut ours = window.clone();
-    if theirs.tokens.len() > ours.tokens.len() {
-        ours.tokens.clone_from(&theirs.tokens);
-    }
-    let theirs = WindowSpec {
-        window: theirs.window,
-        tokens: Vec::new(),
-        first_scored: window.first_scored,
-        n_rows: window.n_rows,
-    };
-    Ok((ours, theirs))
-}
-
-/// Pairs all rows of two windows that only their numbers identify.
-fn same_rows(
-    reference: Side<'_>,
-    other: Side<'_>,
-    window: &WindowSpec,
-    theirs: &WindowSpec,
-) -> Result<(WindowSpec, WindowSpec)> {
-    if window.n_rows != theirs.n_rows {
-        bail!(
-            "{}: window {} has {} rows, but {} has {} there: without token ids in both files, only whole windows can be compared",
-            other.shown_path(),
-            theirs.window,
-            theirs.n_rows,
+            there.start,
+            there.end.saturating_sub(1),
             reference.shown_path(),
-            window.n_rows
+            here.start,
+            here.end.saturating_sub(1)
         );
     }
-    if window.first_scored != theirs.first_scored {
-        bail!(
-            "{}: the rows of window {} start at position {}, but those of {} at {}: they are not of the same tokens; use a file with the same scored positions",
-            other.shown_path(),
-            theirs.window,
-            theirs.first_scored,
-            reference.shown_path(),
-            window.first_scored
-        );
-    }
-    let with_tokens = if window.tokens.is_empty() {
+    let longer = if theirs.tokens.len() > window.tokens.len() {
         theirs
     } else {
         window
     };
     let ours = WindowSpec {
-        window: window.window,
-        ..with_tokens.clone()
+        tokens: longer.tokens.clone(),
+        ..*window
     };
-    Ok((ours, theirs.clone()))
+    let theirs = WindowSpec {
+        window: theirs.window,
+        tokens: Vec::new(),
+        ..*window
+    };
+    Ok((ours, theirs))
 }
 
 #[cfg(test)]

@@ -75,31 +75,21 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
         ));
     }
     let (n, of) = (row.tokens.n, standard.tokens.n);
-    let until = |until: f64| format!("--until {} %", short_percent(until));
-    match (here.until, there.until) {
-        _ if row.tokens == standard.tokens => None,
-        (Some(target), _) if n < of => Some(format!(
-            "stopped after {} of {} tokens ({}): evaluate it without --until",
-            count(n),
-            count(of),
-            until(target)
-        )),
-        (_, Some(target)) => Some(format!(
-            "has {} tokens, and the others stopped after {} ({}): evaluate those without --until",
-            count(n),
-            count(of),
-            until(target)
-        )),
-        _ if n != of => Some(format!(
-            "has {} tokens, and the others {}: evaluate all with the same -n",
-            count(n),
-            count(of)
-        )),
-        _ => Some(
-            "is of other windows or tokens than the others: evaluate it against the same file"
-                .to_owned(),
-        ),
+    if row.tokens == standard.tokens {
+        return None;
     }
+    if n == of {
+        let what = "is of other windows or tokens than the others";
+        return Some(format!("{what}: evaluate it against the same file"));
+    }
+    let how = match here.until.or(there.until) {
+        Some(until) => format!("without --until {} %", short_percent(until)),
+        None => "with the same -n".to_owned(),
+    };
+    let [n, of] = [n, of].map(count);
+    Some(format!(
+        "has {n} tokens, and the others {of}: evaluate all {how}"
+    ))
 }
 
 /// Why a row of another reference is not compared: what is known to differ. It is the same for all
@@ -113,65 +103,55 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         Some(name) => format!("another reference, {name}"),
         None => "another reference".to_owned(),
     };
-    let name = |model: &Option<ModelIdentity>| model.as_ref()?.shown_name().map(str::to_owned);
+    let name = |model: &Option<ModelIdentity>| {
+        let name = model.as_ref().and_then(ModelIdentity::shown_name);
+        name.unwrap_or("unknown").to_owned()
+    };
     if here.n_vocab != there.n_vocab || is_other(&theirs.model, &ours.model) {
-        let of = match (name(&ours.model), name(&theirs.model)) {
-            (Some(ours), Some(theirs)) if ours != theirs => format!(", {ours}, not {theirs}"),
-            (Some(ours), _) => format!(", {ours}"),
-            _ => String::new(),
-        };
-        return format!("was evaluated against {other}, of another model{of}: report it apart");
-    }
-    if is_other(&theirs.model, &here.model) {
-        let name = |model| name(model).unwrap_or_else(|| "unknown".to_owned());
+        let (ours, theirs) = (name(&ours.model), name(&theirs.model));
         return format!(
-            "was evaluated against {other}, and its model, {}, is not a quant of {}: \
-             report it apart",
-            name(&here.model),
-            name(&theirs.model)
+            "was evaluated against {other}, of another model, {ours}, not {theirs}: report it apart"
         );
     }
-    let differ = |what: &str, here: Option<String>, there: Option<String>| match (here, there) {
-        (Some(here), Some(there)) if here != there => format!(", {what} {here}, not {there}"),
-        (Some(here), None) => format!(", {what} {here}"),
-        _ => String::new(),
-    };
-    let shown = |n: Option<u32>| n.map(|n| n.to_string());
+    if is_other(&theirs.model, &here.model) {
+        let (model, original) = (name(&here.model), name(&theirs.model));
+        return format!(
+            "was evaluated against {other}, and its model, {model}, is not a quant of {original}: \
+             report it apart"
+        );
+    }
     let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
-    let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
-    let model = |of: &ReferenceSummary| of.model.as_ref()?.file_name.clone();
-    let what = if text(ours) != text(theirs) {
-        differ("of the text", text_name(ours), text_name(theirs))
-    } else if here.n_ctx != there.n_ctx {
-        let (here, there) = (shown(Some(here.n_ctx)), shown(Some(there.n_ctx)));
-        differ("with windows of", here, there)
-    } else if here.first_scored != there.first_scored {
-        let (here, there) = (shown(here.first_scored), shown(there.first_scored));
-        differ("scored from position", here, there)
-    } else if model(ours) != model(theirs) {
-        differ("of the model", model(ours), model(theirs))
-    } else {
-        let what = match (is_model(ours), is_model(theirs)) {
-            (true, false) => ", a model that ran beside it, not a file",
-            (false, true) => ", a file, not a model that ran beside it",
-            (true, true) if ours.backend != theirs.backend => ", with another set-up",
-            (true, true) => ", with other windows",
-            (false, false) => "",
-        };
-        what.to_owned()
+    let facts = |of: &SidecarHeader| {
+        let (text, model) = (of.reference.text.as_ref(), of.reference.model.as_ref());
+        let first_scored = of.first_scored.map(|n| n.to_string());
+        [
+            ("of the text", text.and_then(|text| text.name.clone())),
+            ("with windows of", Some(of.n_ctx.to_string())),
+            ("scored from position", first_scored),
+            (
+                "of the model",
+                model.and_then(|model| model.file_name.clone()),
+            ),
+        ]
     };
+    // Texts are told apart by their bytes, not by their names.
+    let n_same = usize::from(text(ours) == text(theirs));
+    let mut both = facts(here).into_iter().zip(facts(there)).skip(n_same);
+    let (mut what, mut condition) = (String::new(), String::new());
+    if let Some(((of, here), (_, there))) = both.find(|(here, there)| here != there)
+        && let (Some(here), Some(there)) = (here, there)
+    {
+        what = format!(", {of} {here}, not {there}");
+        if of == "of the model" {
+            // Of two models of one shape, no header shows whether one is a quant of the other.
+            condition = format!(" if it is a quant of {there} too");
+        }
+    }
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
-    let again = if is_model(theirs) {
+    let again = if theirs.kind.as_deref() == Some(Kind::Model.name()) {
         format!("with --ref-model {reference}, as the others")
     } else {
         format!("against {reference}")
-    };
-    // Of two models of one shape, no header shows whether one is a quant of the other.
-    let condition = match (model(ours), model(theirs)) {
-        (Some(ours), Some(theirs)) if ours != theirs => {
-            format!(" if it is a quant of {theirs} too")
-        }
-        _ => String::new(),
     };
     format!(
         "was evaluated against {other}{what}: evaluate it {again}{condition}, or report it apart"
@@ -182,11 +162,6 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
 fn is_other(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> bool {
     let models = original.as_ref().zip(model.as_ref());
     models.is_some_and(|(original, model)| other_model(original, model).is_some())
-}
-
-/// Returns true if the reference was a model that ran beside the evaluated one.
-fn is_model(reference: &ReferenceSummary) -> bool {
-    reference.kind.as_deref() == Some(Kind::Model.name())
 }
 
 #[cfg(test)]

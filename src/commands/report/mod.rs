@@ -17,10 +17,8 @@ use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use crate::report::comparison::{
-    ComparedModel, ComparedReference, Comparison, InDepth, InDepthModel, InDepthToken, NotCompared,
-    PairKind, PairedQuantile,
+    ComparedReference, Comparison, InDepth, InDepthToken, NotCompared, PairKind,
 };
-use crate::report::number::printable;
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
@@ -391,29 +389,14 @@ fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
             token,
         }
     };
-    let label = &|model: &ComparedModel| printable(&model.label);
-    Ok(InDepth {
-        unranked: comparison.unranked(label),
-        a: model(&comparison, first)?,
-        b: model(&comparison, second)?,
-        quantiles: PairedQuantile::of_each(&first.model.summary, &second.model.summary),
-        conditions: Vec::new(),
-        top: paired.top.iter().copied().map(describe).collect(),
-        paired,
-        versions: comparison.versions,
-        reference: comparison.reference,
-        clusters: comparison.clusters,
-        confidence: comparison.confidence,
-        warnings: comparison.warnings,
-    })
-}
-
-/// A row's model, under the label that tells it from the other.
-fn model(comparison: &Comparison, row: &Row) -> Result<InDepthModel> {
-    let mut models = comparison.models.iter();
-    let its = models.find(|model| model.sidecar == row.model.sidecar);
-    let its = its.context("the sidecar is not among those compared")?;
-    Ok(InDepthModel::of(its, comparison))
+    let top = paired.top.iter().copied().map(describe).collect();
+    let model = |row: &Row| {
+        let mut models = comparison.models.iter();
+        let its = models.find(|model| model.sidecar == row.model.sidecar);
+        its.context("the sidecar is not among those compared")
+    };
+    let models = [model(first)?, model(second)?];
+    Ok(InDepth::new(&comparison, models, paired, top))
 }
 
 #[cfg(test)]

@@ -2,23 +2,17 @@
 
 use serde::Serialize;
 
-use super::sentence::{AS_CAN_BE_MEASURED, same_everywhere, times};
-use super::tables::{ACCEPTED, clusters as clusters_text, legend, mark};
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
-use crate::report::identical_output::{left_out, title};
-use crate::report::layout::{Sheet, USUAL_QUANTILES, View, hanging, laid_out, wrapped};
-use crate::report::names::{MIN_NAME, Names};
+use crate::report::layout::{USUAL_QUANTILES, View, laid_out};
 use crate::report::number::{
-    count, count_of, ends, finite, or_undefined, p_value, percent, printable, ratio, short_kld,
-    short_percent,
+    count, ends, finite, or_undefined, p_value, percent, quantile_name, ratio, short_kld,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::table::Table;
 use crate::report::warning::Warning;
 use crate::stats::{
     Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
-    Ratio, SpanRatio, Summary,
 };
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
@@ -39,9 +33,9 @@ pub struct InDepth {
     pub a: InDepthModel,
     /// The second model.
     pub b: InDepthModel,
-    /// Which of the two cannot be ranked, why, and what to do, in sentences; empty where both can.
+    /// The two beside each other, as the text shows them first.
     #[serde(skip)]
-    pub unranked: Vec<String>,
+    pub comparison: Comparison,
     /// The comparison of the two.
     #[serde(flatten)]
     pub paired: PairedComparison,
@@ -75,9 +69,6 @@ pub struct InDepthModel {
     pub acceptance: Option<Acceptance>,
     /// How many of its greedy answers are the reference's; null without greedy answers.
     pub identical_output: Option<IdenticalOutput>,
-    /// True if its text shows drafts.
-    #[serde(skip)]
-    pub measures_answers: bool,
 }
 
 /// A quantile of both models' KLDs, each over all tokens that the model counts.
@@ -92,21 +83,6 @@ pub struct PairedQuantile {
     pub b: f64,
     /// a's over b's; null where b's is 0.
     pub ratio: Option<f64>,
-}
-
-impl PairedQuantile {
-    /// The quantiles that both models' statistics have.
-    pub fn of_each(a: &Summary, b: &Summary) -> Vec<Self> {
-        let quantiles = |of: &Summary| of.kld.as_ref().map(|kld| kld.quantiles.clone());
-        let of_b = quantiles(b).into_iter().flatten();
-        let both = quantiles(a).into_iter().flatten().zip(of_b);
-        let paired = both.map(|(of_a, of_b)| {
-            let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
-            let ratio = finite(a / b);
-            Self { p, a, b, ratio }
-        });
-        paired.collect()
-    }
 }
 
 /// A token on which the two models differ, with texts where the sidecar holds them.
@@ -137,8 +113,7 @@ const BEFORE_WIDTH: usize = 30;
 const NEXT_WIDTH: usize = 16;
 
 impl InDepthModel {
-    /// A model of a comparison.
-    pub fn of(model: &ComparedModel, comparison: &Comparison) -> Self {
+    fn new(model: &ComparedModel, comparison: &Comparison) -> Self {
         Self {
             label: model.label.clone(),
             sidecar: model.sidecar.clone(),
@@ -147,206 +122,109 @@ impl InDepthModel {
             is_noise: comparison.is_noise(model),
             acceptance: model.summary.acceptance.clone(),
             identical_output: model.summary.identical_output.clone(),
-            measures_answers: model.measures_answers(),
         }
     }
 }
 
 impl InDepth {
-    /// The comparison as text.
-    pub fn text(&self, view: View) -> String {
-        /// What stands beside a model's name: the longest is an interval of shares.
-        const BESIDE: usize = 56;
-        /// The narrowest column of names.
-        const COLUMN_WIDTH: usize = 22;
-        let names = Names::of(&[&self.a.label, &self.b.label], view.width);
-        let name = names.within(view.width.saturating_sub(BESIDE).max(MIN_NAME));
-        let (a, b) = (&name(&self.a.label), &name(&self.b.label));
-        let level = short_percent(self.confidence.level());
-        let longest = a.chars().count().max(b.chars().count());
-        let mut out = Sheet::new(true, longest.max(COLUMN_WIDTH), self.reference.unit());
-        let mut sentences = self.unranked.clone();
-        if !sentences.is_empty() {
-            sentences.push("On the tokens that both count,".to_owned());
+    /// The comparison of two of some compared models, token by token.
+    pub fn new(
+        comparison: &Comparison,
+        [a, b]: [&ComparedModel; 2],
+        paired: PairedComparison,
+        top: Vec<InDepthToken>,
+    ) -> Self {
+        let quantiles = [a, b].map(|of| of.summary.kld.iter().flat_map(|kld| &kld.quantiles));
+        let [of_a, of_b] = quantiles;
+        let quantiles = of_a.zip(of_b).map(|(of_a, of_b)| {
+            let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
+            let ratio = finite(a / b);
+            PairedQuantile { p, a, b, ratio }
+        });
+        Self {
+            versions: comparison.versions,
+            reference: comparison.reference.clone(),
+            confidence: comparison.confidence,
+            clusters: comparison.clusters,
+            a: InDepthModel::new(a, comparison),
+            b: InDepthModel::new(b, comparison),
+            paired,
+            quantiles: quantiles.collect(),
+            conditions: Vec::new(),
+            top,
+            warnings: comparison.warnings.clone(),
+            comparison: comparison.clone(),
         }
-        sentences.push(self.sentence(a, b));
-        let against = printable(self.reference.shown_name());
-        out.text = wrapped(&sentences.join(" ")) + "\n";
-        out.text += &hanging("", 2, &format!("{a} and {b} against {against}"));
-        out.line("tokens", &count(self.paired.n_tokens));
-        if self.paired.n_left_out > 0 {
-            out.line("left out", &count(self.paired.n_left_out));
-        }
-        if let Some(clusters) = &self.clusters {
-            let by = clusters_text(clusters, out.unit);
-            out.line("intervals", &format!("at {level} %, {by}"));
-        }
-        if !names.prefix.is_empty() {
-            out.line("models", &format!("{}…", names.prefix));
-        }
-        self.means(&mut out, a, b, view);
-        self.tokens_won(&mut out, a, b, view);
-        self.in_use(&mut out, a, b, view);
-        if !self.paired.by_span.is_empty() {
-            out.title(&format!("By span ({level} %)"));
-            out.text += &self.by_span();
-        }
-        if !self.top.is_empty() {
-            out.title("Tokens on which they differ most: KLD, and top token");
-        }
-        let n_shown = if view.full { self.top.len() } else { N_TOP };
-        for token in self.top.iter().take(n_shown) {
-            out.text += &token_text(token, a, b, out.unit);
-        }
-        out.text + view.more()
     }
 
-    /// Shows the mean KLDs, their ratio, and the quantiles.
-    fn means(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
-        out.title("Mean KLD, nats");
-        for (name, model) in [(a, &self.a), (b, &self.b)] {
-            out.line(name, &model.mean_kld.map(short_kld).unwrap_or_default());
-        }
-        if let Some(of) = self.shown(self.paired.ratio) {
-            let ends = ends(of.lo, of.hi, ratio);
-            let shown = format!("{} {ends}{}", ratio(of.value), with_p(of.p));
-            out.line("ratio", &shown);
-        }
-        if view.full {
-            out.line("difference", &estimate(&self.paired.difference, signed));
-        }
-        if self.quantiles.is_empty() {
-            return;
-        }
-        out.title("Quantiles of the KLD, nats");
+    /// The two models as any report shows them, and then what only a comparison token by token shows.
+    pub fn text(&self, view: View) -> String {
+        let names = self.comparison.names(view.width);
+        let text = self.comparison.text_of_models(view);
+        let text = text + &Table::fitted(&names, |name| self.klds_table(name, view));
+        let text = text + &Table::fitted(&names, |name| self.tokens_table(name));
+        let title = match self.top.len() {
+            0 => "",
+            _ => "\nTokens on which they differ most: KLD, and top token\n",
+        };
+        let n_shown = if view.full { self.top.len() } else { N_TOP };
+        let name = names.in_sentences();
+        let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
+        let top = self.top.iter().take(n_shown);
+        let top: String = top
+            .map(|token| token_text(token, &a, &b, self.reference.unit()))
+            .collect();
+        text + title + &top + view.more()
+    }
+
+    /// The mean and the quantiles of both KLDs, and how many times b's a's are: unless b's mean is noise,
+    /// a multiple of which says nothing.
+    fn klds_table(&self, name: &dyn Fn(&str) -> String, view: View) -> Table<PairedKld> {
+        let means = self.a.mean_kld.zip(self.b.mean_kld);
+        let mean = means.map(|(a, b)| {
+            let ratio = self.paired.ratio.map(|of| of.value);
+            ("mean".to_owned(), a, b, ratio)
+        });
         let quantiles = self.quantiles.iter();
         let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
-        let table = Table::new("", quantiles)
-            .left("  quantile", |of| format!("  {} %", short_percent(of.p)))
-            .right(a, |of| short_kld(of.a))
-            .right(b, |of| short_kld(of.b))
-            .number("ratio", |of| of.ratio.filter(|_| !self.b.is_noise), ratio);
-        out.text += &table.rows_text();
+        let quantiles = quantiles.map(|of| (quantile_name(of.p), of.a, of.b, of.ratio));
+        Table::new(
+            "KLD, nats, and its ratio",
+            mean.into_iter().chain(quantiles),
+        )
+        .left("", |(what, ..)| format!("  {what}"))
+        .right(name(&self.a.label), |(_, a, ..)| short_kld(*a))
+        .right(name(&self.b.label), |(_, _, b, _)| short_kld(*b))
+        .number("ratio", |(.., of)| of.filter(|_| !self.b.is_noise), ratio)
     }
 
-    /// Shows how often each of the two is nearer to the reference, and has its top token.
-    fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
+    /// How often each of the two is nearer to the reference, and has its top token.
+    fn tokens_table(&self, name: &dyn Fn(&str) -> String) -> Table<(String, String)> {
         let (nearer, same) = (&self.paired.nearer, &self.paired.agreement);
-        out.title("Tokens on which a model is nearer to the reference");
-        if view.full {
-            out.line(a, &count(nearer.n_a));
-            out.line(b, &count(nearer.n_b));
-        }
-        if view.full && nearer.n_ties > 0 {
-            out.line("neither", &count(nearer.n_ties));
-        }
-        if let Some(share) = &nearer.share_a {
-            out.line(
-                &format!("share of {a}"),
-                &estimate(&share.estimate, percent),
-            );
-        }
-        out.title("Same top token as the reference");
-        out.line(&format!("only {a}"), &count(same.n_only_a));
-        out.line(&format!("only {b}"), &count(same.n_only_b));
-        if view.full {
-            out.line("both", &count(same.n_both));
-            out.line("neither", &count(same.n_neither));
-        }
-        let shown = estimate(&same.difference.estimate, points) + &with_p(same.difference.p);
-        out.line("difference", &shown);
-    }
-
-    /// Shows how long each model's greedy answers stay the same, and how many of its tokens are accepted.
-    fn in_use(&self, out: &mut Sheet, a: &str, b: &str, view: View) {
-        let models = [(a, &self.a), (b, &self.b)];
-        let answer = |(name, of): (_, &'_ InDepthModel)| Some((name, of.identical_output.clone()?));
-        let answered = Vec::from_iter(models.into_iter().filter_map(answer));
-        if let Some((_, of)) = answered.first() {
-            out.title(&title(of));
-        }
-        for (name, of) in &answered {
-            let same = of.same_to_the_end.map(|same| estimate(&same, percent));
-            let [n, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
-            let half = of.half_differ_within.map(|n| count_of(n.into(), "token"));
-            let half = half.map(|tokens| format!("; half of the others within {tokens}"));
-            let (same, half) = (same.unwrap_or_default(), half.unwrap_or_default());
-            out.line(name, &format!("{n} of {all}  {same}{half}"));
-        }
-        if let Some(why) = left_out(answered.iter().map(|(_, of)| of)) {
-            out.text += &hanging("  ", 2, &why);
-        }
-        // Of plain text, few ask how a draft would do.
-        if !view.full && !models.iter().any(|(_, of)| of.measures_answers) {
-            return;
-        }
-        if models.iter().any(|(_, of)| of.acceptance.is_some()) {
-            out.title(ACCEPTED);
-        }
-        for (name, of) in models {
-            if let Some(acceptance) = &of.acceptance {
-                out.line(name, &estimate(&acceptance.mean, percent));
-            }
-        }
-        if let Some(of) = &self.paired.acceptance_difference {
-            out.line("difference", &estimate(of, points));
-        }
-    }
-
-    fn by_span(&self) -> String {
-        let of_each = &self.paired.by_span;
-        let ratio_of = |of: &&SpanRatio| self.shown(of.ratio);
-        let ends = |of: Ratio| ends(of.lo, of.hi, ratio);
-        let span = |of: &&SpanRatio| format!("  {}{}", printable(&of.label), mark(of.n_tokens));
-        let table = Table::new("", of_each)
-            .left("  span", span)
-            .right("tokens", |of| count(of.n_tokens))
-            .number("ratio", |of| Some(ratio_of(of)?.value), ratio)
-            .right("interval", |of| ratio_of(of).map(ends).unwrap_or_default())
-            .number("to the others'", |of| Some(of.to_others?.value), ratio)
-            .right("p", |of| of.p_holm.map(p_value).unwrap_or_default());
-        let legend = legend(of_each.iter().map(|of| of.n_tokens));
-        let legend = legend.map(|legend| format!("  {legend}\n"));
-        table.rows_text() + &legend.unwrap_or_default()
-    }
-
-    /// A ratio of a's mean to b's, unless b's is noise: a multiple of noise says nothing.
-    fn shown(&self, ratio: Option<Ratio>) -> Option<Ratio> {
-        ratio.filter(|_| !self.b.is_noise)
-    }
-
-    /// Says how many times as far one of the two is as the other.
-    fn sentence(&self, a: &str, b: &str) -> String {
-        let both = format!("{a} and {b}");
-        let beside_noise = |noise: &str, other: &str, kld: Option<f64>| {
-            let kld = or_undefined(kld, short_kld);
-            format!("{noise} is {AS_CAN_BE_MEASURED}; {other} has a mean KLD of {kld} nats.")
+        let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
+        let estimate = |of: &Estimate, show: fn(f64) -> String| {
+            format!("{} {}", show(of.value), ends(of.lo, of.hi, show))
         };
-        match [self.a.is_noise, self.b.is_noise] {
-            [true, true] => return format!("{both} are {AS_CAN_BE_MEASURED}."),
-            [true, false] => return beside_noise(a, b, self.b.mean_kld),
-            [false, true] => return beside_noise(b, a, self.a.mean_kld),
-            [false, false] => {}
-        }
-        let are_same = self.paired.nearer.n_ties == self.paired.n_tokens;
-        let Some(of) = self.paired.ratio.filter(|_| !are_same) else {
-            return same_everywhere(&both);
-        };
-        let (nearer, farther, of) = if of.value <= 1.0 {
-            (a, b, of.inverse())
-        } else {
-            (b, a, of)
-        };
-        let far = format!("{farther} is {} times as far from the original", times(&of));
-        match of.p {
-            None => format!(
-                "{far} as {nearer}. One cluster cannot show whether that is more than chance."
-            ),
-            Some(p) if p < self.confidence.outside() => format!("{far} as {nearer}."),
-            Some(_) => format!("{both} cannot be told apart on this text: {far}."),
-        }
+        let share = nearer.share_a.map(|of| estimate(&of.estimate, percent));
+        let p = same.difference.p.map(|p| format!("  p {}", p_value(p)));
+        let difference = estimate(&same.difference.estimate, |x| {
+            format!("{:+.2} %", 100.0 * x)
+        });
+        let rows = [
+            (format!("{a} is nearer"), or_undefined(share, |share| share)),
+            (format!("same top token, only {a}"), count(same.n_only_a)),
+            (format!("same top token, only {b}"), count(same.n_only_b)),
+            ("difference".to_owned(), difference + &p.unwrap_or_default()),
+        ];
+        Table::new(format!("On {} tokens", count(self.paired.n_tokens)), rows)
+            .gap(2)
+            .left("", |(what, _)| format!("  {what}"))
+            .left("", |(_, value)| value.clone())
     }
 }
+
+/// A kind of KLD, a model's and the other's, and their ratio.
+type PairedKld = (String, f64, f64, Option<f64>);
 
 /// A token with the text around it, and below it what the reference and the two models `a` and `b`
 /// make of it.
@@ -389,27 +267,6 @@ fn quoted(text: &str, width: usize, is_end: bool) -> String {
     let mut parts = (0..=chars.len().min(width)).rev().map(part);
     let fits = |text: &String| text.chars().count() <= width;
     parts.find(fits).unwrap_or_default()
-}
-
-/// A difference of shares, with its sign.
-fn points(share: f64) -> String {
-    format!("{:+.2} %", 100.0 * share)
-}
-
-/// A difference of KLDs, with its sign.
-fn signed(value: f64) -> String {
-    let sign = if value > 0.0 { "+" } else { "" };
-    format!("{sign}{}", short_kld(value))
-}
-
-/// A p-value, to stand after an interval; empty if there is none.
-fn with_p(p: Option<f64>) -> String {
-    p.map(|p| format!("  p {}", p_value(p))).unwrap_or_default()
-}
-
-/// A value with its interval.
-fn estimate(of: &Estimate, show: impl Fn(f64) -> String) -> String {
-    format!("{} {}", show(of.value), ends(of.lo, of.hi, &show))
 }
 
 #[cfg(test)]

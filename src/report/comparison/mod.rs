@@ -35,7 +35,7 @@ const ROUNDING: f64 = 1e-9;
 const AT_FLOOR: f64 = 2.0;
 
 pub use csv::CSV_START;
-pub use in_depth::{InDepth, InDepthModel, InDepthToken, PairedQuantile};
+pub use in_depth::{InDepth, InDepthToken};
 
 pub use tables::clusters as clusters_text;
 

@@ -5,9 +5,9 @@ use super::{ComparedModel, Comparison};
 use crate::report::identical_output::same_to;
 use crate::report::layout::list;
 use crate::report::number::{
-    bytes, count, count_of, ends, percent_1, printable, ratio, short_kld, short_percent,
+    bytes, count, ends, percent_1, printable, ratio, short_kld, short_percent,
 };
-use crate::stats::{ClusterKind, Ratio};
+use crate::stats::Ratio;
 
 /// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
 /// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
@@ -55,61 +55,21 @@ impl Comparison {
     }
 
     /// Says which models cannot be ranked, why, and what to do; empty where all can.
-    pub fn unranked(&self, name: &dyn Fn(&ComparedModel) -> String) -> Vec<String> {
+    fn unranked(&self, name: &dyn Fn(&ComparedModel) -> String) -> Vec<String> {
         let is_unranked = |model: &&ComparedModel| model.is_incomplete && !model.is_noise_floor;
         let unranked = Vec::from_iter(self.models.iter().filter(is_unranked));
-        let mut said = match unranked.as_slice() {
-            [] => return Vec::new(),
-            [only] => {
-                let tokens = if only.n_left_out() == 1 {
-                    "a token"
-                } else {
-                    "tokens"
-                };
-                vec![format!(
-                    "{} cannot be ranked: {}, so its mean KLD leaves out {tokens} that the others count.",
-                    name(only),
-                    reasons(only)
-                )]
-            }
-            several => vec![format!(
-                "{} cannot be ranked: their mean KLDs leave out tokens that the others count, because a \
-                 row is not finite or a KLD infinite.",
-                list(several.iter().map(|model| name(model)).collect())
-            )],
-        };
-        said.extend(self.may_be_nearest(&unranked, name));
-        if unranked.iter().any(|model| model.summary.n_excluded > 0) {
-            let [it, it_ran, file] = match unranked.len() {
-                1 => ["it", "it ran", "its file"],
-                _ => ["them", "they ran", "their files"],
-            };
-            said.push(format!(
-                "Evaluate {it} again, on the CPU if {it_ran} on a GPU; if that changes nothing, make or \
-                 download {file} again."
-            ));
+        if unranked.is_empty() {
+            return Vec::new();
         }
-        said
-    }
-
-    /// Names the one of some unranked models whose mean KLD is lower than that of the best, which none
-    /// is that has an infinite KLD where the best has a finite one.
-    fn may_be_nearest(
-        &self,
-        unranked: &[&ComparedModel],
-        name: &dyn Fn(&ComparedModel) -> String,
-    ) -> Option<String> {
-        let best = self.best()?;
-        let n_infinite = best.summary.n_infinite();
-        let is_finite = |of: &&&ComparedModel| of.summary.n_infinite() <= n_infinite;
-        let means = unranked.iter().filter(is_finite);
-        let means = means.filter_map(|model| Some((*model, model.mean_kld()?.value)));
-        let (lowest, mean) = means.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        let lowest = name(lowest);
-        let said = format!(
-            "Over its other tokens, {lowest} has the lowest mean of all, so it may be the nearest."
-        );
-        (mean < best.mean_kld()?.value).then_some(said)
+        let names = list(unranked.iter().map(|model| name(model)).collect());
+        let why =
+            "a row that is not finite, or an infinite KLD, leaves out a token that others count";
+        let again = "Evaluate again, on the CPU if it was a GPU; if that changes nothing, make or \
+                     download the file again.";
+        let has_excluded = unranked.iter().any(|model| model.summary.n_excluded > 0);
+        let again = has_excluded.then(|| again.to_owned());
+        let said = format!("{names} cannot be ranked: {why}.");
+        [said].into_iter().chain(again).collect()
     }
 }
 
@@ -141,53 +101,39 @@ impl Ranked<'_> {
 
     /// Names the nearest model, and those that cannot be told from it.
     fn nearest(&self) -> Vec<String> {
-        let (of, others) = (self.comparison, self.others.iter().copied());
+        let (of, best) = (self.comparison, (self.name)(self.best));
         if of.is_noise(self.best) {
-            let equals = others.filter(|model| of.is_noise(model));
+            let equals = self
+                .others
+                .iter()
+                .copied()
+                .filter(|model| of.is_noise(model));
             let equals = Vec::from_iter([self.best].into_iter().chain(equals));
             let are = if equals.len() == 1 { "is" } else { "are" };
             let (equals, why) = (self.names(equals), of.noise().why());
-            return vec![format!("{equals} {are} {AS_CAN_BE_MEASURED}: {why}.")];
+            let measured = "as near to the original as can be measured";
+            return vec![format!("{equals} {are} {measured}: {why}.")];
         }
         let is_copy = |model: &&ComparedModel| model.same_as.as_ref() == Some(&self.best.label);
-        let (copies, others): (Vec<_>, Vec<_>) = others.partition(is_copy);
-        let (is, has, it, same) = if copies.is_empty() {
-            ("is", "has", "it", None)
-        } else {
-            ("are", "have", "them", Some(same_everywhere("They")))
-        };
-        let leads = self.names([self.best].into_iter().chain(copies));
+        let others = self.others.iter().copied().filter(|model| !is_copy(model));
+        let others = Vec::from_iter(others);
         if others.is_empty() {
-            return vec![same_everywhere(&leads)];
+            return Vec::new();
         }
-        let lowest = [format!("{leads} {has} the lowest mean KLD.")]
-            .into_iter()
-            .chain(same.clone());
-        let p = |model: &ComparedModel| model.ratio_to_best.and_then(|to_best| to_best.ratio.p);
+        let lowest = format!("{best} has the lowest mean KLD.");
+        let p = |model: &ComparedModel| model.ratio_to_best?.ratio.p;
         if others.iter().all(|model| p(model).is_none()) {
-            let unit = of.reference.unit();
-            let is_block = of.clusters.is_some_and(|of| of.kind == ClusterKind::Block);
-            let one = if is_block {
-                format!("block of {unit}s")
-            } else {
-                unit.to_owned()
-            };
-            let why = format!("One {one} cannot show whether that is more than chance.");
-            return lowest.chain([why]).collect();
+            let why = "One cluster cannot show whether that is more than chance.";
+            return vec![lowest, why.to_owned()];
         }
-        let near: Vec<_> = others
-            .iter()
-            .copied()
-            .filter(|model| model.is_near_best())
-            .collect();
+        let near = others.iter().copied().filter(|model| model.is_near_best());
+        let near = Vec::from_iter(near);
         if near.is_empty() {
             let level = short_percent(of.confidence.level());
-            let nearest =
-                format!("{leads} {is} nearest to the original, by more than chance at {level} %.");
-            return [nearest].into_iter().chain(same).collect();
+            let nearest = "is nearest to the original, by more than chance at";
+            return vec![format!("{best} {nearest} {level} %.")];
         }
         let who = match near.len() {
-            2 if others.len() == 2 => "Neither of the others can".to_owned(),
             n if n > 1 && n == others.len() => format!("None of the other {} can", count(n as u64)),
             _ => format!("{} cannot", self.names(near.iter().copied())),
         };
@@ -197,18 +143,21 @@ impl Ranked<'_> {
             (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
             (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
         };
-        let told = format!("{who} be told from {it} on this text{but}.");
-        lowest.chain([told]).collect()
+        let told = format!("{who} be told from it on this text{but}.");
+        vec![lowest, told]
     }
 
-    /// Names the models other than the best that have the same KLDs as another.
+    /// Names the models that have the same KLDs as another.
     fn copies(&self) -> impl Iterator<Item = String> {
-        let firsts = self.others.iter().filter(|model| model.same_as.is_none());
-        firsts.filter_map(|first| {
-            let is_copy = |model: &&&ComparedModel| model.same_as.as_ref() == Some(&first.label);
-            let copies = Vec::from_iter(self.others.iter().filter(is_copy).copied());
-            let all = self.names([*first].into_iter().chain(copies.iter().copied()));
-            (!copies.is_empty()).then(|| same_everywhere(&all))
+        let all = [self.best].into_iter().chain(self.others.iter().copied());
+        all.filter_map(|first| {
+            let is_copy = |model: &&ComparedModel| model.same_as.as_ref() == Some(&first.label);
+            let copies = Vec::from_iter(self.others.iter().copied().filter(is_copy));
+            let is_first = first.same_as.is_none() && !copies.is_empty();
+            let all = self.names([first].into_iter().chain(copies));
+            is_first.then(|| {
+                format!("{all} have the same KLD at every token, as copies of one file do.")
+            })
         })
     }
 
@@ -219,15 +168,10 @@ impl Ranked<'_> {
         let smaller = self.others.iter().filter(|model| model.pareto);
         let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(self.best, model)?)));
         let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
-        let n_as_near = as_near.clone().count();
         if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
-            let which = match n_as_near {
-                1 => name(model),
-                _ => format!("{}, the smallest of {n_as_near} such,", name(model)),
-            };
             let far = upper(model).map(ratio);
             let far = far.map(|upper| format!("at most {upper} times as far, and "));
-            let (far, saved) = (far.unwrap_or_default(), bytes(saved));
+            let (which, far, saved) = (name(model), far.unwrap_or_default(), bytes(saved));
             return Some(format!(
                 "{which} is as near as makes no difference: {far}{saved} smaller."
             ));
@@ -249,10 +193,10 @@ impl Ranked<'_> {
         let of = model.ratio_to_best.map(|to_best| to_best.ratio);
         let far = match of.filter(|of| of.value.is_finite()) {
             Some(of) => format!("is {} times as far", times(&of)),
-            None => format!(
-                "has a mean KLD of {} nats",
-                short_kld(model.mean_kld()?.value)
-            ),
+            None => {
+                let kld = short_kld(model.mean_kld()?.value);
+                format!("has a mean KLD of {kld} nats")
+            }
         };
         Some(format!(
             "The next smaller, {which}, {far}, and is {saved} smaller."
@@ -325,16 +269,8 @@ impl Ranked<'_> {
     }
 }
 
-/// How a model is whose mean KLD is noise.
-pub(super) const AS_CAN_BE_MEASURED: &str = "as near to the original as can be measured";
-
-/// Says that models have the same KLDs.
-pub(super) fn same_everywhere(who: &str) -> String {
-    format!("{who} have the same KLD at every token, as copies of one file do.")
-}
-
 /// A ratio with its interval: `2.00 [1.80, 2.22]`.
-pub(super) fn times(of: &Ratio) -> String {
+fn times(of: &Ratio) -> String {
     let times = format!("{} {}", ratio(of.value), ends(of.lo, of.hi, ratio));
     times.trim_end().to_owned()
 }
@@ -342,17 +278,6 @@ pub(super) fn times(of: &Ratio) -> String {
 /// The most times as far as the best that a model may be.
 fn upper(model: &ComparedModel) -> Option<f64> {
     model.ratio_to_best?.ratio.upper
-}
-
-/// Says why a model leaves out tokens: `1 of its 4,184 rows is not finite`.
-fn reasons(model: &ComparedModel) -> String {
-    let (n_excluded, n_infinite) = (model.summary.n_excluded, model.summary.n_infinite());
-    let n = count(model.summary.n_tokens + n_excluded);
-    let are = if n_excluded == 1 { "is" } else { "are" };
-    let excluded = format!("{} of its {n} rows {are} not finite", count(n_excluded));
-    let infinite = format!("its KLD is infinite at {}", count_of(n_infinite, "token"));
-    let given = [(n_excluded, excluded), (n_infinite, infinite)].into_iter();
-    list(given.filter(|(n, _)| *n > 0).map(|(_, why)| why).collect())
 }
 
 #[cfg(test)]
@@ -427,7 +352,7 @@ mod tests {
                     times as far.";
         assert!(text.contains(none), "{text}");
         of.models.truncate(4);
-        assert!(said(&mut of).contains("Neither of the others can be told from it"));
+        assert!(said(&mut of).contains("None of the other 2 can be told from it"));
     }
 
     #[test]
@@ -449,7 +374,7 @@ mod tests {
         );
         of.near = 10.0;
         let text = said(&mut of);
-        let smallest = "tiny-q2_K, the smallest of 2 such, is as near";
+        let smallest = "tiny-q2_K is as near as makes no difference";
         assert!(text.contains(smallest), "{text}");
     }
 
@@ -470,11 +395,9 @@ mod tests {
     fn what_no_p_value_can_show() {
         let mut of = two(2, None);
         of.models[1].ratio_to_best.as_mut().unwrap().ratio.p = None;
-        let text = "tiny-q4_K_M has the lowest mean KLD. One window cannot show whether that \
+        let text = "tiny-q4_K_M has the lowest mean KLD. One cluster cannot show whether that \
                     is more than chance.";
         assert_eq!(said(&mut of), text);
-        of.clusters.as_mut().unwrap().kind = ClusterKind::Block;
-        assert!(said(&mut of).contains("One block of windows cannot show"));
         of.models[1].difference_to_best = None;
         let text = "tiny-q4_K_M has the lowest mean KLD. Only a comparison on the same tokens can \
                     show whether that is more than chance.";

@@ -1,15 +1,17 @@
 //! The tables of a comparison. Each function takes one that makes a name of a model's label: text shortens
 //! labels until lines fit.
 
+use std::cmp::Reverse;
+
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::identical_output::{left_out, title as identical_title};
-use crate::report::layout::{View, WIDTH, list};
+use crate::report::layout::{View, WIDTH};
 use crate::report::names::Names;
 use crate::report::number::{
-    SizeUnit, UNDEFINED, bytes, count, count_of, fixed, or_undefined, p_value, percent_1,
-    printable, ratio, short_kld, short_percent,
+    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, percent_1, printable, ratio,
+    short_kld, short_percent,
 };
-use crate::report::set_up::{self, setting};
+use crate::report::set_up;
 use crate::report::table::Table;
 use crate::stats::{
     Bin, Breakdown, ClusterKind, Clustering, DEFAULT_DRAFTED, Estimate, FEW_TOKENS,
@@ -335,68 +337,74 @@ impl Comparison {
     }
 
     /// The tables of KV caches, one for each model that was run with several.
-    pub(super) fn caches_tables(&self) -> Vec<Table<Run<'_>>> {
+    pub(super) fn caches_tables(&self) -> Vec<Table<&ComparedModel>> {
         let (interval, best) = (&self.interval_title(), self.best().map(|best| &best.label));
-        let tables = self.caches().into_iter().map(|(name, runs)| {
-            let unit = SizeUnit::for_sizes(runs.first().map_or(0, |run| run.bytes as u64));
-            let usual = runs.iter().find(|run| run.types == [USUAL_CACHE; 2]);
-            let usual = usual.map(|usual| usual.bytes);
-            let share = format!("share of\n{USUAL_CACHE}");
-            let to_best = |of: &Run<'_>| of.model.ratio_to_best.map(|to_best| to_best.ratio);
-            Table::new(format!("KV caches of {name}, the largest first"), runs)
+        let size = |m: &ComparedModel| m.set_up.kv_cache_bytes.map(|bytes| bytes as f64);
+        let tables = self.caches().into_iter().map(|runs| {
+            let first = runs.first();
+            let name = first.map(|first| printable(first.model.default_label()));
+            let largest = first.and_then(|first| first.set_up.kv_cache_bytes);
+            let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
+            let is_usual = |m: &&&ComparedModel| cache_types(m) == Some([USUAL_CACHE; 2]);
+            let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
+            let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
+            let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
+            let [share, title] = [
+                format!("share of\n{USUAL_CACHE}"),
+                format!(
+                    "KV caches of {}, the largest first",
+                    name.unwrap_or_default()
+                ),
+            ];
+            Table::new(title, runs)
                 .gap(2)
-                .left("  K", |of| format!("  {}", of.types[0]))
-                .left("V", |of| of.types[1].clone())
-                .number("cache\n", |of| Some(of.bytes / unit.bytes), two_decimals)
+                .left("  K", |m| format!("  {}", types(m)[0]))
+                .left("V", |m| types(m)[1].clone())
+                .number("cache\n", |m| Some(size(m)? / unit.bytes), two_decimals)
                 .unit(unit.symbol)
-                .number(share, |of| Some(of.bytes / usual?), percent_1)
+                .number(share, |m| Some(size(m)? / usual?), percent_1)
                 .shown_if(usual.is_some())
-                .number("mean\nKLD", |of| kld_of(of.model), short_kld)
-                .right("times\nthe best", |of| match to_best(of) {
-                    Some(times) => ratio(times.value),
-                    None if best == Some(&of.model.label) => "best".to_owned(),
-                    None => UNDEFINED.to_owned(),
+                .number("mean\nKLD", |m| kld_of(m), short_kld)
+                .right("times\nthe best", |m| match times(m) {
+                    None if best == Some(&m.label) => "best".to_owned(),
+                    times => or_undefined(times, |times| ratio(times.value)),
                 })
-                .interval(interval.as_str(), |of| to_best(of).map(estimate), ratio)
-                .number("same\ntop", |of| of.model.same_top(), points)
+                .interval(interval.as_str(), |m| times(m).map(estimate), ratio)
+                .number("same\ntop", |m| m.same_top(), points)
                 .unit("%")
         });
         tables.collect()
     }
 
-    /// The models that were run with several types of the KV cache, by name, with their runs, the
-    /// largest cache first. Of runs with the same types, the first counts; one whose size is not recorded
-    /// is left out.
-    fn caches(&self) -> Vec<(String, Vec<Run<'_>>)> {
+    /// The runs of each model that was run with several types of the KV cache, the largest cache first. Of
+    /// runs with the same types, the first counts; one whose size is not recorded is left out.
+    fn caches(&self) -> Vec<Vec<&ComparedModel>> {
+        let has_cache =
+            |m: &&ComparedModel| m.set_up.kv_cache_bytes > Some(0) && cache_types(m).is_some();
         let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
-        for model in &self.models {
-            let is_its = |runs: &&mut Vec<&ComparedModel>| {
-                runs.first().is_some_and(|run| run.is_of_same_file(model))
-            };
+        for model in self.models.iter().filter(has_cache) {
+            let is_its =
+                |runs: &&mut Vec<&ComparedModel>| runs.iter().any(|run| run.is_of_same_file(model));
             match of_models.iter_mut().find(is_its) {
+                Some(runs)
+                    if runs
+                        .iter()
+                        .any(|run| cache_types(run) == cache_types(model)) => {}
                 Some(runs) => runs.push(model),
                 None => of_models.push(vec![model]),
             }
         }
-        let caches = of_models.into_iter().filter_map(|models| {
-            let name = printable(models.first()?.model.default_label());
-            let mut runs: Vec<Run<'_>> = Vec::new();
-            for run in models.into_iter().filter_map(Run::of) {
-                if runs.iter().all(|other| other.types != run.types) {
-                    runs.push(run);
-                }
-            }
+        of_models.retain(|runs| runs.len() > 1);
+        for runs in &mut of_models {
             // Of equally large ones, the nearest comes first, as they are sorted already.
-            runs.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
-            (runs.len() > 1).then_some((name, runs))
-        });
-        caches.collect()
+            runs.sort_by_key(|run| Reverse(run.set_up.kv_cache_bytes));
+        }
+        of_models
     }
 
     /// Returns true if the tables of KV caches have every model.
     pub(super) fn all_are_in_tables_of_caches(&self) -> bool {
-        let n_in_tables: usize = self.caches().iter().map(|(_, runs)| runs.len()).sum();
-        n_in_tables == self.models.len()
+        self.caches().iter().map(Vec::len).sum::<usize>() == self.models.len()
     }
 
     /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
@@ -485,39 +493,17 @@ impl Comparison {
         self.models.iter().any(|model| model.measures_answers())
     }
 
-    /// Explains the table of drafts, and names the models that are not in it; empty without drafts.
+    /// Explains the table of drafts; empty without drafts.
     pub(in crate::report) fn draft_notes(&self) -> Vec<String> {
-        let drafts = self.drafts();
-        if drafts.is_empty() {
+        if self.drafts().is_empty() {
             return Vec::new();
         }
-        let mut notes = vec![format!(
+        let round = format!(
             "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
              original's own."
-        )];
-        if self.has_sizes_to_draft() {
-            notes.push(AS_A_DRAFT.to_owned());
-        }
-        let mut not_in_it = |is: &dyn Fn(&ComparedModel) -> bool, why: &str| {
-            let models = self.models.iter().filter(|model| is(model));
-            let labels: Vec<String> = models.map(|model| printable(&model.label)).collect();
-            let be = if labels.len() == 1 { "is" } else { "are" };
-            if !labels.is_empty() {
-                notes.push(format!("{} {be} not in the table: {why}.", list(labels)));
-            }
-        };
-        let is_drawn = |model: &ComparedModel| drafts.iter().any(|of| of.label == model.label);
-        let is_a_run = |model: &ComparedModel| {
-            let has_acceptance = model.summary.acceptance.is_some();
-            has_acceptance && !model.is_reference_model && !is_drawn(model)
-        };
-        not_in_it(&is_a_run, "it has each file once, whatever its KV cache");
-        let is_old = |model: &ComparedModel| {
-            model.summary.acceptance.is_none() && model.mean_kld().is_some()
-        };
-        let again = "evaluate again to see acceptance, which older versions did not record";
-        not_in_it(&is_old, again);
-        notes
+        );
+        let as_a_draft = self.has_sizes_to_draft().then(|| AS_A_DRAFT.to_owned());
+        [round].into_iter().chain(as_a_draft).collect()
     }
 
     /// Returns true if there are drafts of several sizes to choose from.
@@ -613,23 +599,10 @@ impl<'c> InSpan<'c> {
     }
 }
 
-/// A run of a model with one KV cache.
-pub(super) struct Run<'c> {
-    types: [String; 2],
-    bytes: f64,
-    model: &'c ComparedModel,
-}
-
-impl<'c> Run<'c> {
-    /// Reads the run of a model; `None` if its KV cache is not recorded, or it has none.
-    fn of(model: &'c ComparedModel) -> Option<Self> {
-        let type_of = |name| setting(&model.set_up, name).map(|kind| printable(&kind));
-        Some(Self {
-            types: [type_of("K cache")?, type_of("V cache")?],
-            bytes: model.set_up.kv_cache_bytes.filter(|&bytes| bytes > 0)? as f64,
-            model,
-        })
-    }
+/// The types of a run's KV cache; `None` where they are not recorded.
+fn cache_types(model: &ComparedModel) -> Option<[&str; 2]> {
+    let set_up = &model.set_up;
+    Some([set_up.type_k.as_deref()?, set_up.type_v.as_deref()?])
 }
 
 #[cfg(test)]
@@ -701,12 +674,7 @@ mod tests {
         twice.label = "again".to_owned();
         of.models.push(twice);
         assert_eq!(caches_text(&of), caches_text(&whole));
-        let n_rows = |of: &Comparison| {
-            of.caches()
-                .iter()
-                .map(|(_, runs)| runs.len())
-                .sum::<usize>()
-        };
+        let n_rows = |of: &Comparison| of.caches().iter().map(Vec::len).sum::<usize>();
         of.models.pop();
         of.models[0].set_up.kv_cache_bytes = None;
         assert_eq!(n_rows(&of) + 1, n_rows(&whole));
@@ -739,20 +707,9 @@ mod tests {
         of.models[2].model.file_bytes = of.models[1].model.file_bytes;
         of.models[2].model.size_bytes = of.models[1].model.size_bytes;
         assert!(!of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
-        // A sidecar of kl 0.1.0.
-        of.models[0].is_reference_model = false;
-        of.models[0].summary.acceptance = None;
-        let why = "tiny-f16 is not in the table: evaluate again";
-        let one_line = |text: String| text.replace('\n', " ");
-        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
-        assert!(of.markdown(false).contains(&why.replace('_', "\\_")));
         // Two runs of one.
         of.models[2].model = of.models[1].model.clone();
         assert_eq!(labels(&of), ["tiny-q4_K_M"]);
-        let why = "tiny-iq4_xs is not in the table: it has each file once";
-        assert!(one_line(of.text(FULL)).contains(why), "{}", of.text(FULL));
-        let page = crate::report::page::html(&of).unwrap();
-        assert!(page.contains(why));
         of.models.remove(0);
         for shown in [of.text(FULL), of.markdown(false)] {
             assert!(!shown.contains(ACCEPTED), "{shown}");

@@ -26,9 +26,14 @@ impl Comparison {
         Some(text + &self.not_compared_text())
     }
 
-    /// Everything that a terminal shows: what it comes to, the table of the models, how many times as
-    /// far others are, and what to know.
+    /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
+        self.text_of_models(view) + &self.not_compared_text() + view.more()
+    }
+
+    /// What the comparison comes to, the table of the models, how many times as far others are, and what
+    /// to know.
+    pub(super) fn text_of_models(&self, view: View) -> String {
         let names = &self.names(view.width);
         let mut text = String::new();
         let sentences = self.sentences(names.in_sentences());
@@ -64,7 +69,7 @@ impl Comparison {
         if view.breakdown {
             text.push_str(&self.breakdown_text(view.width));
         }
-        text + &self.not_compared_text() + view.more()
+        text
     }
 
     /// What was compared with what. With `--until`, models stop at different places: it states the

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{FULL, made_up, schema};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthModel,
-    InDepthToken, NEAR, NotCompared, PairKind, PairedQuantile, RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthToken, NEAR,
+    NotCompared, PairKind, RatioToBest,
 };
 use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::report::{few_windows, json_text};
@@ -179,20 +179,9 @@ pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth>
         top_a_text: word(" loved"),
         top_b_text: word(" was"),
     };
-    Some(InDepth {
-        a: InDepthModel::of(&of.models[0], of),
-        b: InDepthModel::of(&of.models[1], of),
-        quantiles: PairedQuantile::of_each(&of.models[0].summary, &of.models[1].summary),
-        unranked: Vec::new(),
-        conditions: Vec::new(),
-        top: paired.top.iter().copied().map(describe).collect(),
-        paired,
-        versions: of.versions,
-        reference: of.reference.clone(),
-        clusters: of.clusters,
-        confidence: of.confidence,
-        warnings: of.warnings.clone(),
-    })
+    let top = paired.top.iter().copied().map(describe).collect();
+    let models = [&of.models[0], &of.models[1]];
+    Some(InDepth::new(of, models, paired, top))
 }
 
 /// The clusters of records.

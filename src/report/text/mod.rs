@@ -79,7 +79,6 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
 
 /// Says what was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
-    let summary = &report.summary;
     let named = if report.label == report.model.default_label() {
         report.model.path.clone()
     } else {
@@ -108,6 +107,16 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     if let Some(of_reference) = &reference.states {
         states(out, of_reference);
     }
+    covered(out, report, reference);
+    for missing in &report.not_available {
+        let text = format!("{}: {}", missing.what, missing.why);
+        out.line("not available", &text);
+    }
+}
+
+/// Says which tokens and which entries of their rows were measured, and what the intervals are by.
+fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
+    let summary = &report.summary;
     let windows = windows(summary.n_windows, reference);
     let mut tokens = format!("{} in {windows}", count(summary.n_tokens));
     if summary.n_excluded > 0 {
@@ -140,10 +149,6 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let until = report.until.as_ref();
     if until.is_some_and(|until| until.relative_half_width.is_some()) {
         out.line("", "± is half of an interval");
-    }
-    for missing in &report.not_available {
-        let text = format!("{}: {}", missing.what, missing.why);
-        out.line("not available", &text);
     }
 }
 
