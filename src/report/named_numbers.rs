@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
     use crate::pipeline::Timing;
-    use crate::report::comparison::InDepth;
+    use crate::report::comparison::{ComparedReference, InDepth};
     use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
     use crate::report::tests::sample;
     use crate::score::{RowPair, logit_metrics};
@@ -133,7 +133,10 @@ mod tests {
         of.models.truncate(2);
         for model in &mut of.models {
             model.result.summary = summary.clone();
+            model.result.model = ModelInfo::default();
         }
+        of.reference = ComparedReference::default();
+        of.clusters = Some(clusters.clustering);
         InDepth::new(&of, [&of.models[0], &of.models[1]], paired, Vec::new())
     }
 

@@ -241,7 +241,7 @@ mod tests {
             labels.iter().map(|label| name(label)).collect()
         };
         let paths = ["same (a/x/same.kls)", "same (b/x/same.kls)", "q8_0"];
-        assert_eq!(short(&paths, 9), ["sa…kls) 1", "sa…kls) 2", "q8_0"]);
+        assert_eq!(short(&paths, 9), ["sa…kls) 2", "sa…kls) 3", "q8_0"]);
         assert_eq!(short(&paths, 19), paths);
         assert_eq!(
             short(&["a\u{1b}", "a\u{7}"], 8),

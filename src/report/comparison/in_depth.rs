@@ -216,9 +216,10 @@ impl InDepth {
             (format!("same top token, only {b}"), count(same.n_only_b)),
             ("difference".to_owned(), difference + &p.unwrap_or_default()),
         ];
-        Table::new(format!("On {} tokens", count(self.paired.n_tokens)), rows)
+        let of_tokens = format!("  of {} tokens", count(self.paired.n_tokens));
+        Table::new("Token by token", rows)
             .gap(2)
-            .left("", |(what, _)| format!("  {what}"))
+            .left(of_tokens, |(what, _)| format!("  {what}"))
             .left("", |(_, value)| value.clone())
     }
 }
