@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_formats::{Found, Reference};
+use kl_formats::Reference;
 
 use super::observer::{Observer, Watch};
 use super::reference::{Entries, check_vocabulary, read_windows};
@@ -24,21 +24,13 @@ pub fn prompt_texts<E: Engine>(
     observer: &dyn Observer,
 ) -> Result<Vec<PromptText>> {
     let shown = path.display();
-    if matches!(
-        Found::look(path),
-        Found::Sidecar | Found::Map | Found::Model
-    ) {
-        bail!("{shown}: holds no prompts: --prompts shows those of a reference");
-    }
     let reference = Reference::open(path)?;
     let about = reference.about();
     let Some(prompts) = &about.prompts else {
         bail!("{shown}: its windows are not prompts: kl --prompts writes a reference of prompts");
     };
-    let writer = about
-        .model
-        .as_ref()
-        .and_then(|model| model.file_name.as_deref());
+    let writer = about.model.as_ref();
+    let writer = writer.and_then(|model| model.file_name.as_deref());
     let beside = writer.map(|name| path.with_file_name(name));
     let places = writer.map(PathBuf::from).into_iter().chain(beside);
     let given = model.map(Path::to_owned);
@@ -53,9 +45,7 @@ pub fn prompt_texts<E: Engine>(
         ..ModelOptions::default()
     };
     let model = engine.load(&model, &options)?;
-    let facts = model.facts();
-    let entries = Entries::of(facts);
-    let watch = &Watch::new(observer);
+    let (entries, watch) = (Entries::of(model.facts()), &Watch::new(observer));
     check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
     let windows = read_windows(&reference, watch)?;
     let texts = windows.iter().filter_map(|window| {

@@ -129,7 +129,7 @@ fn what_cannot_be_converted_is_an_error_and_leaves_nothing() {
         ref.gz out --format kl => already
         @klpy out --format kl.py => already
         @base out --format llama.cpp => already
-        @base out --format kl.py => position 64
+        @base out --format kl.py --bos 1 => position 64
         @f16 out --format kl => model
         no-such-file out --format kl => no-such-file
         ref.gz there --format kl --encoding f32 => there | --force

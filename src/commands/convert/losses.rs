@@ -4,8 +4,8 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use anyhow::{Error, Result, anyhow, bail};
-use kl_formats::{About, Encoding, Kind, Target, Values, WindowSpec, longest_window, n_rows};
+use anyhow::{Result, bail};
+use kl_formats::{About, Encoding, Target, Values, WindowSpec, longest_window, n_rows};
 
 use crate::report::number::{count, kld};
 
@@ -83,7 +83,12 @@ fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Vec<
 
 fn for_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Vec<String>> {
     if let Some(window) = windows.iter().find(|window| window.first_scored != 0) {
-        return Err(not_from_the_first(about, window.first_scored));
+        bail!(
+            "{}: its rows start at position {} of a window, and kl.py's file needs them from each \
+             window's first token on: use a reference written with --score all",
+            about.path.display(),
+            window.first_scored
+        );
     }
     let always = [
         "all checksums but gzip's own, and the index: the file is read as one stream",
@@ -155,26 +160,12 @@ fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Vec<Str
 fn of_structure(about: &About, windows: &[WindowSpec]) -> impl Iterator<Item = &'static str> {
     let numbers = windows.iter().map(|window| window.window);
     let losses = [
-        (
-            !numbers.eq(0..windows.len() as u32),
-            "the windows' numbers in the text, and the seed of their order",
-        ),
-        (
-            about.shard.is_some(),
-            "the record that these are the windows of one part, so that they cannot be merged",
-        ),
-        (
-            about.stride.is_some(),
-            "the record that windows overlap, and by how much",
-        ),
-        (
-            about.groups.is_some(),
-            "the groups: which window is of which text or kind of prompt",
-        ),
-        (
-            about.prompts.is_some(),
-            "the prompts, and which tokens were generated: only the windows' tokens stay",
-        ),
+        (!numbers.eq(0..windows.len() as u32), "the windows' numbers"),
+        (about.seed.is_some(), "the seed of the windows' order"),
+        (about.shard.is_some(), "that it is one part of all"),
+        (about.stride.is_some(), "that windows overlap"),
+        (about.groups.is_some(), "the groups of windows"),
+        (about.prompts.is_some(), "the prompts and their answers"),
     ];
     let lost = losses.into_iter().filter(|(is_lost, _)| *is_lost);
     lost.map(|(_, what)| what)
@@ -192,24 +183,11 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
             about.kind
         );
     }
-    if let Some(first) = about.first_scored
-        && target == Target::KlPy
-        && about.kind == Kind::LlamaCpp
-        && first != 0
-    {
-        return Err(not_from_the_first(about, first));
-    }
     // A _logits2 file is not what is written as a base file.
     let is_alike = about.kind == target.kind()
         && (target != Target::LlamaCpp || about.values == Values::FlooredLogProbabilities);
     if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
-    }
-    if target.encoding().holds_states() {
-        bail!(
-            "--encoding {0}: {path} holds no hidden states in that form, which only a run of the model can write: use --encoding u16 or f32, or kl -m MODEL -t TEXT -w REF --encoding {0}",
-            target.encoding()
-        );
     }
     if about.values == Values::FlooredLogProbabilities && target == Target::LlamaCpp {
         bail!(
@@ -218,14 +196,6 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn not_from_the_first(about: &About, first_scored: u32) -> Error {
-    anyhow!(
-        "{}: its rows start at position {first_scored} of a window, and kl.py's file needs them \
-         from each window's first token on: use a reference written with --score all",
-        about.path.display()
-    )
 }
 
 /// True if all windows start with the same token, as with a BOS.

@@ -70,62 +70,52 @@ fn the_answers_are_those_that_transformers_finds() {
     assert_eq!(compared, 7 * 4 + 4 * 2);
 }
 
+/// The columns of a table's rows, but for comments. ⏎ is a line feed, and between ASK and ¶ is what only a prompt
+/// ends with.
+fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
+    let rows = table.lines().map(str::trim).filter(|row| !row.is_empty());
+    let rows = rows.filter(|row| !row.starts_with("# ")).map(|row| {
+        let ask = "{% if add_generation_prompt %}[assistant]";
+        let row = row
+            .replace('⏎', "\n")
+            .replace("ASK", ask)
+            .replace('¶', "{% endif %}");
+        let columns: Vec<String> = row
+            .split(" ¦")
+            .map(|of| of.strip_prefix(' ').unwrap_or(of).to_owned())
+            .collect();
+        columns.try_into().unwrap()
+    });
+    rows.collect()
+}
+
+/// A template that writes the user's messages after `user`, the assistant's as `of_assistant`, and `asks`.
+fn template_of(user: &str, of_assistant: &str, asks: &str) -> ChatTemplate {
+    template(&format!(
+        "{{% for m in messages %}}{{% if m.role == 'user' %}}{user}{{{{ m.content }}}}\
+         {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"
+    ))
+}
+
 #[test]
 fn a_mark_or_a_word_that_is_shared_by_chance_is_not_shared() {
-    let ask = "{% if add_generation_prompt %}[assistant]";
-    let of_thinking = "{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }}";
-    for (asks, message, of_assistant, prompt, answer) in [
-        (
-            format!("{ask}<think>\n{{% endif %}}"),
-            r#""content":"<b>""#,
-            "[assistant]{{ m.content }}",
-            "[assistant]",
-            "<b>",
-        ),
-        // As Solar's, whose prompt may have an empty thought.
-        (
-            format!("{ask}<|think|><|end|>{{% endif %}}"),
-            r#""content":"b""#,
-            "[assistant]<|content|>{{ m.content }}",
-            "[assistant]",
-            "<|content|>b",
-        ),
-        // As Apriel's, whose prompt begins with words.
-        (
-            format!("{ask}\nHere are my steps:\n{{% endif %}}"),
-            r#""content":"b","thinking":"Here we go.""#,
-            &format!("[assistant]\n{of_thinking}"),
-            "[assistant]\n",
-            "Here we go.[FINAL]b",
-        ),
-        // As Command R7B's, which always asks, and opens and ends a thought.
-        (
-            "[assistant]<|START_THINKING|><|END_THINKING|>".to_owned(),
-            r#""content":"b""#,
-            "[assistant]<|START_RESPONSE|>{{ m.content }}",
-            "[assistant]",
-            "<|START_RESPONSE|>b[assistant]<|START_THINKING|><|END_THINKING|>",
-        ),
-        // The user's text ends with what could be a mark.
-        (
-            format!("{ask}{{% endif %}}"),
-            r#""content":"b""#,
-            ": {{ m.content }}",
-            "",
-            ": b",
-        ),
-    ] {
-        let source = format!(
-            "{{% for m in messages %}}{{% if m.role == 'user' %}}{{{{ m.content }}}}\
-             {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"
-        );
-        let template = template(&source);
+    let table = r#"
+        ASK<think>⏎¶ ¦ "content":"<b>" ¦ [assistant]{{ m.content }} ¦ [assistant] ¦ <b>
+        # As Solar's, whose prompt may have an empty thought.
+        ASK<|think|><|end|>¶ ¦ "content":"b" ¦ [assistant]<|content|>{{ m.content }} ¦ [assistant] ¦ <|content|>b
+        # As Apriel's, whose prompt begins with words.
+        ASK⏎Here are my steps:⏎¶ ¦ "content":"b","thinking":"Here we go." ¦ [assistant]⏎{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }} ¦ [assistant]⏎ ¦ Here we go.[FINAL]b
+        # As Command R7B's, which always asks, and opens and ends a thought.
+        [assistant]<|START_THINKING|><|END_THINKING|> ¦ "content":"b" ¦ [assistant]<|START_RESPONSE|>{{ m.content }} ¦ [assistant] ¦ <|START_RESPONSE|>b[assistant]<|START_THINKING|><|END_THINKING|>
+        # The user's text ends with what could be a mark.
+        ASK¶ ¦ "content":"b" ¦ : {{ m.content }} ¦ ¦ : b"#;
+    for [asks, message, of_assistant, prompt, answer] in rows(table) {
+        let template = template_of("", &of_assistant, &asks);
         let user = r#"{"role":"user","content":"1 <2"}"#;
         let messages = format!(r#"[{user},{{"role":"assistant",{message}}}]"#);
         let (chat, _) = chat(&template, &messages);
         let got = chat.answer(1).unwrap();
-        let wanted = (format!("1 <2{prompt}"), answer.to_owned());
-        assert_eq!(got, wanted, "{source}");
+        assert_eq!(got, (format!("1 <2{prompt}"), answer), "{asks}");
     }
 }
 
@@ -198,67 +188,33 @@ fn an_answer_becomes_a_message_of_the_conversation() {
 
 #[test]
 fn an_answer_becomes_the_message_that_the_template_makes_it_of() {
-    let ask = "{% if add_generation_prompt %}[assistant]";
+    let table = r#"
+        # As Mistral's first: the content begins with a blank.
+        SPACE{{ m.content }}</s> ¦ ASK¶ ¦ ¦  b ¦  b</s>
+        # As Command R7B's: marks around the content, and a prompt that may open a thought.
+        <|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s> ¦ ASK<|START_THINKING|><|END_THINKING|>¶ ¦ ¦ <|START_RESPONSE|>b<|END_RESPONSE|> ¦ <|START_RESPONSE|>b<|END_RESPONSE|></s>
+        # An answer that was cut off has no closing mark.
+        <|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s> ¦ ASK¶ ¦ ¦ <|START_RESPONSE|>b ¦ <|START_RESPONSE|>b<|END_RESPONSE|></s>
+        # Reasoning is dropped from the history, but not a thought that has no end.
+        THOUGHT{{ m.content }}</s> ¦ ASK<think>⏎¶ ¦ <think>⏎ ¦ why⏎</think>⏎⏎b ¦ b</s>
+        THOUGHT{{ m.content }}</s> ¦ ASK¶ ¦ ¦ <think>⏎why ¦ <think>⏎why</s>
+        # A template that always drops it gets it with the content.
+        {{ m.content.split('</think>')[-1] }}</s> ¦ ASK<think>⏎¶ ¦ <think>⏎ ¦ why</think>b ¦ b</s>"#;
     let thought = "{% if loop.last and m.reasoning_content %}<think>\n{{ m.reasoning_content | trim }}\n</think>\n\n{% endif %}";
-    for (of_assistant, asks, opened, answer, kept) in [
-        // As Mistral's first: the content begins with a blank.
-        (
-            " {{ m.content }}</s>",
-            format!("{ask}{{% endif %}}"),
-            "",
-            " b",
-            " b</s>",
-        ),
-        // As Command R7B's: marks around the content, and a prompt that may open a thought.
-        (
-            "<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s>",
-            format!("{ask}<|START_THINKING|><|END_THINKING|>{{% endif %}}"),
-            "",
-            "<|START_RESPONSE|>b<|END_RESPONSE|>",
-            "<|START_RESPONSE|>b<|END_RESPONSE|></s>",
-        ),
-        // An answer that was cut off has no closing mark.
-        (
-            "<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|></s>",
-            format!("{ask}{{% endif %}}"),
-            "",
-            "<|START_RESPONSE|>b",
-            "<|START_RESPONSE|>b<|END_RESPONSE|></s>",
-        ),
-        // Reasoning is dropped from the history, but not a thought that has no end.
-        (
-            &*format!("{thought}{{{{ m.content }}}}</s>"),
-            format!("{ask}<think>\n{{% endif %}}"),
-            "<think>\n",
-            "why\n</think>\n\nb",
-            "b</s>",
-        ),
-        (
-            &*format!("{thought}{{{{ m.content }}}}</s>"),
-            format!("{ask}{{% endif %}}"),
-            "",
-            "<think>\nwhy",
-            "<think>\nwhy</s>",
-        ),
-        // A template that always drops it gets it with the content.
-        (
-            "{{ m.content.split('</think>')[-1] }}</s>",
-            format!("{ask}<think>\n{{% endif %}}"),
-            "<think>\n",
-            "why</think>b",
-            "b</s>",
-        ),
-    ] {
-        let source = format!(
-            "{{% for m in messages %}}[{{{{ m.role }}}}]{{% if m.role == 'user' %}}{{{{ m.content }}}}\
-             {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"
+    for [of_assistant, asks, opened, answer, kept] in rows(table) {
+        let of_assistant = of_assistant
+            .replace("THOUGHT", thought)
+            .replace("SPACE", " ");
+        let template = template_of(
+            "[user]",
+            &format!("[{{{{ m.role }}}}]{of_assistant}"),
+            &asks,
         );
-        let template = template(&source);
         let messages = r#"[{"role":"user","content":"a"},{"role":"user","content":"c"}]"#;
         let (mut chat, _) = chat(&template, messages);
-        chat.insert(1, opened, answer);
+        chat.insert(1, &opened, &answer);
         let text = chat.prompt(3).unwrap();
         let wanted = format!("[user]a[assistant]{kept}[user]c[assistant]");
-        assert!(text.starts_with(&wanted), "{source}: {text}");
+        assert!(text.starts_with(&wanted), "{of_assistant}: {text}");
     }
 }
