@@ -62,10 +62,7 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
 
 /// A file, and if it is a part of a split model by its name, the other parts.
 pub fn parts_of(file: &Path) -> Vec<PathBuf> {
-    let part = |path: &Path| {
-        let (name, _, count) = split_gguf_name(path.file_stem()?.to_str()?)?;
-        Some((name.to_owned(), count))
-    };
+    let part = |path: &Path| split(path).map(|(name, _, count)| (name.to_owned(), count));
     let mut files = vec![file.to_owned()];
     if let Some(of) = part(file) {
         files.extend(entries(folder_of(file)).filter(|path| part(path).as_ref() == Some(&of)));
@@ -79,17 +76,20 @@ pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     entries.flatten().map(|entry| entry.path())
 }
 
-/// Returns true if a file's name is that of a GGUF.
+/// Whether a file's name is that of a GGUF.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Returns true if the file is a later part of a split GGUF: llama.cpp loads those itself.
+/// Whether the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
-    let stem = path.file_stem().and_then(|stem| stem.to_str());
-    let part = stem.and_then(kl_formats::split_gguf_name);
-    part.is_some_and(|(_, number, _)| number != 1)
+    split(path).is_some_and(|(_, number, _)| number != 1)
+}
+
+/// The name of the whole that a file is a part of by its name, the part's number, and how many there are.
+fn split(path: &Path) -> Option<(&str, u32, u32)> {
+    split_gguf_name(path.file_stem()?.to_str()?)
 }
 
 /// The name of a file without its folder and its extension; of a split model, without the number of
@@ -132,31 +132,30 @@ pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
 
 /// The shortest labels that tell these paths apart, and from what is `taken`, if any do.
 fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
-    let whole_name = |path: &Path| {
-        let name = path.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
-    };
-    let label = |path: &Path, name: fn(&Path) -> String, n_folders: usize| {
+    let label = |path: &Path, is_whole: bool, n_folders: usize| {
         let mut parts = folders(path);
         parts.drain(..parts.len().saturating_sub(n_folders));
-        parts.push(name(path));
+        let whole = path.file_name().unwrap_or_default().to_string_lossy();
+        parts.push(if is_whole {
+            whole.into_owned()
+        } else {
+            stem(path)
+        });
         parts.join("-").trim_start_matches('.').to_owned()
     };
     let most = paths.iter().map(|path| folders(path).len()).max();
-    let names: [fn(&Path) -> String; 2] = [stem, whole_name];
-    let choices = names
-        .into_iter()
-        .flat_map(|name| (0..=most.unwrap_or(0)).map(move |n| (name, n)));
-    let all = choices.map(|(name, n)| {
-        let labels = paths.iter().map(|path| label(path, name, n));
-        labels.collect::<Vec<String>>()
-    });
-    let found = all.into_iter().find(|labels| {
-        let different: HashSet<String> = labels.iter().cloned().collect();
-        different.len() == labels.len() && different.is_disjoint(taken)
-    });
-    let paths = paths.iter().map(|path| (*path).clone());
-    paths.zip(found.unwrap_or_default()).collect()
+    for is_whole in [false, true] {
+        for n_folders in 0..=most.unwrap_or(0) {
+            let labels = paths.iter().map(|path| label(path, is_whole, n_folders));
+            let labels: Vec<String> = labels.collect();
+            let different: HashSet<String> = labels.iter().cloned().collect();
+            if different.len() == labels.len() && different.is_disjoint(taken) {
+                let paths = paths.iter().map(|path| (*path).clone());
+                return paths.zip(labels).collect();
+            }
+        }
+    }
+    Vec::new()
 }
 
 /// The names of the folders that a path leads through, from the root on.
