@@ -144,10 +144,8 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     assert!((4..40).contains(&n), "{n}");
     let run = session.ends(line, 1);
     run.warns(&[kept, "--resume continues it"]);
-    let others = "
-        --seed 9 --resume => another run | seed
-        -np 3 --resume => another run | (-np: none there, 3 here)";
-    session.fails_each(1, line, others);
+    let other = ["another run", "(-np: none there, 3 here)"];
+    session.fails(&format!("{line} -np 3 --resume"), 1, &other);
     let answers_there = session.read(kept);
     session.write(kept, "my own notes\n");
     session.fails(&format!("{line} --resume"), 1, &[kept, "--force"]);
@@ -189,7 +187,6 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     session.write("other.txt", lines.join("\n").replace("39 dogs", "93 dogs"));
     refused(&format!("{line} --seed 9"), "seed");
     refused(&line.replace("many.txt", "other.txt"), "text.");
-    refused(&line.replace("--generate 90", "--generate 80"), "generated");
     refused(&format!("{line} --shard 0/2"), "shard");
     session.ok(&format!("{line} --resume"));
     let resumed = answers(&session, "ref.gz");

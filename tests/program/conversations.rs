@@ -155,13 +155,11 @@ fn what_the_assistant_says_is_scored() {
     assert!(itself["kld"]["max"].as_f64().unwrap() < 1e-6);
     assert_eq!(itself["n_tokens"], specs[0].n_rows + specs[1].n_rows);
 
-    let user = r#"{"role": "user", "content": "a"}"#;
-    session.write("none.jsonl", format!(r#"{{"messages": [{user}]}}"#));
-    let answered = user.replace("user", "assistant");
-    session.write(
-        "all.jsonl",
-        format!(r#"{{"messages": [{user}, {answered}]}}"#),
-    );
+    let said = |role: &str| json!({"role": role, "content": "a"});
+    let none = json!({"messages": [said("user")]});
+    let all = json!({"messages": [said("user"), said("assistant")]});
+    session.write("none.jsonl", none.to_string());
+    session.write("all.jsonl", all.to_string());
     let chat = "-m @f16 -q -w other.gz --chat-template-file chat.jinja";
     let inputs = "
         --prompts none.jsonl --score answers => none.jsonl: line 1 | no answer | --generate
