@@ -209,12 +209,6 @@ impl<'m> Bench<'m> {
             });
         }
         let listed = windows.iter().map(|&i| &self.rows.windows()[i]);
-        let tensors = self.blueprint.tensors.iter().map(|tensor| MapTensor {
-            name: tensor.name.clone(),
-            shape: tensor.shape.clone(),
-            kind: tensor.kind,
-            is_quantizable: tensor.is_quantizable,
-        });
         let own = self.tensors.iter().map(|tensor| tensor.kind);
         Ok(SensitivityMap {
             header: MapHeader {
@@ -232,7 +226,7 @@ impl<'m> Bench<'m> {
                 imatrix: self.imatrix.as_ref().map(|of| of.identity.clone()),
                 metadata_bytes: self.blueprint.metadata_bytes,
                 alignment: self.blueprint.alignment,
-                tensors: tensors.collect(),
+                tensors: self.blueprint.tensors.clone(),
             },
             errors: self.errors.clone(),
             cells: measured,

@@ -154,12 +154,12 @@ fn recipe(
     let of = Sensitivities::of(&map, Confidence::default())?;
     let all: [GgmlType; 0] = [];
     let recipe = solve(&of, Goal::Size(like.bytes), &all)?;
-    let kld = bench.mean(&recipe.mixture)?;
+    let kld = bench.mean(&recipe.mixture())?;
     let outcome = Outcome {
         kld,
-        predicted: recipe.kld.value,
-        lo: recipe.kld.lo.unwrap_or(f64::NEG_INFINITY),
-        hi: recipe.kld.hi.unwrap_or(f64::INFINITY),
+        predicted: recipe.kld.predicted.value,
+        lo: recipe.kld.predicted.lo.unwrap_or(f64::NEG_INFINITY),
+        hi: recipe.kld.predicted.hi.unwrap_or(f64::INFINITY),
     };
-    Ok((recipe.mixture, outcome))
+    Ok((recipe.mixture(), outcome))
 }

@@ -74,8 +74,8 @@ pub fn tables(bench: &mut Bench<'_>, maps: &[String], likes: &[Like]) -> Result<
             let map = SensitivityMap::read(Path::new(path))?;
             let of = Sensitivities::of(&map, Confidence::default())?;
             let recipe = solve(&of, Goal::Size(like.bytes), &[])?;
-            let measured = bench.mean(&recipe.mixture)?;
-            kld.add(&recipe.kld, measured);
+            let measured = bench.mean(&recipe.mixture())?;
+            kld.add(&recipe.kld.predicted, measured);
             let predicted = of.predict_ratio(&recipe, &like.mixture);
             ratio.add(&predicted.ok_or("a type that a map lacks")?, measured / own);
         }

@@ -187,7 +187,7 @@ pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp) -> Result<()> {
         Remade::Json(_) | Remade::Csv(_) => Ok(json_text(&report)?),
     };
     forms.write(|| recipe_text(&report), in_form, settings.quiet)?;
-    commands::quantize(settings, &report, engine, &terminal)?;
+    commands::quantize(settings, &report.recipe, engine, &terminal)?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@
     )
 )]
 
+mod bench;
 mod compare;
 mod context;
 mod convert;

@@ -3,20 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{GgmlType, MapHeader, MapTensor, SensitivityMap, TextIdentity};
+use kl_formats::{MapHeader, SensitivityMap};
 
 use crate::commands::observer::Watch;
 use crate::commands::settings::RecipeSettings;
 use crate::engine::{Engine, Imatrix};
-use crate::recipe::Sensitivities;
 use crate::report::Warning;
 use crate::report::number::{count_of, part};
 
-/// Reads the map, as far as it was written.
-pub fn read_map(path: &Path, watch: &Watch<'_>) -> Result<SensitivityMap> {
-    let map = SensitivityMap::read(path)?;
-    let shown = path.display();
-    if let Some(shard) = map.header.shard {
+/// Reads the map, as far as it was written. It must know weight errors of all types that are asked for.
+pub fn read_map(settings: &RecipeSettings, watch: &Watch<'_>) -> Result<SensitivityMap> {
+    let map = SensitivityMap::read(&settings.map)?;
+    let (shown, header) = (settings.map.display(), &map.header);
+    if let Some(shard) = header.shard {
         bail!(
             "{shown}: is {}: join all parts with kl merge first",
             part(&shard)
@@ -28,49 +27,29 @@ pub fn read_map(path: &Path, watch: &Watch<'_>) -> Result<SensitivityMap> {
         );
         watch.warn(Warning::new("map_cut_off", message));
     }
+    let own = header.tensors.iter().map(|tensor| &tensor.kind);
+    let mut asked = settings.types.iter();
+    if let Some(kind) =
+        asked.find(|kind| !header.types.contains(kind) && !own.clone().any(|own| own == *kind))
+    {
+        let known = Vec::from_iter(header.types.iter().map(|kind| kind.name)).join(",");
+        bail!(
+            "--types {kind}: {shown} does not know that type: use some of {known}, or make a map with kl sensitivity --types"
+        );
+    }
     Ok(map)
 }
 
 /// Warns of tensors that could have a type of the map, and of which it says nothing.
-pub fn warn_of_unknown(
-    settings: &RecipeSettings,
-    header: &MapHeader,
-    costs: &Sensitivities,
-    watch: &Watch<'_>,
-) {
-    let has_choice = |tensor: &&MapTensor| {
-        let row = tensor.shape.first().copied().unwrap_or_default();
-        let fits =
-            |kind: &GgmlType| row.is_multiple_of(kind.block) && kind.bits() < tensor.kind.bits();
-        costs.unknown.contains(&tensor.name) && header.types.iter().any(fits)
-    };
-    let unknown = header.tensors.iter().filter(has_choice);
-    if let Some(first) = unknown.clone().next() {
+pub fn warn_of_unknown(map: &Path, unknown: &[String], watch: &Watch<'_>) {
+    if let Some(first) = unknown.first() {
         let message = format!(
-            "{}: says nothing of {} that could be quantized, {} first: they keep their type; make the map again without --tensors to include them",
-            settings.map.display(),
-            count_of(unknown.count() as u64, "tensor"),
-            first.name
+            "{}: says nothing of {} that could be quantized, {first} first: they keep their type; make the map again without --tensors to include them",
+            map.display(),
+            count_of(unknown.len() as u64, "tensor"),
         );
         watch.warn(Warning::new("unknown_tensors", message));
     }
-}
-
-/// Refuses types of which the map knows no weight errors.
-pub fn check_types(settings: &RecipeSettings, header: &MapHeader) -> Result<()> {
-    let known = &header.types;
-    let is_unknown = |kind: &&GgmlType| {
-        !known.contains(kind) && !header.tensors.iter().any(|tensor| tensor.kind == **kind)
-    };
-    let Some(kind) = settings.types.iter().find(is_unknown) else {
-        return Ok(());
-    };
-    let known: Vec<&str> = known.iter().map(|kind| kind.name).collect();
-    bail!(
-        "--types {kind}: {} does not know that type: use some of {}, or make a map with kl sensitivity --types",
-        settings.map.display(),
-        known.join(",")
-    )
 }
 
 /// Reads the importance matrix, which must be the one that the map was made with.
@@ -102,25 +81,19 @@ pub fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Opt
 
 /// Refuses another model than the one that the map was made of.
 pub fn check_original(
-    settings: &RecipeSettings,
+    map: &Path,
     original: &Path,
     header: &MapHeader,
     engine: &impl Engine,
 ) -> Result<()> {
     let identity = engine.inspect(original)?.identity;
-    if let Some(of_map) = header.model.as_ref().filter(|of| !of.is_same(&identity)) {
-        bail!(
+    match header.model.as_ref().filter(|of| !of.is_same(&identity)) {
+        None => Ok(()),
+        Some(of_map) => bail!(
             "-m {}: {} was made of another model, {}: give that one, or make a map of this one with kl sensitivity",
             original.display(),
-            settings.map.display(),
+            map.display(),
             of_map.shown_name().unwrap_or("without a name")
-        );
+        ),
     }
-    Ok(())
-}
-
-/// Returns true if the map was made on this text.
-pub fn is_of_map(header: &MapHeader, text: &TextIdentity) -> bool {
-    let mut of_map = header.text.iter().chain(&header.texts);
-    text.sha256.is_some() && of_map.any(|of| of.sha256 == text.sha256)
 }

@@ -1,19 +1,18 @@
 //! Measures the cells of a map: the original with some tensors exchanged, against its own rows.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use kl_formats::{Cell, GgmlType, Mixture, TokenRecord};
+use kl_formats::{Cell, Mixture, TokenRecord};
 
 use super::original::{Original, Tensor};
-use super::plan::{self, Piece, Unit};
+use super::plan;
 use super::store::Store;
-use crate::commands::context::context_sources;
-use crate::commands::observer::{Phase, Watch};
+use crate::commands::bench::Bench;
+use crate::commands::observer::Phase;
 use crate::commands::settings::SensitivitySettings;
-use crate::engine::{ContextOptions, Imatrix, Model};
-use crate::pipeline::{Error, KeptRows, ReferenceRows, Step, evaluate};
+use crate::engine::{Imatrix, Model};
+use crate::pipeline::Error;
 use crate::report::Warning;
 use crate::stats::usable_kld;
 
@@ -29,12 +28,10 @@ const OTHER_MODEL: f64 = 1e-3;
 pub struct Measurement<'r, M> {
     pub settings: &'r SensitivitySettings,
     pub model: &'r M,
-    pub options: &'r ContextOptions,
-    pub rows: &'r KeptRows,
+    pub bench: Bench<'r>,
     pub imatrix: Option<&'r Imatrix>,
     pub original: &'r Original,
     pub store: Store,
-    pub watch: &'r Watch<'r>,
 }
 
 impl<M: Model + Sync> Measurement<'_, M> {
@@ -44,23 +41,31 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// Why a cell cannot be measured, or that the observer asks to stop.
     pub fn measure_all(&mut self) -> Result<()> {
         let tensors = &self.original.tensors;
-        let n_windows = self.rows.windows().len();
+        let n_windows = self.n_windows();
         let n_units = plan::units(tensors).len();
         let pieces = plan::pieces(self.original, self.settings, n_windows, self.n_together());
-        let watch = self.watch;
-        let phase = &watch.begin_steps("measuring", "step", pieces.len() as u64 + 3);
+        let n_steps = pieces.len() as u64 + 3;
+        let watch = self.bench.watch;
+        let phase = &watch.begin_steps("measuring", "step", n_steps);
         self.control(phase)?;
         phase.window(None);
-        let whole = self.up_to(&plan::at_measured_types(tensors), n_windows, phase)?;
+        let whole = &plan::at_measured_types(tensors);
+        let whole = self.rounds(whole, n_windows, |_| false, phase)?;
         phase.window(None);
+        let is_enough = |cell: &Cell| plan::is_enough(cell, &whole, n_units);
         for piece in &pieces {
-            match piece {
-                Piece::Unit(unit) => self.unit(unit, &whole, n_units, phase)?,
-                Piece::Fixed(mixture, n) => _ = self.up_to(mixture, *n, phase)?,
-                Piece::Check(tensor, kind) => {
-                    self.errors(tensor)?;
-                    let mixture = Mixture::from([(tensor.name.clone(), *kind)]);
-                    self.until_enough(&mixture, &whole, n_units, phase)?;
+            for tensor in &piece.tensors {
+                self.errors(tensor)?;
+            }
+            if let Some(n) = piece.n_windows {
+                self.rounds(&piece.mixture, n, |_| false, phase)?;
+            } else {
+                let cell = self.rounds(&piece.mixture, n_windows, is_enough, phase)?;
+                let is_group = piece.tensors.len() > 1;
+                let is_split = is_group && plan::is_split(&cell, &whole, n_units);
+                for tensor in piece.tensors.iter().filter(|_| is_split) {
+                    let single = &plan::at_measured_types([*tensor]);
+                    self.rounds(single, n_windows, is_enough, phase)?;
                 }
             }
             phase.window(None);
@@ -70,61 +75,27 @@ impl<M: Model + Sync> Measurement<'_, M> {
         Ok(())
     }
 
-    /// Windows of a decode call.
-    fn n_together(&self) -> usize {
-        self.options.n_seq.max(1) as usize
+    fn n_windows(&self) -> usize {
+        self.bench.rows.windows().len()
     }
 
-    /// Measures a tensor, or a group and where it matters each of its tensors.
-    fn unit(
-        &mut self,
-        unit: &Unit<'_>,
-        whole: &Cell,
-        n_units: usize,
-        phase: &Phase<'_>,
-    ) -> Result<()> {
-        for tensor in &unit.tensors {
-            self.errors(tensor)?;
-        }
-        let cell = self.until_enough(&unit.mixture(), whole, n_units, phase)?;
-        if unit.tensors.len() > 1 && plan::is_split(&cell, whole, n_units) {
-            for tensor in &unit.tensors {
-                let single = Unit::single(tensor).mixture();
-                self.until_enough(&single, whole, n_units, phase)?;
-            }
-        }
-        Ok(())
+    /// Windows of a decode call.
+    fn n_together(&self) -> usize {
+        self.bench.options.n_seq.max(1) as usize
     }
 
     /// Takes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
     fn errors(&mut self, tensor: &Tensor) -> Result<()> {
-        self.watch.check()?;
-        let mut kinds = tensor.types.clone();
-        kinds.extend(Some(tensor.measured_type).filter(|kind| !tensor.types.contains(kind)));
+        self.bench.watch.check()?;
         if self.store.map().errors.contains_key(&tensor.name) {
             return Ok(());
         }
-        let (model, imatrix) = (self.model, self.imatrix);
-        let errors = model.weight_errors(&tensor.name, &kinds, imatrix, ROWS_FOR_ERRORS)?;
-        let errors: BTreeMap<GgmlType, f64> = kinds.into_iter().zip(errors).collect();
-        self.store.push_errors(&tensor.name, &errors)
-    }
-
-    /// Measures a cell until its share of the whole is known well enough.
-    fn until_enough(
-        &mut self,
-        mixture: &Mixture,
-        whole: &Cell,
-        n_units: usize,
-        phase: &Phase<'_>,
-    ) -> Result<Cell> {
-        let is_enough = |cell: &Cell| plan::is_enough(cell, whole, n_units);
-        self.rounds(mixture, self.rows.windows().len(), is_enough, phase)
-    }
-
-    /// Measures a cell over the first `n` windows.
-    fn up_to(&mut self, mixture: &Mixture, n: usize, phase: &Phase<'_>) -> Result<Cell> {
-        self.rounds(mixture, n, |_| false, phase)
+        let mut kinds = tensor.types.clone();
+        kinds.extend(Some(tensor.measured_type).filter(|kind| !tensor.types.contains(kind)));
+        let (name, model) = (&tensor.name, self.model);
+        let errors = model.weight_errors(name, &kinds, self.imatrix, ROWS_FOR_ERRORS)?;
+        let errors = kinds.into_iter().zip(errors).collect();
+        self.store.push_errors(name, &errors)
     }
 
     /// Measures a cell, round by round, over at most the first `n` windows. What is in the map already
@@ -136,23 +107,18 @@ impl<M: Model + Sync> Measurement<'_, M> {
         is_enough: impl Fn(&Cell) -> bool,
         phase: &Phase<'_>,
     ) -> Result<Cell> {
-        let mut cell = Cell {
-            exchanged: mixture.clone(),
-            ..Cell::default()
-        };
+        let mut cell = Cell::default();
         for round in plan::rounds(n, self.n_together()) {
+            let n = round.end;
             let known = self.store.cell(mixture);
-            let known = known.filter(|known| known.klds.len() >= round.end);
-            if let Some(known) = known {
-                cell.klds
-                    .extend(known.klds.get(round.clone()).unwrap_or_default());
-                cell.n_tokens
-                    .extend(known.n_tokens.get(round).unwrap_or_default());
-            } else {
+            if known.is_none_or(|known| known.klds.len() < n) {
                 let measured = self.measure(mixture, round, phase)?;
                 self.store.push_cell(&measured)?;
-                cell.klds.extend(measured.klds);
-                cell.n_tokens.extend(measured.n_tokens);
+            }
+            if let Some(known) = self.store.cell(mixture) {
+                cell.clone_from(known);
+                cell.klds.truncate(n);
+                cell.n_tokens.truncate(n);
             }
             if is_enough(&cell) {
                 break;
@@ -165,15 +131,20 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// later that all of it is restored.
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
-        if self.store.cell(&nothing).is_some() {
-            let first = plan::rounds(self.rows.windows().len(), self.n_together()).next();
-            let control = self.measure(&nothing, first.unwrap_or_default(), phase)?;
-            return self.check_control(&control);
-        }
-        let n = plan::windows_together(self.rows.windows().len(), self.n_together());
-        let control = self.measure(&nothing, 0..n, phase)?;
+        let (n_windows, n_together) = (self.n_windows(), self.n_together());
+        let is_first = self.store.cell(&nothing).is_none();
+        let windows = if is_first {
+            0..plan::windows_together(n_windows, n_together)
+        } else {
+            let mut rounds = plan::rounds(n_windows, n_together);
+            rounds.next().unwrap_or_default()
+        };
+        let control = self.measure(&nothing, windows, phase)?;
         self.check_control(&control)?;
-        self.store.push_cell(&control)
+        if is_first {
+            self.store.push_cell(&control)?;
+        }
+        Ok(())
     }
 
     fn check_control(&self, control: &Cell) -> Result<()> {
@@ -197,7 +168,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
                     "{}: the original has a mean KLD of {mean:.1e} nats against it: it was written on another device or by another llama.cpp, and no tensor costs less than that here; with -t TEXT the original computes its own rows",
                     path.display()
                 );
-                self.watch.warn(Warning::new("not_own_rows", message));
+                self.bench.watch.warn(Warning::new("not_own_rows", message));
                 Ok(())
             }
         }
@@ -219,24 +190,12 @@ impl<M: Model + Sync> Measurement<'_, M> {
             from: windows.start,
             ..Cell::default()
         };
-        let sources = context_sources(self.model, self.options, &self.settings.run);
-        let rows = ReferenceRows::kept(self.rows, windows);
-        evaluate(
-            sources,
-            &rows,
-            |_| (),
-            |step| {
-                match step {
-                    Step::Rows(n) => phase.rows(n),
-                    Step::Window(scored) => {
-                        let (kld, n_tokens) = sum(&scored.records);
-                        cell.klds.push(kld);
-                        cell.n_tokens.push(n_tokens);
-                    }
-                }
-                self.watch.check()
-            },
-        )?;
+        let bench = &self.bench;
+        bench.score(self.model, windows, Some(phase), |records| {
+            let (kld, n_tokens) = sum(records);
+            cell.klds.push(kld);
+            cell.n_tokens.push(n_tokens);
+        })?;
         Ok(cell)
     }
 }

@@ -18,7 +18,6 @@ use super::output::NewFile;
 use super::settings::SensitivitySettings;
 use crate::engine::{Engine, Exchange as _, Imatrix, Model as _};
 use crate::recipe::Sensitivities;
-use crate::report::Warning;
 use crate::report::sensitivity::{Sensitivity, doubts};
 use measure::Measurement;
 use original::Original;
@@ -47,14 +46,7 @@ pub fn sensitivity<E: Engine>(
     let started = Instant::now();
     let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let imatrix = imatrix.as_ref();
-    let mut original = Original::inspect(settings, engine, imatrix)?;
-    if original.is_quantized() {
-        let message = format!(
-            "-m {}: is quantized to q8_0, which a map takes for the truth: what that lost is not in it; give f16, bf16 or f32 where you can",
-            settings.model.display()
-        );
-        watch.warn(Warning::new("quantized_original", message));
-    }
+    let mut original = Original::inspect(settings, engine, imatrix, watch)?;
     check_parallel(&settings.run, engine, &settings.model)?;
     let text = settings.text();
     let opened = Opened::new(settings, text.as_ref(), watch)?;
@@ -62,26 +54,24 @@ pub fn sensitivity<E: Engine>(
     connect_devices(engine, &settings.run, watch)?;
     let n_ctx = opened.n_ctx();
     let context = || largest_context(&settings.run, n_ctx, Precedent::default());
-    let beside = || (context(), None);
-    let model = load(engine, &settings.model, &settings.run, beside, watch)?;
+    let (path, run) = (&settings.model, &settings.run);
+    let model = load(engine, path, run, || (context(), None), watch)?;
     original.keep(&model.exchangeable()?)?;
-    let mut windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
+    let windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
     let header = header(&original, &windows, imatrix);
     let finished = output.finished(&header)?;
     let was_whole = finished.is_some();
     let map = match finished {
         Some(map) => map,
         None => {
-            let rows = windows.keep(settings, &model, watch)?;
+            let bench = windows.keep(&settings.run, &model, watch)?;
             let mut measurement = Measurement {
                 settings,
                 model: &model,
-                options: &windows.options,
-                rows: &rows,
+                bench,
                 imatrix,
                 original: &original,
                 store: output.begin(header)?,
-                watch,
             };
             match measurement.measure_all() {
                 Ok(()) => measurement.store.finish()?,
@@ -100,11 +90,12 @@ pub fn sensitivity<E: Engine>(
         wall_s: started.elapsed().as_secs_f64(),
         ..NewFile::default()
     };
-    let sensitivity = match map.header.shard {
-        Some(_) => None,
-        None => Some(described(settings, &map, &file, watch)?),
-    };
-    Ok(Mapped { file, sensitivity })
+    let is_whole = map.header.shard.is_none();
+    let sensitivity = is_whole.then(|| described(settings, &map, &file, watch));
+    Ok(Mapped {
+        file,
+        sensitivity: sensitivity.transpose()?,
+    })
 }
 
 /// What a map says, with the warnings of this run.
@@ -117,9 +108,7 @@ fn described(
     let of = Sensitivities::of(map, settings.confidence)
         .map_err(|error| anyhow!("{}: {error}", file.path))?;
     let seconds = (!file.was_whole).then_some(file.wall_s);
-    for doubt in doubts(map) {
-        watch.warn(doubt);
-    }
+    watch.warn_all(doubts(map));
     let (confidence, warnings) = (settings.confidence, watch.warnings());
     Ok(Sensitivity::new(map, of, confidence, seconds, warnings))
 }

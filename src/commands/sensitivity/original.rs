@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use kl_formats::GgmlType;
-use regex::Regex;
+use anyhow::{Error, Result, bail};
+use kl_formats::{GgmlType, MapTensor};
 
+use crate::commands::observer::Watch;
 use crate::commands::settings::SensitivitySettings;
 use crate::engine::{Blueprint, Engine, Imatrix, needs_imatrix};
+use crate::report::Warning;
 
 /// The types of a recipe, unless others are asked for: those that ggml computes fast everywhere.
 const TYPES: [&str; 13] = [
@@ -57,80 +58,75 @@ impl Original {
         settings: &SensitivitySettings,
         engine: &impl Engine,
         imatrix: Option<&Imatrix>,
+        watch: &Watch<'_>,
     ) -> Result<Self> {
         let path = &settings.model;
         let types = types(&settings.types, imatrix.is_some())?;
-        let measured_type = match settings.measured_type {
-            Some(kind) => kind,
-            None => MEASURED_TYPE.parse().map_err(anyhow::Error::msg)?,
-        };
+        let measured_type = settings.measured_type.map_or(MEASURED_TYPE.parse(), Ok);
+        let measured_type = measured_type.map_err(Error::msg)?;
         check_quantized("--type", measured_type)?;
         let blueprint = engine.blueprint(path, imatrix)?;
         if let Some(imatrix) = imatrix {
             imatrix.check(&blueprint.tensors)?;
         }
-        check_original(path, &blueprint)?;
-        let chosen = |name: &str| {
-            let pattern = settings.tensors.as_ref();
-            pattern.is_none_or(|pattern: &Regex| pattern.is_match(name))
+        check_original(path, &blueprint, watch)?;
+        let mut this = Self {
+            tensors: Vec::new(),
+            blueprint,
+            types,
+            measured_type,
         };
-        let mut tensors = Vec::new();
-        for facts in &blueprint.tensors {
-            if !facts.is_quantizable || !chosen(&facts.name) {
-                continue;
-            }
-            let row = facts.shape.first().copied().unwrap_or_default();
-            let has_blocks =
-                |kind: &GgmlType| row.is_multiple_of(kind.block) && kind.bits() < facts.kind.bits();
-            // llama-imatrix leaves out embeddings, for example.
-            let is_known = imatrix.is_some_and(|imatrix| imatrix.values(&facts.name).is_some());
-            let lacks_imatrix = |kind: &GgmlType| !is_known && needs_imatrix(&facts.name, *kind);
-            let is_asked = !settings.types.is_empty() || settings.measured_type.is_some();
-            let mut asked = types.iter().chain(Some(&measured_type));
-            let refused = asked.find(|kind| has_blocks(kind) && lacks_imatrix(kind));
-            if let (Some(kind), true, None) = (refused, is_asked, imatrix) {
-                bail!(
-                    "{}: {kind} needs an importance matrix: give --imatrix, or leave {kind} out",
-                    facts.name
-                );
-            }
-            let fits = |kind: &GgmlType| has_blocks(kind) && !lacks_imatrix(kind);
-            let of_recipe: Vec<GgmlType> = types.iter().copied().filter(fits).collect();
-            let common = named(&TYPES);
-            let measurable = of_recipe
-                .iter()
-                .chain(common.iter().filter(|kind| fits(kind)));
-            let nearest = match fits(&measured_type) {
-                true => Some(measured_type),
-                false => nearest(measured_type, measurable),
-            };
-            if let (Some(measured_type), false) = (nearest, of_recipe.is_empty()) {
-                tensors.push(Tensor {
-                    name: facts.name.clone(),
-                    types: of_recipe,
-                    measured_type,
-                });
+        let is_asked = !settings.types.is_empty() || settings.measured_type.is_some();
+        let refuses = is_asked && imatrix.is_none();
+        for facts in &this.blueprint.tensors {
+            let name = &facts.name;
+            let mut patterns = settings.tensors.iter();
+            if facts.is_quantizable && patterns.all(|pattern| pattern.is_match(name)) {
+                // llama-imatrix leaves out embeddings, for example.
+                let is_known = imatrix.is_some_and(|imatrix| imatrix.values(name).is_some());
+                let needs = |kind: &GgmlType| !is_known && needs_imatrix(name, *kind);
+                let tensor = this.tensor(facts, needs, refuses)?;
+                this.tensors.extend(tensor);
             }
         }
-        if tensors.is_empty() {
+        if this.tensors.is_empty() {
             let what = match &settings.tensors {
                 Some(pattern) => format!("--tensors '{pattern}' matches no tensor that"),
                 None => "no tensor of it".to_owned(),
             };
             bail!("{}: {what} can have one of these types", path.display());
         }
-        Ok(Self {
-            blueprint,
-            types,
-            measured_type,
-            tensors,
-        })
+        Ok(this)
     }
 
-    /// Returns true if some of the tensors to measure are quantized: to q8_0, or they would be refused.
-    pub fn is_quantized(&self) -> bool {
-        let mut all = self.blueprint.tensors.iter();
-        all.any(|facts| facts.is_quantizable && facts.kind.block > 1)
+    /// A tensor to measure, if it can have some of the types. Those that it `needs` an importance matrix
+    /// for are refused, or left out.
+    fn tensor(
+        &self,
+        facts: &MapTensor,
+        needs: impl Fn(&GgmlType) -> bool,
+        refuses: bool,
+    ) -> Result<Option<Tensor>> {
+        let has_blocks =
+            |kind: &GgmlType| facts.has_rows_of(*kind) && kind.bits() < facts.kind.bits();
+        let mut asked = self.types.iter().chain([&self.measured_type]);
+        if let Some(kind) = asked.find(|kind| refuses && has_blocks(kind) && needs(kind)) {
+            bail!(
+                "{}: {kind} needs an importance matrix: give --imatrix, or leave {kind} out",
+                facts.name
+            );
+        }
+        let fits = |kind: &&GgmlType| has_blocks(kind) && !needs(kind);
+        let types: Vec<GgmlType> = self.types.iter().filter(fits).copied().collect();
+        let common = named(&TYPES);
+        let measurable = types.iter().chain([&self.measured_type]).chain(&common);
+        let nearest = nearest(self.measured_type, measurable.filter(fits));
+        let measured_type = nearest.filter(|_| !types.is_empty());
+        Ok(measured_type.map(|measured_type| Tensor {
+            name: facts.name.clone(),
+            types,
+            measured_type,
+        }))
     }
 
     /// Keeps the tensors that can be exchanged: those of these that decoding uses.
@@ -139,10 +135,10 @@ impl Original {
     /// If none is left.
     pub fn keep(&mut self, exchangeable: &[String]) -> Result<()> {
         self.tensors.retain(|of| exchangeable.contains(&of.name));
-        match self.tensors.is_empty() {
-            true => bail!("no tensor that decoding uses is among those to measure"),
-            false => Ok(()),
+        if self.tensors.is_empty() {
+            bail!("no tensor that decoding uses is among those to measure");
         }
+        Ok(())
     }
 }
 
@@ -155,15 +151,12 @@ impl Tensor {
 }
 
 /// Of some types the one itself, or the nearest in bits, the first of equals.
-fn nearest<'t>(
-    kind: GgmlType,
-    types: impl Iterator<Item = &'t GgmlType> + Clone,
-) -> Option<GgmlType> {
-    let far = |other: &GgmlType| (other.bits() - kind.bits()).abs();
-    let mut all = types.clone();
-    let itself = all.find(|other| **other == kind);
-    let nearest = || types.min_by(|a, b| far(a).total_cmp(&far(b)));
-    itself.or_else(nearest).copied()
+fn nearest<'t>(kind: GgmlType, types: impl Iterator<Item = &'t GgmlType>) -> Option<GgmlType> {
+    // The bits of positive numbers are in their order.
+    let far = |other: &GgmlType| (other.bits() - kind.bits()).abs().to_bits();
+    types
+        .min_by_key(|other| (**other != kind, far(other)))
+        .copied()
 }
 
 fn named(names: &[&str]) -> Vec<GgmlType> {
@@ -188,23 +181,36 @@ fn types(asked: &[GgmlType], has_imatrix: bool) -> Result<Vec<GgmlType>> {
 }
 
 fn check_quantized(flag: &str, kind: GgmlType) -> Result<()> {
-    match kind.is_for_weights && kind.block > 1 {
-        true => Ok(()),
-        false => bail!("{flag}: {kind} is not a type that weights are quantized to"),
+    if !kind.is_for_weights || kind.block <= 1 {
+        bail!("{flag}: {kind} is not a type that weights are quantized to");
     }
+    Ok(())
 }
 
-/// Refuses a model that is quantized already.
-fn check_original(path: &Path, blueprint: &Blueprint) -> Result<()> {
+/// Refuses a model that is quantized already, and warns of one in q8_0.
+fn check_original(path: &Path, blueprint: &Blueprint, watch: &Watch<'_>) -> Result<()> {
     let originals = named(&ORIGINAL_TYPES);
-    let mut tensors = blueprint.tensors.iter();
-    match tensors.find(|facts| facts.kind.block > 1 && !originals.contains(&facts.kind)) {
-        None => Ok(()),
-        Some(facts) => bail!(
+    let mut quantized = blueprint
+        .tensors
+        .iter()
+        .filter(|facts| facts.kind.block > 1);
+    if let Some(facts) = quantized
+        .clone()
+        .find(|facts| !originals.contains(&facts.kind))
+    {
+        bail!(
             "{}: is quantized already ({} is {}): give the original, in f16, bf16, f32 or q8_0",
             path.display(),
             facts.name,
             facts.kind
-        ),
+        );
     }
+    if quantized.any(|facts| facts.is_quantizable) {
+        let message = format!(
+            "-m {}: is quantized to q8_0, which a map takes for the truth: what that lost is not in it; give f16, bf16 or f32 where you can",
+            path.display()
+        );
+        watch.warn(Warning::new("quantized_original", message));
+    }
+    Ok(())
 }

@@ -52,24 +52,14 @@ const WINDOWS_OF_ROLES: usize = 4;
 /// Predicted cells that are measured too.
 const CHECKS: usize = 6;
 
-/// Tensors that are exchanged together: one, or neighbouring ones of a role.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit<'t> {
+/// A piece of the work. Pieces are dealt out to the parts of a run.
+pub struct Piece<'t> {
+    /// The tensors that are exchanged, and their types.
+    pub mixture: Mixture,
+    /// The windows that it is measured over; `None`: until its share is known well enough.
+    pub n_windows: Option<usize>,
+    /// The tensors whose weight errors are taken. Those of a group may be measured one by one too.
     pub tensors: Vec<&'t Tensor>,
-}
-
-impl<'t> Unit<'t> {
-    /// One tensor.
-    pub fn single(tensor: &'t Tensor) -> Self {
-        Self {
-            tensors: vec![tensor],
-        }
-    }
-
-    /// Its tensors at their measured types.
-    pub fn mixture(&self) -> Mixture {
-        at_measured_types(self.tensors.iter().copied())
-    }
 }
 
 /// These tensors, each at its measured type.
@@ -79,38 +69,36 @@ pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> M
     typed.collect()
 }
 
-/// The units of a model: its tensors, or where those are many, groups of a role by depth.
-pub fn units(tensors: &[Tensor]) -> Vec<Unit<'_>> {
+/// The units of a model, each exchanged at once: its tensors, or where those are many, groups of a role
+/// by depth.
+pub fn units(tensors: &[Tensor]) -> Vec<Vec<&Tensor>> {
     if tensors.len() <= MOST_SINGLES {
-        return tensors.iter().map(Unit::single).collect();
+        return tensors.iter().map(|tensor| vec![tensor]).collect();
     }
-    let mut roles: Vec<(String, Vec<&Tensor>)> = Vec::new();
-    for tensor in tensors {
-        let (role, _) = role_and_layer(&tensor.name);
-        match roles.iter_mut().find(|(known, _)| *known == role) {
-            Some((_, members)) => members.push(tensor),
-            None => roles.push((role, vec![tensor])),
-        }
-    }
+    let roles = grouped(
+        tensors
+            .iter()
+            .map(|tensor| (role_and_layer(&tensor.name).0, tensor)),
+    );
     let n_groups = (GROUPS / roles.len()).max(1);
-    let groups = roles.iter_mut().flat_map(|(_, members)| {
+    let groups = roles.into_iter().flat_map(|mut members| {
         members.sort_by_key(|tensor| role_and_layer(&tensor.name).1);
-        let chunks = members.chunks(members.len().div_ceil(n_groups));
-        chunks.map(|members| Unit {
-            tensors: members.to_vec(),
-        })
+        let groups = members.chunks(members.len().div_ceil(n_groups));
+        groups.map(<[_]>::to_vec).collect::<Vec<_>>()
     });
     groups.collect()
 }
 
-/// A piece of the work. Pieces are dealt out to the parts of a run.
-pub enum Piece<'t> {
-    /// A tensor or a group at its measured types.
-    Unit(Unit<'t>),
-    /// All tensors at one type, or a role at a type of many bits, over this number of windows.
-    Fixed(Mixture, usize),
-    /// A tensor at another type than it is measured at.
-    Check(&'t Tensor, GgmlType),
+/// The values of each key, in the order in which the keys come first.
+fn grouped<K: PartialEq, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<Vec<V>> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups.into_iter().map(|(_, values)| values).collect()
 }
 
 /// The pieces of this run's part, of a map over `n_windows`, in the order in which they are measured.
@@ -121,19 +109,32 @@ pub fn pieces<'t>(
     n_together: usize,
 ) -> Vec<Piece<'t>> {
     let (tensors, types) = (&original.tensors, &original.types);
-    let units = units(tensors).into_iter().map(Piece::Unit);
+    let units = units(tensors).into_iter().map(|tensors| Piece {
+        mixture: at_measured_types(tensors.iter().copied()),
+        n_windows: None,
+        tensors,
+    });
+    let of_roles = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
+    let of_all = windows_together(n_windows, n_together);
     let together = types_together(types, original.measured_type).into_iter();
     let together = together.map(|kind| {
-        let typed = |of: &Tensor| (of.name.clone(), of.nearest(kind));
-        let mixture = tensors.iter().map(typed).collect();
-        Piece::Fixed(mixture, windows_together(n_windows, n_together))
+        let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
+        (typed.collect(), of_all)
     });
     let roles = roles(tensors, types, original.measured_type).into_iter();
-    let n = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
-    let roles = roles.map(|mixture| Piece::Fixed(mixture, n.min(n_windows)));
+    let roles = roles.map(|mixture| (mixture, of_roles.min(n_windows)));
+    let fixed = together.chain(roles).map(|(mixture, n)| Piece {
+        mixture,
+        n_windows: Some(n),
+        tensors: Vec::new(),
+    });
     let checks = checks(tensors, types, settings.seed).into_iter();
-    let checks = checks.map(|(tensor, kind)| Piece::Check(tensor, kind));
-    let pieces = units.chain(together).chain(roles).chain(checks).collect();
+    let checks = checks.map(|(tensor, kind)| Piece {
+        mixture: [(tensor.name.clone(), kind)].into(),
+        n_windows: None,
+        tensors: vec![tensor],
+    });
+    let pieces = units.chain(fixed).chain(checks).collect();
     match settings.part {
         Some(part) => part.keep(pieces),
         None => pieces,
@@ -160,7 +161,7 @@ pub fn windows_together(n_windows: usize, n_together: usize) -> usize {
     most.min(n_windows)
 }
 
-/// Returns true if a cell is measured well enough, beside the `whole` model over the same windows: its
+/// Whether a cell is measured well enough, beside the `whole` model over the same windows: its
 /// share of the whole's KLD is known to a fifth, or so well that it makes no difference, of `n_units`
 /// units.
 ///
@@ -173,7 +174,7 @@ pub fn is_enough(cell: &Cell, whole: &Cell, n_units: usize) -> bool {
     doubt <= (ENOUGH * share).max(negligible)
 }
 
-/// Returns true if a group's tensors are measured one by one: it has more than its share of the KLD.
+/// Whether a group's tensors are measured one by one: it has more than its share of the KLD.
 pub fn is_split(group: &Cell, whole: &Cell, n_units: usize) -> bool {
     let share = share(group, whole);
     share.is_some_and(|(share, _)| share * n_units as f64 > 1.0)
@@ -205,34 +206,24 @@ fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
 fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
     let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
     kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
-    let mut mixtures: Vec<((String, GgmlType), Mixture)> = Vec::new();
-    for tensor in tensors {
-        for kind in kinds.iter().filter(|kind| tensor.types.contains(kind)) {
-            let of = (role_and_layer(&tensor.name).0, *kind);
-            let typed = (tensor.name.clone(), *kind);
-            match mixtures.iter_mut().find(|(known, _)| *known == of) {
-                Some((_, mixture)) => _ = mixture.insert(typed.0, typed.1),
-                None => mixtures.push((of, Mixture::from([typed]))),
-            }
-        }
-    }
-    mixtures.into_iter().map(|(_, mixture)| mixture).collect()
+    let typed = tensors.iter().flat_map(|tensor| {
+        let kinds = kinds.iter().filter(|kind| tensor.types.contains(kind));
+        kinds.map(|kind| {
+            let role = role_and_layer(&tensor.name).0;
+            ((role, *kind), (tensor.name.clone(), *kind))
+        })
+    });
+    let roles = grouped(typed).into_iter();
+    roles.map(Mixture::from_iter).collect()
 }
 
 /// The types that are nearest to these bits, each once, without the measured one.
 fn types_of_bits(bits: &[f64], types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
-    let nearest = |bits: &f64| {
-        let far = |kind: &GgmlType| (kind.bits() - bits).abs();
-        types
-            .iter()
-            .copied()
-            .min_by(|a, b| far(a).total_cmp(&far(b)))
-    };
     let mut chosen: Vec<GgmlType> = Vec::new();
-    for kind in bits.iter().filter_map(nearest) {
-        if kind != measured && !chosen.contains(&kind) {
-            chosen.push(kind);
-        }
+    for bits in bits {
+        let far = |kind: &GgmlType| (kind.bits() - bits).abs();
+        let nearest = types.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
+        chosen.extend(nearest.filter(|kind| **kind != measured && !chosen.contains(kind)));
     }
     chosen
 }
@@ -301,11 +292,8 @@ mod tests {
         let many = model(100);
         let units = units(&many);
         assert_eq!(units.len(), 1 + 4 * 20);
-        let names = |unit: &Unit<'_>| -> Vec<String> {
-            unit.tensors
-                .iter()
-                .map(|tensor| tensor.name.clone())
-                .collect()
+        let names = |unit: &Vec<&Tensor>| -> Vec<String> {
+            unit.iter().map(|tensor| tensor.name.clone()).collect()
         };
         assert_eq!(names(&units[0]), ["token_embd.weight"]);
         let expected = [95, 96, 97, 98, 99].map(|i| format!("blk.{i}.attn_q.weight"));

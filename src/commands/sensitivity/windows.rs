@@ -10,6 +10,7 @@ use kl_formats::{
     WindowSpec, longest_window,
 };
 
+use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
 use crate::commands::context::{
     Decoding, Precedent, backend_identity, check_models, check_windows, context_options,
     context_sources, shorter_reference, writer,
@@ -19,14 +20,11 @@ use crate::commands::observer::Watch;
 use crate::commands::reference::{
     Entries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };
-use crate::commands::settings::{SensitivitySettings, Vocabulary};
-use crate::engine::{ContextOptions, Engine, Model, memory};
+use crate::commands::settings::{RunSettings, SensitivitySettings, Vocabulary};
+use crate::engine::{ContextOptions, Engine, Model};
 use crate::input::{RawInput, Selection, Source};
 use crate::pipeline::{FileRows, KeptRows, Sources, shuffled};
 use crate::report::number::{bytes, count, count_of};
-
-/// The share of the free memory that the rows may take.
-const MEMORY_SHARE: u64 = 2;
 
 /// The fewest windows: of one, nothing is known of the spread.
 const FEWEST_WINDOWS: usize = 2;
@@ -35,14 +33,6 @@ const FEWEST_WINDOWS: usize = 2;
 pub enum Opened<'s> {
     Text(RawInput<'s>),
     File(Box<Reference>),
-}
-
-/// All windows of a text or a reference, of which a map is measured on some.
-struct Candidates {
-    windows: Vec<WindowSpec>,
-    /// What is recorded of the text or the reference.
-    about: About,
-    reference: Option<Reference>,
 }
 
 /// The windows of a map.
@@ -99,11 +89,19 @@ impl<'s> Opened<'s> {
         begun: Option<(&BackendIdentity, usize)>,
         watch: &Watch<'_>,
     ) -> Result<Windows> {
-        let candidates = self.candidates(settings, model, watch)?;
-        let reference = candidates.reference.as_ref();
-        let is_stream = reference.is_some_and(|of| of.windows().is_none());
-        let mut order = candidates.order(settings, is_stream);
-        let all = &candidates.windows;
+        let (all, mut about, reference) = self.all(settings, model, watch)?;
+        let is_stream = reference.as_ref().is_some_and(|of| of.windows().is_none());
+        let mut order = if is_stream {
+            (0..all.len()).collect()
+        } else {
+            shuffled(all.len(), settings.seed)
+        };
+        let mut n_rows = 0;
+        order.retain(|&i| {
+            let is_wanted = n_rows < settings.max_tokens;
+            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
+            is_wanted
+        });
         let windows = order.iter().filter_map(|&i| all.get(i).cloned());
         let mut windows: Vec<WindowSpec> = windows.collect();
         let fit = match begun {
@@ -118,26 +116,20 @@ impl<'s> Opened<'s> {
                 settings.source_path().display()
             );
         }
-        let there = reference.map(Reference::about);
         let longest = longest_window(&windows);
-        if let Some(about) = there {
-            check_windows(longest, model, shorter_reference(about), watch)?;
+        let mut precedent = Precedent::default();
+        if reference.is_some() {
+            check_windows(longest, model, shorter_reference(&about), watch)?;
+            precedent = Precedent::of(about.backend.as_ref());
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
-        let precedent = Precedent::of(there.and_then(|about| about.backend.as_ref()))
-            .or_begun(begun.map(|(backend, _)| backend));
+        let precedent = precedent.or_begun(begun.map(|(backend, _)| backend));
         let options = context_options(&settings.run, longest, decoding, precedent);
-        let backend = backend_identity(engine, model, &options)?;
-        let Candidates {
-            mut about,
-            reference,
-            ..
-        } = candidates;
         about.writer = Some(writer());
         about.model = Some(model.facts().identity.clone());
         about.model_path = Some(model.facts().path.display().to_string());
-        about.backend = Some(backend);
+        about.backend = Some(backend_identity(engine, model, &options)?);
         about.seed = (!is_stream).then_some(settings.seed);
         let (n_windows, n_rows) = (u32::try_from(windows.len())?, kl_formats::n_rows(&windows));
         about.shard = settings.part.map(|part| part.shard(n_windows, n_rows));
@@ -150,56 +142,29 @@ impl<'s> Opened<'s> {
         })
     }
 
-    /// The windows that the text has for this model, or those of the reference, which must be of it.
-    fn candidates(
+    /// The windows that the text has for this model, or those of the reference, which must be of it; and
+    /// what is recorded of either.
+    fn all(
         self,
         settings: &SensitivitySettings,
         model: &impl Model,
         watch: &Watch<'_>,
-    ) -> Result<Candidates> {
+    ) -> Result<(Vec<WindowSpec>, About, Option<Reference>)> {
         match self {
             Self::Text(raw) => {
                 let (run, all) = (&settings.run, Selection::default());
                 let prepared = input::prepare(raw, model, run, &all, None, |_| Ok(()), watch)?;
                 let (path, none) = (&settings.model, BackendIdentity::default());
-                Ok(Candidates {
-                    about: input::describe(Kind::Model, path, &prepared, none),
-                    windows: prepared.plan.windows,
-                    reference: None,
-                })
+                let about = input::describe(Kind::Model, path, &prepared, none);
+                Ok((prepared.plan.windows, about, None))
             }
             Self::File(reference) => {
-                let (about, facts) = (reference.about(), model.facts());
-                let entries = Entries::of(facts);
-                check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
+                let (about, facts) = (reference.about().clone(), model.facts());
+                check_vocabulary(&about, &Entries::of(facts), Vocabulary::Same, watch)?;
                 check_models(about.model.as_ref(), &facts.identity, watch);
-                Ok(Candidates {
-                    windows: read_windows(&reference, watch)?,
-                    about: about.clone(),
-                    reference: Some(*reference),
-                })
+                Ok((read_windows(&reference, watch)?, about, Some(*reference)))
             }
         }
-    }
-}
-
-impl Candidates {
-    /// The indices of the windows that have the tokens that are wanted of each tensor, in the order in which
-    /// they are measured: that of the file, where windows can be read in no other.
-    fn order(&self, settings: &SensitivitySettings, is_stream: bool) -> Vec<usize> {
-        let all = &self.windows;
-        let mut order = if is_stream {
-            (0..all.len()).collect()
-        } else {
-            shuffled(all.len(), settings.seed)
-        };
-        let mut n_rows = 0;
-        order.retain(|&i| {
-            let is_wanted = n_rows < settings.max_tokens;
-            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
-            is_wanted
-        });
-        order
     }
 }
 
@@ -218,44 +183,41 @@ impl Windows {
     ///
     /// # Errors
     /// Rows that cannot be computed or read, or that the observer asks to stop.
-    pub fn keep<M: Model + Sync>(
-        &mut self,
-        settings: &SensitivitySettings,
+    pub fn keep<'k, M: Model + Sync>(
+        self,
+        run: &'k RunSettings,
         model: &M,
-        watch: &Watch<'_>,
-    ) -> Result<KeptRows> {
-        let windows = self.windows.clone();
-        let n_rows = kl_formats::n_rows(&windows);
-        let phase = watch.begin("original", Some(windows.len() as u64), Some(n_rows));
-        let on_rows = |n: usize| {
-            phase.rows(n);
-            watch.check()
-        };
-        let kept = match self.file.take() {
+        watch: &'k Watch<'k>,
+    ) -> Result<Bench<'k>> {
+        let rows = match self.file {
             None => {
-                let sources = context_sources(model, &self.options, &settings.run);
-                KeptRows::keep(sources, windows, on_rows)?
+                let sources = context_sources(model, &self.options, run);
+                keep_rows(sources, self.windows, watch)?
             }
             Some((reference, order)) => {
-                let threads = settings.run.threads;
                 let head = |states: &States, section: &mut dyn Read| {
-                    model.load_head(states, section, threads)
+                    model.load_head(states, section, run.threads)
                 };
                 let rows = open_rows(reference, head, watch)?.at(order);
                 let rows = FileRows::new(&rows, HashMap::new());
-                KeptRows::keep(Sources::ready(rows), windows, on_rows)?
+                keep_rows(Sources::ready(rows), self.windows, watch)?
             }
         };
-        Ok(kept.0)
+        Ok(Bench {
+            rows,
+            options: self.options,
+            run,
+            watch,
+        })
     }
 }
 
 /// Counts the windows whose rows fit into the memory that is free, and tells if not all do.
 fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> Result<usize> {
-    let Some(free) = memory::available() else {
+    let Some(free) = memory_for_rows() else {
         return Ok(windows.len());
     };
-    let mut left = free / MEMORY_SHARE;
+    let mut left = free;
     let sizes = windows
         .iter()
         .map(|window| KeptRows::bytes_of(window, n_vocab));
@@ -270,7 +232,7 @@ fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> 
         let more = "close other programs, or use a shorter --n-ctx or --n-tokens";
         if n < FEWEST_WINDOWS {
             bail!(
-                "the original's rows of {} take {needed}, and {free} of memory is free: {more}",
+                "the original's rows of {} take {needed} of memory, and {free} is free for them: {more}",
                 count_of(all as u64, "window")
             );
         }

@@ -49,25 +49,29 @@ fn a_recipe_in_memory_is_its_file() {
     settings.output = Some(folder.path("types"));
     settings.quantize = Some(folder.path("mine"));
     let report = folder.recipe(&settings);
-    assert!(report.bpw <= 4.5 && report.bpw > 4.3, "{}", report.bpw);
-    assert_eq!((report.tensors.len(), report.gap), (8, 0.0));
+    assert!(
+        report.recipe.bpw <= 4.5 && report.recipe.bpw > 4.3,
+        "{}",
+        report.recipe.bpw
+    );
+    assert_eq!((report.recipe.tensors.len(), report.recipe.gap), (8, 0.0));
     let check = report.check.as_ref().unwrap();
     assert_eq!(check.control, 0.0);
-    let measured = report.kld.measured.unwrap();
+    let measured = report.recipe.kld.measured.unwrap();
     assert!(measured.value > 0.0 && measured.lo.is_some());
     let types = String::from_utf8(folder.bytes("types")).unwrap();
     assert_eq!(types.lines().count(), 8, "{types}");
 
-    quantize(&settings, &report, &FakeEngine::default(), &()).unwrap();
-    assert_eq!(folder.bytes("mine").len() as u64, report.size_bytes);
+    quantize(&settings, &report.recipe, &FakeEngine::default(), &()).unwrap();
+    assert_eq!(folder.bytes("mine").len() as u64, report.recipe.size_bytes);
     // A file of that size is the recipe's own.
     settings.force = true;
     (settings.bpw, settings.like) = (None, Some(folder.path("mine")));
     let again = folder.recipe(&settings);
     let like = again.check.unwrap().like.unwrap();
-    assert_eq!(like.size_bytes, report.size_bytes);
-    assert_eq!(again.size_bytes, report.size_bytes);
-    assert_eq!(like.kld.value, again.kld.measured.unwrap().value);
+    assert_eq!(like.size_bytes, report.recipe.size_bytes);
+    assert_eq!(again.recipe.size_bytes, report.recipe.size_bytes);
+    assert_eq!(like.kld.value, again.recipe.kld.measured.unwrap().value);
     assert_eq!(like.ratio.unwrap().value, 1.0);
 }
 
@@ -84,12 +88,18 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     let round = check.second_round.unwrap();
     assert!((9..=17).contains(&round.n_cells), "{}", round.n_cells);
     let [before, after] = [round.before, round.after].map(|kld| kld.measured.unwrap().value);
-    assert_eq!(report.kld.measured.unwrap().value, f64::min(before, after));
+    assert_eq!(
+        report.recipe.kld.measured.unwrap().value,
+        f64::min(before, after)
+    );
     assert_eq!(round.is_used, after < before);
-    assert!(report.bpw <= 3.5);
+    assert!(report.recipe.bpw <= 3.5);
     // Whichever is used, the prediction is the map's, of the mixture that is shown.
     let predicted = [round.before, round.after].map(|kld| kld.predicted);
-    assert_eq!(report.kld.predicted, predicted[usize::from(round.is_used)]);
+    assert_eq!(
+        report.recipe.kld.predicted,
+        predicted[usize::from(round.is_used)]
+    );
     assert!(predicted.iter().all(|kld| kld.lo.is_some()));
     assert!(round.kept_back.before > 0.0);
 }
@@ -100,7 +110,7 @@ fn a_measurement_that_misses_the_goal_is_a_warning() {
     let folder = Folder::with_map();
     for (most, is_missed) in [(0.1, false), (0.000297, true)] {
         let report = folder.recipe(&folder.measured_settings(Goal::Kld(most), "other"));
-        let lo = report.kld.measured.unwrap().lo.unwrap();
+        let lo = report.recipe.kld.measured.unwrap().lo.unwrap();
         assert_eq!(lo > most, is_missed, "{lo}");
         let kinds: Vec<&str> = report.warnings.iter().map(|of| of.kind()).collect();
         assert_eq!(kinds.contains(&"missed_kld"), is_missed, "{kinds:?}");

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kl_formats::GgmlType;
 use minijinja::value::Serde;
@@ -12,10 +12,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Page;
-use crate::recipe::{quoted, role_and_layer, thinned};
-use crate::report::comparison::Comparison;
+use crate::recipe::{RecipeTensor, quoted, role_and_layer, thinned};
 use crate::report::number::SizeUnit;
-use crate::report::recipe::{RecipeReport, RecipeTensor};
+use crate::report::recipe::{RecipeReport, by_role};
 use crate::stats::Estimate;
 
 /// The lines of the table of sizes.
@@ -27,15 +26,19 @@ const N_SIZES: usize = 16;
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error> {
     let layer = |tensor: &RecipeTensor| role_and_layer(&tensor.name).1;
-    let layers: Vec<Option<u32>> = of.tensors.iter().map(layer).collect();
+    let layers: Vec<Option<u32>> = of.recipe.tensors.iter().map(layer).collect();
     let n_layers = layers.iter().flatten().collect::<BTreeSet<_>>().len();
     let types = types(of);
+    let roles = by_role(&of.recipe.tensors)
+        .into_iter()
+        .map(|(role, ..)| role);
+    let roles = Vec::from_iter(roles);
     // The original's own size is far larger than these.
     let sizes = quants.iter().map(|quant| quant.size_bytes);
-    let largest = sizes.chain([of.size_bytes]).max().unwrap_or(0);
+    let largest = sizes.chain([of.recipe.size_bytes]).max().unwrap_or(0);
     let unit = SizeUnit::for_sizes(largest);
     let data = json!({
-        "recipe": of, "quants": quants, "unit": unit, "types": types, "roles": roles(of),
+        "recipe": of, "quants": quants, "unit": unit, "types": types, "roles": roles,
         "layers": layers,
     });
     let model = of.model.as_ref().and_then(|model| model.shown_name());
@@ -67,21 +70,10 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
 
 /// The recipe's types, by rising bits.
 fn types(of: &RecipeReport) -> Vec<GgmlType> {
-    let mut types: Vec<GgmlType> = of.tensors.iter().map(|tensor| tensor.kind).collect();
+    let mut types: Vec<GgmlType> = of.recipe.tensors.iter().map(|tensor| tensor.kind).collect();
     types.sort_by(|a, b| a.bits().total_cmp(&b.bits()).then(a.cmp(b)));
     types.dedup();
     types
-}
-
-/// The roles, by falling KLD of their tensors.
-fn roles(of: &RecipeReport) -> Vec<&str> {
-    let mut klds: BTreeMap<&str, f64> = BTreeMap::new();
-    for tensor in of.tensors.iter().filter(|tensor| tensor.kld.is_finite()) {
-        *klds.entry(&tensor.role).or_default() += tensor.kld;
-    }
-    let mut roles: Vec<(&str, f64)> = klds.into_iter().collect();
-    roles.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    roles.into_iter().map(|(role, _)| role).collect()
 }
 
 /// A quant of a report: its size and its KLD.
@@ -95,20 +87,8 @@ pub struct ReportedQuant {
 }
 
 impl ReportedQuant {
-    /// The quants of a comparison whose size and KLD are known, without the noise floor.
-    pub fn of_comparison(of: &Comparison) -> Vec<Self> {
-        let models = of.models.iter().filter(|model| !model.is_noise_floor);
-        let quants = models.filter_map(|model| {
-            Some(Self {
-                label: model.label.clone(),
-                size_bytes: model.model.shown_bytes()?,
-                kld: model.mean_kld()?,
-            })
-        });
-        quants.collect()
-    }
-
-    /// The same quants of the JSON of `kl report`, or of an evaluation.
+    /// The quants of the JSON of `kl report`, or of an evaluation, whose size and KLD are known, without
+    /// the noise floor.
     ///
     /// # Errors
     /// If the text is not such a document.

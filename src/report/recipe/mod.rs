@@ -13,7 +13,7 @@ use super::layout::{Sheet, hanging, laid_out};
 use super::number::{bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld};
 use super::table::Table;
 use super::{Versions, Warning};
-use crate::recipe::{FrontierPoint, Recipe, Sensitivities, quoted, thinned};
+use crate::recipe::{FrontierPoint, Recipe, RecipeKld, RecipeTensor, quoted, thinned};
 use crate::stats::{Clustering, Estimate, Ratio};
 
 /// The width of the column of names.
@@ -33,17 +33,8 @@ pub struct RecipeReport {
     pub map_path: String,
     /// The original.
     pub model: Option<ModelIdentity>,
-    /// Bytes of the file that llama-quantize writes.
-    pub size_bytes: u64,
-    /// Its bits per parameter, of all tensors.
-    pub bpw: f64,
-    /// The mean KLD from the original.
-    pub kld: RecipeKld,
-    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0:
-    /// no other's is.
-    pub gap: f64,
-    /// The tensors that the quantizer may change, in the order of the model's file.
-    pub tensors: Vec<RecipeTensor>,
+    #[serde(flatten)]
+    pub recipe: Recipe,
     /// The mixtures of these types that no other one of their size or of fewer bytes beats.
     pub frontier: Vec<FrontierPoint>,
     /// The call of llama-quantize that writes the file, word by word.
@@ -56,16 +47,6 @@ pub struct RecipeReport {
     pub quantized_path: Option<String>,
     /// The warnings of the run, in the order in which they came up.
     pub warnings: Vec<Warning>,
-}
-
-/// The mean KLD of a recipe from the original, in nats.
-#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RecipeKld {
-    /// By the map.
-    pub predicted: Estimate,
-    /// On another text, with its clustered interval; null if it was not measured.
-    pub measured: Option<Estimate>,
 }
 
 /// The measurement of a recipe in memory.
@@ -167,46 +148,8 @@ pub struct LikeCheck {
     pub predicted_ratio: Option<Estimate>,
 }
 
-/// A tensor of a recipe.
-#[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RecipeTensor {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    #[serde(rename = "type")]
-    pub kind: GgmlType,
-    /// Its bytes in the file, with the padding after it.
-    pub bytes: u64,
-    /// The predicted mean KLD of the model with this tensor alone at its type, in nats.
-    pub kld: f64,
-    /// Its name without the layer and `.weight`: `attn_v`, `ffn_down_exps`, `output`.
-    pub role: String,
-    /// Its parameters.
-    pub n_params: u64,
-}
-
-impl RecipeTensor {
-    /// The tensors of a recipe, in the order of the model's file.
-    pub fn of_each(recipe: &Recipe, of: &Sensitivities) -> Vec<Self> {
-        let tensors = of.tensors.iter().filter_map(|tensor| {
-            let kind = recipe.mixture.get(&tensor.name)?;
-            let cost = tensor.costs.iter().find(|cost| cost.kind == *kind)?;
-            Some(Self {
-                name: tensor.name.clone(),
-                kind: *kind,
-                bytes: cost.bytes,
-                kld: cost.kld.value,
-                role: tensor.role.clone(),
-                n_params: tensor.n_params,
-            })
-        });
-        tensors.collect()
-    }
-}
-
 impl RecipeReport {
-    /// Returns true if the mixture is one that a second round found.
+    /// Whether the mixture is one that a second round found.
     pub fn is_of_second_round(&self) -> bool {
         let check = self.check.as_ref();
         let round = check.and_then(|check| check.second_round.as_ref());
@@ -221,29 +164,29 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     let mut out = Sheet::new(true, NAME_WIDTH, "window");
     let (model, map) = (model.unwrap_or("a model"), &report.map_path);
     out.title(&printable(&format!("A recipe for {model}, by {map}")));
-    let exact = format!("{} bytes", count(report.size_bytes));
-    out.value("size", &bytes(report.size_bytes), &exact);
-    out.value("bits", &fixed(report.bpw, 3), "a parameter");
-    out.estimate("predicted KLD", &report.kld.predicted, short_kld);
+    let exact = format!("{} bytes", count(report.recipe.size_bytes));
+    out.value("size", &bytes(report.recipe.size_bytes), &exact);
+    out.value("bits", &fixed(report.recipe.bpw, 3), "a parameter");
+    out.estimate("predicted KLD", &report.recipe.kld.predicted, short_kld);
     out.line("", &gap(report));
-    if let Some(measured) = &report.kld.measured {
+    if let Some(measured) = &report.recipe.kld.measured {
         out.estimate("measured KLD", measured, short_kld);
     }
     if let Some(check) = &report.check {
         measured(&mut out, check);
     }
     out.title("Types by role, those that cost most first");
-    roles(&mut out.text, &report.tensors);
+    out.text += &roles(&report.recipe.tensors);
     out.title("Sizes, and the lowest KLD that is predicted for each");
-    out.text.push_str(&sizes(report));
+    out.text += &sizes(report);
     out.title(match report.quantized_path {
         None => "To write the file",
         Some(_) => "To write the same file with llama-quantize",
     });
-    out.text.push_str(&command(&report.command));
+    out.text += &command(&report.command);
     if report.types_path.is_none() {
         let missing = "This run writes no file of types: -w recipe.txt does.";
-        out.text.push_str(&hanging("  ", 2, missing));
+        out.text += &hanging("  ", 2, missing);
     }
     out.title("Next");
     if report.check.is_none() {
@@ -333,48 +276,56 @@ fn gap(report: &RecipeReport) -> String {
     let best = "the best that is predicted for this size";
     if report.is_of_second_round() {
         "of the mixture that the second round found".to_owned()
-    } else if report.kld.predicted.value == 0.0 {
+    } else if report.recipe.kld.predicted.value == 0.0 {
         "of the original itself, which is within what was asked for".to_owned()
-    } else if report.gap > 0.0 {
-        format!("{best}, to within {}", short_kld(report.gap))
+    } else if report.recipe.gap > 0.0 {
+        format!("{best}, to within {}", short_kld(report.recipe.gap))
     } else {
         best.to_owned()
     }
 }
 
-/// A line for each role: its tensors and bytes, its share of the KLD, and its types.
-fn roles(out: &mut String, tensors: &[RecipeTensor]) {
+/// The tensors of each role and the sum of their KLDs, those that cost most first.
+pub(super) fn by_role(tensors: &[RecipeTensor]) -> Vec<(&str, Vec<&RecipeTensor>, f64)> {
     let mut by_role: BTreeMap<&str, Vec<&RecipeTensor>> = BTreeMap::new();
     for tensor in tensors {
         by_role.entry(&tensor.role).or_default().push(tensor);
     }
-    let kld_of = |tensors: &[&RecipeTensor]| tensors.iter().map(|of| of.kld).sum::<f64>();
+    let with_kld = by_role.into_iter().map(|(role, tensors)| {
+        let kld = tensors.iter().map(|of| of.kld).sum();
+        (role, tensors, kld)
+    });
+    let mut by_role: Vec<(&str, Vec<&RecipeTensor>, f64)> = with_kld.collect();
+    by_role.sort_by(|(.., a), (.., b)| b.total_cmp(a));
+    by_role
+}
+
+/// A line for each role: its tensors and bytes, its share of the KLD, and its types.
+fn roles(tensors: &[RecipeTensor]) -> String {
+    let by_role = by_role(tensors);
     let all: f64 = tensors.iter().map(|tensor| tensor.kld).sum();
-    let mut by_role: Vec<_> = by_role.into_iter().collect();
-    by_role.sort_by(|(_, a), (_, b)| kld_of(b).total_cmp(&kld_of(a)));
-    let width = by_role.iter().map(|(role, _)| role.chars().count()).max();
+    let width = by_role.iter().map(|(role, ..)| role.chars().count()).max();
     let width = width.unwrap_or_default().max("role".len());
-    let line = |[role, n, size, bits, share]: [&str; 5]| {
+    let line = |role: &str, n: &str, size: &str, bits: &str, share: &str| {
         format!("  {role:<width$} {n:>7} {size:>11} {bits:>6} {share:>8}  ")
     };
-    *out += &(line(["role", "tensors", "size", "bits", "of KLD"]) + "types\n");
-    for (role, of_role) in by_role {
-        let size: u64 = of_role.iter().map(|tensor| tensor.bytes).sum();
-        let n_params: u64 = of_role.iter().map(|tensor| tensor.n_params).sum();
-        let share = Some(percent_1(kld_of(&of_role) / all)).filter(|_| all > 0.0);
+    let mut out = line("role", "tensors", "size", "bits", "of KLD") + "types\n";
+    for (role, tensors, kld) in by_role {
+        let size: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
+        let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
+        let share = if all > 0.0 {
+            percent_1(kld / all)
+        } else {
+            String::new()
+        };
         let bits = fixed(8.0 * size as f64 / n_params as f64, 2);
-        let (n, size) = (count(of_role.len() as u64), bytes(size));
-        let start = line([
-            &printable(role),
-            &n,
-            &size,
-            &bits,
-            &share.unwrap_or_default(),
-        ]);
-        let types = types(&of_role);
+        let n = count(tensors.len() as u64);
+        let start = line(&printable(role), &n, &bytes(size), &bits, &share);
+        let types = types(&tensors);
         let types = types.iter().map(String::as_str);
-        *out += &laid_out(&start, start.chars().count(), ", ", types);
+        out += &laid_out(&start, start.chars().count(), ", ", types);
     }
+    out
 }
 
 /// The types of some tensors, the most frequent first: `12 q4_K`.
@@ -392,9 +343,9 @@ fn types(tensors: &[&RecipeTensor]) -> Vec<String> {
 /// The frontier at some sizes, which grow by a factor, and the recipe among them.
 fn sizes(report: &RecipeReport) -> String {
     let own = FrontierPoint {
-        size_bytes: report.size_bytes,
-        bpw: report.bpw,
-        kld: report.kld.predicted.value,
+        size_bytes: report.recipe.size_bytes,
+        bpw: report.recipe.bpw,
+        kld: report.recipe.kld.predicted.value,
     };
     let mut points = thinned(&report.frontier, N_SIZES);
     points.retain(|point| point.size_bytes != own.size_bytes);

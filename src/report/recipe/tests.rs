@@ -1,6 +1,7 @@
 use kl_formats::{GgmlType, Mixture};
 
 use super::*;
+use crate::recipe::Recipe;
 use crate::report::json_text;
 use crate::report::sensitivity::{Sensitivity, testing as sample};
 use crate::report::tests::schema;
@@ -15,7 +16,7 @@ pub fn report(of: &Sensitivity) -> RecipeReport {
             "attn_v" => types[1 + i % 2],
             role => types[role.len() % 3],
         };
-        let cost = tensor.costs.iter().find(|cost| cost.kind == kind).unwrap();
+        let cost = tensor.at(kind).unwrap();
         RecipeTensor {
             name: tensor.name.clone(),
             kind,
@@ -42,14 +43,17 @@ pub fn report(of: &Sensitivity) -> RecipeReport {
         versions: Versions::default(),
         map_path: "map.jsonl".to_owned(),
         model: Some(model),
-        size_bytes,
-        bpw: 8.0 * size_bytes as f64 / n_params as f64,
-        kld: RecipeKld {
-            predicted: Estimate::within(0.004, 0.0035, 0.0045),
-            measured: None,
+        recipe: Recipe {
+            size_bytes,
+            bpw: 8.0 * size_bytes as f64 / n_params as f64,
+            kld: RecipeKld {
+                predicted: Estimate::within(0.004, 0.0035, 0.0045),
+                measured: None,
+            },
+            gap: 0.0,
+            tensors,
+            selection: 1.0,
         },
-        gap: 0.0,
-        tensors,
         frontier: (0..300).map(point).collect(),
         command: words.split(' ').map(str::to_owned).collect(),
         check: None,
@@ -71,7 +75,7 @@ pub fn measured() -> RecipeReport {
         p: Some(0.001),
     };
     let before = RecipeKld {
-        predicted: report.kld.predicted,
+        predicted: report.recipe.kld.predicted,
         measured: Some(Estimate::within(0.0056, 0.005, 0.00625)),
     };
     let after = RecipeKld {
@@ -79,8 +83,8 @@ pub fn measured() -> RecipeReport {
         measured: Some(Estimate::within(0.0049, 0.00425, 0.0055)),
     };
     let at = |kind: GgmlType| Mixture::from([("blk.0.attn_q.weight".to_owned(), kind)]);
-    report.kld = after;
-    report.gap = 0.0001;
+    report.recipe.kld = after;
+    report.recipe.gap = 0.0001;
     report.types_path = Some("recipe.txt".to_owned());
     report.check = Some(RecipeCheck {
         text_path: "other.txt".to_owned(),

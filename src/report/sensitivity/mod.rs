@@ -115,44 +115,47 @@ impl Sensitivity {
         seconds: Option<f64>,
         warnings: Vec<Warning>,
     ) -> Self {
-        let (header, measured) = (&map.header, map.header.measured_type);
-        let reference = header.reference.as_ref();
+        let (header, measured) = (map.header.clone(), map.header.measured_type);
         let fewest_bits = fewest_bits(&of);
-        let mut whole = Part::default();
-        let tensors = of.tensors.into_iter();
-        let tensors = tensors.filter_map(|tensor| Some((compared(&tensor, measured)?, tensor)));
-        let tensors: Vec<(Cost, TensorCosts)> = tensors.collect();
-        tensors
-            .iter()
-            .for_each(|(at, tensor)| whole.add(tensor, at));
-        let whole = whole.of(&whole);
-        let tensors = tensors.into_iter().map(|(at, tensor)| {
-            let alone = Part::of_tensor(&tensor, &at).of(&whole);
-            TensorSensitivity {
-                share: alone.share,
-                relative_cost: alone.relative_cost,
+        let tensors = of.tensors.into_iter().filter_map(|tensor| {
+            Some(TensorSensitivity {
+                at: compared(&tensor, measured)?,
                 tensor,
-                at,
-            }
+                share: None,
+                relative_cost: None,
+            })
         });
-        let tensors: Vec<TensorSensitivity> = tensors.collect();
+        let mut tensors: Vec<TensorSensitivity> = tensors.collect();
+        let whole = Part::sum(&tensors);
+        let whole = whole.clone().within(&whole);
+        for tensor in &mut tensors {
+            let alone = Part::sum([&*tensor]).within(&whole);
+            (tensor.share, tensor.relative_cost) = (alone.share, alone.relative_cost);
+        }
+        let roles = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
+        let mut by_role: Vec<RoleSensitivity> = roles
+            .map(|(role, part)| RoleSensitivity { role, part })
+            .collect();
+        by_falling_cost(&mut by_role, |of| of.part.relative_cost);
+        let layers = parts(&tensors, &whole, |tensor| tensor.layer);
+        let layers = layers.map(|(layer, part)| LayerSensitivity { layer, part });
         Self {
             versions: Versions::default(),
-            model: model(header),
-            text: header.text.clone(),
-            reference: reference.and_then(|of| of.file_name.clone()),
+            model: model(&header),
             n_ctx: header.n_ctx,
             n_windows: header.windows.len() as u64,
             seed: header.seed,
-            set_up: header.backend.clone(),
-            imatrix: header.imatrix.clone(),
+            text: header.provenance.text,
+            reference: header.reference.and_then(|of| of.file_name),
+            set_up: header.provenance.backend,
+            imatrix: header.imatrix,
             confidence,
-            types: header.types.clone(),
+            types: header.types,
             measured_type: measured,
             cost: MapCost::of(map, seconds),
             control: control(map),
-            by_role: by_role(&tensors, &whole),
-            by_layer: by_layer(&tensors, &whole),
+            by_role,
+            by_layer: layers.collect(),
             tensors,
             whole,
             additivity: of.additivity,
@@ -166,26 +169,21 @@ impl Sensitivity {
     pub fn by_relative_cost(&self) -> Vec<&TensorSensitivity> {
         let mut tensors: Vec<&TensorSensitivity> = self.tensors.iter().collect();
         tensors.retain(|tensor| tensor.relative_cost.is_some());
-        let cost = |tensor: &TensorSensitivity| tensor.relative_cost.unwrap_or_default();
-        tensors.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+        by_falling_cost(&mut tensors, |of| of.relative_cost);
         tensors
     }
 
     /// The tensors that are compared at another type than the measured one, because its blocks do not
     /// divide their rows.
     pub fn at_other_types(&self) -> impl Iterator<Item = &TensorSensitivity> {
-        let of = self.measured_type;
-        self.tensors
-            .iter()
-            .filter(move |tensor| tensor.at.kind != of)
+        let is_other = |of: &&TensorSensitivity| of.at.kind != self.measured_type;
+        self.tensors.iter().filter(is_other)
     }
 }
 
-impl TensorSensitivity {
-    /// Its KLD at the type at which tensors are compared, in nats.
-    pub fn kld(&self) -> Estimate {
-        self.at.kld
-    }
+fn by_falling_cost<T>(of: &mut [T], cost: impl Fn(&T) -> Option<f64>) {
+    let cost = |of: &T| cost(of).unwrap_or(f64::NEG_INFINITY);
+    of.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
 }
 
 impl MapCost {
@@ -193,16 +191,10 @@ impl MapCost {
         let before = u64::from(map.header.first_scored.unwrap_or(0));
         let windows = map.header.windows.iter();
         let tokens: Vec<u64> = windows.map(|of| before + u64::from(of.n_rows)).collect();
-        let of_cell = |cell: &Cell| {
-            tokens
-                .iter()
-                .skip(cell.from)
-                .take(cell.klds.len())
-                .sum::<u64>()
-        };
+        let of_cell = |cell: &Cell| tokens.iter().skip(cell.from).take(cell.klds.len());
         Self {
             n_cells: map.cells.len() as u64,
-            n_tokens: map.cells.iter().map(of_cell).sum(),
+            n_tokens: map.cells.iter().flat_map(of_cell).sum(),
             seconds,
         }
     }
@@ -282,132 +274,100 @@ pub struct LayerSensitivity {
     pub part: Part,
 }
 
-impl Default for Part {
-    /// No tensor.
-    fn default() -> Self {
-        Self {
+impl Part {
+    /// The sum of some tensors.
+    fn sum<'t>(tensors: impl IntoIterator<Item = &'t TensorSensitivity>) -> Self {
+        let mut part = Self {
             n_tensors: 0,
             n_params: 0,
             bytes_saved: 0,
             kld: Estimate::within(0.0, 0.0, 0.0),
             share: None,
             relative_cost: None,
+        };
+        for TensorSensitivity { tensor, at, .. } in tensors {
+            let original = tensor.costs.last().map_or(at.bytes, |cost| cost.bytes);
+            let saved = original.saturating_sub(at.bytes);
+            let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+            part.n_tensors += 1;
+            part.n_params = part.n_params.saturating_add(tensor.n_params);
+            part.bytes_saved = part.bytes_saved.saturating_add(saved);
+            part.kld = Estimate {
+                value: part.kld.value + at.kld.value,
+                lo: sum(part.kld.lo, at.kld.lo),
+                hi: sum(part.kld.hi, at.kld.hi),
+            };
         }
-    }
-}
-
-impl Part {
-    /// A tensor by itself.
-    pub fn of_tensor(tensor: &TensorCosts, at: &Cost) -> Self {
-        let mut part = Self::default();
-        part.add(tensor, at);
         part
     }
 
-    /// Adds a tensor.
-    pub fn add(&mut self, tensor: &TensorCosts, at: &Cost) {
-        let original = tensor.costs.last().map_or(at.bytes, |cost| cost.bytes);
-        let sum = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
-        self.n_tensors += 1;
-        self.n_params = self.n_params.saturating_add(tensor.n_params);
-        let saved = original.saturating_sub(at.bytes);
-        self.bytes_saved = self.bytes_saved.saturating_add(saved);
-        self.kld = Estimate {
-            value: self.kld.value + at.kld.value,
-            lo: sum(self.kld.lo, at.kld.lo),
-            hi: sum(self.kld.hi, at.kld.hi),
-        };
-    }
-
     /// The same tensors, as a part of `whole`.
-    pub fn of(&self, whole: &Self) -> Self {
+    fn within(self, whole: &Self) -> Self {
         let per_byte = |part: &Self| part.kld.value / part.bytes_saved as f64;
         Self {
             share: finite(self.kld.value / whole.kld.value),
-            relative_cost: finite(per_byte(self) / per_byte(whole)),
-            ..self.clone()
+            relative_cost: finite(per_byte(&self) / per_byte(whole)),
+            ..self
         }
     }
-}
-
-/// The tensors of each role, by falling relative cost.
-fn by_role(tensors: &[TensorSensitivity], whole: &Part) -> Vec<RoleSensitivity> {
-    let roles = sums(tensors, whole, |tensor| Some(tensor.role.clone())).into_iter();
-    let mut roles = Vec::from_iter(roles.map(|(role, part)| RoleSensitivity { role, part }));
-    let cost = |of: &RoleSensitivity| of.part.relative_cost.unwrap_or(f64::NEG_INFINITY);
-    roles.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
-    roles
-}
-
-/// The tensors of each layer, from the first layer on.
-fn by_layer(tensors: &[TensorSensitivity], whole: &Part) -> Vec<LayerSensitivity> {
-    let layers = sums(tensors, whole, |tensor| tensor.layer).into_iter();
-    layers
-        .map(|(layer, part)| LayerSensitivity { layer, part })
-        .collect()
 }
 
 /// The sums of the tensors with the same key, as parts of the whole; those without one are left out.
-fn sums<K: Ord>(
+fn parts<K: Ord>(
     tensors: &[TensorSensitivity],
     whole: &Part,
     key: impl Fn(&TensorCosts) -> Option<K>,
-) -> BTreeMap<K, Part> {
-    let mut sums: BTreeMap<K, Part> = BTreeMap::new();
+) -> impl Iterator<Item = (K, Part)> {
+    let mut parts: BTreeMap<K, Vec<&TensorSensitivity>> = BTreeMap::new();
     for of in tensors {
         if let Some(key) = key(&of.tensor) {
-            sums.entry(key).or_default().add(&of.tensor, &of.at);
+            parts.entry(key).or_default().push(of);
         }
     }
-    sums.values_mut().for_each(|part| *part = part.of(whole));
-    sums
+    let parts = parts.into_iter();
+    parts.map(|(key, of)| (key, Part::sum(of).within(whole)))
 }
 
 /// The warnings that a map deserves.
 pub fn doubts(map: &SensitivityMap) -> Vec<Warning> {
-    few_windows(map)
-        .into_iter()
-        .chain(lost_tokens(map))
-        .collect()
-}
-
-fn few_windows(map: &SensitivityMap) -> Option<Warning> {
     let n = map.header.windows.len() as u64;
-    let windows = count_of(n, "window");
     let message = format!(
-        "the intervals rest on {windows}: they are too narrow if neighbouring windows resemble each other; use at least {MIN_WINDOWS}"
+        "the intervals rest on {}: they are too narrow if neighbouring windows resemble each other; use at least {MIN_WINDOWS}",
+        count_of(n, "window")
     );
-    (n < MIN_WINDOWS).then(|| Warning::new("few_windows", message))
+    let few_windows = (n < MIN_WINDOWS).then(|| Warning::new("few_windows", message));
+    few_windows.into_iter().chain(lost_tokens(map)).collect()
 }
 
-/// The warning about cells with tokens that have no finite KLD, where other cells have one.
+/// The warning about cells with tokens that have no finite KLD, where other cells have one. Of several, it
+/// names one with the fewest tensors, as one tensor says more than all of them together.
 fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
-    let mut all = vec![0; map.header.windows.len()];
-    for cell in &map.cells {
-        for (most, n) in all.iter_mut().zip(&cell.n_tokens) {
-            *most = u64::from(*n).max(*most);
-        }
-    }
-    let lost = |cell: &Cell| {
-        let of: u64 = all.iter().take(cell.n_tokens.len()).sum();
-        let kept: u64 = cell.n_tokens.iter().map(|n| u64::from(*n)).sum();
-        (of - kept, of)
+    let most_of = |window: usize| {
+        let counts = map
+            .cells
+            .iter()
+            .filter_map(|cell| cell.n_tokens.get(window));
+        u64::from(counts.copied().max().unwrap_or(0))
     };
-    let cells = map.cells.iter().map(|cell| (cell, lost(cell)));
-    let cells: Vec<_> = cells.filter(|(_, (n, _))| *n > 0).collect();
-    let share = |(n, of): (u64, u64)| n as f64 / of as f64;
-    // One tensor says more than all of them together.
-    let worst = cells.iter().min_by(|(a, a_lost), (b, b_lost)| {
-        let fewer = a.exchanged.len().cmp(&b.exchanged.len());
-        fewer.then(share(*b_lost).total_cmp(&share(*a_lost)))
+    let most: Vec<u64> = (0..map.header.windows.len()).map(most_of).collect();
+    let lost = map.cells.iter().filter_map(|cell| {
+        let of: u64 = most.iter().take(cell.n_tokens.len()).sum();
+        let kept: u64 = cell.n_tokens.iter().copied().map(u64::from).sum();
+        (kept < of).then_some((cell, of - kept, of))
     });
-    let (cell, (n, of)) = worst?;
+    let share = |(_, n, of): &(&Cell, u64, u64)| *n as f64 / *of as f64;
+    let n_tensors = |(cell, ..): &(&Cell, u64, u64)| cell.exchanged.len();
+    let worst = lost.clone().min_by(|a, b| {
+        let fewer = n_tensors(a).cmp(&n_tensors(b));
+        fewer.then(share(b).total_cmp(&share(a)))
+    });
+    let (cell, n, of) = worst?;
     let (tensor, kind) = cell.exchanged.first_key_value()?;
     let more = match cell.exchanged.len() - 1 {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let others = match cells.len() as u64 - 1 {
+    let others = match lost.count() as u64 - 1 {
         0 => String::new(),
         n => format!(", as in {}", count_of(n, "more cell")),
     };

@@ -17,101 +17,89 @@ const DOUBT_WITHOUT: f64 = 0.2;
 /// Cells whose sums are within this factor are one, since the slope between them would be mere chance.
 const NEAR: f64 = 1.5;
 
-/// A cell with most of the model's tensors, beside the sum of its tensors' KLDs.
+/// A cell with most of the model's tensors, beside the sum of its tensors' KLDs; or the mean of several
+/// whose sums are near each other.
 #[derive(Clone, Debug)]
 pub struct Whole {
     pub together: Combination,
     pub sum: Combination,
-    /// True for a recipe, which tells more of mixtures like it than a whole model at one type.
+    /// True for recipes, which tell more of mixtures like them than a whole model at one type.
     pub is_recipe: bool,
+    /// The number of cells.
+    pub n: f64,
 }
 
-/// The curve from sums to wholes.
-#[derive(Clone, Debug)]
-pub struct Curve {
-    knots: Vec<Knot>,
-}
-
-/// One cell, or the mean of several whose sums are near each other.
-#[derive(Clone, Debug)]
-struct Knot {
-    together: f64,
-    sum: f64,
-    /// The cells that it is the mean of.
-    of: Vec<Whole>,
-}
-
-/// The straight line on which a sum lies: between two knots, or through one.
-struct Line<'k> {
-    /// The knots, with their weights.
-    ends: Vec<(&'k Knot, f64)>,
-    slope: f64,
-    whole: f64,
-}
-
-impl Knot {
-    fn of(of: Vec<Whole>) -> Self {
-        let n = of.len() as f64;
-        let mean = |value: fn(&Whole) -> f64| of.iter().map(value).sum::<f64>() / n;
-        Self {
-            together: mean(|whole| whole.together.value),
-            sum: mean(|whole| whole.sum.value),
-            of,
-        }
-    }
-
-    /// Both as one: the recipes among them, or else all.
+impl Whole {
+    /// Both as one: the recipe, if one of them is, or else their mean.
     fn join(self, other: Self) -> Self {
-        let all = || self.of.iter().chain(&other.of).cloned();
-        let recipes: Vec<Whole> = all().filter(|whole| whole.is_recipe).collect();
-        match recipes.is_empty() {
-            true => Self::of(all().collect()),
-            false => Self::of(recipes),
+        if self.is_recipe != other.is_recipe {
+            return if self.is_recipe { self } else { other };
+        }
+        let n = self.n + other.n;
+        let mean = |a: &Combination, b: &Combination| {
+            let mut sum = a.times(self.n / n);
+            sum.add(b, other.n / n);
+            sum
+        };
+        Self {
+            together: mean(&self.together, &other.together),
+            sum: mean(&self.sum, &other.sum),
+            n,
+            ..self
         }
     }
 
     fn is_near(&self, next: &Self) -> bool {
-        next.sum < NEAR * self.sum || next.together <= self.together
+        next.sum.value < NEAR * self.sum.value || next.together.value <= self.together.value
     }
 }
 
+/// The curve from sums to wholes, through these points.
+#[derive(Clone, Debug, Default)]
+pub struct Curve(Vec<Whole>);
+
 impl Curve {
     /// The curve through these cells. One whose KLD or whose sum is not above 0 is left out.
-    pub fn of(wholes: Vec<Whole>) -> Self {
-        let is_known = |whole: &Whole| whole.together.value > 0.0 && whole.sum.value > 0.0;
-        let wholes = wholes.into_iter().filter(is_known);
-        let mut all: Vec<Knot> = wholes.map(|whole| Knot::of(vec![whole])).collect();
-        all.sort_by(|a, b| a.sum.total_cmp(&b.sum));
-        let mut knots: Vec<Knot> = Vec::new();
-        for mut knot in all {
-            while let Some(last) = knots.pop_if(|last| last.is_near(&knot)) {
-                knot = last.join(knot);
+    pub fn of(mut wholes: Vec<Whole>) -> Self {
+        wholes.retain(|whole| whole.together.value > 0.0 && whole.sum.value > 0.0);
+        wholes.sort_by(|a, b| a.sum.value.total_cmp(&b.sum.value));
+        let mut points: Vec<Whole> = Vec::new();
+        for mut whole in wholes {
+            while let Some(last) = points.pop_if(|last| last.is_near(&whole)) {
+                whole = last.join(whole);
             }
-            knots.push(knot);
+            points.push(whole);
         }
-        Self { knots }
+        Self(points)
     }
 
     /// The KLD of a mixture whose tensors' KLDs have this sum.
     pub fn whole(&self, sum: f64) -> f64 {
-        match sum > 0.0 {
-            true => self.line(sum).whole,
-            false => 0.0,
-        }
+        let whole = self.along(sum, |of| of.sum.value, |of| of.together.value);
+        if sum > 0.0 { whole } else { 0.0 }
     }
 
     /// The sum of the KLDs of a mixture's tensors, whose KLD is this.
     pub fn sum(&self, whole: f64) -> f64 {
-        let n_below = self.knots.partition_point(|knot| knot.together <= whole);
-        let (below, above) = self.knots.split_at(n_below);
-        match (below.last(), above.first()) {
+        self.along(whole, |of| of.together.value, |of| of.sum.value)
+    }
+
+    /// The `y` at this `x`.
+    fn along(&self, at: f64, x: fn(&Whole) -> f64, y: fn(&Whole) -> f64) -> f64 {
+        match self.around(at, x) {
             (Some(below), Some(above)) => {
-                let part = (whole - below.together) / (above.together - below.together);
-                below.sum + part * (above.sum - below.sum)
+                y(below) + (at - x(below)) / (x(above) - x(below)) * (y(above) - y(below))
             }
-            (Some(knot), None) | (None, Some(knot)) => whole * knot.sum / knot.together,
-            (None, None) => whole,
+            (Some(only), None) | (None, Some(only)) => at * y(only) / x(only),
+            (None, None) => at,
         }
+    }
+
+    /// The points below and above this `x`.
+    fn around(&self, at: f64, x: fn(&Whole) -> f64) -> (Option<&Whole>, Option<&Whole>) {
+        let n_below = self.0.partition_point(|of| x(of) <= at);
+        let (below, above) = self.0.split_at(n_below);
+        (below.last(), above.first())
     }
 
     /// The KLD of a mixture from the sum of its tensors' KLDs, with what both are made of.
@@ -119,46 +107,26 @@ impl Curve {
         if sum.value <= 0.0 {
             return Combination::default();
         }
-        let line = self.line(sum.value);
-        let mut predicted = sum.times(line.slope);
-        for (knot, weight) in line.ends {
-            let factor = weight / knot.of.len() as f64;
-            for of in &knot.of {
-                predicted.add(&of.together, factor);
-                predicted.add(&of.sum, -line.slope * factor);
-            }
-        }
-        let doubt = match self.knots.is_empty() {
-            true => DOUBT_WITHOUT,
-            false => DOUBT,
-        };
-        predicted.doubted(Doubt::Additivity, doubt)
-    }
-
-    fn line(&self, sum: f64) -> Line<'_> {
-        let n_below = self.knots.partition_point(|knot| knot.sum <= sum);
-        let (below, above) = self.knots.split_at(n_below);
-        match (below.last(), above.first()) {
+        // The slope of the straight line, and the points that it is through, with their weights.
+        let (slope, ends) = match self.around(sum.value, |of| of.sum.value) {
             (Some(below), Some(above)) => {
-                let part = (sum - below.sum) / (above.sum - below.sum);
-                let rise = above.together - below.together;
-                Line {
-                    ends: vec![(below, 1.0 - part), (above, part)],
-                    slope: rise / (above.sum - below.sum),
-                    whole: below.together + part * rise,
-                }
+                let width = above.sum.value - below.sum.value;
+                let part = (sum.value - below.sum.value) / width;
+                let slope = (above.together.value - below.together.value) / width;
+                (slope, vec![(below, 1.0 - part), (above, part)])
             }
-            // Through 0: the knot counts by the part of it that the sum is.
-            (Some(knot), None) | (None, Some(knot)) => Line {
-                ends: vec![(knot, sum / knot.sum)],
-                slope: knot.together / knot.sum,
-                whole: knot.together * sum / knot.sum,
-            },
-            (None, None) => Line {
-                ends: Vec::new(),
-                slope: 1.0,
-                whole: sum,
-            },
+            // Through 0: the point counts by the part of it that the sum is.
+            (Some(only), None) | (None, Some(only)) => {
+                let slope = only.together.value / only.sum.value;
+                (slope, vec![(only, sum.value / only.sum.value)])
+            }
+            (None, None) => return sum.times(1.0).doubted(Doubt::Additivity, DOUBT_WITHOUT),
+        };
+        let mut predicted = sum.times(slope);
+        for (of, weight) in ends {
+            predicted.add(&of.together, weight);
+            predicted.add(&of.sum, -slope * weight);
         }
+        predicted.doubted(Doubt::Additivity, DOUBT)
     }
 }

@@ -38,56 +38,70 @@ pub struct CellMean {
     pub degrees: f64,
 }
 
-/// How much a cell's windows differ.
-#[derive(Default)]
-struct Spread {
-    /// The relative variance of a window.
-    variance: f64,
-    degrees: f64,
-}
-
 impl CellMean {
     /// The means of cells.
     pub fn of_each(cells: &[Cell]) -> Vec<Self> {
-        let read: Vec<_> = cells.iter().map(|cell| read(cell, cells)).collect();
-        let spreads = read
-            .iter()
-            .flatten()
-            .filter_map(|(_, spread)| spread.as_ref());
-        let pooled = pooled(&spreads.collect::<Vec<_>>());
-        let means = read.into_iter().zip(cells).map(|(read, cell)| {
-            let Some((mean, spread)) = read else {
-                return Self::default();
-            };
-            let spread = spread.unwrap_or_default();
-            let variance = pooled.map(|pooled| spread.moderated(pooled) / n_windows(cell));
-            Self {
-                variance,
-                degrees: POOLED_DEGREES + spread.degrees,
-                ..mean
+        let mut means: Vec<Self> = cells.iter().map(|cell| Self::alone(cell, cells)).collect();
+        let pooled = pooled(&means);
+        for (mean, cell) in means.iter_mut().zip(cells) {
+            if mean.has_tokens {
+                mean.variance = pooled.map(|pooled| mean.moderated(pooled) / n_windows(cell));
+                mean.degrees += POOLED_DEGREES;
             }
-        });
-        means.collect()
+        }
+        means
     }
-}
 
-impl Spread {
-    /// The variance, with that of all cells.
+    /// The mean of a cell, and the relative variance of one of its windows.
+    fn alone(cell: &Cell, cells: &[Cell]) -> Self {
+        let n = cell.klds.len();
+        let Some(own) = mean_of(cell, n) else {
+            return Self::default();
+        };
+        let whole = whole_of(cell, cells).and_then(|index| {
+            let whole = &cells[index];
+            let (here, all) = (mean_of(whole, n)?, mean_of(whole, whole.klds.len())?);
+            (here > 0.0 && all > 0.0).then_some((index, all / here))
+        });
+        // What windows would have if all were as hard, or as hard as for the whole.
+        let expected: Vec<f64> = match whole {
+            Some((index, _)) => cells[index].klds[..n].to_vec(),
+            None => cell.n_tokens.iter().copied().map(f64::from).collect(),
+        };
+        let (sum, of_expected): (f64, f64) = (cell.klds.iter().sum(), expected.iter().sum());
+        let degrees = n as f64 - 1.0;
+        let variance = (n > 1 && sum > 0.0).then(|| {
+            let windows = cell.klds.iter().zip(&expected);
+            let differences = windows.map(|(kld, expected)| kld / sum - expected / of_expected);
+            let squares: f64 = differences.map(|difference| difference.powi(2)).sum();
+            n_windows(cell) * squares * n as f64 / degrees
+        });
+        Self {
+            has_tokens: true,
+            value: own * whole.map_or(1.0, |(_, hardness)| hardness),
+            share_of: whole.map(|(index, _)| index),
+            degrees: variance.map_or(0.0, |_| degrees),
+            variance,
+        }
+    }
+
+    /// The variance of a window, with that of all cells.
     fn moderated(&self, pooled: f64) -> f64 {
-        let sum = POOLED_DEGREES * pooled + self.degrees * self.variance;
+        let sum = POOLED_DEGREES * pooled + self.degrees * self.variance.unwrap_or(0.0);
         sum / (POOLED_DEGREES + self.degrees)
     }
 }
 
 /// The scale of the distribution that the cells' variances are drawn from, at its greatest likelihood:
 /// the harmonic mean of the moderated variances.
-fn pooled(spreads: &[&Spread]) -> Option<f64> {
-    let degrees: f64 = spreads.iter().map(|of| of.degrees).sum();
-    let sum: f64 = spreads.iter().map(|of| of.degrees * of.variance).sum();
-    let mut pooled = (degrees > 0.0).then(|| sum / degrees)?;
+fn pooled(means: &[CellMean]) -> Option<f64> {
+    let known = || means.iter().filter(|mean| mean.variance.is_some());
+    let degrees: f64 = known().map(|of| of.degrees).sum();
+    let sum = known().map(|of| of.degrees * of.variance.unwrap_or(0.0));
+    let mut pooled = (degrees > 0.0).then(|| sum.sum::<f64>() / degrees)?;
     for _ in 0..ROUNDS {
-        let inverses = spreads.iter().map(|of| of.moderated(pooled).recip());
-        pooled = spreads.len() as f64 / inverses.sum::<f64>();
+        let inverses = known().map(|of| of.moderated(pooled).recip());
+        pooled = known().count() as f64 / inverses.sum::<f64>();
     }
     Some(pooled)
 }
@@ -104,41 +118,6 @@ pub fn mean_of(cell: &Cell, n_windows: usize) -> Option<f64> {
     let n_tokens = cell.n_tokens.iter().take(n_windows).copied();
     let n_tokens: f64 = n_tokens.map(f64::from).sum();
     (n_tokens > 0.0).then(|| klds / n_tokens)
-}
-
-/// The mean of a cell, and how much its windows differ where there are two.
-fn read(cell: &Cell, cells: &[Cell]) -> Option<(CellMean, Option<Spread>)> {
-    let n = cell.klds.len();
-    let own = mean_of(cell, n)?;
-    let whole = whole_of(cell, cells).and_then(|index| {
-        let whole = &cells[index];
-        let (here, all) = (mean_of(whole, n)?, mean_of(whole, whole.klds.len())?);
-        (here > 0.0 && all > 0.0).then_some((index, all / here))
-    });
-    let value = own * whole.map_or(1.0, |(_, hardness)| hardness);
-    let mean = CellMean {
-        has_tokens: true,
-        value,
-        share_of: whole.map(|(index, _)| index),
-        ..CellMean::default()
-    };
-    // What windows would have if all were as hard, or as hard as for the whole.
-    let expected: Vec<f64> = match whole {
-        Some((index, _)) => cells[index].klds[..n].to_vec(),
-        None => cell.n_tokens.iter().copied().map(f64::from).collect(),
-    };
-    let (sum, of_expected): (f64, f64) = (cell.klds.iter().sum(), expected.iter().sum());
-    let spread = (n > 1 && sum > 0.0).then(|| {
-        let differences = cell.klds.iter().zip(&expected);
-        let differences = differences.map(|(kld, expected)| kld / sum - expected / of_expected);
-        let squares: f64 = differences.map(|difference| difference.powi(2)).sum();
-        let degrees = n as f64 - 1.0;
-        Spread {
-            variance: n_windows(cell) * squares * n as f64 / degrees,
-            degrees,
-        }
-    });
-    Some((mean, spread))
 }
 
 /// The cell with the most tensors of those that hold a cell's at the same types, over more windows.
@@ -227,24 +206,16 @@ impl Combination {
     /// Student's distribution by what windows differ by, with degrees of freedom after Satterthwaite,
     /// and a normal one by other doubts.
     pub fn estimate(&self, means: &[CellMean], confidence: Confidence) -> Estimate {
-        match self.value > 0.0 {
-            true => within_factor(self.value, self.reach(means, confidence)),
-            false => Estimate::within(0.0, 0.0, 0.0),
+        if self.value <= 0.0 {
+            return Estimate::within(0.0, 0.0, 0.0);
         }
-    }
-
-    /// This over another, with its interval; `None` where one of them is 0.
-    pub fn over(
-        &self,
-        other: &Self,
-        means: &[CellMean],
-        confidence: Confidence,
-    ) -> Option<Estimate> {
-        let is_defined = self.value > 0.0 && other.value > 0.0;
-        is_defined.then(|| {
-            let reach = self.relative_to(other).reach(means, confidence);
-            within_factor(self.value / other.value, reach)
-        })
+        let reach = self.reach(means, confidence).unwrap_or(f64::INFINITY);
+        let (lo, hi) = (self.value * (-reach).exp(), self.value * reach.exp());
+        if hi.is_finite() {
+            Estimate::within(self.value, lo, hi)
+        } else {
+            Estimate::point(self.value)
+        }
     }
 
     /// 1, with the doubts of the ratio to another.
@@ -272,20 +243,15 @@ impl Combination {
                 _ => others += square,
             }
         }
-        let t = match of_windows > 0.0 {
-            true => student_two_sided(confidence, of_windows.powi(2) / of_degrees),
-            false => 0.0,
-        };
-        Some((t * of_windows.sqrt()).hypot(normal_two_sided(confidence) * others.sqrt()))
-    }
-}
-
-/// A value whose logarithm's interval reaches so far to both sides.
-fn within_factor(value: f64, reach: Option<f64>) -> Estimate {
-    let ends = reach.map(|reach| (value * (-reach).exp(), value * reach.exp()));
-    match ends.filter(|(_, hi)| hi.is_finite()) {
-        Some((lo, hi)) => Estimate::within(value, lo, hi),
-        None => Estimate::point(value),
+        let mut reach = 0.0;
+        if of_windows > 0.0 {
+            let degrees = of_windows.powi(2) / of_degrees;
+            reach = student_two_sided(confidence, degrees) * of_windows.sqrt();
+        }
+        Some(f64::hypot(
+            reach,
+            normal_two_sided(confidence) * others.sqrt(),
+        ))
     }
 }
 
@@ -342,7 +308,10 @@ mod tests {
         let doubted = two.clone().doubted(Doubt::Additivity, 0.5);
         assert_near(of(&doubted), [2.5, 0.8109739330421641, 7.706782851274518]);
         // What the whole's windows are is the share's too, and cancels.
-        let over = |a: &Combination, b| a.over(b, &means, level).unwrap();
+        let over = |a: &Combination, b: &Combination| {
+            let (ratio, of) = (a.value / b.value, of(&a.relative_to(b)));
+            Estimate::within(ratio, ratio * of.lo.unwrap(), ratio * of.hi.unwrap())
+        };
         let expected = [18.0 / 35.0, 0.2733700749658775, 0.9675155407971461];
         assert_near(over(&share, &two), expected);
         assert_near(
@@ -353,7 +322,6 @@ mod tests {
         assert_eq!(own, Estimate::within(0.5, 0.5, 0.5));
         let nothing = Combination::default();
         assert_eq!(of(&nothing), Estimate::within(0.0, 0.0, 0.0));
-        assert_eq!(two.over(&nothing, &means, level), None);
     }
 
     #[test]

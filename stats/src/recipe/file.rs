@@ -1,8 +1,6 @@
 //! A recipe as llama.cpp's quantizer takes it: a file of types, and the whole command.
 
-use std::fmt::Write;
-
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::Mixture;
 
 /// Returns the file that `llama-quantize --tensor-type-file` takes: `regex=type`, one tensor a line,
 /// and the first match counts.
@@ -42,60 +40,26 @@ fn regex(name: &str) -> (String, usize) {
     (regex, n_any)
 }
 
-/// A command that writes a recipe with `llama-quantize`.
-#[derive(Clone, Copy, Debug)]
-pub struct QuantizeCommand<'c> {
-    /// The original.
-    pub input: &'c str,
-    pub output: &'c str,
-    /// The file that [`tensor_type_file`] returns.
-    pub types: &'c str,
-    pub mixture: &'c Mixture,
-    pub imatrix: Option<&'c str>,
-    /// True if tensors of the original are quantized already.
-    pub is_requantized: bool,
-    /// The file type by its name, such as `Q4_K_M`, which the file is marked with.
-    pub file_type: &'c str,
-    /// All cores if there is none.
-    pub threads: Option<u32>,
-}
-
-const OUTPUT: &str = "output.weight";
-const EMBEDDING: &str = "token_embd.weight";
-
-/// A second table of embeddings, which versions of llama.cpp give the first one's type.
-const LAYERS_EMBEDDING: &str = "per_layer_token_embd.weight";
-
-impl QuantizeCommand<'_> {
-    /// The words of the command, unquoted.
-    pub fn words(&self) -> Vec<String> {
-        let kind = |name: &str| self.mixture.get(name).copied();
-        // Without the flag the file counts.
-        let embedding = kind(EMBEDDING)
-            .filter(|embedding| kind(LAYERS_EMBEDDING).is_none_or(|kind| kind == *embedding));
-        let name = |kind: GgmlType| kind.name.to_owned();
-        let threads = self.threads.map(|n| n.to_string());
-        let flags = [
-            ("--imatrix", self.imatrix.map(str::to_owned)),
-            ("--tensor-type-file", Some(self.types.to_owned())),
-            ("--output-tensor-type", kind(OUTPUT).map(name)),
-            ("--token-embedding-type", embedding.map(name)),
-        ];
-        let mut words = vec!["llama-quantize".to_owned()];
-        words.extend(self.is_requantized.then(|| "--allow-requantize".to_owned()));
-        for (flag, value) in flags {
-            words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
-        }
-        words.extend([self.input, self.output, self.file_type].map(str::to_owned));
-        words.extend(threads);
-        words
+/// The flags by which `llama-quantize` gives the tensors their types: the file that [`tensor_type_file`]
+/// returns, at the path `types`, and the flags that count more than its lines.
+pub fn flags(mixture: &Mixture, types: &str) -> Vec<String> {
+    let kind = |name: &str| mixture.get(name).copied();
+    // Versions of llama.cpp give a second table of embeddings the first one's type; without the flag
+    // the file counts.
+    let of_layers = kind("per_layer_token_embd.weight");
+    let embedding = kind("token_embd.weight");
+    let embedding = embedding.filter(|of| of_layers.is_none_or(|kind| kind == *of));
+    let mut flags = vec!["--tensor-type-file".to_owned(), types.to_owned()];
+    for (flag, kind) in [
+        ("--output-tensor-type", kind("output.weight")),
+        ("--token-embedding-type", embedding),
+    ] {
+        flags.extend(
+            kind.iter()
+                .flat_map(|kind| [flag.to_owned(), kind.to_string()]),
+        );
     }
-
-    /// The command as a line for a shell.
-    pub fn line(&self) -> String {
-        let words: Vec<String> = self.words().iter().map(|word| quoted(word)).collect();
-        words.join(" ")
-    }
+    flags
 }
 
 /// A word for a POSIX shell.
@@ -104,14 +68,7 @@ pub fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
-    let mut quoted = String::from("'");
-    for c in word.chars() {
-        let _ = match c {
-            '\'' => quoted.write_str(r"'\''"),
-            c => quoted.write_char(c),
-        };
-    }
-    quoted + "'"
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -141,41 +98,27 @@ mod tests {
 
     #[test]
     fn a_command_states_what_would_override_the_file() {
-        let of = mixture(&[
+        let of = [
             ("output.weight", "q6_K"),
             ("token_embd.weight", "q4_0"),
             ("per_layer_token_embd.weight", "q8_0"),
-        ]);
-        let mut command = QuantizeCommand {
-            input: "it's f16.gguf",
-            output: "out.gguf",
-            types: "recipe.txt",
-            mixture: &of,
-            imatrix: Some("$HOME/i.gguf"),
-            is_requantized: true,
-            file_type: "Q4_K_M",
-            threads: Some(8),
-        };
-        assert_eq!(
-            command.line(),
-            r"llama-quantize --allow-requantize --imatrix '$HOME/i.gguf' --tensor-type-file recipe.txt --output-tensor-type q6_K 'it'\''s f16.gguf' out.gguf Q4_K_M 8"
-        );
-        let of = mixture(&[("token_embd.weight", "q4_0")]);
-        command = QuantizeCommand {
-            mixture: &of,
-            imatrix: None,
-            is_requantized: false,
-            threads: None,
-            ..command
-        };
-        assert_eq!(
-            command.words()[1..5],
-            [
-                "--tensor-type-file",
-                "recipe.txt",
-                "--token-embedding-type",
-                "q4_0"
-            ]
-        );
+        ];
+        let line = |of: &[(&str, &str)]| flags(&mixture(of), "types").join(" ");
+        let output = "--tensor-type-file types --output-tensor-type q6_K";
+        assert_eq!(line(&of), output);
+        let embedding = format!("{output} --token-embedding-type q4_0");
+        assert_eq!(line(&of[..2]), embedding);
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, expected) in [
+            ("it's f16.gguf", r"'it'\''s f16.gguf'"),
+            ("$HOME/i.gguf", "'$HOME/i.gguf'"),
+            ("a-b_1.gguf", "a-b_1.gguf"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
     }
 }

@@ -55,8 +55,8 @@ pub struct Path {
 /// `None` if even the lightest items are too heavy. No class is empty; costs and weights are finite.
 pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
     let path = Path::of(classes);
-    let mut greedy = Solution::of(classes, path.lightest);
-    if greedy.weight > budget {
+    let mut best = Solution::of(classes, path.lightest);
+    if best.weight > budget {
         return None;
     }
     let mut price = 0.0;
@@ -65,41 +65,40 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
         if is_full[step.class] {
             continue;
         }
-        if greedy.weight + step.weight > budget {
+        if best.weight + step.weight > budget {
             is_full[step.class] = true;
             price = f64::max(price, step.saving / step.weight);
             continue;
         }
-        greedy.set(classes, step.class, step.item);
+        best.set(classes, step.class, step.item);
     }
-    greedy.fill(classes, budget);
+    best.fill(classes, budget);
     let core = Core::of(classes, budget, price);
-    greedy.bound = core.bound;
-    let rounding = ROUNDING * (greedy.cost.abs() + core.bound.abs());
-    let gap = greedy.cost - core.bound;
-    if gap <= rounding {
-        greedy.bound = greedy.cost;
-        return Some(greedy);
-    }
-    let mut excess = gap / 256.0;
+    best.bound = core.bound;
+    let rounding = ROUNDING * (best.cost.abs() + core.bound.abs());
+    let mut excess = 0.0;
     loop {
-        let Some(found) = core.search(excess + rounding) else {
-            return Some(greedy);
-        };
-        let best = match found.map(|items| Solution::of(classes, items)) {
-            Some(found) if found.cost < greedy.cost => found,
-            _ => greedy.clone(),
-        };
+        let gap = best.cost - core.bound;
         // All solutions up to the excess were listed.
-        if best.cost - core.bound <= excess + rounding {
-            let bound = best.cost;
-            return Some(Solution { bound, ..best });
+        if gap <= excess + rounding {
+            best.bound = best.cost;
+            return Some(best);
         }
-        greedy = Solution {
-            bound: core.bound,
-            ..best
+        excess = if excess == 0.0 {
+            gap / 256.0
+        } else {
+            gap.min(4.0 * excess)
         };
-        excess = (4.0 * excess).min(greedy.cost - core.bound);
+        let Some(found) = core.search(excess + rounding) else {
+            return Some(best);
+        };
+        let found = found.map(|items| Solution::of(classes, items));
+        if let Some(found) = found.filter(|found| found.cost < best.cost) {
+            best = Solution {
+                bound: core.bound,
+                ..found
+            };
+        }
     }
 }
 
@@ -230,26 +229,16 @@ impl Solution {
     }
 }
 
-/// The items by their excess at a price of weight.
-struct Core<'c> {
-    classes: &'c [Vec<Item>],
+/// The classes at a price of weight.
+struct Core {
+    /// The items; each costs what it exceeds the class's best one by.
+    classes: Vec<Vec<Item>>,
     budget: f64,
     price: f64,
     /// A bound of all solutions' costs.
     bound: f64,
     /// The item of each class that is best at the price.
     best: Vec<usize>,
-}
-
-/// A class of which several items are possible.
-struct Open {
-    class: usize,
-    /// The index, the weight and the excess of each.
-    items: Vec<(usize, f64, f64)>,
-    /// The least and the most weight of an item.
-    weight: (f64, f64),
-    /// The least and the most weight that the classes after it add.
-    after: (f64, f64),
 }
 
 /// A combination of the items of the classes so far.
@@ -262,92 +251,58 @@ struct State {
     item: u32,
 }
 
-impl<'c> Core<'c> {
-    fn of(classes: &'c [Vec<Item>], budget: f64, price: f64) -> Self {
+impl Core {
+    fn of(classes: &[Vec<Item>], budget: f64, price: f64) -> Self {
         let at_price = |item: &Item| item.cost + price * item.weight;
-        let best: Vec<usize> = classes
-            .iter()
-            .map(|class| {
-                let order =
-                    |&a: &usize, &b: &usize| at_price(&class[a]).total_cmp(&at_price(&class[b]));
-                (0..class.len()).min_by(order).unwrap_or(0)
-            })
-            .collect();
-        let chosen = classes.iter().zip(&best);
-        let sum: f64 = chosen.map(|(class, &item)| at_price(&class[item])).sum();
-        Self {
-            classes,
+        let mut this = Self {
+            classes: Vec::new(),
             budget,
             price,
-            bound: sum - price * budget,
-            best,
-        }
-    }
-
-    /// The classes of which several items cost at most `most` more than the best one, and the weight of
-    /// the items of the others.
-    fn open(&self, most: f64) -> (Vec<Open>, f64) {
-        let (mut open, mut fixed_weight) = (Vec::new(), 0.0);
-        for (class, (items, &best)) in self.classes.iter().zip(&self.best).enumerate() {
-            let excess = |item: &Item| {
-                item.cost - items[best].cost + self.price * (item.weight - items[best].weight)
+            bound: 0.0,
+            best: Vec::new(),
+        };
+        for class in classes {
+            let order =
+                |&a: &usize, &b: &usize| at_price(&class[a]).total_cmp(&at_price(&class[b]));
+            let index = (0..class.len()).min_by(order).unwrap_or(0);
+            let best = class[index];
+            let excess = |item: &Item| Item {
+                cost: (item.cost - best.cost + price * (item.weight - best.weight)).max(0.0),
+                weight: item.weight,
             };
-            let possible = items.iter().enumerate();
-            let possible = possible.map(|(i, item)| (i, item.weight, excess(item).max(0.0)));
-            let items: Vec<_> = possible.filter(|(.., excess)| *excess <= most).collect();
-            let weights = items.iter().map(|(_, weight, _)| *weight);
-            let least = weights.clone().fold(f64::INFINITY, f64::min);
-            let greatest = weights.fold(f64::NEG_INFINITY, f64::max);
-            if items.len() == 1 {
-                fixed_weight += least;
-            } else {
-                open.push(Open {
-                    class,
-                    items,
-                    weight: (least, greatest),
-                    after: (0.0, 0.0),
-                });
-            }
+            this.classes.push(class.iter().map(excess).collect());
+            this.bound += at_price(&best);
+            this.best.push(index);
         }
-        // The widest first: what the others can add is then soon known within narrow limits.
-        let width = |of: &Open| of.weight.1 - of.weight.0;
-        open.sort_by(|a, b| width(b).total_cmp(&width(a)));
-        let mut after = (0.0, 0.0);
-        for of in open.iter_mut().rev() {
-            of.after = after;
-            after = (after.0 + of.weight.0, after.1 + of.weight.1);
-        }
-        (open, fixed_weight)
-    }
-
-    /// The states that add an item of a class to one of the last states, and may lead to a solution that
-    /// costs at most `most` more than the bound.
-    fn grown(&self, last: &[State], class: &Open, most: f64) -> Vec<State> {
-        let (least, greatest) = class.after;
-        let mut next = Vec::with_capacity(last.len() * class.items.len());
-        for (before, state) in last.iter().enumerate() {
-            for &(item, weight, excess) in &class.items {
-                let (weight, excess) = (state.weight + weight, state.excess + excess);
-                // Room that can no longer be used costs its price.
-                let unused = (self.budget - weight - greatest).max(0.0);
-                if weight + least <= self.budget && excess + self.price * unused <= most {
-                    next.push(State {
-                        weight,
-                        excess,
-                        before: before as u32,
-                        item: item as u32,
-                    });
-                }
-            }
-        }
-        self.drop_dominated(&mut next);
-        next
+        this.bound -= price * budget;
+        this
     }
 
     /// Finds the best of all solutions within the budget that cost at most `most` more than the
     /// bound. `Some(None)` if there is none, `None` if there are too many combinations.
     fn search(&self, most: f64) -> Option<Option<Vec<usize>>> {
-        let (open, weight) = self.open(most);
+        let mut weight = 0.0;
+        // The classes of which several items are possible, and their least and most weights.
+        let mut open = Vec::new();
+        for (class, items) in self.classes.iter().enumerate() {
+            let possible = items.iter().zip(0..).filter(|(item, _)| item.cost <= most);
+            let possible: Vec<(&Item, u32)> = possible.collect();
+            let weights = possible.iter().map(|(item, _)| item.weight);
+            let least = weights.clone().fold(f64::INFINITY, f64::min);
+            let greatest = weights.fold(f64::NEG_INFINITY, f64::max);
+            if possible.len() == 1 {
+                weight += least;
+            } else {
+                open.push((class, possible, (least, greatest)));
+            }
+        }
+        // The widest first: what the others can add is then soon known within narrow limits.
+        open.sort_by(|(.., a), (.., b)| (b.1 - b.0).total_cmp(&(a.1 - a.0)));
+        let mut after = vec![(0.0, 0.0)];
+        for (.., (least, greatest)) in open.iter().skip(1).rev() {
+            let (l, g) = after[after.len() - 1];
+            after.push((l + least, g + greatest));
+        }
         let first = State {
             weight,
             excess: 0.0,
@@ -355,12 +310,12 @@ impl<'c> Core<'c> {
             item: 0,
         };
         let (mut layers, mut n_states) = (vec![vec![first]], 0);
-        for class in &open {
+        for ((_, items, _), after) in open.iter().zip(after.iter().rev()) {
             let last = &layers[layers.len() - 1];
-            if last.len().saturating_mul(class.items.len()) > 2 * MAX_STATES {
+            if last.len().saturating_mul(items.len()) > 2 * MAX_STATES {
                 return None;
             }
-            let next = self.grown(last, class, most);
+            let next = self.grown(last, items, *after, most);
             n_states += next.len();
             if n_states > MAX_STATES {
                 return None;
@@ -372,33 +327,58 @@ impl<'c> Core<'c> {
         let best = ends.min_by(|(_, a), (_, b)| self.cost(a).total_cmp(&self.cost(b)));
         Some(best.map(|(mut index, _)| {
             let mut items = self.best.clone();
-            for (open, layer) in open.iter().zip(&layers[1..]).rev() {
+            for ((class, ..), layer) in open.iter().zip(&layers[1..]).rev() {
                 let state = layer[index];
-                items[open.class] = state.item as usize;
+                items[*class] = state.item as usize;
                 index = state.before as usize;
             }
             items
         }))
     }
 
-    /// The cost of a state, but for what all have in common.
-    fn cost(&self, state: &State) -> f64 {
-        state.excess - self.price * state.weight
-    }
-
-    /// Drops the states that are neither lighter nor cheaper than another.
-    fn drop_dominated(&self, states: &mut Vec<State>) {
+    /// The states that add an item of a class to one of the last states, and may lead to a solution that
+    /// costs at most `most` more than the bound; `after` are the least and the most weight that the
+    /// classes after it add. States that are neither lighter nor cheaper than another are left out.
+    fn grown(
+        &self,
+        last: &[State],
+        items: &[(&Item, u32)],
+        after: (f64, f64),
+        most: f64,
+    ) -> Vec<State> {
+        let mut states = Vec::with_capacity(last.len() * items.len());
+        for (state, before) in last.iter().zip(0..) {
+            for &(added, item) in items {
+                let weight = state.weight + added.weight;
+                let excess = state.excess + added.cost;
+                // Room that can no longer be used costs its price.
+                let unused = (self.budget - weight - after.1).max(0.0);
+                if weight + after.0 <= self.budget && excess + self.price * unused <= most {
+                    states.push(State {
+                        weight,
+                        excess,
+                        before,
+                        item,
+                    });
+                }
+            }
+        }
         states.sort_unstable_by(|a, b| {
             let by_weight = a.weight.total_cmp(&b.weight);
             by_weight.then(self.cost(a).total_cmp(&self.cost(b)))
         });
         let mut lowest = f64::INFINITY;
         states.retain(|state| {
-            let cost = self.cost(state);
-            let is_kept = cost < lowest;
-            lowest = lowest.min(cost);
+            let is_kept = self.cost(state) < lowest;
+            lowest = lowest.min(self.cost(state));
             is_kept
         });
+        states
+    }
+
+    /// The cost of a state, but for what all have in common.
+    fn cost(&self, state: &State) -> f64 {
+        state.excess - self.price * state.weight
     }
 }
 

@@ -6,7 +6,7 @@
 //! 2. `costs`: the KLD of each tensor at each type;
 //! 3. `additivity`: the KLD of a mixture from the sum of its tensors';
 //! 4. `knapsack`: the cheapest choice of one item from each class;
-//! 5. `options`: what a recipe may choose, and by how much a choice makes its KLD too low;
+//! 5. `selection`: by how much a choice makes its KLD too low;
 //! 6. `solve`: the best mixtures;
 //! 7. `file`: a recipe as llama.cpp's quantizer takes it.
 
@@ -15,13 +15,13 @@ mod combination;
 mod costs;
 mod file;
 mod knapsack;
-mod options;
+mod selection;
 mod sensitivities;
 mod solve;
 
-pub use file::{QuantizeCommand, quoted, tensor_type_file};
+pub use file::{flags, quoted, tensor_type_file};
 pub use sensitivities::Sensitivities;
-pub use solve::{Neighbour, frontier, improved, solve, thinned};
+pub use solve::{frontier, improved, neighbours, solve, thinned};
 
 use kl_formats::{GgmlType, Mixture};
 use serde::Serialize;
@@ -99,21 +99,61 @@ pub enum Goal {
     Kld(f64),
 }
 
-/// A mixture, its size, and what is known of its KLD before it is measured.
-#[derive(Clone, Debug)]
+/// A mixture, its size, and its KLD.
+#[derive(Serialize, Clone, Debug)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Recipe {
-    /// A type for each tensor that the quantizer may change.
-    pub mixture: Mixture,
-    /// Bytes of the file that llama.cpp's quantizer writes.
+    /// Bytes of the file that llama-quantize writes.
     pub size_bytes: u64,
+    /// Its bits per parameter, of all tensors.
     pub bpw: f64,
-    /// The predicted mean KLD, in nats.
-    pub kld: Estimate,
-    /// By how many times the sum of its tensors' KLDs is too low, because it was chosen by them.
-    pub selection: f64,
-    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0
-    /// for the best there is.
+    /// The mean KLD from the original.
+    pub kld: RecipeKld,
+    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0:
+    /// no other's is.
     pub gap: f64,
+    /// The tensors that the quantizer may change, in the order of the model's file.
+    pub tensors: Vec<RecipeTensor>,
+    /// By how many times the sum of its tensors' KLDs is too low, because it was chosen by them.
+    #[serde(skip)]
+    pub selection: f64,
+}
+
+/// The mean KLD of a recipe from the original, in nats.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct RecipeKld {
+    /// By the map.
+    pub predicted: Estimate,
+    /// On another text, with its clustered interval; null if it was not measured.
+    pub measured: Option<Estimate>,
+}
+
+/// A tensor of a recipe.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct RecipeTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// Its bytes in the file, with the padding after it.
+    pub bytes: u64,
+    /// The predicted mean KLD of the model with this tensor alone at its type, in nats.
+    pub kld: f64,
+    /// Its name without the layer and `.weight`: `attn_v`, `ffn_down_exps`, `output`.
+    pub role: String,
+    /// Its parameters.
+    pub n_params: u64,
+}
+
+impl Recipe {
+    /// A type for each tensor that the quantizer may change.
+    pub fn mixture(&self) -> Mixture {
+        let tensors = self.tensors.iter();
+        tensors.map(|of| (of.name.clone(), of.kind)).collect()
+    }
 }
 
 /// A mixture that no other one of its size, or of fewer bytes, beats.

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::{Cell, GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap};
+use kl_formats::{Cell, GgmlType, MapTensor, Mixture, SensitivityMap};
 
 use super::additivity::{Curve, Whole};
 use super::combination::{CellMean, Combination, mean_of};
-use super::costs::{Predicted, Term, Terms};
-use super::{Additivity, Check, Cost, Recipe, TensorCosts, role_and_layer};
+use super::costs::{Known, Reader};
+use super::{Additivity, Check, Cost, Recipe, RecipeKld, RecipeTensor, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
 /// The KLD that each tensor costs at each type, and the bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sensitivities {
     /// The tensors that the quantizer may change, in the order of the file.
     pub tensors: Vec<TensorCosts>,
@@ -23,7 +23,7 @@ pub struct Sensitivities {
     pub additivity: Vec<Additivity>,
     /// Cells that were predicted from another type, and then measured.
     pub checks: Vec<Check>,
-    /// Tensors that the quantizer may change and of which the map says nothing: they keep their type.
+    /// Tensors that could have a type of the map, and of which it says nothing: they keep their own.
     pub unknown: Vec<String>,
     /// Bytes of the tensors' data besides those tensors, without padding.
     pub(super) fixed_tensor_bytes: u64,
@@ -32,7 +32,7 @@ pub struct Sensitivities {
     confidence: Confidence,
     /// The index of each tensor, by its name.
     index: BTreeMap<String, usize>,
-    terms: Vec<BTreeMap<GgmlType, Term>>,
+    klds: Vec<BTreeMap<GgmlType, Combination>>,
     /// The mean of each cell.
     pub(super) means: Vec<CellMean>,
     /// The cells of these mixtures.
@@ -44,6 +44,11 @@ impl TensorCosts {
     pub(super) fn data_bytes(&self, kind: GgmlType) -> u64 {
         kind.bytes(self.n_params).unwrap_or(0)
     }
+
+    /// Its cost at a type; `None` if it cannot have that, or the map does not know it.
+    pub fn at(&self, kind: GgmlType) -> Option<&Cost> {
+        self.costs.iter().find(|cost| cost.kind == kind)
+    }
 }
 
 impl Sensitivities {
@@ -52,53 +57,44 @@ impl Sensitivities {
     /// # Errors
     /// What the map lacks, and what to do.
     pub fn of(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
-        check(&map.header)?;
         let means = CellMean::of_each(&map.cells);
-        let Terms { of: terms, checks } = Terms::of(map, &means)?;
+        let reader = Reader::of(map, &means)?;
+        let checks = reader.checks();
         let header = &map.header;
+        let data = |tensor: &MapTensor| tensor.kind.bytes(tensor.n_params()).unwrap_or(0);
         let pad = |bytes: u64| bytes.next_multiple_of(header.alignment.max(1));
-        let (free, fixed): (Vec<_>, Vec<_>) = header
-            .tensors
-            .iter()
-            .partition(|tensor| tensor.is_quantizable);
-        let data = |tensor: &&MapTensor| tensor.kind.bytes(n_params(tensor)).unwrap_or(0);
+        let fixed = || header.tensors.iter().filter(|of| !of.is_quantizable);
+        let names = reader.tensors.iter().map(|of| of.tensor.name.clone());
         let mut this = Self {
-            tensors: Vec::new(),
-            fixed_bytes: header.metadata_bytes + fixed.iter().map(data).map(pad).sum::<u64>(),
-            n_params: header.tensors.iter().map(n_params).sum(),
-            additivity: Vec::new(),
-            checks: Vec::new(),
-            unknown: Vec::new(),
-            fixed_tensor_bytes: fixed.iter().map(data).sum(),
-            curve: Curve::of(Vec::new()),
+            fixed_bytes: header.metadata_bytes + fixed().map(data).map(pad).sum::<u64>(),
+            fixed_tensor_bytes: fixed().map(data).sum(),
+            n_params: header.tensors.iter().map(MapTensor::n_params).sum(),
             confidence,
-            index: free.iter().map(|of| of.name.clone()).zip(0..).collect(),
-            terms,
-            means,
-            measured: BTreeMap::new(),
+            index: names.zip(0..).collect(),
+            klds: reader.klds(&checks),
+            ..Self::default()
         };
-        for (index, cell) in map.cells.iter().enumerate() {
-            if this.means[index].has_tokens
-                && cell
-                    .exchanged
-                    .keys()
-                    .all(|name| this.index.contains_key(name))
-            {
-                this.measured.insert(cell.exchanged.clone(), index);
+        for (known, klds) in reader.tensors.iter().zip(&this.klds) {
+            let fits = |kind: &&GgmlType| {
+                known.tensor.has_rows_of(**kind) && kind.bits() < known.tensor.kind.bits()
+            };
+            let types: Vec<GgmlType> = header.types.iter().filter(fits).copied().collect();
+            if klds.len() == 1 && !types.is_empty() {
+                this.unknown.push(known.tensor.name.clone());
             }
+            let estimate = |kld: &Combination| kld.estimate(&means, confidence);
+            this.tensors.push(costs(known, &types, pad, |kind| {
+                klds.get(&kind).map(estimate)
+            }));
         }
-        let types = &header.types;
-        this.tensors = free
-            .iter()
-            .zip(0..)
-            .map(|(of, index)| this.costs(of, index, types, pad))
-            .collect();
-        let unknown = free
-            .iter()
-            .zip(&this.terms)
-            .filter(|(_, terms)| terms.len() == 1);
-        this.unknown = unknown.map(|(tensor, _)| tensor.name.clone()).collect();
-        this.checks = checks.iter().map(|check| this.check(check)).collect();
+        this.means = means.clone();
+        let checks = checks.into_iter().map(|check| Check {
+            tensor: this.tensors[check.tensor].name.clone(),
+            kind: check.kind,
+            predicted: check.predicted.value,
+            measured: this.estimate(&check.measured),
+        });
+        this.checks = checks.collect();
         this.add_wholes(map);
         Ok(this)
     }
@@ -114,17 +110,12 @@ impl Sensitivities {
         Self {
             n_params: tensors.iter().map(|tensor| tensor.n_params).sum(),
             index: tensors.iter().map(|of| of.name.clone()).zip(0..).collect(),
-            terms: vec![BTreeMap::new(); tensors.len()],
+            klds: vec![BTreeMap::new(); tensors.len()],
             tensors,
             fixed_bytes,
             additivity,
             checks,
-            unknown: Vec::new(),
-            fixed_tensor_bytes: 0,
-            curve: Curve::of(Vec::new()),
-            confidence: Confidence::default(),
-            means: Vec::new(),
-            measured: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -136,9 +127,8 @@ impl Sensitivities {
 
     /// Bits per parameter of all tensors, without padding.
     pub fn bpw(&self, mixture: &Mixture) -> f64 {
-        let bytes = self
-            .chosen(mixture)
-            .map(|(tensor, cost)| tensor.data_bytes(cost.kind));
+        let chosen = self.chosen(mixture);
+        let bytes = chosen.map(|(tensor, cost)| tensor.data_bytes(cost.kind));
         self.bits(self.fixed_tensor_bytes + bytes.sum::<u64>())
     }
 
@@ -147,46 +137,81 @@ impl Sensitivities {
         8.0 * tensor_bytes as f64 / self.n_params as f64
     }
 
+    /// The recipe of this mixture, whose KLD another one of its size may undercut by `gap`.
+    pub(super) fn recipe(&self, mixture: &Mixture, selection: f64, gap: f64) -> Recipe {
+        let tensors = self.tensors.iter().filter_map(|tensor| {
+            let cost = tensor.at(*mixture.get(&tensor.name)?)?;
+            Some(RecipeTensor {
+                name: tensor.name.clone(),
+                kind: cost.kind,
+                bytes: cost.bytes,
+                kld: cost.kld.value,
+                role: tensor.role.clone(),
+                n_params: tensor.n_params,
+            })
+        });
+        Recipe {
+            size_bytes: self.size_bytes(mixture),
+            bpw: self.bpw(mixture),
+            kld: RecipeKld {
+                predicted: self.predict(mixture, selection),
+                measured: None,
+            },
+            gap: gap.max(0.0),
+            tensors: tensors.collect(),
+            selection,
+        }
+    }
+
     /// The predicted mean KLD of this mixture, in nats: the cell's own where the map has one. The sum of
     /// its tensors' KLDs is too low by `selection` times.
     pub fn predict(&self, mixture: &Mixture, selection: f64) -> Estimate {
-        let predicted = self.combination(mixture, selection).unwrap_or_default();
-        predicted.estimate(&self.means, self.confidence)
+        let predicted = self.combination(mixture, selection);
+        self.estimate(&predicted.unwrap_or_default())
     }
 
     /// The predicted KLD of a recipe over that of another mixture.
     pub fn predict_ratio(&self, recipe: &Recipe, other: &Mixture) -> Option<Estimate> {
-        let recipe = self.combination(&recipe.mixture, recipe.selection)?;
+        let recipe = self.combination(&recipe.mixture(), recipe.selection)?;
         let other = self.combination(other, 1.0)?;
-        recipe.over(&other, &self.means, self.confidence)
+        let ratio = recipe.value / other.value;
+        let relative = self.estimate(&recipe.relative_to(&other));
+        (recipe.value > 0.0 && other.value > 0.0).then_some(Estimate {
+            value: ratio,
+            lo: relative.lo.map(|lo| ratio * lo),
+            hi: relative.hi.map(|hi| ratio * hi),
+        })
+    }
+
+    fn estimate(&self, of: &Combination) -> Estimate {
+        of.estimate(&self.means, self.confidence)
+    }
+
+    fn measured(&self, cell: usize) -> Combination {
+        Combination::of_cell(cell, &self.means[cell])
     }
 
     fn combination(&self, mixture: &Mixture, selection: f64) -> Option<Combination> {
+        let own = |name: &String| self.tensors[*self.index.get(name)?].costs.last();
         let mut exchanged = mixture.clone();
-        exchanged.retain(|name, kind| self.own_type(name) != Some(*kind));
+        exchanged.retain(|name, kind| own(name).is_none_or(|own| own.kind != *kind));
         match self.measured.get(&exchanged) {
-            Some(&cell) => Some(Combination::of_cell(cell, &self.means[cell])),
+            Some(&cell) => Some(self.measured(cell)),
             None => Some(self.curve.predict(&self.sum(&exchanged)?.times(selection))),
         }
     }
 
     /// The KLD of a tensor at a type, by the tensor's index.
     pub(super) fn kld(&self, tensor: usize, kind: GgmlType) -> Option<&Combination> {
-        self.terms[tensor].get(&kind).map(|term| &term.kld)
-    }
-
-    /// The original's type of a tensor.
-    fn own_type(&self, name: &str) -> Option<GgmlType> {
-        let tensor = &self.tensors[*self.index.get(name)?];
-        tensor.costs.last().map(|cost| cost.kind)
+        self.klds[tensor].get(&kind)
     }
 
     /// The costs of a mixture's types; those of types that a tensor cannot have are its own.
-    fn chosen(&self, mixture: &Mixture) -> impl Iterator<Item = (&TensorCosts, Cost)> {
+    fn chosen(&self, mixture: &Mixture) -> impl Iterator<Item = (&TensorCosts, &Cost)> {
         self.tensors.iter().filter_map(|tensor| {
             let kind = mixture.get(&tensor.name);
-            let of = |kind: &GgmlType| tensor.costs.iter().find(|cost| cost.kind == *kind);
-            Some((tensor, *kind.and_then(of).or(tensor.costs.last())?))
+            let cost = kind.and_then(|kind| tensor.at(*kind));
+            Some((tensor, cost.or(tensor.costs.last())?))
         })
     }
 
@@ -194,63 +219,19 @@ impl Sensitivities {
     fn sum(&self, mixture: &Mixture) -> Option<Combination> {
         let mut sum = Combination::default();
         for (name, kind) in mixture {
-            let terms = &self.terms[*self.index.get(name)?];
-            sum.add(&terms.get(kind)?.kld, 1.0);
+            sum.add(self.kld(*self.index.get(name)?, *kind)?, 1.0);
         }
         Some(sum)
     }
 
-    fn costs(
-        &self,
-        tensor: &MapTensor,
-        index: usize,
-        types: &[GgmlType],
-        pad: impl Fn(u64) -> u64,
-    ) -> TensorCosts {
-        let (role, layer) = role_and_layer(&tensor.name);
-        let n_params = n_params(tensor);
-        let row = tensor.shape.first().copied().unwrap_or(0);
-        let cost = |kind: GgmlType| {
-            let term = self.terms[index].get(&kind)?;
-            Some(Cost {
-                kind,
-                bytes: pad(kind.bytes(n_params)?),
-                kld: term.kld.estimate(&self.means, self.confidence),
-                is_measured: term.is_measured,
-            })
-        };
-        let fits =
-            |kind: &&GgmlType| row.is_multiple_of(kind.block) && kind.bits() < tensor.kind.bits();
-        let mut costs: Vec<Cost> = types
-            .iter()
-            .filter(fits)
-            .copied()
-            .filter_map(cost)
-            .collect();
-        costs.sort_by_key(|cost| (cost.bytes, cost.kind));
-        costs.dedup_by_key(|cost| cost.kind);
-        costs.extend(cost(tensor.kind));
-        TensorCosts {
-            name: tensor.name.clone(),
-            role,
-            layer,
-            n_params,
-            costs,
-        }
-    }
-
-    fn check(&self, check: &Predicted) -> Check {
-        let measured = Combination::of_cell(check.cell, &self.means[check.cell]);
-        Check {
-            tensor: self.tensors[check.tensor].name.clone(),
-            kind: check.kind,
-            predicted: check.kld.value,
-            measured: measured.estimate(&self.means, self.confidence),
-        }
-    }
-
-    /// Reads the cells in which more than half of the tensors were exchanged.
+    /// Reads the cells of mixtures, and those in which more than half of the tensors were exchanged.
     fn add_wholes(&mut self, map: &SensitivityMap) {
+        for (index, cell) in map.cells.iter().enumerate() {
+            let mut names = cell.exchanged.keys();
+            if self.means[index].has_tokens && names.all(|name| self.index.contains_key(name)) {
+                self.measured.insert(cell.exchanged.clone(), index);
+            }
+        }
         let mut wholes = Vec::new();
         for (mixture, &index) in &self.measured {
             if 2 * mixture.len() <= self.tensors.len() || mixture.len() < 2 {
@@ -259,23 +240,51 @@ impl Sensitivities {
             let Some(sum) = self.sum(mixture) else {
                 continue;
             };
-            let together = Combination::of_cell(index, &self.means[index]);
-            let kind = one_type(&map.cells[index], &self.tensors);
-            if let Some(kind) = kind {
-                self.additivity.push(Additivity {
-                    kind,
-                    together: together.estimate(&self.means, self.confidence),
-                    sum: sum.value * hardness(map, map.cells[index].klds.len()),
-                });
-            }
+            let together = self.measured(index);
+            let kind = one_type(mixture, &self.tensors);
+            self.additivity.extend(kind.map(|kind| Additivity {
+                kind,
+                together: together.estimate(&self.means, self.confidence),
+                sum: sum.value * hardness(map, map.cells[index].klds.len()),
+            }));
             wholes.push(Whole {
                 together,
                 sum,
                 is_recipe: kind.is_none(),
+                n: 1.0,
             });
         }
         self.additivity.sort_by(|a, b| a.sum.total_cmp(&b.sum));
         self.curve = Curve::of(wholes);
+    }
+}
+
+/// The costs of a tensor at these types, and at its own.
+fn costs(
+    of: &Known<'_>,
+    types: &[GgmlType],
+    pad: impl Fn(u64) -> u64,
+    kld: impl Fn(GgmlType) -> Option<Estimate>,
+) -> TensorCosts {
+    let (n_params, own) = (of.tensor.n_params(), of.tensor.kind);
+    let cost = |kind: GgmlType| {
+        Some(Cost {
+            kind,
+            bytes: pad(kind.bytes(n_params)?),
+            kld: kld(kind)?,
+            is_measured: kind == own || of.singles.contains_key(&kind),
+        })
+    };
+    let mut costs: Vec<Cost> = types.iter().filter_map(|kind| cost(*kind)).collect();
+    costs.sort_by_key(|cost| (cost.bytes, cost.kind));
+    costs.dedup_by_key(|cost| cost.kind);
+    costs.extend(cost(own));
+    TensorCosts {
+        name: of.tensor.name.clone(),
+        role: of.role.clone(),
+        layer: of.layer,
+        n_params,
+        costs,
     }
 }
 
@@ -285,52 +294,23 @@ fn hardness(map: &SensitivityMap, n_windows: usize) -> f64 {
     let extent = |cell: &&Cell| (cell.exchanged.len(), cell.klds.len());
     let whole = map.cells.iter().max_by_key(extent);
     let hardness = whole.and_then(|whole| {
-        let (here, all) = (
-            mean_of(whole, n_windows)?,
-            mean_of(whole, whole.klds.len())?,
-        );
-        Some(here / all).filter(|hardness| *hardness > 0.0 && hardness.is_finite())
+        let all = mean_of(whole, whole.klds.len())?;
+        Some(mean_of(whole, n_windows)? / all)
     });
-    hardness.unwrap_or(1.0)
+    let usable = hardness.filter(|hardness| *hardness > 0.0 && hardness.is_finite());
+    usable.unwrap_or(1.0)
 }
 
-/// The number of a tensor's elements; those of all tensors are no more than [`check`] allows.
-fn n_params(tensor: &MapTensor) -> u64 {
-    tensor.shape.iter().fold(1, |n, &of| n.saturating_mul(of))
-}
-
-/// No file and no tensor has as many bytes.
-const TOO_MANY_BYTES: u64 = 1 << 56;
-
-/// Refuses a header whose sizes no file has, so that sums of bytes cannot overflow.
-fn check(header: &MapHeader) -> Result<(), String> {
-    let sizes = header.tensors.iter().map(|of| of.kind.bytes(n_params(of)));
-    let known = [Some(header.metadata_bytes), Some(header.alignment)];
-    let sum = known
-        .into_iter()
-        .chain(sizes)
-        .try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?)));
-    match sum {
-        Some(sum) if sum < TOO_MANY_BYTES => Ok(()),
-        _ => Err(
-            "the map's header has tensors of sizes that no model has: measure it again".to_owned(),
-        ),
-    }
-}
-
-/// The type of all of a cell's tensors whose rows are whole blocks of it, if it is one.
-fn one_type(cell: &Cell, tensors: &[TensorCosts]) -> Option<GgmlType> {
+/// The type of all of a mixture's tensors whose rows are whole blocks of it, if it is one.
+fn one_type(mixture: &Mixture, tensors: &[TensorCosts]) -> Option<GgmlType> {
     let mut counts = BTreeMap::<GgmlType, usize>::new();
-    for kind in cell.exchanged.values() {
+    for kind in mixture.values() {
         *counts.entry(*kind).or_default() += 1;
     }
     let (&most, _) = counts.iter().max_by_key(|(_, n)| **n)?;
-    let could_have_it = |tensor: &&TensorCosts| {
-        let other = cell
-            .exchanged
-            .get(&tensor.name)
-            .is_some_and(|kind| *kind != most);
-        other && tensor.costs.iter().any(|cost| cost.kind == most)
+    let could_have_it = |tensor: &TensorCosts| {
+        let kind = mixture.get(&tensor.name);
+        kind.is_some_and(|kind| *kind != most) && tensor.at(most).is_some()
     };
-    tensors.iter().find(could_have_it).is_none().then_some(most)
+    (!tensors.iter().any(could_have_it)).then_some(most)
 }

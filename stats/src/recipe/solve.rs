@@ -5,10 +5,9 @@
 
 use kl_formats::{GgmlType, Mixture};
 
-use super::knapsack::{self, Item, Path};
-use super::options::{Options, selection};
+use super::knapsack::{Item, Path, minimise};
+use super::selection::selection;
 use super::{Cost, FrontierPoint, Goal, Recipe, Sensitivities, TensorCosts};
-use crate::stats::Estimate;
 
 /// KLDs that differ by less than this part are equal: their sums depend on the order.
 const ROUNDING: f64 = 1e-12;
@@ -24,124 +23,199 @@ const ROUNDS: usize = 6;
 /// # Errors
 /// A goal that no mixture reaches: what can be reached.
 pub fn solve(of: &Sensitivities, goal: Goal, types: &[GgmlType]) -> Result<Recipe, String> {
-    let options = Options::of(of, types);
-    match goal {
+    let choices = Choices::of(of, types);
+    let (found, what) = match goal {
         Goal::Size(bytes) => {
             let budget = bytes as f64 - of.fixed_bytes as f64;
-            within(of, &options, budget, |_, cost| cost.bytes)
-                .ok_or_else(|| too_small(of, &options, &format!("{bytes} bytes")))
+            let found = choices.within(budget, |_, cost| cost.bytes);
+            (found, format!("{bytes} bytes"))
         }
         Goal::Bpw(bits) => {
             let budget = (bits * of.n_params as f64 / 8.0).floor() - of.fixed_tensor_bytes as f64;
-            within(of, &options, budget, |tensor, cost| {
-                tensor.data_bytes(cost.kind)
-            })
-            .ok_or_else(|| too_small(of, &options, &format!("{bits} bits a parameter")))
+            let found = choices.within(budget, |tensor, cost| tensor.data_bytes(cost.kind));
+            (found, format!("{bits} bits a parameter"))
         }
-        Goal::Kld(most) => smallest(of, &options, most),
-    }
-}
-
-/// The mixture with the lowest KLD whose tensors have at most `budget` bytes; `None` if none has.
-fn within(
-    of: &Sensitivities,
-    options: &Options<'_>,
-    budget: f64,
-    bytes: impl Fn(&TensorCosts, &Cost) -> u64,
-) -> Option<Recipe> {
-    let items = |(tensor, costs): &(&TensorCosts, Vec<Cost>)| {
-        let item = |cost: &Cost| Item {
-            cost: cost.kld.value,
-            weight: bytes(tensor, cost) as f64,
-        };
-        costs.iter().map(item).collect()
+        Goal::Kld(most) => return choices.smallest(most),
     };
-    let classes: Vec<Vec<Item>> = options.tensors.iter().map(items).collect();
-    let solution = knapsack::minimise(&classes, budget)?;
-    let gap = of.curve.whole(solution.cost) - of.curve.whole(solution.bound);
-    let selection = selection(of, options, &classes, &[solution.weight])[0];
-    let mixture = options.mixture(&solution.items);
-    Some(Recipe {
-        size_bytes: of.size_bytes(&mixture),
-        bpw: of.bpw(&mixture),
-        kld: of.predict(&mixture, selection),
-        selection,
-        gap: gap.max(0.0),
-        mixture,
+    found.ok_or_else(|| {
+        let smallest = choices.lightest(&choices.classes(|cost| (cost.kld.value, cost.bytes as f64)));
+        format!(
+            "no mixture of these types has {what} or less: the smallest file has {} bytes, {:.3} bits \
+             a parameter",
+            of.size_bytes(&smallest),
+            of.bpw(&smallest)
+        )
     })
 }
 
-/// The smallest file whose KLD is at most this, and of several the one with the lowest.
-fn smallest(of: &Sensitivities, options: &Options<'_>, most: f64) -> Result<Recipe, String> {
-    let sum = of.curve.sum(most) * (1.0 + ROUNDING);
-    let classes = options.classes(|cost| (cost.bytes as f64, cost.kld.value));
-    let (mut budget, mut smallest) = (sum, None::<Recipe>);
-    for _ in 0..ROUNDS {
-        let Some(solution) = knapsack::minimise(&classes, budget) else {
-            break;
-        };
-        let recipe = within(of, options, solution.cost, |_, cost| cost.bytes)
-            .ok_or("the mixture of this KLD cannot be found again")?;
-        budget = sum / recipe.selection;
-        let is_smaller = |known: &Recipe| recipe.size_bytes < known.size_bytes;
-        if recipe.kld.value <= most * (1.0 + ROUNDING) && smallest.as_ref().is_none_or(is_smaller) {
-            smallest = Some(recipe);
-        }
-    }
-    if let Some(recipe) = smallest {
-        return Ok(recipe);
-    }
-    let best = options.mixture(&Path::of(&classes).lightest);
-    let (size, bits) = (of.size_bytes(&best), of.bpw(&best));
-    let kld = of.predict(&best, 1.0).value;
-    Err(format!(
-        "no mixture of these types has a predicted KLD of {most} nats or less: the lowest is \
-         {kld:.3e}, at {size} bytes ({bits:.2} bits a parameter)"
-    ))
+/// The types that each tensor may have in a recipe.
+struct Choices<'s> {
+    of: &'s Sensitivities,
+    tensors: Vec<(&'s TensorCosts, Vec<Cost>)>,
 }
 
-fn too_small(of: &Sensitivities, options: &Options<'_>, goal: &str) -> String {
-    let classes = options.classes(|cost| (cost.kld.value, cost.bytes as f64));
-    let smallest = options.mixture(&Path::of(&classes).lightest);
-    format!(
-        "no mixture of these types has {goal} or less: the smallest file has {} bytes, {:.3} bits a \
-         parameter",
-        of.size_bytes(&smallest),
-        of.bpw(&smallest)
-    )
+impl<'s> Choices<'s> {
+    /// The costs at these types, or at all that the map has if there are none.
+    ///
+    /// A tensor whose rows are whole blocks of none of them may have, for each of them, the nearest
+    /// type that has as many bits or more; and if there is none, its own.
+    fn of(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
+        let tensors = of.tensors.iter();
+        let tensors = tensors.map(|tensor| (tensor, costs_at(tensor, types)));
+        Self {
+            of,
+            tensors: tensors.collect(),
+        }
+    }
+
+    /// The items of each tensor, whose cost and weight `item` gives.
+    fn classes(&self, item: impl Fn(&Cost) -> (f64, f64)) -> Vec<Vec<Item>> {
+        let items = |costs: &Vec<Cost>| {
+            let items = costs.iter().map(&item);
+            items.map(|(cost, weight)| Item { cost, weight }).collect()
+        };
+        self.tensors.iter().map(|(_, costs)| items(costs)).collect()
+    }
+
+    /// The tensors with the costs that were chosen.
+    fn chosen(&self, items: &[usize]) -> impl Iterator<Item = (&'s TensorCosts, Cost)> {
+        let tensors = self.tensors.iter().zip(items);
+        tensors.map(|((tensor, costs), &index)| (*tensor, costs[index]))
+    }
+
+    fn mixture(&self, items: &[usize]) -> Mixture {
+        let chosen = self.chosen(items);
+        chosen
+            .map(|(tensor, cost)| (tensor.name.clone(), cost.kind))
+            .collect()
+    }
+
+    fn lightest(&self, classes: &[Vec<Item>]) -> Mixture {
+        self.mixture(&Path::of(classes).lightest)
+    }
+
+    /// The true sum of KLDs over the one that they were chosen by, for choices of each of these weights.
+    fn selection(&self, classes: &[Vec<Item>], weights: &[f64]) -> Vec<f64> {
+        let of_cost = |index: usize, cost: &Cost| -> Vec<(usize, f64)> {
+            match self.of.kld(index, cost.kind) {
+                Some(kld) if kld.value > 0.0 => kld.of_windows(&self.of.means).collect(),
+                _ => Vec::new(),
+            }
+        };
+        let errors = self.tensors.iter().enumerate().map(|(index, (_, costs))| {
+            let errors = costs.iter().map(|cost| of_cost(index, cost));
+            errors.collect()
+        });
+        let errors: Vec<Vec<_>> = errors.collect();
+        selection(classes, &errors, self.of.means.len(), weights)
+    }
+
+    /// The mixture with the lowest KLD whose tensors have at most `budget` bytes; `None` if none has.
+    fn within(&self, budget: f64, bytes: impl Fn(&TensorCosts, &Cost) -> u64) -> Option<Recipe> {
+        let items = |(tensor, costs): &(&TensorCosts, Vec<Cost>)| {
+            let item = |cost: &Cost| Item {
+                cost: cost.kld.value,
+                weight: bytes(tensor, cost) as f64,
+            };
+            costs.iter().map(item).collect()
+        };
+        let classes: Vec<Vec<Item>> = self.tensors.iter().map(items).collect();
+        let solution = minimise(&classes, budget)?;
+        let curve = &self.of.curve;
+        let gap = curve.whole(solution.cost) - curve.whole(solution.bound);
+        let selection = self.selection(&classes, &[solution.weight])[0];
+        let mixture = self.mixture(&solution.items);
+        Some(self.of.recipe(&mixture, selection, gap))
+    }
+
+    /// The smallest file whose KLD is at most this, and of several the one with the lowest.
+    fn smallest(&self, most: f64) -> Result<Recipe, String> {
+        let sum = self.of.curve.sum(most) * (1.0 + ROUNDING);
+        let classes = self.classes(|cost| (cost.bytes as f64, cost.kld.value));
+        let (mut budget, mut smallest) = (sum, None::<Recipe>);
+        for _ in 0..ROUNDS {
+            let Some(solution) = minimise(&classes, budget) else {
+                break;
+            };
+            let Some(recipe) = self.within(solution.cost, |_, cost| cost.bytes) else {
+                break;
+            };
+            budget = sum / recipe.selection;
+            let is_smaller = |known: &Recipe| recipe.size_bytes < known.size_bytes;
+            let is_reached = recipe.kld.predicted.value <= most * (1.0 + ROUNDING);
+            if is_reached && smallest.as_ref().is_none_or(is_smaller) {
+                smallest = Some(recipe);
+            }
+        }
+        smallest.ok_or_else(|| {
+            let best = self.lightest(&classes);
+            let (size, bits) = (self.of.size_bytes(&best), self.of.bpw(&best));
+            let kld = self.of.predict(&best, 1.0).value;
+            format!(
+                "no mixture of these types has a predicted KLD of {most} nats or less: the lowest is \
+                 {kld:.3e}, at {size} bytes ({bits:.2} bits a parameter)"
+            )
+        })
+    }
+}
+
+fn costs_at(tensor: &TensorCosts, types: &[GgmlType]) -> Vec<Cost> {
+    let all = &tensor.costs;
+    if types.is_empty() {
+        return all.clone();
+    }
+    let mut costs: Vec<Cost> = types
+        .iter()
+        .filter_map(|kind| tensor.at(*kind))
+        .copied()
+        .collect();
+    if costs.is_empty() {
+        let nearest = |kind: &GgmlType| {
+            let as_wide = all.iter().filter(|cost| cost.kind.bits() >= kind.bits());
+            as_wide.copied().min_by(|a, b| {
+                let by_bits = a.bytes.cmp(&b.bytes);
+                by_bits.then(a.kld.value.total_cmp(&b.kld.value))
+            })
+        };
+        costs = types.iter().filter_map(nearest).collect();
+    }
+    if costs.is_empty() {
+        costs.extend(all.last());
+    }
+    costs
 }
 
 /// The mixtures of these types that none of their size beats, by rising bytes: those on the lower
 /// convex hull of KLD by size, from the smallest file to the one that moves least. Between two of
 /// them there are more, whose gain is less than in proportion.
 pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
-    let options = Options::of(of, types);
-    let classes = options.classes(|cost| (cost.kld.value, cost.bytes as f64));
+    let choices = Choices::of(of, types);
+    let classes = choices.classes(|cost| (cost.kld.value, cost.bytes as f64));
     let path = Path::of(&classes);
-    let mut chosen = path.lightest;
-    let mut weights = Vec::new();
-    let mut point = |chosen: &[usize]| {
+    let mut items = path.lightest;
+    let point = |items: &[usize]| {
         let (mut size_bytes, mut tensor_bytes) = (of.fixed_bytes, of.fixed_tensor_bytes);
-        let mut sum = 0.0;
-        for (tensor, cost) in options.costs(chosen) {
+        let mut kld = 0.0;
+        for (tensor, cost) in choices.chosen(items) {
             size_bytes += cost.bytes;
             tensor_bytes += tensor.data_bytes(cost.kind);
-            sum += cost.kld.value;
+            kld += cost.kld.value;
         }
-        weights.push((size_bytes - of.fixed_bytes) as f64);
-        let (bpw, kld) = (of.bits(tensor_bytes), sum);
         FrontierPoint {
             size_bytes,
-            bpw,
+            bpw: of.bits(tensor_bytes),
             kld,
         }
     };
-    let mut points = vec![point(&chosen)];
+    let mut points = vec![point(&items)];
     for step in path.steps {
-        chosen[step.class] = step.item;
-        points.push(point(&chosen));
+        items[step.class] = step.item;
+        points.push(point(&items));
     }
-    let selection = selection(of, &options, &classes, &weights);
+    let weights = points
+        .iter()
+        .map(|at| (at.size_bytes - of.fixed_bytes) as f64);
+    let selection = choices.selection(&classes, &Vec::from_iter(weights));
     let mut least = f64::INFINITY;
     for (point, selection) in points.iter_mut().zip(selection) {
         // What is drawn at random makes no larger file worse.
@@ -161,7 +235,7 @@ pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
     let mut thin: Vec<FrontierPoint> = Vec::new();
     for i in 0..n {
         let wanted = first.size_bytes as f64 * growth.powf(i as f64 / (n.max(2) - 1) as f64);
-        let distance = |point: &FrontierPoint| (point.size_bytes as f64 - wanted).abs();
+        let distance = |point: &&FrontierPoint| (point.size_bytes as f64 - wanted).abs();
         let nearest = points
             .iter()
             .min_by(|a, b| distance(a).total_cmp(&distance(b)));
@@ -170,113 +244,92 @@ pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
     thin
 }
 
-/// A recipe with another type for one tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Neighbour {
-    pub tensor: String,
-    pub kind: GgmlType,
-}
-
-impl Neighbour {
-    /// The neighbours of a mixture: for each tensor, of the types with the next fewer bytes and of those
-    /// with the next more, the one that is predicted to be the best.
-    pub fn of_each(of: &Sensitivities, mixture: &Mixture, types: &[GgmlType]) -> Vec<Self> {
-        let mut neighbours = Vec::new();
-        for tensor in &of.tensors {
-            let Some(own) = own_cost(tensor, mixture) else {
-                continue;
-            };
-            let allowed = tensor.costs.iter();
-            let allowed = allowed.filter(|cost| types.is_empty() || types.contains(&cost.kind));
-            let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
-            let larger = allowed.filter(|cost| cost.bytes > own.bytes);
-            let down = smaller.clone().map(|cost| cost.bytes).max();
-            let up = larger.clone().map(|cost| cost.bytes).min();
-            let best = |costs: Vec<&Cost>, bytes: Option<u64>| {
-                let costs = costs.into_iter().filter(|cost| Some(cost.bytes) == bytes);
-                costs
-                    .min_by(|a, b| a.kld.value.total_cmp(&b.kld.value))
-                    .copied()
-            };
-            let chosen = [best(smaller.collect(), down), best(larger.collect(), up)];
-            neighbours.extend(chosen.into_iter().flatten().map(|cost| Self {
-                tensor: tensor.name.clone(),
-                kind: cost.kind,
-            }));
+/// The neighbours of a recipe, as a tensor and its other type: for each tensor, of the types with the
+/// next fewer bytes and of those with the next more, the one that is predicted to be the best.
+pub fn neighbours(
+    of: &Sensitivities,
+    recipe: &Recipe,
+    types: &[GgmlType],
+) -> Vec<(String, GgmlType)> {
+    let mut neighbours = Vec::new();
+    for (tensor, own) in in_recipe(of, recipe) {
+        let allowed = tensor.costs.iter();
+        let allowed = allowed.filter(|cost| types.is_empty() || types.contains(&cost.kind));
+        let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
+        let larger = allowed.clone().filter(|cost| cost.bytes > own.bytes);
+        let down = smaller.map(|cost| cost.bytes).max();
+        let up = larger.map(|cost| cost.bytes).min();
+        for bytes in [down, up] {
+            let same = allowed.clone().filter(|cost| Some(cost.bytes) == bytes);
+            let best = same.min_by(|a, b| a.kld.value.total_cmp(&b.kld.value));
+            neighbours.extend(best.map(|cost| (tensor.name.clone(), cost.kind)));
         }
-        neighbours
     }
-
-    /// The mixture with this tensor's other type.
-    pub fn mixture(&self, mut of: Mixture) -> Mixture {
-        of.insert(self.tensor.clone(), self.kind);
-        of
-    }
+    neighbours
 }
 
-fn own_cost(tensor: &TensorCosts, mixture: &Mixture) -> Option<Cost> {
-    let kind = mixture.get(&tensor.name)?;
-    tensor.costs.iter().find(|cost| cost.kind == *kind).copied()
+/// The tensors of a recipe, with their costs in it.
+fn in_recipe<'s>(
+    of: &'s Sensitivities,
+    recipe: &Recipe,
+) -> impl Iterator<Item = (&'s TensorCosts, &'s Cost)> {
+    let mixture = recipe.mixture();
+    of.tensors
+        .iter()
+        .filter_map(move |tensor| Some((tensor, tensor.at(*mixture.get(&tensor.name)?)?)))
 }
 
 /// Finds the best mixture of the recipe's types and of its neighbours', at most as large as the recipe;
 /// in bits, where the goal is in bits. `kld`: the recipe's own, as measured; `neighbours`: with those of
-/// the neighbours. Its KLD and its gap are what follows from these, without an interval.
+/// the neighbours. Returns what the map predicts for it, and the KLD that follows from these.
 pub fn improved(
     of: &Sensitivities,
     recipe: &Recipe,
     goal: Goal,
     kld: f64,
-    neighbours: &[(Neighbour, f64)],
-) -> Recipe {
+    neighbours: &[((String, GgmlType), f64)],
+) -> (Recipe, f64) {
     let weight = |tensor: &TensorCosts, cost: &Cost| match goal {
         Goal::Bpw(_) => tensor.data_bytes(cost.kind) as f64,
         Goal::Size(_) | Goal::Kld(_) => cost.bytes as f64,
     };
-    let (mut classes, mut kinds, mut budget) = (Vec::new(), Vec::new(), 0.0);
-    for tensor in &of.tensors {
-        let Some(own) = own_cost(tensor, &recipe.mixture) else {
-            continue;
-        };
-        budget += weight(tensor, &own);
-        let mut choices = vec![(own, 0.0)];
-        let moved = neighbours.iter().filter(|(of, _)| of.tensor == tensor.name);
-        for (neighbour, moved) in moved {
-            let cost = tensor.costs.iter().find(|cost| cost.kind == neighbour.kind);
-            // Where a smaller type measures better, that is chance: it counts as equal.
-            let change = |cost: &Cost| match cost.bytes < own.bytes {
-                true => f64::max(moved - kld, 0.0),
-                false => moved - kld,
-            };
-            choices.extend(cost.map(|cost| (*cost, change(cost))));
-        }
-        let least = choices
+    let (mut classes, mut choices, mut budget) = (Vec::new(), Vec::new(), 0.0);
+    for (tensor, own) in in_recipe(of, recipe) {
+        budget += weight(tensor, own);
+        let mut changes = vec![(own, 0.0)];
+        let moved = neighbours
             .iter()
-            .map(|(_, change)| *change)
-            .fold(0.0, f64::min);
-        let item = |(cost, change): &(Cost, f64)| Item {
+            .filter(|((name, _), _)| *name == tensor.name);
+        for ((_, kind), moved) in moved {
+            // Where a smaller type measures better, that is chance: it counts as equal.
+            let least = |cost: &Cost| {
+                if cost.bytes < own.bytes {
+                    0.0
+                } else {
+                    f64::NEG_INFINITY
+                }
+            };
+            let cost = tensor.at(*kind);
+            changes.extend(cost.map(|cost| (cost, f64::max(moved - kld, least(cost)))));
+        }
+        let least = changes.iter().fold(0.0, |least, of| f64::min(least, of.1));
+        let item = |(cost, change): &(&Cost, f64)| Item {
             cost: change - least,
             weight: weight(tensor, cost),
         };
-        classes.push(choices.iter().map(item).collect::<Vec<Item>>());
-        kinds.push((tensor.name.clone(), choices));
+        classes.push(changes.iter().map(item).collect::<Vec<Item>>());
+        choices.push((tensor, changes));
     }
-    let Some(solution) = knapsack::minimise(&classes, budget) else {
-        return recipe.clone();
-    };
-    let chosen = kinds.iter().zip(&solution.items);
-    let chosen = chosen.filter_map(|((name, choices), &i)| Some((name, choices.get(i)?)));
-    let mixture: Mixture = chosen
-        .clone()
-        .map(|(name, (cost, _))| (name.clone(), cost.kind))
-        .collect();
-    let change: f64 = chosen.map(|(_, (_, change))| change).sum();
-    Recipe {
-        size_bytes: of.size_bytes(&mixture),
-        bpw: of.bpw(&mixture),
-        kld: Estimate::point((kld + change).max(0.0)),
-        selection: recipe.selection,
-        gap: (solution.cost - solution.bound).max(0.0),
-        mixture,
-    }
+    let found = minimise(&classes, budget).map_or(vec![0; classes.len()], |found| found.items);
+    let chosen = choices.iter().zip(found);
+    let chosen: Vec<_> = chosen.map(|((tensor, of), i)| (tensor, of[i])).collect();
+    let mixture = chosen
+        .iter()
+        .map(|(tensor, (cost, _))| (tensor.name.clone(), cost.kind));
+    let change: f64 = chosen.iter().map(|(_, (_, change))| change).sum();
+    let mut better = of.recipe(&mixture.collect(), recipe.selection, 0.0);
+    // By the map, no mixture is better than the first recipe by more than its own gap.
+    let loss = better.kld.predicted.value - recipe.kld.predicted.value;
+    better.gap = (loss + recipe.gap).max(0.0);
+    (better, (kld + change).max(0.0))
 }

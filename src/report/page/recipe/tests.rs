@@ -9,10 +9,14 @@ use crate::report::sensitivity::testing as sample;
 use crate::report::tests::sample::comparison;
 use crate::stats::Estimate;
 
+fn quants() -> Vec<ReportedQuant> {
+    ReportedQuant::of_json(&json_text(&comparison()).unwrap()).unwrap()
+}
+
 /// The noise floor is no quant, and a model of unknown size has no place in the chart.
 #[test]
 fn quants_are_those_of_a_report() {
-    let quants = ReportedQuant::of_comparison(&comparison());
+    let quants = quants();
     let labels: Vec<&str> = quants.iter().map(|quant| quant.label.as_str()).collect();
     assert_eq!(
         labels,
@@ -20,8 +24,6 @@ fn quants_are_those_of_a_report() {
     );
     assert_eq!(quants[3].size_bytes, 850_000);
     assert_eq!(Some(quants[3].kld), comparison().models[4].mean_kld());
-    let json = json_text(&comparison()).unwrap();
-    assert_eq!(ReportedQuant::of_json(&json), Ok(quants));
     for other in ["", "{}", r#"{"models": 1}"#, "[1]"] {
         assert!(
             ReportedQuant::of_json(other)
@@ -38,9 +40,9 @@ fn quants_are_those_of_a_report() {
 #[test]
 fn the_page_has_the_recipe_and_the_quants() {
     let of = measured();
-    let quants = ReportedQuant::of_comparison(&comparison());
+    let quants = quants();
     let page = html(&of, &quants).unwrap();
-    for tensor in &of.tensors {
+    for tensor in &of.recipe.tensors {
         let row = format!("<th scope=\"row\">{}</th>", tensor.name);
         assert!(page.contains(&row), "{row}");
     }
@@ -56,11 +58,11 @@ fn the_page_has_the_recipe_and_the_quants() {
 /// A recipe from which almost all is missing, or is not finite.
 fn broken() -> RecipeReport {
     let mut of = report(&sample::small());
-    of.kld.predicted = Estimate::within(f64::NAN, f64::NAN, f64::INFINITY);
+    of.recipe.kld.predicted = Estimate::within(f64::NAN, f64::NAN, f64::INFINITY);
     for point in &mut of.frontier {
         point.kld = 0.0;
     }
-    for tensor in &mut of.tensors {
+    for tensor in &mut of.recipe.tensors {
         tensor.kld = f64::NAN;
     }
     of.model = None;
@@ -76,7 +78,7 @@ fn what_is_missing_leaves_the_page_whole() {
         "{body}"
     );
     let mut of = broken();
-    of.tensors.clear();
+    of.recipe.tensors.clear();
     of.frontier.clear();
     assert!(!html(&of, &[]).unwrap().contains("data-chart"));
 }
@@ -87,7 +89,7 @@ fn names_cannot_break_the_page() {
     let mut of = measured();
     of.map_path = EVIL.to_owned();
     of.command.push(EVIL.to_owned());
-    for tensor in &mut of.tensors {
+    for tensor in &mut of.recipe.tensors {
         (tensor.name, tensor.role) = (format!("{EVIL}{}", tensor.name), EVIL.to_owned());
     }
     let page = html(&of, &[]).unwrap();
@@ -97,7 +99,7 @@ fn names_cannot_break_the_page() {
 /// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
 #[test]
 fn pages_to_look_at() {
-    let quants = ReportedQuant::of_comparison(&comparison());
+    let quants = quants();
     let recipes = [
         ("small", measured()),
         ("experts", report(&sample::experts())),

@@ -1,5 +1,6 @@
 //! Maps of a made-up model: what each of its tensors and types costs is known.
 
+mod round;
 mod selection;
 
 use std::collections::BTreeMap;
@@ -419,17 +420,20 @@ fn goals_are_met_as_well_as_can_be() {
     let size = of.size_bytes(&all_at("q4_K")) + 700;
     let recipe = solve(&of, Goal::Size(size), &[]).unwrap();
     let (best, kld) = best_of_all(&of, |mixture| of.size_bytes(mixture) <= size).unwrap();
-    assert_eq!(recipe.mixture, best);
+    assert_eq!(recipe.mixture(), best);
     assert_eq!((recipe.size_bytes, recipe.gap), (of.size_bytes(&best), 0.0));
     assert_eq!(
-        (recipe.bpw, recipe.kld),
+        (recipe.bpw, recipe.kld.predicted),
         (of.bpw(&best), of.predict(&best, recipe.selection))
     );
 
     // The smallest file that is as good is no larger, and the next better one is not good enough.
-    let same = solve(&of, Goal::Kld(recipe.kld.value), &[]).unwrap();
+    let same = solve(&of, Goal::Kld(recipe.kld.predicted.value), &[]).unwrap();
     let (least, _) = best_of_all(&of, |mixture| of.size_bytes(mixture) < same.size_bytes).unwrap();
-    assert!(same.size_bytes <= recipe.size_bytes && same.kld.value <= recipe.kld.value * 1.000_001);
+    assert!(
+        same.size_bytes <= recipe.size_bytes
+            && same.kld.predicted.value <= recipe.kld.predicted.value * 1.000_001
+    );
     let sum: f64 = least
         .iter()
         .map(|(name, kind)| cost(&of, name, kind.name).kld.value)
@@ -438,7 +442,7 @@ fn goals_are_met_as_well_as_can_be() {
 
     let recipe = solve(&of, Goal::Bpw(3.6), &[]).unwrap();
     let (best, _) = best_of_all(&of, |mixture| of.bpw(mixture) <= 3.6).unwrap();
-    assert_eq!(recipe.mixture, best);
+    assert_eq!(recipe.mixture(), best);
 }
 
 #[test]
@@ -446,7 +450,7 @@ fn types_are_exactly_those_asked_for() {
     let of = read(singles());
     let types = ["q4_K", "q6_K"].map(kind);
     let recipe = solve(&of, Goal::Bpw(5.0), &types).unwrap();
-    for (name, kind) in &recipe.mixture {
+    for (name, kind) in &recipe.mixture() {
         match name.as_str() {
             // Whole blocks of neither: the nearest with as many bits.
             "blk.1.odd.weight" => assert!(["q5_0", "q8_0"].contains(&kind.name)),
@@ -466,7 +470,10 @@ fn types_are_exactly_those_asked_for() {
     let error = solve(&of, Goal::Kld(1e-9), &types).unwrap_err();
     let lowest = of.predict(&all_at("q6_K"), 1.0).value;
     assert!(error.contains("the lowest is"), "{error} {lowest}");
-    assert_eq!(solve(&of, Goal::Kld(0.0), &[]).unwrap().kld.value, 0.0);
+    assert_eq!(
+        solve(&of, Goal::Kld(0.0), &[]).unwrap().kld.predicted.value,
+        0.0
+    );
 }
 
 #[test]
@@ -486,7 +493,7 @@ fn the_frontier_is_where_recipes_lie() {
             (recipe.size_bytes, recipe.bpw),
             (point.size_bytes, point.bpw)
         );
-        assert!((recipe.kld.value - point.kld).abs() <= 1e-12 * point.kld);
+        assert!((recipe.kld.predicted.value - point.kld).abs() <= 1e-12 * point.kld);
     }
     let thin = thinned(&points, 8);
     assert!((6..=8).contains(&thin.len()), "{}", thin.len());
@@ -496,10 +503,7 @@ fn the_frontier_is_where_recipes_lie() {
 }
 
 #[test]
-fn damaged_maps_are_refused_or_read_without_what_is_damaged() {
-    let mut large = map(singles());
-    large.header.tensors[0].shape = vec![u64::MAX, 256];
-    assert!(Sensitivities::of(&large, Confidence::default()).is_err());
+fn what_is_of_no_tensor_is_left_out() {
     let mut strange = singles();
     strange.push(cell_of(mixture(&[("other.weight", "q2_K")]), 1.0));
     strange.push(Cell::default());
