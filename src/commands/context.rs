@@ -15,7 +15,7 @@ use crate::engine::{
     ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model, default_batch,
     default_calls, memory,
 };
-use crate::pipeline::{Error, Sources};
+use crate::pipeline::{DeviceClock, Error, Sources};
 use crate::report::Warning;
 use crate::report::number::bytes;
 
@@ -31,13 +31,13 @@ impl Precedent {
     /// best depends on the memory that is free, which may have changed since.
     pub fn or_begun(self, begun: Option<&BackendIdentity>) -> Self {
         Self {
-            split: self.split.or(Self::of(begun).split),
+            split: self.split.or(Self::from_backend(begun).split),
             ..self
         }
     }
 
     /// Reads the settings from what a reference records; those it does not record are `None`.
-    pub fn of(backend: Option<&BackendIdentity>) -> Self {
+    pub fn from_backend(backend: Option<&BackendIdentity>) -> Self {
         let Some(backend) = backend else {
             return Self::default();
         };
@@ -80,10 +80,11 @@ pub fn context_sources<'m, M: Model + Sync>(
     options: &'m ContextOptions,
     run: &RunSettings,
 ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync + use<'m, M>> {
+    let is_offloaded = model.facts().is_offloaded;
     Sources {
-        n: run.n_contexts(model.facts().is_offloaded) as usize,
+        n: run.n_contexts(is_offloaded) as usize,
         make: move || Ok(model.decoder(options)?),
-        device: None,
+        device: is_offloaded.then(DeviceClock::default),
         n_windows: options.n_seq as usize,
     }
 }
@@ -220,7 +221,7 @@ pub struct Decoding {
 
 impl Decoding {
     /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window.
-    pub fn of(model: &impl Model, window_rows: u32) -> Self {
+    pub fn from_model(model: &impl Model, window_rows: u32) -> Self {
         Self {
             n_vocab: model.facts().n_vocab,
             window_rows,
@@ -464,139 +465,4 @@ pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<W
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::tests::run;
-
-    const CPU: Decoding = Decoding {
-        n_vocab: 32_000,
-        window_rows: u32::MAX,
-        is_accelerated: false,
-        is_together: true,
-    };
-
-    const GPU: Decoding = Decoding {
-        is_accelerated: true,
-        ..CPU
-    };
-
-    fn chosen(decoding: Decoding, n_ctx: u32, change: fn(&mut RunSettings)) -> (u32, u32, u32) {
-        let mut run = RunSettings {
-            n_batch: None,
-            ..run()
-        };
-        change(&mut run);
-        let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
-        (calls.n_batch, calls.n_ubatch, n_seq)
-    }
-
-    #[test]
-    fn accelerators_decode_as_many_whole_windows_as_a_batch_holds() {
-        assert_eq!(chosen(GPU, 512, |_| ()), (2048, 512, 4));
-        assert_eq!(chosen(GPU, 700, |_| ()), (1400, 512, 2));
-        assert_eq!(chosen(GPU, 4096, |_| ()), (2048, 512, 1));
-        assert_eq!(
-            chosen(GPU, 512, |run| run.n_batch = Some(1024)),
-            (1024, 512, 2)
-        );
-        assert_eq!(
-            chosen(GPU, 512, |run| run.n_parallel = Some(2)),
-            (1024, 512, 2)
-        );
-        assert_eq!(chosen(GPU.one_by_one(), 512, |_| ()), (512, 512, 1));
-    }
-
-    #[test]
-    fn the_cpu_decodes_one_window_unless_told_otherwise() {
-        assert_eq!(chosen(CPU, 512, |_| ()), (512, 512, 1));
-        assert_eq!(chosen(CPU, 128, |_| ()), (128, 128, 1));
-        assert_eq!(
-            chosen(CPU, 128, |run| run.n_parallel = Some(3)),
-            (384, 128, 3)
-        );
-        assert_eq!(
-            chosen(CPU, 128, |run| run.n_parallel = Some(9)),
-            (512, 128, 4)
-        );
-        assert_eq!(
-            chosen(CPU.one_by_one(), 128, |run| run.n_parallel = Some(3)),
-            (128, 128, 1)
-        );
-    }
-
-    #[test]
-    fn a_reference_is_evaluated_as_it_was_written() {
-        let run = RunSettings {
-            n_batch: None,
-            ..run()
-        };
-        let written = Split::choose(&run, 512, GPU, None);
-        assert_eq!(Split::choose(&run, 512, CPU, Some(written)), written);
-        let written = Split::choose(&run, 600, CPU, None);
-        assert!(written.calls.is_equal);
-        assert_eq!(Split::choose(&run, 600, GPU, Some(written)), written);
-    }
-
-    #[test]
-    fn only_wanted_rows_take_memory() {
-        let half = Decoding {
-            window_rows: 255,
-            ..GPU
-        };
-        assert_eq!(half.call_rows(2048, 512), 4 * 255);
-        assert_eq!(half.one_by_one().call_rows(512, 512), 255);
-        // A long window's second half may fill a call.
-        let long = Decoding {
-            window_rows: 2047,
-            ..GPU
-        };
-        assert_eq!(long.call_rows(2048, 4096), 2047);
-        assert_eq!(long.call_rows(512, 4096), 512);
-        assert_eq!(GPU.call_rows(2048, 512), 2048);
-    }
-
-    #[test]
-    fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
-        for (rows, n_batch) in [
-            (None, 2048),
-            (Some(5000), 2048),
-            (Some(2047), 1024),
-            (Some(600), 512),
-            (Some(1), 512),
-        ] {
-            let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
-            assert_eq!(fitting(fits), n_batch, "{rows:?}");
-        }
-    }
-
-    fn model(architecture: &str, n_params: u64, size_bytes: u64) -> ModelIdentity {
-        let mut model = ModelIdentity::named("a.gguf");
-        model.architecture = Some(architecture.to_owned());
-        model.n_params = Some(n_params);
-        model.size_bytes = Some(size_bytes);
-        model
-    }
-
-    fn kind(reference: &ModelIdentity, evaluated: &ModelIdentity) -> Option<&'static str> {
-        let watch = Watch::new(&());
-        check_models(Some(reference), evaluated, &watch);
-        watch.warnings().first().map(Warning::kind)
-    }
-
-    #[test]
-    fn other_models_and_swapped_ones_are_noticed() {
-        let original = model("llama", 1000, 2000);
-        let quant = model("llama", 1000, 600);
-        assert_eq!(kind(&original, &quant), None);
-        assert_eq!(kind(&original, &original), None);
-        assert_eq!(kind(&quant, &original), Some("smaller_reference"));
-        assert_eq!(kind(&original, &model("llama", 1000, 4000)), None);
-        assert_eq!(kind(&original, &model("llama", 980, 600)), None);
-        assert_eq!(kind(&original, &model("llama", 1270, 760)), None);
-        let other = Some("other_model");
-        assert_eq!(kind(&original, &model("llama", 600, 400)), other);
-        assert_eq!(kind(&original, &model("qwen2", 1000, 600)), other);
-        assert_eq!(kind(&ModelIdentity::named("b"), &quant), None);
-        check_models(None, &quant, &Watch::new(&()));
-    }
-}
+mod tests;

@@ -25,14 +25,15 @@ pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> 
         let (name, what) = (&device.name, &device.description);
         let [total, free] = [device.memory_total, device.memory_free].map(|bytes| bytes / MIB);
         text += &format!("  {name}: {what} ({total} MiB, {free} MiB free)\n");
-        text += &match device.kind {
+        let special = match device.kind {
+            DeviceKind::IntegratedGpu => "shares the CPU's memory",
+            DeviceKind::Accelerator => "computes in the CPU's memory",
             DeviceKind::Cpu | DeviceKind::Gpu if !device.features.is_empty() => {
-                format!("    compiled for {}\n", device.features.join(", "))
+                &format!("compiled for {}", device.features.join(", "))
             }
-            DeviceKind::Cpu | DeviceKind::Gpu | DeviceKind::Remote => String::new(),
-            DeviceKind::IntegratedGpu => "    shares the CPU's memory\n".to_owned(),
-            DeviceKind::Accelerator => "    computes in the CPU's memory\n".to_owned(),
+            _ => continue,
         };
+        text += &format!("    {special}\n");
     }
     Ok(text)
 }
@@ -45,9 +46,7 @@ pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> 
 /// A server that cannot be used, or if the engine cannot be started.
 pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
     engine.add_servers(&run.model.rpc)?;
-    let mut flags = layers("-ngl", run);
-    flags.extend(run.model.placement());
-    warn_without_device(engine, flags, watch)?;
+    warn_without_device(engine, "-ngl", run, run.model.placement(), watch)?;
     if is_slow_build(&engine.devices()?) {
         watch.warn(Warning::slow_build());
     }
@@ -63,26 +62,22 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     Ok(())
 }
 
-/// Warns the same of `--ref-ngl`, by which a reference model may differ from the evaluated ones.
+/// Warns of flags that offload layers, by `ngl`, or place weights, where no device can hold them.
 ///
 /// # Errors
 /// If the engine cannot be started.
-pub fn check_reference_offload(
+pub fn warn_without_device(
     engine: &impl Engine,
+    ngl: &str,
     run: &RunSettings,
+    placement: Vec<String>,
     watch: &Watch<'_>,
 ) -> Result<()> {
-    warn_without_device(engine, layers("--ref-ngl", run), watch)
-}
-
-fn layers(flag: &str, run: &RunSettings) -> Vec<String> {
-    match run.model.n_gpu_layers {
-        GpuLayers::Count(0) => Vec::new(),
-        n => vec![format!("{flag} {n}")],
-    }
-}
-
-fn warn_without_device(engine: &impl Engine, flags: Vec<String>, watch: &Watch<'_>) -> Result<()> {
+    let layers = match run.model.n_gpu_layers {
+        GpuLayers::Count(0) => None,
+        n => Some(format!("{ngl} {n}")),
+    };
+    let flags: Vec<String> = layers.into_iter().chain(placement).collect();
     if !flags.is_empty() && !engine.can_offload()? {
         let have = if flags.len() == 1 { "has" } else { "have" };
         let message = format!(
@@ -144,52 +139,16 @@ pub fn load<'e, E: Engine>(
 /// True if ggml was compiled for older CPUs than this one: without AVX2, a decode takes many times as
 /// long.
 pub fn is_slow_build(devices: &[Device]) -> bool {
-    lacks_avx2(devices, &features())
-}
-
-fn lacks_avx2(devices: &[Device], here: &[&str]) -> bool {
-    const WANTED: &str = "AVX2";
-    let mut cpus = devices
-        .iter()
-        .filter(|device| device.kind == DeviceKind::Cpu);
-    here.contains(&WANTED) && cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature(WANTED))
-}
-
-/// The instruction sets of this CPU that ggml has kernels for; empty where `kl` cannot tell.
-pub fn features() -> Vec<&'static str> {
     #[cfg(target_arch = "x86_64")]
-    let all = {
-        use std::arch::is_x86_feature_detected as has;
-        [
-            ("SSE3", has!("sse3")),
-            ("SSSE3", has!("ssse3")),
-            ("AVX", has!("avx")),
-            ("AVX_VNNI", has!("avxvnni")),
-            ("AVX2", has!("avx2")),
-            ("F16C", has!("f16c")),
-            ("FMA", has!("fma")),
-            ("BMI2", has!("bmi2")),
-            ("AVX512", has!("avx512f")),
-            ("AVX512_VBMI", has!("avx512vbmi")),
-            ("AVX512_VNNI", has!("avx512vnni")),
-            ("AVX512_BF16", has!("avx512bf16")),
-        ]
-    };
-    #[cfg(target_arch = "aarch64")]
-    let all = {
-        use std::arch::is_aarch64_feature_detected as has;
-        [
-            ("NEON", has!("neon")),
-            ("FP16_VA", has!("fp16")),
-            ("DOTPROD", has!("dotprod")),
-            ("MATMUL_INT8", has!("i8mm")),
-            ("SVE", has!("sve")),
-        ]
-    };
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let all: [(&str, bool); 0] = [];
-    let here = all.into_iter().filter(|(_, is_here)| *is_here);
-    here.map(|(name, _)| name).collect()
+    return std::arch::is_x86_feature_detected!("avx2") && lacks_avx2(devices);
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Whether the CPU's backend states its instruction sets, and AVX2 is not among them.
+fn lacks_avx2(devices: &[Device]) -> bool {
+    let mut cpus = devices.iter().filter(|of| of.kind == DeviceKind::Cpu);
+    cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature("AVX2"))
 }
 
 #[cfg(test)]
@@ -199,16 +158,14 @@ mod tests {
 
     #[test]
     fn a_build_for_older_cpus_is_recognised() {
-        let lacks = |compiled: &[&str], here: &[&str]| {
+        let lacks = |compiled: &[&str]| {
             let mut devices = FakeEngine::default().devices().unwrap();
             devices[0].features = compiled.iter().map(ToString::to_string).collect();
-            lacks_avx2(&devices, here)
+            lacks_avx2(&devices)
         };
-        let here = ["SSE3", "AVX2"];
-        assert!(lacks(&["SSE3"], &here));
-        assert!(!lacks(&["SSE3"], &["SSE3"]));
-        assert!(!lacks(&["SSE3", "AVX2"], &here));
-        assert!(!lacks(&[], &here), "unknown");
-        assert!(!lacks_avx2(&[], &here));
+        assert!(lacks(&["SSE3"]));
+        assert!(!lacks(&["SSE3", "AVX2"]));
+        assert!(!lacks(&[]), "unknown");
+        assert!(!lacks_avx2(&[]));
     }
 }

@@ -13,25 +13,9 @@ use crate::report::number::{bytes, count_of, printable};
 /// The width of the column of names.
 const NAME_WIDTH: usize = 13;
 
-/// Variables that change what is computed, where, or how fast.
-const VARIABLES: [&str; 16] = [
-    "GGML_",
-    "LLAMA_",
-    "CUDA_",
-    "NVIDIA_",
-    "HIP_",
-    "HSA_",
-    "ROCR_",
-    "VK_",
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "OPENBLAS_",
-    "MKL_",
-    "RAYON_",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-];
+/// What the names of variables begin with that change what is computed, where, or how fast.
+const VARIABLES: &str = "GGML_ LLAMA_ CUDA_ NVIDIA_ HIP_ HSA_ ROCR_ VK_ OMP_ GOMP_ KMP_ OPENBLAS_ MKL_ \
+                         RAYON_ LD_LIBRARY_PATH LD_PRELOAD";
 
 /// Parts of names whose values nobody should publish.
 const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
@@ -64,21 +48,28 @@ pub fn doctor(servers: &[String], threads: u32, engine: &impl Engine) -> Doctor 
     if devices::is_slow_build(&devices) {
         problems.push(Warning::slow_build().to_string());
     }
+    let backends_are = if cfg!(feature = "dynamic-backends") {
+        "loaded from libraries"
+    } else {
+        "compiled in"
+    };
+    let compiled_for = format!(
+        "{} {}, backends {backends_are}",
+        env::consts::ARCH,
+        env::consts::OS
+    );
     let mut lines = vec![
         ("kl", env!("CARGO_PKG_VERSION").to_owned()),
         ("llama.cpp", engine.version()),
-        ("compiled for", compiled_for()),
+        ("compiled for", compiled_for),
         ("backends", backends.join(", ")),
     ];
     lines.extend(devices.iter().flat_map(device_lines));
     lines.push(("CPU", cpu(threads)));
     lines.push(("memory", memory_text()));
     lines.extend(disks().map(|disk| ("disk", disk)));
-    let limits = fs::read_to_string("/proc/self/limits");
-    lines.push((
-        "limits",
-        limits.map_or_else(|_| String::new(), |text| limits_of(&text)),
-    ));
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    lines.push(("limits", limits_of(&limits)));
     lines.extend(environment().map(|variable| ("environment", variable)));
     let n_problems = problems.len();
     lines.extend(problems.into_iter().map(|problem| ("PROBLEM", problem)));
@@ -101,32 +92,20 @@ fn laid_out(lines: &[(&str, String)]) -> String {
     lines.map(line).collect()
 }
 
-fn compiled_for() -> String {
-    let backends = if cfg!(feature = "dynamic-backends") {
-        "backends loaded from libraries"
-    } else {
-        "backends compiled in"
-    };
-    format!("{} {}, {backends}", env::consts::ARCH, env::consts::OS)
-}
-
-/// A device, the instruction sets that its backend uses, and those of the CPU that it does not use.
-fn device_lines(device: &Device) -> Vec<(&'static str, String)> {
+/// A device, and the instruction sets that its backend uses.
+fn device_lines(device: &Device) -> [(&'static str, String); 2] {
     let (name, what) = (&device.name, &device.description);
     let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
-    let text = match device.kind {
-        // Its memory has a line of its own.
-        DeviceKind::Cpu | DeviceKind::Accelerator => format!("{name}: {what}"),
-        DeviceKind::IntegratedGpu => format!("{name}: {what}, shares the CPU's memory"),
-        DeviceKind::Gpu | DeviceKind::Remote => format!("{name}: {what}, {free} free of {total}"),
+    let memory = match device.kind {
+        // It has a line of its own.
+        DeviceKind::Cpu | DeviceKind::Accelerator => String::new(),
+        DeviceKind::IntegratedGpu => ", shares the CPU's memory".to_owned(),
+        DeviceKind::Gpu | DeviceKind::Remote => format!(", {free} free of {total}"),
     };
-    let mut lines = vec![("device", text), ("  uses", device.features.join(", "))];
-    if device.kind == DeviceKind::Cpu && !device.features.is_empty() {
-        let mut unused = devices::features();
-        unused.retain(|one| !device.has_feature(one));
-        lines.push(("  unused", unused.join(", ")));
-    }
-    lines
+    [
+        ("device", format!("{name}: {what}{memory}")),
+        ("  uses", device.features.join(", ")),
+    ]
 }
 
 /// The physical cores, and the threads that this process may run at once: several for each core with
@@ -143,22 +122,14 @@ fn cpu(default_threads: u32) -> String {
 }
 
 fn memory_text() -> String {
-    let Some(total) = memory::total() else {
-        return String::new();
-    };
-    let parts = [
-        (Some(total), ""),
+    let known = [
+        (memory::total(), ""),
         (memory::available(), " available"),
         (memory::swap(), " of swap"),
-        // Without a limit, version 1 gives a number beyond any machine.
-        (
-            memory_limit().filter(|&limit| limit < total),
-            " is the limit of this container",
-        ),
+        (memory_limit(), " is the limit of this container"),
     ];
-    let known = parts
-        .iter()
-        .filter_map(|(value, what)| Some(format!("{}{what}", bytes((*value)?))));
+    let known = known.into_iter();
+    let known = known.filter_map(|(value, what)| Some(bytes(value?) + what));
     known.collect::<Vec<_>>().join(", ")
 }
 
@@ -174,47 +145,37 @@ fn disks() -> impl Iterator<Item = String> {
     })
 }
 
-/// The lowest memory limit of the control groups that hold this process, of version 2 or 1.
+/// The lowest memory limit of the control groups that hold this process. A container may see its own group
+/// as the root.
 fn memory_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut limits = Vec::new();
-    for line in groups.lines() {
-        // ID:CONTROLLERS:PATH, where version 2 names no controller.
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (root, file) = match fields.next()? {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            _ => continue,
-        };
-        // A container may see its own group as the root. The groups above limit it too.
-        let path = Path::new(fields.next()?.trim_start_matches('/'));
-        for group in path.ancestors() {
-            let limit = fs::read_to_string(Path::new(root).join(group).join(file)).ok();
-            limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
-        }
-    }
-    limits.into_iter().min()
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limits = Path::new(own).ancestors().filter_map(|group| {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    });
+    limits.min()
 }
 
 /// The limits in `/proc/self/limits` that are low enough to stop a run: columns of a name, the soft limit
 /// and the hard one.
 fn limits_of(text: &str) -> String {
-    let limit = |prefix: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(prefix))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    let in_bytes = ["locked memory", "file size", "address space"];
-    let known = in_bytes.iter().filter_map(|name| {
-        let value = limit(&format!("Max {name}"))?;
-        Some(format!("{name} {}", bytes(value)))
+    let names = ["locked memory", "file size", "address space", "open files"];
+    let known = names.iter().filter_map(|name| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix("Max "));
+        let limit = lines.filter_map(|line| line.strip_prefix(name)).next()?;
+        let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
+        Some(match *name {
+            "open files" => format!("{name} {limit}"),
+            _ => format!("{name} {}", bytes(limit)),
+        })
     });
-    let files = limit("Max open files").map(|n| format!("open files {n}"));
-    known.chain(files).collect::<Vec<_>>().join(", ")
+    known.collect::<Vec<_>>().join(", ")
 }
 
 /// The variables of the environment that matter here, sorted, without what is secret.
 fn environment() -> impl Iterator<Item = String> {
-    let is_shown = |name: &str| VARIABLES.iter().any(|start| name.starts_with(start));
+    let is_shown = |name: &str| VARIABLES.split(' ').any(|start| name.starts_with(start));
     let is_secret = |name: &str| SECRETS.iter().any(|part| name.contains(part));
     let mut shown: Vec<_> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))

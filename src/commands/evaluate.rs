@@ -13,7 +13,7 @@ use super::context::{
     Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
     context_options, largest_context, record_calls, settled_identity, shorter_reference,
 };
-use super::devices::{check_reference_offload, connect_devices, load};
+use super::devices::{connect_devices, load, warn_without_device};
 use super::differences;
 use super::evaluation::{
     ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each, header_against,
@@ -29,7 +29,7 @@ use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
 };
 use crate::lock::locked;
-use crate::pipeline::{DeviceClock, ReferenceRows, Sources, to_share};
+use crate::pipeline::{DeviceClock, RowsHere, Sources, to_share};
 use crate::report::number::part;
 use crate::report::{ReferenceInfo, Report, Warning};
 
@@ -71,21 +71,24 @@ fn against_file<E: Engine>(
     let reference = open(path, settings)?;
     let about = reference.about().clone();
     check_reference(&about, n_ctx)?;
-    check_caches(settings, Precedent::of(about.backend.as_ref()).flash_attn)?;
+    check_caches(
+        settings,
+        Precedent::from_backend(about.backend.as_ref()).flash_attn,
+    )?;
     let summary = ReferenceSummary::of(&reference)?;
     let against = Against {
         settings,
         engine,
         watch,
         header: header(settings, &reference, summary)?,
+        longest: Some(reference.longest_window().unwrap_or(about.n_ctx)),
+        about,
         ref_model: None,
     };
-    let (header, longest) = (&against.header, reference.longest_window());
-    let longest = longest.unwrap_or(about.n_ctx);
-    queue.look_ahead(|of| look_ahead(settings, engine, header, &about, Some(longest), of));
+    queue.look_ahead(|subject| against.look_ahead(subject));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
-        watch.warn_all(about.shard.as_ref().map(|shard| {
+        watch.warn_all(against.about.shard.as_ref().map(|shard| {
             let part = part(shard);
             let message = format!("the reference is {part}: the numbers cover only its windows; kl merge makes the whole of the parts");
             Warning::new("part_of_reference", message)
@@ -94,7 +97,7 @@ fn against_file<E: Engine>(
     }
     // A stream can only be read from its start, so each model opens the file again.
     drop(reference);
-    Ok(against.evaluate(ReferenceInfo::new(&about), queue))
+    Ok(against.evaluate(queue))
 }
 
 /// Evaluates every model against another, which stays in memory.
@@ -111,9 +114,17 @@ fn against_model<E: Engine>(
     let queue = RefCell::new(queue);
     // What is known is checked before any model is loaded, and the windows before they are answered.
     let check = |about: &About| {
-        let header = expected_header(settings, about);
+        let against = Against {
+            settings,
+            engine,
+            watch,
+            about: about.clone(),
+            header: expected_header(settings, about),
+            longest: None,
+            ref_model: None,
+        };
         let mut queue = queue.borrow_mut();
-        queue.look_ahead(|of| look_ahead(settings, engine, &header, about, None, of));
+        queue.look_ahead(|subject| against.look_ahead(subject));
         if queue.is_empty() {
             bail!("no model can be evaluated");
         }
@@ -122,7 +133,7 @@ fn against_model<E: Engine>(
     let loaded = check(&expected).and_then(|()| {
         connect_devices(engine, &settings.run, watch)?;
         if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
-            check_reference_offload(engine, &model.run, watch)?;
+            warn_without_device(engine, "--ref-ngl", &model.run, Vec::new(), watch)?;
         }
         ref_model::load(model, raw, settings, engine, watch, &check)
     });
@@ -143,9 +154,11 @@ fn against_model<E: Engine>(
         engine,
         watch,
         header: header(settings, &reference, ref_model.summary.clone())?,
+        longest: reference.longest_window(),
+        about: reference.about().clone(),
         ref_model: Some(&ref_model),
     };
-    let report = against.evaluate(ReferenceInfo::new(reference.about()), queue);
+    let report = against.evaluate(queue);
     ref_model.model.drop_last();
     Ok(report)
 }
@@ -242,7 +255,7 @@ fn header(
     header.until = settings.until;
     header.shard = match (settings.results.part, to_share) {
         (None, _) => None,
-        (Some(part), Some((n_windows, n_rows))) => Some(part.of(n_windows, n_rows)?),
+        (Some(part), Some((n_windows, n_rows))) => Some(part.shard_of(n_windows, n_rows)?),
         (Some(_), None) => bail!(
             "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
             reference.path().display()
@@ -260,87 +273,94 @@ fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader 
     header
 }
 
-/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `about` and `header` have what is known of the reference, and `longest` its longest window.
-fn look_ahead(
-    settings: &EvaluateSettings,
-    engine: &impl Engine,
-    header: &SidecarHeader,
-    about: &About,
-    longest: Option<u32>,
-    subject: &Subject,
-) -> Result<()> {
-    let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-    let model = engine.inspect(&subject.path)?;
-    if subject.cell.is_some() && model.layers == Layers::Recurrent {
-        bail!(
-            "{}: has no KV cache to sweep: evaluate it without --sweep",
-            subject.path.display()
-        );
-    }
-    check_parallel(&settings.run, engine, &subject.path)?;
-    if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
-        let entries = Entries {
-            path: &subject.path,
-            n_vocab: tokenizer.n_tokens,
-            tokenizer: Some(tokenizer),
-            n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
-        };
-        // What it warns of is said when the model is evaluated.
-        check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
-    }
-    let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
-        return Ok(());
-    };
-    let precedent = Precedent::of(about.backend.as_ref());
-    let context = largest_context(&settings.run, Some(about.n_ctx), precedent);
-    let mut options = subject.with_cache_types(context);
-    let mut settled = settled_identity(engine, &options);
-    let begun = precedent.or_begun(held.header.backend.as_ref());
-    let is_together = model.layers.can_decode_together();
-    let precedents = [precedent.split, begun.split];
-    if let Some(n_ctx) = longest
-        && let Some(split) = Split::settled(&settings.run, n_ctx, is_together, precedents)
-    {
-        (options.calls, options.n_seq) = (split.calls, split.n_seq);
-        record_calls(&mut settled, &options);
-    }
-    let mut header = header.clone();
-    header.model = Some(model.identity);
-    header.backend = Some(settled);
-    held.check_ahead(&header)
-}
-
 /// The evaluations of a run, all against one reference.
 struct Against<'r, 'e, E: Engine> {
     settings: &'r EvaluateSettings,
     engine: &'e E,
     watch: &'r Watch<'r>,
+    /// The reference, as far as it is known.
+    about: About,
     /// What the sidecars of all models record alike.
     header: SidecarHeader,
-    /// The model that runs beside the evaluated ones, if the reference is one.
+    /// Tokens of the reference's longest window.
+    longest: Option<u32>,
+    /// The model that runs beside the evaluated ones, if the reference is one and loaded.
     ref_model: Option<&'r RefModel<E::Model<'e>>>,
 }
 
-/// An evaluation before its model is loaded.
-struct Opened {
-    started: Instant,
-    sidecar: Option<ClaimedSidecar>,
-    reference: Reference,
-    about: About,
-}
-
 impl<'e, E: Engine> Against<'_, 'e, E> {
-    /// Evaluates each model of the queue: opened, loaded, checked, planned and run.
-    fn evaluate(&self, info: ReferenceInfo, queue: Queue<'_>) -> Report {
+    /// Checks a model and its output before it is loaded, and before hours are spent on what comes
+    /// before it.
+    fn look_ahead(&self, subject: &Subject) -> Result<()> {
+        let (settings, about, engine) = (self.settings, &self.about, self.engine);
+        let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+        let model = engine.inspect(&subject.path)?;
+        if subject.cell.is_some() && model.layers == Layers::Recurrent {
+            bail!(
+                "{}: has no KV cache to sweep: evaluate it without --sweep",
+                subject.path.display()
+            );
+        }
+        check_parallel(&settings.run, engine, &subject.path)?;
+        if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
+            let entries = Entries {
+                path: &subject.path,
+                n_vocab: tokenizer.n_tokens,
+                tokenizer: Some(tokenizer),
+                n_used: Some(tokenizer.n_tokens.saturating_sub(model.n_padding)),
+            };
+            // What it warns of is said when the model is evaluated.
+            check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
+        }
+        let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
+            return Ok(());
+        };
+        let precedent = Precedent::from_backend(about.backend.as_ref());
+        let context = largest_context(&settings.run, Some(about.n_ctx), precedent);
+        let mut options = subject.with_cache_types(context);
+        let mut settled = settled_identity(engine, &options);
+        let begun = precedent.or_begun(held.header.backend.as_ref());
+        let (is_together, precedents) = (model.layers.can_decode_together(), [precedent, begun]);
+        let precedents = precedents.map(|precedent| precedent.split);
+        if let Some(n_ctx) = self.longest
+            && let Some(split) = Split::settled(&settings.run, n_ctx, is_together, precedents)
+        {
+            (options.calls, options.n_seq) = (split.calls, split.n_seq);
+            record_calls(&mut settled, &options);
+        }
+        let mut header = self.header.clone();
+        header.model = Some(model.identity);
+        header.backend = Some(settled);
+        held.check(&header, false)
+    }
+
+    /// Evaluates each model of the queue. One that is evaluated again, as in the cells of a sweep, stays
+    /// loaded.
+    fn evaluate(&self, queue: Queue<'_>) -> Report {
         let mut loaded: Option<E::Model<'e>> = None;
+        let info = ReferenceInfo::new(&self.about);
         let report = evaluate_each(info, queue, &self.settings.results, |subject| {
-            let opened = self.open(subject)?;
-            let model = self.load(subject, &opened.about, loaded.take())?;
-            let n_compared = self.check(&opened, &model)?;
-            let (mut header, options) = self.plan(subject, &opened, &model, n_compared)?;
-            let first = measure_cache(&model, &options, &mut header)?;
-            let evaluated = self.run(subject, opened, &model, header, &options, first)?;
+            let started = Instant::now();
+            let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
+            let reference = match self.ref_model {
+                Some(model) => model.windows(),
+                None => open_again(&self.about.path, &self.header.reference)?,
+            };
+            let model = self.load(subject, loaded.take())?;
+            let begun = sidecar.as_ref();
+            let (header, options) = self.plan(subject, &reference, &model, begun)?;
+            let evaluation = Evaluation {
+                subject,
+                reference: &self.about,
+                settings: &self.settings.results,
+                watch: self.watch,
+                header,
+                measures: Measures::new(&self.settings.results.stats, &self.about, None),
+                tokens: Some(&model),
+                not_available: Vec::new(),
+                started,
+            };
+            let evaluated = self.run(evaluation, sidecar, reference, &model, &options)?;
             loaded = Some(model);
             Ok(evaluated)
         });
@@ -350,32 +370,11 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         report
     }
 
-    /// Claims the sidecar, and opens the reference.
-    fn open(&self, subject: &Subject) -> Result<Opened> {
-        let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
-        let reference = match self.ref_model {
-            Some(model) => model.windows(),
-            None => open_again(self.settings.reference.path(), &self.header.reference)?,
-        };
-        Ok(Opened {
-            started: Instant::now(),
-            sidecar,
-            about: reference.about().clone(),
-            reference,
-        })
-    }
-
-    /// Returns the model that is `loaded` if it is the same, as in the cells of a sweep; else a new one,
-    /// loaded after that was freed.
-    fn load(
-        &self,
-        subject: &Subject,
-        about: &About,
-        loaded: Option<E::Model<'e>>,
-    ) -> Result<E::Model<'e>> {
+    /// Returns the model that is `loaded` if it is the same; else a new one, loaded after that was freed.
+    fn load(&self, subject: &Subject, loaded: Option<E::Model<'e>>) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
-        let precedent = Precedent::of(about.backend.as_ref());
-        let context = || largest_context(run, Some(about.n_ctx), precedent);
+        let precedent = Precedent::from_backend(self.about.backend.as_ref());
+        let context = || largest_context(run, Some(self.about.n_ctx), precedent);
         let beside = || (subject.with_cache_types(context()), None);
         // With auto, a smaller cache may leave room for more layers.
         let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
@@ -383,48 +382,43 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             Some(model) => Ok(model),
             None => Ok(load(self.engine, &subject.path, run, beside, self.watch)?),
         }
+        let precedent = Precedent::from_backend(self.about.backend.as_ref());
+        let context = largest_context(run, Some(self.about.n_ctx), precedent);
+        let context = subject.with_cache_types(context);
+        Ok(load(self.engine, &subject.path, run, context, self.watch)?)
     }
 
-    /// Refuses what cannot be evaluated together. Returns how many entries of the rows are compared.
-    fn check(&self, opened: &Opened, model: &E::Model<'e>) -> Result<u32> {
-        let (facts, about, watch) = (model.facts(), &opened.about, self.watch);
-        let entries = Entries::of(facts);
-        let n_compared = check_vocabulary(about, &entries, self.settings.vocabulary, watch)?;
-        if let Some(longest) = opened.reference.longest_window() {
-            check_windows(longest, model, shorter_reference(about), watch)?;
-        }
-        check_models(about.model.as_ref(), &facts.identity, watch);
-        Ok(n_compared)
-    }
-
-    /// Chooses how windows are decoded, and describes it in the sidecar's header. Warns where the
-    /// reference's rows were computed otherwise.
+    /// Refuses what cannot be evaluated together, chooses how windows are decoded, and describes it in
+    /// the sidecar's header. Warns where the reference's rows were computed otherwise.
     fn plan(
         &self,
         subject: &Subject,
-        opened: &Opened,
+        reference: &Reference,
         model: &E::Model<'e>,
-        n_compared: u32,
+        sidecar: Option<&ClaimedSidecar>,
     ) -> Result<(SidecarHeader, ContextOptions)> {
-        let (reference, about, run) = (&opened.reference, &opened.about, &self.settings.run);
+        let (facts, about, run, watch) =
+            (model.facts(), &self.about, &self.settings.run, self.watch);
+        let (entries, vocabulary) = (Entries::from_model(facts), self.settings.vocabulary);
         let mut header = self.header.clone();
-        header.model = Some(model.facts().identity.clone());
-        header.n_vocab_compared = Some(n_compared);
-        let sidecar = opened.sidecar.as_ref();
+        header.n_vocab_compared = Some(check_vocabulary(about, &entries, vocabulary, watch)?);
+        if let Some(longest) = reference.longest_window() {
+            check_windows(longest, model, shorter_reference(about), watch)?;
+        }
+        check_models(about.model.as_ref(), &facts.identity, watch);
+        header.model = Some(facts.identity.clone());
         let begun = sidecar.and_then(|sidecar| sidecar.backend_of_begun(&header));
-        let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
+        let n_ctx = self.longest.unwrap_or(about.n_ctx);
         let windows = reference.windows().into_iter().flatten();
         let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
-        let mut decoding = Decoding::of(model, window_rows);
-        if self.ref_model.is_some() {
-            // The reference model decodes window by window beside it.
-            decoding = decoding.one_by_one();
-        }
-        let precedent = Precedent::of(about.backend.as_ref()).or_begun(begun.as_ref());
+        let mut decoding = Decoding::from_model(model, window_rows);
+        // The reference model decodes window by window beside it.
+        decoding.is_together &= self.ref_model.is_none();
+        let precedent = Precedent::from_backend(about.backend.as_ref()).or_begun(begun.as_ref());
         let options = context_options(run, n_ctx, decoding, precedent);
         let options = subject.with_cache_types(options);
         let n_windows = reference.windows().map(|windows| windows.len());
-        Split::announce(&options, decoding, n_windows, self.watch);
+        Split::announce(&options, decoding, n_windows, watch);
         let mut backend = backend_identity(self.engine, model, &options)?;
         backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
         if let Some(mut there) = about.backend.clone() {
@@ -437,27 +431,48 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
                 here: &backend,
                 there: &there,
                 n_ctx,
-                has_attention: model.facts().layers != Layers::Recurrent,
+                has_attention: facts.layers != Layers::Recurrent,
             };
-            set_ups.warn(self.watch);
+            set_ups.warn(watch);
         }
         header.backend = Some(backend);
         Ok((header, options))
     }
 
-    /// Runs the model over the reference, in `first` and further contexts.
+    /// Runs the model over the reference.
     fn run<'m>(
         &self,
-        subject: &Subject,
-        opened: Opened,
+        mut evaluation: Evaluation<'_>,
+        sidecar: Option<ClaimedSidecar>,
+        mut reference: Reference,
         model: &'m E::Model<'e>,
-        header: SidecarHeader,
         options: &ContextOptions,
-        first: Option<<E::Model<'e> as Model>::Decoder<'m>>,
     ) -> Result<Evaluated> {
-        let first = Mutex::new(first);
-        let (about, device) = (&opened.about, DeviceClock::default());
-        let rows = self.open_rows(opened.reference, model, &header, &device)?;
+        let (run, header) = (&self.settings.run, &mut evaluation.header);
+        let first = Mutex::new(None);
+        // What an earlier run has recorded is not measured again: nothing may be left to decode.
+        if let Some(backend) = header
+            .backend
+            .as_mut()
+            .filter(|of| of.kv_cache_bytes.is_none())
+        {
+            let context = model.decoder(options)?;
+            backend.kv_cache_bytes = Some(context.cache_bytes());
+            *locked(&first) = Some(context);
+        }
+        reference.set_bos(model.facts().bos());
+        let head =
+            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
+        let mut rows = open_rows(reference, head, self.watch)?;
+        let ref_is_offloaded = (self.ref_model).is_some_and(|of| of.model.facts().is_offloaded);
+        let here = rows.here.as_ref();
+        let computes_reference = here.map_or(ref_is_offloaded, RowsHere::is_on_device);
+        let device = DeviceClock::default();
+        rows.device = computes_reference.then(|| device.clone());
+        if let Some(n_compared) = header.n_vocab_compared {
+            rows.n_entries = n_compared as usize;
+        }
+        let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
         let (contexts, ref_model) = (rows.contexts.clone(), self.ref_model);
         let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
@@ -472,72 +487,12 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             Ok(decoder)
         };
         let is_offloaded = model.facts().is_offloaded;
-        let has_device = is_offloaded || self.ref_is_offloaded();
         let sources = Sources {
-            n: self.settings.run.n_contexts(has_device) as usize,
+            n: run.n_contexts(is_offloaded || ref_is_offloaded) as usize,
             make,
             device: is_offloaded.then_some(device),
             n_windows: options.n_seq as usize,
         };
-        let results = &self.settings.results;
-        let evaluation = Evaluation {
-            subject,
-            reference: about,
-            settings: results,
-            watch: self.watch,
-            header,
-            measures: Measures::new(&results.stats, about, None),
-            tokens: Some(model),
-            not_available: Vec::new(),
-            started: opened.started,
-        };
-        evaluation.run(opened.sidecar, rows, sources)
+        evaluation.run(sidecar, rows, sources)
     }
-
-    fn ref_is_offloaded(&self) -> bool {
-        let ref_model = self.ref_model;
-        ref_model.is_some_and(|of| of.model.facts().is_offloaded)
-    }
-
-    /// Opens the reference's rows that are evaluated.
-    fn open_rows<'m>(
-        &self,
-        mut reference: Reference,
-        model: &'m E::Model<'e>,
-        header: &SidecarHeader,
-        device: &DeviceClock,
-    ) -> Result<ReferenceRows<'m>> {
-        let run = &self.settings.run;
-        reference.set_bos(model.facts().bos());
-        let head =
-            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
-        let mut rows = open_rows(reference, head, self.watch)?;
-        let computes_reference = match &rows.here {
-            Some(here) => here.is_on_device(),
-            None => self.ref_is_offloaded(),
-        };
-        rows.device = computes_reference.then(|| device.clone());
-        if let Some(n_compared) = header.n_vocab_compared {
-            rows.n_entries = n_compared as usize;
-        }
-        Ok(rows.choose(run.max_rows, header.shard, header.until.is_some()))
-    }
-}
-
-/// Records the size of a context's cache, and returns the context. What an earlier run has recorded is not
-/// measured again: nothing may be left to decode.
-fn measure_cache<'m, M: Model>(
-    model: &'m M,
-    options: &ContextOptions,
-    header: &mut SidecarHeader,
-) -> Result<Option<M::Decoder<'m>>> {
-    let Some(backend) = &mut header.backend else {
-        return Ok(None);
-    };
-    if backend.kv_cache_bytes.is_some() {
-        return Ok(None);
-    }
-    let first = model.decoder(options)?;
-    backend.kv_cache_bytes = Some(first.cache_bytes());
-    Ok(Some(first))
 }

@@ -100,7 +100,7 @@ pub fn prepare<M: Model>(
 
 /// The options of a context in which `model` answers prompts, in windows of `n_ctx` tokens.
 pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> ContextOptions {
-    let decoding = Decoding::of(model, 1);
+    let decoding = Decoding::from_model(model, 1);
     ContextOptions {
         n_seq: decoding.n_answers(run.n_parallel, n_ctx),
         has_own_caches: true,

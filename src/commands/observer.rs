@@ -209,17 +209,13 @@ impl<'o> Watch<'o> {
         Ok(())
     }
 
-    /// Begins a piece of work in so many steps, each of which counts as a window.
-    pub fn begin_steps(&self, label: &str, unit: &str, n: u64) -> Phase<'_> {
-        self.begin_units(label, unit, Some(n), None)
-    }
-
     /// Begins a piece of work whose progress is shown.
     pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
         self.begin_units(label, "window", n_windows, n_rows)
     }
 
-    fn begin_units(
+    /// The same where something else than a window is counted, the `unit`.
+    pub fn begin_units(
         &self,
         label: &str,
         unit: &str,

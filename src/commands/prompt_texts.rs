@@ -45,7 +45,7 @@ pub fn prompt_texts<E: Engine>(
         ..ModelOptions::default()
     };
     let model = engine.load(&model, &options)?;
-    let (entries, watch) = (Entries::of(model.facts()), &Watch::new(observer));
+    let (entries, watch) = (Entries::from_model(model.facts()), &Watch::new(observer));
     check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
     let windows = read_windows(&reference, watch)?;
     let texts = windows.iter().filter_map(|window| {

@@ -1,6 +1,6 @@
 //! A reference that is a model: it runs beside the evaluated ones, over the same windows.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use kl_formats::{
@@ -69,7 +69,20 @@ pub fn load<'e, E: Engine>(
     check: &dyn Fn(&About) -> Result<()>,
 ) -> Result<RefModel<E::Model<'e>>> {
     let ReferenceModel { path, input, run } = settings;
-    announce_memory(path, &evaluation.models, engine, watch)?;
+    // A file that holds no model is reported when its turn comes.
+    let sizes = evaluation
+        .models
+        .iter()
+        .map(|path| file_bytes(engine, path).unwrap_or(0));
+    let (n_models, largest) = (sizes.len() as u64, sizes.max().unwrap_or(0));
+    let evaluated = match n_models {
+        1 => "the model".to_owned(),
+        n => format!("one of {} models at a time", count(n)),
+    };
+    let own = file_bytes(engine, path)?;
+    let [both, own, largest] = [own + largest, own, largest].map(bytes);
+    let text = format!("{both}: {own} of the reference model, {largest} of {evaluated}");
+    watch.event(&Event::Plan("memory", &text));
     let model = devices::load(
         engine,
         path,
@@ -92,7 +105,7 @@ pub fn load<'e, E: Engine>(
     let check = |planned: &PreparedInput| check(&describe(planned, BackendIdentity::default()));
     let prepared = input::prepare(raw, &model, run, &selection, None, check, watch)?;
     // Its context has one window open at a time.
-    let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
+    let decoding = Decoding::from_model(&model, prepared.plan.most_rows()).one_by_one();
     let (longest, none) = (prepared.longest_window, Precedent::default());
     let options = context_options(run, longest, decoding, none);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
@@ -128,33 +141,6 @@ fn beside(
         context: context(evaluated),
     });
     (context(&settings.run), second_model)
-}
-
-/// Describes what will be in memory at once, before any model is loaded.
-fn announce_memory(
-    path: &Path,
-    models: &[PathBuf],
-    engine: &impl Engine,
-    watch: &Watch<'_>,
-) -> Result<()> {
-    let of_reference = file_bytes(engine, path)?;
-    // A file that holds no model is reported when its turn comes.
-    let sizes = models
-        .iter()
-        .filter_map(|path| file_bytes(engine, path).ok());
-    let largest = sizes.max().unwrap_or(0);
-    let mut evaluated = "the model".to_owned();
-    if models.len() > 1 {
-        evaluated = format!("one of {} models at a time", count(models.len() as u64));
-    }
-    let text = format!(
-        "{}: {} of the reference model, {} of {evaluated}",
-        bytes(of_reference + largest),
-        bytes(of_reference),
-        bytes(largest)
-    );
-    watch.event(&Event::Plan("memory", &text));
-    Ok(())
 }
 
 /// The bytes of a model's files.

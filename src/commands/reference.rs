@@ -119,7 +119,7 @@ pub struct Entries<'e> {
 
 impl<'e> Entries<'e> {
     /// The entries of a model's rows.
-    pub fn of(facts: &'e ModelFacts) -> Self {
+    pub fn from_model(facts: &'e ModelFacts) -> Self {
         Self {
             path: &facts.path,
             n_vocab: facts.n_vocab,
@@ -148,12 +148,12 @@ pub fn check_vocabulary(
         ),
         (Vocabulary::Tokenizer, Some(n_used)) => n_used,
         _ if there == here => there,
-        (_, Some(_)) => bail!(
-            "{path}: has a vocabulary of {here}, but {reference_path} has rows of {there}: they belong to different models; if the longer one only adds entries at its end, use --vocab common or --vocab tokenizer"
-        ),
-        (_, None) => bail!(
-            "{path}: has rows of {here}, but {there} of {reference_path}: they belong to different models; if the longer one only adds entries at its end, use --vocab common"
-        ),
+        (_, n_used) => {
+            let tokenizer = n_used.map_or("", |_| " or --vocab tokenizer");
+            bail!(
+                "{path}: has rows of {here}, but {reference_path} has rows of {there}: they belong to different models; if the longer one only adds entries at its end, use --vocab common{tokenizer}"
+            )
+        }
     };
     if there != here {
         let message = format!(

@@ -175,7 +175,7 @@ impl PreparedInput {
     /// If there are fewer windows than parts, or `generation` refuses the plan.
     fn check(&mut self, selection: &Selection, generation: &mut Generation<'_>) -> Result<()> {
         let (n_windows, n_rows) = (self.plan.windows.len(), self.plan.n_rows());
-        let shard = selection.part.map(|part| part.of(n_windows, n_rows));
+        let shard = selection.part.map(|part| part.shard_of(n_windows, n_rows));
         self.provenance.shard = shard.transpose()?;
         self.provenance.seed = self.plan.seed;
         (generation.on_plan)(self)

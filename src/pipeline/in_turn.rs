@@ -181,22 +181,22 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     };
     // One source is created after the other: if memory is short, the first gets all that it needs.
     let make = Mutex::new(&sources.make);
-    let run = |reports| {
+    let run = |reports: SyncSender<_>| {
         let started = Instant::now();
         let make = locked(&make);
-        let mut worker = Worker {
-            source: make()?,
-            device: sources.device.as_ref(),
-            reports,
-            timing: Timing::default(),
-        };
+        let mut source = make()?;
         drop(make);
-        worker.timing.load = started.elapsed();
-        if let Err(error) = worker.run(&next_windows) {
-            let _ = worker.reports.send(Err(error));
+        let (device, load) = (sources.device.as_ref(), started.elapsed());
+        let mut timing = Timing {
+            load,
+            ..Timing::default()
+        };
+        let done = work(&mut source, &next_windows, device, &reports, &mut timing);
+        if let Err(error) = done {
+            let _ = reports.send(Err(error));
         }
-        worker.timing.core_wait = core_wait();
-        Ok::<_, Error>(worker.timing)
+        timing.core_wait = core_wait();
+        Ok::<_, Error>(timing)
     };
     let (reported, ended) = std::thread::scope(|scope| {
         let (sender, reports) = sync_channel(2 * n);
@@ -224,49 +224,28 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     })
 }
 
-/// A thread with its source, and its notes.
-struct Worker<'d, S, T> {
-    source: S,
-    /// Measures the device that computes the source's rows.
-    device: Option<&'d DeviceClock>,
-    reports: SyncSender<Result<Report<T>, Error>>,
-    /// Where its time went.
-    timing: Timing,
-}
-
 /// A report of a thread on its windows, which are numbered in their order.
 type Report<T> = Step<(u64, T)>;
 
-impl<S: LogitSource, T> Worker<'_, S, T> {
-    fn run<K: RowSink<Done = T>>(
-        &mut self,
-        next: &impl Fn() -> Result<(u64, Vec<K>), Error>,
-    ) -> Result<(), Error> {
-        loop {
-            let (first, mut sinks) = next()?;
-            if sinks.is_empty() {
-                return Ok(());
-            }
-            self.decode(&mut sinks)?;
-            for (number, sink) in (first..).zip(sinks) {
-                tell(&self.reports, Step::Window((number, sink.finish()?)))?;
-            }
+/// Runs a thread's source over the windows that `next` gives, and notes where its time goes.
+fn work<S: LogitSource, K: RowSink>(
+    source: &mut S,
+    next: &impl Fn() -> Result<(u64, Vec<K>), Error>,
+    device: Option<&DeviceClock>,
+    reports: &SyncSender<Result<Report<K::Done>, Error>>,
+    timing: &mut Timing,
+) -> Result<(), Error> {
+    let waited = |sinks: &[K]| sinks.iter().map(K::waited).sum::<Duration>();
+    loop {
+        let (first, mut sinks) = next()?;
+        if sinks.is_empty() {
+            return Ok(());
         }
-    }
-
-    fn decode<K: RowSink<Done = T>>(&mut self, sinks: &mut [K]) -> Result<(), Error> {
-        let Self {
-            source,
-            device,
-            reports,
-            timing,
-        } = self;
         let windows: Vec<WindowSpec> = sinks.iter().map(|sink| sink.window().clone()).collect();
-        for sink in &mut *sinks {
+        for sink in &mut sinks {
             sink.begin(source.n_vocab(), source.is_floored())?;
         }
-        let waited = |sinks: &[K]| sinks.iter().map(K::waited).sum::<Duration>();
-        let (before, started, mut in_sinks) = (waited(sinks), Instant::now(), Duration::ZERO);
+        let (before, started, mut in_sinks) = (waited(&sinks), Instant::now(), Duration::ZERO);
         let mut call = device.map(DeviceClock::begin);
         source.decode_all(&windows.iter().collect::<Vec<_>>(), |i, rows| {
             call = None;
@@ -279,9 +258,11 @@ impl<S: LogitSource, T> Worker<'_, S, T> {
         })?;
         drop(call);
         timing.decode += started.elapsed().saturating_sub(in_sinks);
-        timing.score += in_sinks.saturating_sub(waited(sinks) - before);
-        timing.read += waited(sinks);
-        Ok(())
+        timing.score += in_sinks.saturating_sub(waited(&sinks) - before);
+        timing.read += waited(&sinks);
+        for (number, sink) in (first..).zip(sinks) {
+            tell(reports, Step::Window((number, sink.finish()?)))?;
+        }
     }
 }
 

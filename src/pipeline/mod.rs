@@ -17,7 +17,7 @@ mod write;
 pub use evaluate::{ScoredWindow, evaluate};
 pub use in_turn::{LogitSource, Sources};
 pub use reference_rows::{FileRows, ReferenceRows, RowsHere};
-pub use selection::{DEFAULT_SEED, Part, choose_windows, shuffled, to_share};
+pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};
 pub use states::StateSource;
 pub use timing::{DeviceClock, DeviceTime, Timing};
 pub use window_rows::KeptRows;

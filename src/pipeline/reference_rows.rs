@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    NativeReader, ReadBlocks, Reference, Rows, Shard, States, TokenRecord, Values, WindowEntry,
-    WindowSpec, n_rows,
+    NativeReader, ReadBlocks, Reference, RowBlock, Rows, Shard, States, TokenRecord, Values,
+    WindowEntry, WindowSpec, n_rows,
 };
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
 use super::window_rows::{
-    BlockFile, ComputedRows, Computer, Contexts, KeptRows, KeptWindow, OpenWindow, StoredRows,
+    ComputedRows, Computer, Contexts, KeptRows, KeptWindow, OpenWindow, ReadAhead, StoredRows,
     StoredStates, WindowRows,
 };
 use super::{Error, Pool, locked};
@@ -33,7 +33,7 @@ const WRONG_KLD: f64 = 0.1;
 /// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
     origin: Origin<'h>,
-    n_vocab: usize,
+    pub(super) n_vocab: usize,
     /// True if the rows are log-probabilities with a floor.
     pub(super) is_floored: bool,
     /// Measures the accelerator that computes the rows, if one does.
@@ -43,13 +43,17 @@ pub struct ReferenceRows<'h> {
     pub contexts: Contexts<'h>,
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
+    /// Those whose blocks the system is asked to fetch.
+    pub(super) ahead: Mutex<ReadAhead>,
+    /// Blocks whose memory can be used again.
+    pub(super) memory: Pool<RowBlock>,
     /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
     /// True if the windows are in random order already, or in one that cannot be changed.
     is_shuffled: bool,
-    /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
-    /// all, as the file has them.
-    wanted: Option<Mutex<HashMap<u32, WindowSpec>>>,
+    /// The windows that are still wanted, in their order, each as it is to be handed out; `None`: all, as
+    /// the file has them.
+    wanted: Option<Mutex<VecDeque<WindowSpec>>>,
     /// Windows that will come, where the file states how many it has.
     pub n_windows: Option<u64>,
     /// Rows that will come, where the file states how many it has.
@@ -67,7 +71,7 @@ pub struct ReferenceRows<'h> {
 /// Where the rows of a reference come from.
 enum Origin<'h> {
     /// A file whose blocks of rows can be read in any order.
-    Blocks(BlockFile<dyn ReadBlocks>),
+    Blocks(Box<dyn ReadBlocks>),
     /// A file that can only be read from its start.
     Stream(Mutex<Stream>),
     States(StoredStates<'h>),
@@ -101,7 +105,7 @@ impl<'h> ReferenceRows<'h> {
         let windows = reference.windows().unwrap_or_default().to_vec();
         let path = reference.path().display().to_string();
         rows.origin = match reference.into_rows() {
-            Rows::Blocks(blocks) => Origin::Blocks(BlockFile::new(blocks)),
+            Rows::Blocks(blocks) => Origin::Blocks(blocks),
             Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, rows.n_vocab))),
             Rows::Model(windows) => Origin::Model(windows),
             Rows::States(file, states) => {
@@ -115,7 +119,7 @@ impl<'h> ReferenceRows<'h> {
                     cause => Error::Reference(format!("{path}: {cause}")),
                 })?;
                 rows.here = Some(check(&path, &file, &states, &windows, &mut *head)?);
-                let (file, head) = (BlockFile::new(file), Mutex::new(head));
+                let head = Mutex::new(head);
                 Origin::States(StoredStates { file, states, head })
             }
         };
@@ -142,6 +146,8 @@ impl<'h> ReferenceRows<'h> {
             device: None,
             contexts: Pool::default(),
             order: Mutex::default(),
+            ahead: Mutex::default(),
+            memory: Pool::default(),
             rows_per_window: None,
             is_shuffled: true,
             wanted: None,
@@ -161,22 +167,20 @@ impl<'h> ReferenceRows<'h> {
     /// written with `-n`, and for kl.py's files, is random already.
     pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
         let rows = self.rows_per_window.as_deref().unwrap_or_default();
-        let most = max_rows.unwrap_or(u64::MAX);
-        let (order, max_rows) = match shard {
-            Some(shard) => {
-                let all = choose_windows(rows, self.is_shuffled, most);
-                let excess = count(rows, &all).saturating_sub(shard.n_rows);
-                let last = all.last().copied();
-                let order = Part::from(shard).keep(all);
-                let n_rows = count(rows, &order);
-                // Only the last window of all is cut short.
-                let is_cut = order.last().copied() == last;
-                let n_wanted = n_rows.saturating_sub(if is_cut { excess } else { 0 });
-                (order, n_wanted)
-            }
-            None if is_sampled => (sample(rows, self.is_shuffled, most), most),
-            None => (choose_windows(rows, self.is_shuffled, most), most),
+        let mut max_rows = max_rows.unwrap_or(u64::MAX);
+        let mut order = if is_sampled && shard.is_none() {
+            sample(rows, self.is_shuffled, max_rows)
+        } else {
+            choose_windows(rows, self.is_shuffled, max_rows)
         };
+        if let Some(shard) = shard {
+            let excess = count(rows, &order).saturating_sub(shard.n_rows);
+            let last = order.last().copied();
+            order = Part::from(shard).keep(order);
+            // Only the last window of all is cut short.
+            let is_cut = order.last().copied() == last;
+            max_rows = count(rows, &order).saturating_sub(if is_cut { excess } else { 0 });
+        }
         let (n_windows, n_rows) = match &self.rows_per_window {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
@@ -203,11 +207,10 @@ impl<'h> ReferenceRows<'h> {
     ) -> Self {
         let n_windows = windows.len() as u64;
         let n_rows = n_rows(&windows);
-        let by_number = windows.into_iter().map(|spec| (spec.window, spec));
         Self {
             n_windows: Some(n_windows),
             n_rows: Some(n_rows),
-            wanted: Some(Mutex::new(by_number.collect())),
+            wanted: Some(Mutex::new(windows.into())),
             max_rows: max_rows.unwrap_or(u64::MAX),
             ..self.at(indices)
         }
@@ -215,18 +218,25 @@ impl<'h> ReferenceRows<'h> {
 
     /// Reads the windows at these indices, in their order; a stream keeps its own.
     pub fn at(mut self, indices: Vec<usize>) -> Self {
-        self.order = Mutex::new(indices.into());
-        self.read_in_order();
+        self.set_order(indices.into());
         self
     }
 
     /// Has the windows that are still to come fetched before they are read.
-    fn read_in_order(&mut self) {
-        let order = locked(&self.order).clone();
-        match &mut self.origin {
-            Origin::Blocks(file) => file.read_in_order(order),
-            Origin::States(of) => of.file.read_in_order(order),
-            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => {}
+    fn set_order(&mut self, order: VecDeque<usize>) {
+        self.ahead = Mutex::new(ReadAhead {
+            windows: order.clone(),
+            ..ReadAhead::default()
+        });
+        self.order = Mutex::new(order);
+    }
+
+    /// The file, if its blocks, of rows or of hidden states, can be read in any order.
+    fn blocks(&self) -> Option<&dyn ReadBlocks> {
+        match &self.origin {
+            Origin::Blocks(reader) => Some(&**reader),
+            Origin::States(states) => Some(&*states.file),
+            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => None,
         }
     }
 
@@ -249,7 +259,7 @@ impl<'h> ReferenceRows<'h> {
     pub fn resume_after(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
         let mut n_kept = 0;
         let mut n_windows = 0;
-        while let Some(spec) = self.peek()? {
+        while let Some((_, spec)) = self.next_spec(false)? {
             let n_rows = u64::from(spec.n_rows).min(self.max_rows - n_kept as u64) as usize;
             let measured = records.get(n_kept..).unwrap_or_default();
             let Some(measured) = measured.get(..n_rows).filter(|_| n_rows > 0) else {
@@ -266,38 +276,44 @@ impl<'h> ReferenceRows<'h> {
                 );
                 return Err(Error::inconsistent(&found));
             }
-            match &self.origin {
-                Origin::Stream(stream) => _ = locked(stream).next_window()?,
-                _ => _ = locked(&self.order).pop_front(),
-            }
+            self.next_spec(true)?;
             n_kept += n_rows;
             n_windows += 1;
         }
-        self.read_in_order();
+        let left = std::mem::take(&mut *locked(&self.order));
+        self.set_order(left);
         self.n_windows = self.n_windows.map(|n| n.saturating_sub(n_windows));
         self.n_rows = self.n_rows.map(|n| n.saturating_sub(n_kept as u64));
         self.max_rows -= n_kept as u64;
         Ok(n_kept)
     }
 
-    /// The window that comes next.
-    fn peek(&self) -> Result<Option<WindowSpec>, Error> {
+    /// The window that comes next, and its index in a file that can be read in any order. `takes`: another
+    /// comes after that.
+    fn next_spec(&self, takes: bool) -> Result<Option<(usize, WindowSpec)>, Error> {
         if let Origin::Stream(stream) = &self.origin {
-            return locked(stream).peek();
+            let mut stream = locked(stream);
+            let spec = if takes {
+                stream.next_window()
+            } else {
+                stream.peek()
+            };
+            return Ok(spec?.map(|spec| (0, spec)));
         }
         let next = locked(&self.order).front().copied();
-        next.map_or(Ok(None), |i| self.window(i))
-    }
-
-    /// The window at an index in the reference; `None` for a stream.
-    fn window(&self, i: usize) -> Result<Option<WindowSpec>, Error> {
-        Ok(match &self.origin {
-            Origin::Blocks(file) => Some(file.reader.window(i)?),
-            Origin::States(of) => Some(of.file.reader.window(i)?),
-            Origin::Model(windows) => windows.get(i).cloned(),
-            Origin::Kept(rows) => rows.windows().get(i).cloned(),
-            Origin::Stream(_) => None,
-        })
+        let Some(i) = next else {
+            return Ok(None);
+        };
+        if takes {
+            locked(&self.order).pop_front();
+        }
+        let spec = match (self.blocks(), &self.origin) {
+            (Some(blocks), _) => Some(blocks.window(i)?),
+            (_, Origin::Model(windows)) => windows.get(i).cloned(),
+            (_, Origin::Kept(rows)) => rows.windows().get(i).cloned(),
+            _ => None,
+        };
+        Ok(spec.map(|spec| (i, spec)))
     }
 
     /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
@@ -316,17 +332,21 @@ impl<'h> ReferenceRows<'h> {
         let Some(wanted) = &self.wanted else {
             return self.next_of_file();
         };
-        let mut wanted = locked(wanted);
-        while !wanted.is_empty()
-            && let Some(mut window) = self.next_of_file()?
-        {
-            if let Some(spec) = wanted.remove(&window.spec.window) {
-                window.spec = spec;
-                return Ok(Some(window));
+        let Some(spec) = locked(wanted).pop_front() else {
+            return Ok(None);
+        };
+        let window = self.find(spec.window)?;
+        Ok(Some(OpenWindow { spec, ..window }))
+    }
+
+    /// Opens the window with this number, and leaves out those before it.
+    fn find(&self, number: u32) -> Result<OpenWindow<'_>, Error> {
+        while let Some(window) = self.next_of_file()? {
+            if window.spec.window == number {
+                return Ok(window);
             }
         }
-        let missing = wanted.keys().next();
-        missing.map_or(Ok(None), |number| Err(no_window(*number)))
+        Err(no_window(number))
     }
 
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
@@ -341,40 +361,39 @@ impl<'h> ReferenceRows<'h> {
             let spec = stream.next_window()?;
             return Ok(spec.map(|spec| open(spec, Box::new(stream))));
         }
-        let next = locked(&self.order).pop_front();
-        let Some(window) = next else {
-            return Ok(None);
-        };
-        let spec = self.window(window)?;
-        Ok(spec.map(|spec| open(spec.clone(), self.rows_of(window, spec))))
+        let next = self.next_spec(true)?;
+        Ok(next.map(|(window, spec)| open(spec.clone(), self.rows_of(window, spec))))
     }
 
     /// The rows of the window with this index, unless the reference is a stream.
     fn rows_of(&self, window: usize, spec: WindowSpec) -> Box<dyn WindowRows + '_> {
+        if let Some(blocks) = self.blocks() {
+            locked(&self.ahead).have_read(blocks, 0);
+        }
         let computer = match &self.origin {
-            Origin::Kept(rows) => return Box::new(KeptWindow::new(rows, window)),
-            Origin::Blocks(file) => {
-                file.have_read(0);
+            Origin::Kept(rows) => {
+                let logits = rows.logits.get(window).map_or(&[][..], Vec::as_slice);
+                return Box::new(KeptWindow(logits, self.n_vocab.max(1)));
+            }
+            Origin::Blocks(reader) => {
                 return Box::new(StoredRows {
-                    file,
+                    rows: self,
+                    reader: &**reader,
                     window,
                     n_rows: spec.n_rows as usize,
                     used: 0,
                     carried: None,
                 });
             }
-            Origin::States(states) => {
-                states.file.have_read(0);
-                Some(Computer::Head(states, window, None))
+            Origin::States(states) => Some(Computer::Head(states, window, None)),
+            Origin::Model(_) | Origin::Stream(_) => {
+                let context = locked(&self.contexts).pop();
+                context.map(|context| Computer::Model(context, Some(0)))
             }
-            Origin::Model(_) | Origin::Stream(_) => locked(&self.contexts)
-                .pop()
-                .map(|context| Computer::Model(&self.contexts, context, Some(0))),
         };
         Box::new(ComputedRows {
+            rows: self,
             computer,
-            device: self.device.as_ref(),
-            n_vocab: self.n_vocab.max(1),
             spec,
             next: 0,
             end: 0,
@@ -474,16 +493,6 @@ impl<'r, 'h> FileRows<'r, 'h> {
             used: Pool::default(),
         }
     }
-
-    /// Goes on to the window with this number.
-    fn find(&self, number: u32) -> Result<OpenWindow<'r>, Error> {
-        while let Some(window) = self.rows.next_window()? {
-            if window.spec.window == number {
-                return Ok(window);
-            }
-        }
-        Err(no_window(number))
-    }
 }
 
 impl LogitSource for FileRows<'_, '_> {
@@ -503,7 +512,7 @@ impl LogitSource for FileRows<'_, '_> {
         sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let wanted = self.windows.get(&window.window).unwrap_or(window);
-        let mut found = self.find(wanted.window)?;
+        let mut found = self.rows.find(wanted.window)?;
         let (spec, n_rows) = (&found.spec, wanted.n_rows);
         let before = wanted.first_scored.checked_sub(spec.first_scored);
         let before = before.filter(|before| before + n_rows <= spec.n_rows);

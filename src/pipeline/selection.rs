@@ -22,7 +22,7 @@ impl Part {
     ///
     /// # Errors
     /// If there are fewer windows than parts: one would be empty.
-    pub fn of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
+    pub fn shard_of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
         if n_windows < self.count as usize {
             bail!("--shard {self}: more parts than windows: use at most {n_windows}");
         }
@@ -130,13 +130,19 @@ pub(super) fn sample(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usiz
     } else {
         shuffled(rows.len(), DEFAULT_SEED)
     };
-    let mut n_rows = 0;
-    order.retain(|&i| {
-        let wanted = n_rows < max_rows;
-        n_rows += u64::from(rows[i]);
-        wanted && rows[i] > 0
-    });
+    order.retain(|&i| rows[i] > 0);
+    keep_until(&mut order, |i| rows[i].into(), max_rows);
     order
+}
+
+/// Keeps the first windows of `order` that together have `max_rows` rows, or all.
+pub fn keep_until(order: &mut Vec<usize>, n_rows: impl Fn(usize) -> u64, max_rows: u64) {
+    let mut n_before = 0;
+    order.retain(|&i| {
+        let is_wanted = n_before < max_rows;
+        n_before += n_rows(i);
+        is_wanted
+    });
 }
 
 #[cfg(test)]
@@ -171,8 +177,8 @@ mod tests {
     #[test]
     fn no_part_is_empty() {
         let part: Part = "0/6".parse().unwrap();
-        assert_eq!(part.of(6, 60).unwrap().n_own_windows(), 1);
-        let refused = part.of(5, 50).unwrap_err().to_string();
+        assert_eq!(part.shard_of(6, 60).unwrap().n_own_windows(), 1);
+        let refused = part.shard_of(5, 50).unwrap_err().to_string();
         assert!(
             refused.contains("more parts than windows: use at most 5"),
             "{refused}"

@@ -21,6 +21,7 @@ use kl_formats::{NativeReader, ReadBlocks, Row, RowBlock, States, WindowSpec};
 use rayon::prelude::*;
 
 use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::reference_rows::ReferenceRows;
 use super::timing::{DeviceClock, Timing};
 use super::{Error, Pool, Step, locked, rows_per_task};
 use crate::engine::{Decoder, Head};
@@ -186,94 +187,58 @@ impl RowSink for Keeping<'_> {
     }
 }
 
-/// Rows in memory, from the one that is used next on.
-pub(super) struct KeptWindow<'r> {
-    logits: &'r [f32],
-    n_vocab: usize,
-}
-
-impl<'r> KeptWindow<'r> {
-    /// The rows of the window at this index.
-    pub(super) fn new(rows: &'r KeptRows, window: usize) -> Self {
-        Self {
-            logits: rows.logits.get(window).map_or(&[], Vec::as_slice),
-            n_vocab: rows.n_vocab.max(1),
-        }
-    }
-}
+/// Rows in memory, from the one that is used next on: their logits, and the entries of each.
+pub(super) struct KeptWindow<'r>(pub(super) &'r [f32], pub(super) usize);
 
 impl WindowRows for KeptWindow<'_> {
     fn skip(&mut self, n: usize) {
-        self.logits = self.logits.get(n * self.n_vocab..).unwrap_or_default();
+        self.0 = self.0.get(n * self.1..).unwrap_or_default();
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let next = self.logits.split_at_checked(n * self.n_vocab);
+        let Self(logits, n_vocab) = self;
+        let next = logits.split_at_checked(n * *n_vocab);
         let (next, later) = next.ok_or_else(Error::too_few_rows)?;
-        self.logits = later;
-        let rows = next.par_chunks_exact(self.n_vocab).map(Row::F32);
-        use_all(rows, self.n_vocab, 0, use_row);
+        *logits = later;
+        let rows = next.par_chunks_exact(*n_vocab).map(Row::F32);
+        use_all(rows, *n_vocab, 0, use_row);
         Ok(Duration::ZERO)
     }
 }
 
-/// A file whose blocks, of rows or of hidden states, can be read in any order.
-pub(super) struct BlockFile<R: ?Sized> {
-    /// Blocks whose memory can be used again.
-    memory: Pool<RowBlock>,
-    ahead: Mutex<ReadAhead>,
-    pub(super) reader: Box<R>,
-}
-
 /// The blocks that the system is asked to fetch before they are read.
 #[derive(Default)]
-struct ReadAhead {
+pub(super) struct ReadAhead {
     /// The windows whose blocks it has not been asked for, and the next block of the first.
-    windows: VecDeque<usize>,
-    next_block: u32,
+    pub(super) windows: VecDeque<usize>,
+    pub(super) next_block: u32,
     /// Blocks asked for and not yet read.
-    n_ahead: usize,
+    pub(super) n_ahead: usize,
 }
 
-impl<R: ReadBlocks + ?Sized> BlockFile<R> {
-    pub(super) fn new(reader: Box<R>) -> Self {
-        Self {
-            memory: Pool::default(),
-            ahead: Mutex::default(),
-            reader,
-        }
-    }
-
-    /// Reads the windows at these indices, in this order.
-    pub(super) fn read_in_order(&mut self, windows: VecDeque<usize>) {
-        self.ahead = Mutex::new(ReadAhead {
-            windows,
-            ..ReadAhead::default()
-        });
-    }
-
+impl ReadAhead {
     /// Notes that so many more blocks were read, and asks for the next ones, a bounded number ahead.
-    pub(super) fn have_read(&self, n_blocks: usize) {
-        let mut ahead = locked(&self.ahead);
-        ahead.n_ahead = ahead.n_ahead.saturating_sub(n_blocks);
-        while ahead.n_ahead < BLOCKS_AHEAD
-            && let Some(&window) = ahead.windows.front()
+    pub(super) fn have_read(&mut self, reader: &dyn ReadBlocks, n_blocks: usize) {
+        self.n_ahead = self.n_ahead.saturating_sub(n_blocks);
+        while self.n_ahead < BLOCKS_AHEAD
+            && let Some(&window) = self.windows.front()
         {
-            if ahead.next_block == self.reader.n_blocks(window) {
-                ahead.windows.pop_front();
-                ahead.next_block = 0;
+            if self.next_block == reader.n_blocks(window) {
+                self.windows.pop_front();
+                self.next_block = 0;
             } else {
-                self.reader.prefetch(window, ahead.next_block);
-                ahead.next_block += 1;
-                ahead.n_ahead += 1;
+                reader.prefetch(window, self.next_block);
+                self.next_block += 1;
+                self.n_ahead += 1;
             }
         }
     }
 }
 
 /// The stored rows of a window, and how far they are used.
-pub(super) struct StoredRows<'r> {
-    pub(super) file: &'r BlockFile<dyn ReadBlocks>,
+pub(super) struct StoredRows<'r, 'h> {
+    pub(super) rows: &'r ReferenceRows<'h>,
+    pub(super) reader: &'r dyn ReadBlocks,
     /// The index of the window in the file.
     pub(super) window: usize,
     pub(super) n_rows: usize,
@@ -282,18 +247,19 @@ pub(super) struct StoredRows<'r> {
     pub(super) carried: Option<(u32, RowBlock)>,
 }
 
-impl WindowRows for StoredRows<'_> {
+impl WindowRows for StoredRows<'_, '_> {
     fn skip(&mut self, n: usize) {
         self.used += n;
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let (file, window, first, end) = (self.file, self.window, self.used, self.used + n);
+        let (reader, memory) = (self.reader, &self.rows.memory);
+        let (window, first, end) = (self.window, self.used, self.used + n);
         if end > self.n_rows {
             return Err(Error::too_few_rows());
         }
         self.used = end;
-        let per_block = file.reader.rows_per_block() as usize;
+        let per_block = reader.rows_per_block() as usize;
         let numbers = (first / per_block) as u32..end.div_ceil(per_block) as u32;
         // Some rows of the last block are left for the next call.
         let carries = end < self.n_rows && !end.is_multiple_of(per_block);
@@ -307,8 +273,8 @@ impl WindowRows for StoredRows<'_> {
             let block = if let Some((_, block)) = here {
                 block
             } else {
-                let memory = locked(&file.memory).pop();
-                file.reader.block(window, number, memory)?
+                let memory = locked(memory).pop();
+                reader.block(window, number, memory)?
             };
             add(&read_ns, started);
             let start = number as usize * per_block;
@@ -319,7 +285,7 @@ impl WindowRows for StoredRows<'_> {
             if carries && number + 1 == numbers.end {
                 *locked(&after) = Some((number, block));
             } else {
-                locked(&file.memory).push(block);
+                locked(memory).push(block);
             }
             add(&all_ns, started);
             Ok(())
@@ -330,7 +296,8 @@ impl WindowRows for StoredRows<'_> {
         }
         self.carried = into_inner(after);
         // A carried block counts once all of it is used.
-        file.have_read(numbers.len() - usize::from(carries));
+        let n_read = numbers.len() - usize::from(carries);
+        locked(&self.rows.ahead).have_read(reader, n_read);
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         Ok(started.elapsed().mul_f64(share.min(1.0)))
     }
@@ -346,7 +313,7 @@ pub type Contexts<'h> = Pool<Box<dyn Decoder + Send + 'h>>;
 /// A file of hidden states, and the head that makes rows of them: several windows use it in turn, one
 /// product at a time.
 pub(super) struct StoredStates<'h> {
-    pub(super) file: BlockFile<NativeReader>,
+    pub(super) file: Box<NativeReader>,
     pub(super) states: States,
     pub(super) head: Mutex<Box<dyn Head + 'h>>,
 }
@@ -356,22 +323,16 @@ pub(super) enum Computer<'r, 'h> {
     /// The head of hidden states. With them come the index of the window, and the piece of the file that
     /// was read last.
     Head(&'r StoredStates<'h>, usize, Option<RowBlock>),
-    /// A second model: a context of these, given back in the end, and where its next decode call starts;
-    /// `None` after the last.
-    Model(
-        &'r Contexts<'h>,
-        Box<dyn Decoder + Send + 'h>,
-        Option<usize>,
-    ),
+    /// A context of a second model, given back in the end, and where its next decode call starts; `None`
+    /// after the last.
+    Model(Box<dyn Decoder + Send + 'h>, Option<usize>),
 }
 
 /// The computed rows of a window, and how far they are used.
 pub(super) struct ComputedRows<'r, 'h> {
+    pub(super) rows: &'r ReferenceRows<'h>,
     /// `None` once it was given back.
     pub(super) computer: Option<Computer<'r, 'h>>,
-    /// Measures the device that computes.
-    pub(super) device: Option<&'r DeviceClock>,
-    pub(super) n_vocab: usize,
     pub(super) spec: WindowSpec,
     /// The row of the window that is used next. A product of which no row is used is not computed.
     pub(super) next: usize,
@@ -385,27 +346,28 @@ impl ComputedRows<'_, '_> {
     /// Computes the batch that holds the next row, and hands `use_rows` its rows from that one on,
     /// where they were computed: they are gone when this returns. Meanwhile another source can decode.
     fn compute(&mut self, use_rows: &mut dyn FnMut(&[&[f32]])) -> Result<(), Error> {
-        let (begin, next) = (|| self.device.map(DeviceClock::begin), self.next);
+        let (rows, next) = (self.rows, self.next);
+        let begin = || rows.device.as_ref().map(DeviceClock::begin);
         match self.computer.as_mut().ok_or(Error::WorkerLost)? {
             Computer::Head(StoredStates { file, states, head }, window, piece) => {
                 let mut groups = states.row_batches(&self.spec.entry());
                 let group = groups.find(|group| group.end as usize > next);
                 let group = group.ok_or_else(Error::too_few_rows)?;
-                let per_block = file.reader.rows_per_block();
+                let per_block = file.rows_per_block();
                 let n_read = group.end / per_block - group.start / per_block;
                 let skip = next - group.start as usize;
                 self.end = group.end as usize;
-                let states = file.reader.read_states(*window, group, piece)?;
-                file.have_read(n_read as usize);
+                let states = file.read_states(*window, group, piece)?;
+                locked(&rows.ahead).have_read(&**file, n_read as usize);
                 let mut head = locked(head);
                 let call = begin();
                 let logits = head.rows(&states)?;
                 drop(call);
-                let rows = logits.chunks_exact(self.n_vocab).skip(skip);
-                use_rows(&rows.collect::<Vec<_>>());
+                let computed = logits.chunks_exact(rows.n_vocab.max(1)).skip(skip);
+                use_rows(&computed.collect::<Vec<_>>());
                 return Ok(());
             }
-            Computer::Model(_, context, start) => {
+            Computer::Model(context, start) => {
                 while let Some(at) = *start {
                     let call = begin();
                     let outputs = context.decode_call(&self.spec, at, true)?;
@@ -429,7 +391,7 @@ impl WindowRows for ComputedRows<'_, '_> {
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let n_vocab = self.n_vocab;
+        let n_vocab = self.rows.n_vocab.max(1);
         let (mut in_reading, mut n_used) = (Duration::ZERO, 0);
         while n_used < n {
             let use_some = |rows: &[&[f32]]| {
@@ -466,82 +428,11 @@ impl WindowRows for ComputedRows<'_, '_> {
 
 impl Drop for ComputedRows<'_, '_> {
     fn drop(&mut self) {
-        if let Some(Computer::Model(contexts, context, _)) = self.computer.take() {
-            locked(contexts).push(context);
+        if let Some(Computer::Model(context, _)) = self.computer.take() {
+            locked(&self.rows.contexts).push(context);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Condvar;
-
-    use kl_formats::{About, Kind, Reference, Rows};
-
-    use super::*;
-    use crate::engine::{Engine as _, FakeEngine};
-    use crate::pipeline::ReferenceRows;
-
-    /// Two blocks of a row each, which can only be read at the same time.
-    #[derive(Debug, Default)]
-    struct Together {
-        reading: Mutex<usize>,
-        both: Condvar,
-    }
-
-    fn window() -> WindowSpec {
-        WindowSpec {
-            window: 0,
-            tokens: vec![0, 0],
-            first_scored: 0,
-            n_rows: 2,
-        }
-    }
-
-    impl ReadBlocks for Together {
-        fn window(&self, _i: usize) -> kl_formats::Result<WindowSpec> {
-            Ok(window())
-        }
-
-        fn rows_per_block(&self) -> u32 {
-            1
-        }
-
-        fn n_rows(&self, _i: usize) -> u32 {
-            2
-        }
-
-        fn block(
-            &self,
-            _i: usize,
-            block: u32,
-            _reuse: Option<RowBlock>,
-        ) -> kl_formats::Result<RowBlock> {
-            let mut reading = locked(&self.reading);
-            *reading += 1;
-            self.both.notify_all();
-            let patience = Duration::from_secs(20);
-            let waited = self.both.wait_timeout_while(reading, patience, |n| *n < 2);
-            assert!(!waited.unwrap().1.timed_out(), "one read at a time");
-            Ok(RowBlock::from_f32(0, block, 1, &[block as f32]))
-        }
-    }
-
-    #[test]
-    fn blocks_are_read_side_by_side_and_come_in_order() {
-        let (about, entries) = (About::new(Kind::Kl, "", 2, 1), vec![window().entry()]);
-        let rows = Rows::Blocks(Box::new(Together::default()));
-        let reference = Reference::new(about, Some(entries), rows);
-        let engine = FakeEngine::default();
-        let head =
-            |states: &_, section: &mut dyn std::io::Read| engine.load_head(states, section, 1);
-        let rows = ReferenceRows::open(reference, head).unwrap();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
-        let of_row = |i: usize, row: Row<'_>| (i, row.get(0));
-        let made = pool.unwrap().install(|| {
-            let mut window = rows.next_window().unwrap().unwrap();
-            window.map(2, of_row)
-        });
-        assert_eq!(made.unwrap(), [(0, 0.0), (1, 1.0)]);
-    }
-}
+mod tests;

@@ -83,6 +83,7 @@ pub fn known_names_of_pair() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
     use kl_formats::{ModelIdentity, Row, TokenRecord};
 
@@ -170,7 +171,7 @@ mod tests {
         ModelReport {
             max_at_text: Some(String::new()),
             sidecar: Some(String::new()),
-            timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
+            timing: Some(TimingInfo::new(&Timing::default(), Duration::ZERO, 0)),
             llama_perplexity: LlamaPerplexity::of_records(&records),
             logits: Some(LogitSummary::from_metrics(
                 &table,

@@ -320,8 +320,8 @@ fn an_evaluation_is_resumed_with_its_own_settings_only() {
     session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
     let cases = "
         -r ref.gz -b 32 => the batch
-        -r ref.gz -n 9000 => not 9,000 tokens
-        -r f32.gz --sidecar tiny-q8_0@ref.kls => against another reference";
+        -r ref.gz -n 9000 => 9000 here
+        -r f32.gz --sidecar tiny-q8_0@ref.kls => (reference.";
     let cases = cases.replace("=>", &format!("=> {PARTIAL} |"));
     session.fails_each(1, "-m @q8 -q --resume", &cases);
     assert!(session.read(PARTIAL) == left, "not touched");

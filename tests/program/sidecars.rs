@@ -58,7 +58,7 @@ fn models_of_one_name_get_their_folders() {
     // One after the other they have one name, and the second is refused.
     session.ok("-m A/Q.gguf -r ref.gz -q");
     let first = session.read("Q@ref.kls");
-    let other = ["Q@ref.kls: holds another model that is also named Q.gguf:"];
+    let other = ["Q@ref.kls: holds another evaluation, of Q.gguf against ref.gz (model."];
     let what = [&other[..], &ADVICE].concat();
     session.fails("-m B/Q.gguf -r ref.gz -q", 1, &what);
     assert!(session.read("Q@ref.kls") == first);

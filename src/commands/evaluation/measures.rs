@@ -49,7 +49,7 @@ impl Measures {
     }
 
     /// Measures a pair of rows.
-    pub fn of(self, pair: &RowPair<'_>) -> Measured {
+    pub fn measure(self, pair: &RowPair<'_>) -> Measured {
         Measured {
             llama_perplexity: self
                 .on_its_own_rows
@@ -89,22 +89,22 @@ impl Measures {
         self.logits.then(|| metrics.collect())
     }
 
-    /// The summary of the distances in logit space, if they are wanted.
-    pub fn logits(
+    /// Summarises the distances in logit space, of the tokens that the statistics count.
+    pub fn summarise(
         self,
         records: &[TokenRecord],
-        measured: &[Measured],
+        metrics: &[LogitMetrics],
         confidence: Confidence,
         rule: ClusterRule,
-    ) -> Option<LogitSummary> {
-        let metrics = records.iter().zip(self.logit_metrics(measured)?);
+    ) -> LogitSummary {
+        let metrics = records.iter().zip(metrics);
         let counted = metrics.filter(|(record, _)| is_counted(record));
-        let metrics: Vec<LogitMetrics> = counted.map(|(_, of)| of).collect();
-        let only_log_probabilities = self.only_log_probabilities;
-        let table = TokenTable::from_records(records);
-        let summary =
-            LogitSummary::from_metrics(&table, &metrics, only_log_probabilities, confidence, rule);
-        Some(summary)
+        let metrics: Vec<LogitMetrics> = counted.map(|(_, metrics)| *metrics).collect();
+        let (table, only) = (
+            TokenTable::from_records(records),
+            self.only_log_probabilities,
+        );
+        LogitSummary::from_metrics(&table, &metrics, only, confidence, rule)
     }
 }
 
@@ -119,23 +119,20 @@ mod tests {
     fn distances_are_of_the_tokens_that_the_statistics_count() {
         let reference = About::new(Kind::Kl, "ref", 1, 1);
         let measures = Measures::new(&[Stats::Logits], &reference, None);
-        let measured = |x: f64| Measured {
-            llama_perplexity: None,
-            logits: Some(LogitMetrics {
-                mean_abs_diff: x,
-                max_abs_diff: x,
-                cosine_distance: x,
-                jensen_shannon: x,
-                smoothed_kld: x,
-            }),
+        let metrics = |x: f64| LogitMetrics {
+            mean_abs_diff: x,
+            max_abs_diff: x,
+            cosine_distance: x,
+            jensen_shannon: x,
+            smoothed_kld: x,
         };
-        let summary = |records: &[TokenRecord], measured: &[Measured]| {
+        let summary = |records: &[TokenRecord], all: &[LogitMetrics]| {
             let rule = ClusterRule::Window;
-            measures.logits(records, measured, Confidence::default(), rule)
+            measures.summarise(records, all, Confidence::default(), rule)
         };
         let mut records = made_up::records(2, 10);
-        let mut all: Vec<Measured> = (0..20_u8).map(|i| measured(f64::from(i))).collect();
-        let counted = summary(&records, &all).unwrap();
+        let mut all: Vec<LogitMetrics> = (0..20_u8).map(|i| metrics(f64::from(i))).collect();
+        let counted = summary(&records, &all);
         // A probability of e^1000 is impossible, though no logit is marked.
         let (eval_nll, flags) = (-1000.0, 0);
         records.push(TokenRecord {
@@ -143,7 +140,7 @@ mod tests {
             flags,
             ..records[0]
         });
-        all.push(measured(1e6));
-        assert_eq!(summary(&records, &all), Some(counted));
+        all.push(metrics(1e6));
+        assert_eq!(summary(&records, &all), counted);
     }
 }

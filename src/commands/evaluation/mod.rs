@@ -9,27 +9,29 @@ pub use measures::Measures;
 pub use models::{Evaluated, Queue, evaluate_each};
 pub use sidecar::ClaimedSidecar;
 
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{About, Prompt, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
 
 use super::context::writer;
 use super::observer::Watch;
+use super::output::with_kept;
 use super::parts::StoredEvaluation;
 use super::report::Row;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Vocabulary;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
-    TokenColumns, Warning, doubts_of_model, judge,
+    DivergentToken, Interrupted, ModelReport, NotAvailable, PromptReport, TimingInfo, TokenColumns,
+    Warning, doubts_of_model, judge,
 };
 use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats};
 use measures::Measured;
-use sidecar::{Earlier, TokenLog, texts_of};
+use sidecar::{TokenLog, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -97,20 +99,18 @@ impl Evaluation<'_> {
         self.header.model_path = Some(self.subject.path.display().to_string());
         self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = rows.n_scored();
-        let n_windows = rows.n_windows;
-        let mut log = match sidecar {
-            Some(sidecar) => self.open_log(sidecar, &mut rows)?,
-            None => TokenLog::default(),
-        };
-        let was_whole = log.is_whole();
-        let outcome = match self.score(&rows, &mut log, sources) {
+        let mut log = TokenLog::default();
+        if let Some(sidecar) = sidecar {
+            log = self.open_log(sidecar, &mut rows)?;
+        }
+        let (was_whole, n_windows) = (log.is_whole(), rows.n_windows);
+        let mut outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
             // reference stays bad.
-            Err(error @ (Error::Engine(_) | Error::Interrupted)) => match log.keep() {
-                Some(kept) => bail!("{error}; {kept}"),
-                None => return Err(error.into()),
-            },
+            Err(error @ (Error::Engine(_) | Error::Interrupted)) => {
+                return Err(with_kept(error.into(), log.keep()));
+            }
             Err(error) => {
                 log.discard();
                 return Err(error.into());
@@ -123,29 +123,22 @@ impl Evaluation<'_> {
         } else {
             log.finish(&texts)
         };
-        let (sidecar, unwritten) = match finished {
-            Ok(path) => (path, None),
-            Err(error) => (None, Some(error)),
-        };
-        let (header, records) = (self.header.clone(), &log.records);
-        let stored = StoredEvaluation::whole(header, sidecar.clone(), records.len() as u64);
-        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(stored, confidence, rule, None, |_, each| {
-            let mut windows = records.chunk_by(|one, next| one.window == next.window);
-            windows.try_for_each(each)?;
-            Ok(texts)
-        })?;
-        if let Some(until) = &mut row.model.until {
-            until.of = n_windows;
-        }
-        let timing = outcome.timing.as_ref();
-        let timing = timing.map(|timing| self.timing(timing, loaded, &log));
-        let result = row.model.result.clone();
-        let mut report = self.report(outcome, timing, &log, result, n_windows);
-        report.sidecar = sidecar.map(|path| path.display().to_string());
+        let (path, unwritten) =
+            finished.map_or_else(|error| (None, Some(error)), |path| (path, None));
+        let row = self.row(&log, path.clone(), texts, n_windows)?;
+        let timing = outcome.timing.take().map(|mut timing| {
+            timing.load += loaded;
+            timing.write = log.in_writing;
+            let n_rows = log.records.len() - log.n_resumed;
+            TimingInfo::new(&timing, self.started.elapsed(), n_rows as u64)
+        });
         Ok(Evaluated {
-            wrote: report.sidecar.is_some() && !was_whole,
-            report,
+            wrote: path.is_some() && !was_whole,
+            report: ModelReport {
+                timing,
+                sidecar: path.map(|path| path.display().to_string()),
+                ..self.report(outcome, &log, &row, n_windows)
+            },
             row,
             unwritten,
             here: rows.here,
@@ -154,35 +147,30 @@ impl Evaluation<'_> {
 
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
     /// unless this run needs more than their records.
-    fn open_log(
-        &self,
-        mut sidecar: ClaimedSidecar,
-        rows: &mut ReferenceRows<'_>,
-    ) -> Result<TokenLog> {
-        let mut header = self.header.clone();
+    fn open_log(&self, sidecar: ClaimedSidecar, rows: &mut ReferenceRows<'_>) -> Result<TokenLog> {
         if let Some(finished) = &sidecar.finished {
-            finished.check(&header)?;
-            if header.until.is_some() {
+            finished.check(&self.header, true)?;
+            if self.header.until.is_some() {
                 finished.check_end(self.no_klds(), rows.n_rows.is_some())?;
             }
         }
+        let path = sidecar.path.display().to_string();
         if sidecar.is_stale {
-            let (model, path) = (self.subject.path.display(), sidecar.path.display());
+            let model = self.subject.path.display();
             self.watch.note(&format!(
                 "{model}: is newer than what {path} holds of it: it is evaluated from the start"
             ));
         }
-        let mut earlier = sidecar.earlier(&mut header, self.no_klds())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        if needs_more && !earlier.records.is_empty() {
-            earlier = Earlier::default();
+        let (header, until) = (self.header.clone(), self.no_klds());
+        sidecar.open(header, until, rows, || {
             let message = format!(
-                "{} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start",
-                sidecar.path.display()
+                "{path} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start"
             );
-            self.watch.warn(Warning::new("measured_anew", message));
-        }
-        TokenLog::open(sidecar, earlier, &header, rows)
+            let warning = Warning::new("measured_anew", message);
+            self.watch.warn_all(needs_more.then_some(warning));
+            needs_more
+        })
     }
 
     /// The KLDs of no windows yet, which show when the end that `--until` sets is reached.
@@ -209,22 +197,21 @@ impl Evaluation<'_> {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();
-        let file_name = || model.and_then(|model| model.file_name.as_deref());
+        let file_name = model.and_then(|model| model.file_name.as_deref());
         // The cells of a sweep have the name of one file.
-        let label = self.header.label.as_deref().or_else(file_name);
-        let label = label.unwrap_or_default();
-        let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
-        let of_rows = |pair: &RowPair<'_>| measures.of(pair);
-        let timing = pipeline::evaluate(sources, rows, of_rows, |step| {
+        let label = self.header.label.as_deref().or(file_name);
+        let phase = (self.watch).begin(label.unwrap_or_default(), rows.n_windows, rows.n_rows);
+        let measure = |pair: &RowPair<'_>| measures.measure(pair);
+        let timing = pipeline::evaluate(sources, rows, measure, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
                     self.mark(&mut window.records, window.tokens.len());
-                    if let Some(most_divergent) = &mut outcome.most_divergent {
+                    if let Some(most) = &mut outcome.most_divergent {
                         for record in &window.records {
-                            let (tokens, position) = (&window.tokens, record.position);
-                            let context = || DivergentToken::context_of(tokens, position);
-                            most_divergent.push(record, context);
+                            let context =
+                                || DivergentToken::context_of(&window.tokens, record.position);
+                            most.push(record, context);
                         }
                     }
                     if measures.any() {
@@ -288,17 +275,38 @@ impl Evaluation<'_> {
         }
     }
 
+    /// Summarises the records, as `kl report` does those of a sidecar.
+    fn row(
+        &self,
+        log: &TokenLog,
+        sidecar: Option<PathBuf>,
+        texts: TokenTexts,
+        n_windows: Option<u64>,
+    ) -> Result<Row> {
+        let (header, records) = (self.header.clone(), &log.records);
+        let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
+        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
+        let mut row = Row::measure(stored, confidence, rule, None, |_, each| {
+            let mut windows = records.chunk_by(|one, next| one.window == next.window);
+            windows.try_for_each(each)?;
+            Ok(texts)
+        })?;
+        if let Some(until) = &mut row.model.until {
+            until.of = n_windows;
+        }
+        Ok(row)
+    }
+
     /// Makes the report of a result. `n_windows`: how many windows were to be evaluated, if known.
     fn report(
         &self,
         outcome: Outcome,
-        timing: Option<TimingInfo>,
         log: &TokenLog,
-        result: ModelResult,
+        row: &Row,
         n_windows: Option<u64>,
     ) -> ModelReport {
-        let (header, records, measured) = (&self.header, &log.records, &outcome.measured);
-        let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
+        let (settings, header, records) = (self.settings, &self.header, &log.records);
+        let (result, measured) = (row.model.result.clone(), &outcome.measured);
         for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
             if doubt.is_about_reference() {
                 self.watch.warn_once(doubt);
@@ -310,61 +318,46 @@ impl Evaluation<'_> {
             Some(vocabulary) => vocabulary.text(tokens),
             None => TokenTexts::default().text(tokens),
         };
-        let llama_perplexity = self.measures.llama_perplexity(records, measured);
-        if self.settings.stats.contains(&Stats::LlamaPerplexity) && llama_perplexity.is_none() {
-            let message = format!(
-                "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
-            );
-            self.watch
-                .warn(Warning::new("no_llama_perplexity", message));
-        }
-        let summary = &result.summary;
-        let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+        let max_token = result.summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+        let logits = self.measures.logit_metrics(measured);
         let mut report = ModelReport {
-            timing,
             set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
-                n_windows: summary.n_windows,
+                n_windows: result.summary.n_windows,
                 of: n_windows,
             }),
             shard: header.shard,
             n_resumed: log.n_resumed as u64,
-            llama_perplexity,
-            logits: self
-                .measures
-                .logits(records, measured, confidence, clusters),
+            llama_perplexity: self.measures.llama_perplexity(records, measured),
+            logits: logits.as_ref().map(|metrics| {
+                let (confidence, rule) = (settings.confidence, settings.clusters);
+                self.measures.summarise(records, metrics, confidence, rule)
+            }),
             not_available: self.not_available.clone(),
             result,
             ..ModelReport::default()
         };
+        if settings.stats.contains(&Stats::LlamaPerplexity) && report.llama_perplexity.is_none() {
+            let message = format!(
+                "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
+            );
+            let warning = Warning::new("no_llama_perplexity", message);
+            self.watch.warn(warning);
+        }
         // Conditions are about the numbers above.
-        let settings = self.settings;
         report.conditions = judge(&settings.conditions, &report, settings.allow_excluded);
         report.prompts = self.reference.prompts.as_ref().map(|prompts| {
-            let metrics = self.measures.logit_metrics(measured);
-            let of_each = PromptStats::of_each(records, metrics.as_deref());
+            let of_each = PromptStats::of_each(records, logits.as_deref());
             PromptReport::of_each(&prompts.labels(), of_each)
         });
         report.top = outcome.most_divergent.map(|tokens| {
             let tokens = tokens.into_sorted().into_iter();
-            tokens
-                .map(|(record, context)| DivergentToken::new(&record, &context, text))
-                .collect()
+            let shown =
+                |(record, context): (_, Vec<u32>)| DivergentToken::new(&record, &context, text);
+            tokens.map(shown).collect()
         });
-        let has_tokens = settings.json_tokens;
-        report.tokens = has_tokens.then(|| TokenColumns::of(records, text));
+        report.tokens = (settings.json_tokens).then(|| TokenColumns::of(records, text));
         report
-    }
-
-    fn timing(&self, timing: &Timing, loaded: Duration, log: &TokenLog) -> TimingInfo {
-        let timing = Timing {
-            write: log.in_writing,
-            ..*timing
-        };
-        let load_s = (loaded + timing.load).as_secs_f64();
-        let wall_s = self.started.elapsed().as_secs_f64();
-        let n_rows = (log.records.len() - log.n_resumed) as u64;
-        TimingInfo::new(&timing, load_s, wall_s, n_rows)
     }
 }

@@ -19,7 +19,7 @@ use crate::commands::input;
 use crate::commands::observer::Event;
 use crate::engine::{Engine, Model};
 use crate::input::{Selection, Source};
-use crate::pipeline::{DEFAULT_SEED, KeptRows, shuffled};
+use crate::pipeline::{DEFAULT_SEED, KeptRows, keep_until, shuffled};
 use crate::recipe::{Goal, Recipe, improved, neighbours};
 use crate::report::number::{bytes, count, count_of, ratio, short_kld};
 use crate::report::recipe::{ChangedType, KeptBackKld, LikeCheck, RecipeCheck, SecondRound};
@@ -76,7 +76,7 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
             );
             watch.warn(Warning::new("text_of_map", message));
         }
-        let decoding = Decoding::of(&model, prepared.plan.most_rows());
+        let decoding = Decoding::from_model(&model, prepared.plan.most_rows());
         let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
         let (judging, kept_back) = split(prepared.plan.windows, inputs.settings.max_rows);
         let n_judging = judging.len();
@@ -362,12 +362,7 @@ fn split(windows: Vec<WindowSpec>, max_rows: Option<u64>) -> (Vec<WindowSpec>, V
     while n_kept_back < ROUND_ROWS && (kept_back.len() + 1) * KEPT_BACK <= windows.len() {
         kept_back.extend(order.pop().inspect(|i| n_kept_back += rows_of(*i)));
     }
-    let mut left = max_rows.unwrap_or(u64::MAX);
-    order.retain(|&i| {
-        let is_wanted = left > 0;
-        left = left.saturating_sub(rows_of(i));
-        is_wanted
-    });
+    keep_until(&mut order, rows_of, max_rows.unwrap_or(u64::MAX));
     order.sort_unstable();
     let chosen = |indices: Vec<usize>| {
         let windows = indices.iter().filter_map(|&i| windows.get(i));

@@ -8,7 +8,7 @@ mod windows;
 
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use kl_formats::{MAP_VERSION, MapHeader, SensitivityMap};
 
 use super::context::{Precedent, check_parallel, largest_context};
@@ -75,7 +75,7 @@ pub fn sensitivity<E: Engine>(
             };
             match measurement.measure_all() {
                 Ok(()) => measurement.store.finish()?,
-                Err(error) => bail!("{error:#}{}", measurement.store.keep()),
+                Err(error) => return Err(measurement.store.keep_after(error)),
             }
         }
     };

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use kl_formats::{
     BackendIdentity, Cell, CutOffMap, Fault, GgmlType, MapHeader, MapWriter, Mixture,
     SensitivityMap,
 };
 
 use crate::commands::merge::write_in_order;
-use crate::commands::output::{Existing, PartialFile, follow_links, partial_path};
-use crate::commands::resume::{check_same_run, nothing_to_resume};
+use crate::commands::output::{Existing, PartialFile, follow_links, partial_path, with_kept};
+use crate::commands::resume::{self, check_same_run};
 use crate::commands::settings::SensitivitySettings;
 use crate::report::number::count_of;
 
@@ -47,18 +47,7 @@ impl Output {
         };
         let may_replace = settings.existing() == Existing::Replace || whole.is_some();
         let file = PartialFile::create(&path, may_replace, settings.existing())?;
-        let mut cut_off = None;
-        if file.is_resumed() {
-            cut_off = match SensitivityMap::read_cut_off(file.path()) {
-                Ok(cut_off) => Some(cut_off),
-                Err(error) => match error.fault {
-                    // Not even its header is whole.
-                    Fault::Truncated { .. } => None,
-                    Fault::NotAMap(_) => bail!(nothing_to_resume(&file, &error)),
-                    _ => bail!("{error}; --resume cannot continue it, start over with --force"),
-                },
-            };
-        }
+        let cut_off = resume::cut_off(&file, SensitivityMap::read_cut_off)?;
         Ok(Self {
             file,
             path,
@@ -205,15 +194,9 @@ impl Store {
         Ok(map)
     }
 
-    /// Keeps what was measured, and returns the end of an error message about it; removes a file
-    /// without a cell.
-    pub fn keep(self) -> String {
+    /// Keeps what was measured, and adds that to the error that ended the run.
+    pub fn keep_after(self, error: Error) -> Error {
         let n = self.map().cells.len() as u64;
-        if n == 0 {
-            self.file.discard();
-            return String::new();
-        }
-        let (path, cells) = (self.file.path().display(), count_of(n, "cell"));
-        format!("; {path} keeps {cells}: --resume continues it")
+        with_kept(error, self.file.keep(n, &count_of(n, "cell")))
     }
 }

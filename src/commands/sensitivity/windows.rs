@@ -23,7 +23,7 @@ use crate::commands::reference::{
 use crate::commands::settings::{RunSettings, SensitivitySettings, Vocabulary};
 use crate::engine::{ContextOptions, Engine, Model};
 use crate::input::{RawInput, Selection, Source};
-use crate::pipeline::{FileRows, KeptRows, Sources, shuffled};
+use crate::pipeline::{FileRows, KeptRows, Sources, keep_until, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
 /// The fewest windows: of one, nothing is known of the spread.
@@ -96,12 +96,8 @@ impl<'s> Opened<'s> {
         } else {
             shuffled(all.len(), settings.seed)
         };
-        let mut n_rows = 0;
-        order.retain(|&i| {
-            let is_wanted = n_rows < settings.max_tokens;
-            n_rows += all.get(i).map_or(0, |window| u64::from(window.n_rows));
-            is_wanted
-        });
+        let rows_of = |i: usize| all.get(i).map_or(0, |window| u64::from(window.n_rows));
+        keep_until(&mut order, rows_of, settings.max_tokens);
         let windows = order.iter().filter_map(|&i| all.get(i).cloned());
         let mut windows: Vec<WindowSpec> = windows.collect();
         let fit = match begun {
@@ -120,10 +116,10 @@ impl<'s> Opened<'s> {
         let mut precedent = Precedent::default();
         if reference.is_some() {
             check_windows(longest, model, shorter_reference(&about), watch)?;
-            precedent = Precedent::of(about.backend.as_ref());
+            precedent = Precedent::from_backend(about.backend.as_ref());
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
-        let decoding = Decoding::of(model, most_rows.unwrap_or(longest));
+        let decoding = Decoding::from_model(model, most_rows.unwrap_or(longest));
         let precedent = precedent.or_begun(begun.map(|(backend, _)| backend));
         let options = context_options(&settings.run, longest, decoding, precedent);
         about.writer = Some(writer());
@@ -160,7 +156,7 @@ impl<'s> Opened<'s> {
             }
             Self::File(reference) => {
                 let (about, facts) = (reference.about().clone(), model.facts());
-                check_vocabulary(&about, &Entries::of(facts), Vocabulary::Same, watch)?;
+                check_vocabulary(&about, &Entries::from_model(facts), Vocabulary::Same, watch)?;
                 check_models(about.model.as_ref(), &facts.identity, watch);
                 Ok((read_windows(&reference, watch)?, about, Some(*reference)))
             }

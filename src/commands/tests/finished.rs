@@ -24,29 +24,26 @@ fn another_measurement_is_refused_and_named() {
     written(&other);
     result(&folder, |_| {}).unwrap();
     let whole = folder.bytes("s.kls");
-    let cached =
-        "holds this model in another set-up (the type of cached keys: f16 there, q8_0 here):";
+    let cached = "(the type of cached keys: f16 there, q8_0 here):";
     type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
     let refused: [(&str, Change<'_>); 8] = [
-        ("holds another model, q4:", &|of| {
-            of.models = vec![folder.path("copy")]
-        }),
-        ("holds another model that is also named q4:", &|of| {
+        (
+            "of q4 against ref (model.file_name: q4 there, copy here):",
+            &|of| of.models = vec![folder.path("copy")],
+        ),
+        ("of q4 against ref (model.", &|of| {
             of.models = vec![folder.path("other/q4")];
         }),
-        (
-            "holds q4 against another reference, ref (text by f16):",
-            &|of| {
-                of.reference = folder.file("other.ref");
-            },
-        ),
-        ("holds 813 tokens, not 100 tokens:", &|of| {
+        ("of q4 against ref (reference.", &|of| {
+            of.reference = folder.file("other.ref");
+        }),
+        ("(n_records: 813 there, 100 here):", &|of| {
             of.run.max_rows = Some(100)
         }),
-        ("holds all parts, not part 1/3:", &|of| {
+        ("(shard: none there, ", &|of| {
             of.results.part = Some("1/3".parse().unwrap());
         }),
-        ("holds all tokens, not tokens --until 5%:", &|of| {
+        ("(until: none there, 0.05 here):", &|of| {
             of.until = Some(0.05)
         }),
         (cached, &|of| {
@@ -63,7 +60,10 @@ fn another_measurement_is_refused_and_named() {
                 change(settings);
                 settings.results.existing = Existing::asked(false, Some(resume));
             });
-            says(error.unwrap_err(), &["s.kls: ", what, advice]);
+            says(
+                error.unwrap_err(),
+                &["s.kls: holds another evaluation, ", what, advice],
+            );
             assert!(folder.bytes("s.kls") == whole, "{what}");
             assert!(!folder.path("s.kls.partial").exists(), "{what}");
         }

@@ -247,30 +247,26 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
     // The reference model must tokenize the prompts first where their windows may be others.
     let refused: [(&str, usize, Change<'_>); 8] = [
-        ("which has another model", 0, &|of| {
+        ("(reference.model.", 0, &|of| {
             reference_of(of).path = folder.path("q4");
         }),
-        ("which has another text", 0, &|of| {
+        ("(reference.text.", 0, &|of| {
             prompts(of).prompts = Some(folder.path("text"));
         }),
-        ("chosen in another way", 0, &|of| {
+        ("(reference.sampling: none there, ", 0, &|of| {
             prompts(of).temp = Some(1.0)
         }),
-        ("holds all tokens, not tokens --until 5%", 0, &|of| {
+        ("(until: none there, 0.05 here)", 0, &|of| {
             of.until = Some(0.05)
         }),
         (cached, 0, &|of| {
             of.run.type_k = CacheType::from_str("q8_0", false).unwrap();
         }),
-        ("holds another model, q4", 0, &|of| {
+        ("(model.file_name: q4 there, copy here)", 0, &|of| {
             of.models = vec![folder.path("copy"); 2]
         }),
-        ("whose windows are others", 1, &|of| {
-            prompts(of).generate = Some(6)
-        }),
-        ("whose windows are others", 1, &|of| {
-            prompts(of).max_windows = Some(2)
-        }),
+        ("there, ", 1, &|of| prompts(of).generate = Some(6)),
+        ("there, ", 1, &|of| prompts(of).max_windows = Some(2)),
     ];
     for (what, n_loaded, change) in refused {
         for models in [&["q4"][..], &["q4", "q4"]] {

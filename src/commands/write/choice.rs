@@ -60,7 +60,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         input: &'a PreparedInput,
         precedent: Precedent,
     ) -> Result<Self> {
-        let decoding = Decoding::of(model, input.plan.most_rows());
+        let decoding = Decoding::from_model(model, input.plan.most_rows());
         let context =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedent);
         let options = context(decoding);

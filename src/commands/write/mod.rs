@@ -11,19 +11,21 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kl_formats::{Kind, NativeReader, Target, WindowSpec, Writer, n_rows};
+use kl_formats::{Kind, NativeReader, Target, WindowSpec, Writer, n_rows, native};
 
 use super::context::{Precedent, Split, check_parallel, context_sources, largest_context};
 use super::devices::{self, connect_devices};
 use super::input;
 use super::observer::{Observer, Watch};
-use super::output::{Existing, NewFile, PartialFile, check_free_space, free_space, partial_path};
+use super::output::{
+    Existing, NewFile, PartialFile, check_free_space, free_space, partial_path, with_kept,
+};
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
 use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Step, Timing, write_reference};
-use crate::report::number::bytes;
+use crate::report::number::{bytes, count};
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
 use crate::stats::Clustering;
@@ -113,7 +115,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let output =
             PartialFile::create(path, is_whole || existing == Existing::Replace, existing)?;
         if !is_whole && settings.target.kind() == Kind::Kl {
-            left = resume::cut_off(&output)?;
+            left = resume::cut_off(&output, NativeReader::open_cut_off)?;
         }
         Ok(Self {
             settings,
@@ -129,7 +131,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     fn precedent(&self) -> Precedent {
         let left = self.left.as_ref();
         let begun = left.and_then(|left| left.header().backend.as_ref());
-        Precedent::of(self.settings.target.assumed_backend().as_ref()).or_begun(begun)
+        Precedent::from_backend(self.settings.target.assumed_backend().as_ref()).or_begun(begun)
     }
 
     fn load(&self, precedent: Precedent) -> Result<E::Model<'e>> {
@@ -223,7 +225,11 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         if let Some(begun) = &mut self.left {
             choice.as_begun(begun, false)?;
             resume::check_windows(begun, &choice.input.plan)?;
-            resume::keep_whole_calls(begun, windows.len(), choice.chosen_options().n_seq);
+            let n_whole = begun.windows().len();
+            if n_whole < windows.len() {
+                let n_seq = choice.chosen_options().n_seq;
+                begun.keep_first(resume::of_whole_calls(n_whole, n_seq));
+            }
         }
         let n_whole = self.left.as_ref().map_or(0, |begun| begun.windows().len());
         let missing = windows.get(n_whole..).unwrap_or_default();
@@ -330,8 +336,10 @@ fn failed<M: Model + Sync>(
             )
         }
         error if settings.target.kind() == Kind::Kl => {
-            let kept = resume::keep(output, choice.input.plan.windows.len());
-            anyhow!("{error}{kept}")
+            let n_whole = native::count_windows(output.path()).unwrap_or_default() as u64;
+            let of = count(choice.input.plan.windows.len() as u64);
+            let kept = output.keep(n_whole, &format!("{} of {of} windows", count(n_whole)));
+            with_kept(error.into(), kept)
         }
         error => error.into(),
     }

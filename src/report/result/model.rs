@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, is_separator};
+use std::time::Duration;
 
 use kl_formats::{BackendIdentity, ModelIdentity, Shard, split_gguf_name};
 use serde::Serialize;
@@ -271,8 +272,9 @@ pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
 }
 
 impl TimingInfo {
-    /// Describes a run that scored `rows` rows in `wall_s` seconds, `load_s` of them spent loading.
-    pub fn new(timing: &Timing, load_s: f64, wall_s: f64, rows: u64) -> Self {
+    /// Describes a run that scored `rows` rows in the time `wall`.
+    pub fn new(timing: &Timing, wall: Duration, rows: u64) -> Self {
+        let (load_s, wall_s) = (timing.load.as_secs_f64(), wall.as_secs_f64());
         Self {
             load_s,
             decode_s: timing.decode.as_secs_f64(),

@@ -1,0 +1,134 @@
+use super::*;
+use crate::commands::tests::run;
+
+const CPU: Decoding = Decoding {
+    n_vocab: 32_000,
+    window_rows: u32::MAX,
+    is_accelerated: false,
+    is_together: true,
+};
+
+const GPU: Decoding = Decoding {
+    is_accelerated: true,
+    ..CPU
+};
+
+fn chosen(decoding: Decoding, n_ctx: u32, change: fn(&mut RunSettings)) -> (u32, u32, u32) {
+    let mut run = RunSettings {
+        n_batch: None,
+        ..run()
+    };
+    change(&mut run);
+    let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
+    (calls.n_batch, calls.n_ubatch, n_seq)
+}
+
+#[test]
+fn accelerators_decode_as_many_whole_windows_as_a_batch_holds() {
+    assert_eq!(chosen(GPU, 512, |_| ()), (2048, 512, 4));
+    assert_eq!(chosen(GPU, 700, |_| ()), (1400, 512, 2));
+    assert_eq!(chosen(GPU, 4096, |_| ()), (2048, 512, 1));
+    assert_eq!(
+        chosen(GPU, 512, |run| run.n_batch = Some(1024)),
+        (1024, 512, 2)
+    );
+    assert_eq!(
+        chosen(GPU, 512, |run| run.n_parallel = Some(2)),
+        (1024, 512, 2)
+    );
+    assert_eq!(chosen(GPU.one_by_one(), 512, |_| ()), (512, 512, 1));
+}
+
+#[test]
+fn the_cpu_decodes_one_window_unless_told_otherwise() {
+    assert_eq!(chosen(CPU, 512, |_| ()), (512, 512, 1));
+    assert_eq!(chosen(CPU, 128, |_| ()), (128, 128, 1));
+    assert_eq!(
+        chosen(CPU, 128, |run| run.n_parallel = Some(3)),
+        (384, 128, 3)
+    );
+    assert_eq!(
+        chosen(CPU, 128, |run| run.n_parallel = Some(9)),
+        (512, 128, 4)
+    );
+    assert_eq!(
+        chosen(CPU.one_by_one(), 128, |run| run.n_parallel = Some(3)),
+        (128, 128, 1)
+    );
+}
+
+#[test]
+fn a_reference_is_evaluated_as_it_was_written() {
+    let run = RunSettings {
+        n_batch: None,
+        ..run()
+    };
+    let written = Split::choose(&run, 512, GPU, None);
+    assert_eq!(Split::choose(&run, 512, CPU, Some(written)), written);
+    let written = Split::choose(&run, 600, CPU, None);
+    assert!(written.calls.is_equal);
+    assert_eq!(Split::choose(&run, 600, GPU, Some(written)), written);
+}
+
+#[test]
+fn only_wanted_rows_take_memory() {
+    let half = Decoding {
+        window_rows: 255,
+        ..GPU
+    };
+    assert_eq!(half.call_rows(2048, 512), 4 * 255);
+    assert_eq!(half.one_by_one().call_rows(512, 512), 255);
+    // A long window's second half may fill a call.
+    let long = Decoding {
+        window_rows: 2047,
+        ..GPU
+    };
+    assert_eq!(long.call_rows(2048, 4096), 2047);
+    assert_eq!(long.call_rows(512, 4096), 512);
+    assert_eq!(GPU.call_rows(2048, 512), 2048);
+}
+
+#[test]
+fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
+    for (rows, n_batch) in [
+        (None, 2048),
+        (Some(5000), 2048),
+        (Some(2047), 1024),
+        (Some(600), 512),
+        (Some(1), 512),
+    ] {
+        let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
+        assert_eq!(fitting(fits), n_batch, "{rows:?}");
+    }
+}
+
+fn model(architecture: &str, n_params: u64, size_bytes: u64) -> ModelIdentity {
+    let mut model = ModelIdentity::named("a.gguf");
+    model.architecture = Some(architecture.to_owned());
+    model.n_params = Some(n_params);
+    model.size_bytes = Some(size_bytes);
+    model
+}
+
+fn kind(reference: &ModelIdentity, evaluated: &ModelIdentity) -> Option<&'static str> {
+    let watch = Watch::new(&());
+    check_models(Some(reference), evaluated, &watch);
+    watch.warnings().first().map(Warning::kind)
+}
+
+#[test]
+fn other_models_and_swapped_ones_are_noticed() {
+    let original = model("llama", 1000, 2000);
+    let quant = model("llama", 1000, 600);
+    assert_eq!(kind(&original, &quant), None);
+    assert_eq!(kind(&original, &original), None);
+    assert_eq!(kind(&quant, &original), Some("smaller_reference"));
+    assert_eq!(kind(&original, &model("llama", 1000, 4000)), None);
+    assert_eq!(kind(&original, &model("llama", 980, 600)), None);
+    assert_eq!(kind(&original, &model("llama", 1270, 760)), None);
+    let other = Some("other_model");
+    assert_eq!(kind(&original, &model("llama", 600, 400)), other);
+    assert_eq!(kind(&original, &model("qwen2", 1000, 600)), other);
+    assert_eq!(kind(&ModelIdentity::named("b"), &quant), None);
+    check_models(None, &quant, &Watch::new(&()));
+}
