@@ -382,10 +382,6 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             Some(model) => Ok(model),
             None => Ok(load(self.engine, &subject.path, run, beside, self.watch)?),
         }
-        let precedent = Precedent::from_backend(self.about.backend.as_ref());
-        let context = largest_context(run, Some(self.about.n_ctx), precedent);
-        let context = subject.with_cache_types(context);
-        Ok(load(self.engine, &subject.path, run, context, self.watch)?)
     }
 
     /// Refuses what cannot be evaluated together, chooses how windows are decoded, and describes it in
