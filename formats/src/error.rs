@@ -123,8 +123,8 @@ impl Named {
         self.error(Fault::Io { what, cause })
     }
 
-    pub fn not_a_reference(&self, what: impl Into<String>) -> Error {
-        self.error(Fault::NotAReference(Found::Other(what.into())))
+    pub fn not_a_reference(&self, what: &str) -> Error {
+        self.error(Fault::NotAReference(Found::Other(what.to_owned())))
     }
 
     pub fn unsupported(&self, what: impl Into<String>) -> Error {
@@ -152,18 +152,6 @@ impl Named {
         })
     }
 
-    /// The error for a stream that cannot be read further than `offset`.
-    pub fn of_stream(&self, window: Option<u32>, offset: u64, cause: io::Error) -> Error {
-        match cause.kind() {
-            io::ErrorKind::UnexpectedEof => self.truncated(window, offset, cause.to_string()),
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-                self.corrupt(window, offset, cause.to_string())
-            }
-            io::ErrorKind::Unsupported => self.unsupported(cause.to_string()),
-            _ => self.io("read", cause),
-        }
-    }
-
     pub fn corrupt(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
         let what = what.into();
         self.error(Fault::Corrupt {
@@ -171,6 +159,17 @@ impl Named {
             offset,
             what,
         })
+    }
+
+    /// The error for a stream that cannot be read further than `offset`.
+    pub fn of_stream(&self, window: Option<u32>, offset: u64, cause: io::Error) -> Error {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof, Unsupported};
+        match cause.kind() {
+            UnexpectedEof => self.truncated(window, offset, cause.to_string()),
+            InvalidInput | InvalidData => self.corrupt(window, offset, cause.to_string()),
+            Unsupported => self.unsupported(cause.to_string()),
+            _ => self.io("read", cause),
+        }
     }
 }
 

@@ -195,7 +195,7 @@ pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
     split_gguf_name,
 };
-pub use reference::{Reference, Rows, Windows};
+pub use reference::{Reference, Rows};
 pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{
     CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,

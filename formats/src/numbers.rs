@@ -92,6 +92,8 @@ pub(crate) enum Number {
     Id64,
     /// Bytes: mlx-kld's `meta_json`.
     Byte,
+    /// A type that is not read here.
+    Other,
 }
 
 /// The types by numpy's name, little-endian, and by that of `safetensors`.
@@ -108,34 +110,35 @@ const NUMBERS: [(&str, &str, Number); 9] = [
 ];
 
 impl Number {
-    /// The type with this name; `None` for one that is not read here.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// The type with this name.
+    pub(crate) fn named(name: &str) -> Self {
         let mut all = NUMBERS.iter();
-        let found = all.find(|(numpy, other, _)| [*numpy, *other].contains(&name))?;
-        Some(found.2)
+        let found = all.find(|(numpy, other, _)| [*numpy, *other].contains(&name));
+        found.map_or(Number::Other, |found| found.2)
     }
 
-    pub(crate) fn bytes(self) -> u64 {
-        match self {
+    /// Bytes of an array of this shape; `None` for a type that is not read here, and where that
+    /// overflows.
+    pub(crate) fn bytes_of(self, shape: &[u64]) -> Option<u64> {
+        let bytes = match self {
             Number::Float(float) => float.bytes() as u64,
             Number::Id32 => 4,
             Number::Id64 => 8,
             Number::Byte => 1,
-        }
+            Number::Other => return None,
+        };
+        shape.iter().try_fold(bytes, |n, &size| n.checked_mul(size))
     }
 
-    /// Decodes little-endian ids; `None` if these are no integers. An id that is negative, or larger
-    /// than a u32, becomes one that is in no vocabulary.
-    pub(crate) fn decode_ids(self, bytes: &[u8]) -> Option<Vec<u32>> {
-        match self {
-            Number::Id32 => Some(bytemuck::pod_collect_to_vec(bytes)),
-            Number::Id64 => {
-                let (ids, _) = bytes.as_chunks();
-                let ids = ids.iter().map(|&id| u64::from_le_bytes(id).try_into());
-                Some(ids.map(|id| id.unwrap_or(u32::MAX)).collect())
-            }
-            _ => None,
+    /// Decodes little-endian ids. One that is negative, or larger than a u32, becomes one that is in no
+    /// vocabulary.
+    pub(crate) fn decode_ids(self, bytes: &[u8]) -> Vec<u32> {
+        if self == Number::Id32 {
+            return bytemuck::pod_collect_to_vec(bytes);
         }
+        let (ids, _) = bytes.as_chunks();
+        let ids = ids.iter().map(|&id| u64::from_le_bytes(id).try_into());
+        ids.map(|id| id.unwrap_or(u32::MAX)).collect()
     }
 }
 

@@ -28,9 +28,6 @@ pub struct Reference {
     rows: Rows,
 }
 
-/// An iterator that reads windows.
-pub type Windows<'r> = Box<dyn Iterator<Item = Result<WindowSpec>> + 'r>;
-
 impl Reference {
     /// A reference whose rows come from anywhere. `windows` lists them in the order of `rows`; a
     /// stream may have no list, blocks need one. The list also gives the number of windows and rows
@@ -80,10 +77,11 @@ impl Reference {
     ///
     /// # Errors
     /// Those of opening a stream again; each window has its own.
-    pub fn read_windows(&self) -> Result<Windows<'_>> {
+    pub fn read_windows(&self) -> Result<Box<dyn Iterator<Item = Result<WindowSpec>> + '_>> {
+        let all = 0..self.windows.as_ref().map_or(0, Vec::len);
         Ok(match &self.rows {
-            Rows::Blocks(blocks) => Box::new((0..self.n_listed()).map(|i| blocks.window(i))),
-            Rows::States(file, _) => Box::new((0..self.n_listed()).map(|i| file.window(i))),
+            Rows::Blocks(blocks) => Box::new(all.map(|i| blocks.window(i))),
+            Rows::States(file, _) => Box::new(all.map(|i| file.window(i))),
             Rows::Model(windows) => Box::new(windows.iter().cloned().map(Ok)),
             Rows::Stream(_) => {
                 let Rows::Stream(mut stream) = Self::open(self.path())?.rows else {
@@ -114,13 +112,10 @@ impl Reference {
     /// # Errors
     /// [`crate::Fault::Io`].
     pub fn fingerprint(&self) -> Result<Option<String>> {
-        let path = &self.about.path;
-        if path.is_dir() {
-            return Ok(None);
-        }
-        fingerprint_of_file(path)
-            .map(Some)
-            .map_err(|error| Named::new(path).io("read", error))
+        let path = self.path();
+        let hash = (!path.is_dir()).then(|| fingerprint_of_file(path));
+        let hash = hash.transpose();
+        hash.map_err(|cause| Named::new(path).io("read", cause))
     }
 
     /// The rows: in blocks, as a stream, or as the hidden states that they are computed from.
@@ -131,11 +126,6 @@ impl Reference {
     /// Keeps only the rows.
     pub fn into_rows(self) -> Rows {
         self.rows
-    }
-
-    /// Windows in the list: all, if the rows are not a stream.
-    fn n_listed(&self) -> usize {
-        self.windows.as_ref().map_or(0, Vec::len)
     }
 }
 

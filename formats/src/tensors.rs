@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::about::{About, Values};
 use crate::error::Result;
 use crate::kinds::Kind;
-use crate::numbers::Float;
+use crate::numbers::{Float, Number};
 use crate::row::{Row, RowBlock, RowLayout};
 use crate::window::{MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec};
 
@@ -20,11 +20,14 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// An array of shape [tokens, vocabulary] or [1, tokens, vocabulary].
+    /// An array of this type and shape.
     ///
     /// # Errors
-    /// A phrase with any other shape.
-    pub(crate) fn new(float: Float, shape: &[u64]) -> Result<Self, String> {
+    /// A phrase if it is not floats of shape [tokens, vocabulary] or [1, tokens, vocabulary].
+    pub(crate) fn new(number: Number, shape: &[u64]) -> Result<Self, String> {
+        let Number::Float(float) = number else {
+            return Err("rows must be little-endian floats of 16, 32 or 64 bits".to_owned());
+        };
         let (&[n_rows, n_vocab] | &[1, n_rows, n_vocab]) = shape else {
             return Err(format!(
                 "its shape is {shape:?}, not [tokens, vocabulary] or [1, tokens, vocabulary]"
@@ -54,22 +57,22 @@ impl Matrix {
         let n_vocab = self.n_vocab as usize;
         RowBlock::prepare(reuse, index as u32, rows, n_vocab, RowLayout::F32)
     }
-
-    /// Bytes of all rows. No overflow: 2^26 x 2^27.
-    pub(crate) fn bytes(self) -> u64 {
-        u64::from(self.n_rows) * self.row_bytes() as u64
-    }
 }
 
-/// The number of token ids in an array of this shape, `[n]` or `[1, n]`, beside `n_rows` rows: one for
-/// each row, and there may be one more, which follows the last row's.
+/// Checks an array of token ids, of shape `[n]` or `[1, n]`, beside `n_rows` rows: one for each row,
+/// and there may be one more, which follows the last row's. Returns its bytes.
 ///
 /// # Errors
-/// A phrase with any other shape.
-pub(crate) fn n_ids(shape: &[u64], n_rows: u32) -> Result<u64, String> {
+/// A phrase with any other type or shape.
+pub(crate) fn bytes_of_ids(number: Number, shape: &[u64], n_rows: u32) -> Result<u64, String> {
     let n_rows = u64::from(n_rows);
     match *shape {
-        [n] | [1, n] if (n_rows..=n_rows + 1).contains(&n) => Ok(n),
+        _ if !matches!(number, Number::Id32 | Number::Id64) => {
+            Err("token ids must be little-endian integers of 32 or 64 bits".to_owned())
+        }
+        [n] | [1, n] if (n_rows..=n_rows + 1).contains(&n) => {
+            Ok(number.bytes_of(shape).unwrap_or_default()) // n is a u32, or one more
+        }
         _ => Err(format!(
             "token ids of shape {shape:?} for {n_rows} rows: there must be as many, or one more at the \
              end"
@@ -118,9 +121,8 @@ impl<A> TensorWindow<A> {
                 "the token id at position {position} is outside the vocabulary of {n_vocab}"
             ));
         }
-        n_ids(&[n_tokens], self.matrix.n_rows)
-            .err()
-            .filter(|_| n_tokens > 0)
+        let fault = bytes_of_ids(Number::Id32, &[n_tokens], self.matrix.n_rows).err();
+        fault.filter(|_| n_tokens > 0)
     }
 }
 
@@ -208,15 +210,17 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::numbers::Number;
+
+    const F16: Number = Number::Float(Float::F16);
+    const F32: Number = Number::Float(Float::F32);
 
     #[test]
     fn invalid_ids_are_in_no_vocabulary() {
         let ids = [5i64, -1, 1 << 32];
-        let ids = Number::Id64.decode_ids(bytemuck::cast_slice(&ids)).unwrap();
+        let ids = Number::Id64.decode_ids(bytemuck::cast_slice(&ids));
         assert_eq!(ids, [5, u32::MAX, u32::MAX]);
         let fault = |tokens: &[u32], n_vocab: u64| {
-            let matrix = Matrix::new(Float::F32, &[tokens.len() as u64, n_vocab]).unwrap();
+            let matrix = Matrix::new(F32, &[tokens.len() as u64, n_vocab]).unwrap();
             let tokens = tokens.to_vec();
             let window = TensorWindow {
                 rows: (),
@@ -228,14 +232,14 @@ mod tests {
         assert!(fault(&ids, MAX_N_VOCAB.into()).is_some_and(|what| what.contains("position 1")));
         assert_eq!(fault(&ids[..1], 6), None);
         let ids = Number::Id32.decode_ids(bytemuck::cast_slice(&[7i32, -1]));
-        assert_eq!(ids.unwrap(), [7, u32::MAX]);
+        assert_eq!(ids, [7, u32::MAX]);
     }
 
     #[test]
     fn only_matrices_of_possible_sizes_are_rows() {
-        let matrix = Matrix::new(Float::F16, &[3, 5]).unwrap();
-        assert_eq!((matrix.n_rows, matrix.bytes()), (3, 30));
-        assert_eq!(Matrix::new(Float::F16, &[1, 3, 5]), Ok(matrix));
+        let matrix = Matrix::new(F16, &[3, 5]).unwrap();
+        assert_eq!((matrix.n_rows, matrix.row_bytes()), (3, 10));
+        assert_eq!(Matrix::new(F16, &[1, 3, 5]), Ok(matrix));
         for shape in [
             &[][..],
             &[3],
@@ -245,10 +249,13 @@ mod tests {
             &[u64::MAX, u64::MAX],
             &[1 << 33, 5],
         ] {
-            assert!(Matrix::new(Float::F32, shape).is_err(), "{shape:?}");
+            assert!(Matrix::new(F32, shape).is_err(), "{shape:?}");
         }
-        assert_eq!((n_ids(&[4], 4), n_ids(&[1, 4], 3)), (Ok(4), Ok(4)));
-        assert!(n_ids(&[2, 4], 4).is_err() && n_ids(&[4], 5).is_err());
+        assert!(Matrix::new(Number::Id32, &[3, 5]).is_err());
+        let ids = |shape: &[u64], n_rows| bytes_of_ids(Number::Id32, shape, n_rows);
+        assert_eq!((ids(&[4], 4), ids(&[1, 4], 3)), (Ok(16), Ok(16)));
+        assert!(ids(&[2, 4], 4).is_err() && ids(&[4], 5).is_err());
+        assert!(bytes_of_ids(F32, &[4], 4).is_err());
     }
 
     /// Log-probabilities of 50,000 entries, rounded, and what they are made of.

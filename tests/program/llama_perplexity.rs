@@ -77,8 +77,9 @@ fn windows(session: &Session, model: &str, name: &str) -> Vec<Window> {
 }
 
 fn encoded(row: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; RowLayout::LlamaCpp.row_bytes(row.len())];
-    RowLayout::LlamaCpp.encode(row, &mut bytes);
+    let layout = RowLayout::LlamaCpp { is_floored: true };
+    let mut bytes = vec![0; layout.row_bytes(row.len())];
+    layout.encode(row, &mut bytes);
     bytes
 }
 

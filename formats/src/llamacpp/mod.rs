@@ -53,6 +53,12 @@ impl LlamaCppHeader {
         }
     }
 
+    fn layout(&self) -> RowLayout {
+        RowLayout::LlamaCpp {
+            is_floored: self.is_floored,
+        }
+    }
+
     /// The position of a window's first row.
     fn first_scored(&self) -> u32 {
         self.n_ctx / 2
@@ -153,7 +159,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
     }
     Ok(Start {
         bytes,
-        format: WindowFormat::of_logits(name, &FORMAT, RowLayout::LlamaCpp, n_ctx, n_vocab),
+        format: WindowFormat::of_logits(name, &FORMAT, header.layout(), n_ctx, n_vocab),
         n_windows: header.n_windows,
         n_rows: Some(header.n_rows()),
         states: None,
@@ -295,7 +301,7 @@ fn wrong_sum(row: Row<'_>) -> Option<f64> {
 /// log-probabilities, not logits, and not quite normalised: see [`encode_row`].
 impl ReadBlocks for LlamaCppReader {
     fn rows_per_block(&self) -> u32 {
-        rows_per_piece(RowLayout::LlamaCpp, self.header.n_vocab)
+        rows_per_piece(self.header.layout(), self.header.n_vocab)
     }
 
     fn n_rows(&self, _i: usize) -> u32 {
@@ -325,11 +331,7 @@ impl ReadBlocks for LlamaCppReader {
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
         let (window, rows) = (self.number(i), self.rows_of_block(i, b));
-        let layout = if self.header.is_floored {
-            RowLayout::LlamaCpp
-        } else {
-            RowLayout::Logits2
-        };
+        let layout = self.header.layout();
         let offset = self.header.row_offset(window, rows.start);
         let n_vocab = self.header.n_vocab as usize;
         let mut block = RowBlock::prepare(reuse, window, rows, n_vocab, layout);

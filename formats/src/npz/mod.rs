@@ -23,7 +23,7 @@ use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock};
 use crate::source;
-use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
+use crate::tensors::{Matrix, TensorWindow, bytes_of_ids, describe, first_fault, values_of};
 use crate::window::WindowSpec;
 use arrays::{Arrays, MAX_META_BYTES, Meta};
 use zip::{Array, Member};
@@ -133,11 +133,10 @@ impl NpzReader {
     /// The type and the shape of an array of rows, whose length must match them.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
         let array = self.array(member)?;
-        let Number::Float(float) = array.number else {
-            return Err(array.unsupported("rows must be float16, float32 or float64"));
-        };
-        let matrix = Matrix::new(float, &array.shape).map_err(|what| array.unsupported(what))?;
-        let (needed, there) = (array.n_bytes + matrix.bytes(), member.plain_bytes);
+        let matrix = Matrix::new(array.number, &array.shape);
+        let matrix = matrix.map_err(|what| array.unsupported(what))?;
+        let needed = array.number.bytes_of(&array.shape).unwrap_or_default(); // sizes are bounded
+        let (needed, there) = (array.n_bytes + needed, member.plain_bytes);
         if needed == there {
             Ok(matrix)
         } else {
@@ -149,12 +148,9 @@ impl NpzReader {
     fn token_ids(&self, member: &Member, n_rows: u32) -> Result<Vec<u32>> {
         let array = self.array(member)?;
         let number = array.number;
-        if !matches!(number, Number::Id32 | Number::Id64) {
-            return Err(array.unsupported("token ids must be int32, int64, uint32 or uint64"));
-        }
-        let n_ids = n_ids(&array.shape, n_rows).map_err(|what| array.unsupported(what))?;
-        let bytes = array.whole(n_ids * number.bytes())?;
-        Ok(number.decode_ids(&bytes).unwrap_or_default())
+        let n_bytes = bytes_of_ids(number, &array.shape, n_rows);
+        let n_bytes = n_bytes.map_err(|what| array.unsupported(what))?;
+        Ok(number.decode_ids(&array.whole(n_bytes)?))
     }
 
     /// The next row of all windows, and the type it is stored in.

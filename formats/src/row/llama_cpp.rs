@@ -20,22 +20,22 @@ pub fn row_bytes(n_vocab: usize) -> usize {
 }
 
 /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
-/// aligned to their elements. In a `_logits2` file code 0 is a probability of 0, and code 1 the
-/// smallest log-probability.
-pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_logits2: bool) -> Option<Row<'_>> {
+/// aligned to their elements. Without a floor code 0 is a probability of 0, and code 1 the smallest
+/// log-probability.
+pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_floored: bool) -> Option<Row<'_>> {
     if bytes.len() != row_bytes(n_vocab) {
         return None;
     }
     let ([step, min], codes) = numbers_and_codes(bytes, n_vocab)?;
-    Some(if is_logits2 {
+    Some(if is_floored {
+        Row::U16 { min, step, codes }
+    } else {
         Row::U16Masked {
             masked: f32::NEG_INFINITY,
             min,
             step,
             codes,
         }
-    } else {
-        Row::U16 { min, step, codes }
     })
 }
 

@@ -163,11 +163,12 @@ pub enum RowLayout {
     /// stored exactly: it needs more bytes, and [`crate::WindowEncoder::commit`] asks for it.
     U16,
     /// The layout of llama.cpp's base file: log-probabilities as u16 codes, padded, after a scale
-    /// and a minimum.
-    LlamaCpp,
-    /// The layout of beellama.cpp's `_logits2` files, which are only read: as llama.cpp's, but code 0
-    /// is a probability of 0.
-    Logits2,
+    /// and a minimum. In beellama.cpp's `_logits2` files, which are only read, code 0 is a
+    /// probability of 0, and there is no floor.
+    LlamaCpp {
+        /// True if rows have llama.cpp's floor.
+        is_floored: bool,
+    },
     /// No row of logits, but the hidden state that one is computed from, in `kl`'s own file.
     State(Float),
 }
@@ -179,7 +180,7 @@ impl RowLayout {
         match self {
             RowLayout::F32 => row_len.saturating_mul(4),
             RowLayout::U16 => Form::Linear.row_bytes(row_len),
-            RowLayout::LlamaCpp | RowLayout::Logits2 => llama_cpp::row_bytes(row_len),
+            RowLayout::LlamaCpp { .. } => llama_cpp::row_bytes(row_len),
             RowLayout::State(state_type) => row_len.saturating_mul(state_type.bytes()),
         }
     }
@@ -188,9 +189,7 @@ impl RowLayout {
     /// exactly, only a mark.
     ///
     /// # Panics
-    /// If `row` is empty, `out` is not [`RowLayout::row_bytes`] of its length long, or the layout is
-    /// only read.
-    #[expect(clippy::panic, reason = "the caller's layout, as documented")]
+    /// If `row` is empty, or `out` is not [`RowLayout::row_bytes`] of its length long.
     pub fn encode(self, row: &[f32], out: &mut [u8]) {
         assert_eq!(
             out.len(),
@@ -200,8 +199,7 @@ impl RowLayout {
         match self {
             RowLayout::F32 => out.copy_from_slice(bytemuck::cast_slice(row)),
             RowLayout::U16 => u16::encode(row, out),
-            RowLayout::LlamaCpp => llama_cpp::encode_row(row, out),
-            RowLayout::Logits2 => panic!("a row of a _logits2 file is only read"),
+            RowLayout::LlamaCpp { .. } => llama_cpp::encode_row(row, out),
             RowLayout::State(state_type) => state_type.encode(row, out),
         }
     }
@@ -213,9 +211,7 @@ impl RowLayout {
             RowLayout::F32 if bytes.len() != self.row_bytes(n_vocab) => None,
             RowLayout::F32 => bytemuck::try_cast_slice(bytes).ok().map(Row::F32),
             RowLayout::U16 => u16::view(bytes, n_vocab),
-            RowLayout::LlamaCpp | RowLayout::Logits2 => {
-                llama_cpp::view(bytes, n_vocab, self == RowLayout::Logits2)
-            }
+            RowLayout::LlamaCpp { is_floored } => llama_cpp::view(bytes, n_vocab, is_floored),
             RowLayout::State(_) => None,
         }
     }

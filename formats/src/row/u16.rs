@@ -89,7 +89,7 @@ pub(super) fn encode(row: &[f32], out: &mut [u8]) {
     {
         put_prefix(Form::Linear, 0.0, min, step);
         put_codes::<0>(row, min, step, codes);
-    } else if let Some(Masked { masked, min, max }) = Masked::of(row)
+    } else if let Some((masked, min, max)) = masked_range(row)
         && let Some(step) = step_of::<1>(min, max)
     {
         put_prefix(Form::Masked, masked, min, step);
@@ -111,34 +111,21 @@ fn step_of<const FIRST: u16>(min: f32, max: f32) -> Option<f32> {
     (step * step / 24.0 <= MAX_ERROR_NATS).then_some(step as f32)
 }
 
-/// A row whose entries far below its largest, minus infinity among them, share one value.
-struct Masked {
-    masked: f32,
-    /// The smallest of the other entries.
-    min: f32,
-    /// The largest entry.
-    max: f32,
-}
-
-impl Masked {
-    fn of(row: &[f32]) -> Option<Self> {
-        let max = row.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
-        if !max.is_finite() || row.iter().any(|x| x.is_nan()) {
-            return None;
-        }
-        let floor = f64::from(max) - FAR_BELOW;
-        let is_far = |x: f32| f64::from(x) < floor;
-        let masked = row.iter().copied().find(|&x| is_far(x))?;
-        let mut min = max;
-        for &x in row {
-            if !is_far(x) {
-                min = min.min(x);
-            } else if x != masked {
-                return None;
-            }
-        }
-        Some(Self { masked, min, max })
+/// The value that all entries far below the largest share, minus infinity among them, and the smallest
+/// and the largest of the others; `None` for a row without such entries, or with different ones.
+fn masked_range(row: &[f32]) -> Option<(f32, f32, f32)> {
+    let max = row.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
+    if !max.is_finite() || row.iter().any(|x| x.is_nan()) {
+        return None;
     }
+    let floor = f64::from(max) - FAR_BELOW;
+    let is_far = |x: f32| f64::from(x) < floor;
+    let masked = row.iter().copied().find(|&x| is_far(x))?;
+    if row.iter().any(|&x| is_far(x) && x != masked) {
+        return None;
+    }
+    let others = row.iter().copied().filter(|&x| !is_far(x));
+    Some((masked, others.fold(max, f32::min), max))
 }
 
 /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not

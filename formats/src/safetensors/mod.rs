@@ -23,7 +23,7 @@ use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadBlocks, RowBlock, RowLayout};
 use crate::source::Source;
-use crate::tensors::{Matrix, TensorWindow, describe, first_fault, n_ids, values_of};
+use crate::tensors::{Matrix, TensorWindow, bytes_of_ids, describe, first_fault, values_of};
 use crate::window::WindowSpec;
 use crate::writing::rows_per_piece;
 
@@ -152,11 +152,13 @@ fn open_window(path: PathBuf) -> Result<TensorWindow<RowsInFile>> {
     let unsupported = |what: String| source.name.unsupported(what);
     let (tensor, matrix) = rows(&tensors).map_err(unsupported)?;
     let mut tokens = Vec::new();
-    if let Some((number, [start, end])) = ids(&tensors, matrix.n_rows).map_err(unsupported)? {
-        // The offsets are within the file, and those of as many ids as there are rows.
-        let mut bytes = vec![0; (end - start) as usize];
-        source.read_exact_at(&mut bytes, data_start + start)?;
-        tokens = number.decode_ids(&bytes).unwrap_or_default();
+    if let Some((key, ids)) = one_of(&tensors, &IDS).map_err(unsupported)? {
+        let n_bytes = bytes_of_ids(ids.number(), &ids.shape, matrix.n_rows)
+            .map_err(|what| unsupported(format!("tensor {key:?} of type {}: {what}", ids.dtype)))?;
+        // Those bytes are in the file, and not more than its rows have.
+        let mut bytes = vec![0; n_bytes as usize];
+        source.read_exact_at(&mut bytes, data_start + ids.data_offsets[0])?;
+        tokens = ids.number().decode_ids(&bytes);
     }
     let rows = RowsInFile {
         file_bytes: source.len,
@@ -222,6 +224,12 @@ struct Tensor {
     data_offsets: [u64; 2],
 }
 
+impl Tensor {
+    fn number(&self) -> Number {
+        Number::named(&self.dtype)
+    }
+}
+
 /// The tensors by their names.
 type Tensors = BTreeMap<String, Tensor>;
 
@@ -257,19 +265,16 @@ fn read_header(source: &Source) -> Result<(u64, Tensors)> {
             shape,
             data_offsets: [start, end],
         } = &tensor;
-        let there = end.checked_sub(*start);
-        if let Some(number) = Number::named(dtype) {
-            let mut sizes = shape.iter();
-            let needed = sizes.try_fold(number.bytes(), |n, &size| n.checked_mul(size));
-            if needed.is_none() || needed != there {
-                return Err(name.header(format!(
-                    "tensor {key:?} of type {dtype} and shape {shape:?} is at {start} to {end}"
-                )));
-            }
-        }
-        if there.is_none() || *end > data_bytes {
+        if *end > data_bytes {
             return Err(cut(&format!(
                 "tensor {key:?} is at {start} to {end} of {data_bytes}"
+            )));
+        }
+        let is_read = tensor.number() != Number::Other;
+        let needed = tensor.number().bytes_of(shape);
+        if is_read && needed.and_then(|bytes| start.checked_add(bytes)) != Some(*end) {
+            return Err(name.header(format!(
+                "tensor {key:?} of type {dtype} and shape {shape:?} is at {start} to {end}"
             )));
         }
         tensors.insert(key, tensor);
@@ -279,44 +284,25 @@ fn read_header(source: &Source) -> Result<(u64, Tensors)> {
 
 /// The tensor of rows: the one of a known name, or the only one that can be.
 fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
-    let matrix = |tensor: &Tensor| match Number::named(&tensor.dtype) {
-        Some(Number::Float(float)) => Matrix::new(float, &tensor.shape),
-        _ => Err(format!(
-            "of type {}: rows must be F32, F16, BF16 or F64",
-            tensor.dtype
-        )),
-    };
+    let matrix = |tensor: &Tensor| Matrix::new(tensor.number(), &tensor.shape);
     if let Some((key, tensor)) = one_of(tensors, &ROWS)? {
-        let matrix = matrix(tensor).map_err(|what| format!("tensor {key:?}: {what}"))?;
+        let fault = |what| format!("tensor {key:?} of type {}: {what}", tensor.dtype);
+        let matrix = matrix(tensor).map_err(fault)?;
         return Ok((tensor, matrix));
     }
-    let mut fitting = tensors
+    let fitting = tensors
         .values()
         .filter_map(|tensor| Some((tensor, matrix(tensor).ok()?)));
-    match (fitting.next(), fitting.count()) {
-        (Some(only), 0) => Ok(only),
-        (first, more) => Err(format!(
+    let fitting: Vec<_> = fitting.collect();
+    match fitting[..] {
+        [only] => Ok(only),
+        _ => Err(format!(
             "none of its tensors is named {}, and {} could be the rows, floats of shape [tokens, \
              vocabulary]: give one such a name",
             ROWS.join(", "),
-            more + usize::from(first.is_some())
+            fitting.len()
         )),
     }
-}
-
-/// The type of the token ids and their offsets from the end of the header, if there are any.
-fn ids(tensors: &Tensors, n_rows: u32) -> Result<Option<(Number, [u64; 2])>, String> {
-    let Some((key, tensor)) = one_of(tensors, &IDS)? else {
-        return Ok(None);
-    };
-    let Some(number @ (Number::Id32 | Number::Id64)) = Number::named(&tensor.dtype) else {
-        return Err(format!(
-            "tensor {key:?}: of type {}: token ids must be I32, I64, U32 or U64",
-            tensor.dtype
-        ));
-    };
-    n_ids(&tensor.shape, n_rows).map_err(|what| format!("tensor {key:?}: {what}"))?;
-    Ok(Some((number, tensor.data_offsets)))
 }
 
 /// The tensor that has one of these names.

@@ -29,7 +29,7 @@ pub use writer::SidecarWriter;
 pub const SIDECAR_VERSION: u32 = 2;
 
 /// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SidecarHeader {
     /// The version of the file that it was read from; [`SIDECAR_VERSION`] is what is written.
@@ -87,15 +87,9 @@ impl SidecarHeader {
                 first_scored: Some(0),
                 ..Provenance::default()
             },
-            label: None,
             reference,
-            groups: Vec::new(),
-            spans: Vec::new(),
-            prompts: false,
-            stored: false,
             n_records,
-            until: None,
-            n_vocab_compared: None,
+            ..Self::default()
         }
     }
 

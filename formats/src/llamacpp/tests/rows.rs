@@ -9,7 +9,7 @@ pub(super) fn decoded(row: &[f32]) -> Vec<f32> {
     // Aligned as `view` wants them, through storage of words.
     let mut words = vec![0u32; bytes.len() / 4];
     bytemuck::cast_slice_mut(&mut words).copy_from_slice(&bytes);
-    let view = view(bytemuck::cast_slice(&words), row.len(), false).unwrap();
+    let view = view(bytemuck::cast_slice(&words), row.len(), true).unwrap();
     let mut out = vec![0.0; row.len()];
     view.decode_into(&mut out);
     out
@@ -27,7 +27,7 @@ fn rows_are_padded_and_sizes_do_not_overflow() {
         assert_eq!(row_bytes(n_vocab), bytes);
     }
     assert_eq!(row_bytes(usize::MAX), usize::MAX);
-    assert!(view(&[0; 12], 3, false).is_none());
+    assert!(view(&[0; 12], 3, true).is_none());
 }
 
 #[test]
