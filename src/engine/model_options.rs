@@ -209,15 +209,13 @@ impl FromStr for GpuLayers {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            // llama.cpp's -1 has meant all for years; since it has `auto`, it means that.
-            "all" | "-1" => Ok(Self::All),
-            "auto" => Ok(Self::Auto),
-            // llama.cpp's number is a signed one of 32 bits.
-            number => match number.parse() {
-                Ok(n) if n <= i32::MAX as u32 => Ok(Self::Count(n)),
-                _ => Err("expected a number up to 2147483647, all or auto"),
-            },
+        // llama.cpp's number is a signed one of 32 bits. Its -1 has meant all for years; since it has `auto`,
+        // it means that.
+        match (text, text.parse::<i32>()) {
+            ("all", _) | (_, Ok(-1)) => Ok(Self::All),
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(n @ 0..)) => Ok(Self::Count(n.cast_unsigned())),
+            _ => Err("expected a number up to 2147483647, all or auto"),
         }
     }
 }

@@ -324,7 +324,23 @@ impl DeviceMatrix {
         piece_bytes: usize,
         section: &mut dyn Read,
     ) -> io::Result<Self> {
-        let weight = Self::allocate(matrix, memory).ok_or(ErrorKind::OutOfMemory)?;
+        let arena = Arena::new().ok_or(ErrorKind::OutOfMemory)?;
+        // SAFETY: the arena is empty, and its tensor gets a buffer of its own, which outlives it. The
+        // scheduler computes on the device that holds the weights.
+        let weight = unsafe {
+            let tensor = arena.tensor(matrix);
+            let (context, memory) = (arena.as_ptr(), memory.as_ptr());
+            let buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(context, memory);
+            let owned = Owned::new(buffer, sys::ggml_backend_buffer_free);
+            let _buffer = owned.ok_or(ErrorKind::OutOfMemory)?;
+            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+            sys::ggml_backend_buffer_set_usage(buffer, usage);
+            Self {
+                tensor,
+                _buffer,
+                _arena: arena,
+            }
+        };
         // SAFETY: the tensor is valid.
         let n_bytes = unsafe { sys::ggml_nbytes(weight.tensor.as_ptr()) };
         let mut piece = Vec::new();
@@ -340,29 +356,6 @@ impl DeviceMatrix {
             }
         }
         Ok(weight)
-    }
-
-    /// Takes memory for a matrix; `None` where there is too little.
-    fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
-        let arena = Arena::new()?;
-        // SAFETY: the arena is empty. The buffer is as large as the memory's type wants it for this
-        // tensor, and outlives it.
-        unsafe {
-            let tensor = arena.tensor(matrix);
-            let bytes = sys::ggml_backend_buft_get_alloc_size(memory.as_ptr(), tensor.as_ptr());
-            let buffer = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), bytes);
-            let weight = Self {
-                tensor,
-                _buffer: Owned::new(buffer, sys::ggml_backend_buffer_free)?,
-                _arena: arena,
-            };
-            // The scheduler computes on the device that holds the weights.
-            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-            sys::ggml_backend_buffer_set_usage(buffer, usage);
-            let base = sys::ggml_backend_buffer_get_base(buffer);
-            let status = sys::ggml_backend_tensor_alloc(buffer, tensor.as_ptr(), base);
-            (status == sys::GGML_STATUS_SUCCESS).then_some(weight)
-        }
     }
 }
 

@@ -124,24 +124,6 @@ fn a_file_names_its_importance_matrix() {
     }
 }
 
-/// An importance matrix changes the weights: its values reach the tensor that they belong to.
-#[test]
-fn an_importance_matrix_is_used() {
-    let folder = tempfile::tempdir().unwrap();
-    let (model, name) = (fixture("tiny-f16.gguf"), "blk.1.ffn_down.weight");
-    let imatrix = Imatrix::read(&fixture("imatrix/tiny.gguf")).unwrap();
-    let data = |imatrix| {
-        let mixture = Mixture::from([(name.to_owned(), kind("q4_K"))]);
-        write(&model, &output(&folder), &mixture, imatrix).unwrap();
-        let written = gguf::read(&output(&folder)).unwrap();
-        let tensor = written.tensor(name).unwrap();
-        written.read_tensor(tensor).unwrap()
-    };
-    let (with, without) = (data(Some(&imatrix)), data(None));
-    assert_eq!(with.len(), without.len());
-    assert_ne!(with, without);
-}
-
 #[test]
 fn every_type_of_weights_can_be_written() {
     let folder = tempfile::tempdir().unwrap();
