@@ -101,8 +101,9 @@ mod libraries {
         for library in files.map(|file| file.path()) {
             let name = library.file_name().and_then(|name| name.to_str());
             let backend = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
-            let is_left_out =
-                |backend| backend != "base" && !backend.starts_with("cpu") && !is_loaded(backend);
+            let is_left_out = |backend: &str| {
+                backend != "base" && !backend.starts_with("cpu") && !is_loaded(backend)
+            };
             if backend.is_some_and(is_left_out) {
                 let path = c_path(&library);
                 // SAFETY: as above. The null that ggml returns then is not an error here.

@@ -47,34 +47,37 @@ pub(super) fn last_log_errors() -> String {
     errors[kept..].join("; ")
 }
 
-/// The advice to give if a model or a context cannot be created, by a word in llama.cpp's reason; the first
-/// one counts.
-const ADVICE: [(&str, &str); 9] = [
-    ("quantized V cache", VALUES_ADVICE),
+/// The advice to give if a model or a context cannot be created, by words of which llama.cpp's reason holds
+/// one; the first one counts.
+const ADVICE: [(&[&str], &str); 6] = [
     (
-        "different K",
+        &["quantized V cache"],
+        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or --cache-type-v f16",
+    ),
+    (
+        &["different K"],
         "give --cache-type-k and --cache-type-v one type",
     ),
     (
-        "block size",
+        &["block size"],
         "use another --cache-type-k or --cache-type-v: f16 always works",
     ),
-    ("regular expression", PATTERN_ADVICE),
-    ("bracket expression", PATTERN_ADVICE),
-    ("regex string", PATTERN_ADVICE),
-    ("split buffers", "use --split-mode layer"),
-    ("alloc", MEMORY_ADVICE),
-    ("memory", MEMORY_ADVICE),
+    (
+        &["regular expression", "bracket expression", "regex string"],
+        "a pattern of --override-tensor",
+    ),
+    (&["split buffers"], "use --split-mode layer"),
+    (
+        &["alloc", "memory"],
+        "out of memory? lower --n-gpu-layers, --n-ctx, --parallel or --n-batch, or close other programs",
+    ),
 ];
-
-const VALUES_ADVICE: &str = "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or --cache-type-v f16";
-const PATTERN_ADVICE: &str = "a pattern of --override-tensor";
-const MEMORY_ADVICE: &str = "out of memory? lower --n-gpu-layers, --n-ctx, --parallel or --n-batch, or close other programs";
 
 /// Returns the last errors of llama.cpp's log in one line with what to do, and forgets them.
 pub(super) fn errors_with_advice() -> String {
     let reason = last_log_errors();
-    match ADVICE.iter().find(|(word, _)| reason.contains(word)) {
+    let mentioned = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    match ADVICE.iter().find(|(words, _)| mentioned(words)) {
         Some((_, advice)) => format!("{reason} ({advice})"),
         None => reason,
     }
