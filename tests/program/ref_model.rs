@@ -43,7 +43,7 @@ fn models_that_do_not_go_together_are_refused_in_one_line() {
         -m @q4 --ref-model missing.gguf -t short.txt => missing.gguf
         -m @q4 --ref-model @f16 -t missing.txt => missing.txt
         -m @q4 --ref-model @f16 -t short.txt -c 64 --shard 0/90 => --shard
-        -m @q4 --ref-model @gpt2 -t short.txt -c 40 => vocabulary | gpt2.gguf";
+        -m @q4 --ref-model @gpt2 -t short.txt -c 40 => rows of 1024 | gpt2.gguf";
     session.fails_each(1, "-q", cases);
     assert_eq!(session.files(), ["no.gguf", "short.txt"]);
 }

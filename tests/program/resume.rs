@@ -274,7 +274,7 @@ fn an_evaluation_against_a_stream_is_resumed() {
     }
     // A part that was all that was asked for is not taken for the whole.
     session.ok(&with(READ, "-n 70 --force"));
-    let part = [SIDECAR, "70 tokens, not all tokens", "--force"];
+    let part = [SIDECAR, "(n_records: 70 there, none here)", "--force"];
     session.fails(&resumed, 1, &part);
     assert_eq!(numbers(session.result(&with(READ, "--force"))), whole);
 }

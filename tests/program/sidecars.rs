@@ -112,8 +112,8 @@ fn stored_rows_and_their_model_do_not_replace_each_other() {
     let name = "tiny-q2_K@ref.kls";
     let [compared, evaluated] = ["compare ref.gz tiny-q2_K.gz -q", "-m @q2 -r ref.gz -q"];
     for (first, other, what) in [
-        (compared, evaluated, "stored rows"),
-        (evaluated, compared, "its model computed"),
+        (compared, evaluated, "(stored: true there, "),
+        (evaluated, compared, "(stored: false there, "),
     ] {
         session.ok(&format!("{first} --force"));
         let before = session.read(name);

@@ -70,6 +70,11 @@ impl HeldSidecar {
                 backend.equal_calls = backend.equal_calls.or(is_known.then_some(false));
             }
         }
+        // Ahead, a part counts the records of the whole, and only a file of computed rows counts any.
+        let counts_records = here.reference.fingerprint.is_some() && !here.stored;
+        if !is_planned && (here.shard.is_some() || !counts_records) {
+            here.n_records = there.n_records;
+        }
         let there = serde_json::to_value(there)?;
         let mut here = serde_json::to_value(here)?;
         if !is_planned {
@@ -146,15 +151,18 @@ fn take_reference_if_same(reference: &mut ReferenceSummary, held: &ReferenceSumm
     }
 }
 
-/// Takes what is not known here, which is null or a count of 0, from there. How answers are sampled is
-/// always known.
+/// The keys whose absence is known too, before anything is loaded.
+const ALWAYS_KNOWN: [&str; 4] = ["sampling", "until", "shard", "n_records"];
+
+/// Takes what is not known here, which is null or a count of 0, from there.
 fn fill_unknown(here: &mut Value, there: &Value) {
     let (Value::Object(here), Value::Object(there)) = (here, there) else {
         return;
     };
-    for (key, known) in there.iter().filter(|(key, _)| *key != "sampling") {
+    for (key, known) in there {
         let value = here.entry(key).or_insert(Value::Null);
-        if value.is_null() || (key.starts_with("n_") && *value == 0) {
+        let is_unknown = value.is_null() && !ALWAYS_KNOWN.contains(&key.as_str());
+        if is_unknown || (key.starts_with("n_") && *value == 0) {
             value.clone_from(known);
         }
         fill_unknown(value, known);
