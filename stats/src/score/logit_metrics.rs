@@ -71,9 +71,6 @@
 //! A pair of 128,256 entries takes 0.9 ms on one core of a Zen 4 with AVX-512, seven times as long as
 //! scoring it: five exponentials and two logarithms an entry instead of two exponentials.
 
-use super::pair::RowPair;
-use super::passes::Distances;
-
 /// Added to each probability: MAX's `eps`.
 pub(super) const SMOOTHING: f64 = 1e-10;
 
@@ -119,19 +116,6 @@ impl LogitMetrics {
         .iter()
         .all(|x| x.is_finite())
     }
-}
-
-/// Compares an evaluated row with a reference row that holds raw logits.
-///
-/// For a row of log-probabilities, as in llama.cpp's base file, only the last two numbers mean
-/// anything.
-///
-/// # Panics
-///
-/// If the rows are empty or of different length. These are bugs in the caller: no input leads to
-/// them.
-pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
-    super::run::<Distances>(pair)
 }
 
 #[cfg(test)]

@@ -64,8 +64,7 @@
 //! 150,000 entries are equal, so normalisers are split in two parts whose differences from logits are
 //! exact. Four vectors are added in f32, their sums in f64.
 //!
-//! Encoded rows are decoded on the fly, to the f32 values that [`Row::get`]
-//! returns.
+//! An encoded row is decoded first, to the f32 values that [`Row::get`] returns.
 //!
 //! # Accuracy
 //!
@@ -104,7 +103,7 @@
 //! NEON has not been timed.
 
 mod llama_perplexity;
-pub mod logit_metrics;
+mod logit_metrics;
 mod pair;
 mod passes;
 mod row_error;
@@ -117,14 +116,13 @@ mod tests;
 
 use std::cell::RefCell;
 
-use fearless_simd::{Level, Simd, dispatch};
+use fearless_simd::{Level, dispatch};
 use kl_formats::{Row, TokenRecord};
 
 pub use llama_perplexity::LlamaPerplexityScore;
-pub use logit_metrics::{LogitMetrics, logit_metrics};
-use pair::{Codes, LogitRow};
+pub use logit_metrics::LogitMetrics;
 pub use pair::{RowPair, floor};
-use passes::{Rows, Score};
+use passes::Rows;
 pub use row_error::RowError;
 
 thread_local! {
@@ -141,34 +139,37 @@ thread_local! {
 /// if a floor is not one of [`floor`](fn@floor)'s. These are bugs in the caller: no input leads to
 /// them.
 pub fn score(pair: &RowPair<'_>) -> TokenRecord {
-    run::<Score>(pair)
+    with_logits(
+        pair,
+        |logits| dispatch!(Level::new(), simd => passes::score(Rows::new(simd, logits, pair))),
+    )
 }
 
-/// Numbers of a pair of rows, whose computation is compiled for each instruction set and for each
-/// source of the reference's entries.
-trait Kernel {
-    type Out;
-
-    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> Self::Out;
+/// Compares an evaluated row with a reference row that holds raw logits.
+///
+/// For a row of log-probabilities, as in llama.cpp's base file, only the last two numbers mean
+/// anything.
+///
+/// # Panics
+///
+/// If the rows are empty or of different length. These are bugs in the caller: no input leads to
+/// them.
+pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
+    with_logits(
+        pair,
+        |logits| dispatch!(Level::new(), simd => passes::distances(Rows::new(simd, logits, pair))),
+    )
 }
 
-fn run<K: Kernel>(pair: &RowPair<'_>) -> K::Out {
+/// Checks a pair, and computes a number from the logits of both of its rows.
+fn with_logits<T>(pair: &RowPair<'_>, compute: impl FnOnce([&[f32]; 2]) -> T) -> T {
     pair.check();
-    let level = Level::new();
-    match pair.reference {
-        Row::F32(row) => dispatch!(level, simd => K::compute(Rows::new(simd, row, pair))),
-        Row::U16 { min, step, codes } => {
-            let codes = Codes { min, step, codes };
-            dispatch!(level, simd => K::compute(Rows::new(simd, codes, pair)))
-        }
-        // Rare: only rows with masked entries are stored so.
-        Row::U16Masked { .. } => DECODED.with_borrow_mut(|decoded| {
-            decoded.resize(pair.eval.len(), 0.0);
-            pair.reference.decode_into(decoded);
-            run::<K>(&RowPair {
-                reference: Row::F32(decoded),
-                ..*pair
-            })
-        }),
+    if let Row::F32(reference) = pair.reference {
+        return compute([reference, pair.eval]);
     }
+    DECODED.with_borrow_mut(|decoded| {
+        decoded.resize(pair.eval.len(), 0.0);
+        pair.reference.decode_into(decoded);
+        compute([decoded, pair.eval])
+    })
 }

@@ -1,7 +1,6 @@
-//! Two rows at one position, read a vector at a time, and the entries whose probability a row of
+//! Two rows at one position, and the entries whose probability a row of
 //! llama.cpp's base file does not record.
 
-use fearless_simd::prelude::*;
 use kl_formats::Row;
 
 /// Two rows of the same length at one position, to be compared.
@@ -82,7 +81,7 @@ pub fn floor(row: Row<'_>) -> Option<f32> {
     is_floored.then_some(least)
 }
 
-/// Returns true if [`floor`] can return this.
+/// Whether [`floor`] can return this.
 fn is_possible(floor: f32) -> bool {
     floor.abs() <= FARTHEST
 }
@@ -106,54 +105,6 @@ fn range(row: &[f32]) -> (f32, f32) {
         least.into_iter().fold(f32::INFINITY, f32::min),
         most.into_iter().fold(f32::NEG_INFINITY, f32::max),
     )
-}
-
-/// A row of logits.
-pub(super) trait LogitRow: Copy {
-    /// The entries from `at` on that fill a vector.
-    fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s;
-    /// One entry.
-    fn get(&self, at: usize) -> f32;
-}
-
-impl LogitRow for &[f32] {
-    #[inline(always)]
-    fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s {
-        S::f32s::from_slice(simd, &self[at..at + S::f32s::LEN])
-    }
-
-    #[inline(always)]
-    fn get(&self, at: usize) -> f32 {
-        self[at]
-    }
-}
-
-/// A row in 16-bit codes.
-#[derive(Clone, Copy)]
-pub(super) struct Codes<'a> {
-    pub min: f32,
-    pub step: f32,
-    pub codes: &'a [u16],
-}
-
-impl LogitRow for Codes<'_> {
-    #[inline(always)]
-    fn vector<S: Simd>(&self, simd: S, at: usize) -> S::f32s {
-        let codes = &self.codes[at..at + S::f32s::LEN];
-        let codes = S::f32s::from_fn(
-            simd,
-            #[inline(always)]
-            |i| f32::from(codes[i]),
-        );
-        // Two roundings, as the format specifies: a fused multiply-add would give other logits.
-        codes * self.step + self.min
-    }
-
-    #[inline(always)]
-    fn get(&self, at: usize) -> f32 {
-        let Self { min, step, codes } = *self;
-        Row::U16 { min, step, codes }.get(at)
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use fearless_simd::{Level, Simd};
 use kl_formats::{Row, TokenRecord};
 use proptest::prelude::*;
 
-use super::pair::Codes;
-use super::passes::{ORDINARY, Rows, Score};
-use super::{Kernel as _, RowPair, score, testing};
+use super::passes::{self, ORDINARY, Rows};
+use super::{RowPair, score, testing, with_logits};
 
 /// Tolerances: twice the errors that the module's table states.
 const RELATIVE: f64 = 1e-11;
@@ -48,16 +47,12 @@ type Kernel = (&'static str, Box<dyn Fn(&RowPair<'_>) -> TokenRecord>);
 /// The kernel that is used, and those that processors with fewer instructions use.
 fn kernels() -> Vec<Kernel> {
     fn of<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
-        simd.vectorize(
-            #[inline(always)]
-            || match pair.reference {
-                Row::F32(row) => Score::compute(Rows::new(simd, row, pair)),
-                Row::U16 { min, step, codes } => {
-                    Score::compute(Rows::new(simd, Codes { min, step, codes }, pair))
-                }
-                Row::U16Masked { .. } => score(pair),
-            },
-        )
+        with_logits(pair, |logits| {
+            simd.vectorize(
+                #[inline(always)]
+                || passes::score(Rows::new(simd, logits, pair)),
+            )
+        })
     }
     let mut kernels: Vec<Kernel> = vec![("best", Box::new(score))];
     #[cfg(target_arch = "x86_64")]

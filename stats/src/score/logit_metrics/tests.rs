@@ -7,9 +7,9 @@ use kl_formats::Row;
 use proptest::prelude::*;
 
 use super::*;
-use crate::score::RowPair;
 use crate::score::testing::decode;
 use crate::score::tests::Random;
+use crate::score::{RowPair, logit_metrics};
 
 /// Absolute below 1, and relative above: more than twice the errors that the module's documentation
 /// states.

@@ -6,36 +6,28 @@ use fearless_simd::prelude::*;
 
 use super::rows::{Counted, Rows, blocks, lane_sum};
 use super::sums::Sums;
-use crate::score::Kernel;
 use crate::score::logit_metrics::{LogitMetrics, SMOOTHING};
-use crate::score::pair::LogitRow;
 use crate::score::vector::{exp, ln, polynomial};
 
 /// Compares the logits of two rows, and their softmaxes by other numbers than the KLD.
-pub(in crate::score) struct Distances;
-
-impl Kernel for Distances {
-    type Out = LogitMetrics;
-
-    #[inline(always)]
-    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> LogitMetrics {
-        let Ok(sums) = rows.two_passes() else {
-            return LogitMetrics::EXCLUDED;
-        };
-        let norms = Norms::new(rows);
-        let [cosine, jensen_shannon, smoothed_kld] = norms.distances(rows, &sums);
-        LogitMetrics {
-            mean_abs_diff: norms.abs_diff / norms.n_logits,
-            max_abs_diff: norms.max_abs_diff,
-            cosine_distance: match norms.squares.map(|squares| squares == 0.0) {
-                [false, false] => cosine.min(2.0),
-                [true, true] => 0.0,
-                _ => 1.0,
-            },
-            jensen_shannon: jensen_shannon.min(LN_2),
-            // Rounding may leave it below 0.
-            smoothed_kld: smoothed_kld.max(0.0),
-        }
+#[inline(always)]
+pub(in crate::score) fn distances<S: Simd>(rows: Rows<'_, S>) -> LogitMetrics {
+    let Ok(sums) = rows.two_passes() else {
+        return LogitMetrics::EXCLUDED;
+    };
+    let norms = Norms::new(rows);
+    let [cosine, jensen_shannon, smoothed_kld] = norms.distances(rows, &sums);
+    LogitMetrics {
+        mean_abs_diff: norms.abs_diff / norms.n_logits,
+        max_abs_diff: norms.max_abs_diff,
+        cosine_distance: match norms.squares.map(|squares| squares == 0.0) {
+            [false, false] => cosine.min(2.0),
+            [true, true] => 0.0,
+            _ => 1.0,
+        },
+        jensen_shannon: jensen_shannon.min(LN_2),
+        // Rounding may leave it below 0.
+        smoothed_kld: smoothed_kld.max(0.0),
     }
 }
 
@@ -54,13 +46,13 @@ struct Half<S: Simd> {
 
 /// The sums of these terms over all entries.
 #[inline(always)]
-fn sum<S: Simd, R: LogitRow, const N: usize>(
-    rows: Rows<'_, S, R>,
+fn sum<S: Simd, const N: usize>(
+    rows: Rows<'_, S>,
     mut terms: impl FnMut(Half<S>) -> [S::f64s; N],
 ) -> [f64; N] {
     let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));
     let mut total = [0.0; N];
-    for (start, end) in blocks(rows.eval.len()) {
+    for (start, end) in blocks(rows.logits[0].len()) {
         let mut of_block: [S::f64s; N] = [0.0.simd_into(rows.simd); N];
         rows.each(
             start,
@@ -111,7 +103,7 @@ struct Norms {
 
 impl Norms {
     #[inline(always)]
-    fn new<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> Self {
+    fn new<S: Simd>(rows: Rows<'_, S>) -> Self {
         let zero: S::f64s = 0.0.simd_into(rows.simd);
         let one: S::f64s = 1.0.simd_into(rows.simd);
         let mut max_abs_diff = zero;
@@ -142,19 +134,19 @@ impl Norms {
 
     /// The cosine distance, the Jensen-Shannon divergence and the smoothed KLD, of rows with these sums.
     #[inline(always)]
-    fn distances<S: Simd, R: LogitRow>(&self, rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 3] {
-        let at_floor = |logit: f32, floor: Option<f32>| floor.is_some_and(|floor| logit <= floor);
+    fn distances<S: Simd>(&self, rows: Rows<'_, S>, sums: &Sums) -> [f64; 3] {
+        let entries = rows.logits[0].iter().zip(rows.logits[1]);
+        let n = entries.len();
+        let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));
         let n_unknown = if rows.floors == [None; 2] {
             0
         } else {
-            let is_unknown = |&i: &usize| {
-                at_floor(rows.reference.get(i), rows.floors[0])
-                    || at_floor(rows.eval[i], rows.floors[1])
-            };
-            (0..rows.eval.len()).filter(is_unknown).count()
+            entries
+                .filter(|(l, m)| **l <= ref_floor || **m <= eval_floor)
+                .count()
         };
         // The share of the mass that smoothing does not spread.
-        let kept_mass = 1.0 - (rows.eval.len() - n_unknown) as f64 * SMOOTHING;
+        let kept_mass = 1.0 - (n - n_unknown) as f64 * SMOOTHING;
         // Infinite for a row of zeros.
         let [ref_inverse_norm, eval_inverse_norm] =
             self.squares.map(|squares| 1.0 / squares.sqrt());

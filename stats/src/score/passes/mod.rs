@@ -11,10 +11,8 @@ mod sums;
 use fearless_simd::Simd;
 use kl_formats::TokenRecord;
 
-use super::Kernel;
-use super::pair::LogitRow;
 use super::vector::UNDERFLOW;
-pub(super) use distances::Distances;
+pub(super) use distances::distances;
 pub(super) use rows::Rows;
 use rows::{count_above, is_masked_elsewhere, rank};
 use sums::Sums;
@@ -24,27 +22,22 @@ pub(super) const ORDINARY: f32 = 300.0;
 
 /// Scores two rows of the same length, at least 1: sums over them, in one pass where that will do,
 /// and the numbers of the module's table from the sums.
-pub(super) struct Score;
-
-impl Kernel for Score {
-    type Out = TokenRecord;
-
-    #[inline(always)]
-    fn compute<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>) -> TokenRecord {
-        let record = match rows.sums() {
-            Ok(sums) => record(rows, &sums),
-            Err(have_softmax) => excluded(have_softmax),
-        };
-        TokenRecord {
-            token: rows.next.unwrap_or(u32::MAX),
-            ..record
-        }
+#[inline(always)]
+pub(super) fn score<S: Simd>(rows: Rows<'_, S>) -> TokenRecord {
+    let record = match rows.sums() {
+        Ok(sums) => record(rows, &sums),
+        Err(have_softmax) => excluded(have_softmax),
+    };
+    TokenRecord {
+        token: rows.next.unwrap_or(u32::MAX),
+        ..record
     }
 }
 
 #[inline(always)]
-fn record<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecord {
-    let (simd, n) = (rows.simd, rows.eval.len());
+fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
+    let Rows { simd, logits, .. } = rows;
+    let [reference, eval] = logits;
     let are_infinite = are_infinite(rows, sums);
     let are_equal = sums.are_equal() && are_infinite == [false; 2];
     let mut divergences = sums.divergences();
@@ -75,8 +68,8 @@ fn record<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecor
         (1, 1)
     } else {
         (
-            rank(simd, rows.eval, n, ref_top.index),
-            rank(simd, rows.reference, n, eval_top.index),
+            rank(simd, eval, ref_top.index),
+            rank(simd, reference, eval_top.index),
         )
     };
     let [kld, reverse_kld] = divergences;
@@ -84,8 +77,8 @@ fn record<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecor
         kld,
         reverse_kld,
         ref_entropy: sums.entropy(),
-        ref_nll: next.map_or(f64::NAN, |next| nll(0, rows.reference.get(next))),
-        eval_nll: next.map_or(f64::NAN, |next| nll(1, rows.eval[next])),
+        ref_nll: next.map_or(f64::NAN, |next| nll(0, reference[next])),
+        eval_nll: next.map_or(f64::NAN, |next| nll(1, eval[next])),
         ref_top: ref_top.index as u32,
         eval_top: eval_top.index as u32,
         ref_top_rank,
@@ -93,8 +86,8 @@ fn record<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> TokenRecor
         ref_top_p: top_p(0),
         eval_top_p: top_p(1),
         ref_unknown_p: rows.floors[0].map_or(0.0, |floor| {
-            let n_known = count_above(simd, rows.reference, 0, n, floor);
-            at_most_one((n - n_known as usize) as f64 * f64::from(floor).exp())
+            let n_unknown = reference.len() - count_above(simd, reference, floor) as usize;
+            at_most_one(n_unknown as f64 * f64::from(floor).exp())
         }),
         // Exactly, and without another pass.
         acceptance: if are_equal {
@@ -125,10 +118,10 @@ pub(super) fn excluded(have_softmax: [bool; 2]) -> TokenRecord {
     }
 }
 
-/// Returns whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
+/// Whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
 /// the other.
 #[inline(always)]
-fn are_infinite<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> [bool; 2] {
+fn are_infinite<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [bool; 2] {
     // No entry that both know, or none of any weight.
     if sums.weights.contains(&0.0) {
         return [true; 2];
@@ -136,20 +129,15 @@ fn are_infinite<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> [boo
     if !sums.may_be_masked {
         return [false; 2];
     }
-    let Rows {
-        simd,
-        reference,
-        eval,
-        floors,
-        ..
-    } = rows;
+    let Rows { simd, floors, .. } = rows;
+    let [reference, eval] = rows.logits;
     let weighs = |row: usize, logit: f32| {
         let weight = f64::from(logit) - f64::from(sums.tops[row].logit);
         logit > floors[row].unwrap_or(f32::NEG_INFINITY) && weight >= UNDERFLOW
     };
     [
-        is_masked_elsewhere(simd, reference, |logit| weighs(0, logit), eval, eval.len()),
-        is_masked_elsewhere(simd, eval, |logit| weighs(1, logit), reference, eval.len()),
+        is_masked_elsewhere(simd, reference, |logit| weighs(0, logit), eval),
+        is_masked_elsewhere(simd, eval, |logit| weighs(1, logit), reference),
     ]
 }
 

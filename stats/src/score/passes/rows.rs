@@ -3,7 +3,7 @@
 
 use fearless_simd::prelude::*;
 
-use crate::score::pair::{LogitRow, RowPair};
+use crate::score::pair::RowPair;
 
 /// Entries summed before the sums are added to the row's: keeps rounding errors from growing with
 /// the row.
@@ -19,10 +19,9 @@ pub(super) fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
 /// A [`RowPair`], read with some instruction set. Of two numbers or more, the first is the
 /// reference's, the second the evaluated row's.
 #[derive(Clone, Copy)]
-pub(in crate::score) struct Rows<'a, S, R> {
+pub(in crate::score) struct Rows<'a, S> {
     pub simd: S,
-    pub reference: R,
-    pub eval: &'a [f32],
+    pub logits: [&'a [f32]; 2],
     pub next: Option<u32>,
     pub floors: [Option<f32>; 2],
 }
@@ -50,13 +49,12 @@ pub(super) struct Entries<S: Simd> {
     has_floor: [bool; 2],
 }
 
-impl<'a, S: Simd, R: LogitRow> Rows<'a, S, R> {
-    /// The rows of `pair`; `reference` has the entries of its reference.
-    pub fn new(simd: S, reference: R, pair: &RowPair<'a>) -> Self {
+impl<'a, S: Simd> Rows<'a, S> {
+    /// The rows of `pair`, which are decoded to these logits.
+    pub fn new(simd: S, logits: [&'a [f32]; 2], pair: &RowPair<'_>) -> Self {
         Self {
             simd,
-            reference,
-            eval: pair.eval,
+            logits,
             next: pair.next,
             floors: [pair.ref_floor, pair.eval_floor],
         }
@@ -74,18 +72,21 @@ impl<'a, S: Simd, R: LogitRow> Rows<'a, S, R> {
     ) {
         let mut at = start;
         while at + S::f32s::LEN <= end {
-            let raw = [
-                self.reference.vector(self.simd, at),
-                self.eval.vector(self.simd, at),
-            ];
-            see(self.entries(raw, counted));
+            see(self.entries(self.vectors(at), counted));
             at += S::f32s::LEN;
         }
         if at < end {
             let [l, m] = self.rest(at);
-            let raw = [(&l[..]).vector(self.simd, 0), (&m[..]).vector(self.simd, 0)];
+            let raw = [vector(self.simd, &l, 0), vector(self.simd, &m, 0)];
             see(self.entries(raw, Counted::Known));
         }
+    }
+
+    /// The entries of both rows from `at` on that fill a vector.
+    #[inline(always)]
+    pub(super) fn vectors(&self, at: usize) -> [S::f32s; 2] {
+        let [l, m] = self.logits;
+        [vector(self.simd, l, at), vector(self.simd, m, at)]
     }
 
     /// The entries from `at` on, which fill no vector, and entries after them that count as nothing.
@@ -94,9 +95,8 @@ impl<'a, S: Simd, R: LogitRow> Rows<'a, S, R> {
         let mut rest = self
             .floors
             .map(|floor| [floor.unwrap_or(f32::NEG_INFINITY); 16]);
-        for (i, at) in (at..self.eval.len()).enumerate() {
-            rest[0][i] = self.reference.get(at);
-            rest[1][i] = self.eval[at];
+        for (rest, row) in rest.iter_mut().zip(self.logits) {
+            rest[..row.len() - at].copy_from_slice(&row[at..]);
         }
         rest
     }
@@ -166,6 +166,11 @@ impl<S: Simd> Entries<S> {
 }
 
 #[inline(always)]
+fn vector<S: Simd>(simd: S, row: &[f32], at: usize) -> S::f32s {
+    S::f32s::from_slice(simd, &row[at..at + S::f32s::LEN])
+}
+
+#[inline(always)]
 pub(super) fn lane_sum<S: Simd>(x: S::f64s) -> f64 {
     let mut lanes = [0.0; 8];
     x.store_slice(&mut lanes[..S::f64s::LEN]);
@@ -199,15 +204,14 @@ impl Top {
 
     /// Looks at the entries from `whole` on, which no block held, and finds the maximum's index.
     #[inline(always)]
-    pub fn finish(mut self, row: impl LogitRow, whole: usize, n: usize) -> Self {
-        for index in whole..n {
-            let logit = row.get(index);
+    pub fn finish(mut self, row: &[f32], whole: usize) -> Self {
+        for (index, &logit) in row.iter().enumerate().skip(whole) {
             if logit > self.logit {
                 self = Self { logit, index };
             }
         }
-        // Bounded by `n`, so that the loop ends for a row with NaN.
-        while self.index + 1 < n && row.get(self.index) != self.logit {
+        // Bounded, so that the loop ends for a row with NaN.
+        while self.index + 1 < row.len() && row[self.index] != self.logit {
             self.index += 1;
         }
         self
@@ -215,43 +219,42 @@ impl Top {
 
     /// A row's first maximum; `None` if an entry is NaN or +∞, or if all are −∞.
     #[inline(always)]
-    pub fn first_of<S: Simd, R: LogitRow>(simd: S, row: R, n: usize) -> Option<Self> {
-        let whole = n - n % S::f32s::LEN;
+    pub fn first_of<S: Simd>(simd: S, row: &[f32]) -> Option<Self> {
+        let whole = row.len() - row.len() % S::f32s::LEN;
         let mut top = Self::NONE;
         let mut is_sound = true;
         for (start, end) in blocks(whole) {
             let mut most: S::f32s = f32::NEG_INFINITY.simd_into(simd);
             let mut at = start;
             while at < end {
-                let x = row.vector(simd, at);
+                let x = vector(simd, row, at);
                 most = most.max(x);
                 is_sound &= x.simd_lt(f32::INFINITY).all_true();
                 at += S::f32s::LEN;
             }
             top.block(most, start);
         }
-        is_sound &= (whole..n).all(|at| row.get(at) < f32::INFINITY);
-        let top = top.finish(row, whole, n);
+        is_sound &= row[whole..].iter().all(|logit| *logit < f32::INFINITY);
+        let top = top.finish(row, whole);
         (is_sound && top.logit > f32::NEG_INFINITY).then_some(top)
     }
 }
 
-/// Returns true if an entry that weighs something in `row` is −∞ in the `other` row.
+/// Whether an entry that weighs something in `row` is −∞ in the `other` row.
 #[inline(always)]
 pub(super) fn is_masked_elsewhere<S: Simd>(
     simd: S,
-    row: impl LogitRow,
+    row: &[f32],
     weighs: impl Fn(f32) -> bool,
-    other: impl LogitRow,
-    n: usize,
+    other: &[f32],
 ) -> bool {
-    let mut at = 0;
+    let (mut at, n) = (0, row.len());
     while at < n {
         let end = n.min(at + S::f32s::LEN);
         let is_whole = end - at == S::f32s::LEN;
-        if !is_whole || other.vector(simd, at).simd_lt(-f32::MAX).any_true() {
+        if !is_whole || vector(simd, other, at).simd_lt(-f32::MAX).any_true() {
             for i in at..end {
-                if other.get(i) == f32::NEG_INFINITY && weighs(row.get(i)) {
+                if other[i] == f32::NEG_INFINITY && weighs(row[i]) {
                     return true;
                 }
             }
@@ -263,32 +266,25 @@ pub(super) fn is_masked_elsewhere<S: Simd>(
 
 /// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
 #[inline(always)]
-pub(super) fn rank<S: Simd>(simd: S, row: impl LogitRow, n: usize, of: usize) -> u32 {
-    let bar = row.get(of);
+pub(super) fn rank<S: Simd>(simd: S, row: &[f32], of: usize) -> u32 {
+    let bar = row[of];
     let before = if bar == f32::NEG_INFINITY {
         of as u32
     } else {
         // x ≥ bar is x > the float below it.
-        count_above(simd, row, 0, of, bar.next_down())
+        count_above(simd, &row[..of], bar.next_down())
     };
-    1 + before + count_above(simd, row, of + 1, n, bar)
+    1 + before + count_above(simd, &row[of + 1..], bar)
 }
 
-/// Counts the entries from `start` to `end` that are above `bar`.
+/// Counts the entries that are above `bar`.
 #[inline(always)]
-pub(super) fn count_above<S: Simd>(
-    simd: S,
-    row: impl LogitRow,
-    start: usize,
-    end: usize,
-    bar: f32,
-) -> u32 {
-    let mut count = 0;
-    let mut at = start;
-    while at + S::f32s::LEN <= end {
-        let above = row.vector(simd, at).simd_gt(bar);
+pub(super) fn count_above<S: Simd>(simd: S, row: &[f32], bar: f32) -> u32 {
+    let (mut count, mut at) = (0, 0);
+    while at + S::f32s::LEN <= row.len() {
+        let above = vector(simd, row, at).simd_gt(bar);
         count += above.to_bitmask().count_ones();
         at += S::f32s::LEN;
     }
-    count + (at..end).filter(|&at| row.get(at) > bar).count() as u32
+    count + row[at..].iter().filter(|logit| **logit > bar).count() as u32
 }

@@ -6,7 +6,6 @@ use fearless_simd::prelude::*;
 use super::ORDINARY;
 use super::rows::{Counted, Rows, blocks, lane_sum};
 use super::sums::Sums;
-use crate::score::pair::LogitRow;
 use crate::score::vector::{DownBy, exp, exp_f32, polynomial};
 
 /// A divergence below this is computed again. The first pass is off by up to 5e-12, which is 5e-5
@@ -32,7 +31,7 @@ const FAR: f64 = 1000.0;
 /// Both terms are u²/2 to first order: an error ε of all u, as the first pass makes in ln(P/Q),
 /// changes the sums by ε²/2 only.
 #[inline(always)]
-pub(super) fn close<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> [f64; 2] {
+pub(super) fn close<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [f64; 2] {
     // A literal in each, so that the loop over every entry is compiled by itself.
     if sums.may_be_masked || rows.floors != [None; 2] {
         close_of(rows, sums, Counted::Known)
@@ -42,14 +41,14 @@ pub(super) fn close<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> 
 }
 
 #[inline(always)]
-fn close_of<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums, counted: Counted) -> [f64; 2] {
+fn close_of<S: Simd>(rows: Rows<'_, S>, sums: &Sums, counted: Counted) -> [f64; 2] {
     let [p_scale, q_scale] = sums.weights.map(f64::recip);
     let ln_ratio = (sums.weights[0] / sums.weights[1]).ln();
     // The distance of logits for which u is 0.
     let distance = ln_ratio + (sums.shifts[0] - sums.shifts[1]);
     let series = if distance.abs() < FAR { SERIES } else { -1.0 };
     let mut total: [S::f64s; 2] = [0.0.simd_into(rows.simd); 2];
-    for (start, end) in blocks(rows.eval.len()) {
+    for (start, end) in blocks(rows.logits[0].len()) {
         let mut of_block: [S::f64s; 2] = [0.0.simd_into(rows.simd); 2];
         rows.each(
             start,
@@ -138,7 +137,7 @@ impl Normaliser {
 /// `min(p, q)` is e^x of the smaller of both log-probabilities: one exponential for each entry, in
 /// f32.
 #[inline(always)]
-pub(super) fn acceptance<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums) -> f64 {
+pub(super) fn acceptance<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> f64 {
     // No entry that both know.
     if sums.weights.contains(&0.0) {
         return 0.0;
@@ -146,35 +145,25 @@ pub(super) fn acceptance<S: Simd, R: LogitRow>(rows: Rows<'_, S, R>, sums: &Sums
     let of = [Normaliser::new(0, sums), Normaliser::new(1, sums)];
     let is_plain = rows.floors == [None; 2] && of[0].shift == 0.0 && of[1].shift == 0.0;
     let common = if is_plain {
-        common::<S, R, true>(rows, of)
+        common::<S, true>(rows, of)
     } else {
-        common::<S, R, false>(rows, of)
+        common::<S, false>(rows, of)
     };
     common.clamp(0.0, 1.0)
 }
 
 /// The sum, without looking for floors and shifts if the pair is `PLAIN`.
 #[inline(always)]
-fn common<S: Simd, R: LogitRow, const PLAIN: bool>(
-    rows: Rows<'_, S, R>,
-    of: [Normaliser; 2],
-) -> f64 {
-    let Rows {
-        simd,
-        reference,
-        eval,
-        floors,
-        ..
-    } = rows;
-    let n = eval.len();
+fn common<S: Simd, const PLAIN: bool>(rows: Rows<'_, S>, of: [Normaliser; 2]) -> f64 {
+    let Rows { simd, floors, .. } = rows;
+    let n = rows.logits[0].len();
     let step = TOGETHER * S::f32s::LEN;
     let mut total: [S::f64s; 2] = [0.0.simd_into(simd); 2];
     let mut at = 0;
     while at + step <= n {
         let mut sum = [0.0.simd_into(simd); TOGETHER];
         for (i, sum) in sum.iter_mut().enumerate() {
-            let at = at + i * S::f32s::LEN;
-            let logits = [reference.vector(simd, at), eval.vector(simd, at)];
+            let logits = rows.vectors(at + i * S::f32s::LEN);
             *sum = smaller::<S, PLAIN>(simd, logits, floors, of);
         }
         let sum = ((sum[0] + sum[1]) + (sum[2] + sum[3])).widen();

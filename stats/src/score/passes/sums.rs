@@ -4,7 +4,6 @@ use fearless_simd::prelude::*;
 
 use super::ORDINARY;
 use super::rows::{Counted, Entries, Rows, Top, blocks, lane_sum};
-use crate::score::pair::LogitRow;
 use crate::score::vector::{exp, exp_ordinary};
 
 /// Rows with fewer entries take two passes, in which the largest entry weighs exactly 1.
@@ -54,13 +53,13 @@ impl Sums {
     }
 }
 
-impl<S: Simd, R: LogitRow> Rows<'_, S, R> {
+impl<S: Simd> Rows<'_, S> {
     /// The sums; `Err` for rows of which one has no softmax: whether each has.
     #[inline(always)]
     pub(super) fn sums(&self) -> Result<Sums, [bool; 2]> {
         // `counted` is a literal in each, so that the loop over every entry is compiled by itself.
         let sums = match self.floors {
-            _ if self.eval.len() < SHORT => None,
+            _ if self.logits[1].len() < SHORT => None,
             [None, None] => self.one_pass(Counted::Every),
             [Some(_), None] => self.one_pass(Counted::AboveFloor),
             [_, Some(_)] => self.one_pass(Counted::Known),
@@ -78,7 +77,7 @@ impl<S: Simd, R: LogitRow> Rows<'_, S, R> {
     /// A block that `counted` does not fit, since a logit is −∞, is computed again.
     #[inline(always)]
     fn one_pass(&self, counted: Counted) -> Option<Sums> {
-        let n = self.eval.len();
+        let n = self.logits[1].len();
         let whole = n - n % S::f32s::LEN;
         let mut tops = [Top::NONE; 2];
         let mut may_be_masked = counted == Counted::Known;
@@ -100,10 +99,8 @@ impl<S: Simd, R: LogitRow> Rows<'_, S, R> {
         for row in self.rest(whole) {
             may_be_masked |= row[..n - whole].contains(&f32::NEG_INFINITY);
         }
-        let tops = [
-            tops[0].finish(self.reference, whole, n),
-            tops[1].finish(self.eval, whole, n),
-        ];
+        let [l, m] = self.logits;
+        let tops = [tops[0].finish(l, whole), tops[1].finish(m, whole)];
         let have_logits = tops.iter().all(|top| top.logit > f32::NEG_INFINITY);
         let sums = total.sums([0.0; 2], tops, may_be_masked);
         // Minima and maxima may miss a NaN, but `d` is NaN wherever a logit is, and so is the sum.
@@ -113,18 +110,15 @@ impl<S: Simd, R: LogitRow> Rows<'_, S, R> {
     /// The sums of any rows in two passes: the maxima first, then the sums relative to them.
     #[inline(always)]
     pub(super) fn two_passes(&self) -> Result<Sums, [bool; 2]> {
-        let n = self.eval.len();
-        let tops = [
-            Top::first_of(self.simd, self.reference, n),
-            Top::first_of(self.simd, self.eval, n),
-        ];
+        let [l, m] = self.logits;
+        let tops = [Top::first_of(self.simd, l), Top::first_of(self.simd, m)];
         let [Some(ref_top), Some(eval_top)] = tops else {
             return Err(tops.map(|top| top.is_some()));
         };
         let tops = [ref_top, eval_top];
         let shifts = tops.map(|top| f64::from(top.logit));
         let mut total = Lanes::zero(self.simd);
-        for (start, end) in blocks(n) {
+        for (start, end) in blocks(m.len()) {
             let mut sums = Lanes::zero(self.simd);
             self.each(
                 start,
