@@ -68,8 +68,13 @@ fn a_folder_that_does_not_fit_is_one_line() {
         &["quants", "folder"],
     );
     session.remove("quants/a-00002-of-00002.gguf");
-    let run = session.ends("-m quants -r ref.gz -q", 1);
+    let run = session.ends("-m quants -r ref.gz -q --json o.json", 1);
     run.warns(&["a-00002-of-00002.gguf"]);
     run.warns(&["1 of 2"]);
+    // One that fails does not stop the others.
+    let json = session.read_json("o.json");
+    assert_eq!(json["models"].as_array().unwrap().len(), 1);
+    let failed = json["failed"][0]["path"].as_str().unwrap();
+    assert!(failed.contains("a-00001-of-00002.gguf"), "{failed}");
     assert!(session.exists("b@ref.kls"));
 }
