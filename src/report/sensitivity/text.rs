@@ -80,51 +80,43 @@ impl Sensitivity {
         of_model.extend(n_params.map(|n| format!("{n} parameters")));
         of_model.extend(self.model.shown_bytes().map(bytes));
         let title = format!("What quantization costs {}", of_model.join(", "));
-        let text = self.text.as_ref().and_then(|text| text.name.as_ref());
-        let text = text.map_or(String::new(), |name| format!(" of {}", printable(name)));
+        let mut out = hanging("", 2, &title);
+        let mut fact = |name: &str, value: &str| {
+            out += &hanging(&format!("  {name:<14}"), 16, value);
+        };
+        let name = self.text.as_ref().and_then(|text| text.name.as_ref());
+        let of = name.map(|name| format!(" of {}", printable(name)));
+        let (of, n_ctx) = (of.unwrap_or_default(), self.n_ctx);
         let windows = count_of(self.n_windows, "window");
+        fact("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
         let against = self.reference.as_deref().map(printable);
         let against = against.unwrap_or_else(|| "the original's own logits".to_owned());
-        let others = match self.at_other_types().count() as u64 {
-            0 => String::new(),
-            n => format!(" ({} at the nearest type allowed)", count_of(n, "tensor")),
-        };
+        let mut at = self.measured_type.to_string();
+        let n_others = self.at_other_types().count() as u64;
+        if n_others > 0 {
+            let others = count_of(n_others, "tensor");
+            at += &format!(" ({others} at the nearest type allowed)");
+        }
+        let compared = format!("each tensor alone at {at}, against {against}");
+        fact("compared", &compared);
         let time = self.cost.seconds.map(duration);
-        let time = time.map_or(String::new(), |time| format!(", {time}"));
+        let time = time.map(|time| format!(", {time}")).unwrap_or_default();
         let cells = count_of(self.cost.n_cells, "cell");
         let tokens = count_of(self.cost.n_tokens, "token");
-        let control = self.control.map(short_kld);
-        let control =
-            control.map(|of| format!("{of} (the original against itself, which must be 0)"));
+        fact("measured", &format!("{cells}, {tokens} decoded{time}"));
+        if let Some(imatrix) = &self.imatrix {
+            fact("imatrix", &printable(&imatrix.file_name));
+        }
+        if let Some(control) = self.control.map(short_kld) {
+            let of = "the original against itself, which must be 0";
+            fact("control", &format!("{control} ({of})"));
+        }
         let mut level = format!("at {} %", short_percent(self.confidence.level()));
         if self.tensors.iter().any(|of| !of.at.is_measured) {
             level += &format!("; {PREDICTED} marks a KLD that is predicted, not measured");
         }
-        let at = self.measured_type;
-        let facts = [
-            (
-                "text",
-                Some(format!("up to {windows} of {} tokens{text}", self.n_ctx)),
-            ),
-            (
-                "compared",
-                Some(format!(
-                    "each tensor alone at {at}{others}, against {against}"
-                )),
-            ),
-            ("measured", Some(format!("{cells}, {tokens} decoded{time}"))),
-            (
-                "imatrix",
-                self.imatrix.as_ref().map(|of| printable(&of.file_name)),
-            ),
-            ("control", control),
-            ("intervals", Some(level)),
-        ];
-        let facts = facts
-            .into_iter()
-            .filter_map(|(name, fact)| Some((name, fact?)));
-        let lines = facts.map(|(name, fact)| hanging(&format!("  {name:<14}"), 16, &fact));
-        hanging("", 2, &title) + &String::from_iter(lines)
+        fact("intervals", &level);
+        out
     }
 
     /// A row for each role, and one for all.
@@ -281,34 +273,28 @@ impl Sensitivity {
     /// Sentences of what costs much for its size, and what costs little.
     pub(in crate::report) fn sentences(&self) -> Vec<String> {
         let cost = |role: &RoleSensitivity| Some((printable(&role.role), role.part.relative_cost?));
-        let costs: Vec<(String, f64)> = self.by_role.iter().filter_map(cost).collect();
-        let mut unit = " times the average";
-        let mut named = |roles: Vec<&(String, f64)>| {
-            let roles = roles.into_iter().take(MAX_NAMED);
-            let named = roles.map(|(role, cost)| {
-                let unit = std::mem::take(&mut unit);
-                format!("{role} ({}{unit})", two_digits(*cost))
+        let roles = self.by_role.iter().filter_map(cost);
+        let named = |roles: &mut dyn Iterator<Item = (String, f64)>, unit: &str| {
+            let named = roles.take(MAX_NAMED).enumerate().map(|(i, (role, cost))| {
+                let (times, unit) = (two_digits(cost), if i == 0 { unit } else { "" });
+                format!("{role} ({times}{unit})")
             });
             list(named.collect())
         };
-        let dear = named(costs.iter().filter(|(_, cost)| *cost >= DEAR).collect());
-        let cheap = named(
-            costs
-                .iter()
-                .rev()
-                .filter(|(_, cost)| *cost <= CHEAP)
-                .collect(),
-        );
-        let subject = if dear.is_empty() {
-            "A byte saved"
+        let unit = " times the average";
+        let dear = named(&mut roles.clone().filter(|(_, cost)| *cost >= DEAR), unit);
+        let (subject, rest) = if dear.is_empty() {
+            ("A byte saved", unit)
         } else {
-            "It"
+            ("It", "")
         };
+        let cheap = named(&mut roles.rev().filter(|(_, cost)| *cost <= CHEAP), rest);
         let most = format!("A byte saved costs most in {dear}: give more bits there.");
         let least = format!("{subject} costs least in {cheap}: save there first.");
-        let most = Some(most).filter(|_| !dear.is_empty());
-        let least = Some(least).filter(|_| !cheap.is_empty());
-        most.into_iter().chain(least).collect()
+        let said = [(dear, most), (cheap, least)].into_iter();
+        said.filter(|(of, _)| !of.is_empty())
+            .map(|(_, said)| said)
+            .collect()
     }
 
     fn interval_title(&self) -> String {
