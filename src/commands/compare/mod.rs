@@ -72,11 +72,10 @@ fn compare_one<E: Engine + Sync>(
     mut header: SidecarHeader,
 ) -> Result<Evaluated> {
     let started = Instant::now();
-    let path = &subject.path;
     let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
     // Opened anew for each file: a stream can only be read from its start.
     let reference = open_again(&settings.reference, &header.reference)?;
-    let other = Reference::open(path)?;
+    let other = Reference::open(&subject.path)?;
     let (about, other_about) = (reference.about().clone(), other.about().clone());
     let n_compared = check_entries(settings, &about, &other_about, watch)?;
     let model = identity(&other_about);
@@ -103,7 +102,6 @@ fn compare_one<E: Engine + Sync>(
     };
     let rows = open_rows(reference, head, watch)?;
     let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
-
     let evaluation = Evaluation {
         subject,
         reference: &about,
@@ -112,23 +110,18 @@ fn compare_one<E: Engine + Sync>(
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         tokens: None,
-        not_available: if has_tokens {
-            Vec::new()
-        } else {
-            vec![NotAvailable::without_token_ids()]
-        },
+        not_available: Vec::from_iter((!has_tokens).then(NotAvailable::without_token_ids)),
         started,
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
     let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
     rows.n_entries = n_compared as usize;
-    let others: HashMap<u32, WindowSpec> = pairs
-        .iter()
-        .map(|pair| (pair.window.window, pair.other.clone()))
-        .collect();
-    let other = open_rows(Reference::open(path)?, head, watch)?;
-    let other = other.at(indices(|pair| pair.other_index));
+    let others = pairs.iter();
+    let others = others.map(|pair| (pair.window.window, pair.other.clone()));
+    let others: HashMap<u32, WindowSpec> = others.collect();
+    let other = open_rows(Reference::open(&subject.path)?, head, watch)?
+        .at(indices(|pair| pair.other_index));
     evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
 }
 

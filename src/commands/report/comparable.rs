@@ -121,19 +121,6 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         );
     }
     let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
-    let facts = |of: &SidecarHeader| {
-        let (text, model) = (of.reference.text.as_ref(), of.reference.model.as_ref());
-        let first_scored = of.first_scored.map(|n| n.to_string());
-        [
-            ("of the text", text.and_then(|text| text.name.clone())),
-            ("with windows of", Some(of.n_ctx.to_string())),
-            ("scored from position", first_scored),
-            (
-                "of the model",
-                model.and_then(|model| model.file_name.clone()),
-            ),
-        ]
-    };
     // Texts are told apart by their bytes, not by their names.
     let n_same = usize::from(text(ours) == text(theirs));
     let mut both = facts(here).into_iter().zip(facts(there)).skip(n_same);
@@ -156,6 +143,19 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     format!(
         "was evaluated against {other}{what}: evaluate it {again}{condition}, or report it apart"
     )
+}
+
+/// What evaluations of one model may differ in, and its name or number in a header.
+fn facts(of: &SidecarHeader) -> [(&'static str, Option<String>); 4] {
+    let (text, model) = (of.reference.text.as_ref(), of.reference.model.as_ref());
+    let first_scored = of.first_scored.map(|n| n.to_string());
+    let file_name = model.and_then(|model| model.file_name.clone());
+    [
+        ("of the text", text.and_then(|text| text.name.clone())),
+        ("with windows of", Some(of.n_ctx.to_string())),
+        ("scored from position", first_scored),
+        ("of the model", file_name),
+    ]
 }
 
 /// Returns true if headers show that a model cannot be a quant of the original.

@@ -95,18 +95,12 @@ impl Row {
             spans: &header.spans,
         };
         let statistics = table.summarise(&clusters, names, confidence);
-        let path = Path::new(header.model_path.as_deref().unwrap_or_default());
-        let info = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
-        let label = header.label.as_deref();
+        let until = until.info(&statistics.summary);
         let result = ModelResult {
-            label: label.unwrap_or_else(|| info.default_label()).to_owned(),
-            model: info,
-            is_reference_model: is_reference_model(header),
-            is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
-            n_vocab_compared: header.n_vocab_compared,
-            until: until.info(&statistics.summary),
+            until,
             summary: statistics.summary,
             breakdown: statistics.breakdown,
+            ..described(header)
         };
         let paths = stored.paths.iter().map(|path| path.display().to_string());
         let parts = Vec::from_iter(paths);
@@ -207,6 +201,21 @@ impl Row {
             Ok(())
         })?;
         Ok((records, texts))
+    }
+}
+
+/// What a header says of a model, without its numbers.
+fn described(header: &SidecarHeader) -> ModelResult {
+    let path = Path::new(header.model_path.as_deref().unwrap_or_default());
+    let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
+    let label = header.label.as_deref();
+    ModelResult {
+        label: label.unwrap_or_else(|| model.default_label()).to_owned(),
+        model,
+        is_reference_model: is_reference_model(header),
+        is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
+        n_vocab_compared: header.n_vocab_compared,
+        ..ModelResult::default()
     }
 }
 

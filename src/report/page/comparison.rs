@@ -43,13 +43,6 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let by_ratio =
         |holds: fn(&Ratio) -> bool| named(&|m| m.ratio_to_best.is_some_and(|of| holds(&of.ratio)));
     let is_0 = |m: &ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
-    let loses_more = models.iter().flat_map(|m| {
-        let of_each = m.ratio_to_best_by_span.iter();
-        let more = of_each.filter(|of| comparison.loses_more(of));
-        more.map(|of| [m.label.clone(), of.label.clone()])
-    });
-    let name: &dyn Fn(&str) -> String = &str::to_owned;
-    let answers = comparison.identical_table(name, false);
     let original = reference.model_name().or(reference.file_name.as_deref());
     let values = context! {
         kl_version => comparison.versions.kl_version,
@@ -70,20 +63,15 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         no_interval => by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
-        loses_more => loses_more.collect::<Vec<_>>(),
+        loses_more => loses_more(comparison),
         drafts => drafts,
-        draft_notes => comparison.draft_notes(),
-        answers_table => Value::from(Serde(answers.columns())),
-        drafts_table => Value::from(Serde(comparison.acceptance_table(name).columns())),
-        identical_title => comparison.identical_title(),
-        answers_left_out => comparison.answers_left_out(),
-        sampled_answers => reference.sampled_answers(),
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
         computed_with => comparison.reference.backend.as_ref().map(described),
         settings => settings(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
+        ..of_answers(comparison)
     };
     Page {
         template: include_str!("comparison/page.html"),
@@ -94,6 +82,30 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         ],
     }
     .render(values, &data)
+}
+
+/// The models that lose more in a span than elsewhere, each with the span.
+fn loses_more(comparison: &Comparison) -> Vec<[String; 2]> {
+    let in_spans = comparison.models.iter().flat_map(|m| {
+        let of_each = m.ratio_to_best_by_span.iter();
+        let more = of_each.filter(|of| comparison.loses_more(of));
+        more.map(|of| [m.label.clone(), of.label.clone()])
+    });
+    in_spans.collect()
+}
+
+/// The values about greedy answers and drafts.
+fn of_answers(comparison: &Comparison) -> Value {
+    let name: &dyn Fn(&str) -> String = &str::to_owned;
+    let answers = comparison.identical_table(name, false);
+    context! {
+        draft_notes => comparison.draft_notes(),
+        answers_table => Value::from(Serde(answers.columns())),
+        drafts_table => Value::from(Serde(comparison.acceptance_table(name).columns())),
+        identical_title => comparison.identical_title(),
+        answers_left_out => comparison.answers_left_out(),
+        sampled_answers => comparison.reference.sampled_answers(),
+    }
 }
 
 /// Returns true if a logarithmic scale has the ratio.

@@ -105,26 +105,32 @@ impl TokenTable {
         confidence: Confidence,
     ) -> Statistics {
         let of_tokens = clusters.of_tokens(&self.counted);
-        let divergence = |column: &[f64], sorted: &[f64]| {
-            Distribution::from_values(self, &of_tokens, column, sorted, &QUANTILES, confidence)
+        // Each column is held for its own estimates only: all of them would take as much memory as the table.
+        let divergence = |number: fn(&Token) -> f64| {
+            let column = self.column(number);
+            let sorted = quantile::sorted(&column);
+            let distribution = Distribution::from_values(
+                self, &of_tokens, &column, &sorted, &QUANTILES, confidence,
+            );
+            (distribution, distribution::ccdf(&sorted, column.len()))
         };
-        let klds = self.column(|token| token.kld);
-        let sorted_klds = quantile::sorted(&klds);
-        let reverse = self.column(|token| token.reverse_kld);
-        let nlls = [
-            self.column(|token| token.ref_nll),
-            self.column(|token| token.eval_nll),
-        ];
-        let changes = self.column(|token| delta_p(token.ref_nll, token.eval_nll));
-        let perplexity = Perplexity::from_nlls(&of_tokens, &nlls[0], &nlls[1], confidence);
+        let (kld, ccdf) = divergence(|token| token.kld);
+        let (reverse_kld, _) = divergence(|token| token.reverse_kld);
+        let perplexity = {
+            let reference = self.column(|token| token.ref_nll);
+            let evaluated = self.column(|token| token.eval_nll);
+            Perplexity::from_nlls(&of_tokens, &reference, &evaluated, confidence)
+        };
+        let change = |token: &Token| delta_p(token.ref_nll, token.eval_nll);
+        let delta_p = DeltaP::from_changes(&of_tokens, &self.column(change), confidence);
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
             n_excluded: self.n_excluded,
             n_windows: Run::n_windows(&self.counted),
             confidence,
             clusters: clusters.clustering,
-            kld: divergence(&klds, &sorted_klds),
-            reverse_kld: divergence(&reverse, &quantile::sorted(&reverse)),
+            kld,
+            reverse_kld,
             agreement: Agreement::from_table(self, &of_tokens, confidence),
             acceptance: Acceptance::from_table(self, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
@@ -132,7 +138,7 @@ impl TokenTable {
                 n_unknown: self.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p: DeltaP::from_changes(&of_tokens, &changes, confidence),
+            delta_p,
             identical_output: IdenticalOutput::from_answers(&self.answers, clusters, confidence),
             unknown_p: self.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: self.excluded.clone(),
@@ -141,7 +147,7 @@ impl TokenTable {
         Statistics {
             summary,
             breakdown: Breakdown::from_table(self, &of_tokens, &by_depth, names, confidence),
-            ccdf: distribution::ccdf(&sorted_klds, klds.len()),
+            ccdf,
         }
     }
 }
