@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::{
-    Cell, Found, GgmlType, MapHeader, MapWriter, Mixture, NativeReader, Prompt, SensitivityMap,
+    Cell, Found, GgmlType, MapHeader, MapWriter, Mixture, NativeReader, SensitivityMap,
     SidecarWriter, Writer,
 };
 
@@ -151,8 +151,17 @@ fn join_references(
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
     }
-    if let Some(prompts) = &mut header.prompts {
-        take_prompts(prompts, &readers);
+    // Only the part that has a prompt's window records the answer.
+    for (part, window) in readers
+        .iter()
+        .flat_map(|part| part.windows().map(move |of| (part, of)))
+    {
+        let (index, own) = (window.window as usize, part.header().prompts.as_ref());
+        let own = own.and_then(|own| own.get(index));
+        let prompt = header.prompts.as_mut().and_then(|all| all.get_mut(index));
+        if let (Some(own), Some(prompt)) = (own, prompt) {
+            prompt.clone_from(own);
+        }
     }
     let mut writer = Writer::native(out, path, &header)?;
     let n_windows = header.n_windows;
@@ -168,21 +177,6 @@ fn join_references(
     }
     writer.finish()?;
     Ok(header.n_rows)
-}
-
-/// Replaces each prompt by that of the part that has its window: only that part records the answer.
-fn take_prompts(prompts: &mut [Prompt], parts: &[NativeReader]) {
-    for part in parts {
-        for window in part.windows() {
-            let index = window.window as usize;
-            let own = part.header().prompts.as_ref();
-            if let (Some(own), Some(prompt)) =
-                (own.and_then(|own| own.get(index)), prompts.get_mut(index))
-            {
-                prompt.clone_from(own);
-            }
-        }
-    }
 }
 
 /// Writes each record with the checksum of its new position.

@@ -308,15 +308,13 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
         }
     }
     parts.sort_by_key(PartFile::index);
-    for (one, other) in parts.iter().zip(parts.iter().skip(1)) {
-        if one.index() == other.index() {
-            bail!(
-                "{} and {}: both are part {} of {count}: leave one out",
-                one.path.display(),
-                other.path.display(),
-                one.index()
-            );
-        }
+    if let Some([one, other]) = parts.array_windows().find(|[a, b]| a.index() == b.index()) {
+        bail!(
+            "{} and {}: both are part {} of {count}: leave one out",
+            one.path.display(),
+            other.path.display(),
+            one.index()
+        );
     }
     let is_missing = |wanted: &u32| parts.iter().all(|part| part.index() != *wanted);
     let missing: Vec<u32> = (0..count).filter(is_missing).collect();
@@ -330,24 +328,21 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
 fn missing_parts(parts: &[PartFile], missing: &[u32], count: u32) -> String {
     /// More would not help.
     const MOST_SHOWN: usize = 10;
-    let and_more = |n: usize| match n {
-        0 => String::new(),
-        n => format!(" and {n} more"),
+    let and_more = |text: String, n: usize| match n {
+        0 => text,
+        n => format!("{text} and {n} more"),
     };
-    let shown: Vec<String> = missing
-        .iter()
-        .take(MOST_SHOWN)
-        .map(u32::to_string)
-        .collect();
-    let (more, shown) = (and_more(missing.len() - shown.len()), shown.join(", "));
+    let shown = missing.iter().take(MOST_SHOWN).map(u32::to_string);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let shown = and_more(shown, missing.len().saturating_sub(MOST_SHOWN));
     let (what, are, them, index) = match missing {
         [_] => ("part", "is", "it", &*shown),
         _ => ("parts", "are", "them", "I"),
     };
     let first = parts.first().map(|part| part.path.display().to_string());
-    let present = first.unwrap_or_default() + &and_more(parts.len().saturating_sub(1));
+    let present = and_more(first.unwrap_or_default(), parts.len().saturating_sub(1));
     format!(
-        "{what} {shown}{more} of {count} {are} missing beside {present}: make {them} with --shard {index}/{count}"
+        "{what} {shown} of {count} {are} missing beside {present}: make {them} with --shard {index}/{count}"
     )
 }
 

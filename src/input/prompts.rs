@@ -7,8 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, Provenance, WindowSpec,
-    longest_window,
+    Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, WindowSpec, longest_window,
 };
 
 use super::chat::{Chat, answered, unanswered};
@@ -50,10 +49,10 @@ pub fn prepare<M: Model>(
         model,
         input: PreparedInput::new(source, model),
         groups: Vec::new(),
-        n_without_bos: 0,
         dialogues: Vec::new(),
     };
     windows.input.provenance.text = Some(raw.text);
+    windows.input.provenance.add_bos = Some(true);
     windows.input.prompts = Some(Prompts {
         chat_template: template.as_ref().map(|template| template.sha256.clone()),
         generated: source.generate,
@@ -121,10 +120,8 @@ struct PromptWindows<'p, M> {
     /// The windows so far. Tokens that are to be generated are 0, and so are those of prompts that depend
     /// on them.
     input: PreparedInput,
-    /// The group of each window.
-    groups: Vec<Option<String>>,
-    /// The windows that do not begin with an inserted BOS.
-    n_without_bos: usize,
+    /// The group of each window, if there are groups.
+    groups: Vec<String>,
     /// The prompts of each line, in the order in which the model is to answer them.
     dialogues: Vec<Dialogue<'p>>,
 }
@@ -169,9 +166,11 @@ impl<'p, M: Model> PromptWindows<'p, M> {
                 }
             }
             n_tokens = n_own;
-            self.n_without_bos += usize::from(!has_inserted_bos);
+            if !has_inserted_bos {
+                self.input.provenance.add_bos = Some(false);
+            }
             self.input.prompts.get_or_insert_default().list.push(prompt);
-            self.groups.push(line.group.clone());
+            self.groups.extend(line.group.clone());
         }
         let text = self.input.provenance.text.get_or_insert_default();
         *text.n_tokens.get_or_insert(0) += n_tokens;
@@ -260,16 +259,12 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         if plan.n_rows() == 0 {
             bail!("{source}: no prompt is long enough for a scored position: lower --score");
         }
-        let groups: Option<Vec<&str>> = self.groups.iter().map(Option::as_deref).collect();
-        input.groups = groups.map(Groups::of_each);
+        let groups = self.groups.iter().map(String::as_str);
+        input.groups = (groups.len() > 0).then(|| Groups::of_each(groups));
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
         let longest = longest_window(&plan.windows);
-        input.provenance = Provenance {
-            n_ctx: source.n_ctx.unwrap_or(longest),
-            add_bos: Some(self.n_without_bos == 0),
-            first_scored,
-            ..input.provenance
-        };
+        input.provenance.n_ctx = source.n_ctx.unwrap_or(longest);
+        input.provenance.first_scored = first_scored;
         input.plan = plan.limited(max_rows);
         // Answers can make later prompts longer than they were planned.
         let mut prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
