@@ -144,7 +144,7 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     assert!((4..40).contains(&n), "{n}");
     let run = session.ends(line, 1);
     run.warns(&[kept, "--resume continues it"]);
-    let other = ["another run", "(-np: none there, 3 here)"];
+    let other = ["another run", ": none there, 3 here)"];
     session.fails(&format!("{line} -np 3 --resume"), 1, &other);
     let answers_there = session.read(kept);
     session.write(kept, "my own notes\n");
