@@ -33,7 +33,7 @@ const WRONG_KLD: f64 = 0.1;
 /// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
     origin: Origin<'h>,
-    pub(super) n_vocab: usize,
+    n_vocab: usize,
     /// True if the rows are log-probabilities with a floor.
     pub(super) is_floored: bool,
     /// Measures the accelerator that computes the rows, if one does.
@@ -44,9 +44,9 @@ pub struct ReferenceRows<'h> {
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
     /// Those whose blocks the system is asked to fetch.
-    pub(super) ahead: Mutex<ReadAhead>,
+    ahead: Mutex<ReadAhead>,
     /// Blocks whose memory can be used again.
-    pub(super) memory: Pool<RowBlock>,
+    memory: Pool<RowBlock>,
     /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
     /// True if the windows are in random order already, or in one that cannot be changed.
@@ -377,8 +377,9 @@ impl<'h> ReferenceRows<'h> {
             }
             Origin::Blocks(reader) => {
                 return Box::new(StoredRows {
-                    rows: self,
                     reader: &**reader,
+                    ahead: &self.ahead,
+                    memory: &self.memory,
                     window,
                     n_rows: spec.n_rows as usize,
                     used: 0,
@@ -392,7 +393,10 @@ impl<'h> ReferenceRows<'h> {
             }
         };
         Box::new(ComputedRows {
-            rows: self,
+            ahead: &self.ahead,
+            contexts: &self.contexts,
+            device: self.device.as_ref(),
+            n_vocab: self.n_vocab.max(1),
             computer,
             spec,
             next: 0,

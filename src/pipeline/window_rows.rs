@@ -21,7 +21,6 @@ use kl_formats::{NativeReader, ReadBlocks, Row, RowBlock, States, WindowSpec};
 use rayon::prelude::*;
 
 use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
-use super::reference_rows::ReferenceRows;
 use super::timing::{DeviceClock, Timing};
 use super::{Error, Pool, Step, locked, rows_per_task};
 use crate::engine::{Decoder, Head};
@@ -236,9 +235,11 @@ impl ReadAhead {
 }
 
 /// The stored rows of a window, and how far they are used.
-pub(super) struct StoredRows<'r, 'h> {
-    pub(super) rows: &'r ReferenceRows<'h>,
+pub(super) struct StoredRows<'r> {
     pub(super) reader: &'r dyn ReadBlocks,
+    pub(super) ahead: &'r Mutex<ReadAhead>,
+    /// Blocks whose memory can be used again.
+    pub(super) memory: &'r Pool<RowBlock>,
     /// The index of the window in the file.
     pub(super) window: usize,
     pub(super) n_rows: usize,
@@ -247,13 +248,13 @@ pub(super) struct StoredRows<'r, 'h> {
     pub(super) carried: Option<(u32, RowBlock)>,
 }
 
-impl WindowRows for StoredRows<'_, '_> {
+impl WindowRows for StoredRows<'_> {
     fn skip(&mut self, n: usize) {
         self.used += n;
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let (reader, memory) = (self.reader, &self.rows.memory);
+        let (reader, memory) = (self.reader, self.memory);
         let (window, first, end) = (self.window, self.used, self.used + n);
         if end > self.n_rows {
             return Err(Error::too_few_rows());
@@ -297,7 +298,7 @@ impl WindowRows for StoredRows<'_, '_> {
         self.carried = into_inner(after);
         // A carried block counts once all of it is used.
         let n_read = numbers.len() - usize::from(carries);
-        locked(&self.rows.ahead).have_read(reader, n_read);
+        locked(self.ahead).have_read(reader, n_read);
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         Ok(started.elapsed().mul_f64(share.min(1.0)))
     }
@@ -330,7 +331,12 @@ pub(super) enum Computer<'r, 'h> {
 
 /// The computed rows of a window, and how far they are used.
 pub(super) struct ComputedRows<'r, 'h> {
-    pub(super) rows: &'r ReferenceRows<'h>,
+    pub(super) ahead: &'r Mutex<ReadAhead>,
+    /// Where the context of a second model is given back.
+    pub(super) contexts: &'r Contexts<'h>,
+    /// Measures the device that computes.
+    pub(super) device: Option<&'r DeviceClock>,
+    pub(super) n_vocab: usize,
     /// `None` once it was given back.
     pub(super) computer: Option<Computer<'r, 'h>>,
     pub(super) spec: WindowSpec,
@@ -346,8 +352,7 @@ impl ComputedRows<'_, '_> {
     /// Computes the batch that holds the next row, and hands `use_rows` its rows from that one on,
     /// where they were computed: they are gone when this returns. Meanwhile another source can decode.
     fn compute(&mut self, use_rows: &mut dyn FnMut(&[&[f32]])) -> Result<(), Error> {
-        let (rows, next) = (self.rows, self.next);
-        let begin = || rows.device.as_ref().map(DeviceClock::begin);
+        let (begin, next) = (|| self.device.map(DeviceClock::begin), self.next);
         match self.computer.as_mut().ok_or(Error::WorkerLost)? {
             Computer::Head(StoredStates { file, states, head }, window, piece) => {
                 let mut groups = states.row_batches(&self.spec.entry());
@@ -358,12 +363,12 @@ impl ComputedRows<'_, '_> {
                 let skip = next - group.start as usize;
                 self.end = group.end as usize;
                 let states = file.read_states(*window, group, piece)?;
-                locked(&rows.ahead).have_read(&**file, n_read as usize);
+                locked(self.ahead).have_read(&**file, n_read as usize);
                 let mut head = locked(head);
                 let call = begin();
                 let logits = head.rows(&states)?;
                 drop(call);
-                let computed = logits.chunks_exact(rows.n_vocab.max(1)).skip(skip);
+                let computed = logits.chunks_exact(self.n_vocab).skip(skip);
                 use_rows(&computed.collect::<Vec<_>>());
                 return Ok(());
             }
@@ -391,7 +396,7 @@ impl WindowRows for ComputedRows<'_, '_> {
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let n_vocab = self.rows.n_vocab.max(1);
+        let n_vocab = self.n_vocab;
         let (mut in_reading, mut n_used) = (Duration::ZERO, 0);
         while n_used < n {
             let use_some = |rows: &[&[f32]]| {
@@ -429,7 +434,7 @@ impl WindowRows for ComputedRows<'_, '_> {
 impl Drop for ComputedRows<'_, '_> {
     fn drop(&mut self) {
         if let Some(Computer::Model(context, _)) = self.computer.take() {
-            locked(&self.rows.contexts).push(context);
+            locked(self.contexts).push(context);
         }
     }
 }

@@ -297,7 +297,8 @@ impl Evaluation<'_> {
         Ok(row)
     }
 
-    /// Makes the report of a result. `n_windows`: how many windows were to be evaluated, if known.
+    /// Makes the report of a result, whose conditions are about its numbers. `n_windows`: how many windows
+    /// were to be evaluated, if known.
     fn report(
         &self,
         outcome: Outcome,
@@ -342,10 +343,9 @@ impl Evaluation<'_> {
             let message = format!(
                 "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
             );
-            let warning = Warning::new("no_llama_perplexity", message);
-            self.watch.warn(warning);
+            self.watch
+                .warn(Warning::new("no_llama_perplexity", message));
         }
-        // Conditions are about the numbers above.
         report.conditions = judge(&settings.conditions, &report, settings.allow_excluded);
         report.prompts = self.reference.prompts.as_ref().map(|prompts| {
             let of_each = PromptStats::of_each(records, logits.as_deref());

@@ -24,7 +24,7 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
-use crate::pipeline::{DeviceClock, Error, Sources, StateSource, Step, Timing, write_reference};
+use crate::pipeline::{Error, Sources, StateSource, Step, Timing, write_reference};
 use crate::report::number::{bytes, count};
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
@@ -253,9 +253,8 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let written = match &mut hidden {
             Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, on_step),
             None => {
-                let device = model.facts().is_offloaded.then(DeviceClock::default);
                 let sources = context_sources(model, &choice.options, &settings.run);
-                write_reference(Sources { device, ..sources }, missing, writer, on_step)
+                write_reference(sources, missing, writer, on_step)
             }
         };
         drop(phase);
