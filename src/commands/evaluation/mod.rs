@@ -81,6 +81,8 @@ struct Outcome {
     /// `None` where there was nothing left to do, or not all of it was done.
     timing: Option<Timing>,
     is_interrupted: bool,
+    /// The number of windows that were to be evaluated, if known.
+    n_windows: Option<u64>,
 }
 
 impl Evaluation<'_> {
@@ -99,11 +101,11 @@ impl Evaluation<'_> {
         self.header.model_path = Some(self.subject.path.display().to_string());
         self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = rows.n_scored();
-        let mut log = TokenLog::default();
+        let (mut log, n_windows) = (TokenLog::default(), rows.n_windows);
         if let Some(sidecar) = sidecar {
             log = self.open_log(sidecar, &mut rows)?;
         }
-        let (was_whole, n_windows) = (log.is_whole(), rows.n_windows);
+        let was_whole = log.is_whole();
         let mut outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
@@ -116,6 +118,7 @@ impl Evaluation<'_> {
                 return Err(error.into());
             }
         };
+        outcome.n_windows = n_windows;
         let texts = texts_of(&log.records, self.tokens);
         let finished = if outcome.is_interrupted {
             log.keep().iter().for_each(|kept| self.watch.note(kept));
@@ -137,7 +140,7 @@ impl Evaluation<'_> {
             report: ModelReport {
                 timing,
                 sidecar: path.map(|path| path.display().to_string()),
-                ..self.report(outcome, &log, &row, n_windows)
+                ..self.report(outcome, &log, &row)
             },
             row,
             unwritten,
@@ -297,15 +300,8 @@ impl Evaluation<'_> {
         Ok(row)
     }
 
-    /// Makes the report of a result, whose conditions are about its numbers. `n_windows`: how many windows
-    /// were to be evaluated, if known.
-    fn report(
-        &self,
-        outcome: Outcome,
-        log: &TokenLog,
-        row: &Row,
-        n_windows: Option<u64>,
-    ) -> ModelReport {
+    /// Makes the report of a result, whose conditions are about its numbers.
+    fn report(&self, outcome: Outcome, log: &TokenLog, row: &Row) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
         let (result, measured) = (row.model.result.clone(), &outcome.measured);
         for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
@@ -326,7 +322,7 @@ impl Evaluation<'_> {
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
                 n_windows: result.summary.n_windows,
-                of: n_windows,
+                of: outcome.n_windows,
             }),
             shard: header.shard,
             n_resumed: log.n_resumed as u64,
