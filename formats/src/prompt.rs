@@ -318,6 +318,7 @@ impl Messages {
     }
 }
 
+/// Checks a message: see [`Messages::check`].
 fn check_message(message: &Value) -> Result<(), String> {
     let fields = message.as_object().ok_or("not an object")?;
     let role = Role::speaking(message).ok_or("no role that is a string")?;

@@ -126,7 +126,7 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
     (cfg!(fuzzing) || build_end(index_offset, file_bytes) == bytes).then_some(index_offset)
 }
 
-/// The header of the member that starts at `offset`, by which it is whole, and where it is.
+/// The header of the whole member that starts at `offset`, and where that member is.
 ///
 /// # Errors
 /// [`crate::Fault::Truncated`] if the file ends within it, [`crate::Fault::Corrupt`] if its header is
