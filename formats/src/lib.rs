@@ -147,6 +147,7 @@ mod error;
 mod gzip;
 mod kinds;
 mod numbers;
+mod open;
 mod prompt;
 mod provenance;
 mod python_literal;

@@ -8,15 +8,9 @@ use sha2::{Digest, Sha256};
 
 use crate::about::{About, ReferenceSummary};
 use crate::error::{Named, Result};
-use crate::kinds::Kind;
-use crate::klpy::KlPyReader;
-use crate::llamacpp::LlamaCppReader;
 use crate::native::NativeReader;
-use crate::npz::NpzReader;
 use crate::provenance::hex;
 use crate::row::{ReadBlocks, ReadStream};
-use crate::safetensors::SafetensorsReader;
-use crate::source::sniff;
 use crate::states::States;
 use crate::window::{WindowEntry, WindowSpec};
 
@@ -72,26 +66,6 @@ impl Reference {
         })
     }
 
-    /// Reads every window with its tokens, in the order of the file, and no rows. A stream is
-    /// opened a second time for it, and all of it is read.
-    ///
-    /// # Errors
-    /// Those of opening a stream again; each window has its own.
-    pub fn read_windows(&self) -> Result<Box<dyn Iterator<Item = Result<WindowSpec>> + '_>> {
-        let all = 0..self.windows.as_ref().map_or(0, Vec::len);
-        Ok(match &self.rows {
-            Rows::Blocks(blocks) => Box::new(all.map(|i| blocks.window(i))),
-            Rows::States(file, _) => Box::new(all.map(|i| file.window(i))),
-            Rows::Model(windows) => Box::new(windows.iter().cloned().map(Ok)),
-            Rows::Stream(_) => {
-                let Rows::Stream(mut stream) = Self::open(self.path())?.rows else {
-                    return Err(Named::new(self.path()).unsupported("has changed: start again"));
-                };
-                Box::new(std::iter::from_fn(move || stream.next_window().transpose()))
-            }
-        })
-    }
-
     /// True if its windows are in random order already, or in an order that cannot be
     /// changed.
     pub fn is_shuffled(&self) -> bool {
@@ -141,35 +115,6 @@ pub enum Rows {
     States(Box<NativeReader>, States),
     /// No rows: the caller computes those of these windows with a model that it has.
     Model(Vec<WindowSpec>),
-}
-
-impl Reference {
-    /// Opens a reference of any kind.
-    ///
-    /// # Errors
-    /// Those of [`crate::sniff`] and of the kind's own reader.
-    pub fn open(path: &Path) -> Result<Self> {
-        match sniff(path)? {
-            Kind::Kl => NativeReader::open(path).map(NativeReader::into_reference),
-            Kind::KlPy => KlPyReader::open(path).map(KlPyReader::into_reference),
-            Kind::LlamaCpp => LlamaCppReader::open(path).map(LlamaCppReader::into_reference),
-            Kind::Safetensors => SafetensorsReader::open(path)?.into_reference(path),
-            Kind::Npz => NpzReader::open(path)?.into_reference(),
-            Kind::Model => Err(Named::new(path).not_a_reference("it is a model")),
-        }
-    }
-}
-
-impl NativeReader {
-    /// The open file as a reference, of rows or of hidden states.
-    pub fn into_reference(self) -> Reference {
-        let (about, windows) = self.describe();
-        let rows = match about.states.clone() {
-            None => Rows::Blocks(Box::new(self)),
-            Some(states) => Rows::States(Box::new(self), states),
-        };
-        Reference::new(about, windows, rows)
-    }
 }
 
 impl ReferenceSummary {
