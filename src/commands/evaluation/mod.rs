@@ -138,9 +138,8 @@ impl Evaluation<'_> {
         Ok(Evaluated {
             wrote: path.is_some() && !was_whole,
             report: ModelReport {
-                timing,
                 sidecar: path.map(|path| path.display().to_string()),
-                ..self.report(outcome, &log, &row)
+                ..self.report(outcome, timing, &log, &row)
             },
             row,
             unwritten,
@@ -301,7 +300,13 @@ impl Evaluation<'_> {
     }
 
     /// Makes the report of a result, whose conditions are about its numbers.
-    fn report(&self, outcome: Outcome, log: &TokenLog, row: &Row) -> ModelReport {
+    fn report(
+        &self,
+        outcome: Outcome,
+        timing: Option<TimingInfo>,
+        log: &TokenLog,
+        row: &Row,
+    ) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
         let (result, measured) = (row.model.result.clone(), &outcome.measured);
         for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
@@ -318,6 +323,7 @@ impl Evaluation<'_> {
         let max_token = result.summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let logits = self.measures.logit_metrics(measured);
         let mut report = ModelReport {
+            timing,
             set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
