@@ -120,34 +120,6 @@ fn every_kind_gives_its_windows_and_rows() {
 }
 
 #[test]
-fn a_stream_gives_a_window_after_another() {
-    let scratch = Scratch::new();
-    let windows = windows(Kind::KlPy);
-    let path = scratch.file(&file(Kind::KlPy, &windows));
-    for max_rows in [1, 2, 3, 100] {
-        let Rows::Stream(mut stream) = Reference::open(path).unwrap().into_rows() else {
-            panic!("no stream");
-        };
-        assert!(
-            stream.next_rows(max_rows).unwrap().is_none(),
-            "no window yet"
-        );
-        for window in &windows {
-            assert_eq!(stream.next_window().unwrap().as_ref(), Some(&window.spec));
-            let mut rows = Vec::new();
-            while let Some(block) = stream.next_rows(max_rows).unwrap() {
-                assert!(block.n_rows() <= max_rows);
-                assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
-                rows.extend(bits(&block));
-            }
-            assert_eq!(rows, decoded_bits(Encoding::F32, N_VOCAB, &window.rows));
-        }
-        assert!(stream.next_window().unwrap().is_none());
-        assert!(stream.next_rows(max_rows).unwrap().is_none());
-    }
-}
-
-#[test]
 fn a_bos_replaces_the_first_token_of_a_base_file_alone() {
     let scratch = Scratch::new();
     for (kind, replaces) in [(Kind::Kl, false), (Kind::LlamaCpp, true)] {

@@ -3,15 +3,6 @@
 use super::*;
 
 #[test]
-fn records_cannot_be_swapped() {
-    let mut bytes = write(&[record(0), record(1)]);
-    let end = bytes.len() - END_BYTES;
-    bytes[end - 2 * RECORD_BYTES..end].rotate_left(RECORD_BYTES);
-    let error = read(Scratch::new().file(&bytes)).unwrap_err();
-    assert!(error.to_string().contains("record 0"), "{error}");
-}
-
-#[test]
 fn a_group_or_a_span_without_a_name_is_refused() {
     let of_group = TokenRecord {
         group: 2,

@@ -130,12 +130,7 @@ fn a_record_spelled_out() {
     covered.extend(expected);
     let crc = crc32fast::hash(&covered).to_le_bytes();
     assert_eq!(bytes[start + 112..end], crc);
-    #[rustfmt::skip]
-    let section = [
-        2, 0, 0, 0, 4, 0, b' ', b't', b'w', b'o', // id, length, text
-        4, 0, 0, 0, 0, 0,
-        5, 0, 0, 0, 1, 0, 0xc3,
-    ];
+    let section = texts().to_section();
     assert_eq!(bytes[end..end + 23], section);
     let end = end + 23;
     #[rustfmt::skip]
