@@ -151,7 +151,7 @@ fn recipe(
         }
     }
     let map = bench.map(&cells, &windows)?;
-    let of = Sensitivities::of(&map, Confidence::default())?;
+    let of = Sensitivities::from_map(&map, Confidence::default())?;
     let all: [GgmlType; 0] = [];
     let recipe = solve(&of, Goal::Size(like.bytes), &all)?;
     let kld = bench.mean(&recipe.mixture())?;

@@ -72,7 +72,7 @@ pub fn tables(bench: &mut Bench<'_>, maps: &[String], likes: &[Like]) -> Result<
         let (mut kld, mut ratio) = (Judged::default(), Judged::default());
         for path in maps {
             let map = SensitivityMap::read(Path::new(path))?;
-            let of = Sensitivities::of(&map, Confidence::default())?;
+            let of = Sensitivities::from_map(&map, Confidence::default())?;
             let recipe = solve(&of, Goal::Size(like.bytes), &[])?;
             let measured = bench.mean(&recipe.mixture())?;
             kld.add(&recipe.kld.predicted, measured);

@@ -61,7 +61,7 @@ pub fn recipe<E: Engine>(
         settings,
         header: &map.header,
         imatrix: imatrix.as_ref(),
-        costs: Sensitivities::of(&map, settings.confidence).map_err(of_map)?,
+        costs: Sensitivities::from_map(&map, settings.confidence).map_err(of_map)?,
         goal,
         watch,
     };

@@ -105,7 +105,7 @@ fn described(
     file: &NewFile,
     watch: &Watch<'_>,
 ) -> Result<Sensitivity> {
-    let of = Sensitivities::of(map, settings.confidence)
+    let of = Sensitivities::from_map(map, settings.confidence)
         .map_err(|error| anyhow!("{}: {error}", file.path))?;
     let seconds = (!file.was_whole).then_some(file.wall_s);
     watch.warn_all(doubts(map));

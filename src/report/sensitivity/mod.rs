@@ -152,7 +152,7 @@ impl Sensitivity {
             confidence,
             types: header.types,
             measured_type: measured,
-            cost: MapCost::of(map, seconds),
+            cost: MapCost::count(map, seconds),
             control: control(map),
             by_role,
             by_layer: layers.collect(),
@@ -187,7 +187,7 @@ fn by_falling_cost<T>(of: &mut [T], cost: impl Fn(&T) -> Option<f64>) {
 }
 
 impl MapCost {
-    fn of(map: &SensitivityMap, seconds: Option<f64>) -> Self {
+    fn count(map: &SensitivityMap, seconds: Option<f64>) -> Self {
         let before = u64::from(map.header.first_scored.unwrap_or(0));
         let windows = map.header.windows.iter();
         let tokens: Vec<u64> = windows.map(|of| before + u64::from(of.n_rows)).collect();

@@ -60,7 +60,7 @@ pub struct Curve(Vec<Whole>);
 
 impl Curve {
     /// The curve through these cells. One whose KLD or whose sum is not above 0 is left out.
-    pub fn of(mut wholes: Vec<Whole>) -> Self {
+    pub fn through(mut wholes: Vec<Whole>) -> Self {
         wholes.retain(|whole| whole.together.value > 0.0 && whole.sum.value > 0.0);
         wholes.sort_by(|a, b| a.sum.value.total_cmp(&b.sum.value));
         let mut points: Vec<Whole> = Vec::new();

@@ -106,7 +106,7 @@ impl<'m> Reader<'m> {
     ///
     /// # Errors
     /// A map in which nothing was measured.
-    pub fn of(map: &'m SensitivityMap, means: &'m [CellMean]) -> Result<Self, String> {
+    pub fn read(map: &'m SensitivityMap, means: &'m [CellMean]) -> Result<Self, String> {
         let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);
         let index: BTreeMap<_, _> = tensors.clone().map(|of| &*of.name).zip(0..).collect();
         let tensors = tensors.map(|tensor| {

@@ -54,8 +54,8 @@ pub struct Path {
 /// Finds the solution of the lowest cost, or one whose `bound` states how far it may be from that.
 /// `None` if even the lightest items are too heavy. No class is empty; costs and weights are finite.
 pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
-    let path = Path::of(classes);
-    let mut best = Solution::of(classes, path.lightest);
+    let path = Path::on_hulls(classes);
+    let mut best = Solution::choose(classes, path.lightest);
     if best.weight > budget {
         return None;
     }
@@ -73,7 +73,7 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
         best.set(classes, step.class, step.item);
     }
     best.fill(classes, budget);
-    let core = Core::of(classes, budget, price);
+    let core = Core::at_price(classes, budget, price);
     best.bound = core.bound;
     let rounding = ROUNDING * (best.cost.abs() + core.bound.abs());
     let mut excess = 0.0;
@@ -92,7 +92,7 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
         let Some(found) = core.search(excess + rounding) else {
             return Some(best);
         };
-        let found = found.map(|items| Solution::of(classes, items));
+        let found = found.map(|items| Solution::choose(classes, items));
         if let Some(found) = found.filter(|found| found.cost < best.cost) {
             best = Solution {
                 bound: core.bound,
@@ -103,7 +103,7 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
 }
 
 impl Path {
-    pub fn of(classes: &[Vec<Item>]) -> Self {
+    pub fn on_hulls(classes: &[Vec<Item>]) -> Self {
         let hulls: Vec<Vec<usize>> = classes.iter().map(|class| hull(class)).collect();
         let mut steps = Vec::new();
         for (class, (items, hull)) in classes.iter().zip(&hulls).enumerate() {
@@ -185,7 +185,7 @@ fn hull(items: &[Item]) -> Vec<usize> {
 }
 
 impl Solution {
-    fn of(classes: &[Vec<Item>], items: Vec<usize>) -> Self {
+    fn choose(classes: &[Vec<Item>], items: Vec<usize>) -> Self {
         let of = |value: fn(&Item) -> f64| {
             let chosen = classes.iter().zip(&items);
             chosen.map(|(class, &item)| value(&class[item])).sum()
@@ -225,7 +225,7 @@ impl Solution {
             };
             self.set(classes, class, item);
         }
-        *self = Self::of(classes, std::mem::take(&mut self.items));
+        *self = Self::choose(classes, std::mem::take(&mut self.items));
     }
 }
 
@@ -252,7 +252,7 @@ struct State {
 }
 
 impl Core {
-    fn of(classes: &[Vec<Item>], budget: f64, price: f64) -> Self {
+    fn at_price(classes: &[Vec<Item>], budget: f64, price: f64) -> Self {
         let at_price = |item: &Item| item.cost + price * item.weight;
         let mut this = Self {
             classes: Vec::new(),

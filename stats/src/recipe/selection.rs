@@ -24,14 +24,14 @@ pub fn selection(
     n_cells: usize,
     weights: &[f64],
 ) -> Vec<f64> {
-    let path = Path::of(classes);
+    let path = Path::on_hulls(classes);
     let best = path.sums(classes, weights);
     let (mut lost, mut gained) = (vec![0.0; weights.len()], vec![0.0; weights.len()]);
     let random = &mut Random(0);
     for _ in 0..DRAWS {
         let drawn: Vec<f64> = (0..n_cells).map(|_| normal(random)).collect();
         let with_errors = with_errors(classes, errors, &drawn);
-        let other = Path::of(&with_errors);
+        let other = Path::on_hulls(&with_errors);
         // Beside the best mixture with the same errors, so that few draws are enough.
         let sums = path.sums(&with_errors, weights).into_iter();
         let sums = sums.zip(other.sums(&with_errors, weights));

@@ -56,9 +56,9 @@ impl Sensitivities {
     ///
     /// # Errors
     /// What the map lacks, and what to do.
-    pub fn of(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
+    pub fn from_map(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
         let means = CellMean::of_each(&map.cells);
-        let reader = Reader::of(map, &means)?;
+        let reader = Reader::read(map, &means)?;
         let checks = reader.checks();
         let header = &map.header;
         let data = |tensor: &MapTensor| tensor.kind.bytes(tensor.n_params()).unwrap_or(0);
@@ -255,7 +255,7 @@ impl Sensitivities {
             });
         }
         self.additivity.sort_by(|a, b| a.sum.total_cmp(&b.sum));
-        self.curve = Curve::of(wholes);
+        self.curve = Curve::through(wholes);
     }
 }
 

@@ -23,7 +23,7 @@ const ROUNDS: usize = 6;
 /// # Errors
 /// A goal that no mixture reaches: what can be reached.
 pub fn solve(of: &Sensitivities, goal: Goal, types: &[GgmlType]) -> Result<Recipe, String> {
-    let choices = Choices::of(of, types);
+    let choices = Choices::at_types(of, types);
     let (found, what) = match goal {
         Goal::Size(bytes) => {
             let budget = bytes as f64 - of.fixed_bytes as f64;
@@ -59,7 +59,7 @@ impl<'s> Choices<'s> {
     ///
     /// A tensor whose rows are whole blocks of none of them may have, for each of them, the nearest
     /// type that has as many bits or more; and if there is none, its own.
-    fn of(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
+    fn at_types(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
         let tensors = of.tensors.iter();
         let tensors = tensors.map(|tensor| (tensor, costs_at(tensor, types)));
         Self {
@@ -91,7 +91,7 @@ impl<'s> Choices<'s> {
     }
 
     fn lightest(&self, classes: &[Vec<Item>]) -> Mixture {
-        self.mixture(&Path::of(classes).lightest)
+        self.mixture(&Path::on_hulls(classes).lightest)
     }
 
     /// The true sum of KLDs over the one that they were chosen by, for choices of each of these weights.
@@ -189,9 +189,9 @@ fn costs_at(tensor: &TensorCosts, types: &[GgmlType]) -> Vec<Cost> {
 /// convex hull of KLD by size, from the smallest file to the one that moves least. Between two of
 /// them there are more, whose gain is less than in proportion.
 pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
-    let choices = Choices::of(of, types);
+    let choices = Choices::at_types(of, types);
     let classes = choices.classes(|cost| (cost.kld.value, cost.bytes as f64));
-    let path = Path::of(&classes);
+    let path = Path::on_hulls(&classes);
     let mut items = path.lightest;
     let point = |items: &[usize]| {
         let (mut size_bytes, mut tensor_bytes) = (of.fixed_bytes, of.fixed_tensor_bytes);

@@ -141,7 +141,7 @@ fn a_bound_is_below_the_best() {
 fn steps_lead_from_the_lightest_to_the_cheapest_by_falling_rates() {
     let mut lcg = Lcg::new(1);
     let classes = classes(&mut lcg, 30, 14, |bits| bits);
-    let steps = Path::of(&classes).steps;
+    let steps = Path::on_hulls(&classes).steps;
     let rates = steps.iter().map(|step| step.saving / step.weight);
     assert!(rates.is_sorted_by(|a, b| a >= b));
     let saved: f64 = steps.iter().map(|step| step.saving).sum();

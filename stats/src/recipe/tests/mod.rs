@@ -138,7 +138,7 @@ fn singles() -> Vec<Cell> {
 }
 
 fn read(cells: Vec<Cell>) -> Sensitivities {
-    Sensitivities::of(&map(cells), Confidence::default()).unwrap()
+    Sensitivities::from_map(&map(cells), Confidence::default()).unwrap()
 }
 
 fn cost(of: &Sensitivities, tensor: &str, at: &str) -> super::Cost {
@@ -329,10 +329,10 @@ fn an_unmeasured_tensor_is_like_its_role() {
     bare.errors.remove("blk.1.attn_q.weight");
     bare.cells
         .retain(|cell| !cell.exchanged.contains_key("blk.1.attn_q.weight"));
-    let bare = Sensitivities::of(&bare, Confidence::default()).unwrap();
+    let bare = Sensitivities::from_map(&bare, Confidence::default()).unwrap();
     assert_eq!(bare.unknown, ["blk.1.attn_q.weight"]);
     assert_eq!(bare.tensors[3].costs.len(), 1);
-    let error = Sensitivities::of(&map(vec![cell(Mixture::new())]), Confidence::default());
+    let error = Sensitivities::from_map(&map(vec![cell(Mixture::new())]), Confidence::default());
     assert!(error.unwrap_err().contains("--resume"));
 }
 
@@ -512,7 +512,7 @@ fn what_is_of_no_tensor_is_left_out() {
         "other.weight".to_owned(),
         BTreeMap::from([(kind("q2_K"), f64::NAN)]),
     );
-    let of = Sensitivities::of(&map, Confidence::default()).unwrap();
+    let of = Sensitivities::from_map(&map, Confidence::default()).unwrap();
     assert_kld(&of, "token_embd.weight", "q4_K");
 }
 

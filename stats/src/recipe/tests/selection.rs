@@ -33,7 +33,7 @@ fn alike(n: usize, difference: f64) -> SensitivityMap {
 #[test]
 fn what_is_chosen_by_its_errors_is_corrected() {
     for (difference, expected) in [(0.3, PINNED_FACTOR), (0.0, 1.0)] {
-        let of = Sensitivities::of(&alike(128, difference), Confidence::default()).unwrap();
+        let of = Sensitivities::from_map(&alike(128, difference), Confidence::default()).unwrap();
         let bytes = |of_one: &super::super::Cost| of_one.bytes;
         let costs = &of.tensors[0].costs;
         let half = of.fixed_bytes + 64 * costs.iter().map(bytes).sum::<u64>();
