@@ -29,7 +29,7 @@ use crate::report::{
 };
 use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
-use crate::stats::{KldSoFar, MostDivergent, PromptStats};
+use crate::stats::{KldSoFar, MostDivergent, PromptStats, TokenTable};
 use measures::Measured;
 use sidecar::{TokenLog, texts_of};
 
@@ -288,11 +288,18 @@ impl Evaluation<'_> {
         let (header, records) = (self.header.clone(), &log.records);
         let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(stored, confidence, rule, None, |_, each| {
-            let mut windows = records.chunk_by(|one, next| one.window == next.window);
-            windows.try_for_each(each)?;
-            Ok(texts)
-        })?;
+        let mut row = Row::measure(
+            stored,
+            confidence,
+            rule,
+            None,
+            &mut TokenTable::default(),
+            |_, each| {
+                let mut windows = records.chunk_by(|one, next| one.window == next.window);
+                windows.try_for_each(each)?;
+                Ok(texts)
+            },
+        )?;
         if let Some(until) = &mut row.model.until {
             until.of = n_windows;
         }

@@ -22,6 +22,7 @@ use crate::report::comparison::{
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
+    TokenTable,
 };
 use comparable::why_not_compared;
 pub use files::is_listed;
@@ -144,20 +145,28 @@ impl Comparer {
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
-        let measure = |stored: StoredEvaluation| {
+        let measure = |(stored, table): (StoredEvaluation, &mut TokenTable)| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule, None, |of, each| of.read(each)),
+                Ok(()) => Row::measure(stored, confidence, rule, None, table, |of, each| {
+                    of.read(each)
+                }),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
             measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
         };
         let mut unreadable = Vec::new();
+        // Memory that is given back and taken again for each row would not all be used again.
+        let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
         while !stored.is_empty() {
             let rest = stored.split_off(stored.len().min(N_AT_ONCE));
-            let measured: Vec<_> = stored.into_par_iter().map(measure).collect();
+            let measured: Vec<_> = stored
+                .into_par_iter()
+                .zip(&mut tables)
+                .map(measure)
+                .collect();
             stored = rest;
             for measured in measured {
                 match measured {
@@ -190,9 +199,10 @@ impl Comparer {
             let again =
                 rows.filter(|(row, why)| why.is_none() && row.model.summary.clusters.kind != kind);
             let mut again: Vec<_> = again.map(|(row, _)| row).collect();
+            let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
             for rows in again.chunks_mut(N_AT_ONCE) {
-                let rows = rows.par_iter_mut();
-                rows.try_for_each(|row| row.measure_by(kind, confidence, rule))?;
+                let rows = rows.par_iter_mut().zip(&mut tables);
+                rows.try_for_each(|(row, table)| row.measure_by(kind, confidence, rule, table))?;
                 watch.check()?;
             }
         }

@@ -58,7 +58,7 @@ type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 impl Row {
     /// Measures an evaluation from its records, which `read` passes window by window, and keeps the
     /// numbers only. `read` returns the texts of the tokens, as far as they are known. The clusters are of
-    /// this kind, or of the one that the rule chooses.
+    /// this kind, or of the one that the rule chooses. The tokens are held in `table`, whatever it held.
     ///
     /// # Errors
     /// Those of `read`.
@@ -67,10 +67,11 @@ impl Row {
         confidence: Confidence,
         rule: ClusterRule,
         kind: Option<ClusterKind>,
+        table: &mut TokenTable,
         read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
-        let mut table = TokenTable::with_capacity(usize::try_from(stored.n_records)?);
+        table.clear_for(usize::try_from(stored.n_records)?);
         let (mut tokens, mut klds_hash) = (TokenSet::default(), Hash::default());
         let mut worst = MostDivergent::new(N_WORST);
         let mut until = KldSoFar::new(header.until, confidence, rule);
@@ -132,10 +133,11 @@ impl Row {
         kind: ClusterKind,
         confidence: Confidence,
         rule: ClusterRule,
+        table: &mut TokenTable,
     ) -> Result<()> {
         let stored = self.stored.clone();
         let read = |of: &StoredEvaluation, each: &mut EachWindow<'_>| of.read(each);
-        let again = Self::measure(stored, confidence, rule, Some(kind), read)?;
+        let again = Self::measure(stored, confidence, rule, Some(kind), table, read)?;
         self.check(again.klds_hash)?;
         self.model.summary = again.model.result.summary;
         self.model.breakdown = again.model.result.breakdown;

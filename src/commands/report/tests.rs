@@ -68,9 +68,14 @@ fn compare_sidecars(
     let rows = sidecars.iter().map(|of| {
         let (header, path) = (of.0.clone(), path_of(&folder, of));
         let stored = StoredEvaluation::whole(header, Some(path), of.1.len() as u64);
-        Row::measure(stored, Confidence::default(), rule, None, |of, each| {
-            of.read(each)
-        })
+        Row::measure(
+            stored,
+            Confidence::default(),
+            rule,
+            None,
+            &mut TokenTable::default(),
+            |of, each| of.read(each),
+        )
         .unwrap()
     });
     let mut comparer = Comparer::new(Confidence::default(), rule, near);

@@ -85,6 +85,17 @@ impl TokenTable {
         table
     }
 
+    /// Removes all tokens, and makes room for `n`, in the memory that it has already.
+    pub fn clear_for(&mut self, n: usize) {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.clear();
+        tokens.reserve_exact(n);
+        *self = Self {
+            tokens,
+            ..Self::default()
+        };
+    }
+
     /// Adds a record.
     pub fn push(&mut self, record: &TokenRecord) {
         Run::add(&mut self.runs, record);
