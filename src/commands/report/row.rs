@@ -167,13 +167,15 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read.
     pub fn read_windows(&self) -> Result<(Vec<Run>, WindowSums)> {
-        let mut table = TokenTable::with_capacity(usize::try_from(self.tokens.n)?);
+        let (mut runs, mut windows) = (Vec::new(), WindowSums::default());
         self.stored.read(|window| {
-            window.iter().for_each(|record| table.push(record));
+            let of_window = Run::from_records(window);
+            let klds = Vec::from_iter(window.iter().map(usable_kld));
+            windows.add(&of_window, &klds);
+            runs.extend(of_window);
             Ok(())
         })?;
-        let windows = table.windows();
-        Ok((table.runs, windows))
+        Ok((runs, windows))
     }
 
     /// Reads the KLD of each token again: NaN where it is not counted, or is infinite.
