@@ -348,9 +348,7 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> 
     for tensor in &mut tensors {
         let name = &tensor.name;
         tensor.offset = tensor.offset.saturating_add(start);
-        let end = tensor.offset.checked_add(tensor.bytes);
-        let end =
-            end.ok_or_else(|| cursor.corrupt(format!("tensor {name:?} ends past byte 2^64")))?;
+        let end = tensor.offset.saturating_add(tensor.bytes);
         if end > cursor.len {
             let what = format!("tensor {name:?} ends at byte {end}");
             return Err(cursor.damaged("incomplete", cursor.len, what));
@@ -362,44 +360,35 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> 
 /// Reads an info; its offset counts from the start of all tensors' data.
 fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     let name = cursor.name(MAX_NAME_BYTES)?;
-    let fault =
-        |cursor: &Cursor, what: String| Err(cursor.corrupt(format!("tensor {name:?} {what}")));
     let n_dims = cursor.u32()?;
     if n_dims > MAX_DIMS {
-        return fault(cursor, format!("has {n_dims} dimensions"));
+        return Err(cursor.corrupt(format!("tensor {name:?} has {n_dims} dimensions")));
     }
     let shape: Vec<u64> = (0..n_dims).map(|_| cursor.u64()).collect::<Result<_>>()?;
-    let elements = shape
-        .iter()
-        .try_fold(1_u64, |product, n| product.checked_mul(*n));
-    let row = shape.first().copied().unwrap_or(1);
-    let type_id = cursor.u32()?;
-    let offset = cursor.u64()?;
+    let (type_id, offset) = (cursor.u32()?, cursor.u64()?);
     let kind = GgmlType::of(type_id);
-    // deepseek4's table from tokens to experts is the one weight of integers.
-    let is_weight = name.ends_with(".weight") && !name.contains("tid2eid");
-    if is_weight && kind.is_some_and(|kind| !kind.is_for_weights) {
-        // ggml would call a kernel that does not exist.
-        let what = "is a weight of a type that llama.cpp cannot multiply";
-        return fault(cursor, what.to_owned());
-    }
-    if let Some(GgmlType { block, .. }) = kind
-        && !row.is_multiple_of(block)
-    {
-        let what = format!("has rows of {row} elements, not a multiple of its type's {block}");
-        return fault(cursor, what);
-    }
+    let (mut dimensions, row) = (shape.iter(), shape.first().copied().unwrap_or(1));
+    let elements = dimensions.try_fold(1_u64, |product, n| product.checked_mul(*n));
     // Types that are unknown here are left to llama.cpp: such data has at least one byte.
     let bytes_of = |n: u64| kind.map_or(Some(n.min(1)), |kind| kind.bytes(n));
-    let Some(bytes) = elements.and_then(bytes_of) else {
-        return fault(cursor, "is too large".to_owned());
+    // deepseek4's table from tokens to experts is the one weight of integers.
+    let is_weight = name.ends_with(".weight") && !name.contains("tid2eid");
+    let what = if is_weight && kind.is_some_and(|kind| !kind.is_for_weights) {
+        // ggml would call a kernel that does not exist.
+        "is a weight of a type that llama.cpp cannot multiply"
+    } else if kind.is_some_and(|kind| !row.is_multiple_of(kind.block)) {
+        "has rows that are not whole blocks of its type"
+    } else if let Some(bytes) = elements.and_then(bytes_of) {
+        return Ok(Tensor {
+            name,
+            shape,
+            type_id,
+            file: 0,
+            offset,
+            bytes,
+        });
+    } else {
+        "is too large"
     };
-    Ok(Tensor {
-        name,
-        shape,
-        type_id,
-        file: 0,
-        offset,
-        bytes,
-    })
+    Err(cursor.corrupt(format!("tensor {name:?} {what}")))
 }

@@ -158,12 +158,23 @@ impl<'m> Context<'m> {
         unsafe { kl_cache_bytes(self.inner.as_ptr()) }
     }
 
-    /// Decodes the tokens of a batch, after those decoded before, and returns the rows that are wanted, or
-    /// why there are none. One context of a model decodes at a time.
-    pub(super) fn decode(&mut self, mut batch: Batch) -> Result<Vec<&[f32]>, String> {
+    /// Decodes the tokens of a batch, after those decoded before, and returns the rows that are wanted. One
+    /// context of a model decodes at a time. `window` and `position`: where the batch starts, for messages.
+    pub(super) fn decode(
+        &mut self,
+        mut batch: Batch,
+        window: u32,
+        position: usize,
+    ) -> Result<Vec<&[f32]>, EngineError> {
         if batch.tokens.is_empty() {
             return Ok(Vec::new());
         }
+        let model = self.model;
+        let failed = |reason: String| {
+            model.fault(format!(
+                "llama.cpp failed at window {window}, position {position}: {reason}"
+            ))
+        };
         // Each token belongs to one sequence.
         let mut n_sequences = vec![1; batch.tokens.len()];
         let sequences = batch.sequences.iter_mut().map(std::ptr::from_mut);
@@ -177,12 +188,12 @@ impl<'m> Context<'m> {
             seq_id: sequences.as_mut_ptr(),
             logits: batch.outputs.as_mut_ptr(),
         };
-        let _turn = locked(self.model.turn());
+        let _turn = locked(model.turn());
         // SAFETY: the context is valid, and each list has n_tokens elements.
         let code = unsafe { sys::llama_decode(self.inner.as_ptr(), tokens) };
         if let Some(code) = NonZeroI32::new(code) {
             let error = DecodeError::from(code);
-            return Err(format!("{error}; {}", last_log_errors()));
+            return Err(failed(format!("{error}; {}", last_log_errors())));
         }
         let n_vocab = self.model.facts.n_vocab as usize;
         let wanted = batch.outputs.iter().enumerate().filter(|of| *of.1 != 0);
@@ -195,7 +206,8 @@ impl<'m> Context<'m> {
                 (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab))
             }
         });
-        rows.collect::<Option<_>>().ok_or_else(last_log_errors)
+        let rows: Option<_> = rows.collect();
+        rows.ok_or_else(|| failed(last_log_errors()))
     }
 }
 

@@ -28,39 +28,6 @@ pub struct LlamaCppDecoder<'m> {
     pub(super) company: Option<(usize, usize)>,
 }
 
-impl LlamaCppDecoder<'_> {
-    /// Adds the tokens of a sequence at positions `start..end` to a batch. The windows of a stream can be
-    /// checked only here.
-    fn push(
-        &self,
-        batch: &mut Batch,
-        sequence: usize,
-        tokens: &[u32],
-        (start, end): (usize, usize),
-        scored_start: usize,
-    ) -> Result<(), EngineError> {
-        self.context.model.facts.check_window(end as u64)?;
-        let tokens = tokens.get(start..end).unwrap_or_default();
-        batch.push(sequence, tokens, start, scored_start);
-        Ok(())
-    }
-
-    /// Decodes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
-    fn compute(
-        &mut self,
-        batch: Batch,
-        window: u32,
-        position: usize,
-    ) -> Result<Vec<&[f32]>, EngineError> {
-        let model = self.context.model;
-        self.context.decode(batch).map_err(|reason| {
-            model.fault(format!(
-                "llama.cpp failed at window {window}, position {position}: {reason}"
-            ))
-        })
-    }
-}
-
 impl Decoder for LlamaCppDecoder<'_> {
     fn n_vocab(&self) -> usize {
         self.context.model.facts.n_vocab as usize
@@ -83,18 +50,13 @@ impl Decoder for LlamaCppDecoder<'_> {
         self.context.clear();
         let mut batch = Batch::default();
         for (sequence, window) in windows.iter().enumerate() {
-            let positions = (0, window.n_decoded() as usize);
-            let scored_start = window.first_scored as usize;
-            self.push(
-                &mut batch,
-                sequence,
-                &window.tokens,
-                positions,
-                scored_start,
-            )?;
+            self.context.model.facts.check_window(window.n_decoded())?;
+            let decoded = window.tokens.get(..window.n_decoded() as usize);
+            let tokens = decoded.unwrap_or_default();
+            batch.push(sequence, tokens, 0, window.first_scored as usize);
         }
         let first = windows.first().map_or(0, |window| window.window);
-        self.compute(batch, first, 0)
+        self.context.decode(batch, first, 0)
     }
 
     fn decode_call(
@@ -112,10 +74,12 @@ impl Decoder for LlamaCppDecoder<'_> {
         if start == 0 {
             self.context.clear();
         }
+        // The windows of a stream can be checked only here.
+        model.facts.check_window(call.positions.end as u64)?;
         let mut batch = Batch::default();
-        let positions = (call.positions.start, call.positions.end);
-        self.push(&mut batch, 0, &window.tokens, positions, call.scored_start)?;
-        let mut rows = self.compute(batch, window.window, start)?;
+        let tokens = window.tokens.get(call.positions).unwrap_or_default();
+        batch.push(0, tokens, start, call.scored_start);
+        let mut rows = self.context.decode(batch, window.window, start)?;
         let mut states = Vec::new();
         if let Some(tap) = tap {
             let taken = locked(&tap).take(&groups);
@@ -140,21 +104,23 @@ impl Decoder for LlamaCppDecoder<'_> {
         if let Some((sequence, position)) = self.company.take() {
             self.context.forget(sequence, position)?;
         }
-        let mut batch = Batch::default();
+        let (model, mut batch) = (self.context.model, Batch::default());
+        let facts = &model.facts;
         for of in appended {
-            let (end, last) = (of.tokens.len(), of.tokens.len().saturating_sub(1));
-            self.push(&mut batch, of.sequence, of.tokens, (of.start, end), last)?;
+            facts.check_window(of.tokens.len() as u64)?;
+            let tokens = of.tokens.get(of.start..).unwrap_or_default();
+            let last = of.tokens.len().saturating_sub(1);
+            batch.push(of.sequence, tokens, of.start, last);
         }
         let first = appended.first();
         let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
-        let layers = self.context.model.facts.layers;
-        let can_have_company = layers.can_decode_together() && self.calls.n_batch > 1;
+        let can_have_company = facts.layers.can_decode_together() && self.calls.n_batch > 1;
         if let Some(of) = first.filter(|_| batch.len() == 1 && can_have_company) {
             let (n, last) = (of.tokens.len(), of.tokens.last().copied());
             batch.push(of.sequence, last.as_slice(), n, n);
             self.company = Some((of.sequence, n));
         }
-        let mut rows = self.compute(batch, window, start)?;
+        let mut rows = self.context.decode(batch, window, start)?;
         rows.truncate(appended.len());
         Ok(rows)
     }

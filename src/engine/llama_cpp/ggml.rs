@@ -369,7 +369,15 @@ impl Scheduler {
     /// Starts the devices, the CPU last; `None` if one does not start. With
     /// `op_offload`, GPUs may compute large batches where the weights lie in the CPU's memory.
     pub(super) fn new(devices: &[GgmlDevice], threads: u32, op_offload: bool) -> Option<Self> {
-        let start = |&device| start_backend(device, threads);
+        // SAFETY: the device is valid, and a function of this name has this type.
+        let start = |device: &GgmlDevice| unsafe {
+            let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
+            let backend = Owned::new(backend, sys::ggml_backend_free)?;
+            let function = device.function(c"ggml_backend_set_n_threads");
+            let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
+            function.inspect(|set_n_threads| set_n_threads(backend.as_ptr(), threads as i32));
+            Some(backend)
+        };
         let backends = devices.iter().map(start).collect::<Option<Vec<_>>>()?;
         let mut pointers: Vec<_> = backends.iter().map(Owned::as_ptr).collect();
         // SAFETY: the backends are valid and outlive the scheduler, with the memory that each
@@ -393,21 +401,6 @@ impl Scheduler {
 
     pub(super) fn as_ptr(&self) -> sys::ggml_backend_sched_t {
         self.inner.as_ptr()
-    }
-}
-
-/// Makes a device ready to compute.
-fn start_backend(device: GgmlDevice, threads: u32) -> Option<Owned<sys::ggml_backend>> {
-    // SAFETY: the device is valid, and a function of this name has this type.
-    unsafe {
-        let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
-        let backend = Owned::new(backend, sys::ggml_backend_free)?;
-        let function = device.function(c"ggml_backend_set_n_threads");
-        let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
-        if let Some(set_n_threads) = function {
-            set_n_threads(backend.as_ptr(), threads as i32);
-        }
-        Some(backend)
     }
 }
 

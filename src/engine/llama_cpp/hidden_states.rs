@@ -46,8 +46,7 @@ impl LlamaCppModel<'_> {
         let mut context = Context::new(self, &options, Some(probe.clone()))?;
         let mut batch = Batch::default();
         batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0, 0);
-        let failed = |reason| self.fault(format!("llama.cpp cannot decode a token: {reason}"));
-        context.decode(batch).map_err(failed)?;
+        context.decode(batch, 0, 0)?;
         let nothing = Probe::new(0);
         Ok(self
             .probe
