@@ -45,12 +45,6 @@ pub fn shown_key(key: &str) -> &str {
 /// The value of a setting, or `None` where it is not recorded.
 fn value(set_up: &BackendIdentity, key: &str) -> Option<String> {
     match (key, set_up.n_gpu_layers) {
-        // llama.cpp turns `auto` into `on` where it places the fused operation on the layer's own device
-        // (`llama_context::resolve_fused_ops`), which the CPU always is. What it does with offloaded
-        // layers depends on the accelerator.
-        ("flash_attn", Some(0)) if set_up.flash_attn.as_deref() == Some("auto") => {
-            return Some("on".to_owned());
-        }
         // The flags that move weights or work between devices, where some device has layers. Files that
         // record none were written with llama.cpp's own placement.
         ("placement", n_gpu_layers) => {
@@ -80,6 +74,16 @@ fn value(set_up: &BackendIdentity, key: &str) -> Option<String> {
             Some(all.join(", "))
         }
         value => Some(value.to_string()),
+    }
+}
+
+/// The use of flash attention, as far as it is known: llama.cpp turns `auto` into `on` where it places the
+/// fused operation on the layer's own device (`llama_context::resolve_fused_ops`), which the CPU always is.
+/// What it does with offloaded layers depends on the accelerator.
+fn flash_attention(set_up: &BackendIdentity) -> Option<&str> {
+    match set_up.flash_attn.as_deref() {
+        Some("auto") if set_up.n_gpu_layers == Some(0) => Some("on"),
+        recorded => recorded,
     }
 }
 
@@ -141,7 +145,9 @@ impl SetUps<'_> {
                 }
                 _ => format!("{flag}{there}"),
             };
-            (here != there).then_some(Difference {
+            let is_same_attention =
+                key == "flash_attn" && flash_attention(self.here) == flash_attention(self.there);
+            (here != there && !is_same_attention).then_some(Difference {
                 what,
                 here,
                 there,

@@ -63,7 +63,7 @@ pub fn text_per_window(n_ctx: u32, bos: Option<u32>) -> usize {
     n_ctx as usize - usize::from(bos.is_some())
 }
 
-/// The windows of one text, in the order in which they are decoded.
+/// The windows of a run's texts or prompts, in the order in which they are decoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Windows with at least one scored position.

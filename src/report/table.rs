@@ -210,6 +210,7 @@ impl<R> Table<R> {
         self.rows.truncate(n);
         for column in &mut self.columns {
             column.cells.truncate(n);
+            column.values.truncate(n);
         }
         self.more(more)
     }

@@ -117,3 +117,31 @@ fn make_strict(schema: &mut Value, release: Release) {
         _ => {}
     }
 }
+
+#[test]
+fn what_a_schema_does_not_state_is_found() {
+    let session = crate::session::Session::new();
+    session.reference("-n 100");
+    let document = session.json("-m @q4 -r ref.gz");
+    let changed = |change: fn(&mut Value)| {
+        let mut document = document.clone();
+        change(&mut document);
+        faults(&document, &THIS)
+    };
+    assert_eq!(changed(|_| ()), [""; 0]);
+    for change in [
+        |document: &mut Value| document["json_version"] = "1".into(),
+        |document: &mut Value| document["reference"]["new"] = 1.into(),
+        |document: &mut Value| document["models"][0]["kld"]["mean"]["new"] = 1.into(),
+        |document: &mut Value| document["models"][0]["clusters"]["kind"] = "token".into(),
+        |document: &mut Value| document["models"][0]["kld"]["mean"] = Value::Null,
+        |document: &mut Value| {
+            let fields = document["models"][0].as_object_mut().unwrap();
+            fields.remove("n_excluded");
+        },
+        // Then no kind has the document.
+        |document: &mut Value| drop(document.as_object_mut().unwrap().remove("complete")),
+    ] {
+        assert_eq!(changed(change).len(), 1);
+    }
+}

@@ -54,6 +54,10 @@ fn check(session: &Session, input: &str, more: &str, parts: usize) {
     check_parts(session, &format!("-m @f16 {input} -w"), "gz", parts);
     let read = format!("-m @q4 -r whole.gz {more} --sidecar");
     check_parts(session, &read, "kls", parts);
+    // A part's own sidecar may be replaced, as a whole one may.
+    let first = session.read("part.0.kls");
+    session.ok(&format!("{read} part.0.kls --shard 0/{parts} -q"));
+    assert!(session.read("part.0.kls") == first, "{input} {more}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl TokenRecord {
     /// The reference's model ended a greedy answer with the next token: the answer was not cut.
     pub const NEXT_ENDS_ANSWER: u32 = 16;
 
-    /// True if the position is left out of every statistic.
+    /// True if one of the two rows is not finite, so that the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
         self.flags & (Self::REF_NOT_FINITE | Self::EVAL_NOT_FINITE) != 0
     }

@@ -77,13 +77,16 @@ fn batches_differ_where_they_split_a_window_in_other_places() {
 fn automatic_flash_attention_is_on_where_the_cpu_computes_all_layers() {
     let auto = backend(32, 16, "auto");
     assert!(differences(&backend(32, 16, "on"), &auto, true).is_empty());
-    let off = [["flash attention", "--flash-attn on"].map(str::to_owned)];
+    let off = [["flash attention", "--flash-attn auto"].map(str::to_owned)];
     assert_eq!(differences(&backend(32, 16, "off"), &auto, true), off);
     let mut offloaded = backend(32, 16, "on");
     offloaded.n_gpu_layers = Some(9);
     let mut there = auto.clone();
     there.n_gpu_layers = Some(9);
     assert_eq!(differences(&offloaded, &there, true).len(), 1);
+    // Where both leave it to llama.cpp, nothing is known to differ but the layers.
+    let layers = ["the number of offloaded layers", "-ngl 0"].map(str::to_owned);
+    assert_eq!(differences(&there, &auto, true), [layers]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The tables of a comparison. Each function takes one that makes a name of a model's label: text shortens
-//! labels until lines fit.
+//! The tables of a comparison. Each function is given another, which turns a model's label into
+//! the name to show: text shortens labels until lines fit.
 
 use std::cmp::Reverse;
 

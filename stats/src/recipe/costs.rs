@@ -1,11 +1,12 @@
 //! The KLD of each tensor at each type, from the cells that tell most of it.
 //!
-//! A tensor that was measured alone has its own cell. Its KLD at another type is times the ratio of
-//! its weight errors, because a tensor's KLD is proportional to its relative squared weight error. To
-//! that comes what ggml loses by rounding the activations that the tensor is multiplied with, which is
-//! the same for all types with blocks of one size: a role that was exchanged whole shows how much. A
-//! group's KLD is shared among those of its tensors that were not measured alone, by their weight
-//! errors too. A tensor that was not measured at all is as sensitive as the median of its role.
+//! A tensor that was measured alone has its own cell. Its KLD at another type is that KLD times the
+//! ratio of the weight errors at both types, because a tensor's KLD is proportional to its relative
+//! squared weight error. To that comes what ggml loses by rounding the activations that the tensor
+//! is multiplied with, which is the same for all types with blocks of one size: a role that was
+//! exchanged whole shows how much. A group's KLD is shared among those of its tensors that were not
+//! measured alone, by their weight errors too. A tensor that was not measured at all is as
+//! sensitive as the median of its role.
 
 use std::collections::BTreeMap;
 

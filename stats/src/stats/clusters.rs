@@ -136,7 +136,7 @@ pub struct Clusters {
     windows: BTreeMap<u32, Cluster>,
     /// The parts of windows, if each is a cluster.
     parts: BTreeMap<WindowPiece, Cluster>,
-    /// The same among the pieces whose positions have the same power of two, if these have enough parts.
+    /// The same among the pieces of one depth ([`WindowPiece::depth`]), if these have enough parts.
     parts_by_depth: BTreeMap<WindowPiece, Cluster>,
 }
 
@@ -233,7 +233,7 @@ impl Clusters {
         runs.iter().flat_map(of_run).collect()
     }
 
-    /// The cluster of each token among those whose positions have the same power of two.
+    /// The cluster of each token among those of pieces of one depth.
     ///
     /// Where parts of windows are clusters, those positions have parts of their own; where there are
     /// too few of them, their windows are the clusters.

@@ -27,7 +27,8 @@ pub struct WindowPiece {
 }
 
 impl WindowPiece {
-    /// The power of two of its number, from 1; 0 for the first piece.
+    /// How deep in the window it lies: the number of bits of its number. So 0 is the first piece, 1 the
+    /// second, 2 the next two, 3 the next four.
     pub(super) fn depth(&self) -> u32 {
         u32::BITS - self.number.leading_zeros()
     }
