@@ -50,7 +50,7 @@ impl HeldSidecar {
 
     /// Refuses any other evaluation than that of `header`. The names of the files do not count, nor do
     /// the versions of `kl` and of the sidecar, and the number of threads, which does not change a bit.
-    /// Before the run `is_planned`, what `header` does not hold is not known yet.
+    /// Until the run `is_planned`, what `header` does not hold is not known yet.
     pub fn check(&self, header: &SidecarHeader, is_planned: bool) -> Result<()> {
         let (mut there, mut here) = (self.header.clone(), header.clone());
         here.version = there.version;
