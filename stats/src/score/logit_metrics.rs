@@ -75,7 +75,7 @@
 pub(super) const SMOOTHING: f64 = 1e-10;
 
 /// The distances between two rows, besides their [`TokenRecord`](kl_formats::TokenRecord); see the
-/// [module](self).
+/// module.
 ///
 /// If a row holds NaN or +∞ anywhere, or nothing but −∞, every number is NaN; if no entry has a logit
 /// in both rows, the mean difference is. Count such a pair and leave it out, never average it.
