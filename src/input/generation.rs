@@ -54,8 +54,8 @@ pub struct Dialogue<'t> {
 }
 
 impl Dialogue<'_> {
-    /// The answer so far: at least one token where a prompt is answered. The last one ends the generation,
-    /// unless there is no room for more.
+    /// The answer so far: at least one token where a prompt is answered. Its last token ends
+    /// it, or is where the room was full.
     fn answer(&self) -> &[u32] {
         self.tokens.get(self.n_prompt..).unwrap_or_default()
     }

@@ -163,8 +163,8 @@ pub enum RowLayout {
     /// stored exactly: it needs more bytes, and [`crate::WindowEncoder::commit`] asks for it.
     U16,
     /// The layout of llama.cpp's base file: log-probabilities as u16 codes, padded, after a scale
-    /// and a minimum. In beellama.cpp's `_logits2` files, which are only read, code 0 is a
-    /// probability of 0, and there is no floor.
+    /// and a minimum. beellama.cpp's `_logits2` files, which are only read, have no floor:
+    /// there, code 0 means a probability of 0.
     LlamaCpp {
         /// True if rows have llama.cpp's floor.
         is_floored: bool,

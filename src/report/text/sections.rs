@@ -84,8 +84,7 @@ pub fn other_numbers(out: &mut Sheet, report: &ModelReport) {
         accepted_in_a_round(out, summary.acceptance.as_ref());
     }
     if let Some(of) = &summary.perplexity {
-        let ratio = of.ratio.clustered.around(of.ratio.value);
-        out.estimate("PPL ratio", &ratio, |x| fixed(x, 6));
+        out.estimate("PPL ratio", &of.ratio.estimate(), |x| fixed(x, 6));
         let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
         out.value("PPL", &model, &format!("the reference's {reference}"));
     }
@@ -185,10 +184,9 @@ pub fn perplexity(out: &mut Sheet, summary: &Summary) {
         let estimate = |value, lo, hi| Estimate { value, lo, hi };
         let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
         let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
-        let ratio = of.ratio.clustered.around(of.ratio.value);
         out.estimate("model", &evaluated, kld);
         out.estimate("reference", &reference, kld);
-        out.estimate("ratio", &ratio, |x| fixed(x, 6));
+        out.estimate("ratio", &of.ratio.estimate(), |x| fixed(x, 6));
         let unknown = "tokens, whose probability is not in the base file";
         let impossible = "tokens that a model finds impossible";
         for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
@@ -201,8 +199,7 @@ pub fn perplexity(out: &mut Sheet, summary: &Summary) {
         out.title("Change in the actual token's probability");
         out.estimate("mean", &of.mean.estimate(), signed_percent);
         let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-        let rms = of.rms.clustered.around(of.rms.value);
-        out.estimate("RMS", &rms, three_decimals);
+        out.estimate("RMS", &of.rms.estimate(), three_decimals);
         let [loss, gain] = [of.min, of.max].map(signed_percent);
         out.value("largest loss, largest gain", &loss, &gain);
     }

@@ -159,8 +159,9 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// The mean of a cell.
-    pub fn of_cell(index: usize, mean: &CellMean) -> Self {
+    /// The mean of a cell of these.
+    pub fn of_cell(means: &[CellMean], index: usize) -> Self {
+        let mean = &means[index];
         let cells = [Some(index), mean.share_of].into_iter().flatten();
         Self {
             value: mean.value,
@@ -296,9 +297,9 @@ mod tests {
     fn intervals_are_those_of_pooled_variances() {
         let means = means();
         let (two, whole, share) = (
-            Combination::of_cell(0, &means[0]),
-            Combination::of_cell(1, &means[1]),
-            Combination::of_cell(2, &means[2]),
+            Combination::of_cell(&means, 0),
+            Combination::of_cell(&means, 1),
+            Combination::of_cell(&means, 2),
         );
         let level = Confidence::default();
         let of = |combination: &Combination| combination.estimate(&means, level);
@@ -329,7 +330,7 @@ mod tests {
         let one = cell(&["a"], &[3.0]);
         let estimate = |cells: &[Cell]| {
             let means = CellMean::of_each(cells);
-            Combination::of_cell(0, &means[0]).estimate(&means, Confidence::default())
+            Combination::of_cell(&means, 0).estimate(&means, Confidence::default())
         };
         assert_eq!(estimate(std::slice::from_ref(&one)), Estimate::point(3.0));
         let with_other = estimate(&[one, cell(&["b"], &[1.0, 1.5])]);

@@ -141,10 +141,6 @@ impl<'m> Reader<'m> {
         Ok(this)
     }
 
-    fn measured(&self, cell: usize) -> Combination {
-        Combination::of_cell(cell, &self.means[cell])
-    }
-
     /// Finds the cells of tensors that were measured alone. A tensor's source is the one at the map's
     /// type, or else the one with the most windows.
     fn find_singles(&mut self) {
@@ -165,7 +161,7 @@ impl<'m> Reader<'m> {
             };
             let best = usable.max_by_key(rank);
             known.source =
-                best.map(|(kind, &cell)| (*kind, Combination::of_cell(cell, &self.means[cell])));
+                best.map(|(kind, &cell)| (*kind, Combination::of_cell(self.means, cell)));
         }
     }
 
@@ -182,7 +178,7 @@ impl<'m> Reader<'m> {
             if !self.means[cell].has_tokens {
                 continue;
             }
-            let whole = self.measured(cell);
+            let whole = Combination::of_cell(self.means, cell);
             let (mut left, mut of_known) = (whole.clone(), 0.0);
             let mut rest = Vec::new();
             for (name, &kind) in &group.exchanged {
@@ -302,7 +298,7 @@ impl<'m> Reader<'m> {
                     tensor,
                     kind,
                     predicted,
-                    measured: self.measured(cell),
+                    measured: Combination::of_cell(self.means, cell),
                 }));
             }
         }
@@ -317,7 +313,7 @@ impl<'m> Reader<'m> {
         let tensors = self.tensors.iter().enumerate();
         let klds = tensors.map(|(index, known)| {
             let cells = known.singles.iter();
-            let cells = cells.map(|(&kind, &cell)| (kind, self.measured(cell)));
+            let cells = cells.map(|(&kind, &cell)| (kind, Combination::of_cell(self.means, cell)));
             let cells: Vec<(GgmlType, Combination)> = cells.collect();
             let above_0 = cells.iter().filter(|(_, kld)| kld.value > 0.0);
             let sources = above_0.chain(&known.source);

@@ -187,16 +187,12 @@ impl Sensitivities {
         of.estimate(&self.means, self.confidence)
     }
 
-    fn measured(&self, cell: usize) -> Combination {
-        Combination::of_cell(cell, &self.means[cell])
-    }
-
     fn combination(&self, mixture: &Mixture, selection: f64) -> Option<Combination> {
         let own = |name: &String| self.tensors[*self.index.get(name)?].costs.last();
         let mut exchanged = mixture.clone();
         exchanged.retain(|name, kind| own(name).is_none_or(|own| own.kind != *kind));
         match self.measured.get(&exchanged) {
-            Some(&cell) => Some(self.measured(cell)),
+            Some(&cell) => Some(Combination::of_cell(&self.means, cell)),
             None => Some(self.curve.predict(&self.sum(&exchanged)?.times(selection))),
         }
     }
@@ -240,7 +236,7 @@ impl Sensitivities {
             let Some(sum) = self.sum(mixture) else {
                 continue;
             };
-            let together = self.measured(index);
+            let together = Combination::of_cell(&self.means, index);
             let kind = one_type(mixture, &self.tensors);
             self.additivity.extend(kind.map(|kind| Additivity {
                 kind,

@@ -38,7 +38,7 @@ pub fn solve(of: &Sensitivities, goal: Goal, types: &[GgmlType]) -> Result<Recip
         Goal::Kld(most) => return choices.smallest(most),
     };
     found.ok_or_else(|| {
-        let smallest = choices.lightest(&choices.classes(|cost| (cost.kld.value, cost.bytes as f64)));
+        let smallest = choices.lightest(&choices.classes(|_, cost| (cost.kld.value, cost.bytes as f64)));
         format!(
             "no mixture of these types has {what} or less: the smallest file has {} bytes, {:.3} bits \
              a parameter",
@@ -55,10 +55,8 @@ struct Choices<'s> {
 }
 
 impl<'s> Choices<'s> {
-    /// The costs at these types, or at all that the map has if there are none.
-    ///
-    /// A tensor whose rows are whole blocks of none of them may have, for each of them, the nearest
-    /// type that has as many bits or more; and if there is none, its own.
+    /// The costs at these types, or at all that the map has if there are none: for each tensor those that
+    /// [`solve`] allows it, or its own type's if there is none.
     fn at_types(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
         let tensors = of.tensors.iter();
         let tensors = tensors.map(|tensor| (tensor, costs_at(tensor, types)));
@@ -69,12 +67,12 @@ impl<'s> Choices<'s> {
     }
 
     /// The items of each tensor, whose cost and weight `item` gives.
-    fn classes(&self, item: impl Fn(&Cost) -> (f64, f64)) -> Vec<Vec<Item>> {
-        let items = |costs: &Vec<Cost>| {
-            let items = costs.iter().map(&item);
+    fn classes(&self, item: impl Fn(&TensorCosts, &Cost) -> (f64, f64)) -> Vec<Vec<Item>> {
+        let items = |(tensor, costs): &(&TensorCosts, Vec<Cost>)| {
+            let items = costs.iter().map(|cost| item(tensor, cost));
             items.map(|(cost, weight)| Item { cost, weight }).collect()
         };
-        self.tensors.iter().map(|(_, costs)| items(costs)).collect()
+        self.tensors.iter().map(items).collect()
     }
 
     /// The tensors with the costs that were chosen.
@@ -112,14 +110,7 @@ impl<'s> Choices<'s> {
 
     /// The mixture with the lowest KLD whose tensors have at most `budget` bytes; `None` if none has.
     fn within(&self, budget: f64, bytes: impl Fn(&TensorCosts, &Cost) -> u64) -> Option<Recipe> {
-        let items = |(tensor, costs): &(&TensorCosts, Vec<Cost>)| {
-            let item = |cost: &Cost| Item {
-                cost: cost.kld.value,
-                weight: bytes(tensor, cost) as f64,
-            };
-            costs.iter().map(item).collect()
-        };
-        let classes: Vec<Vec<Item>> = self.tensors.iter().map(items).collect();
+        let classes = self.classes(|tensor, cost| (cost.kld.value, bytes(tensor, cost) as f64));
         let solution = minimise(&classes, budget)?;
         let curve = &self.of.curve;
         let gap = curve.whole(solution.cost) - curve.whole(solution.bound);
@@ -131,7 +122,7 @@ impl<'s> Choices<'s> {
     /// The smallest file whose KLD is at most this, and of several the one with the lowest.
     fn smallest(&self, most: f64) -> Result<Recipe, String> {
         let sum = self.of.curve.sum(most) * (1.0 + ROUNDING);
-        let classes = self.classes(|cost| (cost.bytes as f64, cost.kld.value));
+        let classes = self.classes(|_, cost| (cost.bytes as f64, cost.kld.value));
         let (mut budget, mut smallest) = (sum, None::<Recipe>);
         for _ in 0..ROUNDS {
             let Some(solution) = minimise(&classes, budget) else {
@@ -190,7 +181,7 @@ fn costs_at(tensor: &TensorCosts, types: &[GgmlType]) -> Vec<Cost> {
 /// them there are more, whose gain is less than in proportion.
 pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
     let choices = Choices::at_types(of, types);
-    let classes = choices.classes(|cost| (cost.kld.value, cost.bytes as f64));
+    let classes = choices.classes(|_, cost| (cost.kld.value, cost.bytes as f64));
     let path = Path::on_hulls(&classes);
     let mut items = path.lightest;
     let point = |items: &[usize]| {

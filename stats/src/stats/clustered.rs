@@ -41,6 +41,13 @@ pub struct ClusteredValue {
     pub clustered: ClusteredInterval,
 }
 
+impl ClusteredValue {
+    /// The value with its clustered interval.
+    pub fn estimate(&self) -> Estimate {
+        self.clustered.around(self.value)
+    }
+}
+
 impl ClusteredMean {
     /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`. Those that are not
     /// finite do not count; `None` without others.

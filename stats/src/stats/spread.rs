@@ -127,8 +127,9 @@ pub struct ClusteredInterval {
 }
 
 impl Spread {
-    /// Computes both errors of a mean from its samples' residuals, whose sum is 0. `residuals[i]`
-    /// is in cluster `clusters[i]`, and NaN where there is no sample; those of a cluster need not be adjacent.
+    /// Computes both errors of a mean from its samples' residuals, whose sum is 0. `residuals[i]` belongs
+    /// to cluster `clusters[i]`, and is NaN where there is no sample. The samples of a cluster may be
+    /// anywhere in the list.
     ///
     /// Without the samples of cluster g, whose residuals add up to T_g, a mean of n changes by
     /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`standard_error`]). With
