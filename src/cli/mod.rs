@@ -34,7 +34,7 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::{Command, InfoArgs};
-use results::Results;
+use results::{Form, Results};
 use terminal::Terminal;
 
 /// The exit code for wrong usage.
@@ -74,7 +74,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::show(&error, &args),
     };
-    let (quiet, verbose) = (cli.quiet, cli.verbose);
+    let (quiet, verbose) = (cli.classic.quiet, cli.classic.verbose);
     match settings::check(cli) {
         Ok(command) => exit_code(run(&command, quiet, verbose)),
         Err(error) => wrong_usage(&error),
@@ -98,9 +98,8 @@ fn exit_code(done: Result<ExitCode>) -> ExitCode {
 
 /// Prints a text that is all of the result.
 fn print(text: &str) -> Result<ExitCode> {
-    let mut results = Results::default();
-    results.print_text(text);
-    results.close()?;
+    let nothing = |_| Ok(String::new());
+    Results::default().write(|| text.to_owned(), nothing, true)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -132,10 +131,12 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
             let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
             return show_evaluation(results, n, quiet, compare);
         }
-        Command::Report(args) => return remade::show_report(args, &terminal),
-        Sensitivity(settings) => remade::show_sensitivity(settings, &engine)?,
-        Recipe(settings) => remade::show_recipe(settings, &engine)?,
-        Command::Info(args) => show_info(args, &engine)?,
+        Command::Report(settings) => return remade::show_report(settings, &terminal, quiet),
+        Sensitivity(settings) => {
+            remade::show_sensitivity(settings, &engine, &terminal, quiet)?;
+        }
+        Recipe(settings) => remade::show_recipe(settings, &engine, &terminal, quiet)?,
+        Command::Info(args) => show_info(args, &engine, quiet)?,
         Command::Convert(settings) => {
             let new = commands::convert(settings, &engine, &terminal)?;
             say_new(&new, "", "", quiet);
@@ -166,13 +167,13 @@ fn show_evaluation(
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
-    let terminal = Terminal::of_models(quiet, settings, n, Results::new(settings)?);
+    let results = Results::new([(&settings.json, Form::Json(""))], settings.existing)?;
+    let terminal = Terminal::of_models(quiet, settings, n, results);
     let report = evaluate(&terminal)?;
-    let results = terminal.into_results();
-    if let Some(json) = results.json_file() {
-        say_wrote(&json.display().to_string(), quiet);
+    terminal.into_results().finish(|| report.json(), quiet)?;
+    if !report.unwritten.is_empty() {
+        bail!("some results could not be written");
     }
-    results.finish(|| report.json(), !report.unwritten.is_empty())?;
     if brief && !quiet {
         show_outcome(&report);
     }
@@ -268,11 +269,10 @@ fn show_written(written: &Written, quiet: bool) {
 }
 
 /// Describes files. One that cannot be described does not stop the others.
-fn show_info(args: &InfoArgs, engine: &LlamaCpp) -> Result<()> {
-    let terminal = Terminal::new(
-        args.quiet,
-        Results::with_json(args.json.then(|| Path::new("-"))),
-    );
+fn show_info(args: &InfoArgs, engine: &LlamaCpp, quiet: bool) -> Result<()> {
+    let mut results = Results::default();
+    results.printed = args.json.then_some(Form::Json(""));
+    let terminal = Terminal::new(quiet, results);
     let mut infos = Vec::new();
     let describe = |file: &PathBuf| {
         let mut info = commands::info(file, args.verify, &terminal)?;
@@ -296,7 +296,7 @@ fn show_info(args: &InfoArgs, engine: &LlamaCpp) -> Result<()> {
         [only] if args.files.len() == 1 => json_text(only),
         all => json_text(&all),
     };
-    terminal.into_results().finish(json, false)?;
+    terminal.into_results().finish(json, true)?;
     if n_failed > 0 {
         bail!("{n_failed} of {} files could not be read", args.files.len());
     }

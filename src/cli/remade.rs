@@ -2,24 +2,22 @@
 //! sensitivity` and `kl recipe`. Each prints its result in one form, and writes others.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-use super::args::ReportArgs;
-use super::results::{Remade, Results, create_text, write_text};
+use super::results::{Form, Results};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
 use super::{EXIT_CONDITION, say_new, say_wrote};
-use crate::commands::output::PartialFile;
-use crate::commands::settings::{RecipeSettings, SensitivitySettings};
+use crate::commands::output::Existing;
+use crate::commands::settings::{RecipeSettings, ReportSettings, SensitivitySettings};
 use crate::commands::{self, Reported};
 use crate::engine::LlamaCpp;
 use crate::report::comparison::CSV_START;
-use crate::report::layout::View;
+use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
 use crate::report::recipe::recipe_text;
-use crate::report::{Verdict, json_text, judge, judge_pair};
 
 /// How the JSON of a report starts after its versions: not like that of an evaluation, which took a model
 /// to make.
@@ -28,50 +26,9 @@ const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 /// The error of a page.
 const NO_PAGE: &str = "cannot render the page";
 
-/// The forms in which a command writes its result: some to files, and at most one to stdout.
-struct Forms<'p> {
-    files: Vec<(&'p Path, PartialFile, Remade)>,
-    /// The form that is printed in place of the text.
-    printed: Option<Remade>,
-}
-
-impl<'p> Forms<'p> {
-    /// Creates the files, so that a bad path is found before the work is done. The path `-` is stdout. An
-    /// existing file that is not in its form is refused without `force`.
-    fn create<const N: usize>(
-        wanted: [(&'p Option<PathBuf>, Remade); N],
-        force: bool,
-    ) -> Result<Self> {
-        let (mut files, mut printed) = (Vec::new(), None);
-        for (path, form) in wanted {
-            match path.as_deref() {
-                Some(path) if path.as_os_str() == "-" => printed = Some(form),
-                Some(path) => {
-                    let file = create_text(path, force || form.is_form_of(path))?;
-                    files.push((path, file, form));
-                }
-                None => {}
-            }
-        }
-        Ok(Self { files, printed })
-    }
-
-    /// Prints the result in the form for stdout, or as `text`, and writes each file. `in_form` makes the
-    /// other forms.
-    fn write(
-        self,
-        text: impl FnOnce() -> String,
-        in_form: impl Fn(Remade) -> Result<String>,
-        quiet: bool,
-    ) -> Result<()> {
-        let mut results = Results::default();
-        results.print_text(&self.printed.map_or_else(|| Ok(text()), &in_form)?);
-        for (path, file, form) in self.files {
-            write_text(file, &in_form(form)?)?;
-            say_wrote(&path.display().to_string(), quiet);
-        }
-        results.close()
-    }
+/// What is made again replaces what it was before, and with `force` any file.
+fn existing(force: bool) -> Existing {
+    Existing::asked(force, Some(!force))
 }
 
 /// Lets glibc use the columns of one evaluation again for the next. It would give each back to the system
@@ -96,57 +53,44 @@ fn keep_freed_memory() {
 ///
 /// # Errors
 /// If nothing can be compared, or an output cannot be written.
-pub fn show_report(args: &ReportArgs, terminal: &Terminal<'_>) -> Result<ExitCode> {
-    let forms = Forms::create(
-        [
-            (&args.json, Remade::Json(FIRST_KEY)),
-            (&args.csv, Remade::Csv(CSV_START)),
-            (&args.html, Remade::Page),
-        ],
-        args.force,
-    )?;
+pub fn show_report(
+    settings: &ReportSettings,
+    terminal: &Terminal<'_>,
+    quiet: bool,
+) -> Result<ExitCode> {
+    let wanted = [
+        (&settings.json, Form::Json(FIRST_KEY)),
+        (&settings.csv, Form::Csv(CSV_START)),
+        (&settings.html, Form::Page),
+    ];
+    let results = Results::new(wanted, existing(settings.force))?;
     keep_freed_memory();
-    let (paths, confidence, clusters) = (&args.paths, args.confidence, args.cluster);
-    let mut reported =
-        commands::report(paths, confidence, clusters, args.pair, args.near, terminal)?;
+    let reported = commands::report(settings, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
     }
-    let mut code = ExitCode::SUCCESS;
-    let mut show = |sidecar: &str, conditions: &[Verdict]| {
-        show_conditions(sidecar, conditions, args.quiet);
-        if conditions.iter().any(|one| one.failed) {
-            code = ExitCode::from(EXIT_CONDITION);
-        }
-    };
-    match &mut reported {
-        Reported::Pair(pair) => {
-            pair.conditions = judge_pair(&args.fail_if, pair, &pair.paired, args.allow_excluded);
-            show(&pair.a.sidecar, &pair.conditions);
-        }
-        Reported::Comparison(comparison) => {
-            for model in &mut comparison.models {
-                model.conditions = judge(&args.fail_if, model, args.allow_excluded);
-                show(&model.sidecar, &model.conditions);
-            }
-        }
+    let conditions = reported.conditions();
+    for (sidecar, verdicts) in &conditions {
+        show_conditions(sidecar, verdicts, quiet);
     }
-    let text = || report_text(args, &reported, view(args.full, args.breakdown));
     let in_form = |form| match (&reported, form) {
         (Reported::Pair(pair), _) => Ok(json_text(pair)?),
-        (Reported::Comparison(comparison), Remade::Json(_)) => Ok(json_text(comparison)?),
-        (Reported::Comparison(comparison), Remade::Csv(_)) => Ok(comparison.csv()),
-        (Reported::Comparison(comparison), Remade::Page) => page::html(comparison).context(NO_PAGE),
+        (Reported::Comparison(comparison), Form::Json(_)) => Ok(json_text(comparison)?),
+        (Reported::Comparison(comparison), Form::Csv(_)) => Ok(comparison.csv()),
+        (Reported::Comparison(comparison), Form::Page) => page::html(comparison).context(NO_PAGE),
     };
-    forms.write(text, in_form, args.quiet)?;
-    Ok(code)
+    results.write(|| report_text(settings, &reported), in_form, quiet)?;
+    let mut verdicts = conditions.iter().flat_map(|(_, verdicts)| *verdicts);
+    let has_failed = verdicts.any(|verdict| verdict.failed);
+    Ok(ExitCode::from(if has_failed { EXIT_CONDITION } else { 0 }))
 }
 
-fn report_text(args: &ReportArgs, reported: &Reported, view: View) -> String {
+fn report_text(settings: &ReportSettings, reported: &Reported) -> String {
+    let view = view(settings.full, settings.breakdown);
     match reported {
         Reported::Pair(pair) => pair.text(view),
-        Reported::Comparison(of) if args.markdown => of.markdown(view.breakdown),
-        Reported::Comparison(of) if args.model_card => of.model_card(),
+        Reported::Comparison(of) if settings.markdown => of.markdown(view.breakdown),
+        Reported::Comparison(of) if settings.model_card => of.model_card(),
         Reported::Comparison(of) => of.only_report(view).unwrap_or_else(|| of.text(view)),
     }
 }
@@ -155,30 +99,32 @@ fn report_text(args: &ReportArgs, reported: &Reported, view: View) -> String {
 ///
 /// # Errors
 /// Why it cannot be measured, or an output not be written.
-pub fn show_sensitivity(settings: &SensitivitySettings, engine: &LlamaCpp) -> Result<()> {
-    let forms = Forms::create(
-        [
-            (&settings.json, Remade::Json(r#""model":{"#)),
-            (&settings.csv, Remade::Csv("tensor,role,")),
-            (&settings.html, Remade::Page),
-        ],
-        settings.force,
-    )?;
-    if settings.part.is_some() && (forms.printed.is_some() || !forms.files.is_empty()) {
+pub fn show_sensitivity(
+    settings: &SensitivitySettings,
+    engine: &LlamaCpp,
+    terminal: &Terminal<'_>,
+    quiet: bool,
+) -> Result<()> {
+    let wanted = [
+        (&settings.json, Form::Json(r#""model":{"#)),
+        (&settings.csv, Form::Csv("tensor,role,")),
+        (&settings.html, Form::Page),
+    ];
+    let results = Results::new(wanted, existing(settings.force))?;
+    if settings.part.is_some() && results.has_forms() {
         bail!("--shard: a part has no results of its own: join the parts with kl merge first");
     }
-    let terminal = Terminal::new(settings.quiet, Results::default());
-    let mapped = commands::sensitivity(settings, engine, &terminal)?;
+    let mapped = commands::sensitivity(settings, engine, terminal)?;
     if let Some(sensitivity) = &mapped.sensitivity {
         let text = || sensitivity.text(&mapped.file.path, stdout_width());
         let in_form = |form| match form {
-            Remade::Json(_) => Ok(json_text(sensitivity)?),
-            Remade::Csv(_) => Ok(sensitivity.csv()),
-            Remade::Page => page::sensitivity_html(sensitivity).context(NO_PAGE),
+            Form::Json(_) => Ok(json_text(sensitivity)?),
+            Form::Csv(_) => Ok(sensitivity.csv()),
+            Form::Page => page::sensitivity_html(sensitivity).context(NO_PAGE),
         };
-        forms.write(text, in_form, settings.quiet)?;
+        results.write(text, in_form, quiet)?;
     }
-    say_new(&mapped.file, "", "", settings.quiet);
+    say_new(&mapped.file, "", "", quiet);
     Ok(())
 }
 
@@ -186,28 +132,29 @@ pub fn show_sensitivity(settings: &SensitivitySettings, engine: &LlamaCpp) -> Re
 ///
 /// # Errors
 /// If no recipe can be found, or an output cannot be written.
-pub fn show_recipe(settings: &RecipeSettings, engine: &LlamaCpp) -> Result<()> {
-    let forms = Forms::create(
-        [
-            (&settings.json, Remade::Json(r#""map_path":"#)),
-            (&settings.html, Remade::Page),
-        ],
-        settings.force,
-    )?;
+pub fn show_recipe(
+    settings: &RecipeSettings,
+    engine: &LlamaCpp,
+    terminal: &Terminal<'_>,
+    quiet: bool,
+) -> Result<()> {
+    let wanted = [
+        (&settings.json, Form::Json(r#""map_path":"#)),
+        (&settings.html, Form::Page),
+    ];
+    let results = Results::new(wanted, existing(settings.force))?;
     let quants = settings.report.as_deref().map(quants_of).transpose()?;
     let quants = quants.unwrap_or_default();
-    let terminal = Terminal::new(settings.quiet, Results::default());
-    let report = commands::recipe(settings, engine, &terminal)?;
+    let report = commands::recipe(settings, engine, terminal)?;
     if let Some(path) = report.types_path.as_deref() {
-        say_wrote(path, settings.quiet);
+        say_wrote(path, quiet);
     }
     let in_form = |form| match form {
-        Remade::Page => page::recipe_html(&report, &quants).context(NO_PAGE),
-        Remade::Json(_) | Remade::Csv(_) => Ok(json_text(&report)?),
+        Form::Page => page::recipe_html(&report, &quants).context(NO_PAGE),
+        Form::Json(_) | Form::Csv(_) => Ok(json_text(&report)?),
     };
-    forms.write(|| recipe_text(&report), in_form, settings.quiet)?;
-    commands::quantize(settings, &report.recipe, engine, &terminal)?;
-    Ok(())
+    results.write(|| recipe_text(&report), in_form, quiet)?;
+    commands::quantize(settings, &report.recipe, engine, terminal)
 }
 
 /// The quants of a `kl report`.

@@ -1,65 +1,74 @@
-//! Where results go: stdout and the JSON file. If one fails, the other still gets them.
+//! Where results go: stdout, and files in several forms. If one fails, the others still get them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::commands::one_line;
+use super::say_wrote;
 use crate::commands::output::{Existing, PartialFile};
-use crate::commands::settings::ResultSettings;
-use crate::report::Report;
-
-const NO_JSON: &str = "the result cannot be written as JSON";
 
 /// The results of a run, printed and saved as they come; by default printed as text.
 #[derive(Default)]
-pub struct Results<'s> {
-    /// Where the JSON goes; `-` is stdout, then nothing else goes there.
-    json: Option<&'s Path>,
-    /// Whether an existing file may be replaced: with `--force`, or because this run, or one that it
-    /// resumes, wrote it.
-    replaces_json: bool,
+pub struct Results<'p> {
+    /// The files, each with its form, and whether one that exists may be replaced.
+    files: Vec<(&'p Path, Form, bool)>,
+    /// The form that is printed in place of the text, once the result is complete.
+    pub printed: Option<Form>,
     shown: usize,
     /// Why stdout accepts no more. A reader that has stopped reading is not an error.
     stdout_closed: Option<io::Error>,
-    /// True if a file could not be written.
-    has_failed: bool,
+    /// Set once a file could not be written.
+    pub has_failed: bool,
 }
 
-impl<'s> Results<'s> {
-    /// Results whose JSON goes to `json`, if anywhere.
-    pub fn with_json(json: Option<&'s Path>) -> Self {
-        Self {
-            json,
-            ..Self::default()
-        }
-    }
+/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
+/// one is replaced without `--force`.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// JSON that starts with this key, after the versions.
+    Json(&'static str),
+    /// CSV with these first columns.
+    Csv(&'static str),
+    /// A page.
+    Page,
+}
 
-    /// Results as the settings ask for them. Checks, before any model is loaded, that the JSON can
-    /// be written.
-    pub fn new(settings: &'s ResultSettings) -> Result<Self> {
-        let mut results = Self::with_json(settings.json.as_deref());
-        if let Some(path) = results.json.filter(|_| !results.prints_json()) {
-            results.replaces_json = match settings.existing {
-                Existing::Refuse(_) => false,
-                Existing::Replace => true,
-                // The interrupted run has left its result.
-                Existing::Resume => Remade::Json("").is_form_of(path),
-            };
-            drop(create_text(path, results.replaces_json)?);
+impl<'p> Results<'p> {
+    /// Results in these forms; the path `-` is stdout. Checks, before the work is done, that each file can
+    /// be written: with [`Existing::Resume`], one that exists must be in its form.
+    pub fn new<const N: usize>(
+        wanted: [(&'p Option<PathBuf>, Form); N],
+        existing: Existing,
+    ) -> Result<Self> {
+        let mut results = Self::default();
+        for (path, form) in wanted {
+            match path.as_deref() {
+                Some(path) if path.as_os_str() == "-" => results.printed = Some(form),
+                Some(path) => {
+                    let may_replace = match existing {
+                        Existing::Refuse(_) => false,
+                        Existing::Replace => true,
+                        Existing::Resume => form.is_form_of(path),
+                    };
+                    drop(PartialFile::create(path, may_replace, Existing::Replace)?);
+                    results.files.push((path, form, may_replace));
+                }
+                None => {}
+            }
         }
         Ok(results)
     }
 
-    fn prints_json(&self) -> bool {
-        self.json.is_some_and(|path| path.as_os_str() == "-")
+    /// Whether the result is wanted in another form than text.
+    pub fn has_forms(&self) -> bool {
+        self.printed.is_some() || !self.files.is_empty()
     }
 
-    /// Prints text, unless stdout is reserved for JSON.
+    /// Prints text, unless stdout is reserved for another form.
     pub fn print_text(&mut self, text: &str) {
-        if !self.prints_json() {
+        if self.printed.is_none() {
             self.print(text);
         }
     }
@@ -71,51 +80,56 @@ impl<'s> Results<'s> {
         self.shown += 1;
     }
 
-    /// The JSON file, unless it could not be written.
-    pub fn json_file(&self) -> Option<&'s Path> {
-        let is_written = !self.prints_json() && !self.has_failed;
-        self.json.filter(|_| is_written)
-    }
-
-    /// Writes the JSON file again, with all models so far.
-    pub fn save(&mut self, report: &Report) {
-        let Some(path) = self.json.filter(|_| !self.prints_json()) else {
-            return;
-        };
-        let output = create_text(path, self.replaces_json);
-        match output.and_then(|output| write_text(output, &report.json().context(NO_JSON)?)) {
-            Ok(()) => self.replaces_json = true,
-            Err(error) => {
-                say!("kl: {}", one_line(&error));
-                self.has_failed = true;
-            }
+    /// Writes each file, or writes it again, where it has the result so far.
+    pub fn save(&mut self, in_form: impl Fn(Form) -> Result<String>) -> Result<()> {
+        for (path, form, may_replace) in &mut self.files {
+            let output = PartialFile::create(path, *may_replace, Existing::Replace)?;
+            let written = output.file()?.write_all(in_form(*form)?.as_bytes());
+            written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
+            output.commit()?;
+            *may_replace = true;
         }
+        Ok(())
     }
 
-    /// Prints the JSON, if stdout is for JSON. `has_failed`: set if an output of the run could not
-    /// be written.
+    /// Prints the result as text, or in the form for stdout, and writes the files.
+    pub fn write(
+        mut self,
+        text: impl FnOnce() -> String,
+        in_form: impl Fn(Form) -> Result<String>,
+        quiet: bool,
+    ) -> Result<()> {
+        self.print(&self.printed.map_or_else(|| Ok(text()), &in_form)?);
+        self.save(in_form)?;
+        self.close(quiet)
+    }
+
+    /// Prints the JSON, if stdout is for JSON, and ends the results.
     ///
     /// # Errors
-    /// If any result of the run could not be written.
+    /// If any of them could not be written.
     pub fn finish(
         mut self,
         json: impl FnOnce() -> serde_json::Result<String>,
-        has_failed: bool,
+        quiet: bool,
     ) -> Result<()> {
-        if self.prints_json() {
-            self.print(&json().context(NO_JSON)?);
+        if self.printed.is_some() {
+            self.print(&json()?);
         }
-        if self.has_failed || has_failed {
-            bail!("some results could not be written");
-        }
-        self.close()
+        self.close(quiet)
     }
 
-    /// Ends the results.
+    /// Ends the results, whose files were written.
     ///
     /// # Errors
-    /// If stdout could not be written.
-    pub fn close(self) -> Result<()> {
+    /// If any of them could not be written.
+    pub fn close(self, quiet: bool) -> Result<()> {
+        if self.has_failed {
+            bail!("some results could not be written");
+        }
+        for (path, ..) in &self.files {
+            say_wrote(&path.display().to_string(), quiet);
+        }
         match self.stdout_closed {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(error).context("standard output: cannot be written")
@@ -133,35 +147,17 @@ impl<'s> Results<'s> {
     }
 }
 
-/// Creates the file for a text. `replace`: set if an existing one may be replaced.
-pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
-    PartialFile::create(path, replace, Existing::Replace)
-}
-
-/// Writes a text to the file that was created for it.
-pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
-    let written = output.file()?.write_all(text.as_bytes());
-    written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
-    output.commit()
-}
-
-/// A form in which `kl` writes what it makes of finished files. It is made again and again, so an earlier
-/// one is replaced without `--force`.
-#[derive(Clone, Copy)]
-pub enum Remade {
-    /// JSON that starts with this key, after the versions.
-    Json(&'static str),
-    /// CSV with these first columns.
-    Csv(&'static str),
-    /// A page.
-    Page,
-}
-
-impl Remade {
+impl Form {
     /// True if a file starts like a text in this form.
-    pub fn is_form_of(self, path: &Path) -> bool {
+    fn is_form_of(self, path: &Path) -> bool {
+        const START_BYTES: u64 = 1024;
         const GENERATOR_OF_PAGE: &str = "content=\"kl ";
-        let start = start_of(path);
+        let mut start = Vec::new();
+        let file = File::open(path);
+        if file.is_ok_and(|file| file.take(START_BYTES).read_to_end(&mut start).is_err()) {
+            return false;
+        }
+        let start = String::from_utf8_lossy(&start);
         match self {
             Self::Json(key) => {
                 let start: String = start.split_whitespace().collect();
@@ -174,13 +170,4 @@ impl Remade {
             Self::Page => start.contains(GENERATOR_OF_PAGE),
         }
     }
-}
-
-/// The start of a file, as far as it is text; empty if it cannot be read.
-fn start_of(path: &Path) -> String {
-    const START_BYTES: u64 = 1024;
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
-    let start = read.map_or(Vec::new(), |_| start);
-    String::from_utf8_lossy(&start).into_owned()
 }

@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::settings::ResultSettings;
-use crate::commands::{Event, Observer};
+use crate::commands::{Event, Observer, one_line};
 use crate::lock::locked;
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
@@ -142,7 +142,13 @@ impl Observer for Terminal<'_> {
             Event::Wrote(path) => say_wrote(path, self.quiet),
             Event::Compared(comparison) => self.show_comparison(comparison),
             Event::Failed(error) => say!("kl: {error}"),
-            Event::Report(report) => results().save(report),
+            Event::Report(report) => {
+                let mut results = results();
+                if let Err(error) = results.save(|_| Ok(report.json()?)) {
+                    say!("kl: {}", one_line(&error));
+                    results.has_failed = true;
+                }
+            }
         }
     }
 

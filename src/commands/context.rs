@@ -316,33 +316,6 @@ impl Split {
         }
     }
 
-    /// The sizes, if they are certain before the model is loaded: whatever device computes it, and
-    /// whichever of two precedents is followed.
-    pub fn settled(
-        run: &RunSettings,
-        n_ctx: u32,
-        is_together: bool,
-        [one, other]: [Option<Split>; 2],
-    ) -> Option<Self> {
-        // What is best otherwise depends on the vocabulary and the free memory.
-        let is_recorded = one.is_some() && other.is_some() && run.n_parallel.is_none();
-        if run.n_batch.is_none() && !is_recorded {
-            return None;
-        }
-        let choose = |precedent, is_accelerated| {
-            let decoding = Decoding {
-                n_vocab: 1,
-                window_rows: n_ctx,
-                is_accelerated,
-                is_together,
-            };
-            Self::choose(run, n_ctx, decoding, precedent)
-        };
-        let first = choose(one, false);
-        let others = [choose(one, true), choose(other, false), choose(other, true)];
-        (others == [first; 3]).then_some(first)
-    }
-
     /// The best sizes where nothing is set: on the CPU, equal calls of one window; with an
     /// accelerator, llama.cpp's batches, with as many whole windows as they hold.
     fn best(n_ctx: u32, decoding: Decoding, n_contexts: u32) -> Self {

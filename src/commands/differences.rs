@@ -2,24 +2,48 @@
 
 use clap::ValueEnum as _;
 use kl_formats::{BackendIdentity, Calls};
-use serde_json::Value;
 
 use super::observer::Watch;
 use crate::engine::CacheType;
 use crate::report::Warning;
+use crate::report::set_up::{SettingValue, devices, gpu_layers};
 
-/// The settings whose values are compared: the key in a header, what a message calls it, and the flag that
-/// sets it. The layers offloaded are at most those that the model has.
-const SETTINGS: [(&str, &str, &str); 9] = [
-    ("llama_cpp", "llama.cpp", ""),
-    ("devices", "the set of devices", ""),
-    ("threads", "the number of threads", "--threads "),
-    ("flash_attn", "flash attention", "--flash-attn "),
-    ("type_k", "the type of cached keys", "--cache-type-k "),
-    ("type_v", "the type of cached values", "--cache-type-v "),
-    ("n_gpu_layers", "the number of offloaded layers", "-ngl "),
-    ("placement", "the placement", PLACEMENT),
-    ("n_seq", "the number of windows in a call", "--parallel "),
+/// The settings whose values are compared: the key in a header, what a message calls it, the flag that
+/// sets it, and its value. The layers offloaded are at most those that the model has.
+const SETTINGS: [(&str, &str, &str, SettingValue); 9] = [
+    ("llama_cpp", "llama.cpp", "", |s| s.llama_cpp.clone()),
+    ("devices", "the set of devices", "", devices),
+    ("threads", "the number of threads", "--threads ", |s| {
+        s.threads.map(|n| n.to_string())
+    }),
+    ("flash_attn", "flash attention", "--flash-attn ", |s| {
+        s.flash_attn.clone()
+    }),
+    (
+        "type_k",
+        "the type of cached keys",
+        "--cache-type-k ",
+        |s| s.type_k.clone(),
+    ),
+    (
+        "type_v",
+        "the type of cached values",
+        "--cache-type-v ",
+        |s| s.type_v.clone(),
+    ),
+    (
+        "n_gpu_layers",
+        "the number of offloaded layers",
+        "-ngl ",
+        gpu_layers,
+    ),
+    ("placement", "the placement", PLACEMENT, placement),
+    (
+        "n_seq",
+        "the number of windows in a call",
+        "--parallel ",
+        |s| s.n_batch.map(|_| s.n_seq.unwrap_or(1).to_string()),
+    ),
 ];
 
 /// The placement's value is flags itself.
@@ -34,7 +58,7 @@ const PHYSICAL_BATCH: &str = "the physical batch";
 /// What a message calls this key of a header, as in `backend.type_k`.
 pub fn shown_key(key: &str) -> &str {
     let name = key.strip_prefix("backend.").unwrap_or_default();
-    let known = SETTINGS.map(|(known, what, _)| (known, what));
+    let known = SETTINGS.map(|(known, what, ..)| (known, what));
     let batches = [("n_batch", BATCH), ("n_ubatch", PHYSICAL_BATCH)];
     let mut known = known.into_iter().chain(batches);
     known
@@ -42,39 +66,19 @@ pub fn shown_key(key: &str) -> &str {
         .map_or(key, |(_, what)| what)
 }
 
-/// The value of a setting, or `None` where it is not recorded.
-fn value(set_up: &BackendIdentity, key: &str) -> Option<String> {
-    match (key, set_up.n_gpu_layers) {
-        // The flags that move weights or work between devices, where some device has layers. Files that
-        // record none were written with llama.cpp's own placement.
-        ("placement", n_gpu_layers) => {
-            let flags = set_up.placement.iter().flatten();
-            let flags = flags.filter(|_| n_gpu_layers.is_some_and(|n| n > 0));
-            let flags = flags.filter(|flag| split_matters(set_up) || !flag.starts_with("-ts "));
-            let flags: Vec<&str> = flags.map(String::as_str).collect();
-            let flags = if flags.is_empty() {
-                "none".to_owned()
-            } else {
-                flags.join(" ")
-            };
-            return n_gpu_layers.map(|_| flags);
-        }
-        ("n_seq", _) => {
-            return set_up
-                .n_batch
-                .map(|_| set_up.n_seq.unwrap_or(1).to_string());
-        }
-        _ => {}
-    }
-    match serde_json::to_value(set_up).ok()?.get(key)? {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        Value::Array(all) => {
-            let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
-            Some(all.join(", "))
-        }
-        value => Some(value.to_string()),
-    }
+/// The flags that move weights or work between devices, where some device has layers. Files that record none
+/// were written with llama.cpp's own placement.
+fn placement(set_up: &BackendIdentity) -> Option<String> {
+    let n_gpu_layers = set_up.n_gpu_layers?;
+    let flags = set_up.placement.iter().flatten();
+    let flags = flags.filter(|flag| split_matters(set_up) || !flag.starts_with("-ts "));
+    let flags: Vec<&str> = flags.map(String::as_str).collect();
+    let is_default = n_gpu_layers == 0 || flags.is_empty();
+    Some(if is_default {
+        "none".to_owned()
+    } else {
+        flags.join(" ")
+    })
 }
 
 /// The use of flash attention, as far as it is known: llama.cpp turns `auto` into `on` where it places the
@@ -134,8 +138,8 @@ impl SetUps<'_> {
     pub fn differences(self) -> Vec<Difference> {
         let settings = SETTINGS.iter();
         let settings = settings.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
-        let differ = settings.filter_map(|&(key, what, flag)| {
-            let (here, there) = (value(self.here, key)?, value(self.there, key)?);
+        let differ = settings.filter_map(|&(key, what, flag, value)| {
+            let (here, there) = (value(self.here)?, value(self.there)?);
             let flags = match (flag, there.as_str(), self.there.n_batch) {
                 ("", ..) | (PLACEMENT, "none", _) => String::new(),
                 (PLACEMENT, flags, _) => flags.to_owned(),

@@ -11,7 +11,7 @@ use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader
 
 use super::context::{
     Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
-    context_options, largest_context, record_calls, settled_identity, shorter_reference,
+    context_options, largest_context, settled_identity, shorter_reference,
 };
 use super::devices::{connect_devices, load, warn_without_device};
 use super::differences;
@@ -81,7 +81,6 @@ fn against_file<E: Engine>(
         engine,
         watch,
         header: header(settings, &reference, summary)?,
-        longest: Some(reference.longest_window().unwrap_or(about.n_ctx)),
         about,
         ref_model: None,
     };
@@ -120,7 +119,6 @@ fn against_model<E: Engine>(
             watch,
             about: about.clone(),
             header: expected_header(settings, about),
-            longest: None,
             ref_model: None,
         };
         let mut queue = queue.borrow_mut();
@@ -154,7 +152,6 @@ fn against_model<E: Engine>(
         engine,
         watch,
         header: header(settings, &reference, ref_model.summary.clone())?,
-        longest: reference.longest_window(),
         about: reference.about().clone(),
         ref_model: Some(&ref_model),
     };
@@ -282,8 +279,6 @@ struct Against<'r, 'e, E: Engine> {
     about: About,
     /// What the sidecars of all models record alike.
     header: SidecarHeader,
-    /// Tokens of the reference's longest window.
-    longest: Option<u32>,
     /// The model that runs beside the evaluated ones, if the reference is one and loaded.
     ref_model: Option<&'r RefModel<E::Model<'e>>>,
 }
@@ -317,20 +312,10 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         };
         let precedent = Precedent::from_backend(about.backend.as_ref());
         let context = largest_context(&settings.run, Some(about.n_ctx), precedent);
-        let mut options = subject.with_cache_types(context);
-        let mut settled = settled_identity(engine, &options);
-        let begun = precedent.or_begun(held.header.backend.as_ref());
-        let (is_together, precedents) = (model.layers.can_decode_together(), [precedent, begun]);
-        let precedents = precedents.map(|precedent| precedent.split);
-        if let Some(n_ctx) = self.longest
-            && let Some(split) = Split::settled(&settings.run, n_ctx, is_together, precedents)
-        {
-            (options.calls, options.n_seq) = (split.calls, split.n_seq);
-            record_calls(&mut settled, &options);
-        }
+        let options = subject.with_cache_types(context);
         let mut header = self.header.clone();
         header.model = Some(model.identity);
-        header.backend = Some(settled);
+        header.backend = Some(settled_identity(engine, &options));
         held.check(&header, false)
     }
 
@@ -404,7 +389,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         check_models(about.model.as_ref(), &facts.identity, watch);
         header.model = Some(facts.identity.clone());
         let begun = sidecar.and_then(|sidecar| sidecar.backend_of_begun(&header));
-        let n_ctx = self.longest.unwrap_or(about.n_ctx);
+        let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
         let windows = reference.windows().into_iter().flatten();
         let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
         let mut decoding = Decoding::from_model(model, window_rows);

@@ -51,7 +51,6 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
         file_bytes,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),
-        warnings: watch.warnings(),
     })
 }
 

@@ -8,7 +8,6 @@ use std::sync::Mutex;
 use anyhow::{Context, Error, Result, anyhow, bail};
 
 use crate::lock::locked;
-use crate::report::Warning;
 use crate::report::number::bytes;
 
 /// Files that are being written, which a process that must end at once removes.
@@ -362,7 +361,6 @@ pub struct NewFile {
     /// Rows; of a sidecar, records; of a map, cells.
     pub n_rows: u64,
     pub wall_s: f64,
-    pub warnings: Vec<Warning>,
 }
 
 /// The free bytes of the disk that a file is to be on, if the file system reports them.

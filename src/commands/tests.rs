@@ -170,7 +170,6 @@ impl Folder {
             parts,
             resume,
             force: false,
-            quiet: true,
         }
     }
 
@@ -182,7 +181,6 @@ impl Folder {
             encoding: (target.kind() == Kind::Kl).then(|| target.encoding()),
             bos: None,
             force: true,
-            quiet: true,
             threads: 1,
         }
     }
@@ -236,7 +234,7 @@ fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
 }
 
 /// Settings as the command line with these flags gives them.
-fn parsed<T: clap::Args>(flags: &[&str]) -> T {
+pub(super) fn parsed<T: clap::Args>(flags: &[&str]) -> T {
     let command = T::augment_args(clap::Command::new("kl").no_binary_name(true));
     T::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap()
 }

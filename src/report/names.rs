@@ -43,27 +43,25 @@ impl Names {
         }
     }
 
-    /// The name of each label, at most `width` characters wide: no two are the same. Words that all
-    /// names have go first, then the middle of a name; two that look the same then are numbered.
+    /// The name of each label, at most `width` characters wide: no two are the same. The middle of a long
+    /// name is left out; two that look the same then are numbered.
     pub fn within(&self, width: usize) -> impl Fn(&str) -> String + use<'_> {
-        let names = if self.width() > width {
-            self.without_shared_words()
-        } else {
-            self.names.iter().map(|(_, name)| name.clone()).collect()
-        };
-        let plain: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
+        let names = self.names.iter();
+        let plain: Vec<String> = names.map(|(_, name)| cut(name, width)).collect();
         let mut shown: HashMap<&str, String> = HashMap::new();
         let mut taken: HashSet<String> = HashSet::new();
-        for (i, ((label, _), name)) in self.names.iter().zip(&names).enumerate() {
+        for (i, ((label, name), plain_name)) in self.names.iter().zip(&plain).enumerate() {
             let n_alike = |text: &String| plain.iter().filter(|other| *other == text).count();
-            let numbered = (i + 1..).map(|number| {
+            let mut numbered = (i + 1..).map(|number| {
                 let number = format!(" {number}");
                 cut(name, width.saturating_sub(number.len())) + &number
             });
             let is_free = |text: &String| n_alike(text) == 0 && !taken.contains(text);
-            let plain = Some(cut(name, width)).filter(|text| n_alike(text) == 1);
-            let text = plain.or_else(|| numbered.into_iter().find(is_free));
-            let text = text.unwrap_or_default();
+            let text = if n_alike(plain_name) == 1 {
+                plain_name.clone()
+            } else {
+                numbered.find(is_free).unwrap_or_default()
+            };
             taken.insert(text.clone());
             shown.insert(label, text);
         }
@@ -98,32 +96,6 @@ impl Names {
     fn width(&self) -> usize {
         let widths = self.names.iter().map(|(_, name)| name.chars().count());
         widths.max().unwrap_or(0)
-    }
-
-    /// The names with `…` in place of the words that all of them have.
-    fn without_shared_words(&self) -> Vec<String> {
-        let words = |(_, name): &(String, String)| {
-            let words = name.split_inclusive(['-', '.', '/', ' ']);
-            Vec::from_iter(words.map(str::to_owned))
-        };
-        let of_each = Vec::from_iter(self.names.iter().map(words));
-        let is_shared =
-            |word: &String| of_each.len() > 1 && of_each.iter().all(|words| words.contains(word));
-        let short = of_each.iter().map(|words| {
-            let words = words.iter();
-            let mut words: Vec<&str> = words
-                .map(|word| {
-                    if is_shared(word) {
-                        "…"
-                    } else {
-                        word.as_str()
-                    }
-                })
-                .collect();
-            words.dedup_by(|next, one| *next == "…" && *one == "…");
-            words.concat()
-        });
-        short.collect()
     }
 }
 
@@ -196,18 +168,6 @@ mod tests {
         assert_eq!(short("q4_K_M", 6), "q4_K_M");
         assert_eq!(short("instruct-q4_K_M", 10), "ins…q4_K_M");
         assert_eq!(short("éééé", 3), "…éé");
-    }
-
-    #[test]
-    fn what_all_share_goes_before_what_tells_them_apart() {
-        let labels = [
-            "Meta-Llama-3.1-8B-Instruct-Q8_0",
-            "Hermes-3-8B-Instruct-Q8_0",
-        ];
-        let names = Names::of(&labels, WIDTH);
-        assert_eq!(labels.map(names.within(31)), labels);
-        let short = ["Meta-Llama-3.1-…", "Hermes-3-…"];
-        assert_eq!(labels.map(names.within(20)), short);
     }
 
     #[test]

@@ -12,8 +12,8 @@ pub const SETTINGS: [(&str, SettingValue); 13] = [
     ("K cache", |s| s.type_k.clone()),
     ("V cache", |s| s.type_v.clone()),
     ("KV cache size", |s| s.kv_cache_bytes.map(bytes)),
-    ("devices", |s| Some(s.devices.as_ref()?.join(", "))),
-    ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
+    ("devices", devices),
+    ("GPU layers", gpu_layers),
     ("batch", |s| s.n_batch.map(|n| n.to_string())),
     ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
     ("equal calls", |s| s.equal_calls.map(|of| of.to_string())),
@@ -30,12 +30,12 @@ pub const KV_CACHE: &str = "KV cache";
 /// The columns of a table of what differs, where settings that belong together share one.
 const COLUMNS: [(&str, SettingValue); 7] = [
     (KV_CACHE, kv_types),
-    ("devices", |s| setting(s, "devices")),
-    ("-ngl", |s| setting(s, "GPU layers")),
+    ("devices", devices),
+    ("-ngl", gpu_layers),
     ("placement", placement),
     ("batch", whole_batch),
-    ("-fa", |s| setting(s, "flash attention")),
-    ("llama.cpp", |s| setting(s, "llama.cpp")),
+    ("-fa", |s| s.flash_attn.clone()),
+    ("llama.cpp", |s| s.llama_cpp.clone()),
 ];
 
 /// The settings that can distinguish evaluations of the same name, the most telling first.
@@ -44,9 +44,9 @@ pub const DISTINCTIONS: [SettingValue; 4] = [
         (Some(k), types) if *k == types => Some(format!("KV {k}")),
         (_, types) => Some(types),
     },
-    |s| setting(s, "devices"),
+    devices,
     |s| Some(format!("batch {}", batch(s)?)),
-    |s| Some(format!("-fa {}", setting(s, "flash attention")?)),
+    |s| Some(format!("-fa {}", s.flash_attn.as_ref()?)),
 ];
 
 /// The columns in which set-ups differ, each with its title. Empty if all are alike.
@@ -62,10 +62,14 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
     columns
 }
 
-/// The setting of this name in [`SETTINGS`].
-pub fn setting(set_up: &BackendIdentity, name: &str) -> Option<String> {
-    let named = SETTINGS.iter().find(|(own, _)| *own == name);
-    named.and_then(|(_, value)| value(set_up))
+/// The devices, with commas between them.
+pub fn devices(set_up: &BackendIdentity) -> Option<String> {
+    Some(set_up.devices.as_ref()?.join(", "))
+}
+
+/// The number of offloaded layers.
+pub fn gpu_layers(set_up: &BackendIdentity) -> Option<String> {
+    set_up.n_gpu_layers.map(|n| n.to_string())
 }
 
 /// All settings that are recorded, each after its name. Commas separate settings, not devices.

@@ -93,11 +93,11 @@ pub struct Args {
     pub force: bool,
 
     /// Show what kl runs on, as kl doctor does, and llama.cpp's log
-    #[arg(short, long, help_heading = GENERAL)]
+    #[arg(short, long, help_heading = GENERAL, global = true)]
     pub verbose: bool,
 
     /// Print only results, warnings and errors
-    #[arg(short, long, help_heading = GENERAL)]
+    #[arg(short, long, help_heading = GENERAL, global = true)]
     pub quiet: bool,
 }
 

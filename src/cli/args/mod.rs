@@ -9,17 +9,13 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
-use crate::commands::settings::values::{cluster, near};
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL, MergeSettings, RESULTS,
-    RecipeSettings, ResultSettings, SensitivitySettings, WriteSettings,
+    CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL, MergeSettings,
+    RecipeSettings, ReportSettings, ResultSettings, SensitivitySettings, WriteSettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
 use crate::input::flags::{file, input};
-use crate::report::Condition;
-use crate::report::comparison::NEAR;
-use crate::stats::{ClusterRule, Confidence};
 pub use classic::{Args, EvaluateArgs, WriteArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -40,12 +36,6 @@ pub struct Cli {
     pub classic: Args,
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Whether only results, warnings and errors are printed.
-    #[arg(skip)]
-    pub quiet: bool,
-    /// Whether llama.cpp's log is printed.
-    #[arg(skip)]
-    pub verbose: bool,
 }
 
 /// What a call asks for: a command of its own name, or what a classic call is checked to be.
@@ -55,7 +45,7 @@ pub enum Command {
     Convert(ConvertSettings),
     Merge(MergeSettings),
     Compare(Box<CompareSettings>),
-    Report(ReportArgs),
+    Report(ReportSettings),
     Sensitivity(Box<SensitivitySettings>),
     Recipe(Box<RecipeSettings>),
     Doctor(DoctorArgs),
@@ -92,87 +82,6 @@ pub struct InfoArgs {
     /// Print JSON; of several files, a list
     #[arg(long)]
     pub json: bool,
-
-    /// Show no progress
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-/// Compare evaluations: which is better, and is the difference real
-///
-/// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
-/// compared token by token; what was not measured alike is listed apart, with the reason.
-#[derive(clap::Args, Debug)]
-pub struct ReportArgs {
-    /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
-    #[arg(value_name = "FILE", required = true, value_parser = input())]
-    pub paths: Vec<PathBuf>,
-
-    /// Compare two models in depth
-    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
-    pub pair: bool,
-
-    /// Exit with code 3 if the condition holds for a model, as in 'kld.mean > 0.01'; may repeat
-    ///
-    /// With --pair, for the two compared, as in 'ratio.upper > 1.05'. A condition also fails if it
-    /// cannot be checked, or if tokens are left out or have an infinite KLD; one on the ratio needs
-    /// 100 windows.
-    #[arg(long, value_name = "CONDITION", value_parser = Condition::of_report)]
-    pub fail_if: Vec<Condition>,
-
-    /// With --fail-if, accept that tokens are left out or have an infinite KLD
-    #[arg(long, requires = "fail_if")]
-    pub allow_excluded: bool,
-
-    /// Print every number, not only those that most people decide by
-    #[arg(long)]
-    pub full: bool,
-
-    /// Also print KLD by the reference's confidence, by position, by group and for special tokens
-    #[arg(long)]
-    pub breakdown: bool,
-
-    /// Confidence level of every interval
-    #[arg(long, value_name = "P", default_value = "0.95")]
-    pub confidence: Confidence,
-
-    /// What counts as one observation in the clustered intervals
-    #[arg(
-        long, value_name = "window|block|auto", default_value = "auto", value_parser = cluster()
-    )]
-    pub cluster: ClusterRule,
-
-    /// Times as far as the best that makes no difference
-    #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
-    pub near: f64,
-
-    /// Print Markdown
-    #[arg(long, help_heading = RESULTS)]
-    pub markdown: bool,
-
-    /// Print the metadata and the table for a Hugging Face model card
-    #[arg(long, help_heading = RESULTS)]
-    pub model_card: bool,
-
-    /// Write the result as JSON; '-' writes it to stdout
-    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
-    pub json: Option<PathBuf>,
-
-    /// Write a row per model as CSV; '-' writes it to stdout
-    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
-    pub csv: Option<PathBuf>,
-
-    /// Write a page to read in a browser, in one file
-    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
-    pub html: Option<PathBuf>,
-
-    /// Overwrite existing output files that are not earlier reports
-    #[arg(long)]
-    pub force: bool,
-
-    /// Print only results, warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
 }
 
 /// Show how kl was built and what it runs on, for reports of problems
@@ -236,15 +145,7 @@ const IN_SHORT_HELP: [&str; 9] = [
 /// # Errors
 /// Flags that clap refuses, and requests that it answers itself: help and version.
 pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = command().try_get_matches_from(args)?;
-    let flags = matches.subcommand().map_or(&matches, |(_, of)| of);
-    // Not every command has both.
-    let is_set = |id| matches!(flags.try_get_one(id), Ok(Some(true)));
-    Ok(Cli {
-        quiet: is_set("quiet"),
-        verbose: is_set("verbose"),
-        ..Cli::from_arg_matches(&matches)?
-    })
+    Cli::from_arg_matches(&command().try_get_matches_from(args)?)
 }
 
 /// The whole command line, in which flags for writing and flags for evaluating exclude each other,

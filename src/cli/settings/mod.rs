@@ -10,11 +10,12 @@ mod tests;
 
 use kl_formats::Kind;
 
-use super::args::{Cli, Command, ReportArgs};
+use super::args::{Cli, Command};
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, MergeSettings, RecipeSettings, SensitivitySettings,
+    CompareSettings, ConvertSettings, MergeSettings, RecipeSettings, ReportSettings,
+    SensitivitySettings,
 };
 use classic::check_results;
 pub use paths::is_stdout;
@@ -84,7 +85,7 @@ fn compare(args: &mut CompareSettings) -> Result<(), String> {
     check_results(&mut args.results, &args.others, &[], inputs)
 }
 
-fn report(args: &ReportArgs) -> Result<(), String> {
+fn report(args: &ReportSettings) -> Result<(), String> {
     let (json, csv) = (is_stdout(&args.json), is_stdout(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
     if printed.into_iter().filter(|is_asked| *is_asked).count() > 1 {

@@ -75,7 +75,6 @@ pub fn convert<E: Engine>(
         file_bytes: output.commit_writer(written.output)?,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),
-        warnings: watch.warnings(),
     })
 }
 

@@ -6,7 +6,6 @@ mod ranking;
 mod row;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -16,10 +15,11 @@ use rayon::prelude::*;
 use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
+use super::settings::ReportSettings;
 use crate::report::comparison::{
     ComparedReference, Comparison, InDepth, InDepthToken, NotCompared, PairKind,
 };
-use crate::report::{Versions, Warning, doubts_of_models};
+use crate::report::{Verdict, Versions, Warning, doubts_of_models, judge, judge_pair};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
     TokenTable,
@@ -47,31 +47,37 @@ impl Reported {
             Self::Pair(pair) => &pair.warnings,
         }
     }
+
+    /// The outcomes of the conditions for each model, with its sidecar; with the first one for a pair.
+    pub fn conditions(&self) -> Vec<(&str, &[Verdict])> {
+        match self {
+            Self::Comparison(comparison) => {
+                let models = comparison.models.iter();
+                let of_each = models.map(|of| (&*of.sidecar, &*of.conditions));
+                of_each.collect()
+            }
+            Self::Pair(pair) => vec![(&pair.a.sidecar, &pair.conditions)],
+        }
+    }
 }
 
-/// Compares the evaluations in sidecars and folders of them; with `pair`, two in depth.
+/// Compares the evaluations in sidecars and folders of them, or two of them in depth, and judges them by
+/// the conditions.
 ///
 /// # Errors
 /// If none of them can be used. A file that cannot be compared with the others is listed.
-pub fn report(
-    paths: &[PathBuf],
-    confidence: Confidence,
-    rule: ClusterRule,
-    pair: bool,
-    near: f64,
-    observer: &dyn Observer,
-) -> Result<Reported> {
+pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
     let watch = &Watch::new(observer);
-    let (files, mut not_compared) = files::find(paths)?;
+    let (files, mut not_compared) = files::find(&settings.paths)?;
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
-    let mut comparer = Comparer::new(confidence, rule, near);
+    let mut comparer = Comparer::new(settings.confidence, settings.cluster, settings.near);
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
     drop(phase);
-    if !pair {
+    if !settings.pair {
         // A copy is exactly as far from the reference: it says nothing new.
         let mut rows: Vec<Row> = Vec::new();
         for row in comparer.rows {
@@ -96,11 +102,16 @@ pub fn report(
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
-    Ok(if pair {
-        Reported::Pair(Box::new(in_depth(&comparer, comparison)?))
-    } else {
-        Reported::Comparison(Box::new(comparison))
-    })
+    let (conditions, allow_excluded) = (&settings.fail_if, settings.allow_excluded);
+    if settings.pair {
+        let mut pair = in_depth(&comparer, comparison)?;
+        pair.conditions = judge_pair(conditions, &pair, &pair.paired, allow_excluded);
+        return Ok(Reported::Pair(Box::new(pair)));
+    }
+    for model in &mut comparison.models {
+        model.conditions = judge(conditions, model, allow_excluded);
+    }
+    Ok(Reported::Comparison(Box::new(comparison)))
 }
 
 /// Rows that are read at once: all numbers of each are in memory.

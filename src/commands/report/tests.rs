@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::path::PathBuf;
 
 use kl_formats::{
     ModelIdentity, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
@@ -9,6 +10,7 @@ use kl_formats::{
 use tempfile::TempDir;
 
 use super::*;
+use crate::commands::tests::parsed;
 use crate::report::comparison::{ComparedModel, NEAR};
 use crate::report::tests::FULL;
 
@@ -156,17 +158,9 @@ fn written(sidecars: &[MadeUp]) -> TempDir {
 
 fn reported_near(sidecars: &[MadeUp], near: f64) -> Comparison {
     let folder = written(sidecars);
-    let paths = [folder.path().to_owned()];
-    match report(
-        &paths,
-        Confidence::default(),
-        ClusterRule::Auto,
-        false,
-        near,
-        &(),
-    )
-    .unwrap()
-    {
+    let (folder, near) = (folder.path().to_str().unwrap(), near.to_string());
+    let settings: ReportSettings = parsed(&[folder, "--near", &near]);
+    match super::report(&settings, &()).unwrap() {
         Reported::Comparison(comparison) => *comparison,
         Reported::Pair(_) => unreachable!(),
     }
@@ -349,16 +343,8 @@ fn a_pair_has_the_same_sentences() {
     let pair = |a: &MadeUp, b: &MadeUp| {
         let folder = written(&[a.clone(), b.clone()]);
         let paths = [a, b].map(|of| path_of(&folder, of));
-        match report(
-            &paths,
-            Confidence::default(),
-            ClusterRule::Auto,
-            true,
-            NEAR,
-            &(),
-        )
-        .unwrap()
-        {
+        let [a, b] = paths.each_ref().map(|path| path.to_str().unwrap());
+        match super::report(&parsed(&[a, b, "--pair"]), &()).unwrap() {
             Reported::Pair(pair) => pair,
             Reported::Comparison(_) => unreachable!(),
         }

@@ -137,14 +137,6 @@ pub struct SensitivitySettings {
     /// Overwrite existing output files
     #[arg(long, help_heading = GENERAL)]
     pub force: bool,
-
-    /// Show what kl runs on, as kl doctor does, and llama.cpp's log
-    #[arg(short, long, help_heading = GENERAL)]
-    pub verbose: bool,
-
-    /// Print only results, warnings and errors
-    #[arg(short, long, help_heading = GENERAL)]
-    pub quiet: bool,
 }
 
 impl SensitivitySettings {
@@ -289,14 +281,6 @@ pub struct RecipeSettings {
     /// Overwrite existing output files
     #[arg(long, help_heading = GENERAL)]
     pub force: bool,
-
-    /// Show what kl runs on, as kl doctor does, and llama.cpp's log
-    #[arg(short, long, help_heading = GENERAL)]
-    pub verbose: bool,
-
-    /// Print only results, warnings and errors
-    #[arg(short, long, help_heading = GENERAL)]
-    pub quiet: bool,
 }
 
 impl RecipeSettings {

@@ -20,10 +20,11 @@ use crate::input::Source;
 use crate::input::flags::{file, input};
 use crate::pipeline::Part;
 use crate::report::Condition;
+use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
 pub use maps::{RecipeSettings, SensitivitySettings};
 pub use sweep::{CacheTypes, Subject, SweptTypes, cells, swept_types};
-use values::{cluster, compare_vocab, label, max_rows, row_encoding, written_kind};
+use values::{cluster, compare_vocab, label, max_rows, near, row_encoding, written_kind};
 
 /// The headings of the help.
 pub const RESULTS: &str = "Results";
@@ -144,12 +145,81 @@ pub struct CompareSettings {
     #[arg(long)]
     pub force: bool,
 
-    /// Print only results, warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
-
     #[command(flatten)]
     pub results: ResultSettings,
+}
+
+/// Compare evaluations: which is better, and is the difference real
+///
+/// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
+/// compared token by token; what was not measured alike is listed apart, with the reason.
+#[derive(clap::Args, Debug)]
+pub struct ReportSettings {
+    /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
+    #[arg(value_name = "FILE", required = true, value_parser = input())]
+    pub paths: Vec<PathBuf>,
+
+    /// Compare two models in depth
+    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
+    pub pair: bool,
+
+    /// Exit with code 3 if the condition holds for a model, as in 'kld.mean > 0.01'; may repeat
+    ///
+    /// With --pair, for the two compared, as in 'ratio.upper > 1.05'. A condition also fails if it
+    /// cannot be checked, or if tokens are left out or have an infinite KLD; one on the ratio needs
+    /// 100 windows.
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::of_report)]
+    pub fail_if: Vec<Condition>,
+
+    /// With --fail-if, accept that tokens are left out or have an infinite KLD
+    #[arg(long, requires = "fail_if")]
+    pub allow_excluded: bool,
+
+    /// Print every number, not only those that most people decide by
+    #[arg(long)]
+    pub full: bool,
+
+    /// Also print KLD by the reference's confidence, by position, by group and for special tokens
+    #[arg(long)]
+    pub breakdown: bool,
+
+    /// Confidence level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// What counts as one observation in the clustered intervals
+    #[arg(
+        long, value_name = "window|block|auto", default_value = "auto", value_parser = cluster()
+    )]
+    pub cluster: ClusterRule,
+
+    /// Times as far as the best that makes no difference
+    #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
+    pub near: f64,
+
+    /// Print Markdown
+    #[arg(long, help_heading = RESULTS)]
+    pub markdown: bool,
+
+    /// Print the metadata and the table for a Hugging Face model card
+    #[arg(long, help_heading = RESULTS)]
+    pub model_card: bool,
+
+    /// Write the result as JSON; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub json: Option<PathBuf>,
+
+    /// Write a row per model as CSV; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub csv: Option<PathBuf>,
+
+    /// Write a page to read in a browser, in one file
+    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
+    pub html: Option<PathBuf>,
+
+    /// Overwrite existing output files that are not earlier reports
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Convert a reference to another format, without the model
@@ -182,10 +252,6 @@ pub struct ConvertSettings {
     /// Overwrite an existing output file
     #[arg(long)]
     pub force: bool,
-
-    /// Print only warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
 
     /// Threads that compute rows of hidden states.
     #[arg(skip = default_threads())]
@@ -265,10 +331,6 @@ pub struct MergeSettings {
     /// Overwrite an existing output file
     #[arg(long)]
     pub force: bool,
-
-    /// Print only warnings and errors
-    #[arg(short, long)]
-    pub quiet: bool,
 }
 
 impl MergeSettings {

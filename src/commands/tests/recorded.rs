@@ -14,7 +14,6 @@ impl Folder {
             others: vec![self.path(other)],
             max_rows: None,
             force: false,
-            quiet: true,
             vocabulary: Vocabulary::Same,
             threads: 1,
             results: ResultSettings {

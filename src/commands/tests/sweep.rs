@@ -127,14 +127,4 @@ fn what_headers_show_to_be_impossible_is_refused_before_a_model_is_loaded() {
     settings.run.n_parallel = Some(2);
     assert!(write(&settings, &engine, &()).is_err());
     assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
-    // Batches other than those of the sidecar that the evaluation would replace.
-    let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Some(folder.path("s.kls"));
-    settings.results.existing = Existing::Resume;
-    evaluated(&settings);
-    settings.run.n_batch = Some(8);
-    let engine = FakeEngine::default();
-    let report = evaluate(&settings, &engine, &()).unwrap();
-    says(&report.failed[0].error, &["(the batch: 16 there, 8 here)"]);
-    assert_eq!(engine.n_loaded.load(Ordering::Relaxed), 0);
 }

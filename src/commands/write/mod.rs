@@ -88,7 +88,6 @@ pub fn write<E: Engine>(
     model.drop_last();
     written.file.path = settings.output.display().to_string();
     written.file.wall_s = started.elapsed().as_secs_f64();
-    written.file.warnings = watch.warnings();
     Ok(written)
 }
 
