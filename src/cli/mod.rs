@@ -48,7 +48,7 @@ use crate::report::number::{bytes, count_of, duration, percent, printable, short
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::{Command, InfoArgs};
 use results::{Form, Results};
-use terminal::Terminal;
+use terminal::{Terminal, view};
 
 /// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
@@ -115,7 +115,7 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
     if verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
-    let terminal = Terminal::new(quiet, Results::default());
+    let terminal = Terminal::new(quiet, false, view(false, false), Results::default());
     match command {
         Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
@@ -168,7 +168,8 @@ fn show_evaluation(
 ) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
     let results = Results::new([(&settings.json, Form::Json(""))], settings.existing)?;
-    let terminal = Terminal::of_models(quiet, settings, n, results);
+    let view = view(settings.full, settings.breakdown);
+    let terminal = Terminal::new(quiet, brief, view, results);
     let report = evaluate(&terminal)?;
     terminal.into_results().finish(|| report.json(), quiet)?;
     if !report.unwritten.is_empty() {
@@ -272,7 +273,7 @@ fn show_written(written: &Written, quiet: bool) {
 fn show_info(args: &InfoArgs, engine: &LlamaCpp, quiet: bool) -> Result<()> {
     let mut results = Results::default();
     results.printed = args.json.then_some(Form::Json(""));
-    let terminal = Terminal::new(quiet, results);
+    let terminal = Terminal::new(quiet, false, view(false, false), results);
     let mut infos = Vec::new();
     let describe = |file: &PathBuf| {
         let mut info = commands::info(file, args.verify, &terminal)?;

@@ -55,7 +55,8 @@ impl Progress {
         self.rows += n as u64;
         let rows = self.rows as f64;
         if self.rows_per_window().is_some_and(|all| rows <= all) {
-            self.pace.push(rows, self.started.elapsed().as_secs_f64());
+            let seconds = self.started.elapsed().as_secs_f64();
+            self.pace.measured.push((rows, seconds));
         }
         if let Some(bar) = &self.bar {
             bar.set_message(self.message() + &self.time_left());
@@ -139,42 +140,27 @@ fn bar(label: &str, n: Option<u64>) -> ProgressBar {
 /// The time that the rows of a window take, learned from the first one.
 ///
 /// Each row attends to all before it in its window, so in a long window each takes longer than the one
-/// before: up to row x, `a x + b x²` seconds. Both are fitted by least squares.
+/// before: up to row x, `a x + b x²` seconds. Both follow from the time up to now and that up to half of it.
 #[derive(Default)]
 pub struct Pace {
-    // The sums of x², x³, x⁴, x t and x² t over the measured rows x and seconds t.
-    x2: f64,
-    x3: f64,
-    x4: f64,
-    xt: f64,
-    x2t: f64,
+    /// Rows of the first window, and the seconds after which they were done.
+    measured: Vec<(f64, f64)>,
 }
 
 impl Pace {
-    /// Adds a measurement: the seconds after which so many rows of the first window were done.
-    pub fn push(&mut self, rows: f64, seconds: f64) {
-        let square = rows * rows;
-        self.x2 += square;
-        self.x3 += square * rows;
-        self.x4 += square * square;
-        self.xt += rows * seconds;
-        self.x2t += square * seconds;
-    }
-
     /// The seconds that the first `rows` rows of a window take by themselves; not finite before the
     /// first measurement.
     fn window(&self, rows: f64) -> f64 {
-        let determinant = self.x2 * self.x4 - self.x3 * self.x3;
-        let linear = (self.xt * self.x4 - self.x2t * self.x3) / determinant;
-        let square = (self.x2t * self.x2 - self.xt * self.x3) / determinant;
-        // One measurement gives a straight line, but for rounding. Neither may be below 0.
-        let is_one = determinant <= 1e-9 * self.x2 * self.x4;
-        let (linear, square) = match (linear, square) {
-            (linear, _) if linear < 0.0 && !is_one => (0.0, self.x2t / self.x4),
-            (_, square) if square > 0.0 && !is_one => (linear, square),
-            _ => (self.xt / self.x2, 0.0),
+        let Some(&(x, seconds)) = self.measured.last() else {
+            return f64::NAN;
         };
-        linear * rows + square * rows * rows
+        let mean = seconds / x;
+        let mut earlier = self.measured.iter().rev();
+        // Neither part may be below 0.
+        let square = earlier.find(|(half, _)| 2.0 * half <= x);
+        let square = square.map_or(0.0, |(half, t)| (mean - t / half) / (x - half));
+        let square = square.clamp(0.0, mean / x);
+        (mean - square * x) * rows + square * rows * rows
     }
 
     /// The time left as a multiple of the time that the rows so far have taken, of windows of
@@ -197,7 +183,7 @@ mod tests {
     fn pace(done: u32, seconds: impl Fn(f64) -> f64) -> Pace {
         let mut pace = Pace::default();
         for x in (64..=done).step_by(64).map(f64::from) {
-            pace.push(x, seconds(x));
+            pace.measured.push((x, seconds(x)));
         }
         pace
     }
@@ -230,7 +216,7 @@ mod tests {
         assert!((left - 9.0).abs() < 1e-9, "{left}");
         // One measurement, as of windows that are one call.
         let mut one = Pace::default();
-        one.push(511.0, 2.0);
+        one.measured.push((511.0, 2.0));
         let left = one.left(1022.0, 2044.0, 511.0).unwrap();
         assert!((left - 1.0).abs() < 1e-9, "{left}");
         assert_eq!(Pace::default().left(0.0, 100.0, 10.0), None);

@@ -145,7 +145,7 @@ pub fn show_recipe(
     let results = Results::new(wanted, existing(settings.force))?;
     let quants = settings.report.as_deref().map(quants_of).transpose()?;
     let quants = quants.unwrap_or_default();
-    let report = commands::recipe(settings, engine, terminal)?;
+    let (report, imatrix) = commands::recipe(settings, engine, terminal)?;
     if let Some(path) = report.types_path.as_deref() {
         say_wrote(path, quiet);
     }
@@ -154,7 +154,7 @@ pub fn show_recipe(
         Form::Json(_) | Form::Csv(_) => Ok(json_text(&report)?),
     };
     results.write(|| recipe_text(&report), in_form, quiet)?;
-    commands::quantize(settings, &report.recipe, engine, terminal)
+    commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)
 }
 
 /// The quants of a `kl report`.

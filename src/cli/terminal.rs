@@ -8,7 +8,6 @@ use terminal_size::{Width, terminal_size_of};
 use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
-use crate::commands::settings::ResultSettings;
 use crate::commands::{Event, Observer, one_line};
 use crate::lock::locked;
 use crate::report::comparison::Comparison;
@@ -29,28 +28,14 @@ pub struct Terminal<'s> {
 }
 
 impl<'s> Terminal<'s> {
-    /// A terminal for a command that evaluates no models.
-    pub fn new(quiet: bool, results: Results<'s>) -> Self {
+    /// A terminal that shows so much of each model, or if `brief` a line.
+    pub fn new(quiet: bool, brief: bool, view: View, results: Results<'s>) -> Self {
         Self {
             quiet,
-            brief: false,
-            view: view(false, false),
+            brief,
+            view,
             progress: Mutex::default(),
             results: Mutex::new(results),
-        }
-    }
-
-    /// A terminal that shows the results of `n` models, as the settings ask for them.
-    pub fn of_models(
-        quiet: bool,
-        settings: &ResultSettings,
-        n: usize,
-        results: Results<'s>,
-    ) -> Self {
-        Self {
-            brief: settings.is_brief(n),
-            view: view(settings.full, settings.breakdown),
-            ..Self::new(quiet, results)
         }
     }
 

@@ -11,21 +11,16 @@ use super::output::folder_of;
 use crate::engine::gguf;
 use crate::report::without_part;
 
-/// The models that `-m FOLDER` stands for.
-#[derive(Debug, Default)]
-pub struct ModelsOfFolder {
-    /// Every GGUF in the order of the names; of a split one only the first part.
-    pub models: Vec<PathBuf>,
-    /// GGUFs that hold no language model, and what they hold: `clip`, say, for the vision part that
-    /// `mmproj` files are.
-    pub skipped: Vec<(PathBuf, String)>,
-}
-
-/// Lists the models of a folder. A GGUF that cannot be read is among them: running it reports why.
+/// Lists the models that `-m FOLDER` stands for: every GGUF in the order of the names, of a split one only the
+/// first part. One that cannot be read is among them: running it reports why. Those that hold no language
+/// model are `skipped`, with what they hold: `clip`, say, for the vision part that `mmproj` files are.
 ///
 /// # Errors
 /// A folder that cannot be read, or holds no model.
-pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
+pub fn models_of_folder(
+    folder: &Path,
+    skipped: &mut Vec<(PathBuf, String)>,
+) -> Result<Vec<PathBuf>> {
     let shown = folder.display();
     let unreadable = || format!("{shown}: cannot be read");
     let (mut paths, mut has_safetensors) = (Vec::new(), false);
@@ -39,17 +34,17 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
         }
     }
     paths.sort();
-    let mut found = ModelsOfFolder::default();
+    let mut models = Vec::new();
     for path in paths {
         match gguf::read(&path) {
             Ok(header) if header.tokenizer.is_none() => {
                 let what = header.architecture().unwrap_or("no architecture");
-                found.skipped.push((path, what.to_owned()));
+                skipped.push((path, what.to_owned()));
             }
-            _ => found.models.push(path),
+            _ => models.push(path),
         }
     }
-    if found.models.is_empty() {
+    if models.is_empty() {
         let mut advice = "-m needs a GGUF, or a folder with some";
         if has_safetensors {
             advice =
@@ -57,7 +52,7 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
         }
         bail!("{shown}: holds no GGUF: {advice}");
     }
-    Ok(found)
+    Ok(models)
 }
 
 /// A file, and if it is a part of a split model by its name, the other parts.
@@ -189,16 +184,16 @@ mod tests {
     fn a_folder_is_listed_by_name_and_one_without_models_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        let refused = models_of_folder(path).unwrap_err().to_string();
+        let listed = |path: &Path| models_of_folder(path, &mut Vec::new());
+        let refused = listed(path).unwrap_err().to_string();
         assert!(refused.contains("holds no GGUF"), "{refused}");
         for name in ["b.gguf", "a.GGUF", "a.txt", "a-00002-of-00002.gguf"] {
             fs::write(path.join(name), name).unwrap();
         }
         fs::create_dir(path.join("c.gguf")).unwrap();
-        let found = models_of_folder(path).unwrap();
-        assert_eq!(found.models, [path.join("a.GGUF"), path.join("b.gguf")]);
-        assert_eq!(found.skipped, []);
-        assert!(models_of_folder(&path.join("none")).is_err());
+        let expected = [path.join("a.GGUF"), path.join("b.gguf")];
+        assert_eq!(listed(path).unwrap(), expected);
+        assert!(listed(&path.join("none")).is_err());
     }
 
     #[test]

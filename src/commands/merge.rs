@@ -227,7 +227,10 @@ pub fn write_in_order(
 ) -> Result<SensitivityMap> {
     let mut writer = MapWriter::create(out, path, header.clone())?;
     for tensor in &header.tensors {
-        let errors = errors_of(&tensor.name, maps);
+        // Of one that several parts state, the first's is used.
+        let all = maps.iter().rev();
+        let all = all.filter_map(|map| map.errors.get(&tensor.name)).flatten();
+        let errors: BTreeMap<GgmlType, f64> = all.map(|(&kind, &error)| (kind, error)).collect();
         if !errors.is_empty() {
             writer.write_errors(&tensor.name, &errors)?;
         }
@@ -236,12 +239,6 @@ pub fn write_in_order(
         writer.write_cell(cell)?;
     }
     Ok(writer.finish()?.1)
-}
-
-/// The weight errors of a tensor. Of one that several parts state, the first's is used.
-fn errors_of(tensor: &str, maps: &[&SensitivityMap]) -> BTreeMap<GgmlType, f64> {
-    let all = maps.iter().rev().filter_map(|map| map.errors.get(tensor));
-    all.flatten().map(|(&kind, &error)| (kind, error)).collect()
 }
 
 /// The cells of all parts in their order. Of one that several parts hold, such as the control, the one

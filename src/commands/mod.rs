@@ -45,7 +45,7 @@ pub use convert::convert;
 pub use devices::list_devices;
 pub use doctor::{Doctor, doctor};
 pub use evaluate::evaluate;
-pub use folder::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder};
+pub use folder::{is_gguf, labels_of_namesakes, models_of_folder};
 pub use info::info;
 pub use merge::merge;
 pub use observer::{Event, Observer, one_line};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::named_numbers::{NamedNumbers, known_names, known_names_of_pair, named_numbers};
+use super::named_numbers::{NAMES, NAMES_OF_PAIR, NamedNumbers, named_numbers};
 use super::number::left_out;
 use super::result::ModelResult;
 use crate::stats::{MIN_WINDOWS_TO_PLAN, PairedComparison};
@@ -33,27 +33,10 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl FromStr for Condition {
-    /// The reason that an expression is not a condition on the numbers of a model.
+    /// The reason that an expression is a condition neither on the numbers of a model, nor on those of
+    /// `kl report --pair`.
     type Err = String;
-
     fn from_str(text: &str) -> Result<Self, String> {
-        let condition = Self::of_report(text)?;
-        if condition.is_of_model() {
-            Ok(condition)
-        } else {
-            let name = condition.name;
-            let hint = "is a number of two models: kl report --pair has it";
-            Err(format!("'{name}' {hint}"))
-        }
-    }
-}
-
-impl Condition {
-    /// A condition on the numbers of a model, or on those of `kl report --pair`.
-    ///
-    /// # Errors
-    /// The reason that an expression is neither.
-    pub fn of_report(text: &str) -> Result<Self, String> {
         let expected =
             "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
         let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
@@ -77,15 +60,16 @@ impl Condition {
             "the result has no number named '{name}'; similar names: {similar}"
         ))
     }
-
+}
+impl Condition {
     /// True if its number is one of a model's.
     pub fn is_of_model(&self) -> bool {
-        known_names().any(|name| name == self.name)
+        NAMES.lines().any(|name| name == self.name)
     }
 
     /// True if its number is one of the comparison of two models.
     pub fn is_of_pair(&self) -> bool {
-        known_names_of_pair().any(|name| name == self.name)
+        NAMES_OF_PAIR.lines().any(|name| name == self.name)
     }
 }
 
@@ -108,7 +92,7 @@ fn similar(name: &str) -> Vec<&'static str> {
     if !ours.is_empty() {
         return ours;
     }
-    let mut known: Vec<_> = known_names().chain(known_names_of_pair()).collect();
+    let mut known: Vec<_> = NAMES.lines().chain(NAMES_OF_PAIR.lines()).collect();
     known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
     known.truncate(LISTED);
     known
@@ -287,12 +271,12 @@ mod tests {
                      agreement.difference.lo nearer.share_a nearer.share_a.lo agreement.difference.p \
                      median.ratio q99.9.ratio q99.9.a a.mean_kld n_left_out";
         for name in names.split_whitespace() {
-            let condition = Condition::of_report(&format!("{name} > 0")).expect(name);
+            let condition: Condition = format!("{name} > 0").parse().expect(name);
             assert!(condition.is_of_pair(), "{name}");
         }
-        let wrong = Condition::of_report("ratio.uper > 1").unwrap_err();
+        let wrong = "ratio.uper > 1".parse::<Condition>().unwrap_err();
         assert!(wrong.contains("ratio.upper"), "{wrong}");
-        let of_model = Condition::of_report("kld.mean > 1").unwrap();
+        let of_model: Condition = "kld.mean > 1".parse().unwrap();
         assert!(of_model.is_of_model() && !of_model.is_of_pair());
     }
 
@@ -341,10 +325,6 @@ mod tests {
             ("kld > 1", "named 'kld'"),
             ("same_top < 0.9", "similar names: agreement.ref_top1"),
             ("ppl > 9", "similar names: perplexity.ratio"),
-            (
-                "ratio.upper > 1",
-                "a number of two models: kl report --pair",
-            ),
             ("model.name == 1", "named 'model.name'"),
             ("> 1", "named ''"),
         ] {

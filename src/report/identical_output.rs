@@ -3,28 +3,32 @@
 use super::number::{count, count_of};
 use crate::stats::IdenticalOutput;
 
-/// Says how many greedy answers differ, within how many tokens, and how many are the same.
+/// Says how many greedy answers are the same, and within how many tokens half of the others differ.
 pub fn sentence(of: &IdenticalOutput) -> String {
-    if of.n_answers == 0 {
-        return "No greedy answer counts".to_owned();
-    }
-    let tokens = |n: u32| count_of(n.into(), "token");
-    let half = of.half_differ_within.map(tokens);
-    let half = half.map(|tokens| format!(", half of those within {tokens}"));
-    let cut_at = of.cut_at.map(tokens).unwrap_or_default();
-    let up_to_cut = format!(" the same up to the cut at {cut_at}");
-    let parts = [
-        (of.n_differ, ["differs", "differ"], half.as_deref()),
-        (of.n_ended, ["is", "are"], Some(" the same to the end")),
-        (of.n_cut(), ["is", "are"], Some(&up_to_cut)),
-    ];
-    let given = parts.into_iter().filter(|(n, ..)| *n > 0);
-    let given = given.map(|(n, [one, several], what)| {
-        let verb = if n == 1 { one } else { several };
-        format!("{} {verb}{}", count(n), what.unwrap_or_default())
-    });
-    let all = count_of(of.n_answers, "greedy answer");
-    format!("Of {all}, {}", Vec::from_iter(given).join("; "))
+    let same = match (of.n_answers, of.n_differ) {
+        (0, _) => return "No greedy answer counts".to_owned(),
+        (1, 0) => "The only greedy answer is".to_owned(),
+        (all, 0) => format!("All {} greedy answers are", count(all)),
+        (all, n) => {
+            let verb = if all == 1 || all - n == 1 {
+                "is"
+            } else {
+                "are"
+            };
+            format!(
+                "{} of {} {verb}",
+                count(all - n),
+                count_of(all, "greedy answer")
+            )
+        }
+    };
+    let half = of.half_differ_within.map(|n| count_of(n.into(), "token"));
+    let half = half.map(|tokens| format!("; half of the others differ within {tokens}"));
+    format!(
+        "{same} the same {}{}",
+        same_to(of),
+        half.unwrap_or_default()
+    )
 }
 
 /// How far the answers are the same that do not differ.
@@ -33,11 +37,6 @@ pub fn same_to(of: &IdenticalOutput) -> String {
         .cut_at
         .map(|n| format!(" or the cut at {}", count_of(n.into(), "token")));
     format!("to the end{}", cut.unwrap_or_default())
-}
-
-/// The title of a table of several models. The cut is the reference's, so it is the same for all.
-pub fn title(of: &IdenticalOutput) -> String {
-    format!("Greedy answers that are the original's {}", same_to(of))
 }
 
 /// Says how many answers are left out, and why; near ties are the same for all models.
@@ -81,19 +80,19 @@ mod tests {
             (
                 &[3][..],
                 1,
-                "Of 1 greedy answer, 1 differs, half of those within 3 tokens",
+                "0 of 1 greedy answer is the same to the end; half of the others differ within 3 tokens",
             ),
-            (&[0], 1, "Of 1 greedy answer, 1 is the same to the end"),
+            (&[0], 1, "The only greedy answer is the same to the end"),
             (
                 &[0, 0],
                 0,
-                "Of 2 greedy answers, 2 are the same up to the cut at 9 tokens",
+                "All 2 greedy answers are the same to the end or the cut at 9 tokens",
             ),
             (
                 &[0, 8, 5, 0, 0],
                 1,
-                "Of 5 greedy answers, 2 differ, half of those within 5 tokens; \
-                 1 is the same to the end; 2 are the same up to the cut at 9 tokens",
+                "3 of 5 greedy answers are the same to the end or the cut at 9 tokens; \
+                 half of the others differ within 5 tokens",
             ),
         ] {
             assert_eq!(said(differ_at, n_ended), sentence);

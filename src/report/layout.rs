@@ -189,6 +189,23 @@ impl Sheet {
     }
 }
 
+/// As much of the start, or of the end, of a text as fits so many columns in quotes, whatever it holds.
+pub fn quoted(text: &str, width: usize, is_end: bool) -> String {
+    /// Some characters from here on take two columns.
+    const FIRST_WIDE: char = '\u{1100}';
+    let columns = |c: char| if c < FIRST_WIDE || c == '…' { 1 } else { 2 };
+    let chars = Vec::from_iter(text.chars());
+    let part = |n: usize| {
+        let cut = if n < chars.len() { "…" } else { "" };
+        let start = if is_end { chars.len() - n } else { 0 };
+        let part: String = chars.iter().skip(start).take(n).collect();
+        let [before, after] = if is_end { [cut, ""] } else { ["", cut] };
+        format!("{:?}", format!("{before}{part}{after}"))
+    };
+    let mut parts = (0..=chars.len().min(width)).rev().map(part);
+    let fits = |text: &String| text.chars().map(columns).sum::<usize>() <= width;
+    parts.find(fits).unwrap_or_default()
+}
 /// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
 pub fn list(mut names: Vec<String>) -> String {
     /// The number of models that a sentence names before it counts the others.
@@ -209,6 +226,22 @@ pub fn list(mut names: Vec<String>) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn quoted_texts_fit_their_columns() {
+        for (text, width, is_end, cut) in [
+            (" there", 10, false, "\" there\""),
+            (" therefore", 10, false, "\" theref…\""),
+            ("\n\n\n\n\n", 8, false, "\"\\n\\n…\""),
+            ("\u{202e}", 10, false, "\"\\u{202e}\""),
+            ("Once upon", 10, true, "\"…ce upon\""),
+            ("Once", 10, true, "\"Once\""),
+            ("", 10, true, "\"\""),
+            ("消息消息", 9, false, "\"消息消…\""),
+            ("消息消息", 10, false, "\"消息消息\""),
+        ] {
+            assert_eq!(quoted(text, width, is_end), cut);
+        }
+    }
     #[test]
     fn a_long_word_stays_whole() {
         let path = "a/".repeat(50);

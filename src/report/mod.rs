@@ -35,8 +35,7 @@ pub use info::{
 pub use result::{
     DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable,
     PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo, TokenColumns,
-    TopToken, Versions, WorstText, WorstToken, WorstTop, json_text, notable_core_wait, unit,
-    without_part,
+    TopToken, Versions, WorstText, WorstToken, json_text, notable_core_wait, unit, without_part,
 };
 pub use text::{model_line, text_report};
 pub use warning::Warning;

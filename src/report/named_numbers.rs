@@ -9,10 +9,10 @@ use super::number::short_percent;
 
 /// The names of all numbers that a model's report can have, one a line: `INSTA_UPDATE=always` rewrites
 /// them.
-const NAMES: &str = include_str!("names.txt");
+pub const NAMES: &str = include_str!("names.txt");
 
 /// The names of all numbers that a comparison of two models can have.
-const NAMES_OF_PAIR: &str = include_str!("names_of_pair.txt");
+pub const NAMES_OF_PAIR: &str = include_str!("names_of_pair.txt");
 
 /// Numbers by name; `None` where the JSON has null.
 ///
@@ -68,16 +68,6 @@ fn names_of(entry: &Value) -> Vec<(String, &Value)> {
     let accepted = n.zip(entry.get("accepted"));
     let drafted = accepted.map(|(n, accepted)| (format!("drafted{n}"), accepted));
     quantile.into_iter().chain(median).chain(drafted).collect()
-}
-
-/// Every name that a report can have.
-pub fn known_names() -> impl Iterator<Item = &'static str> {
-    NAMES.lines()
-}
-
-/// Every name that a comparison of two models can have.
-pub fn known_names_of_pair() -> impl Iterator<Item = &'static str> {
-    NAMES_OF_PAIR.lines()
 }
 
 #[cfg(test)]

@@ -209,24 +209,15 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
 /// Text from outside, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD. A file's name, too, may hold them.
 pub fn printable(text: &str) -> String {
-    let is_safe = |c: char| !c.is_control() && !is_layout(c);
-    text.chars()
-        .map(|c| {
-            if is_safe(c) {
-                c
-            } else {
-                char::REPLACEMENT_CHARACTER
-            }
-        })
-        .collect()
-}
-
-/// Returns true if a character breaks a line or turns its direction (Unicode's `Bidi_Control`).
-fn is_layout(c: char) -> bool {
-    matches!(
-        c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
+    let safe = |c: char| match c {
+        // They break a line or turn its direction (Unicode's `Bidi_Control`).
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            char::REPLACEMENT_CHARACTER
+        }
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(safe).collect()
 }
 
 /// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.

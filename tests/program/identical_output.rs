@@ -88,7 +88,7 @@ fn a_quants_own_answers_differ_where_its_sidecar_says() {
 fn the_report_says_how_many_answers_are_the_same() {
     let session = with_reference(5, "--generate 12 -b 1 -ub 1");
     let run = session.ok("-m @f16 -r ref.gz --no-sidecar -q");
-    run.prints(&["Of 5 greedy answers, 5 are the same up to the cut at 12 tokens"]);
+    run.prints(&["All 5 greedy answers are the same to the end or the cut at 12 tokens"]);
     session.ok("-m @q2 -r ref.gz --sidecar q2.kls -q");
     // A run and a report print the same; so does a gate.
     let run = session.ok("report q2.kls --json q2.json");

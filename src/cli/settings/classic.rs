@@ -16,7 +16,7 @@ use crate::commands::settings::{
     CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings,
     Stats, Subject, WriteSettings, cells, target,
 };
-use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
+use crate::commands::{is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
 use crate::input::{ScoreFrom, Source};
 use crate::report::number::count_of;
@@ -174,7 +174,16 @@ fn evaluate(
     reference: ReferenceSource,
     mut inputs: Vec<PathBuf>,
 ) -> Result<Command, String> {
-    let ModelsOfFolder { models, skipped } = models(&args.model)?;
+    // Of a folder, all models are evaluated.
+    let (mut models, mut skipped) = (Vec::new(), Vec::new());
+    for path in &args.model {
+        if path.is_dir() {
+            let of_folder = models_of_folder(path, &mut skipped);
+            models.extend(of_folder.map_err(|error| one_line(&error))?);
+        } else {
+            models.push(path.clone());
+        }
+    }
     inputs.extend(args.model);
     let sweep = cells(&args.evaluate.sweep)?;
     let mut results = args.results;
@@ -192,21 +201,6 @@ fn evaluate(
         results,
         run: args.run,
     }))
-}
-
-/// The models that are given, and those of the folders that are.
-fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, String> {
-    let mut all = ModelsOfFolder::default();
-    for path in given {
-        if path.is_dir() {
-            let of_folder = models_of_folder(path).map_err(|error| one_line(&error))?;
-            all.models.extend(of_folder.models);
-            all.skipped.extend(of_folder.skipped);
-        } else {
-            all.models.push(path.clone());
-        }
-    }
-    Ok(all)
 }
 
 /// The labels of these files, by their paths: those `given`, one for each file in order, or else those
@@ -251,6 +245,10 @@ pub fn check_results(
         return wrong("--json-tokens needs --json PATH to write the tokens to");
     }
     for condition in &results.conditions {
+        if !condition.is_of_model() {
+            let hint = "names a number of two models: kl report --pair has it";
+            return wrong(format!("--fail-if '{}': {hint}", condition.expression()));
+        }
         let (kind, name) = match condition.section() {
             "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
             "llama_perplexity" => (Stats::LlamaPerplexity, "llama-perplexity"),

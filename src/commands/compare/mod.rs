@@ -110,7 +110,7 @@ fn compare_one<E: Engine + Sync>(
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         tokens: None,
-        not_available: Vec::from_iter((!has_tokens).then(NotAvailable::without_token_ids)),
+        not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         started,
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();

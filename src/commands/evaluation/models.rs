@@ -166,7 +166,7 @@ fn compare(
     let no_sidecar = "not every model has left a sidecar";
     let why = if watch.should_stop() {
         "the run was interrupted"
-    } else if !settings.has_sidecar() {
+    } else if settings.no_sidecar {
         "--no-sidecar leaves nothing to compare the models by, token by token"
     } else if settings.part.is_some() {
         "these are parts: kl report compares them once all are there"

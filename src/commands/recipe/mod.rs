@@ -33,7 +33,8 @@ struct Inputs<'i> {
     watch: &'i Watch<'i>,
 }
 
-/// Chooses a recipe, measures it if there is a text, and writes its types.
+/// Chooses a recipe, measures it if there is a text, and writes its types. Returns with it the importance
+/// matrix that was read.
 ///
 /// # Errors
 /// What is wrong with the map or the model, or a goal that nothing reaches.
@@ -41,7 +42,7 @@ pub fn recipe<E: Engine>(
     settings: &RecipeSettings,
     engine: &E,
     observer: &dyn Observer,
-) -> Result<RecipeReport> {
+) -> Result<(RecipeReport, Option<Imatrix>)> {
     let watch = &Watch::new(observer);
     // Created first, so that a bad path is found before the work is done.
     let create = |path: &PathBuf| PartialFile::create(path, settings.force, Existing::Replace);
@@ -76,7 +77,7 @@ pub fn recipe<E: Engine>(
         write_types(output, &map.header, &recipe)?;
     }
     let shown = |path: &PathBuf| path.display().to_string();
-    Ok(RecipeReport {
+    let report = RecipeReport {
         versions: Versions::default(),
         map_path: shown(&settings.map),
         frontier: frontier(&inputs.costs, &settings.types),
@@ -87,7 +88,8 @@ pub fn recipe<E: Engine>(
         quantized_path: settings.quantize.as_ref().map(shown),
         warnings: watch.warnings(),
         model: map.header.provenance.model,
-    })
+    };
+    Ok((report, imatrix))
 }
 
 /// What the recipe should reach: clap has asked for one of the flags.

@@ -18,6 +18,7 @@ use crate::report::number::count;
 pub fn quantize<E: Engine>(
     settings: &RecipeSettings,
     recipe: &Recipe,
+    imatrix: Option<&Imatrix>,
     engine: &E,
     observer: &dyn Observer,
 ) -> Result<()> {
@@ -25,7 +26,6 @@ pub fn quantize<E: Engine>(
         return Ok(());
     };
     let (watch, shown) = (&Watch::new(observer), target.display());
-    let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let mixture = recipe.mixture();
     let output = PartialFile::create(target, settings.force, Existing::Replace)?;
     watch.event(&Event::Plan("quantize", &shown.to_string()));
@@ -33,7 +33,7 @@ pub fn quantize<E: Engine>(
         input: path,
         output: output.path(),
         mixture: &mixture,
-        imatrix: imatrix.as_ref(),
+        imatrix,
         threads: settings.run.threads,
     })?;
     let metadata = fs::metadata(output.path());

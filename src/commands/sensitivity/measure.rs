@@ -95,7 +95,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let (name, model) = (&tensor.name, self.model);
         let errors = model.weight_errors(name, &kinds, self.imatrix, ROWS_FOR_ERRORS)?;
         let errors = kinds.into_iter().zip(errors).collect();
-        self.store.push_errors(name, &errors)
+        Ok(self.store.writer.write_errors(name, &errors)?)
     }
 
     /// Measures a cell, round by round, over at most the first `n` windows. What is in the map already
@@ -113,7 +113,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
             let known = self.store.cell(mixture);
             if known.is_none_or(|known| known.klds.len() < n) {
                 let measured = self.measure(mixture, round, phase)?;
-                self.store.push_cell(&measured)?;
+                self.store.writer.write_cell(&measured)?;
             }
             if let Some(known) = self.store.cell(mixture) {
                 cell.clone_from(known);
@@ -142,7 +142,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let control = self.measure(&nothing, windows, phase)?;
         self.check_control(&control)?;
         if is_first {
-            self.store.push_cell(&control)?;
+            self.store.writer.write_cell(&control)?;
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ pub fn pieces<'t>(
     });
     let of_roles = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
     let of_all = windows_together(n_windows, n_together);
-    let together = types_together(types, original.measured_type).into_iter();
+    let together = types_of_bits(&BITS_TOGETHER, types, original.measured_type).into_iter();
     let together = together.map(|kind| {
         let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
         (typed.collect(), of_all)
@@ -194,12 +194,6 @@ fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
     let error = (squares * n as f64 / (n - 1) as f64).sqrt() / all;
     let level = Confidence::new(LEVEL).unwrap_or_default();
     Some((share, error * student_two_sided(level, (n - 1) as f64)))
-}
-
-/// The types at which all tensors are exchanged together, to see how well they add up: from many bits
-/// to few.
-fn types_together(types: &[GgmlType], measured: GgmlType) -> Vec<GgmlType> {
-    types_of_bits(&BITS_TOGETHER, types, measured)
 }
 
 /// Each role as a whole, at types of many bits.
@@ -361,7 +355,7 @@ mod tests {
     #[test]
     fn types_together_span_the_bits() {
         let all = ["q8_0", "q6_K", "q5_0", "q4_K", "q4_0", "q3_K", "q2_K"].map(kind);
-        let of = |types: &[GgmlType]| types_together(types, kind("q3_K"));
+        let of = |types: &[GgmlType]| types_of_bits(&BITS_TOGETHER, types, kind("q3_K"));
         assert_eq!(of(&all), ["q8_0", "q6_K", "q4_K", "q2_K"].map(kind));
         assert_eq!(of(&[kind("q4_0")]), [kind("q4_0")]);
         assert_eq!(of(&[kind("q3_K")]), []);

@@ -1,14 +1,12 @@
 //! The map's file, which grows with each cell.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
 use kl_formats::{
-    BackendIdentity, Cell, CutOffMap, Fault, GgmlType, MapHeader, MapWriter, Mixture,
-    SensitivityMap,
+    BackendIdentity, Cell, CutOffMap, Fault, MapHeader, MapWriter, Mixture, SensitivityMap,
 };
 
 use crate::commands::merge::write_in_order;
@@ -30,7 +28,7 @@ pub struct Output {
 /// A map that is being measured.
 pub struct Store {
     file: PartialFile,
-    writer: MapWriter<File>,
+    pub writer: MapWriter<File>,
 }
 
 impl Output {
@@ -172,16 +170,6 @@ impl Store {
     pub fn cell(&self, exchanged: &Mixture) -> Option<&Cell> {
         let mut cells = self.map().cells.iter();
         cells.find(|cell| cell.exchanged == *exchanged)
-    }
-
-    /// Adds a cell, or more windows of one.
-    pub fn push_cell(&mut self, cell: &Cell) -> Result<()> {
-        Ok(self.writer.write_cell(cell)?)
-    }
-
-    /// Adds a tensor's weight errors.
-    pub fn push_errors(&mut self, tensor: &str, errors: &BTreeMap<GgmlType, f64>) -> Result<()> {
-        Ok(self.writer.write_errors(tensor, errors)?)
     }
 
     /// Puts the lines in the order that all maps of these cells have, and gives the file its name.

@@ -168,7 +168,7 @@ pub struct ReportSettings {
     /// With --pair, for the two compared, as in 'ratio.upper > 1.05'. A condition also fails if it
     /// cannot be checked, or if tokens are left out or have an infinite KLD; one on the ratio needs
     /// 100 windows.
-    #[arg(long, value_name = "CONDITION", value_parser = Condition::of_report)]
+    #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
 
     /// With --fail-if, accept that tokens are left out or have an infinite KLD
@@ -456,11 +456,6 @@ impl ResultSettings {
         };
         let model = label.unwrap_or_else(|| stem(&subject.path));
         Some(format!("{model}-{cell}"))
-    }
-
-    /// Returns true unless the user wants no per-token files.
-    pub fn has_sidecar(&self) -> bool {
-        self.sidecar.is_some() || !self.no_sidecar
     }
 
     /// The path of an evaluation's sidecar: the one that is given, or `MODEL@REFERENCE.kls` in the current

@@ -38,7 +38,7 @@ impl Folder {
     }
 
     fn recipe(&self, settings: &RecipeSettings) -> RecipeReport {
-        recipe(settings, &FakeEngine::default(), &()).unwrap()
+        recipe(settings, &FakeEngine::default(), &()).unwrap().0
     }
 }
 
@@ -62,7 +62,7 @@ fn a_recipe_in_memory_is_its_file() {
     let types = String::from_utf8(folder.bytes("types")).unwrap();
     assert_eq!(types.lines().count(), 8, "{types}");
 
-    quantize(&settings, &report.recipe, &FakeEngine::default(), &()).unwrap();
+    quantize(&settings, &report.recipe, None, &FakeEngine::default(), &()).unwrap();
     assert_eq!(folder.bytes("mine").len() as u64, report.recipe.size_bytes);
     // A file of that size is the recipe's own.
     settings.force = true;
@@ -82,7 +82,7 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     let mut settings = folder.measured_settings(Goal::Bpw(3.5), "other");
     settings.confidence = Confidence::new(0.001).unwrap();
     let recorder = Recorder::default();
-    let report = recipe(&settings, &FakeEngine::default(), &recorder).unwrap();
+    let (report, _) = recipe(&settings, &FakeEngine::default(), &recorder).unwrap();
     assert!(recorder.heard().contains(&"begin second round".to_owned()));
     let check = report.check.unwrap();
     let round = check.second_round.unwrap();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
-use crate::report::layout::{USUAL_QUANTILES, View, laid_out};
+use crate::report::layout::{USUAL_QUANTILES, View, laid_out, quoted};
 use crate::report::number::{
     count, ends, finite, or_undefined, p_value, percent, quantile_name, ratio, short_kld,
 };
@@ -248,44 +248,4 @@ fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
         format!("{b} {kld_b} {}", top(&of.top_b_text, token.top_b)),
     ];
     text + "\n" + &laid_out("    ", 4, "; ", tops.iter().map(String::as_str))
-}
-
-/// As much of the start, or of the end, of a text as fits `width` in quotes, where a line feed takes two
-/// characters.
-fn quoted(text: &str, width: usize, is_end: bool) -> String {
-    let chars = Vec::from_iter(text.chars());
-    let part = |n: usize| {
-        let cut = if n < chars.len() { "…" } else { "" };
-        let start = if is_end { chars.len() - n } else { 0 };
-        let part: String = chars.iter().skip(start).take(n).collect();
-        let part = if is_end {
-            format!("{cut}{part}")
-        } else {
-            part + cut
-        };
-        format!("{part:?}")
-    };
-    let mut parts = (0..=chars.len().min(width)).rev().map(part);
-    let fits = |text: &String| text.chars().count() <= width;
-    parts.find(fits).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_of_tokens_are_cut() {
-        for (text, width, is_end, cut) in [
-            (" there", 10, false, "\" there\""),
-            (" therefore", 10, false, "\" theref…\""),
-            ("\n\n\n\n\n", 8, false, "\"\\n\\n…\""),
-            ("\u{202e}", 10, false, "\"\\u{202e}\""),
-            ("Once upon", 10, true, "\"…ce upon\""),
-            ("Once", 10, true, "\"Once\""),
-            ("", 10, true, "\"\""),
-        ] {
-            assert_eq!(quoted(text, width, is_end), cut);
-        }
-    }
 }

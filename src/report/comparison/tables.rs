@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::report::identical_output::{left_out, title as identical_title};
+use crate::report::identical_output::{left_out, same_to};
 use crate::report::layout::{View, WIDTH};
 use crate::report::names::Names;
 use crate::report::number::{
@@ -455,10 +455,10 @@ impl Comparison {
 
     /// The title of the table of greedy answers. The cut is the reference's, so it is the same for all.
     pub(in crate::report) fn identical_title(&self) -> String {
-        self.identical()
-            .next()
-            .map(identical_title)
-            .unwrap_or_default()
+        let first = self.identical().next();
+        let title =
+            first.map(|of| format!("Greedy answers that are the original's {}", same_to(of)));
+        title.unwrap_or_default()
     }
 
     /// Says how many greedy answers are left out, and why; near ties are the same for all models.

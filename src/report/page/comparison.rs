@@ -43,12 +43,16 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let by_ratio =
         |holds: fn(&Ratio) -> bool| named(&|m| m.ratio_to_best.is_some_and(|of| holds(&of.ratio)));
     let is_0 = |m: &ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
+    let has_point = |m: &ComparedModel| {
+        let kld = m.mean_kld().and_then(|mean| finite(mean.value));
+        !m.is_noise_floor && size(m) > Some(0) && kld > Some(0.0)
+    };
     let original = reference.model_name().or(reference.file_name.as_deref());
     let values = context! {
         kl_version => comparison.versions.kl_version,
         c => Value::from(Serde(comparison)),
         best => comparison.best().map(|model| Value::from(Serde(model))),
-        has_sizes => models.iter().any(|m| has_point(m, size(m))),
+        has_sizes => models.iter().any(has_point),
         has_caches => sizes.has_caches,
         window => reference.unit(),
         title => original.unwrap_or("a model"),
@@ -111,12 +115,6 @@ fn of_answers(comparison: &Comparison) -> Value {
 /// Returns true if a logarithmic scale has the ratio.
 fn is_drawn(ratio: &Ratio) -> bool {
     ratio.value.is_finite() && ratio.value > 0.0
-}
-
-/// Whether the chart of sizes has a point for a model.
-fn has_point(model: &ComparedModel, size: Option<u64>) -> bool {
-    let kld = model.mean_kld().map(|mean| mean.value);
-    !model.is_noise_floor && size > Some(0) && kld.is_some_and(|kld| kld.is_finite() && kld > 0.0)
 }
 
 /// The labels of the models that are in colour: every quant if there are enough colours, or the noise
@@ -187,7 +185,13 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     for i in 1..steps.len() {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);
         let bytes = larger.size.saturating_sub(smaller.size);
-        let pair = pair_of(comparison, smaller.label, larger.label);
+        let both = [smaller.label, larger.label];
+        let mut pairs = comparison.pairs.iter();
+        let pair = pairs.find(|pair| {
+            [&pair.a, &pair.b]
+                .iter()
+                .all(|of| both.contains(&of.as_str()))
+        });
         let factor = finite(smaller.kld / larger.kld);
         let saves = sizes.saved(larger.model, smaller.model);
         let per_unit = saves.map(|bytes| (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes));
@@ -200,11 +204,6 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         });
     }
     steps
-}
-
-fn pair_of<'c>(comparison: &'c Comparison, a: &str, b: &str) -> Option<&'c ComparedPair> {
-    let mut pairs = comparison.pairs.iter();
-    pairs.find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a))
 }
 
 /// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.

@@ -13,9 +13,7 @@ pub use model::{
     without_part,
 };
 pub use reference::{PromptsInfo, ReferenceInfo, StatesInfo, unit};
-pub use tokens::{
-    DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
-};
+pub use tokens::{DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken};
 
 /// The version of the keys of every JSON document: see docs/PROMISES.md for what raises it.
 const JSON_VERSION: u32 = 2;

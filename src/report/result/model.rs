@@ -228,12 +228,10 @@ pub struct NotAvailable {
 
 impl NotAvailable {
     /// The numbers that are missing if neither file holds token ids.
-    pub fn without_token_ids() -> Self {
-        Self {
-            what: "perplexity, change of the actual token's probability, context and next token",
-            why: "no file holds token ids",
-        }
-    }
+    pub const WITHOUT_TOKEN_IDS: Self = Self {
+        what: "perplexity, change of the actual token's probability, context and next token",
+        why: "no file holds token ids",
+    };
 }
 
 /// Where the decoding thread's time went, in seconds; the parts but `core_wait_s` and `device` add up to

@@ -89,18 +89,6 @@ pub struct DivergentToken {
     pub eval_top: TopToken,
 }
 
-/// The token that a model finds most probable at a position.
-#[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TopToken {
-    /// The token's id.
-    pub token: u32,
-    /// Its text.
-    pub text: String,
-    /// Its probability under that model.
-    pub p: f64,
-}
-
 impl DivergentToken {
     /// The number of characters of context that are shown.
     const CONTEXT_CHARS: usize = 40;
@@ -117,8 +105,8 @@ impl DivergentToken {
     pub fn new(record: &TokenRecord, context: &[u32], text: impl Fn(&[u32]) -> String) -> Self {
         let top = |token, p| TopToken {
             token,
-            text: text(&[token]),
-            p,
+            text: Some(text(&[token])),
+            p: finite(p),
         };
         let token = record.next_token();
         Self {
@@ -151,9 +139,9 @@ pub struct WorstToken {
     /// The text around the position.
     pub text: Option<WorstText>,
     /// The reference's top token.
-    pub ref_top: WorstTop,
+    pub ref_top: TopToken,
     /// The model's top token.
-    pub eval_top: WorstTop,
+    pub eval_top: TopToken,
 }
 
 /// The text around a position.
@@ -169,10 +157,10 @@ pub struct WorstText {
 /// The token that a model finds most probable at a position.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct WorstTop {
+pub struct TopToken {
     /// The token's id.
     pub token: u32,
-    /// Its text.
+    /// Its text; null where the sidecar does not hold it.
     pub text: Option<String>,
     /// Its probability under that model; null where the sidecar does not record it.
     pub p: Option<f64>,
@@ -192,10 +180,10 @@ impl WorstToken {
         before: &[u32],
         text: impl Fn(&[u32]) -> Option<String>,
     ) -> Self {
-        let top = |token, p: f64| WorstTop {
+        let top = |token, p: f64| TopToken {
             token,
             text: text(&[token]),
-            p: p.is_finite().then_some(p),
+            p: finite(p),
         };
         let next_token = record.next_token();
         let next = next_token.and_then(|token| text(&[token]));

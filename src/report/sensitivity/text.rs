@@ -59,16 +59,20 @@ impl Sensitivity {
 
     /// Everything that a terminal shows of the map at the path `map`.
     pub fn text(&self, map: &str, width: usize) -> String {
+        let roles = Vec::from_iter(self.by_role.iter().map(|role| role.role.as_str()));
+        let tensors = Vec::from_iter(self.checks.iter().map(|check| check.tensor.as_str()));
+        let [roles, checks] = [roles, tensors].map(|names| Names::whole(&names, width));
+        let n_checks = self.checks.len().min(MAX_LISTED);
         let sentences = self.sentences().join(" ");
         let sentences = Some(wrapped(&sentences) + "\n").filter(|_| !sentences.is_empty());
         let parts = [
             sentences.unwrap_or_default(),
             self.head(),
-            self.roles_text(width),
+            Table::fitted(&roles, |name| self.roles_table(name)),
             self.layers_text(),
             self.tensors_text(width),
             self.additivity_table().text(),
-            self.checks_text(width),
+            Table::fitted(&checks, |name| self.checks_table(name, n_checks)),
             self.next_text(map),
         ];
         parts.concat()
@@ -120,10 +124,6 @@ impl Sensitivity {
     }
 
     /// A row for each role, and one for all.
-    fn roles_text(&self, width: usize) -> String {
-        let labels: Vec<&str> = self.by_role.iter().map(|role| role.role.as_str()).collect();
-        Table::fitted(&Names::whole(&labels, width), |name| self.roles_table(name))
-    }
 
     pub(in crate::report) fn roles_table(
         &self,
@@ -223,15 +223,12 @@ impl Sensitivity {
             .number(together, |of| Some(of.together.value), short_kld)
             .interval(self.interval_title(), |of| Some(of.together), two_digits)
             .number(sum, |of| Some(of.sum), short_kld)
-            .number("together\nover sum", |of| Some(times_sum(of)), ratio)
+            .number(
+                "together\nover sum",
+                |of| Some(of.together.value / of.sum),
+                ratio,
+            )
             .notes([explained.to_owned()])
-    }
-
-    fn checks_text(&self, width: usize) -> String {
-        let n = self.checks.len().min(MAX_LISTED);
-        let tensors = self.checks.iter().map(|check| check.tensor.as_str());
-        let names = Names::whole(&Vec::from_iter(tensors), width);
-        Table::fitted(&names, |name| self.checks_table(name, n))
     }
 
     /// The first `n` of the predictions that were checked, the farthest off first.
@@ -300,11 +297,6 @@ impl Sensitivity {
     fn interval_title(&self) -> String {
         format!("{} %\ninterval", short_percent(self.confidence.level()))
     }
-}
-
-/// The KLD of all tensors at once over the sum of the singles.
-fn times_sum(of: &Additivity) -> f64 {
-    of.together.value / of.sum
 }
 
 /// How many times its prediction a measurement is.

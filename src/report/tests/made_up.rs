@@ -206,8 +206,8 @@ pub fn timing() -> TimingInfo {
 pub fn top() -> Vec<DivergentToken> {
     let top = |token, text: &str, p| TopToken {
         token,
-        text: text.to_owned(),
-        p,
+        text: Some(text.to_owned()),
+        p: Some(p),
     };
     let middle = DivergentToken {
         window: 1,

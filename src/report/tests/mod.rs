@@ -194,7 +194,7 @@ fn text_report_without_token_ids() {
     let mut records = records(2, 20);
     made_up::without_next_tokens(&mut records);
     let report = ModelReport {
-        not_available: vec![NotAvailable::without_token_ids()],
+        not_available: vec![NotAvailable::WITHOUT_TOKEN_IDS],
         ..plain("other.npz", &records)
     };
     let reference = foreign_reference("ref.npz", "npz");
@@ -224,7 +224,7 @@ fn the_json_is_as_its_schema_states() {
     let mut report = ModelReport {
         interrupted: interrupted(2, Some(9)),
         n_resumed: 7,
-        not_available: vec![NotAvailable::without_token_ids()],
+        not_available: vec![NotAvailable::WITHOUT_TOKEN_IDS],
         prompts: Some(made_up::prompts(&records)),
         tokens: Some(made_up::tokens(&records)),
         ..full("q4.gguf", &records)

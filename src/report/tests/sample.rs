@@ -8,7 +8,7 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthToken, NEAR,
     NotCompared, PairKind, RatioToBest,
 };
-use crate::report::{WorstText, WorstToken, WorstTop};
+use crate::report::{TopToken, WorstText, WorstToken};
 use crate::report::{few_windows, json_text};
 use crate::stats::{
     ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput, Paired,
@@ -284,7 +284,7 @@ pub fn records(scale: f64) -> Vec<TokenRecord> {
 }
 
 fn worst(kld: f64, before: &str, has_next: bool) -> WorstToken {
-    let top = |token, text: &str, p| WorstTop {
+    let top = |token, text: &str, p| TopToken {
         token,
         text: Some(text.to_owned()),
         p: Some(p),

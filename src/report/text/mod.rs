@@ -33,17 +33,8 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     if summary.n_tokens > 0 {
         sections::divergence(&mut out, summary, report.max_at_text.as_deref(), view);
     }
-    if view.full {
-        sections::breakdown(&mut out, report, view);
-        sections::agreement(&mut out, summary);
-        sections::perplexity(&mut out, summary);
-        if let Some(timing) = &report.timing {
-            sections::time(&mut out, timing);
-        }
-    } else {
-        sections::other_numbers(&mut out, report);
-        sections::breakdown(&mut out, report, view);
-    }
+    sections::other_numbers(&mut out, report, view);
+    sections::breakdown(&mut out, report, view);
     if let Some(logits) = &report.logits {
         sections::logits(&mut out, logits);
     }

@@ -1,7 +1,7 @@
 //! The table of prompts: all of a few, the worst of many.
 
-use crate::report::layout::{View, WIDTH, wrapped};
-use crate::report::number::{count, or_undefined, percent, printable, short_kld};
+use crate::report::layout::{View, WIDTH, quoted, wrapped};
+use crate::report::number::{count, or_undefined, percent, short_kld};
 use crate::report::result::PromptReport;
 use crate::report::table::Table;
 use crate::stats::PromptLogits;
@@ -28,7 +28,7 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
     let drawn = |width: usize| {
         let table = Table::new("", &rows)
             .left("\n  no.", |row| format!("  {}", row.stats.window))
-            .left("\nprompt", |row| label(&row.prompt, width))
+            .left("\nprompt", |row| quoted(&row.prompt, width, false))
             .right("\ntokens", |row| count(row.stats.n_tokens))
             .right("mean\nKLD", |row| show(row.stats.kld.map(|kld| kld.mean)))
             .right("max\nKLD", |row| show(row.stats.kld.map(|kld| kld.max)))
@@ -87,24 +87,6 @@ fn worst(prompts: &[PromptReport], most: usize) -> Vec<&PromptReport> {
         rows.truncate(most);
     }
     rows
-}
-
-/// The beginning of a prompt in quotes, as one line of at most so many columns, whatever it holds.
-fn label(prompt: &str, width: usize) -> String {
-    /// Some characters from here on take two columns.
-    const FIRST_WIDE: char = '\u{1100}';
-    let columns = |c: char| if c < FIRST_WIDE || c == '…' { 1 } else { 2 };
-    // Longer starts would be cut anyway.
-    let start: String = prompt.chars().take(width + 1).collect();
-    let line = printable(&start.replace('\n', "\\n").replace('\t', "\\t"));
-    let n_chars = line.chars().count();
-    let cut = |n: usize| {
-        let part: String = line.chars().take(n).collect();
-        format!("\"{part}{}\"", if n < n_chars { "…" } else { "" })
-    };
-    let fits = |text: &String| text.chars().map(columns).sum::<usize>() <= width;
-    let mut parts = (0..=n_chars).rev().map(cut);
-    parts.find(fits).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -192,15 +174,5 @@ mod tests {
         assert!(rows[0].contains("no. 27"), "{}", rows[0]);
         let more = "The 5 prompts with the largest mean KLD; 95 more in the JSON (--json).\n";
         assert!(table.ends_with(more), "{table}");
-    }
-
-    #[test]
-    fn a_label_is_one_short_line() {
-        assert_eq!(label("a\n\u{1b}[1m\"é", 45), r#""a\n�[1m"é""#);
-        let e = |n| "é".repeat(n);
-        assert_eq!(label(&e(43), 45), format!("\"{}\"", e(43)));
-        assert_eq!(label(&e(44), 45), format!("\"{}…\"", e(42)));
-        assert_eq!(label("消息消息", 9), "\"消息消…\"");
-        assert_eq!(label("消息消息", 10), "\"消息消息\"");
     }
 }

@@ -7,14 +7,14 @@ use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View};
 use crate::report::names::Names;
 use crate::report::number::{
-    count, duration, ends, fixed, kld, percent, quantile_name, short_kld, signed_percent,
-    significant,
+    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
+    signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::report::table::Table;
 use crate::stats::{
-    Acceptance, Bin, DEFAULT_DRAFTED, Distribution, Estimate, IdenticalOutput, LogitSummary,
-    LogitsNotAvailable, Metric, Summary,
+    Bin, DEFAULT_DRAFTED, Distribution, Estimate, IdenticalOutput, LogitSummary,
+    LogitsNotAvailable, Metric, Perplexity, Summary,
 };
 
 /// The quantiles that kl.py prints.
@@ -70,8 +70,8 @@ fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     }
 }
 
-/// The numbers beside the divergence that most people look at, a line each.
-pub fn other_numbers(out: &mut Sheet, report: &ModelReport) {
+/// The numbers beside the divergence: those that most people look at, and in full all others.
+pub fn other_numbers(out: &mut Sheet, report: &ModelReport, view: View) {
     let summary = &report.summary;
     if summary.agreement.is_none() && report.timing.is_none() {
         return;
@@ -80,18 +80,78 @@ pub fn other_numbers(out: &mut Sheet, report: &ModelReport) {
     if let Some(agreement) = &summary.agreement {
         out.estimate("same top token", &agreement.ref_top1.estimate, percent);
     }
-    if report.measures_answers() {
-        accepted_in_a_round(out, summary.acceptance.as_ref());
+    let shows_drafts = view.full || report.measures_answers();
+    if let Some(acceptance) = summary.acceptance.as_ref().filter(|_| shows_drafts) {
+        if view.full {
+            out.estimate("accepted of drafted tokens", &acceptance.mean, percent);
+        }
+        if let Some(accepted) = acceptance.of_drafted(DEFAULT_DRAFTED) {
+            let name = format!("accepted of {DEFAULT_DRAFTED} drafted tokens");
+            out.estimate(&name, accepted, |n| fixed(n, 3));
+        }
     }
     if let Some(of) = &summary.perplexity {
-        out.estimate("PPL ratio", &of.ratio.estimate(), |x| fixed(x, 6));
-        let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
-        out.value("PPL", &model, &format!("the reference's {reference}"));
+        perplexity(out, of, view);
+    }
+    if let Some(of) = summary.delta_p.as_ref().filter(|_| view.full) {
+        out.estimate("Δp, mean", &of.mean.estimate(), signed_percent);
+        let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
+        out.estimate("Δp, RMS", &of.rms.estimate(), three_decimals);
+        let [loss, gain] = [of.min, of.max].map(signed_percent);
+        out.value("Δp, largest loss, largest gain", &loss, &gain);
     }
     if let Some(timing) = &report.timing {
-        let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
-        out.value("time", &duration(timing.wall_s), &speed);
-        busy_cores(out, timing);
+        time(out, timing, view);
+    }
+}
+
+/// The perplexities, with their intervals in full.
+fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
+    out.estimate("PPL ratio", &of.ratio.estimate(), |x| fixed(x, 6));
+    if !view.full {
+        let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
+        return out.value("PPL", &model, &format!("the reference's {reference}"));
+    }
+    let estimate = |value, lo, hi| Estimate { value, lo, hi };
+    let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
+    let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
+    out.estimate("PPL", &evaluated, kld);
+    out.estimate("PPL of the reference", &reference, kld);
+    let unknown = "tokens, whose probability is not in the base file";
+    let impossible = "tokens that a model finds impossible";
+    for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
+        if n > 0 {
+            out.value("  left out", &count(n), why);
+        }
+    }
+}
+
+/// How long it took, in full also what, and where it waited for other work if that is notable.
+fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
+    let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
+    out.value("time", &duration(timing.wall_s), &speed);
+    let parts = [
+        ("load", timing.load_s),
+        ("decode", timing.decode_s),
+        ("score", timing.score_s),
+        ("read", timing.read_s),
+        ("write", timing.write_s),
+    ];
+    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
+    if view.full {
+        out.list("  of which", parts.iter().map(String::as_str));
+    }
+    if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
+        let busy = percent(device.busy_share);
+        let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
+        let text =
+            format!("busy {busy} of the time, waited {cpu} for the CPU, {file} for the file");
+        out.line("device", &text);
+    }
+    if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
+        let waited = duration(waited_s);
+        let text = format!("busy elsewhere: waited {waited} for one");
+        out.line("cores", &text);
     }
 }
 
@@ -157,89 +217,6 @@ fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
     });
 }
 
-/// How often the top tokens agree, and a token that the model drafts is accepted.
-pub fn agreement(out: &mut Sheet, summary: &Summary) {
-    if let Some(agreement) = &summary.agreement {
-        out.title("Agreement of top tokens");
-        out.estimate("same top token", &agreement.ref_top1.estimate, percent);
-    }
-    if let Some(acceptance) = &summary.acceptance {
-        out.title("Acceptance of drafted tokens, at temperature 1");
-        out.estimate("accepted", &acceptance.mean, percent);
-        accepted_in_a_round(out, Some(acceptance));
-    }
-}
-
-fn accepted_in_a_round(out: &mut Sheet, acceptance: Option<&Acceptance>) {
-    if let Some(accepted) = acceptance.and_then(|of| of.of_drafted(DEFAULT_DRAFTED)) {
-        let name = format!("accepted of {DEFAULT_DRAFTED} drafted tokens");
-        out.estimate(&name, accepted, |n| fixed(n, 3));
-    }
-}
-
-/// The perplexities, and how far the actual token's probability moved.
-pub fn perplexity(out: &mut Sheet, summary: &Summary) {
-    if let Some(of) = &summary.perplexity {
-        out.title("Perplexity");
-        let estimate = |value, lo, hi| Estimate { value, lo, hi };
-        let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
-        let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
-        out.estimate("model", &evaluated, kld);
-        out.estimate("reference", &reference, kld);
-        out.estimate("ratio", &of.ratio.estimate(), |x| fixed(x, 6));
-        let unknown = "tokens, whose probability is not in the base file";
-        let impossible = "tokens that a model finds impossible";
-        for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
-            if n > 0 {
-                out.value("left out", &count(n), why);
-            }
-        }
-    }
-    if let Some(of) = &summary.delta_p {
-        out.title("Change in the actual token's probability");
-        out.estimate("mean", &of.mean.estimate(), signed_percent);
-        let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-        out.estimate("RMS", &of.rms.estimate(), three_decimals);
-        let [loss, gain] = [of.min, of.max].map(signed_percent);
-        out.value("largest loss, largest gain", &loss, &gain);
-    }
-}
-
-pub fn time(out: &mut Sheet, timing: &TimingInfo) {
-    out.title("Time");
-    let parts = [
-        ("load", timing.load_s),
-        ("decode", timing.decode_s),
-        ("score", timing.score_s),
-        ("read", timing.read_s),
-        ("write", timing.write_s),
-    ];
-    let mut parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
-    if let Some(first) = parts.first_mut() {
-        first.insert_str(0, &format!("{}: ", duration(timing.wall_s)));
-    }
-    out.list("wall", parts.iter().map(String::as_str));
-    if let Some(device) = &timing.device {
-        let busy = percent(device.busy_share);
-        let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
-        let text =
-            format!("busy {busy} of the time, waited {cpu} for the CPU, {file} for the file");
-        out.line("device", &text);
-    }
-    let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
-    out.line("speed", &speed);
-    busy_cores(out, timing);
-}
-
-/// Says how long the run waited for other work, where that is notable.
-fn busy_cores(out: &mut Sheet, timing: &TimingInfo) {
-    if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
-        let waited = duration(waited_s);
-        let text = format!("busy elsewhere: waited {waited} for one");
-        out.line("cores", &text);
-    }
-}
-
 /// The distances between logits, the Jensen-Shannon divergence and the smoothed KLD.
 pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
     if let Some(LogitsNotAvailable::LogProbabilitiesOnly) = summary.logits_not_available {
@@ -278,7 +255,10 @@ pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
             None => format!("at the {}'s end", out.unit),
         };
         let at = out.position(token.window, token.position);
-        let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
+        let top = |top: &TopToken| {
+            let text = top.text.as_deref().unwrap_or_default();
+            format!("{text:?} {}", or_undefined(top.p, percent))
+        };
         let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
         out.value(&at, &divergence, "");
         out.below(" ", &[&format!("{:?}", token.context), &next]);
