@@ -59,7 +59,6 @@ fn long_form(arg: &str, known: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::GpuLayers;
 
     fn expanded(args: &[&str]) -> Vec<String> {
         expand(args.iter().map(OsString::from))
@@ -81,20 +80,5 @@ mod tests {
         assert_eq!(expanded(&["-ub512x"]), ["-ub512x"]);
         assert_eq!(expanded(&["-hf=a/b"]), ["--hf-repo=a/b"]);
         assert_eq!(expanded(&["--", "-ngl"]), ["--", "-ngl"]);
-    }
-
-    #[test]
-    fn the_classic_call_is_understood() {
-        let args = expand(
-            "kl -m q4.gguf -m q2.gguf -r ref.gz -ngl 99 -ub 64 -fa on -ctk q8_0 -n -1 -dev CUDA0,CUDA1"
-                .split(' ')
-                .map(OsString::from),
-        );
-        let args = args::parse(&args).unwrap().classic;
-        assert_eq!(args.model.len(), 2);
-        assert_eq!(args.run.model.n_gpu_layers, GpuLayers::Count(99));
-        assert_eq!(args.run.n_ubatch, Some(64));
-        assert_eq!(args.run.model.devices, ["CUDA0", "CUDA1"]);
-        assert_eq!(args.max_rows, None);
     }
 }

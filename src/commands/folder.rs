@@ -169,18 +169,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_parts_are_known_by_their_names() {
-        for (name, expected) in [
-            ("a-00002-of-00003.gguf", true),
-            ("a-00003-of-00003.gguf", true),
-            ("a-00001-of-00003.gguf", false),
-            ("a.gguf", false),
-        ] {
-            assert_eq!(is_later_part(Path::new(name)), expected, "{name}");
-        }
-    }
-
-    #[test]
     fn a_folder_is_listed_by_name_and_one_without_models_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();

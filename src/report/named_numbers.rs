@@ -73,107 +73,10 @@ fn names_of(entry: &Value) -> Vec<(String, &Value)> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Duration;
-
-    use kl_formats::{ModelIdentity, Row, TokenRecord};
 
     use super::*;
-    use crate::pipeline::Timing;
-    use crate::report::comparison::{ComparedReference, InDepth};
-    use crate::report::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
-    use crate::report::tests::sample;
-    use crate::score::{RowPair, logit_metrics};
-    use crate::stats::{
-        ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PairedComparison,
-        PartNames, TokenTable, UntilInfo,
-    };
-
-    /// Records of more tokens than llama-perplexity needs, in two windows.
-    fn made_up() -> Vec<TokenRecord> {
-        let record = |window, position| TokenRecord {
-            window,
-            position,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.25,
-            kld: 1.0,
-            flags: TokenRecord::NEXT_IS_GREEDY,
-            group: window,
-            ..TokenRecord::default()
-        };
-        (0..240).map(|i| record(i / 120, i % 120)).collect()
-    }
-
-    /// A comparison of two models that has every number.
-    fn pair() -> InDepth {
-        let a = made_up();
-        let nearer = |record: &TokenRecord| TokenRecord {
-            kld: 0.5,
-            ..*record
-        };
-        let b: Vec<TokenRecord> = a.iter().map(nearer).collect();
-        let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-        let table = TokenTable::from_records(&a);
-        let clusters = Clusters::by_rule(&table.windows(), rule);
-        let paired = PairedComparison::in_depth(&a, &b, &[], &clusters, confidence, 0).unwrap();
-        let statistics = table.summarise(&clusters, PartNames::default(), confidence);
-        let summary = statistics.summary;
-        let mut of = sample::comparison();
-        of.models.truncate(2);
-        for model in &mut of.models {
-            model.result.summary = summary.clone();
-            model.result.model = ModelInfo::default();
-        }
-        of.reference = ComparedReference::default();
-        of.clusters = Some(clusters.clustering);
-        InDepth::new(&of, [&of.models[0], &of.models[1]], paired, Vec::new())
-    }
-
-    /// A report that has every number.
-    fn report() -> ModelReport {
-        let mut identity = ModelIdentity::named("");
-        (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
-        (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
-        identity.file_bytes = Some(0);
-        let records = made_up();
-        let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-        let table = TokenTable::from_records(&records);
-        let clusters = Clusters::by_rule(&table.windows(), rule);
-        let statistics = table.summarise(&clusters, PartNames::default(), confidence);
-        let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
-        let result = ModelResult {
-            label: String::new(),
-            model: ModelInfo::new(Path::new(""), &identity),
-            is_reference_model: false,
-            is_noise_floor: false,
-            n_vocab_compared: Some(1),
-            until: Some(UntilInfo {
-                target: 0.0,
-                reached: true,
-                relative_half_width: None,
-                of: None,
-            }),
-            summary: statistics.summary,
-            breakdown: statistics.breakdown,
-        };
-        ModelReport {
-            max_at_text: Some(String::new()),
-            sidecar: Some(String::new()),
-            timing: Some(TimingInfo::new(&Timing::default(), Duration::ZERO, 0)),
-            llama_perplexity: LlamaPerplexity::of_records(&records),
-            logits: Some(LogitSummary::from_metrics(
-                &table,
-                &vec![metrics; records.len()],
-                false,
-                confidence,
-                rule,
-            )),
-            result,
-            ..ModelReport::default()
-        }
-    }
+    use crate::report::tests::{made_up, sample};
+    use crate::stats::UntilInfo;
 
     /// Compares a list with the names of what has them all.
     fn assert_listed(list: &str, file: &str, has_all: &impl Serialize) {
@@ -189,7 +92,21 @@ mod tests {
 
     #[test]
     fn the_names_of_conditions_are_those_of_results() {
-        assert_listed(NAMES, "names.txt", &report());
-        assert_listed(NAMES_OF_PAIR, "names_of_pair.txt", &pair());
+        let mut records = made_up::records(3, 80);
+        for record in &mut records {
+            record.ref_unknown_p = 0.25;
+        }
+        let mut report = made_up::full("q4.gguf", &records);
+        report.result.summary.identical_output = Some(sample::identical(40.0));
+        report.result.until = Some(UntilInfo {
+            target: 0.05,
+            reached: false,
+            relative_half_width: None,
+            of: None,
+        });
+        assert_listed(NAMES, "names.txt", &report);
+        let [a, b] = [0.5, 0.52].map(sample::records);
+        let pair = sample::in_depth(&sample::comparison(), [&a, &b]).unwrap();
+        assert_listed(NAMES_OF_PAIR, "names_of_pair.txt", &pair);
     }
 }

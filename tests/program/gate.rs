@@ -139,28 +139,6 @@ fn tokens_that_are_left_out_fail_every_condition() {
 }
 
 #[test]
-fn wrong_use_is_reported_before_any_file_is_opened() {
-    let session = Session::new();
-    let cases = "
-        -m m.gguf -r r.gz --fail-if 'kld.meen > 1' => kld.mean
-        -m m.gguf -r r.gz --fail-if 'kld.mean > x' => 'kld.mean > x'
-        -m m.gguf -r r.gz --fail-if kld.mean => 'kld.mean > 0.01'
-        -m m.gguf -r r.gz --allow-excluded => --fail-if
-        -m m.gguf -r r.gz --top-k 0 => --top-k
-        -m m.gguf -r r.gz --top-k -3 => -3
-        -m m.gguf -r r.gz --json-tokens => --json PATH
-        -m m.gguf -t t.txt -w r.gz --fail-if 'kld.mean > 1' => --fail-if | cannot be used with
-        -m m.gguf -t t.txt -w r.gz --top-k 3 => --top-k | needs --temp
-        -m m.gguf -t t.txt -w r.gz --json-tokens => --json-tokens | cannot be used with
-        report a.kls b.kls --pair --fail-if 'ratio.uper > 1' => ratio.upper
-        report a.kls b.kls --pair --fail-if 'kld.mean > 1' => leave --pair out
-        report a.kls b.kls --pair --fail-if 'ratio.upper > x' => 'x'
-        report a.kls b.kls --fail-if 'ratio.upper > 1' => add --pair
-        report a.kls b.kls --pair --allow-excluded => --fail-if";
-    session.fails_each(2, "", cases);
-}
-
-#[test]
 fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
     let session = Session::new();
     // ln p by window and position.

@@ -94,12 +94,6 @@ fn the_man_page_renders_without_warnings() {
     assert!(!output.stdout.is_empty());
 }
 
-#[test]
-fn a_kind_that_does_not_exist_is_wrong_usage() {
-    let what = ["complete-tcsh", "complete-fish"];
-    Session::new().fails("--generate complete-tcsh", 2, &what);
-}
-
 #[cfg(unix)]
 #[test]
 fn what_is_installed_lies_where_man_and_the_shells_look() {

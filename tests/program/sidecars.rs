@@ -210,19 +210,3 @@ fn a_label_names_the_row_and_the_file() {
         );
     }
 }
-
-#[test]
-fn a_label_that_no_file_can_have_is_refused() {
-    let long = "x".repeat(201);
-    let cases = format!(
-        "
-        --label a/b => --label
-        --label .. => --label
-        --label a\u{7} => --label
-        --label '' => empty
-        --label {long} => 200
-        -m @q8 --label x => 1 label for 2 evaluations
-        -m @q8 --label x --label x => --label x: names two"
-    );
-    Session::new().fails_each(2, "-m @q4 -r ref.gz", &cases);
-}

@@ -118,21 +118,3 @@ fn a_cell_that_llama_cpp_refuses_is_named() {
     assert!(session.exists("g-k_f16-v_f16@gpt2.kls"));
     assert!(!session.exists("g-k_q8_0-v_f16@gpt2.kls"));
 }
-
-#[test]
-fn wrong_sweeps_are_refused_in_one_line() {
-    let session = Session::with_reference("");
-    let cases = "
-        -r ref.gz --sweep ctk=f16 --sidecar s.kls --sweep ctv=f16,q8_0 => --sidecar names one file, but 2 are
-        -r ref.gz -m @q2 --sweep ctk=f16 --label a => 1 label for 2 evaluations
-        -r ref.gz --sweep ctk=f16 --sweep ctk=q8_0 => --sweep: ctk is given twice
-        -r ref.gz --sweep ctk= => expected ctk=TYPES or ctv=TYPES
-        -r ref.gz --sweep ctk=q9_0 => 'q9_0' is not one of the types f16, f32, bf16
-        -r ref.gz --sweep ctv=f16,f16 => names f16 twice
-        -r ref.gz --sweep ctv=f16 @q2 => expected ctk=TYPES or ctv=TYPES
-        -r ref.gz --sweep ctv=f16,q8_0 -ctk q8_0 => cannot be used with
-        -t short.txt -w new.gz --sweep ctk=f16 => cannot be used with";
-    session.fails_each(2, "-m @q4", cases);
-    let line = "-m @q4 -r ref.gz --sweep ctv=f16,q8_0 -fa off";
-    session.fails(line, 1, &["--sweep ctv=q8_0: ", "--flash-attn on or auto"]);
-}

@@ -90,14 +90,3 @@ fn a_stream_is_read_until_it_is_enough() {
     let same = json!({"n_resumed": result["n_tokens"], "timing": null, "until": result["until"]});
     has(&again, &same);
 }
-
-#[test]
-fn widths_are_shares_of_the_mean() {
-    let session = Session::new();
-    for width in ["5", "0", "60%", "0.01%", "-5%", "5%%", "nan", "five"] {
-        let line = format!("-m none.gguf -r none.gz --until={width}");
-        session.fails(&line, 2, &["--until", "0.1% to 50%", "5%"]);
-    }
-    let write = "-m none.gguf -t none.txt -w ref.gz --until 5%";
-    session.fails(write, 2, &["--until", "cannot be used with"]);
-}

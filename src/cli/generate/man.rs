@@ -136,28 +136,15 @@ mod tests {
                 assert!(page.contains(&flag), "{flag}");
             }
         }
-        let sections = page.lines().filter_map(|line| line.strip_prefix(".SH "));
-        let sections: Vec<&str> = sections.collect();
-        assert_eq!(
-            sections,
-            [
-                "NAME",
-                "SYNOPSIS",
-                "DESCRIPTION",
-                "INPUT",
-                "REFERENCE",
-                "EVALUATION",
-                "RESULTS",
-                "\"MODEL AND DEVICES\"",
-                "DECODING",
-                "GENERAL",
-                "COMMANDS",
-                "\"EXIT STATUS\"",
-                "EXAMPLES",
-                "FILES",
-                "\"SEE ALSO\""
-            ]
-        );
+        for section in [
+            "INPUT",
+            "\"MODEL AND DEVICES\"",
+            "COMMANDS",
+            "\"EXIT STATUS\"",
+            "EXAMPLES",
+        ] {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
+        }
         // A flag without help would end here.
         assert!(!page.contains("\n.TP\n.TP"));
     }

@@ -614,15 +614,4 @@ mod tests {
         assert!(!said(&of).contains("In the span"));
         assert!(!of.text(FULL).contains("+ loses more"));
     }
-
-    #[test]
-    fn a_single_span_is_not_shown() {
-        let mut of = sample::comparison();
-        assert!(of.text(FULL).contains("\nBy span"));
-        for model in &mut of.models {
-            model.breakdown.by_span.truncate(1);
-            model.ratio_to_best_by_span.clear();
-        }
-        assert!(!of.text(FULL).contains("\nBy span") && !of.markdown(true).contains("By span"));
-    }
 }

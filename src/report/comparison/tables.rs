@@ -680,18 +680,6 @@ mod tests {
         assert_eq!(n_rows(&of) + 1, n_rows(&whole));
     }
 
-    #[test]
-    fn a_share_needs_the_usual_cache() {
-        let mut of = swept();
-        of.models.remove(0);
-        let text = caches_text(&of);
-        assert!(text.contains("KV caches of q4"), "{text}");
-        // Below the two lines of titles.
-        let (q4, q2) = text.split_once("KV caches of q2").unwrap();
-        assert!(!q4.contains("share of") && !q4.contains("0 %"), "{q4}");
-        assert!(q2.contains("share of") && q2.contains("100.0 %"), "{q2}");
-    }
-
     fn labels(of: &Comparison) -> Vec<&str> {
         let drafts = of.drafts().into_iter();
         drafts.map(|model| model.label.as_str()).collect()

@@ -167,13 +167,6 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
-    /// Writes a page to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
-    pub fn look_at(name: &str, page: &str) {
-        if let Some(folder) = std::env::var_os("KL_PAGES") {
-            std::fs::write(std::path::Path::new(&folder).join(name), page).unwrap();
-        }
-    }
-
     #[test]
     fn numbers_are_short() {
         let json = |x: f64| json(&x).unwrap();

@@ -304,11 +304,4 @@ mod tests {
             assert_eq!(model.default_label(), label);
         }
     }
-
-    #[test]
-    fn a_tenth_of_the_time_is_notable() {
-        assert_eq!(notable_core_wait(Some(10.0), 100.0), Some(10.0));
-        assert_eq!(notable_core_wait(Some(9.9), 100.0), None);
-        assert_eq!(notable_core_wait(None, 100.0), None);
-    }
 }

@@ -92,7 +92,7 @@ fn text_report_of_greedy_answers() {
     let differ_at: Vec<u32> = (0..40).map(|i| 4 + i * 7 % 50).collect();
     let report = plain("tiny-q4_K_M.gguf", &made_up::greedy(40, &differ_at, 30));
     let text = text_report(&report, &made_up::reference_of_prompts(), FULL);
-    let first = text.split("\nAgreement").next();
+    let first = text.split("\nOther numbers").next();
     assert_snapshot!(first.unwrap());
 }
 

@@ -166,15 +166,4 @@ mod tests {
             assert_eq!(llama_perplexity_block(&statistics(&numbers)), printed);
         }
     }
-
-    #[test]
-    fn what_is_undefined_reads_as_such() {
-        let mut undefined = statistics(&[1.0; 43]);
-        undefined.cor_ln_ppl = None;
-        undefined.mean_ppl_q.value = f64::INFINITY;
-        let block = llama_perplexity_block(&undefined);
-        assert!(block.contains("ln(PPL(base))):      -%\n"), "{block}");
-        let ppl = "Mean PPL(Q)                   :          - ±   1.000000\n";
-        assert!(block.contains(ppl), "{block}");
-    }
 }

@@ -1,6 +1,6 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use super::super::tests::{EVIL, check_escaped, embedded, look_at};
+use super::super::tests::{EVIL, check_escaped, embedded};
 use super::{ReportedQuant, html};
 use crate::report::json_text;
 use crate::report::recipe::RecipeReport;
@@ -94,19 +94,4 @@ fn names_cannot_break_the_page() {
     }
     let page = html(&of, &[]).unwrap();
     check_escaped(&page, &plain);
-}
-
-/// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
-#[test]
-fn pages_to_look_at() {
-    let quants = quants();
-    let recipes = [
-        ("small", measured()),
-        ("experts", report(&sample::experts())),
-        ("broken", broken()),
-    ];
-    for (name, of) in recipes {
-        let page = html(&of, if name == "small" { &quants } else { &[] }).unwrap();
-        look_at(&format!("recipe-{name}.html"), &page);
-    }
 }

@@ -1,6 +1,6 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use super::super::tests::{EVIL, check_escaped, embedded, look_at};
+use super::super::tests::{EVIL, check_escaped, embedded};
 use super::html;
 use crate::report::sensitivity::{Sensitivity, testing as sample};
 use crate::stats::Estimate;
@@ -79,17 +79,4 @@ fn what_is_missing_leaves_the_page_whole() {
     of.checks.clear();
     let page = html(&of).unwrap();
     assert!(page.contains("There is no tensor to draw") && !page.contains("data-chart"));
-}
-
-/// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
-#[test]
-fn pages_to_look_at() {
-    let maps = [
-        ("small", sample::small()),
-        ("experts", sample::experts()),
-        ("broken", broken()),
-    ];
-    for (name, of) in maps {
-        look_at(&format!("map-{name}.html"), &html(&of).unwrap());
-    }
 }
