@@ -116,7 +116,8 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
     let statistics = table.summarise(&clusters, PartNames::default(), confidence);
     let summary = statistics.summary;
     let klds = Vec::from_iter(records.iter().map(usable_kld));
-    let paired = Paired::compare(&table.runs, &klds, &others, &clusters, confidence).unwrap();
+    let paired =
+        Paired::compare(&clusters.of_tokens(&table.runs), &klds, &others, confidence).unwrap();
     let (kld, ratio) = (summary.kld.unwrap(), paired.ratio.unwrap());
     let same_top = summary.agreement.unwrap().ref_top1.estimate;
     let quantile = kld

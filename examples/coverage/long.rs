@@ -166,7 +166,8 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
     let by_window = Clusters::by_rule(&windows, ClusterRule::Window).of_tokens(&runs);
     let of_depths = clusters.of_tokens_by_depth(&runs);
     let mean = |clusters: &[Cluster], klds: &[f64]| {
-        let mean = ClusteredMean::of_positive(clusters, klds, Confidence::default())?;
+        let mean =
+            ClusteredMean::of_positive(clusters, klds.iter().copied(), Confidence::default())?;
         let (lo, hi) = mean.clustered.ends()?;
         Some((lo, hi, mean.independent.value))
     };

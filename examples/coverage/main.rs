@@ -135,8 +135,8 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let summary = statistics.summary;
     let kld = summary.kld.as_ref().unwrap().mean;
     let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
-    let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
-    let by_window = ClusteredMean::of_positive(&windows, &klds, confidence).unwrap();
+    let klds = records.iter().map(|record| record.kld);
+    let by_window = ClusteredMean::of_positive(&windows, klds, confidence).unwrap();
     let student = {
         let t = student_two_sided(confidence, f64::from(n_windows) - 1.0);
         let half_width = t * by_window.clustered.se.unwrap();

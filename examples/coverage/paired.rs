@@ -91,7 +91,8 @@ fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, r
         RATIOS.map(|ratio| {
             let a: Vec<f64> = klds.of_models[0].iter().map(|kld| ratio * kld).collect();
             let b = &klds.of_models[1];
-            let paired = Paired::compare(&runs, &a, b, &clusters, Confidence::default()).unwrap();
+            let paired =
+                Paired::compare(&clusters.of_tokens(&runs), &a, b, Confidence::default()).unwrap();
             let (got, difference) = (paired.ratio.unwrap(), paired.difference);
             let truth = (ratio - 1.0) * text.mean_kld();
             [

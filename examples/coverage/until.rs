@@ -70,7 +70,8 @@ pub fn stop(windows: impl Iterator<Item = Vec<TokenRecord>>, target: f64) -> Opt
         n_windows += 1;
         if until.push(&window) {
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
-            let mean = ClusteredMean::of_positive(&clusters.of_tokens(&runs), &klds, confidence)?;
+            let (clusters, klds) = (clusters.of_tokens(&runs), klds.iter().copied());
+            let mean = ClusteredMean::of_positive(&clusters, klds, confidence)?;
             return Some(Stop {
                 n_windows,
                 interval: super::ends(mean.independent.value, mean.clustered.lo, mean.clustered.hi),

@@ -31,24 +31,6 @@ fn existing(force: bool) -> Existing {
     Existing::asked(force, Some(!force))
 }
 
-/// Lets glibc use the columns of one evaluation again for the next. It would give each back to the system
-/// and take it anew, page by page: a quarter of the time of a large report.
-fn keep_freed_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        unsafe extern "C" {
-            fn mallopt(parameter: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
-        }
-        const M_TRIM_THRESHOLD: std::ffi::c_int = -1;
-        const M_MMAP_THRESHOLD: std::ffi::c_int = -3;
-        // SAFETY: the signature is glibc's, and it accepts any value.
-        unsafe {
-            mallopt(M_MMAP_THRESHOLD, 32 << 20);
-            mallopt(M_TRIM_THRESHOLD, 256 << 20);
-        }
-    }
-}
-
 /// Compares the evaluations that the flags name.
 ///
 /// # Errors
@@ -64,7 +46,6 @@ pub fn show_report(
         (&settings.html, Form::Page),
     ];
     let results = Results::new(wanted, existing(settings.force))?;
-    keep_freed_memory();
     let reported = commands::report(settings, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");

@@ -54,8 +54,8 @@ impl Klds {
 
     /// The mean KLD with its clustered interval; `None` without tokens.
     pub fn estimate(&self, clusters: &Clusters, confidence: Confidence) -> Option<Estimate> {
-        let clusters = clusters.of_tokens(&self.runs);
-        Some(ClusteredMean::of_positive(&clusters, &self.klds, confidence)?.estimate())
+        let (clusters, klds) = (clusters.of_tokens(&self.runs), self.klds.iter().copied());
+        Some(ClusteredMean::of_positive(&clusters, klds, confidence)?.estimate())
     }
 
     /// This model over another, on the tokens that both count; `None` without any.
@@ -65,6 +65,7 @@ impl Klds {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Paired> {
-        Paired::compare(&self.runs, &self.klds, &other.klds, clusters, confidence)
+        let clusters = clusters.of_tokens(&self.runs);
+        Paired::compare(&clusters, &self.klds, &other.klds, confidence)
     }
 }

@@ -21,8 +21,8 @@ use crate::report::comparison::{
 };
 use crate::report::{Verdict, Versions, Warning, doubts_of_models, judge, judge_pair};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
-    TokenTable,
+    Cluster, ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run,
+    SpanRatio, TokenTable,
 };
 use comparable::why_not_compared;
 pub use files::is_listed;
@@ -131,6 +131,8 @@ pub struct Comparer {
 struct ComparedTokens {
     runs: Vec<Run>,
     clusters: Clusters,
+    /// The cluster of each token.
+    of_each: Vec<Cluster>,
 }
 
 impl Comparer {
@@ -255,7 +257,12 @@ impl Comparer {
         };
         let (runs, windows) = first.read_windows()?;
         let clusters = Clusters::chosen_by(&windows, self.rule, mean);
-        Ok(Some(ComparedTokens { runs, clusters }))
+        let of_each = clusters.of_tokens(&runs);
+        Ok(Some(ComparedTokens {
+            runs,
+            clusters,
+            of_each,
+        }))
     }
 
     /// Compares rows on the same tokens, two at a time. Their KLDs are read again: the pairs come in an
@@ -291,14 +298,14 @@ impl Comparer {
     fn compare_pair(
         &self,
         ranking: &Ranking<'_>,
-        ComparedTokens { runs, clusters }: &ComparedTokens,
+        ComparedTokens { runs, of_each, .. }: &ComparedTokens,
         [klds_a, klds_b]: [&[f64]; 2],
         (kind, a, b): (PairKind, usize, usize),
     ) -> Option<Compared> {
         let confidence = self.confidence;
         let names = &ranking.rows.get(a)?.header().spans;
         let spans = if kind == PairKind::Best {
-            SpanRatio::of_each(runs, names, klds_a, klds_b, clusters, confidence)
+            SpanRatio::of_each(runs, names, klds_a, klds_b, of_each, confidence)
         } else {
             Vec::new()
         };
@@ -306,7 +313,7 @@ impl Comparer {
             kind,
             a,
             b,
-            paired: Paired::compare(runs, klds_a, klds_b, clusters, confidence)?,
+            paired: Paired::compare(of_each, klds_a, klds_b, confidence)?,
             spans,
         })
     }

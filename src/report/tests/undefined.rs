@@ -84,7 +84,12 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
         let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
         let clusters = sample::clusters(first);
         let confidence = Confidence::default();
-        let paired = Paired::compare(&runs, &klds(of_model), &klds(first), &clusters, confidence);
+        let paired = Paired::compare(
+            &clusters.of_tokens(&runs),
+            &klds(of_model),
+            &klds(first),
+            confidence,
+        );
         let label = format!("q{i}");
         let paired = paired.filter(|_| i > 0);
         if let Some(paired) = &paired {

@@ -9,7 +9,8 @@ use super::clustered::ClusteredMean;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Powers, Sum};
 use super::spread::{Spread, by_cluster};
-use super::table::{Token, TokenTable};
+use super::table::TokenTable;
+use super::token::TokenLocation;
 use super::windows::Cluster;
 
 /// The longest draft.
@@ -68,9 +69,9 @@ impl Acceptance {
         clusters: &[Cluster],
         confidence: Confidence,
     ) -> Option<Self> {
-        let acceptances = table.column(|token| token.acceptance);
-        let mean = ClusteredMean::from_samples(clusters, &acceptances, confidence)?;
-        let stretches = stretches(table).into_iter();
+        let [_, _, acceptances, ..] = &table.columns;
+        let mean = ClusteredMean::from_samples(clusters, acceptances.iter().copied(), confidence)?;
+        let stretches = stretches(table, acceptances).into_iter();
         let stretches = stretches.map(|at| (&clusters[at.clone()], &acceptances[at]));
         let stretches: Vec<(&[Cluster], &[f64])> = stretches.collect();
         let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, confidence));
@@ -141,25 +142,26 @@ fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<(f64, f64)> {
 }
 
 /// The counted tokens in parts: at adjacent positions of one window, and of known acceptance.
-fn stretches(table: &TokenTable) -> Vec<Range<usize>> {
+fn stretches(table: &TokenTable, acceptances: &[f64]) -> Vec<Range<usize>> {
     let mut stretches: Vec<Range<usize>> = Vec::new();
-    let mut at = 0;
-    for of_window in table
-        .counted
-        .chunk_by(|a, b| a.piece.window == b.piece.window)
+    let tokens = table.locations().zip(acceptances).enumerate();
+    let mut next = None;
+    for (
+        at,
+        (
+            TokenLocation {
+                window, position, ..
+            },
+            _,
+        ),
+    ) in tokens.filter(|(_, (_, acceptance))| !acceptance.is_nan())
     {
-        let n = of_window.iter().map(|run| run.n).sum::<usize>();
-        let tokens = &table.tokens[at..at + n];
-        let is_next = |one: &Token, next: &Token| {
-            let are_known = !one.acceptance.is_nan() && !next.acceptance.is_nan();
-            are_known && one.position.checked_add(1) == Some(next.position)
-        };
-        for stretch in tokens.chunk_by(is_next) {
-            if !stretch[0].acceptance.is_nan() {
-                stretches.push(at..at + stretch.len());
-            }
-            at += stretch.len();
+        let is_next = next == Some((at, window, Some(position)));
+        match stretches.last_mut().filter(|_| is_next) {
+            Some(stretch) => stretch.end += 1,
+            None => stretches.push(at..at + 1),
         }
+        next = Some((at + 1, window, position.checked_add(1)));
     }
     stretches
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::clustered::ClusteredMean;
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
-use super::table::{CONFIDENCE_EDGES, PartNames, Token, TokenTable};
+use super::table::{CONFIDENCE_EDGES, PartNames, TokenTable};
 use super::windows::Cluster;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
@@ -67,7 +67,7 @@ impl Breakdown {
     ) -> Self {
         let tokens = &table.tokens[..];
         let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
-            bins(tokens, clusters, names, bin_of, confidence)
+            bins(table, clusters, names, bin_of, confidence)
         };
         let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
         let without_ends = |label: &str| (label.to_owned(), None, None);
@@ -77,7 +77,7 @@ impl Breakdown {
         let special_names = ["special tokens", "other tokens"].map(without_ends);
         let mut of = Self {
             by_confidence: bins(confidence_names(), &|at| tokens[at].confidence_bin.into()),
-            by_position: self::bins(tokens, by_depth, position_names(), &power, confidence),
+            by_position: self::bins(table, by_depth, position_names(), &power, confidence),
             by_group: bins(of_parts(names.groups), &|at| clusters[at].stratum as usize),
             by_span: bins(of_parts(names.spans), &|at| spans[at] as usize),
             special: bins(special_names.into(), &|at| {
@@ -96,10 +96,10 @@ impl Breakdown {
     }
 }
 
-/// The named bins of tokens, the `i`-th of which is in cluster `clusters[i]` and in bin `bin_of(i)`; one of a
+/// The named bins of counted tokens, the `i`-th of which is in cluster `clusters[i]` and in bin `bin_of(i)`; one of a
 /// bin beyond these is in none.
 fn bins(
-    tokens: &[Token],
+    table: &TokenTable,
     clusters: &[Cluster],
     names: Vec<Name>,
     bin_of: &dyn Fn(usize) -> usize,
@@ -108,31 +108,33 @@ fn bins(
     let sum = |klds: &mut dyn Iterator<Item = f64>| {
         klds.filter(|kld| kld.is_finite()).collect::<Sum>().value()
     };
-    let sum_of_all = sum(&mut tokens.iter().map(|token| token.kld));
+    let all_klds = table.klds();
+    let sum_of_all = sum(&mut all_klds.iter().copied());
     // As u32, since the tokens of a long text fill much memory.
     let mut members = vec![Vec::<u32>::new(); names.len()];
-    for token in 0..tokens.len() {
+    for token in 0..all_klds.len() {
         if let Some(members) = members.get_mut(bin_of(token)) {
             members.push(token as u32);
         }
     }
+    let mut of_members = Vec::new();
     let bin = |((label, from, to), members): (Name, Vec<u32>)| {
+        let n_tokens = members.len();
         let members = members.iter().map(|index| *index as usize);
-        let (clusters, klds): (Vec<Cluster>, Vec<f64>) = members
-            .clone()
-            .map(|at| (clusters[at], tokens[at].kld))
-            .unzip();
-        let n_same_top = members.filter(|at| tokens[*at].has_same_top).count();
-        let mean = ClusteredMean::of_positive(&clusters, &klds, confidence);
+        let klds = members.clone().map(|at| all_klds[at]);
+        of_members.clear();
+        of_members.extend(members.clone().map(|at| clusters[at]));
+        let mean = ClusteredMean::of_positive(&of_members, klds.clone(), confidence);
+        let n_same_top = members.filter(|at| table.tokens[*at].has_same_top).count();
         Bin {
             label,
             from,
             to,
-            n_tokens: klds.len() as u64,
-            n_infinite: klds.iter().filter(|kld| kld.is_infinite()).count() as u64,
+            n_tokens: n_tokens as u64,
+            n_infinite: klds.clone().filter(|kld| kld.is_infinite()).count() as u64,
             kld: mean.map(|mean| mean.estimate()),
-            share_of_kld: finite(sum(&mut klds.iter().copied()) / sum_of_all),
-            agreement: finite(n_same_top as f64 / klds.len() as f64),
+            share_of_kld: finite(sum(&mut klds.clone()) / sum_of_all),
+            agreement: finite(n_same_top as f64 / n_tokens as f64),
         }
     };
     names.into_iter().zip(members).map(bin).collect()

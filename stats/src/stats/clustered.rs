@@ -49,11 +49,11 @@ impl ClusteredValue {
 }
 
 impl ClusteredMean {
-    /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`. Those that are not
+    /// Estimates the mean of `samples`, the `i`-th of which is in cluster `clusters[i]`. Those that are not
     /// finite do not count; `None` without others.
     pub fn from_samples(
         clusters: &[Cluster],
-        samples: &[f64],
+        samples: impl Iterator<Item = f64> + Clone,
         confidence: Confidence,
     ) -> Option<Self> {
         Self::with(clusters, samples, confidence, Spread::interval)
@@ -62,7 +62,7 @@ impl ClusteredMean {
     /// The same, of samples that cannot be negative.
     pub fn of_positive(
         clusters: &[Cluster],
-        samples: &[f64],
+        samples: impl Iterator<Item = f64> + Clone,
         confidence: Confidence,
     ) -> Option<Self> {
         Self::with(clusters, samples, confidence, Spread::interval_of_positive)
@@ -70,13 +70,12 @@ impl ClusteredMean {
 
     fn with(
         clusters: &[Cluster],
-        samples: &[f64],
+        samples: impl Iterator<Item = f64> + Clone,
         confidence: Confidence,
         interval: impl Fn(&Spread, f64, Confidence) -> ClusteredInterval,
     ) -> Option<Self> {
-        debug_assert_eq!(clusters.len(), samples.len());
-        let moments = Moments::from_samples(samples)?;
-        let spread = Spread::from_residuals(clusters, samples.iter().map(|x| x - moments.mean));
+        let moments = Moments::from_samples(samples.clone())?;
+        let spread = Spread::from_residuals(clusters, samples.map(|x| x - moments.mean));
         Some(Self {
             independent: moments.estimate(confidence),
             se: moments.standard_error().and_then(finite),
@@ -121,14 +120,19 @@ pub struct Share {
 }
 
 impl Share {
-    /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`: 1 for a
-    /// hit, 0 for none, and NaN for a token that does not count.
+    /// Estimates the share of tokens that are hits, the `i`-th of which is in cluster `clusters[i]`; `None`
+    /// is for a token that does not count.
     ///
     /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
     /// without tokens.
-    pub fn from_hits(clusters: &[Cluster], hits: &[f64], confidence: Confidence) -> Option<Self> {
-        let share = Moments::from_samples(hits)?.mean;
-        let spread = Spread::from_residuals(clusters, hits.iter().map(|hit| hit - share));
+    pub fn from_hits(
+        clusters: &[Cluster],
+        hits: impl Iterator<Item = Option<bool>> + Clone,
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let hits = hits.map(|hit| hit.map_or(f64::NAN, |hit| u8::from(hit).into()));
+        let share = Moments::from_samples(hits.clone())?.mean;
+        let spread = Spread::from_residuals(clusters, hits.map(|hit| hit - share));
         let n = spread.n_for_share(confidence);
         Some(Self {
             estimate: n.map_or(Estimate::point(share), |n| jeffreys(share, n, confidence)),

@@ -48,7 +48,7 @@ impl Distribution {
         confidence: Confidence,
     ) -> Option<Self> {
         let (min, max, n) = (*sorted.first()?, *sorted.last()?, sorted.len());
-        let mean = ClusteredMean::of_positive(clusters, values, confidence)?;
+        let mean = ClusteredMean::of_positive(clusters, values.iter().copied(), confidence)?;
         let tokens = table.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);
         Some(Self {
@@ -136,12 +136,12 @@ impl DeltaP {
     ) -> Option<Self> {
         let sorted = quantile::sorted(changes);
         let ps = &DELTA_P_QUANTILES;
-        let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
-        let mean_square = ClusteredMean::of_positive(clusters, &squares, confidence)?;
+        let squares = changes.iter().map(|x| x * x);
+        let mean_square = ClusteredMean::of_positive(clusters, squares, confidence)?;
         let rms = mean_square.independent.value.sqrt();
         let se = |se: f64| finite(if se == 0.0 { 0.0 } else { 0.5 * se / rms });
         Some(Self {
-            mean: ClusteredMean::from_samples(clusters, changes, confidence)?,
+            mean: ClusteredMean::from_samples(clusters, changes.iter().copied(), confidence)?,
             rms: ClusteredValue {
                 value: rms,
                 se: mean_square.se.and_then(se),

@@ -11,7 +11,6 @@ use super::clustered::Share;
 use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate};
 use super::token::is_counted;
-use super::windows::Cluster;
 
 /// The greedy answers of an evaluation, one for each window that has one.
 #[derive(Clone, Debug, Default)]
@@ -140,12 +139,12 @@ impl IdenticalOutput {
         }
         let [n_near_ties, n_unknown, n_cut_short] = left_out;
         let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
-        let of_answers: Vec<Cluster> = of_answers.collect();
+        let of_answers = Vec::from_iter(of_answers);
         // Without answers, no share is defined.
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
-            let hits = counted.iter().map(|of| f64::from(u8::from(is_same(of))));
-            Some(Share::from_hits(&of_answers, &Vec::from_iter(hits), confidence)?.estimate)
+            let hits = counted.iter().map(|of| Some(is_same(of)));
+            Some(Share::from_hits(&of_answers, hits, confidence)?.estimate)
         };
         let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
         differ_at.sort_unstable();

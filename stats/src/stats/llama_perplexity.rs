@@ -141,7 +141,7 @@ impl LlamaPerplexity {
             mean_ppl_ratio: WithError::new(ppl.ratio.value, ppl.ratio.se),
             mean_ppl_difference: WithError::new(ppl.difference.value, ppl.difference.se),
 
-            mean_kld: WithError::mean(&klds)?,
+            mean_kld: WithError::mean(klds.iter().copied())?,
             maximum_kld: kld(1.0)?,
             kld_99_9: kld(0.999)?,
             kld_99: kld(0.99)?,
@@ -154,7 +154,7 @@ impl LlamaPerplexity {
             kld_0_1: kld(0.001)?,
             minimum_kld: kld(0.0)?,
 
-            mean_delta_p: WithError::mean(&changes)?,
+            mean_delta_p: WithError::mean(changes.iter().copied())?,
             maximum_delta_p: delta_p(1.0)?,
             delta_p_99_9: delta_p(0.999)?,
             delta_p_99: delta_p(0.99)?,
@@ -169,7 +169,7 @@ impl LlamaPerplexity {
             delta_p_0_1: delta_p(0.001)?,
             minimum_delta_p: delta_p(0.0)?,
             rms_delta_p: WithError::root_mean_square(&changes)?,
-            same_top_p: WithError::mean(&same_top)?,
+            same_top_p: WithError::mean(same_top.into_iter())?,
         })
     }
 }
@@ -180,14 +180,13 @@ impl WithError {
         Self { value, err }
     }
 
-    fn mean(samples: &[f64]) -> Option<Self> {
+    fn mean(samples: impl Iterator<Item = f64> + Clone) -> Option<Self> {
         let moments = Moments::from_samples(samples)?;
         Some(Self::new(moments.mean, moments.standard_error()))
     }
 
     fn root_mean_square(samples: &[f64]) -> Option<Self> {
-        let squares: Vec<f64> = samples.iter().map(|x| x.powi(2)).collect();
-        let of_squares = Self::mean(&squares)?;
+        let of_squares = Self::mean(samples.iter().map(|x| x.powi(2)))?;
         let value = of_squares.value.sqrt();
         let err = if value > 0.0 {
             0.5 * of_squares.err / value

@@ -78,7 +78,7 @@ impl LogitSummary {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        let windows = WindowSums::from_tokens(&table.counted, &table.column(|token| token.kld));
+        let windows = WindowSums::from_tokens(&table.counted, table.klds());
         let clusters = Clusters::by_rule(&windows, rule).of_tokens(&table.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let value = |metrics| {

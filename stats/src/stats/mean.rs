@@ -166,8 +166,8 @@ pub struct Moments {
 
 impl Moments {
     /// Computes them in two passes over the finite samples; `None` without any.
-    pub fn from_samples(samples: &[f64]) -> Option<Self> {
-        let finite = || samples.iter().copied().filter(|x| x.is_finite());
+    pub fn from_samples(samples: impl Iterator<Item = f64> + Clone) -> Option<Self> {
+        let finite = || samples.clone().filter(|x| x.is_finite());
         let n = finite().count();
         let mean_of = |terms: Sum| terms.value() / n as f64;
         let mean = mean_of(finite().collect());
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn interval_matches_scipy() {
         for (n, value, lo, hi) in BAYES_MVS {
-            let estimate = Moments::from_samples(&skewed(n))
+            let estimate = Moments::from_samples(skewed(n).into_iter())
                 .unwrap()
                 .estimate(Confidence::default());
             assert_close(estimate.value, value, 1e-10);
@@ -230,12 +230,12 @@ mod tests {
 
     #[test]
     fn small_and_constant_samples() {
-        assert_eq!(Moments::from_samples(&[]), None);
-        let one = Moments::from_samples(&[2.5]).unwrap();
+        assert_eq!(Moments::from_samples([].into_iter()), None);
+        let one = Moments::from_samples([2.5].into_iter()).unwrap();
         assert_eq!(one.estimate(Confidence::default()), Estimate::point(2.5));
         assert_eq!(one.standard_error(), None);
         for n in [2, 1000, 1001] {
-            let constant = Moments::from_samples(&vec![0.1; n]).unwrap();
+            let constant = Moments::from_samples(std::iter::repeat_n(0.1, n)).unwrap();
             assert!(constant.standard_error().unwrap() < 1e-17);
             let estimate = constant.estimate(Confidence::default());
             let (lo, hi) = (estimate.lo.unwrap(), estimate.hi.unwrap());

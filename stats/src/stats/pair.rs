@@ -95,21 +95,21 @@ impl PairedComparison {
             pairs.iter().map(|(a, b)| (number(a), number(b))).unzip()
         };
         let (a_klds, b_klds) = of_both(|record| record.kld);
-        let paired = Paired::compare(&runs, &a_klds, &b_klds, clusters, confidence)?;
+        let clusters = &clusters.of_tokens(&runs);
+        let paired = Paired::compare(clusters, &a_klds, &b_klds, confidence)?;
         // An acceptance that is not known is NaN, which leaves its token out.
         let (a_accepts, b_accepts) = of_both(|record| record.acceptance);
-        let acceptance = Paired::compare(&runs, &a_accepts, &b_accepts, clusters, confidence);
+        let acceptance = Paired::compare(clusters, &a_accepts, &b_accepts, confidence);
         let mut by_span = SpanRatio::of_each(&runs, spans, &a_klds, &b_klds, clusters, confidence);
         SpanRatio::adjust([&mut by_span].into_iter());
-        let of_tokens = clusters.of_tokens(&runs);
         Some(Self {
             n_tokens: pairs.len() as u64,
             n_left_out: (a.len().max(b.len()) - pairs.len()) as u64,
             n_windows: Run::n_windows(&runs),
             ratio: paired.ratio,
             difference: paired.difference,
-            nearer: Nearer::from_pairs(&of_tokens, &pairs, confidence),
-            agreement: McNemar::from_pairs(&of_tokens, &pairs, confidence),
+            nearer: Nearer::from_pairs(clusters, &pairs, confidence),
+            agreement: McNemar::from_pairs(clusters, &pairs, confidence),
             acceptance_difference: acceptance.map(|paired| paired.difference),
             by_span,
             top: top(pairs, n_top),
@@ -119,18 +119,16 @@ impl PairedComparison {
 
 impl Nearer {
     fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
-        let order = |(a, b): &Pair<'_>| a.kld.total_cmp(&b.kld);
-        let count = |which| pairs.iter().filter(|pair| order(pair) == which).count() as u64;
-        let a_is_nearer = pairs.iter().map(|pair| match order(pair) {
-            Ordering::Less => 1.0,
-            Ordering::Equal => f64::NAN,
-            Ordering::Greater => 0.0,
-        });
+        let orders = pairs.iter().map(|(a, b)| a.kld.total_cmp(&b.kld));
+        let count = |which| orders.clone().filter(|order| *order == which).count() as u64;
+        let a_is_nearer = orders
+            .clone()
+            .map(|order| order.is_ne().then_some(order.is_lt()));
         Self {
             n_a: count(Ordering::Less),
             n_b: count(Ordering::Greater),
             n_ties: count(Ordering::Equal),
-            share_a: Share::from_hits(clusters, &Vec::from_iter(a_is_nearer), confidence),
+            share_a: Share::from_hits(clusters, a_is_nearer, confidence),
         }
     }
 }
@@ -204,24 +202,22 @@ pub struct ShareDifference {
 }
 
 impl McNemar {
-    /// Compares whether each token's top token agrees, under either model. Token i is in cluster
-    /// `clusters[i]`.
+    /// Compares whether each token's top token agrees, under either model.
     fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
         let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
-        let agree = pairs.iter().map(|(a, b)| (agrees(a), agrees(b)));
-        let count = |which| agree.clone().filter(|pair| *pair == which).count() as u64;
-        let (n_only_a, n_only_b) = (count((true, false)), count((false, true)));
+        let agree = pairs.iter().map(|(a, b)| [agrees(a), agrees(b)]);
+        let which = [[true, true], [true, false], [false, true], [false, false]];
+        let [n_both, n_only_a, n_only_b, n_neither] =
+            which.map(|which| agree.clone().filter(|pair| *pair == which).count() as u64);
         let value = (n_only_a as f64 - n_only_b as f64) / pairs.len() as f64;
-        let differences = agree
-            .clone()
-            .map(|(a, b)| f64::from(i8::from(a) - i8::from(b)));
-        let spread = Spread::from_residuals(clusters, differences.map(|x| x - value));
+        let residual = |[a, b]: [bool; 2]| f64::from(i8::from(a) - i8::from(b)) - value;
+        let spread = Spread::from_residuals(clusters, agree.map(residual));
         let student = spread.student(value, confidence);
         Self {
-            n_both: count((true, true)),
+            n_both,
             n_only_a,
             n_only_b,
-            n_neither: count((false, false)),
+            n_neither,
             difference: ShareDifference {
                 estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
                 p: student.map(|(_, p)| p),

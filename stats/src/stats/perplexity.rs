@@ -70,8 +70,8 @@ impl Perplexity {
         eval_nll: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
-        let reference = Moments::from_samples(ref_nll)?;
-        let evaluated = Moments::from_samples(eval_nll)?;
+        let reference = Moments::from_samples(ref_nll.iter().copied())?;
+        let evaluated = Moments::from_samples(eval_nll.iter().copied())?;
         let nlls = || ref_nll.iter().zip(eval_nll);
         let residuals = || nlls().map(|(r, e)| (r - reference.mean, e - evaluated.mean));
         // Of a value whose linearisation has these residuals. The textbook's `var + var − 2 cov` is

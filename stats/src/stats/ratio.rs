@@ -7,7 +7,6 @@ use std::iter::repeat_n;
 use serde::Serialize;
 
 use super::clustered::ClusteredMean;
-use super::clusters::Clusters;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::{Powers, Sum};
 use super::probability::{student_one_sided, student_outside, student_two_sided};
@@ -197,23 +196,21 @@ pub struct Paired {
 }
 
 impl Paired {
-    /// Compares the KLDs of two models, in nats, on the tokens of `runs`: NaN where a model does not
-    /// count a token. `None` if they have no token in common.
+    /// Compares the KLDs of two models, in nats, on the same tokens, which are in these clusters: NaN where
+    /// a model does not count a token. `None` if they have no token in common.
     pub fn compare(
-        runs: &[Run],
+        clusters: &[Cluster],
         a: &[f64],
         b: &[f64],
-        clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
-        let clusters = clusters.of_tokens(runs);
-        let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
-        let count = |is: fn(f64) -> bool| differences.iter().filter(|x| is(**x)).count();
+        let differences = a.iter().zip(b).map(|(a, b)| a - b);
+        let count = |is: fn(f64) -> bool| differences.clone().filter(|x| is(*x)).count();
         let (n_nearer, n_farther) = (count(|x| x < 0.0), count(|x| x > 0.0));
         Some(Self {
             n_tokens: count(f64::is_finite) as u64,
-            ratio: Ratio::from_sums(&sums(&clusters, a, b, |_| true), confidence),
-            difference: ClusteredMean::from_samples(&clusters, &differences, confidence)?
+            ratio: Ratio::from_sums(&sums(clusters, a, b, |_| true), confidence),
+            difference: ClusteredMean::from_samples(clusters, differences.clone(), confidence)?
                 .estimate(),
             share_a_nearer: finite(n_nearer as f64 / (n_nearer + n_farther) as f64),
         })
@@ -272,7 +269,7 @@ impl SpanRatio {
         names: &[String],
         a: &[f64],
         b: &[f64],
-        clusters: &Clusters,
+        clusters: &[Cluster],
         confidence: Confidence,
     ) -> Vec<Self> {
         if names.len() < 2 {
@@ -280,10 +277,9 @@ impl SpanRatio {
         }
         let runs_of_spans = runs.iter().map(|run| repeat_n(run.span as usize, run.n));
         let spans: Vec<usize> = runs_of_spans.flatten().collect();
-        let clusters = clusters.of_tokens(runs);
         let of_span = |(span, label): (usize, &String)| {
-            let inside = sums(&clusters, a, b, |token| spans[token] == span);
-            let outside = sums(&clusters, a, b, |token| spans[token] != span);
+            let inside = sums(clusters, a, b, |token| spans[token] == span);
+            let outside = sums(clusters, a, b, |token| spans[token] != span);
             Self {
                 label: label.clone(),
                 n_tokens: PairSums::total(&inside).n as u64,

@@ -15,7 +15,7 @@ use super::windows::Cluster;
 /// nearly flat: intervals would explode, and cover no better (docs/INTERVALS.md).
 const MAX_SKEWNESS: f64 = 0.3;
 
-/// The sums by cluster of values with their weights, where these are finite: `values[i]` is in cluster
+/// The sums by cluster of values with their weights, where these are finite: the `i`-th value is in cluster
 /// `clusters[i]`.
 pub(super) fn by_cluster(
     clusters: &[Cluster],
@@ -127,9 +127,9 @@ pub struct ClusteredInterval {
 }
 
 impl Spread {
-    /// Computes both errors of a mean from its samples' residuals, whose sum is 0. `residuals[i]` belongs
-    /// to cluster `clusters[i]`, and is NaN where there is no sample. The samples of a cluster may be
-    /// anywhere in the list.
+    /// Computes both errors of a mean from its samples' residuals, whose sum is 0. The `i`-th belongs to
+    /// cluster `clusters[i]`, and is NaN where there is no sample. The samples of a cluster may be anywhere
+    /// in the list.
     ///
     /// Without the samples of cluster g, whose residuals add up to T_g, a mean of n changes by
     /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`standard_error`]). With

@@ -105,24 +105,20 @@ impl TokenTable {
         confidence: Confidence,
     ) -> Statistics {
         let of_tokens = clusters.of_tokens(&self.counted);
-        // Each column is held for its own estimates only: all of them would take as much memory as the table.
-        let divergence = |number: fn(&Token) -> f64| {
-            let column = self.column(number);
-            let sorted = quantile::sorted(&column);
+        let [klds, reverse_klds, _, ref_nlls, eval_nlls] = &self.columns;
+        let divergence = |values: &[f64]| {
+            let sorted = quantile::sorted(values);
             let distribution = Distribution::from_values(
-                self, &of_tokens, &column, &sorted, &QUANTILES, confidence,
+                self, &of_tokens, values, &sorted, &QUANTILES, confidence,
             );
-            (distribution, distribution::ccdf(&sorted, column.len()))
+            (distribution, distribution::ccdf(&sorted, values.len()))
         };
-        let (kld, ccdf) = divergence(|token| token.kld);
-        let (reverse_kld, _) = divergence(|token| token.reverse_kld);
-        let perplexity = {
-            let reference = self.column(|token| token.ref_nll);
-            let evaluated = self.column(|token| token.eval_nll);
-            Perplexity::from_nlls(&of_tokens, &reference, &evaluated, confidence)
-        };
-        let change = |token: &Token| delta_p(token.ref_nll, token.eval_nll);
-        let delta_p = DeltaP::from_changes(&of_tokens, &self.column(change), confidence);
+        let (kld, ccdf) = divergence(klds);
+        let (reverse_kld, _) = divergence(reverse_klds);
+        let perplexity = Perplexity::from_nlls(&of_tokens, ref_nlls, eval_nlls, confidence);
+        let changes = ref_nlls.iter().zip(eval_nlls);
+        let changes: Vec<f64> = changes.map(|(r, e)| delta_p(*r, *e)).collect();
+        let delta_p = DeltaP::from_changes(&of_tokens, &changes, confidence);
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
             n_excluded: self.n_excluded,
@@ -159,8 +155,8 @@ impl Agreement {
         confidence: Confidence,
     ) -> Option<Self> {
         let share = |is_hit: fn(&Token) -> bool| {
-            let hits = table.column(|token| f64::from(u8::from(is_hit(token))));
-            Share::from_hits(clusters, &hits, confidence)
+            let hits = table.tokens.iter().map(|token| Some(is_hit(token)));
+            Share::from_hits(clusters, hits, confidence)
         };
         Some(Self {
             ref_top1: share(|token| token.has_same_top)?,

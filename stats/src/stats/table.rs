@@ -1,6 +1,7 @@
 //! The tokens of an evaluation: what its statistics need of each, from its records in one pass.
 
 use std::iter::repeat_n;
+use std::mem::take;
 
 use kl_formats::TokenRecord;
 
@@ -24,18 +25,9 @@ pub(super) const MAX_EXCLUDED_LISTED: usize = 100;
 /// The edges of the bins by the reference's top-1 probability.
 pub(super) const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
-/// A counted token.
+/// A counted token, but for its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
-    /// KL(reference ‖ model), in nats.
-    pub kld: f64,
-    /// KL(model ‖ reference).
-    pub reverse_kld: f64,
-    /// The sum of min(p, q) over the vocabulary; NaN where it is not known.
-    pub acceptance: f64,
-    /// The next token's NLL under both models; NaN unless its probability is known and not 0.
-    pub ref_nll: f64,
-    pub eval_nll: f64,
     pub position: u32,
     /// The actual next token; `u32::MAX`: none.
     token: u32,
@@ -59,6 +51,10 @@ pub struct TokenTable {
     /// The counted tokens.
     pub(super) counted: Vec<Run>,
     pub(super) tokens: Vec<Token>,
+    /// A number of each counted token: KL(reference ‖ model) and KL(model ‖ reference), in nats; the sum of
+    /// min(p, q) over the vocabulary, NaN where it is not known; and the next token's NLL under the
+    /// reference and under the model, NaN unless its probability is known and not 0.
+    pub(super) columns: [Vec<f64>; 5],
     pub(super) n_nll_infinite: u64,
     pub(super) n_nll_unknown: u64,
     pub(super) unknown_p: MeanMaxSoFar,
@@ -73,25 +69,24 @@ pub struct TokenTable {
 impl TokenTable {
     /// The tokens of records in any order, which decides the last bits of sums.
     pub fn from_records(records: &[TokenRecord]) -> Self {
-        let mut table = Self::with_capacity(records.len());
-        records.iter().for_each(|record| table.push(record));
-        table
-    }
-
-    /// No tokens, with room for `n`.
-    pub fn with_capacity(n: usize) -> Self {
         let mut table = Self::default();
-        table.tokens.reserve_exact(n);
+        table.clear_for(records.len());
+        records.iter().for_each(|record| table.push(record));
         table
     }
 
     /// Removes all tokens, and makes room for `n`, in the memory that it has already.
     pub fn clear_for(&mut self, n: usize) {
-        let mut tokens = std::mem::take(&mut self.tokens);
+        let (mut tokens, mut columns) = (take(&mut self.tokens), take(&mut self.columns));
         tokens.clear();
         tokens.reserve_exact(n);
+        for column in &mut columns {
+            column.clear();
+            column.reserve_exact(n);
+        }
         *self = Self {
             tokens,
+            columns,
             ..Self::default()
         };
     }
@@ -122,13 +117,17 @@ impl TokenTable {
         self.n_nll_unknown += u64::from(has_next && is_unknown);
         self.n_nll_infinite += u64::from(has_next && !is_known && !is_unknown);
         let [ref_nll, eval_nll] = nlls.map(|nll| if is_known { nll } else { f64::NAN });
+        let TokenRecord {
+            kld,
+            reverse_kld,
+            acceptance,
+            ..
+        } = *record;
+        let numbers = [kld, reverse_kld, acceptance, ref_nll, eval_nll];
+        let columns = self.columns.iter_mut().zip(numbers);
+        columns.for_each(|(column, number)| column.push(number));
         let edges = CONFIDENCE_EDGES.iter();
         self.tokens.push(Token {
-            kld: record.kld,
-            reverse_kld: record.reverse_kld,
-            acceptance: record.acceptance,
-            ref_nll,
-            eval_nll,
             position: record.position,
             token: record.token,
             ref_top_rank: record.ref_top_rank.try_into().unwrap_or(u8::MAX),
@@ -139,14 +138,14 @@ impl TokenTable {
         });
     }
 
-    /// A number of each counted token.
-    pub(super) fn column(&self, number: impl FnMut(&Token) -> f64) -> Vec<f64> {
-        self.tokens.iter().map(number).collect()
+    /// The KLD of each counted token.
+    pub(super) fn klds(&self) -> &[f64] {
+        &self.columns[0]
     }
 
     /// The windows of all tokens, with the sums of their KLDs.
     pub fn windows(&self) -> WindowSums {
-        let mut windows = WindowSums::from_tokens(&self.counted, &self.column(|token| token.kld));
+        let mut windows = WindowSums::from_tokens(&self.counted, self.klds());
         // Windows of which no token is counted have no sums.
         windows.add(&self.runs, &[]);
         windows

@@ -7,14 +7,14 @@ mod clustered_mean {
         let samples = [1.0, 2.0, 3.0, 4.0];
         let mean = ClusteredMean::from_samples(
             &[3; 4].map(Cluster::from),
-            &samples,
+            samples.into_iter(),
             Confidence::default(),
         )
         .unwrap();
         assert!(mean.independent.lo.is_some() && mean.se.is_some());
         assert_eq!(mean.clustered.ends(), None);
         assert_eq!(
-            ClusteredMean::from_samples(&[], &[], Confidence::default()),
+            ClusteredMean::from_samples(&[], [].into_iter(), Confidence::default()),
             None
         );
     }
@@ -39,7 +39,8 @@ mod clustered_mean {
                 }
             }
             let mean =
-                ClusteredMean::from_samples(&windows, &samples, Confidence::default()).unwrap();
+                ClusteredMean::from_samples(&windows, samples.into_iter(), Confidence::default())
+                    .unwrap();
             let holds = |lo: Option<f64>, hi: Option<f64>| {
                 (lo.unwrap()..=hi.unwrap()).contains(&TRUTH) as usize
             };
@@ -132,7 +133,10 @@ mod proportion {
         assert_eq!(at(50, 50).hi, Some(1.0));
         assert!(at(0, 50).hi.unwrap() < 0.05);
         assert_eq!(at(0, 1).lo, Some(0.0));
-        assert_eq!(Share::from_hits(&[], &[], Confidence::default()), None);
+        assert_eq!(
+            Share::from_hits(&[], [].into_iter(), Confidence::default()),
+            None
+        );
     }
 
     #[test]

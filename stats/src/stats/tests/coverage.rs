@@ -24,12 +24,8 @@ fn coverage<const N: usize>(
         rules.map(|rule| {
             let counted = Run::from_records(&records);
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&counted, &klds), rule);
-            let mean = ClusteredMean::of_positive(
-                &clusters.of_tokens(&counted),
-                &klds,
-                Confidence::default(),
-            )
-            .unwrap();
+            let (clusters, klds) = (clusters.of_tokens(&counted), klds.iter().copied());
+            let mean = ClusteredMean::of_positive(&clusters, klds, Confidence::default()).unwrap();
             let (lo, hi) = mean.clustered.ends().unwrap();
             (lo..=hi).contains(&text.mean_kld())
         })
@@ -78,7 +74,8 @@ fn the_interval_of_a_ratio_covers() {
         let [a, b] = [0, 1].map(|i| klds.of_models[i].iter());
         let (a, b): (Vec<f64>, Vec<f64>) = (a.map(|kld| 3.0 * kld).collect(), b.copied().collect());
         let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &b), ClusterRule::Auto);
-        let paired = Paired::compare(&runs, &a, &b, &clusters, Confidence::default()).unwrap();
+        let paired =
+            Paired::compare(&clusters.of_tokens(&runs), &a, &b, Confidence::default()).unwrap();
         let ratio = paired.ratio.unwrap();
         (ratio.lo.unwrap()..=ratio.hi.unwrap()).contains(&3.0)
     };

@@ -168,12 +168,12 @@ mod ratio {
 mod paired {
     use super::super::*;
     use crate::stats::oracle::{assert_close, records, runs};
-    use crate::stats::{ClusterRule, WindowSums};
+    use crate::stats::{ClusterRule, Clusters, WindowSums};
 
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
         let runs = runs(windows.iter().map(|window| (*window, 0)));
         let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, a), ClusterRule::Window);
-        Paired::compare(&runs, a, b, &clusters, Confidence::default())
+        Paired::compare(&clusters.of_tokens(&runs), a, b, Confidence::default())
     }
 
     #[test]
@@ -210,7 +210,12 @@ mod paired {
             let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
             let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
-            let got = Paired::compare(&runs, &others, &klds, &clusters, Confidence::default());
+            let got = Paired::compare(
+                &clusters.of_tokens(&runs),
+                &others,
+                &klds,
+                Confidence::default(),
+            );
             let got = got.unwrap().difference;
             assert_close(got.value, value, 1e-9);
             assert_close(got.lo.unwrap(), lo, 1e-9);
@@ -241,7 +246,7 @@ mod paired {
 mod span_ratio {
     use super::super::*;
     use crate::stats::oracle::{assert_close, records};
-    use crate::stats::{ClusterRule, WindowSums};
+    use crate::stats::{ClusterRule, Clusters, WindowSums};
 
     /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
     type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
@@ -260,7 +265,14 @@ mod span_ratio {
         let clusters =
             Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), ClusterRule::Window);
         let (names, confidence) = (NAMES.map(str::to_owned), Confidence::default());
-        SpanRatio::of_each(&runs, &names, &reverse, &klds, &clusters, confidence)
+        SpanRatio::of_each(
+            &runs,
+            &names,
+            &reverse,
+            &klds,
+            &clusters.of_tokens(&runs),
+            confidence,
+        )
     }
 
     /// The cases of `oracle.py`.

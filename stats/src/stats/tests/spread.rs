@@ -6,7 +6,7 @@ use crate::stats::oracle::{assert_close, skewed};
 fn one_sample_per_cluster_gives_the_ordinary_error() {
     let samples = skewed(500);
     let clusters: Vec<Cluster> = (0..500).map(Cluster::from).collect();
-    let moments = Moments::from_samples(&samples).unwrap();
+    let moments = Moments::from_samples(samples.iter().copied()).unwrap();
     let spread = Spread::from_residuals(&clusters, samples.iter().map(|x| x - moments.mean));
     let ordinary = moments.standard_error().unwrap();
     assert_close(spread.se.unwrap(), ordinary, 1e-13);
