@@ -276,7 +276,8 @@ fn show_info(args: &InfoArgs, engine: &LlamaCpp, quiet: bool) -> Result<()> {
     let terminal = Terminal::new(quiet, false, view(false, false), results);
     let mut infos = Vec::new();
     let describe = |file: &PathBuf| {
-        let mut info = commands::info(file, args.verify, &terminal)?;
+        let original = args.original.as_deref();
+        let mut info = commands::info(file, args.verify, original, engine, &terminal)?;
         if args.prompts {
             let model = args.model.as_deref();
             let texts = commands::prompt_texts(file, model, engine, &terminal)?;
@@ -300,6 +301,11 @@ fn show_info(args: &InfoArgs, engine: &LlamaCpp, quiet: bool) -> Result<()> {
     terminal.into_results().finish(json, true)?;
     if n_failed > 0 {
         bail!("{n_failed} of {} files could not be read", args.files.len());
+    }
+    let found = infos.iter().filter_map(|info| info.verification.as_ref());
+    let n_findings: usize = found.map(|found| found.findings.len()).sum();
+    if n_findings > 0 {
+        bail!("{}: see above", count_of(n_findings as u64, "finding"));
     }
     Ok(())
 }

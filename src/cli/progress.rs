@@ -89,10 +89,11 @@ impl Progress {
             .mean_kld
             .map(|mean| format!(", mean KLD {}", number::kld(mean)));
         let mean = mean.unwrap_or_default();
-        format!(
-            "{} {}{of}, {rate:.0} tokens/s{mean}",
-            self.unit, self.windows
-        )
+        let rate = match self.rows {
+            0 => String::new(),
+            _ => format!(", {rate:.0} tokens/s"),
+        };
+        format!("{} {}{of}{rate}{mean}", self.unit, self.windows)
     }
 
     /// How much is done, of how much: rows, or windows where only their number is known.

@@ -116,7 +116,7 @@ impl Observer for Terminal<'_> {
                 progress().take().into_iter().for_each(Progress::finish);
             }
             Event::Described(info) => results().show(&info_text(info)),
-            Event::Verified(verified) => results().print_text(&verified_text(verified)),
+            Event::Verified(info) => results().print_text(&verified_text(info)),
             Event::Prompted(texts) => results().print_text(&prompts_text(texts)),
             Event::Evaluated {
                 model,

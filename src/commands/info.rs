@@ -4,27 +4,32 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{About, Found, GgmlType, Reference, SensitivityMap, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
 use super::verify::{verify_records, verify_reference};
+use super::verify_model::verify_model;
+use crate::engine::Engine;
 use crate::engine::gguf::{self, Gguf};
 use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo};
 
-/// Describes the file, and then reads it whole if `verify`. The observer gets the description first.
+/// Describes the file, and then reads it whole if `verify`, a model's beside its `original`. The observer gets
+/// the description first.
 ///
 /// # Errors
-/// What is wrong with the file, and where.
-pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> {
+/// What is wrong with the file, and where: of a model's weights and metadata, findings tell it.
+pub fn info<E: Engine>(
+    path: &Path,
+    verify: bool,
+    original: Option<&Path>,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Info> {
     let watch = &Watch::new(observer);
     let (mut info, reference) = match Found::look(path) {
         Found::Sidecar => (of_sidecar(path)?, None),
         Found::Map => (of_map(path)?, None),
-        Found::Model if verify => bail!(
-            "{}: a GGUF has no checksums that --verify could check: without it, kl info checks the header, and that no tensor is missing; compare the file's sha256sum with the publisher's",
-            path.display()
-        ),
         Found::Model => (of_model(path)?, None),
         _ => {
             let reference = Reference::open(path)?;
@@ -34,12 +39,14 @@ pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> 
     info.path = path.display().to_string();
     watch.event(&Event::Described(&info));
     if verify {
-        let verified = match reference {
-            Some(reference) => verify_reference(reference, watch)?,
-            None => verify_records(path, &info)?,
-        };
-        watch.event(&Event::Verified(&verified));
-        info.verified = Some(verified);
+        match reference {
+            Some(reference) => info.verified = Some(verify_reference(reference, watch)?),
+            None if info.gguf.is_some() => {
+                info.verification = Some(verify_model(path, original, engine, watch)?);
+            }
+            None => info.verified = Some(verify_records(path, &info)?),
+        }
+        watch.event(&Event::Verified(&info));
     }
     info.warnings = watch.warnings();
     Ok(info)

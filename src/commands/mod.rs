@@ -38,6 +38,7 @@ mod resume;
 mod sensitivity;
 pub mod settings;
 mod verify;
+mod verify_model;
 mod write;
 
 pub use compare::compare;

@@ -10,7 +10,7 @@ use super::output::partial_path;
 use crate::lock::locked;
 use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
-use crate::report::{Info, ModelReport, PromptText, ReferenceInfo, Report, Verified, Warning};
+use crate::report::{Info, ModelReport, PromptText, ReferenceInfo, Report, Warning};
 
 /// Receives what a command reports. A command prints nothing itself: it calls this.
 pub trait Observer: Sync {
@@ -60,8 +60,8 @@ pub enum Event<'e> {
     End,
     /// A file was described, and may now be read whole.
     Described(&'e Info),
-    /// The file that was described last was read, and found whole.
-    Verified(&'e Verified),
+    /// The file that was described last was read.
+    Verified(&'e Info),
     /// The prompts of the reference that was described last were read.
     Prompted(&'e [PromptText]),
     /// A model was evaluated.

@@ -21,15 +21,15 @@ pub use device::{Device, DeviceKind, memory};
 pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
-    LlamaCpp, LlamaCppDecoder, LlamaCppModel, Sampler, follow_log, mlock_has_failed, on_abort,
-    servers,
+    FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowError, Sampler, StoredRows, follow_log,
+    mlock_has_failed, on_abort, servers,
 };
 pub use model_options::{
     CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,
     SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
     server_address,
 };
-pub use quantizer::{Blueprint, file_kind, needs_imatrix};
+pub use quantizer::{Blueprint, file_kind, needs_imatrix, needs_its_rows};
 
 use std::cmp::Ordering;
 use std::io::{self, Read};

@@ -108,6 +108,11 @@ pub struct ModelOptions {
     /// True if only the vocabulary is read, without weights: nothing can be decoded.
     #[arg(skip)]
     pub is_vocabulary: bool,
+
+    /// True if the weights are not read, only looked for by the names and shapes that the architecture
+    /// needs: nothing can be decoded.
+    #[arg(skip)]
+    pub is_without_weights: bool,
 }
 
 impl ModelOptions {

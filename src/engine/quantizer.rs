@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kl_formats::{GgmlType, MapTensor, Mixture};
 
-use super::gguf::{FileKind, Gguf, file_kinds};
+use super::gguf::{FileKind, Gguf, Tensor, file_kinds};
 use super::{EngineError, Imatrix};
 
 /// Tensors with one of these in their names stay as they are in every architecture.
@@ -39,6 +39,16 @@ pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
         && !matches!(name, "position_embd.weight" | "token_types.weight")
         && !has_one_of(KEPT)
         && !(architecture == "glm5-next" && has_one_of(KEPT_IN_GLM5_NEXT))
+}
+
+/// Checks whether a tensor is a matrix in which a row of zeros would compute nothing: one that the quantizer
+/// changes, but not of embeddings or outputs, where tokens that are not used have such rows.
+pub fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor) -> bool {
+    let architecture = header.architecture().unwrap_or_default();
+    let mut of_tokens = ["embd", "embed", "shared_head"].into_iter();
+    changes(architecture, name, shape)
+        && name != "output.weight"
+        && !of_tokens.any(|part| name.contains(part))
 }
 
 /// Checks whether the quantizer takes weights of this type as an original. Of q8_0 it does so only with

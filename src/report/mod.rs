@@ -29,8 +29,8 @@ mod warning;
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
 pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows, left_out_tokens};
 pub use info::{
-    GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo, Verified, info_text,
-    prompts_text, verified_text,
+    COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo,
+    Verification, Verified, WeightError, info_text, prompts_text, verified_text,
 };
 pub use result::{
     DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable,

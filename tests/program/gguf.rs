@@ -132,18 +132,61 @@ impl Gguf {
         } else {
             (&self.tensors[half..], 0, &[][..])
         };
-        let mut file = self.bytes[..8].to_vec();
-        file.extend((tensors.len() as u64).to_le_bytes());
-        file.extend((n_pairs + 3).to_le_bytes());
-        file.extend_from_slice(pairs);
         let n_tensors = self.tensors.len() as i32;
-        for pair in [
+        let of_split = [
             Pair::number("split.no", part),
             Pair::number("split.count", 2),
             Pair("split.tensors.count", I32, n_tensors.to_le_bytes().to_vec()),
-        ] {
-            file.extend(pair.bytes());
-        }
+        ];
+        let of_split: Vec<u8> = of_split.iter().flat_map(Pair::bytes).collect();
+        self.with(n_pairs + 3, &[pairs, &of_split].concat(), tensors)
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> Vec<u8> {
+        let (n_pairs, pairs) = (
+            Cursor(&self.bytes, 16).u64(),
+            &self.bytes[START..self.pairs_end],
+        );
+        self.with(n_pairs, pairs, &self.tensors)
+    }
+
+    /// The index of a tensor.
+    pub fn index(&self, name: &str) -> usize {
+        let is_named = |info: &[u8]| info[8..].starts_with(name.as_bytes());
+        let mut tensors = self.tensors.iter();
+        tensors.position(|(info, _)| is_named(info)).unwrap()
+    }
+
+    /// The data of a tensor.
+    pub fn data(&mut self, name: &str) -> &mut [u8] {
+        let index = self.index(name);
+        &mut self.tensors[index].1
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.tensors.remove(self.index(name));
+    }
+
+    /// The whole file, in which a tensor begins where the one before it does.
+    pub fn with_overlap(&self, name: &str) -> Vec<u8> {
+        let (mut file, index) = (self.whole(), self.index(name));
+        let offset = |index: usize| {
+            let info: &[u8] = &self.tensors[index].0;
+            let start = file.windows(info.len()).position(|bytes| bytes == info);
+            start.unwrap() + info.len()
+        };
+        let (from, to) = (offset(index - 1), offset(index));
+        file.copy_within(from..from + 8, to);
+        file
+    }
+
+    /// A file with the start of this one, and these pairs and tensors.
+    fn with(&self, n_pairs: u64, pairs: &[u8], tensors: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+        let mut file = self.bytes[..8].to_vec();
+        file.extend((tensors.len() as u64).to_le_bytes());
+        file.extend(n_pairs.to_le_bytes());
+        file.extend_from_slice(pairs);
         let mut offset = 0u64;
         for (info, data) in tensors {
             file.extend_from_slice(info);

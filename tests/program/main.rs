@@ -56,6 +56,7 @@ mod starter;
 mod sweep;
 mod uneven;
 mod until;
+mod verify_model;
 mod vocabulary;
 mod windows;
 mod write_hidden;

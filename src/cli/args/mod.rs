@@ -66,9 +66,15 @@ pub struct InfoArgs {
     #[arg(value_name = "FILE", required = true, value_parser = input())]
     pub files: Vec<PathBuf>,
 
-    /// Read every byte and check every checksum; exit with code 1 if the file is damaged
+    /// Read every byte and check every checksum, of a model every weight; exit with code 1 if the file
+    /// is damaged
     #[arg(long)]
     pub verify: bool,
+
+    /// Model to compare a quant with: its weights by the error that their types should give, its
+    /// tensors, its metadata
+    #[arg(long, value_name = "PATH", requires = "verify", value_parser = file())]
+    pub original: Option<PathBuf>,
 
     /// Also print the prompts of a reference as the model read them, and their answers
     #[arg(long)]

@@ -133,7 +133,14 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
 #[test]
 fn info_shows_the_states_and_verify_reads_the_head() {
     let both = Both::new();
-    let shown = info(&both.folder.path("hidden"), true, &()).unwrap();
+    let shown = info(
+        &both.folder.path("hidden"),
+        true,
+        None,
+        &FakeEngine::default(),
+        &(),
+    )
+    .unwrap();
     let text = crate::report::info_text(&shown);
     for what in [
         "8 numbers each, f16, from batches of 16",
@@ -161,7 +168,10 @@ fn info_shows_the_states_and_verify_reads_the_head() {
         damaged[at.expect("stored, not deflated")] ^= 1;
         fs::write(both.folder.path("hidden"), &damaged).unwrap();
         let path = both.folder.path("hidden");
-        says(info(&path, true, &()).unwrap_err(), &["hidden"]);
+        says(
+            info(&path, true, None, &FakeEngine::default(), &()).unwrap_err(),
+            &["hidden"],
+        );
         let report = both.try_evaluate("hidden", |_| ());
         let error = &report.failed[0].error;
         says(error, &["checksum"]);

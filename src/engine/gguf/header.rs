@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,8 @@ pub struct Cursor {
     stream: BufReader<File>,
     /// The hash of all bytes read so far.
     hash: Sha256,
+    /// That of the bytes of the value that is read, to compare it with another file's.
+    value_hash: DefaultHasher,
     path: PathBuf,
     /// Bytes read so far.
     offset: u64,
@@ -92,6 +95,7 @@ impl Cursor {
         Ok(Self {
             stream: BufReader::with_capacity(256 << 10, file),
             hash: Sha256::new(),
+            value_hash: DefaultHasher::new(),
             path: path.to_owned(),
             offset: 0,
             len,
@@ -134,6 +138,7 @@ impl Cursor {
             .read_exact(bytes)
             .map_err(|cause| ModelError::io(&self.path, "read", &cause))?;
         self.hash.update(&*bytes);
+        self.value_hash.write(bytes);
         self.offset += bytes.len() as u64;
         Ok(())
     }
@@ -219,9 +224,11 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
         let key = cursor.name(MAX_KEY_BYTES)?;
         let value = match cursor.u32()? {
             ARRAY => list(&mut cursor, &key, &mut gguf)?,
-            STRING => cursor
-                .text(MAX_TEXT_BYTES)?
-                .map_or(Value::Other, Value::Text),
+            STRING => {
+                cursor.value_hash = DefaultHasher::new();
+                let text = cursor.text(MAX_TEXT_BYTES)?;
+                text.map_or(Value::Other(cursor.value_hash.finish()), Value::Text)
+            }
             kind => number(&mut cursor, kind)?,
         };
         let bytes = cursor.offset - start;
@@ -260,7 +267,7 @@ fn read_start(cursor: &mut Cursor) -> Result<()> {
     Err(ModelError::new(&cursor.path, what))
 }
 
-/// Reads an integer, or a bool as 0 or 1, or skips a number with a fraction.
+/// Reads a number, or a bool as 0 or 1.
 fn number(cursor: &mut Cursor, kind: u32) -> Result<Value> {
     let n_bytes = number_bytes(cursor, kind)? as usize;
     let mut bytes = [0; 8];
@@ -268,8 +275,8 @@ fn number(cursor: &mut Cursor, kind: u32) -> Result<Value> {
     let unsigned = u64::from_le_bytes(bytes);
     let above = 64 - 8 * n_bytes as u32;
     Ok(match kind {
-        // f32 and f64.
-        6 | 12 => Value::Other,
+        6 => Value::Float(f32::from_bits(unsigned as u32).into()),
+        12 => Value::Float(f64::from_bits(unsigned)),
         // Signed, of 8, 16, 32 and 64 bits.
         1 | 3 | 5 | 11 => Value::Number(((unsigned << above) as i64 >> above).into()),
         _ => Value::Number(unsigned.into()),
@@ -290,6 +297,7 @@ fn number_bytes(cursor: &Cursor, kind: u32) -> Result<u64> {
 /// Reads an array: what `gguf` holds of it, or nothing. llama.cpp reads no array of arrays either.
 fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
     let kind = cursor.u32()?;
+    cursor.value_hash = DefaultHasher::new();
     let least_bytes = match kind {
         STRING => 8,
         _ => number_bytes(cursor, kind)?,
@@ -328,7 +336,7 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
         (_, STRING) => (0..n).try_for_each(|_| cursor.text(0).map(drop))?,
         _ => cursor.skip(n.saturating_mul(least_bytes), |_| ())?,
     }
-    Ok(Value::Other)
+    Ok(Value::Other(cursor.value_hash.finish()))
 }
 
 /// Reads all infos, and checks that each tensor's data ends within the file.

@@ -28,7 +28,8 @@ mod header;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -67,9 +68,22 @@ pub struct Gguf {
 enum Value {
     /// An integer, or a bool as 0 or 1.
     Number(i128),
+    Float(f64),
     Text(String),
-    /// A list, a number with a fraction, or a string that is too long to keep.
-    Other,
+    /// The hash of a list, or of a string that is too long to keep.
+    Other(u64),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            // Most are f32, which is shown with the digits that it has.
+            Self::Float(number) => write!(f, "{}", *number as f32),
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Other(hash) => write!(f, "list {hash:x}"),
+        }
+    }
 }
 
 /// A tensor's description, and where its data lies.
@@ -189,6 +203,60 @@ impl Gguf {
     pub fn pair_bytes(&self) -> impl Iterator<Item = (&str, u64)> {
         let pairs = self.pairs.iter();
         pairs.map(|(key, (_, bytes))| (key.as_str(), *bytes))
+    }
+
+    /// What decides the model's output besides its weights, by name: the shapes of its tensors, and the values
+    /// of the keys of its architecture and its tokenizer.
+    fn decisive(&self) -> BTreeMap<&str, String> {
+        let of_architecture = format!("{}.", self.architecture().unwrap_or_default());
+        let prefixes = ["tokenizer.", "general.architecture", &of_architecture];
+        let shape = |tensor: &Tensor| format!("shape {:?}", tensor.shape);
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|tensor| (&*tensor.name, shape(tensor)));
+        let pairs = self
+            .pairs
+            .iter()
+            .map(|(key, (value, _))| (&**key, value.to_string()));
+        let pairs = pairs.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
+        tensors.chain(pairs).collect()
+    }
+
+    /// The tensors and the keys that are not the original's, each with what is there: the quantizer would have
+    /// copied them.
+    pub fn changes(&self, original: &Self) -> BTreeMap<String, String> {
+        let both = [self.decisive(), original.decisive()];
+        let names = both.iter().flat_map(BTreeMap::keys);
+        let changed = names.filter_map(|name| {
+            let [own, other] = both.each_ref().map(|of| of.get(name));
+            let [shown, original] = [own, other].map(|text| match text {
+                None => "not there".to_owned(),
+                Some(text) if text.len() <= 60 => text.clone(),
+                Some(text) => format!(
+                    "{} ... ({} bytes)",
+                    text.chars().take(30).collect::<String>(),
+                    text.len()
+                ),
+            });
+            let what = format!("{shown}, but in the original {original}");
+            (own != other).then(|| ((*name).to_owned(), what))
+        });
+        changed.collect()
+    }
+
+    /// The pairs of tensors of which the second begins within the data of the first.
+    pub fn overlaps(&self) -> Vec<[&Tensor; 2]> {
+        let mut sorted: Vec<&Tensor> = self.tensors.iter().collect();
+        sorted.sort_by_key(|tensor| (tensor.file, tensor.offset));
+        let pairs = sorted.iter().zip(sorted.iter().skip(1));
+        let overlaps = pairs.filter(|(before, tensor)| {
+            let end = before.offset.saturating_add(before.bytes);
+            before.file == tensor.file && tensor.offset < end
+        });
+        overlaps
+            .map(|(before, tensor)| [*before, *tensor])
+            .collect()
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.

@@ -1,7 +1,7 @@
 //! Exchanges weights, among those that the graph of one decoded token uses, in their own memory for rows of the original, quantized as llama.cpp's quantizer does it
 //! (`llama_tensor_quantize_impl` in its `llama-quant.cpp`), on all cores.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read as _;
 use std::sync::{Mutex, Once};
 
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::LlamaCppModel;
 use super::ggml::ModelTensor;
 use super::hidden_states::Use;
+use super::stored_rows::StoredRows;
 use crate::engine::quantizer::{changes, is_original, n_dims, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix, gguf};
 use crate::lock::locked;
@@ -285,22 +286,17 @@ impl Exchange for LlamaCppModel<'_> {
             importances = self.check(weight, kind, imatrix)?;
         }
         let fault = |what| self.not_exchanged(tensor, what);
-        let all_rows = weight.n_rows * weight.n_experts;
-        let n_rows = n_rows.clamp(1, all_rows);
-        let nth_row = |i| (i as u128 * all_rows as u128 / n_rows as u128) as usize;
-        let row = weight.row_bytes(weight.kind);
-        let mut originals = words_for(n_rows * row);
-        let originals = bytes_of(&mut originals, n_rows * row);
-        let mut file = self.header.open(&weight.tensor)?;
-        for (i, original) in originals.chunks_mut(row).enumerate() {
-            file.seek(SeekFrom::Start(nth_row(i) as u64 * row as u64))
-                .and_then(|_| file.read_exact(original))
-                .map_err(|error| fault(format!("cannot be read: {error}")))?;
-        }
+        let rows = StoredRows::of(&self.header, &weight.tensor);
+        let rows = rows.ok_or_else(|| fault("has no rows".to_owned()))?;
+        let sample = rows.sample(n_rows).into_iter();
+        let originals = sample.map(|index| Ok((index, rows.weights(index)?)));
+        let originals: Vec<_> = originals.collect::<Result<_, EngineError>>()?;
         let sum = |kind: Option<GgmlType>| -> Option<f64> {
-            let rows = originals.par_chunks(row).enumerate().map(|(i, original)| {
-                let importances = weight.of_expert(importances, nth_row(i) / weight.n_rows);
-                weight.squares(original, kind, importances)
+            let rows = originals.par_iter().map(|(index, weights)| {
+                let importances = weight.of_expert(importances, index / weight.n_rows);
+                let back = kind.map(|kind| quantized(kind, weights, importances));
+                let is_finite = !matches!(back, Some(None));
+                is_finite.then(|| squares(weights, back.flatten().as_deref(), importances))
             });
             // Added in one order, so that the same errors are the same numbers.
             let rows: Vec<f64> = rows.collect::<Option<_>>()?;
@@ -316,41 +312,37 @@ impl Exchange for LlamaCppModel<'_> {
     }
 }
 
-impl Weight {
-    /// The squared errors of a row at a type, or its squared weights; `None` if they are not finite.
-    fn squares(
-        &self,
-        original: &[u8],
-        kind: Option<GgmlType>,
-        importances: Option<&[f32]>,
-    ) -> Option<f64> {
-        let (mut weights, mut back) = (vec![0.0; self.n_columns], vec![0.0; self.n_columns]);
-        to_f32(self.kind, original, &mut weights);
-        if let Some(kind) = kind {
-            let mut words = words_for(self.row_bytes(kind));
-            let quantized = bytes_of(&mut words, self.row_bytes(kind));
-            if !quantize(kind, self.n_columns, &weights, importances, quantized) {
-                return None;
-            }
-            to_f32(kind, quantized, &mut back);
-        }
-        let squares = weights
-            .iter()
-            .zip(&back)
-            .enumerate()
-            .map(|(i, (weight, back))| {
-                let importance = importances.map_or(1.0, |values| values[i]);
-                f64::from(importance) * f64::from(weight - back).powi(2)
-            });
-        Some(squares.sum())
-    }
+/// The sum of the squared weights of a row, or of their differences from others, each times the importance
+/// of its column.
+pub(super) fn squares(weights: &[f32], back: Option<&[f32]>, importances: Option<&[f32]>) -> f64 {
+    let of = |values: Option<&[f32]>, i: usize, default| values.map_or(default, |values| values[i]);
+    let squares = weights.iter().enumerate().map(|(i, weight)| {
+        let importance = of(importances, i, 1.0);
+        f64::from(importance) * f64::from(weight - of(back, i, 0.0)).powi(2)
+    });
+    squares.sum()
 }
 
-fn words_for(n_bytes: usize) -> Vec<u64> {
+/// Quantizes a row to a type and back; `None` if it is not finite.
+pub(super) fn quantized(
+    kind: GgmlType,
+    weights: &[f32],
+    importances: Option<&[f32]>,
+) -> Option<Vec<f32>> {
+    let n_bytes = kind.bytes(weights.len() as u64)? as usize;
+    let (mut words, mut back) = (words_for(n_bytes), vec![0.0; weights.len()]);
+    let bytes = bytes_of(&mut words, n_bytes);
+    let is_finite = weights.iter().all(|weight| weight.is_finite())
+        && quantize(kind, weights.len(), weights, importances, bytes);
+    to_f32(kind, bytes, &mut back);
+    is_finite.then_some(back)
+}
+
+pub(super) fn words_for(n_bytes: usize) -> Vec<u64> {
     vec![0; n_bytes.div_ceil(size_of::<u64>())]
 }
 
-fn bytes_of(words: &mut [u64], n_bytes: usize) -> &mut [u8] {
+pub(super) fn bytes_of(words: &mut [u64], n_bytes: usize) -> &mut [u8] {
     &mut cast_slice_mut(words)[..n_bytes]
 }
 
@@ -361,7 +353,7 @@ fn not_finite(kind: GgmlType) -> String {
 }
 
 /// Converts rows to f32.
-fn to_f32(kind: GgmlType, rows: &[u8], out: &mut [f32]) {
+pub(super) fn to_f32(kind: GgmlType, rows: &[u8], out: &mut [f32]) {
     assert_eq!(kind.bytes(out.len() as u64), Some(rows.len() as u64));
     // SAFETY: the table has an entry for each type that `kl` knows. The rows have as many bytes as that
     // many elements of their type, and are aligned as its blocks: they follow whole rows in `u64`s.

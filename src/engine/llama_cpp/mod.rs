@@ -7,7 +7,8 @@
 //! the graphs of a window, whose tensors `ggml` shows. `head` computes rows from stored states with
 //! objects of `ggml`.
 //!
-//! `quantize` writes quantized files. `exchange` exchanges weights in memory.
+//! `quantize` writes quantized files. `exchange` exchanges weights in memory. `stored_rows` checks weights as
+//! they lie in a file.
 //!
 //! `backends` starts what computes, `device` describes it, and `log` receives what llama.cpp and ggml say.
 
@@ -23,12 +24,14 @@ mod log;
 mod model;
 mod params;
 mod quantize;
+mod stored_rows;
 #[cfg(test)]
 mod tests;
 
 pub use decoder::{LlamaCppDecoder, Sampler};
 pub use log::{follow_log, mlock_has_failed, on_abort, servers};
 pub use model::LlamaCppModel;
+pub use stored_rows::{FaultyRow, RowError, StoredRows};
 
 use std::io::Read;
 use std::path::Path;

@@ -72,6 +72,7 @@ impl ModelParams {
     fn set_plain(&mut self, options: &ModelOptions, gpus: &[GgmlDevice]) {
         let raw = &mut self.raw;
         raw.vocab_only = options.is_vocabulary;
+        raw.no_alloc = options.is_without_weights;
         // The default is a negative number, which means all; `fit` wants it too.
         raw.n_gpu_layers = options.n_gpu_layers.number().unwrap_or(raw.n_gpu_layers);
         if let Some(mode) = options.split_mode.filter(|_| !gpus.is_empty()) {
@@ -82,8 +83,9 @@ impl ModelParams {
         let mut cpus = GgmlDevice::of_kind(DeviceKind::Cpu);
         raw.use_extra_bufts =
             !options.is_exchangeable && cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
-        let use_mmap = options.use_mmap.filter(|_| !options.is_exchangeable);
-        let use_mmap = use_mmap.or(options.is_exchangeable.then_some(false));
+        let is_unmapped = options.is_exchangeable || options.is_without_weights;
+        let use_mmap = options.use_mmap.filter(|_| !is_unmapped);
+        let use_mmap = use_mmap.or(is_unmapped.then_some(false));
         raw.load_mode = match (use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,

@@ -99,8 +99,11 @@ pub struct Info {
     pub backend: Option<BackendIdentity>,
     /// Other entries of kl.py's header, by their names.
     pub others: BTreeMap<String, String>,
-    /// The contents that were read and found whole; null unless `--verify` was given.
+    /// The contents that were read and found whole; null unless `--verify` was given, and for a model.
     pub verified: Option<Verified>,
+    /// Of a model: what `--verify` found; absent without it, and for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
     /// Warnings to read before you trust the file.
     pub warnings: Vec<Warning>,
 }
@@ -271,4 +274,71 @@ pub struct Verified {
     pub file_bytes: u64,
     /// The checks that this format allows.
     pub checks: Checks,
+}
+
+/// What `--verify` found in a model's file.
+#[derive(Serialize, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Verification {
+    /// Tensors of the file, of which every weight was read.
+    pub n_tensors: u64,
+    /// The faults; none if nothing is wrong.
+    pub findings: Vec<Finding>,
+    /// The path of the original that it was compared with; null without one.
+    pub original: Option<String>,
+    /// The errors of the weights against the original, the largest for their type first; tensors with
+    /// faults in their rows are left out.
+    pub weight_errors: Vec<WeightError>,
+}
+
+/// A fault of a model's file.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Finding {
+    /// Its kind, for scripts: `overlap`, `refused`, `not_finite`, `zero`; against an original `changed` or
+    /// `weight_error`.
+    kind: &'static str,
+    /// The tensor or the key; empty where llama.cpp names none.
+    name: String,
+    /// The fault, where it is, and what to do, in one line.
+    message: String,
+}
+
+impl Finding {
+    /// A fault of this tensor or key.
+    pub fn of(kind: &'static str, name: &str, message: String) -> Self {
+        let name = name.to_owned();
+        Self {
+            kind,
+            name,
+            message,
+        }
+    }
+}
+
+/// The rows of a tensor that are compared with an original's, at most, unless it has more experts.
+pub const COMPARED_ROWS: usize = 128;
+
+/// The error of a tensor's weights against an original's, in rows evenly spaced: the sum of the squared differences over the sum of
+/// the original's squares.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WeightError {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// Its error.
+    pub error: f64,
+    /// The error of the original's weights, quantized to the type without an importance matrix.
+    pub expected: f64,
+}
+
+impl WeightError {
+    /// The error over the expected one; 1 where both are 0.
+    pub fn times(&self) -> f64 {
+        let [error, expected] = [self.error, self.expected].map(|error| error + f64::MIN_POSITIVE);
+        error / expected
+    }
 }

@@ -5,13 +5,17 @@ use kl_formats::{
     TokenizerIdentity,
 };
 
-use super::{GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo, Verified};
+use super::{
+    COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo,
+    Verification,
+};
 use crate::report::layout::laid_out;
 use crate::report::number::{
-    bytes, count, count_of, part, percent, printable, sampled, sampled_answers, short_kld,
+    bytes, count, count_of, part, percent, printable, ratio, sampled, sampled_answers, short_kld,
     short_percent,
 };
 use crate::report::set_up::described;
+use crate::report::table::Table;
 use crate::score::RowError;
 
 /// A value, or words for one that is not recorded.
@@ -352,8 +356,14 @@ fn rows(info: &Info) -> String {
     ])
 }
 
-/// The line about a file that `--verify` found to be undamaged.
-pub fn verified_text(verified: &Verified) -> String {
+/// The lines about a file that `--verify` has read; a file of another kind than a model is undamaged then.
+pub fn verified_text(info: &Info) -> String {
+    let Some(verified) = &info.verified else {
+        return info
+            .verification
+            .as_ref()
+            .map_or_else(String::new, verification);
+    };
     let what = match verified.checks {
         Checks::Checksums => "byte was read, and every checksum matches",
         Checks::Gzip => "byte was read, and gzip's checksums match",
@@ -367,4 +377,43 @@ pub fn verified_text(verified: &Verified) -> String {
     let rows = count_of(verified.n_rows, "row");
     let text = format!("whole: every {what} ({windows}, {rows})");
     line("verified", &text)
+}
+
+/// The lines about what `--verify` found in a model's file: the faults, the tensors with the largest errors for
+/// their type, and a summary.
+fn verification(found: &Verification) -> String {
+    /// The tensors that are shown.
+    const WORST: usize = 10;
+    let mut text = String::new();
+    for Finding { name, message, .. } in &found.findings {
+        let colon = when(!name.is_empty(), ": ");
+        text += &line("finding", &printable(&format!("{name}{colon}{message}")));
+    }
+    if let Some(original) = &found.original {
+        let title = format!(
+            "Error of the weights against {}, squared and relative, in {COMPARED_ROWS} rows of each tensor; the largest for their type first:",
+            printable(original)
+        );
+        let table = Table::new(
+            title,
+            found
+                .weight_errors
+                .iter()
+                .filter(|of| of.error > 0.0)
+                .take(WORST),
+        )
+        .left("tensor", |of| printable(&of.tensor))
+        .left("type", |of| of.kind.to_string())
+        .number("error", |of| Some(of.error), short_kld)
+        .number("its type gives", |of| Some(of.expected), short_kld)
+        .number(
+            "times",
+            |of| Some(of.times()).filter(|_| of.expected > 0.0),
+            ratio,
+        );
+        text += &format!("{}\n", table.gap(2).text());
+    }
+    let n_findings = count_of(found.findings.len() as u64, "finding");
+    let n_tensors = count_of(found.n_tensors, "tensor");
+    text + &line("verified", &format!("{n_tensors}, {n_findings}"))
 }

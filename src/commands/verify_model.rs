@@ -1,0 +1,191 @@
+//! Checks a model's file: whether its weights can be right, and whether they and the metadata are those of an
+//! original.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::observer::Watch;
+use crate::engine::gguf::{self, Gguf};
+use crate::engine::{
+    Engine, EngineError, FaultyRow, ModelOptions, RowError, StoredRows, needs_its_rows,
+};
+use crate::report::number::short_kld;
+use crate::report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
+
+/// What to do about weights that are damaged.
+const DAMAGED: &str = "download the file again, or quantize the original again";
+
+/// What to do about something that the quantizer would have copied.
+const CHANGED: &str = "unless that is intended, quantize the original again";
+
+/// Reads every weight of a model's file, and compares it with the original, if there is one.
+///
+/// # Errors
+/// A file that cannot be read, or an original whose weights are not finite.
+pub fn verify_model<E: Engine>(
+    path: &Path,
+    original: Option<&Path>,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Verification> {
+    let header = gguf::read(path)?;
+    let original = original.map(gguf::read).transpose()?;
+    let mut findings = Vec::new();
+    for [before, tensor] in header.overlaps() {
+        let (start, name) = (tensor.offset, &before.name);
+        let what = format!("begins at byte {start}, within {name}: download or convert it again");
+        findings.push(Finding::of("overlap", &tensor.name, what));
+    }
+    if findings.is_empty() {
+        findings.extend(refusal(path, engine, watch)?);
+    }
+    let changes = original.as_ref().map(|original| header.changes(original));
+    for (name, both) in changes.unwrap_or_default() {
+        findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
+    }
+    let n_tensors = header.tensors.len() as u64;
+    let phase = watch.begin_units("verifying", "tensor", Some(n_tensors), None);
+    let mut weight_errors = Vec::new();
+    for tensor in &header.tensors {
+        let same = original.as_ref().and_then(|original| {
+            let same = original.tensor(&tensor.name);
+            StoredRows::of(original, same.filter(|same| same.shape == tensor.shape)?)
+        });
+        if let Some(rows) = StoredRows::of(&header, tensor) {
+            let n_findings = findings.len();
+            findings.extend(faults(&header, &rows, same.as_ref())?);
+            if let Some(same) = same.filter(|_| findings.len() == n_findings) {
+                let (error, finding) = compared(&rows, &same)?;
+                weight_errors.extend(error);
+                findings.extend(finding);
+            }
+        }
+        phase.window(None);
+        phase.rows(0);
+        watch.check()?;
+    }
+    weight_errors.sort_by(|a: &WeightError, b| b.times().total_cmp(&a.times()));
+    Ok(Verification {
+        n_tensors,
+        findings,
+        original: original.map(|original| original.path().display().to_string()),
+        weight_errors,
+    })
+}
+
+/// The finding that llama.cpp does not load the model, because a tensor that its architecture needs is missing
+/// or has another shape, say. It loads no weights for that.
+fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Option<Finding>> {
+    let options = ModelOptions {
+        is_without_weights: true,
+        devices: vec!["none".to_owned()],
+        ..ModelOptions::default()
+    };
+    // A file that is no causal language model is not for this loader.
+    let loaded = engine.inspect(path).map(|_| engine.load(path, &options));
+    let what = match loaded {
+        Ok(Err(EngineError::Model(error))) => error.what,
+        Ok(Err(error)) => return Err(error.into()),
+        _ => return Ok(None),
+    };
+    if what.contains("unknown model architecture") {
+        let message = format!("its tensors' names and shapes were not checked: {what}");
+        watch.warn(Warning::new("unknown_architecture", message));
+        return Ok(None);
+    }
+    let name = what.split('\'').nth(1).unwrap_or_default();
+    let message = format!("{what}: download or convert it again");
+    Ok(Some(Finding::of("refused", name, message)))
+}
+
+/// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros,
+/// unless they pad a matrix at its end, or the original's become zero too.
+fn faults(
+    header: &Gguf,
+    rows: &StoredRows<'_>,
+    original: Option<&StoredRows<'_>>,
+) -> Result<Vec<Finding>> {
+    let name = &rows.tensor.name;
+    let (mut zero, mut faulty): (Vec<_>, Vec<_>) = rows
+        .faulty()?
+        .into_iter()
+        .partition(|row| row.block.is_none());
+    if let Some(original) = original {
+        let errors = rows.errors(original, zero.iter().map(|row| row.index).collect())?;
+        let mut is_other = errors.iter().map(|row| row.error > row.expected);
+        zero.retain(|_| is_other.next() == Some(true));
+    }
+    faulty.extend(zero);
+    let n = rows.n_rows_of_expert;
+    let is_matrix = needs_its_rows(header, rows.tensor);
+    let fault = |of_expert: &[FaultyRow]| {
+        let (first, n_faulty) = (of_expert.first()?, of_expert.len());
+        let is_all = n_faulty == n;
+        let is_needed = is_matrix || is_all && name.ends_with("norm.weight");
+        let is_padding = !is_all && first.index % n + n_faulty == n;
+        let place = place(rows, first.index);
+        let (kind, what) = match first.block {
+            Some(block) => (
+                "not_finite",
+                format!("{place}, block {block} of {}: not finite", rows.kind),
+            ),
+            None if is_needed && !is_padding => ("zero", format!("{place}: all weights are zero")),
+            None => return None,
+        };
+        let what = format!("{what} ({n_faulty} of {n} rows): {DAMAGED}");
+        Some(Finding::of(kind, name, what))
+    };
+    let place_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
+    let experts = faulty.chunk_by(|a, b| place_and_kind(a) == place_and_kind(b));
+    Ok(experts.filter_map(fault).collect())
+}
+
+/// Names a row.
+fn place(rows: &StoredRows<'_>, index: usize) -> String {
+    let n = rows.n_rows_of_expert;
+    let expert = if rows.n_rows > n {
+        &format!("expert {}, ", index / n)
+    } else {
+        ""
+    };
+    format!("{expert}row {}", index % n)
+}
+
+/// The error of a tensor's weights, unless the original's are all zero; and the finding that it is much larger
+/// than its type makes it, or that a row cannot be the original's.
+fn compared(
+    rows: &StoredRows<'_>,
+    original: &StoredRows<'_>,
+) -> Result<(Option<WeightError>, Option<Finding>)> {
+    /// An importance matrix makes the plain error of a tensor up to about twice as large.
+    const MANY_TIMES: f64 = 3.0;
+    /// Weights made of f32 or bf16 differ from an original in f16 by 1e-6 or less.
+    const ROUNDING: f64 = 1e-5;
+    /// The error of a row of other weights is about 2, of one of zeros 1.
+    const OTHER_ROW: f64 = 0.3;
+    let n_experts = rows.n_rows / rows.n_rows_of_expert;
+    let errors = rows.errors(original, rows.sample(COMPARED_ROWS.max(n_experts)))?;
+    let sum = |of: fn(&RowError) -> f64| errors.iter().map(of).sum::<f64>();
+    let squares = sum(|row| row.squares);
+    let (tensor, kind) = (rows.tensor.name.clone(), rows.kind);
+    let whole = WeightError {
+        error: sum(|row| row.error) / squares,
+        expected: sum(|row| row.expected) / squares,
+        tensor,
+        kind,
+    };
+    let far = |place: String, error: f64, expected: f64, least: f64| {
+        let [shown, by_type] = [error, expected].map(short_kld);
+        let what = format!("{place}its error is {shown}, where {kind} gives {by_type}: {DAMAGED}");
+        let is_far = error > MANY_TIMES * expected + least;
+        is_far.then(|| Finding::of("weight_error", &rows.tensor.name, what))
+    };
+    let of_row = |row: &RowError| {
+        let [error, expected] = [row.error, row.expected].map(|error| error / row.squares);
+        far(place(rows, row.index) + ": ", error, expected, OTHER_ROW)
+    };
+    let of_rows = errors.iter().find_map(of_row);
+    let finding = of_rows.or_else(|| far(String::new(), whole.error, whole.expected, ROUNDING));
+    Ok((Some(whole).filter(|_| squares > 0.0), finding))
+}

@@ -1,0 +1,167 @@
+//! Rows of weights as they lie in a file, without a model that is loaded: which of them are faulty, and how
+//! far they are from an original's.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use bytemuck::cast_slice;
+use kl_formats::GgmlType;
+use llama_cpp_sys_2 as sys;
+use rayon::prelude::*;
+
+use super::exchange::{bytes_of, quantized, squares, to_f32, words_for};
+use crate::engine::gguf::{Gguf, Tensor};
+use crate::engine::{EngineError, needs_imatrix};
+
+/// Elements that a core reads at a time, where a row has fewer.
+const PIECE_ELEMENTS: usize = 1 << 18;
+
+/// The rows of a tensor in a file, those of one expert after those of the other.
+pub struct StoredRows<'f> {
+    header: &'f Gguf,
+    pub tensor: &'f Tensor,
+    pub kind: GgmlType,
+    n_columns: usize,
+    /// Rows of all experts.
+    pub n_rows: usize,
+    /// Rows of an expert.
+    pub n_rows_of_expert: usize,
+}
+
+/// A row that no sound tensor of weights has.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultyRow {
+    /// Its index among the rows of all experts.
+    pub index: usize,
+    /// Its first block with a weight that is not finite; `None` if all its weights are zero.
+    pub block: Option<usize>,
+}
+
+/// The distance of rows from an original's.
+#[derive(Clone, Copy, Debug)]
+pub struct RowError {
+    /// The index of the first among those of all experts.
+    pub index: usize,
+    /// The sum of the original's squared weights.
+    pub squares: f64,
+    /// The sum of the squared differences.
+    pub error: f64,
+    /// The sum of the squared differences of the original's row, quantized to the type without an
+    /// importance matrix.
+    pub expected: f64,
+}
+
+impl<'f> StoredRows<'f> {
+    /// The rows of a tensor; `None` of one without rows, or of a type without weights.
+    pub fn of(header: &'f Gguf, tensor: &'f Tensor) -> Option<Self> {
+        let dimension = |i: usize| tensor.shape.get(i).map_or(1, |&n| n as usize);
+        let n_rows = (tensor.n_params() as usize).checked_div(dimension(0))?;
+        (n_rows > 0).then_some(Self {
+            header,
+            tensor,
+            kind: GgmlType::of(tensor.type_id).filter(|kind| kind.is_for_weights)?,
+            n_columns: dimension(0),
+            n_rows,
+            n_rows_of_expert: dimension(1),
+        })
+    }
+
+    /// Reads every row, on all cores, and returns the faulty ones in their order.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn faulty(&self) -> Result<Vec<FaultyRow>, EngineError> {
+        let n_at_once = (PIECE_ELEMENTS / self.n_columns).max(1);
+        let pieces = (0..self.n_rows.div_ceil(n_at_once)).into_par_iter();
+        let faulty = pieces.with_max_len(1).map(|piece| {
+            let first = piece * n_at_once;
+            let end = self.n_rows.min(first + n_at_once);
+            let (words, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
+            let rows = cast_slice(&words).chunks_exact(self.row_bytes());
+            let faulty = rows.zip(first..end).filter_map(|(row, index)| {
+                let block = self.first_bad_block(row, &mut weights);
+                let is_faulty = block.is_some() || weights.iter().all(|&weight| weight == 0.0);
+                is_faulty.then_some(FaultyRow { index, block })
+            });
+            Ok(Vec::from_iter(faulty))
+        });
+        Ok(faulty.collect::<Result<Vec<_>, EngineError>>()?.concat())
+    }
+
+    /// Converts a row, and returns its first block with a weight or a scale that is not valid.
+    fn first_bad_block(&self, row: &[u8], weights: &mut [f32]) -> Option<usize> {
+        to_f32(self.kind, row, weights);
+        let not_finite = weights.iter().position(|weight| !weight.is_finite());
+        let (kind, data) = (self.kind.id as sys::ggml_type, row.as_ptr().cast());
+        // Only where all weights are finite, since it prints a line if a scale is not valid.
+        // SAFETY: the row is valid for reads of all its bytes.
+        let is_valid = || {
+            not_finite.is_some() || unsafe { sys::ggml_validate_row_data(kind, data, row.len()) }
+        };
+        let column = if is_valid() { not_finite } else { Some(0) };
+        column.map(|column| column / self.kind.block as usize)
+    }
+
+    /// At most `n` rows, evenly spaced, by their indices.
+    pub fn sample(&self, n: usize) -> Vec<usize> {
+        let (n, all) = (n.clamp(1, self.n_rows) as u128, self.n_rows as u128);
+        Vec::from_iter((0..n).map(|i| (i * all / n) as usize))
+    }
+
+    /// Compares rows, by their indices, with those of an original of the same shape.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or an original whose weights are not finite.
+    pub fn errors(
+        &self,
+        original: &Self,
+        indices: Vec<usize>,
+    ) -> Result<Vec<RowError>, EngineError> {
+        let ones = vec![1.0; self.n_columns];
+        let ones = needs_imatrix(&self.tensor.name, self.kind).then_some(&*ones);
+        let errors = indices.into_par_iter().map(|index| {
+            let weights = original.weights(index)?;
+            let expected = quantized(self.kind, &weights, ones);
+            let expected = expected.ok_or_else(|| {
+                let what = format!("{} is not finite: check it with --verify", self.tensor.name);
+                EngineError::model(original.header.path(), what)
+            })?;
+            Ok(RowError {
+                index,
+                squares: squares(&weights, None, None),
+                error: squares(&weights, Some(&self.weights(index)?), None),
+                expected: squares(&weights, Some(&expected), None),
+            })
+        });
+        errors.collect()
+    }
+
+    /// The weights of a row.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn weights(&self, index: usize) -> Result<Vec<f32>, EngineError> {
+        let (words, mut weights) = (self.read(index..index + 1)?, vec![0.0; self.n_columns]);
+        let bytes = cast_slice(&words);
+        to_f32(self.kind, &bytes[..self.row_bytes()], &mut weights);
+        Ok(weights)
+    }
+
+    /// Reads rows into memory that is aligned as ggml's blocks must be.
+    fn read(&self, rows: Range<usize>) -> Result<Vec<u64>, EngineError> {
+        let n_bytes = rows.len() * self.row_bytes();
+        let mut words = words_for(n_bytes);
+        let mut file = self.header.open(self.tensor)?;
+        file.seek(SeekFrom::Start((rows.start * self.row_bytes()) as u64))
+            .and_then(|_| file.read_exact(bytes_of(&mut words, n_bytes)))
+            .map_err(|cause| {
+                let what = format!("{} cannot be read: {cause}", self.tensor.name);
+                EngineError::model(self.header.path(), what)
+            })?;
+        Ok(words)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
+    }
+}
