@@ -300,13 +300,13 @@ impl<'h> ReferenceRows<'h> {
             };
             return Ok(spec?.map(|spec| (0, spec)));
         }
-        let next = locked(&self.order).front().copied();
+        let mut order = locked(&self.order);
+        let next = order.front().copied();
+        order.pop_front_if(|_| takes);
+        drop(order);
         let Some(i) = next else {
             return Ok(None);
         };
-        if takes {
-            locked(&self.order).pop_front();
-        }
         let spec = match (self.blocks(), &self.origin) {
             (Some(blocks), _) => Some(blocks.window(i)?),
             (_, Origin::Model(windows)) => windows.get(i).cloned(),
@@ -346,31 +346,26 @@ impl<'h> ReferenceRows<'h> {
                 return Ok(window);
             }
         }
-        Err(no_window(number))
+        Err(Error::inconsistent(&format!("no window {number}")))
     }
 
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let started = Instant::now();
-        let open = |spec, rows| OpenWindow {
-            spec,
-            rows,
-            in_reading: started.elapsed(),
-        };
-        if let Origin::Stream(stream) = &self.origin {
-            let mut stream = locked(stream);
-            let spec = stream.next_window()?;
-            return Ok(spec.map(|spec| open(spec, Box::new(stream))));
-        }
         let next = self.next_spec(true)?;
-        Ok(next.map(|(window, spec)| open(spec.clone(), self.rows_of(window, spec))))
+        Ok(next.map(|(window, spec)| OpenWindow {
+            in_reading: started.elapsed(),
+            rows: self.rows_of(window, spec.clone()),
+            spec,
+        }))
     }
 
-    /// The rows of the window with this index, unless the reference is a stream.
+    /// The rows of the window with this index; of a stream, those of the window that has begun.
     fn rows_of(&self, window: usize, spec: WindowSpec) -> Box<dyn WindowRows + '_> {
         if let Some(blocks) = self.blocks() {
             locked(&self.ahead).have_read(blocks, 0);
         }
         let computer = match &self.origin {
+            Origin::Stream(stream) => return Box::new(locked(stream)),
             Origin::Kept(rows) => {
                 let logits = rows.logits.get(window).map_or(&[][..], Vec::as_slice);
                 return Box::new(KeptWindow(logits, self.n_vocab.max(1)));
@@ -387,7 +382,7 @@ impl<'h> ReferenceRows<'h> {
                 });
             }
             Origin::States(states) => Some(Computer::Head(states, window, None)),
-            Origin::Model(_) | Origin::Stream(_) => {
+            Origin::Model(_) => {
                 let context = locked(&self.contexts).pop();
                 context.map(|context| Computer::Model(context, Some(0)))
             }
@@ -404,10 +399,6 @@ impl<'h> ReferenceRows<'h> {
             left: Vec::new(),
         })
     }
-}
-
-fn no_window(number: u32) -> Error {
-    Error::inconsistent(&format!("no window {number}"))
 }
 
 /// Where rows are computed, and how far they are from the model's own.

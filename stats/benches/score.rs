@@ -51,12 +51,14 @@ fn rows_of_each_kind(criterion: &mut Criterion) {
         let (reference, eval) = rows(n, 0.15);
         let (min, step, coded) = codes(&reference);
         let encoded = Row::U16 {
+            masked: None,
             min,
             step,
             codes: &coded,
         };
         let (floor_min, floor_step, floor_codes) = codes(&floored(&reference));
         let base = Row::U16 {
+            masked: None,
             min: floor_min,
             step: floor_step,
             codes: &floor_codes,

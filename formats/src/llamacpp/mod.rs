@@ -288,8 +288,16 @@ impl LlamaCppReader {
 fn wrong_sum(row: Row<'_>) -> Option<f64> {
     const TOLERANCE: f64 = 0.1;
     let step = match row {
-        Row::U16Masked { min, .. } if min == f32::NEG_INFINITY => return None,
-        Row::U16Masked { step, .. } => f64::from(step),
+        Row::U16 {
+            masked: Some(_),
+            min,
+            ..
+        } if min == f32::NEG_INFINITY => return None,
+        Row::U16 {
+            masked: Some(_),
+            step,
+            ..
+        } => f64::from(step),
         _ => 0.0,
     };
     let sum: f64 = (0..row.len()).map(|i| f64::from(row.get(i)).exp()).sum();

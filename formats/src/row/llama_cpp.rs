@@ -27,15 +27,11 @@ pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_floored: bool) -> Option<Row
         return None;
     }
     let ([step, min], codes) = numbers_and_codes(bytes, n_vocab)?;
-    Some(if is_floored {
-        Row::U16 { min, step, codes }
-    } else {
-        Row::U16Masked {
-            masked: f32::NEG_INFINITY,
-            min,
-            step,
-            codes,
-        }
+    Some(Row::U16 {
+        masked: (!is_floored).then_some(f32::NEG_INFINITY),
+        min,
+        step,
+        codes,
     })
 }
 

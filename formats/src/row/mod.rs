@@ -25,25 +25,15 @@ pub enum Row<'a> {
     /// The logits themselves.
     F32(&'a [f32]),
     /// Linear codes: a logit is `min + step * code`, in f32, the product rounded before the sum
-    /// (numpy's float32 gives the same bits).
+    /// (numpy's float32 gives the same bits). Where some entries are masked, code 0 is theirs, and any
+    /// other is one larger.
     U16 {
-        /// The row's smallest logit. llama.cpp's base file has NaN here for a row that held a NaN or
-        /// an infinity.
+        /// The logit that all masked entries have: -inf or a finite number.
+        masked: Option<f32>,
+        /// The smallest logit of the others. llama.cpp's base file has NaN here for a row that held a NaN
+        /// or an infinity.
         min: f32,
-        /// The distance between neighbouring codes; 0 for a constant row.
-        step: f32,
-        /// A code per entry.
-        codes: &'a [u16],
-    },
-    /// Linear codes for all entries but those that are masked, which share one value: a logit is
-    /// `masked` for code 0, and `min + step * (code - 1)` for any other, computed as in
-    /// [`Row::U16`].
-    U16Masked {
-        /// The logit of the masked entries: -inf or a finite number.
-        masked: f32,
-        /// The smallest of the other logits.
-        min: f32,
-        /// The distance between neighbouring codes; 0 where the other logits are equal.
+        /// The distance between neighbouring codes; 0 where all of these logits are equal.
         step: f32,
         /// A code per entry.
         codes: &'a [u16],
@@ -58,7 +48,7 @@ impl Row<'_> {
         let n = n.min(self.len());
         match &mut self {
             Row::F32(logits) => *logits = &logits[..n],
-            Row::U16 { codes, .. } | Row::U16Masked { codes, .. } => *codes = &codes[..n],
+            Row::U16 { codes, .. } => *codes = &codes[..n],
         }
         self
     }
@@ -67,7 +57,7 @@ impl Row<'_> {
     pub fn len(&self) -> usize {
         match self {
             Row::F32(logits) => logits.len(),
-            Row::U16 { codes, .. } | Row::U16Masked { codes, .. } => codes.len(),
+            Row::U16 { codes, .. } => codes.len(),
         }
     }
 
@@ -84,13 +74,15 @@ impl Row<'_> {
     pub fn get(&self, i: usize) -> f32 {
         match *self {
             Row::F32(logits) => logits[i],
-            Row::U16 { min, step, codes } => min + step * f32::from(codes[i]),
-            Row::U16Masked {
+            Row::U16 {
                 masked,
                 min,
                 step,
                 codes,
-            } => unmasked(codes[i], masked, min, step),
+            } => match masked {
+                None => min + step * f32::from(codes[i]),
+                Some(masked) => unmasked(codes[i], masked, min, step),
+            },
         }
     }
 
@@ -106,19 +98,17 @@ impl Row<'_> {
         );
         match *self {
             Row::F32(logits) => out.copy_from_slice(logits),
-            Row::U16 { min, step, codes } => {
-                for (logit, &code) in out.iter_mut().zip(codes) {
-                    *logit = min + step * f32::from(code);
-                }
-            }
-            Row::U16Masked {
+            Row::U16 {
                 masked,
                 min,
                 step,
                 codes,
             } => {
-                for (logit, &code) in out.iter_mut().zip(codes) {
-                    *logit = unmasked(code, masked, min, step);
+                let entries = out.iter_mut().zip(codes);
+                // A loop for each, without a branch inside.
+                match masked {
+                    None => entries.for_each(|(x, &code)| *x = min + step * f32::from(code)),
+                    Some(of) => entries.for_each(|(x, &code)| *x = unmasked(code, of, min, step)),
                 }
             }
         }
@@ -130,20 +120,19 @@ impl Row<'_> {
         match *self {
             Row::F32(logits) => logits.iter().fold(true, |all, x| all & x.is_finite()),
             // The largest code decodes to the value farthest from `min`.
-            Row::U16 { min, step, .. } => {
-                min.is_finite() && (min + step * f32::from(u16::MAX)).is_finite()
-            }
-            Row::U16Masked {
+            Row::U16 {
                 masked, min, step, ..
             } => {
-                let largest = min + step * f32::from(u16::MAX - 1);
-                masked.is_finite() && min.is_finite() && largest.is_finite()
+                let largest = min + step * f32::from(u16::MAX - u16::from(masked.is_some()));
+                [masked.unwrap_or(min), min, largest]
+                    .iter()
+                    .all(|x| x.is_finite())
             }
         }
     }
 }
 
-/// The logit of a code of [`Row::U16Masked`].
+/// The logit of a code of a row with masked entries.
 #[inline(always)]
 fn unmasked(code: u16, masked: f32, min: f32, step: f32) -> f32 {
     match code {

@@ -24,9 +24,9 @@ const FORM_BYTES: usize = 4;
 /// The form in which a u16 row is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// [`Row::U16`].
+    /// [`Row::U16`], without masked entries.
     Linear,
-    /// [`Row::U16Masked`].
+    /// [`Row::U16`], with masked entries.
     Masked,
     /// [`Row::F32`].
     Exact,
@@ -140,15 +140,11 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
         return bytemuck::try_cast_slice(logits).ok().map(Row::F32);
     }
     let ([_, masked, min, step], codes) = numbers_and_codes(bytes, n_vocab)?;
-    Some(if form == Form::Masked {
-        Row::U16Masked {
-            masked,
-            min,
-            step,
-            codes,
-        }
-    } else {
-        Row::U16 { min, step, codes }
+    Some(Row::U16 {
+        masked: (form == Form::Masked).then_some(masked),
+        min,
+        step,
+        codes,
     })
 }
 

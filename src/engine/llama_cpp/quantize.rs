@@ -20,10 +20,8 @@ use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 /// An original that is not a model, a mixture or an importance matrix that does not suit it, or a file that
 /// cannot be written.
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
-    let Quantization { input, output, .. } = *quantization;
-    let Quantization {
-        mixture, imatrix, ..
-    } = *quantization;
+    let (input, output) = (quantization.input, quantization.output);
+    let (mixture, imatrix) = (quantization.mixture, quantization.imatrix);
     let tensors = Blueprint::of_quantized(&inspect(input)?, imatrix)?.tensors;
     check(quantization, &tensors)?;
     File::create(output).map_err(|cause| {

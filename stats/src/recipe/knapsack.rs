@@ -70,9 +70,10 @@ pub fn minimise(classes: &[Vec<Item>], budget: f64) -> Option<Solution> {
             price = f64::max(price, step.saving / step.weight);
             continue;
         }
-        best.set(classes, step.class, step.item);
+        best.items[step.class] = step.item;
+        best.weight += step.weight;
     }
-    best.fill(classes, budget);
+    best = Solution::choose(classes, best.items);
     let core = Core::at_price(classes, budget, price);
     best.bound = core.bound;
     let rounding = ROUNDING * (best.cost.abs() + core.bound.abs());
@@ -196,36 +197,6 @@ impl Solution {
             bound: f64::NEG_INFINITY,
             items,
         }
-    }
-
-    fn set(&mut self, classes: &[Vec<Item>], class: usize, item: usize) {
-        let (from, to) = (classes[class][self.items[class]], classes[class][item]);
-        self.cost += to.cost - from.cost;
-        self.weight += to.weight - from.weight;
-        self.items[class] = item;
-    }
-
-    /// Gives single classes cheaper items as long as the budget allows it.
-    fn fill(&mut self, classes: &[Vec<Item>], budget: f64) {
-        loop {
-            let mut best: Option<(f64, usize, usize)> = None;
-            for (class, items) in classes.iter().enumerate() {
-                let now = items[self.items[class]];
-                let room = budget - self.weight + now.weight;
-                for (index, item) in items.iter().enumerate() {
-                    let saving = now.cost - item.cost;
-                    let is_better = best.is_none_or(|(most, ..)| saving > most);
-                    if item.weight <= room && saving > 0.0 && is_better {
-                        best = Some((saving, class, index));
-                    }
-                }
-            }
-            let Some((_, class, item)) = best else {
-                break;
-            };
-            self.set(classes, class, item);
-        }
-        *self = Self::choose(classes, std::mem::take(&mut self.items));
     }
 }
 

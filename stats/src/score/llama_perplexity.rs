@@ -76,6 +76,7 @@ mod tests {
     fn encoded_rows_hold_log_probabilities() {
         let codes = [65535u16, 0, 32768];
         let base = Row::U16 {
+            masked: None,
             min: -8.0,
             step: 1e-4,
             codes: &codes,

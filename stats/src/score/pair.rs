@@ -72,10 +72,12 @@ pub fn floor(row: Row<'_>) -> Option<f32> {
     let (least, most) = match row {
         Row::F32(logits) => range(logits),
         // The codes are spread over the row's own range.
-        Row::U16 { min, step, .. } => (min, min + step * f32::from(u16::MAX)),
-        Row::U16Masked {
+        Row::U16 {
             masked, min, step, ..
-        } => (masked, min + step * f32::from(u16::MAX - 1)),
+        } => {
+            let largest = u16::MAX - u16::from(masked.is_some());
+            (masked.unwrap_or(min), min + step * f32::from(largest))
+        }
     };
     let is_floored = most - least >= SPAN && most.is_finite() && is_possible(least);
     is_floored.then_some(least)
@@ -124,6 +126,7 @@ mod tests {
     #[test]
     fn codes_are_spread_over_the_range() {
         let row = |step| Row::U16 {
+            masked: None,
             min: -17.25,
             step,
             codes: &[0, 65_535],
@@ -131,8 +134,8 @@ mod tests {
         assert_eq!(floor(row(16.0 / 65_535.0)), Some(-17.25));
         assert_eq!(floor(row(15.0 / 65_535.0)), None);
         assert_eq!(floor(row(f32::NAN)), None);
-        let masked = |masked| Row::U16Masked {
-            masked,
+        let masked = |masked| Row::U16 {
+            masked: Some(masked),
             min: -10.0,
             step: 1e-4,
             codes: &[0, 1],

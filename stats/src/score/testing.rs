@@ -24,15 +24,20 @@ fn sum(terms: impl Iterator<Item = f64>) -> f64 {
 pub(super) fn decode(row: Row<'_>) -> Vec<f32> {
     match row {
         Row::F32(row) => row.to_vec(),
-        Row::U16 { min, step, codes } => codes
+        Row::U16 {
+            masked: None,
+            min,
+            step,
+            codes,
+        } => codes
             .iter()
             .map(|&code| {
                 let scaled = step * f32::from(code);
                 min + scaled
             })
             .collect(),
-        Row::U16Masked {
-            masked,
+        Row::U16 {
+            masked: Some(masked),
             min,
             step,
             codes,

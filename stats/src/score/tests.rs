@@ -163,7 +163,16 @@ fn random_rows_of_every_length() {
             check(Row::F32(&reference), &eval, Some((n / 2) as u32));
             let (min, step, codes) = encode(&reference);
             let codes = &codes[..];
-            check(Row::U16 { min, step, codes }, &eval, None);
+            check(
+                Row::U16 {
+                    masked: None,
+                    min,
+                    step,
+                    codes,
+                },
+                &eval,
+                None,
+            );
         }
     }
 }
@@ -178,7 +187,16 @@ fn a_wide_vocabulary() {
         check(Row::F32(&reference), &eval, Some(n as u32 - 1));
         let (min, step, codes) = encode(&eval);
         let codes = &codes[..];
-        check(Row::U16 { min, step, codes }, &eval, Some(0));
+        check(
+            Row::U16 {
+                masked: None,
+                min,
+                step,
+                codes,
+            },
+            &eval,
+            Some(0),
+        );
     }
 }
 
@@ -207,7 +225,12 @@ fn equal_rows_are_exactly_zero() {
             let row = random.row(n, spread);
             let (min, step, codes) = encode(&row);
             let codes = &codes[..];
-            let coded = Row::U16 { min, step, codes };
+            let coded = Row::U16 {
+                masked: None,
+                min,
+                step,
+                codes,
+            };
             let decoded = testing::decode(coded);
             for (reference, eval) in [(Row::F32(&row), &row), (coded, &decoded)] {
                 let score = check(reference, eval, Some(0));
@@ -374,13 +397,31 @@ fn coded_rows() {
     ] {
         for n in [1, 17, 64, 1003] {
             let codes = &codes[..n];
-            check(Row::U16 { min, step, codes }, &eval[..n], Some(0));
+            check(
+                Row::U16 {
+                    masked: None,
+                    min,
+                    step,
+                    codes,
+                },
+                &eval[..n],
+                Some(0),
+            );
         }
     }
     // Excluded rows, and rows whose decoded logits overflow f32.
     for (min, step) in [(f32::NAN, f32::NAN), (f32::INFINITY, 0.0), (3e38, 1e35)] {
         let codes = &codes[..];
-        let score = check(Row::U16 { min, step, codes }, &eval, Some(0));
+        let score = check(
+            Row::U16 {
+                masked: None,
+                min,
+                step,
+                codes,
+            },
+            &eval,
+            Some(0),
+        );
         assert_eq!(finite(&score), (false, true));
     }
 }
@@ -453,6 +494,6 @@ proptest! {
         step in 0.0f32..1e-3,
     ) {
         let (codes, eval): (Vec<u16>, Vec<f32>) = codes.into_iter().unzip();
-        check(Row::U16 { min, step, codes: &codes }, &eval, Some(0));
+        check(Row::U16 { masked: None, min, step, codes: &codes }, &eval, Some(0));
     }
 }

@@ -95,32 +95,21 @@ const POLYNOMIAL_F32: [f32; 6] = [
     0.008_297_532,
 ];
 
-/// The exponent x − (high + low).
-pub(super) struct DownBy<V> {
-    pub x: V,
-    /// A multiple of 1/1024, within ±320.
-    pub high: V,
-    /// Within ±1/2048.
-    pub low: V,
-    /// x − high, rounded.
-    pub exponent: V,
-}
-
 /// e^(x − (high + low)), in f32; 0 where the exponent is below `least`, which is at least −80, and
-/// where x is −∞.
+/// where x is −∞. `high` is a multiple of 1/1024 within ±320, `low` is within ±1/2048, and `exponent` is
+/// x − high, rounded.
 ///
 /// The exponent itself is rounded at its own size, which may be that of 12 where all of 150,000 entries
 /// are equal. So r is computed without it: n ln 2 + `high` is exact, and so is the difference of x and
 /// that.
 #[inline(always)]
-pub(super) fn exp_f32<S: Simd>(of: DownBy<S::f32s>, least: f32) -> S::f32s {
+pub(super) fn exp_f32<S: Simd>(
+    x: S::f32s,
+    [high, low]: [S::f32s; 2],
+    exponent: S::f32s,
+    least: f32,
+) -> S::f32s {
     use std::f32::consts::LOG2_E;
-    let DownBy {
-        x,
-        high,
-        low,
-        exponent,
-    } = of;
     let shifted = exponent.mul_add(LOG2_E, ROUND_F32);
     let n = shifted - ROUND_F32;
     let r = (x - n.mul_add(LN_2_HIGH, high)) - n.mul_add(LN_2_LOW, low);

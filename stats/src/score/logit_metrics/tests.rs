@@ -160,6 +160,7 @@ fn values_of_numpy_and_scipy() {
         .map(|i| (i * 40_503_u64 % 65_536) as u16)
         .collect();
     let coded = Row::U16 {
+        masked: None,
         min: -12.5,
         step: 4.5e-4,
         codes: &codes,
@@ -293,6 +294,7 @@ fn rows_that_are_not_finite_give_nan() {
     }
     let codes = [0, 65_535];
     let excluded = Row::U16 {
+        masked: None,
         min: f32::NAN,
         step: f32::NAN,
         codes: &codes,
@@ -426,6 +428,6 @@ proptest! {
         step in 0.0f32..1e-3,
     ) {
         let (codes, eval): (Vec<u16>, Vec<f32>) = codes.into_iter().unzip();
-        check(Row::U16 { min, step, codes: &codes }, &eval);
+        check(Row::U16 { masked: None, min, step, codes: &codes }, &eval);
     }
 }

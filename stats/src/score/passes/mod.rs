@@ -39,7 +39,8 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
     let Rows { simd, logits, .. } = rows;
     let [reference, eval] = logits;
     let are_infinite = are_infinite(rows, sums);
-    let are_equal = sums.are_equal() && are_infinite == [false; 2];
+    let [p, q] = sums.weights;
+    let are_equal = p == q && sums.differences == [0.0; 2] && are_infinite == [false; 2];
     let mut divergences = sums.divergences();
     if divergences[0].min(divergences[1]) < second::CLOSE
         && !are_equal
@@ -76,7 +77,11 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
     TokenRecord {
         kld,
         reverse_kld,
-        ref_entropy: sums.entropy(),
+        ref_entropy: if p > 0.0 {
+            at_least_zero(p.ln() - sums.p_a / p)
+        } else {
+            0.0
+        },
         ref_nll: next.map_or(f64::NAN, |next| nll(0, reference[next])),
         eval_nll: next.map_or(f64::NAN, |next| nll(1, eval[next])),
         ref_top: ref_top.index as u32,

@@ -6,7 +6,7 @@ use fearless_simd::prelude::*;
 use super::ORDINARY;
 use super::rows::{Counted, Rows, blocks, lane_sum};
 use super::sums::Sums;
-use crate::score::vector::{DownBy, exp, exp_f32, polynomial};
+use crate::score::vector::{exp, exp_f32, polynomial};
 
 /// A divergence below this is computed again. The first pass is off by up to 5e-12, which is 5e-5
 /// of it.
@@ -203,13 +203,10 @@ fn smaller<S: Simd, const PLAIN: bool>(
     }
     let (a, b) = (l - p.high, m - q.high);
     let p_is_less = (a - b).simd_lt(p.low - q.low);
-    let x = DownBy {
-        x: p_is_less.select(l, m),
-        high: p_is_less.select(vector(p.high), vector(q.high)),
-        low: p_is_less.select(vector(p.low), vector(q.low)),
-        exponent: p_is_less.select(a, b),
-    };
-    let common = exp_f32::<S>(x, LEAST);
+    let parts = [(p.high, q.high), (p.low, q.low)];
+    let parts = parts.map(|(p, q)| p_is_less.select(vector(p), vector(q)));
+    let (x, exponent) = (p_is_less.select(l, m), p_is_less.select(a, b));
+    let common = exp_f32::<S>(x, parts, exponent, LEAST);
     match is_unknown {
         Some(is_unknown) => is_unknown.select(vector(0.0), common),
         None => common,

@@ -16,9 +16,9 @@ pub(super) struct Sums {
     /// The same over all entries that the row itself knows.
     pub all: [f64; 2],
     /// Σ e^a d and Σ e^b d
-    differences: [f64; 2],
+    pub differences: [f64; 2],
     /// Σ e^a a
-    p_a: f64,
+    pub p_a: f64,
     /// `a` and `b` are the logits minus these.
     pub shifts: [f64; 2],
     pub tops: [Top; 2],
@@ -34,22 +34,6 @@ impl Sums {
         // The quotient first: the difference of two logarithms would round at their size, not at that
         // of the result.
         [p_d / p + (q / p).ln(), (p / q).ln() - q_d / q]
-    }
-
-    #[inline(always)]
-    pub fn are_equal(&self) -> bool {
-        self.weights[0] == self.weights[1] && self.differences == [0.0; 2]
-    }
-
-    /// The entropy of p.
-    #[inline(always)]
-    pub fn entropy(&self) -> f64 {
-        let [p, _] = self.weights;
-        if p > 0.0 {
-            super::at_least_zero(p.ln() - self.p_a / p)
-        } else {
-            0.0
-        }
     }
 }
 
@@ -84,15 +68,13 @@ impl<S: Simd> Rows<'_, S> {
         let mut total = Lanes::zero(self.simd);
         for (start, end) in blocks(n) {
             let mut block = self.block(start, end, counted);
-            if !block.is_ordinary() {
+            if block.is_none() {
                 block = self.block(start, end, Counted::Known);
                 may_be_masked = true;
-                if !block.is_ordinary() {
-                    return None;
-                }
             }
-            total.merge(&block.sums);
-            for (top, most) in tops.iter_mut().zip(block.most) {
+            let (sums, most) = block?;
+            total.merge(&sums);
+            for (top, most) in tops.iter_mut().zip(most) {
                 top.block(most, start);
             }
         }
@@ -135,16 +117,19 @@ impl<S: Simd> Rows<'_, S> {
         Ok(total.sums(shifts, tops, true))
     }
 
-    /// The sums and the range of a block, with logits that are not shifted.
+    /// The sums of a block, with logits that are not shifted, and the largest logits of both rows; `None`
+    /// unless all are ordinary.
     #[inline(always)]
-    fn block(&self, start: usize, end: usize, counted: Counted) -> Block<S> {
-        let none: S::f32s = f32::NEG_INFINITY.simd_into(self.simd);
-        let zero: S::f32s = 0.0.simd_into(self.simd);
-        let mut block = Block {
-            sums: Lanes::zero(self.simd),
-            most: [none; 2],
-            least: [zero; 2],
-        };
+    fn block(
+        &self,
+        start: usize,
+        end: usize,
+        counted: Counted,
+    ) -> Option<(Lanes<S>, [S::f32s; 2])> {
+        let mut sums = Lanes::zero(self.simd);
+        let mut most: [S::f32s; 2] = [f32::NEG_INFINITY.simd_into(self.simd); 2];
+        // The smallest known logits, or 0.
+        let mut least: [S::f32s; 2] = [0.0.simd_into(self.simd); 2];
         self.each(
             start,
             end,
@@ -152,31 +137,16 @@ impl<S: Simd> Rows<'_, S> {
             #[inline(always)]
             |entries| {
                 for row in 0..2 {
-                    block.most[row] = block.most[row].max(entries.raw[row]);
-                    block.least[row] = block.least[row].min(entries.logits[row]);
+                    most[row] = most[row].max(entries.raw[row]);
+                    least[row] = least[row].min(entries.logits[row]);
                 }
                 let x = entries.less([0.0; 2]);
-                block.sums.push(x, exp_ordinary::<S, 4>(x), &entries);
+                sums.push(x, exp_ordinary::<S, 4>(x), &entries);
             },
         );
-        block
-    }
-}
-
-/// The sums and the range of a block.
-struct Block<S: Simd> {
-    sums: Lanes<S>,
-    most: [S::f32s; 2],
-    /// The smallest known logits, or 0.
-    least: [S::f32s; 2],
-}
-
-impl<S: Simd> Block<S> {
-    #[inline(always)]
-    fn is_ordinary(&self) -> bool {
-        let above = self.most[0].max(self.most[1]).simd_gt(ORDINARY);
-        let below = self.least[0].min(self.least[1]).simd_lt(-ORDINARY);
-        !(above | below).any_true()
+        let above = most[0].max(most[1]).simd_gt(ORDINARY);
+        let below = least[0].min(least[1]).simd_lt(-ORDINARY);
+        (!(above | below).any_true()).then_some((sums, most))
     }
 }
 

@@ -36,7 +36,12 @@ fn only_known_entries_count() {
         let reference = floored(&row);
         let (min, step, codes) = encode(&reference);
         let codes = &codes[..];
-        let coded = Row::U16 { min, step, codes };
+        let coded = Row::U16 {
+            masked: None,
+            min,
+            step,
+            codes,
+        };
         for reference in [Row::F32(&reference), coded] {
             let pair = with_floors(reference, &eval, [true, false]);
             let score = check_pair(pair);
@@ -58,7 +63,16 @@ fn a_model_against_its_own_floored_row() {
     let reference = floored(&row);
     let (min, step, codes) = encode(&reference);
     let codes = &codes[..];
-    let pair = with_floors(Row::U16 { min, step, codes }, &row, [true, false]);
+    let pair = with_floors(
+        Row::U16 {
+            masked: None,
+            min,
+            step,
+            codes,
+        },
+        &row,
+        [true, false],
+    );
     let score = check_pair(pair);
     assert!(score.kld < 1e-7, "{:e}", score.kld);
     assert!(score.ref_unknown_p > 1e-2);

@@ -59,7 +59,16 @@ fn what_one_row_excludes_is_infinitely_far() {
             assert_eq!(score.ref_nll, f64::INFINITY);
             let (min, step, codes) = encode(&reference);
             let codes = &codes[..];
-            check(Row::U16 { min, step, codes }, &masked, Some(0));
+            check(
+                Row::U16 {
+                    masked: None,
+                    min,
+                    step,
+                    codes,
+                },
+                &masked,
+                Some(0),
+            );
         }
     }
 }
@@ -138,8 +147,8 @@ fn masked_codes_are_decoded() {
     let eval = random.row(1003, 3.0);
     for masked in [MASK, -1e4, -f32::MAX] {
         let codes = &codes[..];
-        let row = Row::U16Masked {
-            masked,
+        let row = Row::U16 {
+            masked: Some(masked),
             min: -12.5,
             step: 4.5e-4,
             codes,
