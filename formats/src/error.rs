@@ -172,31 +172,3 @@ impl Named {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_one_line_with_position_and_advice() {
-        let file = Named::new(Path::new("ref.gz"));
-        assert_eq!(
-            file.corrupt(Some(3), 4711, "a checksum does not match")
-                .to_string(),
-            "ref.gz: corrupt: a checksum does not match, at window 3, byte 4711; \
-             copy or write it again"
-        );
-        assert_eq!(
-            file.truncated(None, 12, "the index is missing").to_string(),
-            "ref.gz: incomplete: the index is missing, at byte 12; copy or write it again"
-        );
-    }
-
-    #[test]
-    fn the_cause_is_stated_once() {
-        let cause = io::Error::new(io::ErrorKind::NotFound, "no such file");
-        let error = Named::new(Path::new("ref.gz")).io("open", cause);
-        assert_eq!(error.to_string(), "ref.gz: cannot open: no such file");
-        assert!(std::error::Error::source(&error).is_none());
-    }
-}

@@ -383,32 +383,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_shown_by_its_file() {
-        let mut model = ModelIdentity::default();
-        assert_eq!((model.shown_name(), model.shown_bytes()), (None, None));
-        model.name = Some("tiny stories".to_owned());
-        (model.size_bytes, model.n_params) = (Some(600), Some(0));
-        assert_eq!(model.shown_name(), Some("tiny stories"));
-        assert_eq!(
-            (model.shown_bytes(), model.bits_per_weight()),
-            (Some(600), None)
-        );
-        model.file_name = Some("tiny-q4.gguf".to_owned());
-        (model.file_bytes, model.n_params) = (Some(700), Some(1000));
-        assert_eq!(model.shown_name(), Some("tiny-q4.gguf"));
-        assert_eq!(
-            (model.shown_bytes(), model.bits_per_weight()),
-            (Some(700), Some(4.8))
-        );
-    }
-
-    #[test]
-    fn hashes_are_lower_case_and_keep_their_zeros() {
-        assert_eq!(hex(&[0x00, 0x0f, 0xa0, 0xff]), "000fa0ff");
-        assert_eq!(hex(&[]), "");
-    }
-
-    #[test]
     fn parts_of_a_gguf_are_known_by_their_names() {
         for (stem, expected) in [
             ("a-00002-of-00003", Some(("a", 2, 3))),

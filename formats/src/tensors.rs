@@ -211,7 +211,6 @@ mod tests {
 
     use super::*;
 
-    const F16: Number = Number::Float(Float::F16);
     const F32: Number = Number::Float(Float::F32);
 
     #[test]
@@ -233,29 +232,6 @@ mod tests {
         assert_eq!(fault(&ids[..1], 6), None);
         let ids = Number::Id32.decode_ids(bytemuck::cast_slice(&[7i32, -1]));
         assert_eq!(ids, [7, u32::MAX]);
-    }
-
-    #[test]
-    fn only_matrices_of_possible_sizes_are_rows() {
-        let matrix = Matrix::new(F16, &[3, 5]).unwrap();
-        assert_eq!((matrix.n_rows, matrix.row_bytes()), (3, 10));
-        assert_eq!(Matrix::new(F16, &[1, 3, 5]), Ok(matrix));
-        for shape in [
-            &[][..],
-            &[3],
-            &[0, 5],
-            &[3, 0],
-            &[2, 3, 5],
-            &[u64::MAX, u64::MAX],
-            &[1 << 33, 5],
-        ] {
-            assert!(Matrix::new(F32, shape).is_err(), "{shape:?}");
-        }
-        assert!(Matrix::new(Number::Id32, &[3, 5]).is_err());
-        let ids = |shape: &[u64], n_rows| bytes_of_ids(Number::Id32, shape, n_rows);
-        assert_eq!((ids(&[4], 4), ids(&[1, 4], 3)), (Ok(16), Ok(16)));
-        assert!(ids(&[2, 4], 4).is_err() && ids(&[4], 5).is_err());
-        assert!(bytes_of_ids(F32, &[4], 4).is_err());
     }
 
     /// Log-probabilities of 50,000 entries, rounded, and what they are made of.

@@ -211,3 +211,10 @@ pub(crate) fn check_message(error: &Error, path: &Path) {
     assert!(!message.contains('\n'), "{message:?}");
     assert!(message.contains(&*path.to_string_lossy()), "{message}");
 }
+
+/// Checks the kind of an error's fault, as its `Debug` starts.
+#[track_caller]
+pub(crate) fn assert_fault(error: &crate::Error, kind: &str) {
+    let fault = format!("{:?}", error.fault);
+    assert!(fault.starts_with(kind), "{error}: {fault}, not {kind}");
+}

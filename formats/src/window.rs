@@ -242,10 +242,6 @@ mod tests {
 mod group_tests {
     use super::*;
 
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
-
     #[test]
     fn windows_in_sequence_share_a_run() {
         let groups = Groups::of_each(["wiki", "wiki", "code", "wiki", "chat"]);
@@ -256,21 +252,5 @@ mod group_tests {
         assert_eq!(groups.n_windows(), 5);
         let again = Groups::new(groups.names().to_vec(), groups.window_groups().to_vec());
         assert_eq!(again, Ok(groups));
-    }
-
-    #[test]
-    fn hostile_groups_are_refused() {
-        for (list, runs, what) in [
-            (&["a", "b", "a"][..], &[(0, 1)][..], "two are named"),
-            (&["a", ""], &[(0, 1)], "no name"),
-            (&[], &[], "no name"),
-            (&["a"], &[(1, 1)], "group 1 of 1"),
-            (&["a"], &[(u32::MAX, 1)], "group 4294967295"),
-            (&["a"], &[(0, 0)], "no windows"),
-            (&["a"], &[(0, u32::MAX), (0, 1)], "more than"),
-        ] {
-            let error = Groups::new(names(list), runs.to_vec()).unwrap_err();
-            assert!(error.contains(what), "{error}");
-        }
     }
 }

@@ -264,27 +264,6 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
 }
 
 #[test]
-fn kl_py_files_carry_the_same_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    let plan = plan(ScoreFrom::All);
-    write_klpy(&path, &plan);
-    assert_eq!(bits(&read(&path, 2, 6, None)), bits(&expected(&plan, 2)));
-}
-
-#[test]
-fn the_same_source_scores_zero() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    assert!(
-        read(&path, 1, 4, None)
-            .iter()
-            .all(|record| record.kld == 0.0)
-    );
-}
-
-#[test]
 fn a_part_is_exactly_as_long_as_asked_and_taken_from_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::common;
-use crate::testing::{Scratch, check_message, sparse};
+use crate::testing::{Scratch, assert_fault, check_message, sparse};
 use crate::{Error, Fault, Found, Provenance, Shard};
 
 fn kind(name: &str) -> GgmlType {
@@ -265,10 +265,7 @@ fn a_line_that_contradicts_the_header_or_other_lines_is_named() {
     ];
     for (line, expected) in cases.chain(more) {
         let error = error_of(line);
-        assert!(
-            matches!(error.fault, Fault::Corrupt { .. }),
-            "{line}: {error}"
-        );
+        assert_fault(&error, "Corrupt");
         assert!(error.to_string().contains(expected), "{line}: {error}");
     }
     let scratch = Scratch::new();
@@ -293,7 +290,7 @@ fn a_writer_refuses_what_no_reader_takes() {
     ];
     for line in wrong {
         let error = line.write(&mut writer).unwrap_err();
-        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert_fault(&error, "Unwritable");
     }
     let (bytes, map) = writer.finish().unwrap();
     assert_eq!(
@@ -335,7 +332,7 @@ fn a_header_that_cannot_be_is_named() {
         let error = SensitivityMap::read(scratch.file(&line)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         let error = MapWriter::create(Vec::new(), Path::new("out"), header).unwrap_err();
-        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert_fault(&error, "Unwritable");
         assert!(error.to_string().contains(expected), "{error}");
     }
     let mut part = header();
@@ -373,5 +370,5 @@ fn a_line_without_an_end_uses_no_memory_without_an_end() {
     let scratch = Scratch::new();
     sparse(&scratch.path, 1 << 40, &[(0, MAGIC.as_bytes())]);
     let error = SensitivityMap::read(&scratch.path).unwrap_err();
-    assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
+    assert_fault(&error, "TooLarge");
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::common::about;
-use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
+use crate::testing::{
+    SampleWindow, Scratch, assert_fault, bits, decoded_bits, read_rows, specs, window,
+};
 use crate::{
     BackendIdentity, Encoding, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
     Writer, sniff,
@@ -55,7 +57,7 @@ fn what_is_not_a_regular_file_is_refused() {
     ] {
         let errors = [sniff(path).err(), Reference::open(path).err()];
         for error in errors.into_iter().flatten() {
-            assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
+            assert_fault(&error, "Unsupported");
             let start = format!("{}: {what}", path.display());
             assert!(error.to_string().starts_with(&start), "{error}");
         }

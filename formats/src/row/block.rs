@@ -271,12 +271,4 @@ mod tests {
         }
         assert!(RowBlock::prepare(None, 0, 0..0, 5, RowLayout::U16).find_rows(0));
     }
-
-    #[test]
-    fn from_f32_keeps_whole_rows() {
-        let block = RowBlock::from_f32(2, 7, 2, &[1.0, 2.0, 3.0, 4.0, 5.0]);
-        assert_eq!((block.n_rows(), block.window, block.first_row), (2, 2, 7));
-        assert_eq!(block.row(1).get(1), 4.0);
-        assert_eq!(RowBlock::from_f32(0, 0, 0, &[]).n_rows(), 0);
-    }
 }

@@ -238,13 +238,6 @@ impl Iterator for SidecarReader {
 pub fn verify(path: &Path) -> Result<u64> {
     let reader = SidecarReader::open(path)?;
     reader.texts()?;
-    // Records of a window follow each other: one look-up a window, not a record.
-    let (mut windows, mut last) = (HashSet::new(), None);
-    for record in reader {
-        let window = record?.window;
-        if last.replace(window) != Some(window) {
-            windows.insert(window);
-        }
-    }
-    Ok(windows.len() as u64)
+    let windows = reader.map(|record| Ok(record?.window));
+    Ok(windows.collect::<Result<HashSet<u32>>>()?.len() as u64)
 }

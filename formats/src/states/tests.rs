@@ -56,21 +56,6 @@ fn sizes_and_steps_are_checked() {
 }
 
 #[test]
-fn rows_of_a_head_are_whole_blocks() {
-    let q8_0 = |n_embd| {
-        fault(|states| {
-            states.n_embd = n_embd;
-            states.head.type_name = "q8_0".into();
-            states.head.type_id = 8;
-            states.head.bytes = 5 * 34;
-        })
-    };
-    assert_eq!(q8_0(32), None);
-    assert!(q8_0(33).unwrap().contains("bytes"));
-    assert!(q8_0(64).unwrap().contains("bytes"));
-}
-
-#[test]
 fn steps_are_written_as_objects_with_their_operation() {
     let steps = [
         HeadStep::Scale {

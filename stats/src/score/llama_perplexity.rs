@@ -73,20 +73,6 @@ mod tests {
     }
 
     #[test]
-    fn encoded_rows_hold_log_probabilities() {
-        let codes = [65535u16, 0, 32768];
-        let base = Row::U16 {
-            masked: None,
-            min: -8.0,
-            step: 1e-4,
-            codes: &codes,
-        };
-        let decoded = [base.get(0), base.get(1), base.get(2)];
-        let of = |base| LlamaPerplexityScore::new(base, &[1.0, 2.0, 0.0], Some(2));
-        assert_eq!(of(base), of(Row::F32(&decoded)));
-    }
-
-    #[test]
     fn a_row_that_is_not_finite_gives_a_kld_that_is_not() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut eval = EVAL;

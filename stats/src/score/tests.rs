@@ -145,6 +145,39 @@ fn top_p(score: &TokenRecord) -> [u64; 2] {
     [score.ref_top_p, score.eval_top_p].map(f64::to_bits)
 }
 
+/// Pairs of every length up to 130 and some longer ones: alike, apart, flat, peaked, of huge range.
+pub(super) fn pairs() -> Vec<(Vec<f32>, Vec<f32>)> {
+    let mut random = Random(1);
+    let mut pairs = Vec::new();
+    for n in (1..=130).chain([1000, 1023, 1024, 1025, 2049, 4113, 32_000]) {
+        for (spread, noise) in [
+            (2.5, 0.1),
+            (2.5, 1e-4),
+            (0.1, 0.01),
+            (0.0, 1e-3),
+            (10.0, 3.0),
+            (100.0, 100.0),
+            (1e4, 10.0),
+            (1e30, 1e28),
+        ] {
+            let reference = random.row(n, spread);
+            let eval = random.noisy(&reference, noise);
+            pairs.push((reference, eval));
+        }
+        for peak in [20.0, 60.0, 1e4] {
+            let mut reference = random.row(n, 1.0);
+            let mut eval = random.noisy(&reference, 0.2);
+            reference[n / 3] = peak;
+            eval[n / 3] = peak - 0.7;
+            pairs.push((reference.clone(), eval.clone()));
+            // Two models that are sure of different tokens.
+            eval.swap(n / 3, n - 1);
+            pairs.push((reference, eval));
+        }
+    }
+    pairs
+}
+
 fn encode(row: &[f32]) -> (f32, f32, Vec<u16>) {
     let min = row.iter().copied().fold(f32::INFINITY, f32::min);
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -154,26 +187,18 @@ fn encode(row: &[f32]) -> (f32, f32, Vec<u16>) {
 }
 
 #[test]
-fn random_rows_of_every_length() {
-    let mut random = Random(1);
-    for n in lengths() {
-        for (spread, noise) in [(2.5, 0.1), (0.1, 0.01), (10.0, 3.0)] {
-            let reference = random.row(n, spread);
-            let eval = random.noisy(&reference, noise);
-            check(Row::F32(&reference), &eval, Some((n / 2) as u32));
-            let (min, step, codes) = encode(&reference);
-            let codes = &codes[..];
-            check(
-                Row::U16 {
-                    masked: None,
-                    min,
-                    step,
-                    codes,
-                },
-                &eval,
-                None,
-            );
-        }
+fn rows_of_every_length_and_kind() {
+    for (reference, eval) in pairs() {
+        check(Row::F32(&reference), &eval, Some((eval.len() / 2) as u32));
+        let (min, step, codes) = encode(&reference);
+        let codes = &codes[..];
+        let coded = Row::U16 {
+            masked: None,
+            min,
+            step,
+            codes,
+        };
+        check(coded, &eval, None);
     }
 }
 
@@ -197,23 +222,6 @@ fn a_wide_vocabulary() {
             &eval,
             Some(0),
         );
-    }
-}
-
-#[test]
-fn peaked_rows() {
-    let mut random = Random(3);
-    for n in [5, 64, 1000, 32_000] {
-        for peak in [20.0, 60.0, 290.0, 320.0] {
-            let mut reference = random.row(n, 1.0);
-            let mut eval = random.noisy(&reference, 0.2);
-            reference[n / 3] = peak;
-            eval[n / 3] = peak - 0.7;
-            check(Row::F32(&reference), &eval, Some((n / 3) as u32));
-            // Two models that are sure of different tokens.
-            eval.swap(n / 3, n - 1);
-            check(Row::F32(&reference), &eval, Some(0));
-        }
     }
 }
 

@@ -156,15 +156,13 @@ impl Clusters {
         let parts = Parts::of_few(windows);
         let n = parts.as_ref().map_or(windows.count(), |of| of.n as usize) as f64;
         let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
-        let kind = match rule {
-            ClusterRule::Window => ClusterKind::Window,
-            ClusterRule::Block => ClusterKind::Block,
-            ClusterRule::Auto => match alternative(windows, parts.is_some()) {
-                None if parts.is_some() => ClusterKind::Part,
-                Some(ClusterKind::Part) if !are_alike => ClusterKind::Part,
-                Some(ClusterKind::Block) if are_alike => ClusterKind::Block,
-                _ => ClusterKind::Window,
-            },
+        let can_have_blocks = windows.count() >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
+        let kind = match (rule, &parts) {
+            (ClusterRule::Window, _) => ClusterKind::Window,
+            (ClusterRule::Block, _) => ClusterKind::Block,
+            (_, Some(_)) if !are_alike || windows.count() == 1 => ClusterKind::Part,
+            (_, None) if are_alike && can_have_blocks => ClusterKind::Block,
+            _ => ClusterKind::Window,
         };
         Self::of_kind(windows, rule, kind, autocorrelation)
     }
@@ -268,17 +266,6 @@ fn numbered(windows: &[(u32, u32)], kind: ClusterKind) -> (BTreeMap<u32, Cluster
         longest = longest.max(n.div_ceil(n_blocks));
     }
     (clusters, number, longest)
-}
-
-/// The clusters that `auto` may choose instead of windows, if there is a choice.
-fn alternative(windows: &WindowSums, has_parts: bool) -> Option<ClusterKind> {
-    let n_windows = windows.count();
-    if has_parts {
-        (n_windows > 1).then_some(ClusterKind::Part)
-    } else {
-        let is_enough = n_windows >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
-        is_enough.then_some(ClusterKind::Block)
-    }
 }
 
 /// The number of blocks of so many windows.

@@ -143,23 +143,4 @@ mod tests {
             assert!(error.ends_with(&format!("not '{text}'")), "{error}");
         }
     }
-
-    #[test]
-    fn confidence_reads_as_it_prints() {
-        assert_eq!(Confidence::default().to_string(), "0.95");
-        assert_eq!("0.95".parse(), Ok(Confidence::default()));
-        assert_eq!(
-            serde_json::to_string(&Confidence::default()).unwrap(),
-            "0.95"
-        );
-    }
-
-    #[test]
-    fn json_has_null_for_what_is_not_finite() {
-        let json = |value| serde_json::to_string(&value).unwrap();
-        assert_eq!(
-            json(Estimate::symmetric(1.5, f64::NAN)),
-            r#"{"value":1.5,"lo":null,"hi":null}"#
-        );
-    }
 }

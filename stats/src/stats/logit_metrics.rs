@@ -190,25 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_maxima_is_named() {
-        let metrics = LogitMetrics {
-            mean_abs_diff: 1.0,
-            max_abs_diff: 1.0,
-            cosine_distance: 1.0,
-            jensen_shannon: 0.5,
-            smoothed_kld: 1.0,
-        };
-        let records = [(3, 0), (1, 9), (1, 2), (2, 0)].map(|(window, position)| TokenRecord {
-            window,
-            position,
-            ..records()[0]
-        });
-        let got = summary(&records, |_| metrics, false);
-        let max_at = got.jensen_shannon.unwrap().max_at;
-        assert_eq!(max_at, TokenLocation::from_record(&records[2]));
-    }
-
-    #[test]
     fn missing_parts_are_null_and_have_a_reason() {
         let none = summary(&[], metrics, false);
         let null = json!({"logits": null, "jensen_shannon": null, "smoothed_kld": null});

@@ -176,18 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn a_model_against_itself_is_exactly_zero() {
-        let nll = [0.3, 2.0, 1.1, 5.0];
-        let got = of(&nll, &nll).unwrap();
-        for zero in [got.ln_ratio, got.difference] {
-            assert_eq!((zero.value, zero.se), (0.0, Some(0.0)));
-            assert_eq!(zero.clustered.ends(), Some((0.0, 0.0)));
-        }
-        assert_eq!(got.ratio.value, 1.0);
-        assert_close(got.correlation.unwrap(), 1.0, 1e-15);
-    }
-
-    #[test]
     fn small_and_overflowing_samples() {
         assert_eq!(of(&[], &[]), None);
         let one = of(&[1.0], &[1.5]).unwrap();

@@ -175,16 +175,6 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_kept_is_noted() {
-        let mut most = MostDivergent::new(3);
-        let mut noted = 0;
-        for position in 0..1000 {
-            most.push(&record(position, 1.0), || noted += 1);
-        }
-        assert_eq!(noted, 3, "of equal ones the first");
-    }
-
-    #[test]
     fn records_that_no_statistic_counts_are_left_out() {
         let mut most = MostDivergent::new(3);
         let excluded = TokenRecord {

@@ -36,7 +36,7 @@ pub struct UntilInfo {
 ///
 /// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
 /// the mean that the report shows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KldSoFar {
     /// Half the interval's width over the mean at which the evaluation stops; `None`: it does not.
     target: Option<f64>,
@@ -58,12 +58,8 @@ impl KldSoFar {
             target,
             confidence,
             rule,
-            windows: WindowSums::default(),
-            n_windows: 0,
             next_look: MIN_WINDOWS_TO_PLAN as usize,
-            n_tokens: 0,
-            sum: Sum::default(),
-            is_reached: false,
+            ..Self::default()
         }
     }
 

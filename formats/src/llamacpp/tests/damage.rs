@@ -49,11 +49,11 @@ fn hostile_counts_are_refused() {
         [7, 5, 3],
     ] {
         let error = open(counts);
-        assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
+        assert_fault(&error, "Truncated");
     }
     for counts in [[6, 5, 2], [6, 5, 0], [6, 3, 3], [1, 5, 3]] {
         let error = open(counts);
-        assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
+        assert_fault(&error, "Corrupt");
     }
 }
 

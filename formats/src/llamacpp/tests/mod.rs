@@ -126,7 +126,7 @@ fn a_file_spelled_out() {
     assert_eq!(tokens, [1, 0, 1, 2], "BOS instead of the first token");
     reader.set_bos(Some(3));
     let error = reader.window(0).unwrap_err();
-    assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
+    assert_fault(&error, "Unsupported");
     let block = reader.block(0, 0, None).unwrap();
     assert_eq!((block.n_rows(), block.n_vocab()), (1, 3));
     assert_eq!(block.row(0).get(1).to_bits(), 0xc180_00b0, "-16.000336");
@@ -191,7 +191,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
         (4, 5, &[5; 4]),
     ] {
         let error = writer(n_ctx, n_vocab, tokens).unwrap_err();
-        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert_fault(&error, "Unwritable");
     }
     let tokens = [0; N_CTX as usize];
     let window = &windows(N_CTX, N_VOCAB, &tokens, &[])[0].spec;

@@ -13,8 +13,8 @@ use super::*;
 use crate::ReadBlocks;
 use crate::testing::*;
 use crate::{
-    Encoding, Kind, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, RowLayout,
-    WindowSpec, Writer, rows_per_piece,
+    Encoding, Kind, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, WindowSpec,
+    Writer,
 };
 
 const N_VOCAB: u32 = 5;
@@ -227,14 +227,6 @@ fn writers_refuse_what_the_header_does_not_state() {
     );
     let long = window(0, 9, 9, N_VOCAB);
     assert!(format.begin(&long.spec).is_err(), "more tokens than n_ctx");
-}
-
-#[test]
-fn rows_per_piece_is_bounded() {
-    assert_eq!(rows_per_piece(RowLayout::U16, 128_256), 4);
-    assert_eq!(rows_per_piece(RowLayout::F32, crate::MAX_N_VOCAB), 1);
-    assert_eq!(rows_per_piece(RowLayout::F32, 1), 1 << 18);
-    assert!(rows_per_piece(RowLayout::F32, 0) > 0);
 }
 
 proptest! {

@@ -191,15 +191,6 @@ fn constant_and_tiny_rows_keep_their_values() {
     assert_eq!(round_trip(&one), (Form::Masked, one.to_vec()));
 }
 
-#[test]
-fn sizes_do_not_overflow() {
-    for form in [Form::Linear, Form::Masked, Form::Exact] {
-        assert_eq!(form.row_bytes(usize::MAX), usize::MAX);
-    }
-    assert_eq!(Form::Linear.row_bytes(5), 28);
-    assert_eq!(Form::Exact.row_bytes(5), 24);
-}
-
 proptest! {
     #[test]
     fn an_entry_is_off_by_half_a_step(row in prop::collection::vec(-60f32..60.0, 1..200)) {

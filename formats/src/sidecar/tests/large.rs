@@ -26,8 +26,8 @@ fn what_follows_4_gib_of_records_is_read_where_it_is() {
     assert_eq!(reader.next().unwrap().unwrap(), record(0));
     // A hole in the file is not a record.
     let error = reader.next().unwrap().unwrap_err();
-    assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
+    assert_fault(&error, "Corrupt");
     sparse(&scratch.path, file_bytes - 1, &[(0, &start)]);
     let error = SidecarReader::open(&scratch.path).unwrap_err();
-    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
+    assert_fault(&error, "Truncated");
 }

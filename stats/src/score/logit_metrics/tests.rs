@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::score::testing::decode;
-use crate::score::tests::Random;
+use crate::score::tests::{Random, pairs};
 use crate::score::{RowPair, logit_metrics};
 
 /// Absolute below 1, and relative above: more than twice the errors that the module's documentation
@@ -97,39 +97,6 @@ fn check(reference: Row<'_>, eval: &[f32]) -> LogitMetrics {
         assert_eq!(there.to_bits(), back.to_bits(), "{name} is not symmetric");
     }
     got
-}
-
-/// Pairs of every length up to 130 and some longer ones: alike, apart, flat, peaked, of huge range.
-fn pairs() -> Vec<(Vec<f32>, Vec<f32>)> {
-    let mut random = Random(1);
-    let mut pairs = Vec::new();
-    for n in (1..=130).chain([1000, 1023, 1024, 1025, 2049, 4113, 32_000]) {
-        for (spread, noise) in [
-            (2.5, 0.1),
-            (2.5, 1e-4),
-            (0.1, 0.01),
-            (0.0, 1e-3),
-            (10.0, 3.0),
-            (100.0, 100.0),
-            (1e4, 10.0),
-            (1e30, 1e28),
-        ] {
-            let reference = random.row(n, spread);
-            let eval = random.noisy(&reference, noise);
-            pairs.push((reference, eval));
-        }
-        for peak in [20.0, 60.0, 1e4] {
-            let mut reference = random.row(n, 1.0);
-            let mut eval = random.noisy(&reference, 0.2);
-            reference[n / 3] = peak;
-            eval[n / 3] = peak - 0.7;
-            pairs.push((reference.clone(), eval.clone()));
-            // Two models that are sure of different tokens.
-            eval.swap(n / 3, n - 1);
-            pairs.push((reference, eval));
-        }
-    }
-    pairs
 }
 
 /// Rows that numpy reproduces to the bit.
@@ -246,14 +213,6 @@ fn opposite_and_parallel_rows() {
     assert!((got.cosine_distance - 2.0).abs() < 1e-14);
     let scaled: Vec<f32> = row.iter().map(|x| x * 2f32.powi(60)).collect();
     assert!(check(Row::F32(&row), &scaled).cosine_distance < 1e-30);
-}
-
-#[test]
-fn models_that_are_sure_of_different_tokens() {
-    let got = check(Row::F32(&[1e4, 0.0, 0.0]), &[0.0, 1e4, 0.0]);
-    assert!((got.jensen_shannon - LN_2).abs() < 1e-15);
-    // Without smoothing it would be infinite: it is ln(1/eps).
-    assert!((got.smoothed_kld - 1e10_f64.ln()).abs() < 1e-7);
 }
 
 #[test]
@@ -402,12 +361,6 @@ fn the_limits_of_f32() {
         check(Row::F32(&vec![1e-45; n]), &vec![2e-45; n]);
         check(Row::F32(&vec![1e-45; n]), &vec![f32::MAX; n]);
     }
-}
-
-#[test]
-#[should_panic(expected = "different length")]
-fn rows_of_different_length_panic() {
-    logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0], None));
 }
 
 proptest! {

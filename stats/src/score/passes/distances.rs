@@ -110,14 +110,9 @@ impl Norms {
         let [abs_diff, n_logits, l_squares, m_squares] = sum(
             rows,
             #[inline(always)]
-            |Half {
-                 l,
-                 m,
-                 has_no_logits,
-                 ..
-             }: Half<S>| {
-                let l = has_no_logits.select(zero, l);
-                let m = has_no_logits.select(zero, m);
+            |half: Half<S>| {
+                let has_no_logits = half.has_no_logits;
+                let [l, m] = [half.l, half.m].map(|x| has_no_logits.select(zero, x));
                 let distance = (l - m).abs();
                 max_abs_diff = max_abs_diff.max(distance);
                 [distance, has_no_logits.select(zero, one), l * l, m * m]
@@ -157,12 +152,8 @@ impl Norms {
         sum(
             rows,
             #[inline(always)]
-            |Half {
-                 l,
-                 m,
-                 is_unknown,
-                 has_no_logits,
-             }: Half<S>| {
+            |half: Half<S>| {
+                let (l, m) = (half.l, half.m);
                 let angle = l * ref_inverse_norm - m * eval_inverse_norm;
                 let (a, b) = (l - sums.shifts[0], m - sums.shifts[1]);
                 let [p, q] = exp::<S, 2>([a, b]);
@@ -172,9 +163,9 @@ impl Norms {
                 let (p, q) = (p * kept_mass + SMOOTHING, q * kept_mass + SMOOTHING);
                 let smoothed = p * ln::<S>(p / q) + (q - p);
                 [
-                    has_no_logits.select(zero, angle * angle * 0.5),
-                    is_unknown.select(zero, divergence),
-                    is_unknown.select(zero, smoothed),
+                    half.has_no_logits.select(zero, angle * angle * 0.5),
+                    half.is_unknown.select(zero, divergence),
+                    half.is_unknown.select(zero, smoothed),
                 ]
             },
         )

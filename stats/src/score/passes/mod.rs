@@ -41,20 +41,6 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
     let are_infinite = are_infinite(rows, sums);
     let [p, q] = sums.weights;
     let are_equal = p == q && sums.differences == [0.0; 2] && are_infinite == [false; 2];
-    let mut divergences = sums.divergences();
-    if divergences[0].min(divergences[1]) < second::CLOSE
-        && !are_equal
-        && are_infinite == [false; 2]
-    {
-        divergences = second::close(rows, sums);
-    }
-    for (divergence, is_infinite) in divergences.iter_mut().zip(are_infinite) {
-        *divergence = if is_infinite {
-            f64::INFINITY
-        } else {
-            at_least_zero(*divergence)
-        };
-    }
     // NaN of an entry that is not known. Where there is a floor, the row's values above it are ln p.
     let ln_p = |row: usize, logit: f32| match rows.floors[row] {
         Some(floor) if logit <= floor => f64::NAN,
@@ -73,7 +59,7 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
             rank(simd, reference, eval_top.index),
         )
     };
-    let [kld, reverse_kld] = divergences;
+    let [kld, reverse_kld] = divergences(rows, sums, are_infinite, are_equal);
     TokenRecord {
         kld,
         reverse_kld,
@@ -102,6 +88,32 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
         },
         ..TokenRecord::default()
     }
+}
+
+/// KL(p‖q) and KL(q‖p).
+#[inline(always)]
+fn divergences<S: Simd>(
+    rows: Rows<'_, S>,
+    sums: &Sums,
+    are_infinite: [bool; 2],
+    are_equal: bool,
+) -> [f64; 2] {
+    let ([p, q], [p_d, q_d]) = (sums.weights, sums.differences);
+    // The quotient first: the difference of two logarithms would round at their size, not at that of the
+    // result.
+    let mut divergences = [p_d / p + (q / p).ln(), (p / q).ln() - q_d / q];
+    let are_close = divergences[0].min(divergences[1]) < second::CLOSE;
+    if are_close && !are_equal && are_infinite == [false; 2] {
+        divergences = second::close(rows, sums);
+    }
+    for (divergence, is_infinite) in divergences.iter_mut().zip(are_infinite) {
+        *divergence = if is_infinite {
+            f64::INFINITY
+        } else {
+            at_least_zero(*divergence)
+        };
+    }
+    divergences
 }
 
 /// The record of a pair in which a row has no softmax: every float is NaN, and every top and rank 0.

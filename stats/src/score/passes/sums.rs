@@ -26,17 +26,6 @@ pub(super) struct Sums {
     pub may_be_masked: bool,
 }
 
-impl Sums {
-    /// KL(p‖q) and KL(q‖p), if they are finite.
-    #[inline(always)]
-    pub fn divergences(&self) -> [f64; 2] {
-        let ([p, q], [p_d, q_d]) = (self.weights, self.differences);
-        // The quotient first: the difference of two logarithms would round at their size, not at that
-        // of the result.
-        [p_d / p + (q / p).ln(), (p / q).ln() - q_d / q]
-    }
-}
-
 impl<S: Simd> Rows<'_, S> {
     /// The sums; `Err` for rows of which one has no softmax: whether each has.
     #[inline(always)]

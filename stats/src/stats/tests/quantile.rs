@@ -1,13 +1,5 @@
 use super::*;
 
-#[test]
-fn linear_reaches_both_ends() {
-    assert_eq!(linear(&[1.0, 2.0, 4.0], 0.0), Some(1.0));
-    assert_eq!(linear(&[1.0, 2.0, 4.0], 0.75), Some(3.0));
-    assert_eq!(linear(&[1.0, 2.0, 4.0], 1.0), Some(4.0));
-    assert_eq!(linear(&[], 0.5), None);
-}
-
 mod order_statistics {
     use super::*;
 

@@ -6,7 +6,7 @@ use std::io::Read;
 
 use super::super::head_members::HEAD_PIECE_BYTES;
 use super::*;
-use crate::{About, Error, Fault, Float, Kind, Rows, Shard, Target};
+use crate::{About, Error, Float, Kind, Rows, Shard, Target};
 
 /// All that a file holds; states as bits.
 #[derive(Debug, PartialEq)]
@@ -116,16 +116,6 @@ fn any_rows_of_a_window_can_be_read() {
         }
     }
     states.prefetch(0, 0);
-}
-
-#[test]
-fn rows_cannot_be_read_without_computing_them() {
-    let scratch = Scratch::new();
-    let path = scratch.file(&sample(Float::F16).bytes());
-    let reader = NativeReader::open(path).unwrap();
-    let error = reader.block(0, 0, None).unwrap_err();
-    assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
-    check_message(&error, path);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::super::members::{Part, number, parts_of, put_together};
 use super::*;
-use crate::{CheckRow, Fault, Kind};
+use crate::{CheckRow, Kind};
 
 #[test]
 fn writers_refuse_a_head_that_the_header_does_not_state() {
@@ -12,7 +12,7 @@ fn writers_refuse_a_head_that_the_header_does_not_state() {
     let write = |header: &Header, head: &[u8], rows: &[Vec<f32>]| {
         let mut writer = Writer::native(Vec::new(), Path::new("out"), header).unwrap();
         let error = writer.write_head(head, rows).unwrap_err();
-        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert_fault(&error, "Unwritable");
         error.to_string()
     };
     let (header, head, rows) = (&hidden.header, &hidden.head[..], &hidden.check_rows[..]);
@@ -59,7 +59,7 @@ fn headers_and_encodings_agree() {
         let mut header = hidden.header.clone();
         change(&mut header);
         let error = Writer::native(Vec::new(), Path::new("out"), &header).unwrap_err();
-        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
+        assert_fault(&error, "Unwritable");
     };
     refused(|header| header.states = None);
     refused(|header| header.encoding = Encoding::U16);
@@ -144,10 +144,7 @@ fn hostile_heads_are_refused() {
         let error = open(&header(&|json| {
             *json.pointer_mut(key).unwrap() = value.clone()
         }));
-        assert!(
-            matches!(error.fault, Fault::Header(_)),
-            "{key} {value}: {error}"
-        );
+        assert_fault(&error, "Header");
     }
     // As large as a header may make it: nothing is allocated for what is not there.
     let large = header(&|json| {
@@ -156,17 +153,14 @@ fn hostile_heads_are_refused() {
         json["states"]["head"]["bytes"] = (1u64 << 46).into();
         json["states"]["then"] = serde_json::json!([]);
     });
-    assert!(matches!(open(&large).fault, Fault::Truncated { .. }));
+    assert_fault(&open(&large), "Truncated");
     let piece = |bytes: usize| member::build([member::HEAD_PIECE, 0, 0], &vec![0; bytes]);
     for bytes in [0, 1 << 20, (16 << 20) + 1] {
         let error = open(&[large.clone(), piece(bytes)].concat());
-        assert!(
-            matches!(error.fault, Fault::Corrupt { .. }),
-            "{bytes}: {error}"
-        );
+        assert_fault(&error, "Corrupt");
     }
     let error = open(&[large, piece(16 << 20)].concat());
-    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
+    assert_fault(&error, "Truncated");
 }
 
 /// With all lengths and checksums right.
