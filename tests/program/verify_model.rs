@@ -82,7 +82,7 @@ fn damage_is_found_and_named() {
             changed(norm, &|data| data.fill(0)),
             ["zero", norm, "all weights are zero"],
         ),
-        (without_norm.whole(), ["refused", norm, "missing tensor"]),
+        (without_norm.whole(), ["refused", norm, "not found"]),
         (
             file().with_overlap(gate),
             ["overlap", gate, "within blk.0."],
