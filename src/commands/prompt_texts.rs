@@ -41,7 +41,7 @@ pub fn prompt_texts<E: Engine>(
         );
     };
     let options = ModelOptions {
-        is_vocabulary: true,
+        is_without_weights: true,
         ..ModelOptions::default()
     };
     let model = engine.load(&model, &options)?;

@@ -4,12 +4,11 @@
 use std::path::Path;
 
 use anyhow::Result;
+use rayon::prelude::*;
 
 use super::observer::Watch;
-use crate::engine::gguf::{self, Gguf};
-use crate::engine::{
-    Engine, EngineError, FaultyRow, ModelOptions, RowError, StoredRows, needs_its_rows,
-};
+use crate::engine::gguf;
+use crate::engine::{Engine, EngineError, FaultyRow, ModelOptions, RowError, StoredRows};
 use crate::report::number::short_kld;
 use crate::report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
 
@@ -32,7 +31,7 @@ pub fn verify_model<E: Engine>(
     let header = gguf::read(path)?;
     let original = original.map(gguf::read).transpose()?;
     let mut findings = Vec::new();
-    for [before, tensor] in header.overlaps() {
+    for (before, tensor) in header.overlaps() {
         let (start, name) = (tensor.offset, &before.name);
         let what = format!("begins at byte {start}, within {name}: download or convert it again");
         findings.push(Finding::of("overlap", &tensor.name, what));
@@ -54,7 +53,7 @@ pub fn verify_model<E: Engine>(
         });
         if let Some(rows) = StoredRows::of(&header, tensor) {
             let n_findings = findings.len();
-            findings.extend(faults(&header, &rows, same.as_ref())?);
+            findings.extend(faults(&rows, same.as_ref())?);
             if let Some(same) = same.filter(|_| findings.len() == n_findings) {
                 let (error, finding) = compared(&rows, &same)?;
                 weight_errors.extend(error);
@@ -65,7 +64,8 @@ pub fn verify_model<E: Engine>(
         phase.rows(0);
         watch.check()?;
     }
-    weight_errors.sort_by(|a: &WeightError, b| b.times().total_cmp(&a.times()));
+    let times = |of: &WeightError| of.error / of.expected.max(f64::MIN_POSITIVE);
+    weight_errors.sort_by(|a, b| times(b).total_cmp(&times(a)));
     Ok(Verification {
         n_tensors,
         findings,
@@ -99,45 +99,27 @@ fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Opti
     Ok(Some(Finding::of("refused", name, message)))
 }
 
-/// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros,
-/// unless they pad a matrix at its end, or the original's become zero too.
-fn faults(
-    header: &Gguf,
-    rows: &StoredRows<'_>,
-    original: Option<&StoredRows<'_>>,
-) -> Result<Vec<Finding>> {
-    let name = &rows.tensor.name;
-    let (mut zero, mut faulty): (Vec<_>, Vec<_>) = rows
-        .faulty()?
-        .into_iter()
-        .partition(|row| row.block.is_none());
-    if let Some(original) = original {
-        let errors = rows.errors(original, zero.iter().map(|row| row.index).collect())?;
-        let mut is_other = errors.iter().map(|row| row.error > row.expected);
-        zero.retain(|_| is_other.next() == Some(true));
-    }
-    faulty.extend(zero);
+/// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros.
+fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Vec<Finding>> {
+    /// A matrix is padded at its end with less than this part of its rows.
+    const PADDING: usize = 8;
     let n = rows.n_rows_of_expert;
-    let is_matrix = needs_its_rows(header, rows.tensor);
     let fault = |of_expert: &[FaultyRow]| {
         let (first, n_faulty) = (of_expert.first()?, of_expert.len());
-        let is_all = n_faulty == n;
-        let is_needed = is_matrix || is_all && name.ends_with("norm.weight");
-        let is_padding = !is_all && first.index % n + n_faulty == n;
-        let place = place(rows, first.index);
+        let is_padding = first.index % n + n_faulty == n && n_faulty < n / PADDING;
         let (kind, what) = match first.block {
-            Some(block) => (
-                "not_finite",
-                format!("{place}, block {block} of {}: not finite", rows.kind),
-            ),
-            None if is_needed && !is_padding => ("zero", format!("{place}: all weights are zero")),
-            None => return None,
+            Some(block) => ("not_finite", format!(", block {block}: not finite")),
+            None if is_padding => return None,
+            None => ("zero", ": all weights are zero".to_owned()),
         };
-        let what = format!("{what} ({n_faulty} of {n} rows): {DAMAGED}");
-        Some(Finding::of(kind, name, what))
+        let place = place(rows, first.index);
+        let message = format!("{place}{what} ({n_faulty} of {n} rows): {DAMAGED}");
+        Some(Finding::of(kind, &rows.tensor.name, message))
     };
-    let place_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
-    let experts = faulty.chunk_by(|a, b| place_and_kind(a) == place_and_kind(b));
+    let expert_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
+    let mut faulty = rows.faulty(original)?;
+    faulty.sort_by_key(expert_and_kind);
+    let experts = faulty.chunk_by(|a, b| expert_and_kind(a) == expert_and_kind(b));
     Ok(experts.filter_map(fault).collect())
 }
 
@@ -165,7 +147,9 @@ fn compared(
     /// The error of a row of other weights is about 2, of one of zeros 1.
     const OTHER_ROW: f64 = 0.3;
     let n_experts = rows.n_rows / rows.n_rows_of_expert;
-    let errors = rows.errors(original, rows.sample(COMPARED_ROWS.max(n_experts)))?;
+    let sample = rows.sample(COMPARED_ROWS.max(n_experts)).into_par_iter();
+    let errors = sample.map(|index| rows.error(original, index));
+    let errors: Vec<RowError> = errors.collect::<Result<_, EngineError>>()?;
     let sum = |of: fn(&RowError) -> f64| errors.iter().map(of).sum::<f64>();
     let squares = sum(|row| row.squares);
     let (tensor, kind) = (rows.tensor.name.clone(), rows.kind);

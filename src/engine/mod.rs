@@ -29,7 +29,7 @@ pub use model_options::{
     SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
     server_address,
 };
-pub use quantizer::{Blueprint, file_kind, needs_imatrix, needs_its_rows};
+pub use quantizer::{Blueprint, file_kind, needs_imatrix};
 
 use std::cmp::Ordering;
 use std::io::{self, Read};

@@ -105,12 +105,8 @@ pub struct ModelOptions {
     #[arg(skip)]
     pub is_exchangeable: bool,
 
-    /// True if only the vocabulary is read, without weights: nothing can be decoded.
-    #[arg(skip)]
-    pub is_vocabulary: bool,
-
-    /// True if the weights are not read, only looked for by the names and shapes that the architecture
-    /// needs: nothing can be decoded.
+    /// True if the vocabulary is read but no weights: they are only looked for, by the names and shapes that
+    /// the architecture needs. Nothing can be decoded.
     #[arg(skip)]
     pub is_without_weights: bool,
 }

@@ -41,14 +41,13 @@ pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
         && !(architecture == "glm5-next" && has_one_of(KEPT_IN_GLM5_NEXT))
 }
 
-/// Checks whether a tensor is a matrix in which a row of zeros would compute nothing: one that the quantizer
+/// Checks whether rows of zeros would compute nothing: those of a norm, and of a matrix that the quantizer
 /// changes, but not of embeddings or outputs, where tokens that are not used have such rows.
-pub fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor) -> bool {
+pub(super) fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor) -> bool {
     let architecture = header.architecture().unwrap_or_default();
-    let mut of_tokens = ["embd", "embed", "shared_head"].into_iter();
-    changes(architecture, name, shape)
-        && name != "output.weight"
-        && !of_tokens.any(|part| name.contains(part))
+    let of_tokens = ["embd", "embed", "shared_head"];
+    let is_of_tokens = name == "output.weight" || of_tokens.iter().any(|part| name.contains(part));
+    name.ends_with("norm.weight") || changes(architecture, name, shape) && !is_of_tokens
 }
 
 /// Checks whether the quantizer takes weights of this type as an original. Of q8_0 it does so only with

@@ -74,7 +74,7 @@ pub struct Cursor {
     stream: BufReader<File>,
     /// The hash of all bytes read so far.
     hash: Sha256,
-    /// That of the bytes of the value that is read, to compare it with another file's.
+    /// The hash of the list that is read, by which it is compared with another file's.
     value_hash: DefaultHasher,
     path: PathBuf,
     /// Bytes read so far.
@@ -224,11 +224,9 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
         let key = cursor.name(MAX_KEY_BYTES)?;
         let value = match cursor.u32()? {
             ARRAY => list(&mut cursor, &key, &mut gguf)?,
-            STRING => {
-                cursor.value_hash = DefaultHasher::new();
-                let text = cursor.text(MAX_TEXT_BYTES)?;
-                text.map_or(Value::Other(cursor.value_hash.finish()), Value::Text)
-            }
+            STRING => cursor
+                .text(MAX_TEXT_BYTES)?
+                .map_or(Value::Other(0), Value::Text),
             kind => number(&mut cursor, kind)?,
         };
         let bytes = cursor.offset - start;

@@ -70,7 +70,7 @@ enum Value {
     Number(i128),
     Float(f64),
     Text(String),
-    /// The hash of a list, or of a string that is too long to keep.
+    /// The hash of a list; 0 for a string that is too long to keep.
     Other(u64),
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Value {
             Self::Number(number) => write!(f, "{number}"),
             // Most are f32, which is shown with the digits that it has.
             Self::Float(number) => write!(f, "{}", *number as f32),
-            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Text(text) => write!(f, "{} bytes {text:?}", text.len()),
             Self::Other(hash) => write!(f, "list {hash:x}"),
         }
     }
@@ -210,15 +210,10 @@ impl Gguf {
     fn decisive(&self) -> BTreeMap<&str, String> {
         let of_architecture = format!("{}.", self.architecture().unwrap_or_default());
         let prefixes = ["tokenizer.", "general.architecture", &of_architecture];
-        let shape = |tensor: &Tensor| format!("shape {:?}", tensor.shape);
-        let tensors = self
-            .tensors
-            .iter()
-            .map(|tensor| (&*tensor.name, shape(tensor)));
-        let pairs = self
-            .pairs
-            .iter()
-            .map(|(key, (value, _))| (&**key, value.to_string()));
+        let tensors = self.tensors.iter();
+        let tensors = tensors.map(|of| (&*of.name, format!("shape {:?}", of.shape)));
+        let pairs = self.pairs.iter();
+        let pairs = pairs.map(|(key, (value, _))| (&**key, value.to_string()));
         let pairs = pairs.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
         tensors.chain(pairs).collect()
     }
@@ -229,34 +224,25 @@ impl Gguf {
         let both = [self.decisive(), original.decisive()];
         let names = both.iter().flat_map(BTreeMap::keys);
         let changed = names.filter_map(|name| {
-            let [own, other] = both.each_ref().map(|of| of.get(name));
-            let [shown, original] = [own, other].map(|text| match text {
-                None => "not there".to_owned(),
-                Some(text) if text.len() <= 60 => text.clone(),
-                Some(text) => format!(
-                    "{} ... ({} bytes)",
-                    text.chars().take(30).collect::<String>(),
-                    text.len()
-                ),
-            });
-            let what = format!("{shown}, but in the original {original}");
+            let [own, other] = both
+                .each_ref()
+                .map(|of| of.get(name).map_or("nothing", |text| text));
+            let what = format!("{own:.60}, but in the original {other:.60}");
             (own != other).then(|| ((*name).to_owned(), what))
         });
         changed.collect()
     }
 
     /// The pairs of tensors of which the second begins within the data of the first.
-    pub fn overlaps(&self) -> Vec<[&Tensor; 2]> {
+    pub fn overlaps(&self) -> Vec<(&Tensor, &Tensor)> {
         let mut sorted: Vec<&Tensor> = self.tensors.iter().collect();
         sorted.sort_by_key(|tensor| (tensor.file, tensor.offset));
-        let pairs = sorted.iter().zip(sorted.iter().skip(1));
-        let overlaps = pairs.filter(|(before, tensor)| {
+        let next = sorted.iter().copied().skip(1);
+        let overlaps = sorted.iter().copied().zip(next).filter(|(before, tensor)| {
             let end = before.offset.saturating_add(before.bytes);
             before.file == tensor.file && tensor.offset < end
         });
-        overlaps
-            .map(|(before, tensor)| [*before, *tensor])
-            .collect()
+        overlaps.collect()
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.

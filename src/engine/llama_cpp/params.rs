@@ -71,7 +71,6 @@ impl ModelParams {
     /// Sets the parameters that are plain values.
     fn set_plain(&mut self, options: &ModelOptions, gpus: &[GgmlDevice]) {
         let raw = &mut self.raw;
-        raw.vocab_only = options.is_vocabulary;
         raw.no_alloc = options.is_without_weights;
         // The default is a negative number, which means all; `fit` wants it too.
         raw.n_gpu_layers = options.n_gpu_layers.number().unwrap_or(raw.n_gpu_layers);

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::exchange::{bytes_of, quantized, squares, to_f32, words_for};
 use crate::engine::gguf::{Gguf, Tensor};
+use crate::engine::quantizer::needs_its_rows;
 use crate::engine::{EngineError, needs_imatrix};
 
 /// Elements that a core reads at a time, where a row has fewer.
@@ -66,26 +67,35 @@ impl<'f> StoredRows<'f> {
         })
     }
 
-    /// Reads every row, on all cores, and returns the faulty ones in their order.
+    /// Reads every row, on all cores, and returns the faulty ones. Rows of zeros are not where they may be, nor
+    /// where the original's become zero too.
     ///
     /// # Errors
-    /// A file that cannot be read.
-    pub fn faulty(&self) -> Result<Vec<FaultyRow>, EngineError> {
+    /// A file that cannot be read, or an original whose weights are not finite.
+    pub fn faulty(&self, original: Option<&Self>) -> Result<Vec<FaultyRow>, EngineError> {
         let n_at_once = (PIECE_ELEMENTS / self.n_columns).max(1);
+        let may_be_zero = !needs_its_rows(self.header, self.tensor);
+        let is_lost = |index| -> Result<bool, EngineError> {
+            let error = original.map(|original| self.error(original, index));
+            Ok(error.transpose()?.is_none_or(|of| of.error > of.expected))
+        };
         let pieces = (0..self.n_rows.div_ceil(n_at_once)).into_par_iter();
         let faulty = pieces.with_max_len(1).map(|piece| {
             let first = piece * n_at_once;
             let end = self.n_rows.min(first + n_at_once);
             let (words, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
             let rows = cast_slice(&words).chunks_exact(self.row_bytes());
-            let faulty = rows.zip(first..end).filter_map(|(row, index)| {
+            let faulty = rows.zip(first..end).map(|(row, index)| {
                 let block = self.first_bad_block(row, &mut weights);
-                let is_faulty = block.is_some() || weights.iter().all(|&weight| weight == 0.0);
-                is_faulty.then_some(FaultyRow { index, block })
+                let is_sound = may_be_zero || weights.iter().any(|&weight| weight != 0.0);
+                let is_faulty = block.is_some() || !is_sound && is_lost(index)?;
+                Ok(is_faulty.then_some(FaultyRow { index, block }))
             });
-            Ok(Vec::from_iter(faulty))
+            faulty.filter_map(Result::transpose).collect()
         });
-        Ok(faulty.collect::<Result<Vec<_>, EngineError>>()?.concat())
+        Ok(faulty
+            .collect::<Result<Vec<Vec<_>>, EngineError>>()?
+            .concat())
     }
 
     /// Converts a row, and returns its first block with a weight or a scale that is not valid.
@@ -108,32 +118,24 @@ impl<'f> StoredRows<'f> {
         Vec::from_iter((0..n).map(|i| (i * all / n) as usize))
     }
 
-    /// Compares rows, by their indices, with those of an original of the same shape.
+    /// Compares a row with that of an original of the same shape.
     ///
     /// # Errors
     /// A file that cannot be read, or an original whose weights are not finite.
-    pub fn errors(
-        &self,
-        original: &Self,
-        indices: Vec<usize>,
-    ) -> Result<Vec<RowError>, EngineError> {
+    pub fn error(&self, original: &Self, index: usize) -> Result<RowError, EngineError> {
         let ones = vec![1.0; self.n_columns];
         let ones = needs_imatrix(&self.tensor.name, self.kind).then_some(&*ones);
-        let errors = indices.into_par_iter().map(|index| {
-            let weights = original.weights(index)?;
-            let expected = quantized(self.kind, &weights, ones);
-            let expected = expected.ok_or_else(|| {
-                let what = format!("{} is not finite: check it with --verify", self.tensor.name);
-                EngineError::model(original.header.path(), what)
-            })?;
-            Ok(RowError {
-                index,
-                squares: squares(&weights, None, None),
-                error: squares(&weights, Some(&self.weights(index)?), None),
-                expected: squares(&weights, Some(&expected), None),
-            })
-        });
-        errors.collect()
+        let weights = original.weights(index)?;
+        let expected = quantized(self.kind, &weights, ones).ok_or_else(|| {
+            let what = format!("{} is not finite: check it with --verify", self.tensor.name);
+            EngineError::model(original.header.path(), what)
+        })?;
+        Ok(RowError {
+            index,
+            squares: squares(&weights, None, None),
+            error: squares(&weights, Some(&self.weights(index)?), None),
+            expected: squares(&weights, Some(&expected), None),
+        })
     }
 
     /// The weights of a row.

@@ -277,7 +277,7 @@ pub struct Verified {
 }
 
 /// What `--verify` found in a model's file.
-#[derive(Serialize, Debug, Default)]
+#[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verification {
     /// Tensors of the file, of which every weight was read.
@@ -333,12 +333,4 @@ pub struct WeightError {
     pub error: f64,
     /// The error of the original's weights, quantized to the type without an importance matrix.
     pub expected: f64,
-}
-
-impl WeightError {
-    /// The error over the expected one; 1 where both are 0.
-    pub fn times(&self) -> f64 {
-        let [error, expected] = [self.error, self.expected].map(|error| error + f64::MIN_POSITIVE);
-        error / expected
-    }
 }

@@ -359,10 +359,7 @@ fn rows(info: &Info) -> String {
 /// The lines about a file that `--verify` has read; a file of another kind than a model is undamaged then.
 pub fn verified_text(info: &Info) -> String {
     let Some(verified) = &info.verified else {
-        return info
-            .verification
-            .as_ref()
-            .map_or_else(String::new, verification);
+        return info.verification.iter().map(verification).collect();
     };
     let what = match verified.checks {
         Checks::Checksums => "byte was read, and every checksum matches",
@@ -394,23 +391,13 @@ fn verification(found: &Verification) -> String {
             "Error of the weights against {}, squared and relative, in {COMPARED_ROWS} rows of each tensor; the largest for their type first:",
             printable(original)
         );
-        let table = Table::new(
-            title,
-            found
-                .weight_errors
-                .iter()
-                .filter(|of| of.error > 0.0)
-                .take(WORST),
-        )
-        .left("tensor", |of| printable(&of.tensor))
-        .left("type", |of| of.kind.to_string())
-        .number("error", |of| Some(of.error), short_kld)
-        .number("its type gives", |of| Some(of.expected), short_kld)
-        .number(
-            "times",
-            |of| Some(of.times()).filter(|_| of.expected > 0.0),
-            ratio,
-        );
+        let worst = found.weight_errors.iter().take(WORST);
+        let table = Table::new(title, worst)
+            .left("tensor", |of| printable(&of.tensor))
+            .left("type", |of| of.kind.to_string())
+            .number("error", |of| Some(of.error), short_kld)
+            .number("its type gives", |of| Some(of.expected), short_kld)
+            .number("times", |of| Some(of.error / of.expected), ratio);
         text += &format!("{}\n", table.gap(2).text());
     }
     let n_findings = count_of(found.findings.len() as u64, "finding");
