@@ -68,7 +68,7 @@ fn damage_is_found_and_named() {
     for (bytes, expected) in [
         (
             changed(gate, &nan),
-            ["not_finite", gate, "expert 2, row 0, block 1 of q4_0"],
+            ["not_finite", gate, "expert 2, row 0, block 1: not finite"],
         ),
         (
             changed(gate, &|data| data[expert..2 * expert].fill(0)),
@@ -130,7 +130,7 @@ fn metadata_that_differs_from_the_originals_is_named() {
         (
             with_pairs(&whole, &template),
             "tokenizer.chat_template",
-            "in the original not there",
+            "in the original nothing",
         ),
     ] {
         session.write("other.gguf", bytes);
