@@ -19,37 +19,14 @@ use crate::pipeline::{DeviceClock, Error, Sources};
 use crate::report::Warning;
 use crate::report::number::bytes;
 
-/// The set-up that computed the reference's own rows, as far as it is recorded and affects results.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Precedent {
-    pub split: Option<Split>,
-    pub flash_attn: Option<FlashAttention>,
-}
+/// The set-ups that computed the reference's own rows, and those of a run that is to be resumed. The
+/// batches of that one count where the reference records none: what is best depends on the memory that
+/// is free, which may have changed since.
+pub type Precedents<'p> = [Option<&'p BackendIdentity>; 2];
 
-impl Precedent {
-    /// Adds the batches of a run that is to be resumed, where the reference records none: what is
-    /// best depends on the memory that is free, which may have changed since.
-    pub fn or_begun(self, begun: Option<&BackendIdentity>) -> Self {
-        Self {
-            split: self.split.or(Self::from_backend(begun).split),
-            ..self
-        }
-    }
-
-    /// Reads the settings from what a reference records; those it does not record are `None`.
-    pub fn from_backend(backend: Option<&BackendIdentity>) -> Self {
-        let Some(backend) = backend else {
-            return Self::default();
-        };
-        let flash_attn = backend.flash_attn.as_ref();
-        Self {
-            split: backend.calls().map(|calls| Split {
-                calls,
-                n_seq: backend.n_seq.unwrap_or(1),
-            }),
-            flash_attn: flash_attn.and_then(|name| FlashAttention::from_str(name, false).ok()),
-        }
-    }
+/// The flash attention that a set-up records.
+pub fn flash_attention(backend: Option<&BackendIdentity>) -> Option<FlashAttention> {
+    FlashAttention::from_str(backend?.flash_attn.as_deref()?, false).ok()
 }
 
 /// Chooses a context's options: what the user set, else what the reference was computed with, else
@@ -58,16 +35,18 @@ pub fn context_options(
     run: &RunSettings,
     n_ctx: u32,
     decoding: Decoding,
-    precedent: Precedent,
+    precedents: Precedents<'_>,
 ) -> ContextOptions {
-    let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, precedent.split);
+    let split = precedents.into_iter().flatten().find_map(Split::recorded);
+    let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, split);
+    let flash_attn = run.flash_attn.or(flash_attention(precedents[0]));
     ContextOptions {
         n_ctx,
         calls,
         n_seq,
         has_own_caches: false,
         threads: run.threads,
-        flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
+        flash_attn: flash_attn.unwrap_or_default(),
         type_k: run.type_k,
         type_v: run.type_v,
         shows_states: false,
@@ -125,7 +104,7 @@ pub fn check_windows(
 pub fn largest_context(
     run: &RunSettings,
     n_ctx: Option<u32>,
-    precedent: Precedent,
+    precedents: Precedents<'_>,
 ) -> ContextOptions {
     /// The window of prompts whose tokens are not counted yet: llama.cpp fits models to as many.
     const PROMPT_N_CTX: u32 = 4096;
@@ -136,7 +115,7 @@ pub fn largest_context(
         is_accelerated: true,
         is_together: true,
     };
-    context_options(run, n_ctx.unwrap_or(PROMPT_N_CTX), LARGEST, precedent)
+    context_options(run, n_ctx.unwrap_or(PROMPT_N_CTX), LARGEST, precedents)
 }
 
 /// Describes how this run computes rows, for a header or to compare with one.
@@ -271,6 +250,10 @@ pub struct Split {
 }
 
 impl Split {
+    fn recorded(backend: &BackendIdentity) -> Option<Self> {
+        let (calls, n_seq) = (backend.calls()?, backend.n_seq.unwrap_or(1));
+        Some(Self { calls, n_seq })
+    }
     /// Chooses for windows of at most `n_ctx` tokens: what the user set, else what the reference was
     /// computed with, else what is best. A batch that the user sets is llama.cpp's.
     pub fn choose(

@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
 
 use super::context::{
-    Decoding, Precedent, Split, backend_identity, check_models, check_parallel, check_windows,
-    context_options, largest_context, settled_identity, shorter_reference,
+    Decoding, Split, backend_identity, check_models, check_parallel, check_windows,
+    context_options, flash_attention, largest_context, settled_identity, shorter_reference,
 };
 use super::devices::{connect_devices, load, warn_without_device};
 use super::differences;
@@ -71,10 +71,7 @@ fn against_file<E: Engine>(
     let reference = open(path, settings)?;
     let about = reference.about().clone();
     check_reference(&about, n_ctx)?;
-    check_caches(
-        settings,
-        Precedent::from_backend(about.backend.as_ref()).flash_attn,
-    )?;
+    check_caches(settings, flash_attention(about.backend.as_ref()))?;
     let summary = ReferenceSummary::of(&reference)?;
     let against = Against {
         settings,
@@ -310,8 +307,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
             return Ok(());
         };
-        let precedent = Precedent::from_backend(about.backend.as_ref());
-        let context = largest_context(&settings.run, Some(about.n_ctx), precedent);
+        let precedents = [about.backend.as_ref(), None];
+        let context = largest_context(&settings.run, Some(about.n_ctx), precedents);
         let options = subject.with_cache_types(context);
         let mut header = self.header.clone();
         header.model = Some(model.identity);
@@ -358,8 +355,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     /// Returns the model that is `loaded` if it is the same; else a new one, loaded after that was freed.
     fn load(&self, subject: &Subject, loaded: Option<E::Model<'e>>) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
-        let precedent = Precedent::from_backend(self.about.backend.as_ref());
-        let context = || largest_context(run, Some(self.about.n_ctx), precedent);
+        let precedents = [self.about.backend.as_ref(), None];
+        let context = || largest_context(run, Some(self.about.n_ctx), precedents);
         let beside = || (subject.with_cache_types(context()), None);
         // With auto, a smaller cache may leave room for more layers.
         let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
@@ -395,8 +392,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let mut decoding = Decoding::from_model(model, window_rows);
         // The reference model decodes window by window beside it.
         decoding.is_together &= self.ref_model.is_none();
-        let precedent = Precedent::from_backend(about.backend.as_ref()).or_begun(begun.as_ref());
-        let options = context_options(run, n_ctx, decoding, precedent);
+        let precedents = [about.backend.as_ref(), begun.as_ref()];
+        let options = context_options(run, n_ctx, decoding, precedents);
         let options = subject.with_cache_types(options);
         let n_windows = reference.windows().map(|windows| windows.len());
         Split::announce(&options, decoding, n_windows, watch);

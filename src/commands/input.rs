@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use kl_formats::{About, BackendIdentity, Kind, Prompts, Provenance, longest_window};
 
-use super::context::{Decoding, Precedent, check_windows, context_options, writer};
+use super::context::{Decoding, check_windows, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
@@ -104,7 +104,7 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
     ContextOptions {
         n_seq: decoding.n_answers(run.n_parallel, n_ctx),
         has_own_caches: true,
-        ..context_options(run, n_ctx, decoding.one_by_one(), Precedent::default())
+        ..context_options(run, n_ctx, decoding.one_by_one(), [None; 2])
     }
 }
 

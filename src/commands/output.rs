@@ -46,7 +46,8 @@ pub struct PartialFile {
     partial: PathBuf,
     target: PathBuf,
     may_replace: bool,
-    is_resumed: bool,
+    /// True if it holds what an earlier run left, to be continued.
+    pub is_resumed: bool,
     is_kept: bool,
 }
 
@@ -97,11 +98,6 @@ impl PartialFile {
             under_way(|paths| paths.push(output.partial.clone()));
         }
         Ok(output)
-    }
-
-    /// Returns true if it holds what an earlier run left, to be continued.
-    pub fn is_resumed(&self) -> bool {
-        self.is_resumed
     }
 
     /// Keeps what is written from here on, if the run is cut off.

@@ -7,7 +7,7 @@ use kl_formats::{
     About, BackendIdentity, Kind, Prompts, Reference, ReferenceSummary, Rows, WindowSpec,
 };
 
-use super::context::{Decoding, Precedent, backend_identity, context_options, largest_context};
+use super::context::{Decoding, backend_identity, context_options, largest_context};
 use super::devices;
 use super::input;
 use super::observer::{Event, Watch};
@@ -106,8 +106,7 @@ pub fn load<'e, E: Engine>(
     let prepared = input::prepare(raw, &model, run, &selection, None, check, watch)?;
     // Its context has one window open at a time.
     let decoding = Decoding::from_model(&model, prepared.plan.most_rows()).one_by_one();
-    let (longest, none) = (prepared.longest_window, Precedent::default());
-    let options = context_options(run, longest, decoding, none);
+    let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
     for (name, text) in input::in_words(&prepared, false) {
         watch.event(&Event::Plan(name, &text));
@@ -129,7 +128,7 @@ fn beside(
     evaluation: &EvaluateSettings,
     engine: &impl Engine,
 ) -> (ContextOptions, Option<SecondModel>) {
-    let context = |run| largest_context(run, settings.input.n_ctx, Precedent::default());
+    let context = |run| largest_context(run, settings.input.n_ctx, [None; 2]);
     let evaluated = &evaluation.run;
     let has_own_devices = evaluated.model.devices != settings.run.model.devices;
     let models = evaluation.models.iter();

@@ -19,7 +19,7 @@ pub fn cut_off<T>(
     output: &PartialFile,
     open: impl FnOnce(&Path) -> kl_formats::Result<T>,
 ) -> Result<Option<T>> {
-    if !output.is_resumed() {
+    if !output.is_resumed {
         return Ok(None);
     }
     open(output.path())

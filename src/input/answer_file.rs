@@ -17,14 +17,15 @@ use sha2::{Digest, Sha256};
 /// The answers that a run has finished, and the file that keeps them.
 #[derive(Debug)]
 pub struct AnswerFile {
-    path: PathBuf,
+    pub path: PathBuf,
     /// `None` before the first answer.
     file: Option<File>,
-    run: Value,
+    /// The description of the run that the answers are of.
+    pub run: Value,
     /// The answers by their windows.
     kept: HashMap<u32, Line>,
     /// The lines of the file that hold an answer.
-    n_lines: usize,
+    pub n_answers: usize,
 }
 
 /// A line of the file: an answer.
@@ -47,7 +48,7 @@ impl AnswerFile {
             file: None,
             run,
             kept: HashMap::new(),
-            n_lines: 0,
+            n_answers: 0,
         }
     }
 
@@ -87,23 +88,9 @@ impl AnswerFile {
             path: path.to_owned(),
             file: Some(file),
             run: run.into(),
-            n_lines: kept.len(),
+            n_answers: kept.len(),
             kept,
         }))
-    }
-
-    /// The description of the run that the answers are of.
-    pub fn run(&self) -> &Value {
-        &self.run
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The number of answers in the file.
-    pub fn n_answers(&self) -> usize {
-        self.n_lines
     }
 
     /// The answer to this prompt in this window, if it is known.
@@ -127,7 +114,7 @@ impl AnswerFile {
             let written = self.write(&line);
             written.with_context(|| format!("{}: cannot be written", self.path.display()))?;
             self.kept.insert(window, line);
-            self.n_lines += 1;
+            self.n_answers += 1;
         }
         Ok(())
     }

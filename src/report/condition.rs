@@ -14,7 +14,8 @@ use crate::stats::{MIN_WINDOWS_TO_PLAN, PairedComparison};
 /// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    expression: String,
+    /// The condition, as given.
+    pub expression: String,
     name: String,
     holds: Operator,
     bound: f64,
@@ -102,11 +103,6 @@ impl Condition {
     /// The section of the report that its number is in: the first key of the number's name.
     pub fn section(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
-    }
-
-    /// The condition, as given.
-    pub fn expression(&self) -> &str {
-        &self.expression
     }
 
     /// The outcome for these numbers. `left_out` names the tokens that its number leaves out and nobody

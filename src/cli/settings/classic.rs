@@ -247,7 +247,7 @@ pub fn check_results(
     for condition in &results.conditions {
         if !condition.is_of_model() {
             let hint = "names a number of two models: kl report --pair has it";
-            return wrong(format!("--fail-if '{}': {hint}", condition.expression()));
+            return wrong(format!("--fail-if '{}': {hint}", condition.expression));
         }
         let (kind, name) = match condition.section() {
             "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
@@ -255,7 +255,7 @@ pub fn check_results(
             _ => continue,
         };
         if !results.stats.contains(&kind) {
-            let condition = condition.expression();
+            let condition = &condition.expression;
             return wrong(format!("--fail-if '{condition}' needs --stats {name}"));
         }
     }

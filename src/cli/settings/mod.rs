@@ -95,7 +95,7 @@ fn report(args: &ReportSettings) -> Result<(), String> {
         );
     }
     for condition in &args.fail_if {
-        let expression = condition.expression();
+        let expression = &condition.expression;
         if args.pair && !condition.is_of_pair() {
             return wrong(format!(
                 "--fail-if '{expression}': names a number of one model: leave --pair out, or name one of two, as in 'ratio.upper > 1.05'"

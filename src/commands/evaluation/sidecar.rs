@@ -62,7 +62,7 @@ impl ClaimedSidecar {
         })?;
         let left = match &finished {
             Some(finished) => Some(finished.path.as_path()),
-            None => output.is_resumed().then(|| output.path()),
+            None => output.is_resumed.then(|| output.path()),
         };
         let left = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
         Ok(Some(Self {

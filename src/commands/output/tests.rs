@@ -74,12 +74,12 @@ fn what_is_worth_keeping_is_kept_and_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("a");
     let mut output = create(&target, RESUMED).unwrap();
-    assert!(!output.is_resumed());
+    assert!(!output.is_resumed);
     output.file().unwrap().write_all(b"half").unwrap();
     output.keep_if_cut_off();
     drop(output);
     let output = create(&target, RESUMED).unwrap();
-    assert!(output.is_resumed());
+    assert!(output.is_resumed);
     assert_eq!(fs::read(output.path()).unwrap(), b"half");
     // Nothing was done with it: it is still there.
     drop(output);

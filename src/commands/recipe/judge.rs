@@ -11,7 +11,7 @@ use super::Inputs;
 use super::klds::Klds;
 use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
 use crate::commands::context::{
-    Decoding, Precedent, Split, check_models, check_parallel, context_options, context_sources,
+    Decoding, Split, check_models, check_parallel, context_options, context_sources,
     largest_context,
 };
 use crate::commands::devices::{connect_devices, load};
@@ -63,7 +63,7 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
         let raw = input::read(source, watch)?;
         check_parallel(run, engine, path)?;
         connect_devices(engine, run, watch)?;
-        let context = || largest_context(run, source.n_ctx, Precedent::default());
+        let context = || largest_context(run, source.n_ctx, [None; 2]);
         let model: M = load(engine, path, run, || (context(), None), watch)?;
         let all = Selection::default();
         let prepared = input::prepare(raw, &model, run, &all, None, |_| Ok(()), watch)?;
@@ -77,7 +77,7 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
             watch.warn(Warning::new("text_of_map", message));
         }
         let decoding = Decoding::from_model(&model, prepared.plan.most_rows());
-        let options = context_options(run, prepared.longest_window, decoding, Precedent::default());
+        let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
         let (judging, kept_back) = split(prepared.plan.windows, inputs.settings.max_rows);
         let n_judging = judging.len();
         let plan = format!(

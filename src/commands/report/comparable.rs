@@ -30,7 +30,7 @@ fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row>
             None => sets.push(vec![row]),
         }
     }
-    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.tokens.n));
+    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.n_tokens));
     sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
@@ -51,7 +51,7 @@ fn has_same_reference(one: &Row, other: &Row) -> bool {
 }
 
 fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
-    one.tokens == other.tokens && n_compared(one) == n_compared(other)
+    one.tokens_hash == other.tokens_hash && n_compared(one) == n_compared(other)
 }
 
 /// The number of entries of each row that were compared.
@@ -74,8 +74,8 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
             count(of.into())
         ));
     }
-    let (n, of) = (row.tokens.n, standard.tokens.n);
-    if row.tokens == standard.tokens {
+    let (n, of) = (row.n_tokens, standard.n_tokens);
+    if row.tokens_hash == standard.tokens_hash {
         return None;
     }
     if n == of {

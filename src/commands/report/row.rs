@@ -23,21 +23,14 @@ const N_WORST: usize = 10;
 pub struct Row {
     /// The model, without what other evaluations decide: its place, and how far it is from the best.
     pub model: ComparedModel,
-    pub tokens: TokenSet,
+    pub n_tokens: u64,
+    /// A hash of the window, the position and the next token of each token, in order.
+    pub tokens_hash: Hash,
     /// The autocorrelation of its windows, by which clusters are chosen.
     pub autocorrelation: Option<f64>,
     /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
     pub klds_hash: Hash,
     stored: StoredEvaluation,
-}
-
-/// The tokens that an evaluation covers, to be compared with another's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenSet {
-    /// The number of tokens.
-    pub n: u64,
-    /// A hash of the window, the position and the next token of each, in order.
-    hash: Hash,
 }
 
 /// A hash of numbers in their order.
@@ -49,6 +42,11 @@ impl Hash {
         /// The golden ratio's bits, as in Fibonacci hashing.
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(FACTOR);
+    }
+
+    fn add_token(&mut self, record: &TokenRecord) {
+        self.add(u64::from(record.window) << 32 | u64::from(record.position));
+        self.add(record.token.into());
     }
 }
 
@@ -72,17 +70,18 @@ impl Row {
     ) -> Result<Self> {
         let header = &stored.header;
         table.clear_for(usize::try_from(stored.n_records)?);
-        let (mut tokens, mut klds_hash) = (TokenSet::default(), Hash::default());
-        let mut worst = MostDivergent::new(N_WORST);
+        let (mut tokens_hash, mut klds_hash) = (Hash::default(), Hash::default());
+        let (mut worst, mut n_tokens) = (MostDivergent::new(N_WORST), 0);
         let mut until = KldSoFar::new(header.until, confidence, rule);
         let texts = read(&stored, &mut |window| {
             for (index, record) in window.iter().enumerate() {
                 table.push(record);
-                tokens.push(record);
+                tokens_hash.add_token(record);
                 klds_hash.add(usable_kld(record).to_bits());
                 worst.push(record, || tokens_before(window, index));
             }
             until.push(window);
+            n_tokens += window.len() as u64;
             Ok(())
         })?;
         let windows = table.windows();
@@ -91,14 +90,10 @@ impl Row {
             Some(kind) => Clusters::of_kind(&windows, rule, kind, autocorrelation),
             None => Clusters::chosen_by(&windows, rule, autocorrelation),
         };
-        let names = PartNames {
-            groups: &header.groups,
-            spans: &header.spans,
-        };
-        let statistics = table.summarise(&clusters, names, confidence);
-        let until = until.info(&statistics.summary);
+        let (groups, spans) = (&header.groups, &header.spans);
+        let statistics = table.summarise(&clusters, PartNames { groups, spans }, confidence);
         let result = ModelResult {
-            until,
+            until: until.info(&statistics.summary),
             summary: statistics.summary,
             breakdown: statistics.breakdown,
             ..described(header)
@@ -117,7 +112,8 @@ impl Row {
         };
         Ok(Self {
             model,
-            tokens,
+            n_tokens,
+            tokens_hash,
             autocorrelation,
             klds_hash,
             stored,
@@ -158,7 +154,7 @@ impl Row {
 
     /// Returns true if both are one evaluation, in copies of a file.
     pub fn is_copy_of(&self, other: &Self) -> bool {
-        let are_same = (self.klds_hash, self.tokens) == (other.klds_hash, other.tokens);
+        let are_same = (self.klds_hash, self.tokens_hash) == (other.klds_hash, other.tokens_hash);
         are_same && self.header() == other.header()
     }
 
@@ -183,7 +179,7 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read, or has changed.
     pub fn read_klds(&self) -> Result<Vec<f64>> {
-        let mut klds = Vec::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut klds = Vec::with_capacity(usize::try_from(self.n_tokens)?);
         let mut hash = Hash::default();
         self.stored.read(|window| {
             let of_window = window.iter().map(usable_kld);
@@ -236,15 +232,6 @@ fn has_its_kv_types(header: &SidecarHeader) -> bool {
         [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
     };
     kv_types(&header.backend) == kv_types(&header.reference.backend)
-}
-
-impl TokenSet {
-    fn push(&mut self, record: &TokenRecord) {
-        self.hash
-            .add(u64::from(record.window) << 32 | u64::from(record.position));
-        self.hash.add(record.token.into());
-        self.n += 1;
-    }
 }
 
 /// The tokens that diverge most, with the tokens before each.
@@ -358,8 +345,8 @@ mod tests {
         let mut other = records;
         other[0].kld = 5.0;
         let set = |records: &[TokenRecord]| {
-            let mut set = TokenSet::default();
-            records.iter().for_each(|record| set.push(record));
+            let mut set = Hash::default();
+            records.iter().for_each(|record| set.add_token(record));
             set
         };
         assert_eq!(set(&records), set(&other));

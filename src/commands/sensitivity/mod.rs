@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use kl_formats::{MAP_VERSION, MapHeader, SensitivityMap};
 
-use super::context::{Precedent, check_parallel, largest_context};
+use super::context::{check_parallel, largest_context};
 use super::devices::{connect_devices, load};
 use super::observer::{Observer, Watch};
 use super::output::NewFile;
@@ -53,7 +53,7 @@ pub fn sensitivity<E: Engine>(
     let mut output = Output::create(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     let n_ctx = opened.n_ctx();
-    let context = || largest_context(&settings.run, n_ctx, Precedent::default());
+    let context = || largest_context(&settings.run, n_ctx, [None; 2]);
     let (path, run) = (&settings.model, &settings.run);
     let model = load(engine, path, run, || (context(), None), watch)?;
     original.keep(&model.exchangeable()?)?;

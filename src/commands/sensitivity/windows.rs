@@ -12,8 +12,8 @@ use kl_formats::{
 
 use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
 use crate::commands::context::{
-    Decoding, Precedent, backend_identity, check_models, check_windows, context_options,
-    context_sources, shorter_reference, writer,
+    Decoding, backend_identity, check_models, check_windows, context_options, context_sources,
+    shorter_reference, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -113,15 +113,14 @@ impl<'s> Opened<'s> {
             );
         }
         let longest = longest_window(&windows);
-        let mut precedent = Precedent::default();
         if reference.is_some() {
             check_windows(longest, model, shorter_reference(&about), watch)?;
-            precedent = Precedent::from_backend(about.backend.as_ref());
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::from_model(model, most_rows.unwrap_or(longest));
-        let precedent = precedent.or_begun(begun.map(|(backend, _)| backend));
-        let options = context_options(&settings.run, longest, decoding, precedent);
+        let recorded = about.backend.as_ref().filter(|_| reference.is_some());
+        let precedents = [recorded, begun.map(|(backend, _)| backend)];
+        let options = context_options(&settings.run, longest, decoding, precedents);
         about.writer = Some(writer());
         about.model = Some(model.facts().identity.clone());
         about.model_path = Some(model.facts().path.display().to_string());

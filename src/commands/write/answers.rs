@@ -67,7 +67,7 @@ pub fn read<E: Engine>(
         earlier = AnswerFile::read(&path)?;
     }
     if let Some(earlier) = &earlier {
-        check_same_run(&path, earlier.run(), &own, "prompts")?;
+        check_same_run(&path, &earlier.run, &own, "prompts")?;
     }
     let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
     if let Some(begun) = begun.filter(|begun| begun.header().generated.is_some()) {
@@ -94,11 +94,11 @@ fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
 
 /// The end of an error message: what is kept of the answers.
 pub fn kept(answers: &AnswerFile) -> String {
-    match answers.n_answers() {
+    match answers.n_answers {
         0 => String::new(),
         n => format!(
             "; {} keeps the answers to {} prompts: --resume continues it",
-            answers.path().display(),
+            answers.path.display(),
             count(n as u64)
         ),
     }

@@ -9,7 +9,7 @@ use kl_formats::{
 };
 
 use crate::commands::context::{
-    Decoding, Precedent, backend_identity, context_options, record_calls,
+    Decoding, Precedents, backend_identity, context_options, record_calls,
 };
 use crate::commands::input::describe;
 use crate::commands::observer::Watch;
@@ -49,7 +49,7 @@ pub struct Choice<'m, 'a, M> {
 }
 
 impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
-    /// Rows as they are. `precedent` is how an earlier run of the file has decoded.
+    /// Rows as they are.
     ///
     /// # Errors
     /// If the engine cannot be started.
@@ -58,11 +58,11 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         model: &'m M,
         settings: &'a WriteSettings,
         input: &'a PreparedInput,
-        precedent: Precedent,
+        precedents: Precedents<'_>,
     ) -> Result<Self> {
         let decoding = Decoding::from_model(model, input.plan.most_rows());
         let context =
-            |decoding| context_options(&settings.run, input.longest_window, decoding, precedent);
+            |decoding| context_options(&settings.run, input.longest_window, decoding, precedents);
         let options = context(decoding);
         let backend = backend_identity(engine, model, &options)?;
         Ok(Self {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use kl_formats::{Kind, NativeReader, Target, WindowSpec, Writer, n_rows, native};
 
-use super::context::{Precedent, Split, check_parallel, context_sources, largest_context};
+use super::context::{Precedents, Split, check_parallel, context_sources, largest_context};
 use super::devices::{self, connect_devices};
 use super::input;
 use super::observer::{Observer, Watch};
@@ -65,15 +65,18 @@ pub fn write<E: Engine>(
     let job = Job::open(settings, engine, watch)?;
     let answers_path = answers::path(settings)?;
     connect_devices(engine, &settings.run, watch)?;
-    let precedent = job.precedent();
-    let model = job.load(precedent)?;
+    // How readers of the file assume that it was computed, and how an earlier run has computed it.
+    let assumed = settings.target.assumed_backend();
+    let begun = job.left.as_ref().map(NativeReader::header);
+    let precedents = [assumed.as_ref(), begun.and_then(|of| of.backend.as_ref())];
+    let model = job.load(precedents)?;
     let mut answers = None;
     if let Some(path) = answers_path {
         let known = answers::read(path, settings, engine, &model, job.left.as_ref());
         answers = Some(known?);
     }
-    let input = job.prepare(raw, &model, precedent, answers.as_mut())?;
-    let mut choice = Choice::new(engine, &model, settings, &input, precedent)?;
+    let input = job.prepare(raw, &model, precedents, answers.as_mut())?;
+    let mut choice = Choice::new(engine, &model, settings, &input, precedents)?;
     let mut written = Written::default();
     match &job.left {
         Some(whole) if job.is_whole => {
@@ -126,18 +129,11 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         })
     }
 
-    /// How readers of the file assume that it was computed, and how an earlier run has computed it.
-    fn precedent(&self) -> Precedent {
-        let left = self.left.as_ref();
-        let begun = left.and_then(|left| left.header().backend.as_ref());
-        Precedent::from_backend(self.settings.target.assumed_backend().as_ref()).or_begun(begun)
-    }
-
-    fn load(&self, precedent: Precedent) -> Result<E::Model<'e>> {
+    fn load(&self, precedents: Precedents<'_>) -> Result<E::Model<'e>> {
         let WriteSettings {
             model, input, run, ..
         } = self.settings;
-        let beside = || (largest_context(run, input.n_ctx, precedent), None);
+        let beside = || (largest_context(run, input.n_ctx, precedents), None);
         Ok(devices::load(self.engine, model, run, beside, self.watch)?)
     }
 
@@ -147,7 +143,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         &self,
         raw: RawInput<'_>,
         model: &E::Model<'e>,
-        precedent: Precedent,
+        precedents: Precedents<'_>,
         mut answers: Option<&mut AnswerFile>,
     ) -> Result<PreparedInput> {
         let WriteSettings { target, run, .. } = self.settings;
@@ -166,7 +162,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             // Generating can take hours.
             if has_answers {
                 let (engine, settings) = (self.engine, self.settings);
-                self.check_planned(Choice::new(engine, model, settings, planned, precedent)?)?;
+                self.check_planned(Choice::new(engine, model, settings, planned, precedents)?)?;
                 is_checked.set(true);
             }
             Ok(())

@@ -21,7 +21,7 @@ fn whole_lines_are_kept_and_others_are_not() {
         assert_eq!(read.is_some(), !ends.is_empty());
         let Some(mut read) = read else { continue };
         assert_eq!(
-            (read.n_answers(), read.run()["model"].as_str()),
+            (read.n_answers, read.run["model"].as_str()),
             (ends.len() - 1, Some("m"))
         );
         let known = (read.answer(4, &[1, 2]), read.answer(5, &[1]));
