@@ -145,6 +145,16 @@ fn top_p(score: &TokenRecord) -> [u64; 2] {
     [score.ref_top_p, score.eval_top_p].map(f64::to_bits)
 }
 
+/// The row that these codes hold.
+pub(super) fn coded(&(min, step, ref codes): &(f32, f32, Vec<u16>)) -> Row<'_> {
+    Row::U16 {
+        masked: None,
+        min,
+        step,
+        codes,
+    }
+}
+
 /// Pairs of every length up to 130 and some longer ones: alike, apart, flat, peaked, of huge range.
 pub(super) fn pairs() -> Vec<(Vec<f32>, Vec<f32>)> {
     let mut random = Random(1);
@@ -190,14 +200,8 @@ fn encode(row: &[f32]) -> (f32, f32, Vec<u16>) {
 fn rows_of_every_length_and_kind() {
     for (reference, eval) in pairs() {
         check(Row::F32(&reference), &eval, Some((eval.len() / 2) as u32));
-        let (min, step, codes) = encode(&reference);
-        let codes = &codes[..];
-        let coded = Row::U16 {
-            masked: None,
-            min,
-            step,
-            codes,
-        };
+        let encoded = encode(&reference);
+        let coded = coded(&encoded);
         check(coded, &eval, None);
     }
 }
@@ -210,18 +214,8 @@ fn a_wide_vocabulary() {
         let reference = random.row(n, spread);
         let eval = random.noisy(&reference, noise);
         check(Row::F32(&reference), &eval, Some(n as u32 - 1));
-        let (min, step, codes) = encode(&eval);
-        let codes = &codes[..];
-        check(
-            Row::U16 {
-                masked: None,
-                min,
-                step,
-                codes,
-            },
-            &eval,
-            Some(0),
-        );
+        let encoded = encode(&eval);
+        check(coded(&encoded), &eval, Some(0));
     }
 }
 
@@ -231,14 +225,8 @@ fn equal_rows_are_exactly_zero() {
     for n in lengths().chain([128_259]) {
         for spread in [0.0, 2.5, 50.0, 1e4, 1e30] {
             let row = random.row(n, spread);
-            let (min, step, codes) = encode(&row);
-            let codes = &codes[..];
-            let coded = Row::U16 {
-                masked: None,
-                min,
-                step,
-                codes,
-            };
+            let encoded = encode(&row);
+            let coded = coded(&encoded);
             let decoded = testing::decode(coded);
             for (reference, eval) in [(Row::F32(&row), &row), (coded, &decoded)] {
                 let score = check(reference, eval, Some(0));

@@ -34,14 +34,8 @@ fn only_known_entries_count() {
     for n in lengths().filter(|n| *n > 3) {
         let (row, eval) = peaked(&mut random, n);
         let reference = floored(&row);
-        let (min, step, codes) = encode(&reference);
-        let codes = &codes[..];
-        let coded = Row::U16 {
-            masked: None,
-            min,
-            step,
-            codes,
-        };
+        let encoded = encode(&reference);
+        let coded = coded(&encoded);
         for reference in [Row::F32(&reference), coded] {
             let pair = with_floors(reference, &eval, [true, false]);
             let score = check_pair(pair);
@@ -61,18 +55,8 @@ fn a_model_against_its_own_floored_row() {
     let n = 128_259;
     let (row, _) = peaked(&mut random, n);
     let reference = floored(&row);
-    let (min, step, codes) = encode(&reference);
-    let codes = &codes[..];
-    let pair = with_floors(
-        Row::U16 {
-            masked: None,
-            min,
-            step,
-            codes,
-        },
-        &row,
-        [true, false],
-    );
+    let encoded = encode(&reference);
+    let pair = with_floors(coded(&encoded), &row, [true, false]);
     let score = check_pair(pair);
     assert!(score.kld < 1e-7, "{:e}", score.kld);
     assert!(score.ref_unknown_p > 1e-2);

@@ -57,18 +57,8 @@ fn what_one_row_excludes_is_infinitely_far() {
             let score = check(Row::F32(&masked), &reference, Some(at as u32));
             assert!(is_wide || n > 100 || score.reverse_kld == f64::INFINITY);
             assert_eq!(score.ref_nll, f64::INFINITY);
-            let (min, step, codes) = encode(&reference);
-            let codes = &codes[..];
-            check(
-                Row::U16 {
-                    masked: None,
-                    min,
-                    step,
-                    codes,
-                },
-                &masked,
-                Some(0),
-            );
+            let encoded = encode(&reference);
+            check(coded(&encoded), &masked, Some(0));
         }
     }
 }
