@@ -105,15 +105,12 @@ impl<'m> Bench<'m> {
 
     /// The number of windows.
     pub fn n_windows(&self) -> usize {
-        self.rows.windows().len()
+        self.rows.windows.len()
     }
 
     /// Tokens that are counted of a window.
     pub fn n_rows(&self) -> u32 {
-        self.rows
-            .windows()
-            .first()
-            .map_or(0, |window| window.n_rows)
+        self.rows.windows.first().map_or(0, |window| window.n_rows)
     }
 
     /// The types that a tensor can have.
@@ -208,7 +205,7 @@ impl<'m> Bench<'m> {
                 n_tokens: windows.map(|&i| all.n_tokens[i]).collect(),
             });
         }
-        let listed = windows.iter().map(|&i| &self.rows.windows()[i]);
+        let listed = windows.iter().map(|&i| &self.rows.windows[i]);
         let own = self.tensors.iter().map(|tensor| tensor.kind);
         Ok(SensitivityMap {
             header: MapHeader {

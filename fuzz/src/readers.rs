@@ -143,7 +143,7 @@ fn native(path: &Path) -> Result<()> {
 /// Checks that the whole windows of a file that was cut off can be read and resumed.
 fn cut_off(path: &Path) {
     if let Ok(reader) = NativeReader::open_cut_off(path) {
-        assert!(reader.windows_end() <= reader.file_bytes());
+        assert!(reader.windows_end <= reader.file_bytes());
         assert!(native::count_windows(path).is_ok_and(|n| n >= reader.windows().len()));
         black_box(Writer::resume(std::io::sink(), path, &reader).map(|writer| writer.file_bytes()))
             .ok();
@@ -152,8 +152,8 @@ fn cut_off(path: &Path) {
 }
 
 fn read_native(reader: NativeReader) -> Result<()> {
-    black_box((reader.path(), reader.file_bytes(), reader.header()));
-    let prompts = reader.header().prompts.iter().flatten();
+    black_box((reader.path(), reader.file_bytes(), &reader.header));
+    let prompts = reader.header.prompts.iter().flatten();
     prompts.for_each(|prompt| drop(black_box(prompt.content.label())));
     let windows: Vec<WindowEntry> = reader.windows().copied().collect();
     match reader.into_reference().into_rows() {

@@ -25,7 +25,7 @@ pub struct Bench<'b> {
 impl Bench<'_> {
     /// The rows of these windows.
     pub fn n_rows(&self, windows: Range<usize>) -> u64 {
-        n_rows(self.rows.windows().get(windows).unwrap_or_default())
+        n_rows(self.rows.windows.get(windows).unwrap_or_default())
     }
 
     /// Scores a model on these windows, as it is now. `on_window` gets the records of each.

@@ -54,7 +54,7 @@ pub fn info<E: Engine>(
 
 fn of_sidecar(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
-    let (header, n_records) = (sidecar.header().clone(), sidecar.n_records());
+    let (header, n_records) = (sidecar.header.clone(), sidecar.n_records());
     let groups = header.groups.into_iter().map(|name| GroupInfo {
         name,
         n_windows: None,

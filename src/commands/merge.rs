@@ -146,7 +146,7 @@ fn join_references(
 ) -> Result<u64> {
     let readers = parts.iter().map(|part| NativeReader::open(&part.path));
     let readers: Vec<NativeReader> = readers.collect::<Result<_, _>>()?;
-    let mut header = readers.first().context(NO_PARTS)?.header().of_whole();
+    let mut header = readers.first().context(NO_PARTS)?.header.of_whole();
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
     }
@@ -155,7 +155,7 @@ fn join_references(
         .iter()
         .flat_map(|part| part.windows().map(move |of| (part, of)))
     {
-        let (index, own) = (window.window as usize, part.header().prompts.as_ref());
+        let (index, own) = (window.window as usize, part.header.prompts.as_ref());
         let own = own.and_then(|own| own.get(index));
         let prompt = header.prompts.as_mut().and_then(|all| all.get_mut(index));
         if let (Some(own), Some(prompt)) = (own, prompt) {

@@ -108,7 +108,7 @@ impl StoredEvaluation {
             );
         }
         Ok(Self {
-            header: SidecarReader::open(&first.path)?.header().of_whole(),
+            header: SidecarReader::open(&first.path)?.header.of_whole(),
             paths: files.iter().map(|part| part.path.clone()).collect(),
             n_records,
             warnings: warnings(files),
@@ -185,7 +185,7 @@ impl PartFile {
                     bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
                 }
                 let reader = NativeReader::open(path)?;
-                let header = reader.header();
+                let header = &reader.header;
                 Ok(Self::new(path, header, &header.of_whole(), header.n_rows))
             }
         }
@@ -193,7 +193,7 @@ impl PartFile {
 
     fn of_sidecar(path: &Path) -> Result<Self> {
         let reader = SidecarReader::open(path)?;
-        let (header, n_records) = (reader.header(), reader.n_records());
+        let (header, n_records) = (&reader.header, reader.n_records());
         if let (Some(_), Some(n)) = (header.shard, header.n_records)
             && n_records != n
         {

@@ -128,7 +128,7 @@ impl<'h> ReferenceRows<'h> {
 
     /// The rows of these windows, by their indices, of those that are in memory.
     pub fn kept(rows: &'h KeptRows, windows: Range<usize>) -> Self {
-        let chosen = rows.windows().get(windows.clone()).unwrap_or_default();
+        let chosen = rows.windows.get(windows.clone()).unwrap_or_default();
         let kept = Self {
             n_rows: Some(n_rows(chosen)),
             n_windows: Some(chosen.len() as u64),
@@ -310,7 +310,7 @@ impl<'h> ReferenceRows<'h> {
         let spec = match (self.blocks(), &self.origin) {
             (Some(blocks), _) => Some(blocks.window(i)?),
             (_, Origin::Model(windows)) => windows.get(i).cloned(),
-            (_, Origin::Kept(rows)) => rows.windows().get(i).cloned(),
+            (_, Origin::Kept(rows)) => rows.windows.get(i).cloned(),
             _ => None,
         };
         Ok(spec.map(|spec| (i, spec)))

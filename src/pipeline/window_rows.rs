@@ -113,7 +113,8 @@ fn into_inner<T>(mutex: Mutex<T>) -> T {
 /// Rows of logits of some windows, in memory: many models are evaluated against the same few windows.
 #[derive(Debug, Default)]
 pub struct KeptRows {
-    windows: Vec<WindowSpec>,
+    /// The windows whose rows are here.
+    pub windows: Vec<WindowSpec>,
     /// The logits of each window's rows, n_rows x n_vocab.
     pub(super) logits: Vec<Vec<f32>>,
     pub(super) n_vocab: usize,
@@ -152,11 +153,6 @@ impl KeptRows {
     /// Bytes that the rows of a window take, each of `n_vocab` entries.
     pub fn bytes_of(window: &WindowSpec, n_vocab: u32) -> u64 {
         4 * u64::from(window.n_rows) * u64::from(n_vocab)
-    }
-
-    /// The windows whose rows are here.
-    pub fn windows(&self) -> &[WindowSpec] {
-        &self.windows
     }
 }
 

@@ -24,7 +24,7 @@ impl Session {
     /// The header of a native reference.
     pub fn header(&self, name: &str) -> Header {
         let reader = NativeReader::open(&self.path(name)).unwrap();
-        reader.header().clone()
+        reader.header.clone()
     }
 
     /// The windows of a reference of any kind, in the file's order.
@@ -87,7 +87,7 @@ impl Session {
     /// The header and all records of a sidecar.
     pub fn sidecar(&self, name: &str) -> (SidecarHeader, Vec<TokenRecord>) {
         let reader = SidecarReader::open(&self.path(name)).unwrap();
-        (reader.header().clone(), reader.read_all().unwrap())
+        (reader.header.clone(), reader.read_all().unwrap())
     }
 
     /// Writes `ref.gz`, and `bad.gz` with a NaN in one of its rows.

@@ -19,13 +19,15 @@ use crate::window::{PlacedWindow, WindowEntry};
 #[derive(Debug)]
 pub struct NativeReader {
     pub(super) source: Source,
-    pub(super) header: Header,
+    /// The header.
+    pub header: Header,
     /// The members of the head of hidden states: where each is, and what it holds.
     pub(super) head: Vec<(Range<u64>, Tag)>,
     /// The windows, and where their members start.
     pub(super) placed: Vec<PlacedWindow>,
-    /// Where the windows' members end; while there are none, where the first is to start.
-    pub(super) windows_end: u64,
+    /// Where the windows' members end, in bytes of the file: the index follows, or what is still to be
+    /// written. While there are none, where the first is to start.
+    pub windows_end: u64,
 }
 
 impl NativeReader {
@@ -120,12 +122,6 @@ impl NativeReader {
         Ok(self.placed.len())
     }
 
-    /// Where the windows end, in bytes of the file: the index follows, or what is still to be
-    /// written.
-    pub fn windows_end(&self) -> u64 {
-        self.windows_end
-    }
-
     /// The file's path.
     pub fn path(&self) -> &Path {
         self.source.name.path()
@@ -134,11 +130,6 @@ impl NativeReader {
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
         self.source.len
-    }
-
-    /// The header.
-    pub fn header(&self) -> &Header {
-        &self.header
     }
 
     /// The windows, in the order of the file.

@@ -56,9 +56,9 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
-        let start = start(&Named::new(path), cut_off.header())?;
+        let start = start(&Named::new(path), &cut_off.header)?;
         let windows = cut_off.placed.clone();
-        Ok(Self::at(out, start, cut_off.windows_end(), windows))
+        Ok(Self::at(out, start, cut_off.windows_end, windows))
     }
 }
 
@@ -126,7 +126,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
-        if from.header().states != self.head_due {
+        if from.header.states != self.head_due {
             let what = "another head than the header states";
             return Err(from.name().unwritable(what));
         }

@@ -21,7 +21,8 @@ const RECORDS_AT_ONCE: u64 = 2048;
 #[derive(Debug)]
 pub struct SidecarReader {
     source: Source,
-    header: SidecarHeader,
+    /// The header.
+    pub header: SidecarHeader,
     header_crc: u32,
     /// Where the first record starts.
     start: u64,
@@ -160,11 +161,6 @@ impl SidecarReader {
     /// Records in the file.
     pub fn n_records(&self) -> u64 {
         self.trailer.n_records
-    }
-
-    /// The header.
-    pub fn header(&self) -> &SidecarHeader {
-        &self.header
     }
 
     /// Reads all remaining records.

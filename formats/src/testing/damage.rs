@@ -100,7 +100,7 @@ fn samples() -> Vec<Sample> {
                 let texts = format!("{:?}", reader.texts()?);
                 Ok(format!(
                     "{:?} {:?} {texts}",
-                    reader.header().clone(),
+                    reader.header.clone(),
                     reader.read_all()?
                 ))
             },

@@ -34,7 +34,7 @@ impl HeldSidecar {
         }
         // A damaged one may still show what it is.
         let header = SidecarReader::open(path)
-            .map(|reader| reader.header().clone())
+            .map(|reader| reader.header.clone())
             .or_else(|_| SidecarReader::open_cut_off(path).map(|sidecar| sidecar.header));
         let path = path.to_owned();
         match header {

@@ -212,7 +212,7 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
         let Inputs {
             costs, settings, ..
         } = self.inputs;
-        let kept_back = self.n_judging..self.bench.rows.windows().len();
+        let kept_back = self.n_judging..self.bench.rows.windows.len();
         let n_rows = self.bench.n_rows(kept_back.clone());
         let neighbours = neighbours(costs, before, &settings.types);
         let n_cells = neighbours.len() as u64 + 1;

@@ -76,7 +76,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
     }
 
     fn n_windows(&self) -> usize {
-        self.bench.rows.windows().len()
+        self.bench.rows.windows.len()
     }
 
     /// Windows of a decode call.

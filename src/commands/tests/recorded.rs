@@ -64,7 +64,7 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.labels = labelled("small");
     let sidecar = folder.sidecar(&mut settings, "q4.kls");
-    assert_eq!(sidecar.header().label.as_deref(), Some("small"));
+    assert_eq!(sidecar.header.label.as_deref(), Some("small"));
     let whole = folder.bytes("q4.kls");
     let cut = whole.len() / 2;
     settings.results.existing = Existing::Resume;

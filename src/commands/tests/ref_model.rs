@@ -165,7 +165,7 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
         settings.results.sidecar = Some(folder.path(name));
         evaluate(&settings, &engine, &()).unwrap();
         let sidecar = SidecarReader::open(&folder.path(name)).unwrap();
-        sidecar.header().reference.clone()
+        sidecar.header.reference.clone()
     };
     let of_file = evaluate_into(folder.evaluate_settings(&["q4"]), "read.kls");
     let of_model = evaluate_into(folder.ref_model_settings(&["q4"]), "one.kls");

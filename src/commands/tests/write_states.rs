@@ -17,7 +17,7 @@ impl Folder {
 
     fn header(&self, name: &str) -> Header {
         let reader = NativeReader::open(&self.path(name)).unwrap();
-        reader.header().clone()
+        reader.header.clone()
     }
 
     fn states(&self, name: &str) -> States {
@@ -50,7 +50,7 @@ impl Folder {
 fn of_states(reader: &NativeReader, states: &States, window: usize) -> Vec<Vec<u32>> {
     let engine = FakeEngine::default();
     let mut head = engine.load_head(states, &mut reader.head(), 1).unwrap();
-    let n_vocab = reader.header().n_vocab as usize;
+    let n_vocab = reader.header.n_vocab as usize;
     let entry = reader.window(window).unwrap().entry();
     let groups = states.row_batches(&entry);
     let rows = groups.flat_map(|rows| {
@@ -137,7 +137,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
     settings.results.sidecar = Some(folder.path("kls"));
     evaluated(&settings);
     let sidecar = SidecarReader::open(&folder.path("kls")).unwrap();
-    let set_up = sidecar.header().backend.as_ref().unwrap();
+    let set_up = sidecar.header.backend.as_ref().unwrap();
     assert!(set_up.n_batch == Some(265) && set_up.equal_calls == Some(true));
 }
 

@@ -70,7 +70,7 @@ pub fn read<E: Engine>(
         check_same_run(&path, &earlier.run, &own, "prompts")?;
     }
     let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
-    if let Some(begun) = begun.filter(|begun| begun.header().generated.is_some()) {
+    if let Some(begun) = begun.filter(|begun| begun.header.generated.is_some()) {
         learn(&mut answers, begun)?;
     }
     Ok(answers)
@@ -80,7 +80,7 @@ pub fn read<E: Engine>(
 fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
     for index in 0..begun.windows().len() {
         let window = begun.window(index)?;
-        let prompts = begun.header().prompts.as_ref();
+        let prompts = begun.header.prompts.as_ref();
         let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
         let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
         let parts = window.tokens.split_at_checked(n_prompt);

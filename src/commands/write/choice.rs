@@ -153,7 +153,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
     pub fn as_begun(&mut self, begun: &NativeReader, is_planned: bool) -> Result<()> {
-        let (header, encoding) = (begun.header(), self.settings.target.encoding());
+        let (header, encoding) = (&begun.header, self.settings.target.encoding());
         let mut states = None;
         if encoding.holds_states() {
             let mut own = self.hashed_states()?;

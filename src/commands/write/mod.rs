@@ -67,7 +67,7 @@ pub fn write<E: Engine>(
     connect_devices(engine, &settings.run, watch)?;
     // How readers of the file assume that it was computed, and how an earlier run has computed it.
     let assumed = settings.target.assumed_backend();
-    let begun = job.left.as_ref().map(NativeReader::header);
+    let begun = job.left.as_ref().map(|left| &left.header);
     let precedents = [assumed.as_ref(), begun.and_then(|of| of.backend.as_ref())];
     let model = job.load(precedents)?;
     let mut answers = None;
@@ -210,7 +210,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
 
     /// The bytes of the windows that an earlier run has left.
     fn there(&self) -> u64 {
-        self.left.as_ref().map_or(0, NativeReader::windows_end)
+        self.left.as_ref().map_or(0, |left| left.windows_end)
     }
 
     /// Writes the windows that no earlier run has written.

@@ -24,7 +24,7 @@ fn start(whole: &[u8]) -> usize {
 /// Resumes what is left of a file. Returns the file, and how many windows were whole.
 fn resume(scratch: &Scratch, left: &[u8], windows: &[SampleWindow]) -> (Vec<u8>, usize) {
     let cut_off = NativeReader::open_cut_off(scratch.file(left)).unwrap();
-    let kept = &left[..cut_off.windows_end() as usize];
+    let kept = &left[..cut_off.windows_end as usize];
     let n_whole = cut_off.windows().len();
     for (i, window) in windows[..n_whole].iter().enumerate() {
         assert_eq!(cut_off.window(i).unwrap(), window.spec);

@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<(Header, Contents)> {
         }
         windows.push((spec, rows));
     }
-    Ok((reader.header().clone(), windows))
+    Ok((reader.header.clone(), windows))
 }
 
 /// Windows whose rows have every form, in one piece too.

@@ -89,7 +89,7 @@ pub(crate) fn sample() -> Vec<u8> {
 fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
     let reader = SidecarReader::open(path)?;
     assert_eq!(reader.texts()?, texts());
-    Ok((reader.header().clone(), reader.read_all()?))
+    Ok((reader.header.clone(), reader.read_all()?))
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) fn sample(state_type: Float) -> Hidden {
 
 pub(super) fn read_states(path: &Path) -> Result<Found> {
     let reader = NativeReader::open(path)?;
-    let header = reader.header().clone();
+    let header = reader.header.clone();
     let entries: Vec<_> = reader.windows().copied().collect();
     let Rows::States(states, _) = reader.into_reference().into_rows() else {
         panic!("no states");
@@ -171,9 +171,9 @@ fn parts_give_the_bytes_of_the_whole() {
         });
         open(index, &part.bytes())
     });
-    assert_eq!(a.header().of_whole(), b.header().of_whole());
+    assert_eq!(a.header.of_whole(), b.header.of_whole());
     let writer = || {
-        let header = a.header().of_whole();
+        let header = a.header.of_whole();
         Writer::native(Vec::new(), Path::new("out"), &header).unwrap()
     };
     let mut merged = writer();
