@@ -140,7 +140,7 @@ fn compared(
     rows: &StoredRows<'_>,
     original: &StoredRows<'_>,
 ) -> Result<(Option<WeightError>, Option<Finding>)> {
-    /// An importance matrix makes the plain error of a tensor up to about twice as large.
+    /// With an importance matrix, the plain error of a tensor was 0.8 to 1.3 times as large.
     const MANY_TIMES: f64 = 3.0;
     /// Weights made of f32 or bf16 differ from an original in f16 by 1e-6 or less.
     const ROUNDING: f64 = 1e-5;

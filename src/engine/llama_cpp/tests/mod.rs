@@ -9,6 +9,7 @@ mod load;
 mod quantize;
 mod quantizer_rules;
 mod sampler;
+mod stored_rows;
 
 use std::ffi::CString;
 use std::io::Read;
