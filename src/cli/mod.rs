@@ -27,7 +27,7 @@ mod generate;
 mod progress;
 mod remade;
 mod results;
-mod settings;
+mod rules;
 mod short_flags;
 mod stop;
 mod terminal;
@@ -75,7 +75,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return usage::show(&error, &args),
     };
     let (quiet, verbose) = (cli.classic.quiet, cli.classic.verbose);
-    match settings::check(cli) {
+    match rules::check(cli) {
         Ok(command) => exit_code(run(&command, quiet, verbose)),
         Err(error) => wrong_usage(&error),
     }

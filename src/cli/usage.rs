@@ -170,7 +170,7 @@ fn one_of(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{settings, short_flags};
+    use crate::cli::{rules, short_flags};
 
     /// Returns what clap prints of a call in a terminal of 80 columns.
     fn printed(line: &str) -> String {
@@ -186,7 +186,7 @@ mod tests {
     fn refused(line: &str) -> String {
         let args = short_flags::expand(line.split(' ').map(OsString::from));
         let message = match args::parse(&args) {
-            Ok(cli) => settings::check(cli).unwrap_err(),
+            Ok(cli) => rules::check(cli).unwrap_err(),
             Err(error) => one_line(&error, &args),
         };
         assert!(!message.contains('\n'), "{line}: one line");

@@ -254,22 +254,18 @@ fn every_error_is_one_line_with_the_prompts_line() {
     let session = Session::new();
     let first = "{\"prompt\": \"a dog\"}\n";
     session.write("blank.txt", "\n  \n\r\n");
-    session.write("mixed.jsonl", format!("{first}\nplain text\n"));
     session.write("nothing.jsonl", format!("{first}{{\"prompt\": \"\"}}\n"));
     let long = "A dog\nOnce upon a time, there was a careful girl named Maya\n";
     session.write("long.txt", long);
     let image = r#"{"type": "image_url", "image_url": {"url": "a.png"}}"#;
     let image = format!(r#"{{"messages": [{{"role": "user", "content": [{image}]}}]}}"#);
     session.write("image.jsonl", format!("{first}{image}\n"));
-    session.write("list.jsonl", r#"[{"prompt": "Once"}, {"text": "Once"}]"#);
     session.write("broken.jinja", "{% for message in messages %}");
     session.write("wrong.jinja", "\n\n{{ messages.content.x }}");
     let cases = r#"
         missing => missing
         blank.txt => blank.txt | prompt
-        mixed.jsonl => mixed.jsonl: line 3 | expected {"prompt": "..."}
         image.jsonl => image.jsonl: line 2: message 1 | "image_url" | only texts
-        list.jsonl => list.jsonl: prompt 2: neither prompt nor messages
         nothing.jsonl => line 2 | fewer than two tokens
         @chats => line 1 | messages need a chat template | --chat-template-file
         @chats --no-chat-template => line 1 | --no-chat-template

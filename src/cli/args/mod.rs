@@ -1,6 +1,6 @@
 //! The command line. Flags that a command uses as they are have their structs there
 //! ([`commands::settings`](crate::commands::settings)); the others are here.
-//! [`settings`](super::settings) checks what they mean together.
+//! [`rules`](super::rules) checks what they mean together.
 
 mod classic;
 

@@ -284,22 +284,12 @@ mod tests {
             window,
             position,
             token: 10 * window + position + 1,
-            flags: 0,
             ref_top: 1,
             eval_top: 2,
-            ref_top_rank: 2,
-            eval_top_rank: 2,
             kld: f64::from(window + position),
-            reverse_kld: 1.0,
-            ref_nll: 1.0,
-            eval_nll: 1.0,
-            ref_entropy: 1.0,
             ref_top_p: f64::NAN,
             eval_top_p: 0.5,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..TokenRecord::default()
         }
     }
 

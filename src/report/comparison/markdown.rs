@@ -199,21 +199,6 @@ mod tests {
         insta::assert_snapshot!(of.markdown(true));
     }
 
-    #[test]
-    fn names_of_groups_are_escaped() {
-        let mut of = comparison();
-        for model in &mut of.models {
-            let mut bin = model.breakdown.by_position[0].clone();
-            bin.label = "a|<b>".to_owned();
-            model.breakdown.by_group = vec![bin];
-        }
-        let markdown = of.markdown(true);
-        assert!(
-            markdown.contains("| a\\|\\<b\\> \\* | 1.2 % |"),
-            "{markdown}"
-        );
-    }
-
     /// With names that YAML and Markdown must not take for their own, and a tiny number.
     fn awkward() -> Comparison {
         let mut of = comparison();

@@ -243,7 +243,6 @@ mod tests {
             window: 3,
             position: 7,
             token: 5,
-            flags: 0,
             ref_top: 1,
             eval_top: 2,
             ref_top_rank: 3,
@@ -253,12 +252,7 @@ mod tests {
             ref_nll: 1.5,
             eval_nll: 2.5,
             ref_entropy: 3.5,
-            ref_top_p: 0.5,
-            eval_top_p: 0.25,
-            ref_unknown_p: 0.0,
-            group: 0,
-            span: 0,
-            acceptance: 0.9,
+            ..TokenRecord::default()
         };
         let at_the_end = TokenRecord {
             token: u32::MAX,
