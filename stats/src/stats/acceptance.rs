@@ -74,7 +74,9 @@ impl Acceptance {
         let stretches = stretches(table, acceptances).into_iter();
         let stretches = stretches.map(|at| (&clusters[at.clone()], &acceptances[at]));
         let stretches: Vec<(&[Cluster], &[f64])> = stretches.collect();
-        let drafts = (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, confidence));
+        let mut memory = (Vec::new(), Vec::new());
+        let drafts =
+            (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, &mut memory, confidence));
         Some(Self {
             mean: mean
                 .clustered
@@ -93,25 +95,32 @@ impl Acceptance {
 
 impl Drafted {
     /// Follows drafts of so many tokens along stretches of adjacent positions, given as each position's
-    /// cluster and acceptance; `None` where none is as long as a draft.
+    /// cluster and acceptance; `None` where none is as long as a draft. The starts of rounds, and the cluster
+    /// of each, are held in the memory of an earlier draft.
     fn along(
         n_drafted: usize,
         stretches: &[(&[Cluster], &[f64])],
+        (of_starts, all): &mut (Vec<Cluster>, Vec<(f64, f64)>),
         confidence: Confidence,
     ) -> Option<Self> {
-        let of_each = |(_, of): &(_, &[f64])| starts(of, n_drafted);
-        let starts: Vec<Vec<(f64, f64)>> = stretches.iter().map(of_each).collect();
-        let all = || starts.iter().flatten();
-        all().next()?;
-        let n_rounds: Sum = all().map(|(probability, _)| *probability).collect();
-        let accepted: Sum = all().map(|(probability, of)| probability * of).collect();
-        let value = accepted.value() / n_rounds.value();
+        of_starts.clear();
+        all.clear();
         // A round counts in the cluster that it starts in.
-        let of_starts = stretches.iter().zip(&starts);
-        let of_starts = of_starts.flat_map(|((clusters, _), starts)| &clusters[..starts.len()]);
-        let of_starts: Vec<Cluster> = of_starts.copied().collect();
-        let residuals = all().map(|(probability, of)| Powers::weighted(of - value, *probability));
-        let spread = Spread::of_clusters(&by_cluster(&of_starts, residuals));
+        for (clusters, acceptances) in stretches {
+            all.extend(starts(acceptances, n_drafted));
+            of_starts.extend_from_slice(&clusters[..all.len() - of_starts.len()]);
+        }
+        all.first()?;
+        let n_rounds: Sum = all.iter().map(|(probability, _)| *probability).collect();
+        let accepted: Sum = all
+            .iter()
+            .map(|(probability, of)| probability * of)
+            .collect();
+        let value = accepted.value() / n_rounds.value();
+        let residuals = all.iter();
+        let residuals =
+            residuals.map(|(probability, of)| Powers::weighted(of - value, *probability));
+        let spread = Spread::of_clusters(&by_cluster(of_starts, residuals));
         let interval = spread.interval(value, confidence);
         Some(Self {
             n_drafted: n_drafted as u32,
