@@ -50,6 +50,7 @@ pub fn context_options(
         type_k: run.type_k,
         type_v: run.type_v,
         shows_states: false,
+        is_noisy: false,
     }
 }
 

@@ -18,7 +18,7 @@ mod quantizer;
 
 pub use device::{Device, DeviceKind, memory};
 #[cfg(test)]
-pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
+pub use fake::{FAKE_DEVICE, FakeDecoder, FakeEngine, FakeFault, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
     FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowError, Sampler, StoredRows, follow_log,
@@ -32,6 +32,7 @@ pub use model_options::{
 pub use quantizer::{Blueprint, file_kind, needs_imatrix};
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -269,6 +270,20 @@ pub trait Model: Vocabulary + Exchange {
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
 
+    /// Decodes windows in a context of its own, in calls of one physical batch, and returns what the nodes
+    /// of its graphs hold at these positions of each window, in the order in which they are computed. A
+    /// node without a row for each token of a batch is left out.
+    ///
+    /// # Errors
+    /// Why the model cannot decode.
+    fn trace(
+        &self,
+        options: &ContextOptions,
+        windows: &[WindowSpec],
+        positions: &[usize],
+        nodes: Nodes,
+    ) -> Result<Vec<TracedNode>, EngineError>;
+
     /// Describes the hidden states of a context that decodes in `calls`, and the head and the steps
     /// that compute rows from them: the graph of one decoded token shows these. The states are f32, the
     /// check is empty, and so is the head's hash, which [`head_sha256`](Self::head_sha256) computes.
@@ -404,6 +419,33 @@ pub struct Appended<'t> {
     pub tokens: &'t [u32],
     /// The position of the first token to append.
     pub start: usize,
+}
+
+/// The nodes of a graph to trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// What each layer hands to the next, so that the kernels inside a layer stay as they are, and at last
+    /// the logits.
+    LayerOutputs,
+    /// All named nodes of one layer; `None`: of what follows the last one.
+    OfLayer(Option<u32>),
+}
+
+/// What a node of a model's graphs held.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracedNode {
+    /// llama.cpp's name, without the layer.
+    pub name: String,
+    /// `None` after the last layer.
+    pub layer: Option<u32>,
+    /// ggml's name of the operation.
+    pub operation: String,
+    /// The weight that it multiplies.
+    pub weight: Option<String>,
+    /// Its values by the index of the window and the position; of very long rows some, evenly spaced.
+    pub rows: BTreeMap<(usize, usize), Vec<f32>>,
+    /// Tokens, those at other positions too, whose values are not all finite.
+    pub n_not_finite: usize,
 }
 
 /// The outputs of one decode call, for its scored positions in order.

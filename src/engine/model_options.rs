@@ -369,6 +369,9 @@ pub struct ContextOptions {
     pub type_v: CacheType,
     /// True if the context shows hidden states, for [`super::Decoder::decode_call`].
     pub shows_states: bool,
+    /// True if what weights are multiplied with gets noise as large as rounding to 8 bits makes it, in blocks
+    /// of 32: to find how far roundings alone move the model's rows. Only on the CPU.
+    pub is_noisy: bool,
 }
 
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.

@@ -102,6 +102,18 @@ impl<'s> RawInput<'s> {
         Ok(raw)
     }
 
+    /// The prompts that come with `kl`, as one text.
+    pub fn starter_text(source: &'s Source) -> Self {
+        let text = prompt_file::starter();
+        Self {
+            source,
+            text: text.identity.clone(),
+            texts: vec![text],
+            prompts: Vec::new(),
+            template: None,
+        }
+    }
+
     /// Tokenizes the input, cuts it into windows, and keeps those that are selected. `generation` runs
     /// the model where prompts are to be continued.
     ///

@@ -38,10 +38,7 @@ pub fn read(
     let shown = path.display();
     let file = match source.prompt_file() {
         Some(path) => texts::read(path, doubts)?,
-        None => Text {
-            text: STARTER_PROMPTS.to_owned(),
-            identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
-        },
+        None => starter(),
     };
     let lines = parse(&file.text, source.max_windows);
     let lines = lines.map_err(|what| anyhow!("{shown}: {what}"))?;
@@ -55,6 +52,14 @@ pub fn read(
         );
     }
     Ok((file.identity, lines))
+}
+
+/// The file of the prompts that come with `kl`.
+pub fn starter() -> Text {
+    Text {
+        text: STARTER_PROMPTS.to_owned(),
+        identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
+    }
 }
 
 /// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain

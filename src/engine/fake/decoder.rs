@@ -8,6 +8,7 @@ use kl_formats::{Calls, WindowSpec};
 use super::FakeEngine;
 use super::head::state_numbers;
 use super::row::mix;
+use super::trace::Moved;
 use super::weights::Perturbation;
 use crate::engine::{Appended, CacheType, Call, ContextOptions, Decoder, EngineError, Outputs};
 use crate::lock::locked;
@@ -36,6 +37,8 @@ pub struct FakeDecoder {
     path: PathBuf,
     /// The exchanged weights of the model.
     pub(super) perturbation: Arc<Mutex<Perturbation>>,
+    /// How its device moves what it computes.
+    pub(super) moved: Moved,
     /// The rows of the last call.
     rows: Vec<Vec<f32>>,
 }
@@ -55,12 +58,15 @@ impl FakeDecoder {
             shows_states: options.shows_states,
             path: path.to_owned(),
             perturbation: Arc::default(),
+            moved: Moved::default(),
             rows: Vec::new(),
         }
     }
 
     fn row(&self, hash: u64) -> Vec<f32> {
-        locked(&self.perturbation).moved_row(self.n_vocab(), hash)
+        let mut row = locked(&self.perturbation).moved_row(self.n_vocab(), hash);
+        self.moved.move_row(&mut row, hash, None);
+        row
     }
 
     /// The hash of all tokens up to each scored position of a call.

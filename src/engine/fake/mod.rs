@@ -5,12 +5,14 @@ mod exchange;
 mod head;
 mod quantized_file;
 mod row;
+mod trace;
 mod weights;
 
 pub use decoder::FakeDecoder;
 use head::FakeHead;
 pub use head::FakeStates;
 use quantized_file::QuantizedFile;
+pub use trace::{FAKE_DEVICE, FakeFault};
 use weights::Perturbation;
 
 use std::fs;
@@ -19,12 +21,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, hex};
+use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
     Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
-    Inspected, Layers, Model, ModelFacts, ModelOptions, Quantization, Vocabulary,
+    Inspected, Layers, Model, ModelFacts, ModelOptions, Nodes, Quantization, TracedNode,
+    Vocabulary,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -50,6 +53,8 @@ pub struct FakeEngine {
     pub n_loaded: Arc<AtomicUsize>,
     /// The quality of the rows that can be computed from its models' hidden states.
     pub states: FakeStates,
+    /// The fault of its only accelerator, if it has one.
+    pub fault: Option<FakeFault>,
 }
 
 impl Default for FakeEngine {
@@ -64,6 +69,7 @@ impl Default for FakeEngine {
             offloads: false,
             n_loaded: Arc::default(),
             states: FakeStates::default(),
+            fault: None,
         }
     }
 }
@@ -84,14 +90,23 @@ impl Engine for FakeEngine {
     }
 
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
-        Ok(vec![Device {
+        let accelerator = self.fault.map(|_| Device {
+            name: FAKE_DEVICE.to_owned(),
+            description: "no device".to_owned(),
+            kind: DeviceKind::Gpu,
+            memory_free: 3 << 30,
+            memory_total: 4 << 30,
+            features: Vec::new(),
+        });
+        let cpu = Device {
             name: "FAKE".to_owned(),
             description: "no device".to_owned(),
             kind: DeviceKind::Cpu,
             memory_free: 3 << 30,
             memory_total: 4 << 30,
             features: vec!["AVX2".to_owned(), "FMA".to_owned()],
-        }])
+        };
+        Ok([cpu].into_iter().chain(accelerator).collect())
     }
 
     fn inspect(&self, path: &Path) -> Result<Inspected, EngineError> {
@@ -240,7 +255,18 @@ impl Model for FakeModel {
         let path = &self.facts.path;
         let mut decoder = FakeDecoder::new(self.seed, options, &self.engine, path);
         decoder.perturbation = Arc::clone(&self.perturbation);
+        decoder.moved = self.engine.moved(&self.facts.options, options);
         Ok(decoder)
+    }
+
+    fn trace(
+        &self,
+        options: &ContextOptions,
+        windows: &[WindowSpec],
+        positions: &[usize],
+        nodes: Nodes,
+    ) -> Result<Vec<TracedNode>, EngineError> {
+        Ok(self.traced(options, windows, positions, nodes))
     }
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {

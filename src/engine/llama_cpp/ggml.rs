@@ -197,6 +197,19 @@ impl<'g> Node<'g> {
         }
         Ok(())
     }
+
+    /// Replaces the elements of a tensor that [`read`](Self::read) could read, with as many.
+    pub(super) fn write(self, values: &[f32]) {
+        // SAFETY: the tensor has a buffer and as many contiguous f32 as `values`.
+        unsafe {
+            sys::ggml_backend_tensor_set(
+                self.tensor.as_ptr(),
+                values.as_ptr().cast(),
+                0,
+                size_of_val(values),
+            );
+        }
+    }
 }
 
 /// The original's name in that of a copy, which ggml's scheduler names `backend#original#copy`.

@@ -7,6 +7,8 @@
 //! the graphs of a window, whose tensors `ggml` shows. `head` computes rows from stored states with
 //! objects of `ggml`.
 //!
+//! `trace` shows what the nodes of graphs hold.
+//!
 //! `quantize` writes quantized files. `exchange` exchanges weights in memory. `stored_rows` checks weights as
 //! they lie in a file.
 //!
@@ -27,6 +29,7 @@ mod quantize;
 mod stored_rows;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use decoder::{LlamaCppDecoder, Sampler};
 pub use log::{follow_log, mlock_has_failed, on_abort, servers};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States};
+use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, WindowSpec};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -25,11 +25,12 @@ use super::hidden_states::{Probe, Tap};
 use super::log::{errors_with_advice, last_log_errors, while_loading};
 use super::params::{ModelParams, fit};
 use super::quantize::c_path;
+use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, GpuLayers, Head, Layers, Model, ModelFacts,
-    ModelOptions, SplitMode, TensorOverride, Vocabulary,
+    ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary,
 };
 
 /// A model that llama.cpp has loaded.
@@ -116,13 +117,27 @@ impl Model for LlamaCppModel<'_> {
         let head = options.shows_states.then(|| self.found_head());
         let tap = head.transpose()?.map(|head| Tap::new(head.clone()));
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
+        let noise = options
+            .is_noisy
+            .then(|| Arc::new(Mutex::new(Tracer::noise())) as _);
+        let watch = tap.clone().map(|tap| tap as _).or(noise);
         Ok(LlamaCppDecoder {
-            context: Context::new(self, options, tap.clone().map(|tap| tap as _))?,
+            context: Context::new(self, options, watch)?,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             tap,
             company: None,
         })
+    }
+
+    fn trace(
+        &self,
+        options: &ContextOptions,
+        windows: &[WindowSpec],
+        positions: &[usize],
+        nodes: Nodes,
+    ) -> Result<Vec<TracedNode>, EngineError> {
+        self.traced(options, windows, positions, nodes)
     }
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {

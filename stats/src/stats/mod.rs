@@ -62,7 +62,7 @@ pub use mean::MeanMax;
 pub use pair::{PairedComparison, PairedToken, ShareDifference};
 pub use perplexity::Perplexity;
 pub use prompts::{PromptLogits, PromptStats};
-pub use quantile::QuantileEstimate;
+pub use quantile::{QuantileEstimate, linear, sorted};
 pub use ratio::{PairSums, Paired, Ratio, SpanRatio, holm};
 pub use spread::ClusteredInterval;
 pub use summary::{Agreement, Statistics, Summary};
