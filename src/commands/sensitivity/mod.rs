@@ -88,7 +88,6 @@ pub fn sensitivity<E: Engine>(
         file_bytes: metadata.map_or(0, |metadata| metadata.len()),
         n_rows: map.cells.len() as u64,
         wall_s: started.elapsed().as_secs_f64(),
-        ..NewFile::default()
     };
     let is_whole = map.header.shard.is_none();
     let sensitivity = is_whole.then(|| described(settings, &map, &file, watch));

@@ -124,7 +124,6 @@ impl Sensitivity {
     }
 
     /// A row for each role, and one for all.
-
     pub(in crate::report) fn roles_table(
         &self,
         name: &dyn Fn(&str) -> String,
