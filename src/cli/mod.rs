@@ -109,7 +109,7 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
     on_abort(stop::abort);
     stop::listen(matches!(
         command,
-        Write(_) | Evaluate(_) | Sensitivity(_) | Recipe(_)
+        Write(_) | Evaluate(_) | Sensitivity(_) | Recipe(_) | Command::Check(_)
     ));
     let engine = LlamaCpp::default();
     if verbose {
@@ -146,6 +146,7 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
+        Command::Check(settings) => return remade::show_check(settings, &engine, &terminal, quiet),
         Command::Doctor(args) => {
             let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
             print(&doctor.text)?;

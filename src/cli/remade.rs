@@ -11,9 +11,12 @@ use super::results::{Form, Results};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
 use super::{EXIT_CONDITION, say_new, say_wrote};
 use crate::commands::output::Existing;
-use crate::commands::settings::{RecipeSettings, ReportSettings, SensitivitySettings};
+use crate::commands::settings::{
+    CheckSettings, RecipeSettings, ReportSettings, SensitivitySettings,
+};
 use crate::commands::{self, Reported};
 use crate::engine::LlamaCpp;
+use crate::report::check::Outcome;
 use crate::report::comparison::CSV_START;
 use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
@@ -136,6 +139,24 @@ pub fn show_recipe(
     };
     results.write(|| recipe_text(&report), in_form, quiet)?;
     commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)
+}
+
+/// Checks what a build computes, and shows it: the exit code tells whether anything is wrong.
+///
+/// # Errors
+/// Why it cannot be checked, or the JSON not be written.
+pub fn show_check(
+    settings: &CheckSettings,
+    engine: &LlamaCpp,
+    terminal: &Terminal<'_>,
+    quiet: bool,
+) -> Result<ExitCode> {
+    let wanted = [(&settings.json, Form::Json(r#""verdict":"#))];
+    let results = Results::new(wanted, existing(settings.force))?;
+    let check = commands::check(settings, engine, terminal)?;
+    results.write(|| check.text(), |_| Ok(json_text(&check)?), quiet)?;
+    let is_wrong = check.verdict == Outcome::Wrong;
+    Ok(ExitCode::from(if is_wrong { EXIT_CONDITION } else { 0 }))
 }
 
 /// The quants of a `kl report`.

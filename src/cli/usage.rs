@@ -206,6 +206,7 @@ mod tests {
             ("sensitivity", "kl sensitivity --help"),
             ("recipe", "kl recipe --help"),
             ("recipe_short", "kl recipe -h"),
+            ("check", "kl check --help"),
             ("doctor", "kl doctor --help"),
         ] {
             let help = printed(line);
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen_and_stands_for_no_arguments() {
-        assert!(printed("kl -h").lines().count() <= 38);
+        assert!(printed("kl -h").lines().count() <= 39);
         assert_eq!(printed("kl"), printed("kl -h"));
         assert_eq!(printed("kl help"), printed("kl --help"));
         assert_eq!(printed("kl help convert"), printed("kl convert --help"));

@@ -14,6 +14,7 @@
 )]
 
 mod bench;
+mod check;
 mod compare;
 mod context;
 mod convert;
@@ -41,6 +42,7 @@ mod verify;
 mod verify_model;
 mod write;
 
+pub use check::check;
 pub use compare::compare;
 pub use convert::convert;
 pub use devices::list_devices;

@@ -22,6 +22,7 @@ mod session;
 mod device;
 
 mod against_cpu;
+mod check;
 mod dying;
 mod exchange;
 mod placement;

@@ -8,13 +8,14 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The kinds of document by the names of their schemas, each with a key that no other kind has.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("evaluation", "complete"),
     ("report", "not_compared"),
     ("pair", "nearer"),
     ("sensitivity", "by_role"),
     ("recipe", "frontier"),
     ("info", "file_bytes"),
+    ("check", "cells"),
 ];
 
 /// The keys of version 1 that later documents lack.

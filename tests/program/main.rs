@@ -11,6 +11,7 @@ mod architectures;
 mod bad_input;
 mod base_files;
 mod chat_templates;
+mod check;
 mod compare;
 mod conversations;
 mod convert;

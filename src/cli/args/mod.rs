@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL, MergeSettings,
-    RecipeSettings, ReportSettings, ResultSettings, SensitivitySettings, WriteSettings,
+    CheckSettings, CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL,
+    MergeSettings, RecipeSettings, ReportSettings, ResultSettings, SensitivitySettings,
+    WriteSettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
@@ -48,6 +49,7 @@ pub enum Command {
     Report(ReportSettings),
     Sensitivity(Box<SensitivitySettings>),
     Recipe(Box<RecipeSettings>),
+    Check(Box<CheckSettings>),
     Doctor(DoctorArgs),
     #[command(skip)]
     Write(WriteSettings),
@@ -122,9 +124,11 @@ Examples:
   kl report *@ref.kls                                which model is better
   kl sensitivity -m fp16.gguf -t wiki.txt -w map.jsonl   which tensors hurt
   kl recipe map.jsonl --bpw 4.5 -w recipe.txt        the best mixture of that size
+  kl check -m q4.gguf -ngl 99                        does this build compute it
   kl doctor                                          what to send with a problem
 
-Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
+Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds, or
+kl check finds something wrong
 
 kl --generate man|complete-bash|complete-zsh|complete-fish prints the man page,
 or completions for a shell";

@@ -6,9 +6,11 @@ mod ranking;
 mod row;
 
 use std::collections::VecDeque;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::TokenTexts;
 use rayon::prelude::*;
 
@@ -16,6 +18,7 @@ use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use super::settings::ReportSettings;
+use crate::report::check::Floor;
 use crate::report::comparison::{
     ComparedReference, Comparison, InDepth, InDepthToken, NotCompared, PairKind,
 };
@@ -68,6 +71,7 @@ impl Reported {
 /// If none of them can be used. A file that cannot be compared with the others is listed.
 pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
     let watch = &Watch::new(observer);
+    let floor = settings.floor.as_deref().map(floor_of).transpose()?;
     let (files, mut not_compared) = files::find(&settings.paths)?;
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
@@ -102,6 +106,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
+    comparison.floor = floor;
     let (conditions, allow_excluded) = (&settings.fail_if, settings.allow_excluded);
     if settings.pair {
         let mut pair = in_depth(&comparer, comparison)?;
@@ -112,6 +117,20 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
         model.conditions = judge(conditions, model, allow_excluded);
     }
     Ok(Reported::Comparison(Box::new(comparison)))
+}
+
+/// Reads the floor that `kl check` has found.
+fn floor_of(path: &Path) -> Result<Floor> {
+    #[derive(serde::Deserialize)]
+    struct Checked {
+        floor: Floor,
+    }
+    let shown = path.display();
+    let json = fs::read(path).with_context(|| format!("{shown}: cannot be read"))?;
+    let checked: Checked = serde_json::from_slice(&json).map_err(|_| {
+        anyhow!("{shown}: holds no floor: give the file that kl check --json wrote, of settings that could be run")
+    })?;
+    Ok(checked.floor)
 }
 
 /// Rows that are read at once: all numbers of each are in memory.
@@ -338,6 +357,7 @@ impl Comparer {
                 reference: reference.unwrap_or_default(),
                 confidence: self.confidence,
                 near: self.near,
+                floor: None,
                 clusters: tokens.map(|tokens| tokens.clusters.clustering),
                 models: Vec::new(),
                 pairs: Vec::new(),

@@ -2,6 +2,7 @@
 //! filled in by [`cli`](crate::cli), which checks what the flags mean together. Code that fills them in
 //! without it must keep the rules stated here.
 
+mod check;
 mod maps;
 mod sweep;
 pub mod values;
@@ -22,6 +23,7 @@ use crate::pipeline::Part;
 use crate::report::Condition;
 use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
+pub use check::CheckSettings;
 pub use maps::{RecipeSettings, SensitivitySettings};
 pub use sweep::{CacheTypes, Subject, SweptTypes, cells, swept_types};
 use values::{cluster, compare_vocab, label, max_rows, near, row_encoding, written_kind};
@@ -196,6 +198,10 @@ pub struct ReportSettings {
     /// Times as far as the best that makes no difference
     #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
     pub near: f64,
+
+    /// JSON of kl check, whose floor is drawn: what rounding alone does to the set-up
+    #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "pair")]
+    pub floor: Option<PathBuf>,
 
     /// Print Markdown
     #[arg(long, help_heading = RESULTS)]

@@ -15,6 +15,7 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, Sampling, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
+use super::check::Floor;
 use super::condition::Verdict;
 use super::names::Names;
 use super::number::{SizeUnit, sampled_answers};
@@ -55,6 +56,8 @@ pub struct Comparison {
     pub clusters: Option<Clustering>,
     /// The bound below which a ratio to the best makes no difference.
     pub near: f64,
+    /// What rounding alone does to the set-up, from `kl check`; null if that is not given.
+    pub floor: Option<Floor>,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
     /// Models compared two at a time: each with the best, with its neighbour in size, and with the nearest
@@ -195,7 +198,10 @@ impl Comparison {
         let floors = self.models.iter().filter(|of| of.is_noise_floor);
         let means = floors.filter_map(|floor| floor.mean_kld());
         Noise {
-            floor: means.map(|mean| mean.value).fold(0.0, f64::max),
+            floor: means
+                .map(|mean| mean.value)
+                .chain(self.floor.map(|floor| floor.kld))
+                .fold(0.0, f64::max),
         }
     }
 

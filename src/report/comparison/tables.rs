@@ -194,7 +194,11 @@ impl Comparison {
             let n = count_of(model.n_left_out(), "token");
             format!("{INCOMPLETE} not ranked: {} leaves out {n}", model.label)
         });
-        explained.chain(incomplete).collect()
+        let floor = self.floor.map(|floor| {
+            let kld = short_kld(floor.kld);
+            format!("Rounding alone moves this set-up by {kld} nats (kl check).")
+        });
+        explained.chain(incomplete).chain(floor).collect()
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.

@@ -33,8 +33,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let by_label: BTreeMap<_, _> = models.iter().map(|m| (label(m), size(m))).collect();
     let drafts = comparison.drafts().into_iter();
     let drafts: BTreeMap<_, _> = drafts.map(|m| (label(m), m.model.shown_bytes())).collect();
+    let floors = comparison.floor.iter();
+    let floors = floors.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
+    let floors: Vec<_> = floors.collect();
     let data = json!({
-        "models": models, "sizes": by_label, "drafts": drafts, "unit": unit,
+        "models": models, "floors": floors, "sizes": by_label, "drafts": drafts, "unit": unit,
         "window": reference.unit(), "few": FEW_TOKENS, "shown": shown(comparison, &steps),
     });
     let named = |holds: &dyn Fn(&ComparedModel) -> bool| -> Vec<String> {

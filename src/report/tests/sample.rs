@@ -114,6 +114,7 @@ pub fn comparison() -> Comparison {
         reference: reference(),
         confidence: Confidence::default(),
         near: NEAR,
+        floor: None,
         clusters: Some(clusters),
         models,
         pairs: pairs.to_vec(),

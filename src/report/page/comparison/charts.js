@@ -132,7 +132,7 @@ const charts = withData(page => page.models, {
         const withInterval = quants.filter(model => model.lo !== null && model.hi !== null);
         // A noise floor far below all quants would press them together: it is only named.
         const lowest = Math.min(...quants.map(model => model.kld));
-        const floors = page.models.filter(model => model.floor && model.kld > 0);
+        const floors = [...page.models.filter(model => model.floor), ...page.floors].filter(floor => floor.kld > 0);
         const drawn = floors.filter(model => model.kld > lowest / FAR_BELOW);
         const far = floors.filter(model => model.kld <= lowest / FAR_BELOW);
         const kinds = ["on the Pareto front", "not on it"];

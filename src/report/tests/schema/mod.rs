@@ -13,13 +13,14 @@ use schemars::transform::{Transform, transform_subschemas};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
 
+use crate::report::check::Check;
 use crate::report::comparison::{Comparison, InDepth};
 use crate::report::recipe::RecipeReport;
 use crate::report::sensitivity::Sensitivity;
 use crate::report::{Info, Report};
 
 /// The schemas by their files in `docs/schema`.
-fn documents() -> [(&'static str, Value); 6] {
+fn documents() -> [(&'static str, Value); 7] {
     [
         ("evaluation.json", schema::<Report>("Evaluation")),
         ("report.json", schema::<Comparison>("Report")),
@@ -27,6 +28,7 @@ fn documents() -> [(&'static str, Value); 6] {
         ("sensitivity.json", schema::<Sensitivity>("Sensitivity")),
         ("recipe.json", schema::<RecipeReport>("Recipe")),
         ("info.json", schema::<Info>("Info")),
+        ("check.json", schema::<Check>("Check")),
     ]
 }
 

@@ -1,0 +1,358 @@
+//! What `kl check` found: whether a build computes a model, on its devices and with its settings. The fields
+//! are the keys of the JSON.
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::{list, wrapped};
+use super::number::{UNDEFINED, count, count_of, percent, short_kld};
+use super::result::{ModelInfo, Versions};
+use super::table::Table;
+use super::warning::Warning;
+use crate::engine::{ContextOptions, ModelOptions};
+
+/// The name of the CPU alone.
+const CPU: &str = "CPU";
+
+/// A model that was run against itself under many settings.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Check {
+    /// The program that wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
+    /// Whether all settings compute the model.
+    pub verdict: Outcome,
+    /// How far rounding alone moves the rows of the user's own settings; null if these could not be run.
+    pub floor: Option<Floor>,
+    /// The model that was checked.
+    pub model: ModelInfo,
+    /// Tokens that each setting computed, but for slow ones.
+    pub n_tokens: u64,
+    /// The settings that all others are compared with.
+    pub base: CellSettings,
+    /// The plain settings again, with noise as large as rounding to 8 bits makes it in what weights are
+    /// multiplied with: what is not much further off is rounding.
+    pub noise: Moved,
+    /// The settings, those of the user last.
+    pub cells: Vec<CheckedCell>,
+    /// The settings that could not be run.
+    pub skipped: Vec<SkippedCell>,
+    /// Warnings to read before you trust the result.
+    pub warnings: Vec<Warning>,
+}
+
+/// The result of a check.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Outcome {
+    /// All settings agree but for rounding.
+    Ok,
+    /// Some setting computes something else.
+    Wrong,
+}
+
+/// What rounding alone does to the rows of a set-up.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Floor {
+    /// The mean KLD from the CPU's rows, in nats.
+    pub kld: f64,
+    /// The share of tokens with the same top token.
+    pub same_top: f64,
+}
+
+/// The way in which a model was run.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CellSettings {
+    /// The devices that hold layers, `CPU` for none.
+    pub device: String,
+    /// Layers that were offloaded, of which the output layer is one: a number, `all` or `auto`.
+    pub n_gpu_layers: String,
+    /// Whether the KV cache lies where its layers are.
+    pub kv_offload: bool,
+    /// Tokens that were computed at once.
+    pub n_ubatch: u32,
+    /// `on`, `off` or `auto`.
+    pub flash_attn: String,
+    /// Threads of the CPU.
+    pub threads: u32,
+    /// The type of the KV cache's keys.
+    pub type_k: String,
+    /// The type of its values.
+    pub type_v: String,
+    /// Other flags of the user that place weights or work.
+    pub placement: Vec<String>,
+    /// True for all of the user's settings together.
+    pub is_yours: bool,
+}
+
+impl CellSettings {
+    /// Describes a way to run a model. `devices`: those that llama.cpp uses if the options name none, to
+    /// compute large batches even where they hold no layers.
+    pub fn new(model: &ModelOptions, context: &ContextOptions, devices: &[String]) -> Self {
+        let is_cpu = model.devices == ["none"] || devices.is_empty();
+        let named = if model.devices.is_empty() {
+            devices
+        } else {
+            &model.devices
+        };
+        Self {
+            device: if is_cpu {
+                CPU.to_owned()
+            } else {
+                named.join(",")
+            },
+            n_gpu_layers: model.n_gpu_layers.to_string(),
+            kv_offload: !model.no_kv_offload,
+            n_ubatch: context.calls.n_ubatch,
+            flash_attn: context.flash_attn.to_string(),
+            threads: context.threads,
+            type_k: context.type_k.to_string(),
+            type_v: context.type_v.to_string(),
+            placement: model.placement(),
+            is_yours: false,
+        }
+    }
+
+    /// The settings in words, without the device: what differs from `base`.
+    fn words(&self, base: &Self) -> String {
+        let mut words = vec![match self.n_ubatch {
+            1 => "single tokens".to_owned(),
+            n => format!("batches of {}", count(n.into())),
+        }];
+        if self.flash_attn != base.flash_attn {
+            words.push(match &*self.flash_attn {
+                "on" => "flash attention".to_owned(),
+                other => format!("-fa {other}"),
+            });
+        }
+        if self.threads != base.threads {
+            words.push(count_of(self.threads.into(), "thread"));
+        }
+        if self.device != CPU && self.n_gpu_layers != "all" {
+            words.push(format!("-ngl {}", self.n_gpu_layers));
+        }
+        words.extend(self.placement.iter().cloned());
+        words.join(", ")
+    }
+}
+
+/// How far rows have moved from those of the plain settings.
+#[derive(Serialize, Debug, Clone, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Moved {
+    /// The mean KLD in nats; null where no row is finite.
+    pub kld: Option<f64>,
+    /// The largest.
+    pub largest_kld: Option<f64>,
+    /// The share of tokens with the same top token.
+    pub same_top: Option<f64>,
+    /// Rows that hold no finite numbers.
+    pub n_not_finite: u64,
+}
+
+/// A setting that was checked.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckedCell {
+    /// The way in which the model was run.
+    pub settings: CellSettings,
+    /// Whether it computes the model.
+    pub verdict: CellVerdict,
+    #[serde(flatten)]
+    pub moved: Moved,
+    /// Where a wrong one differs first; null if its layers, computed apart, do not differ.
+    pub first_difference: Option<FirstDifference>,
+}
+
+/// How a setting differs from the plain ones.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum CellVerdict {
+    /// Not at all, to the bit.
+    Same,
+    /// No more than rounding explains.
+    Rounding,
+    /// More than that.
+    Wrong,
+}
+
+/// Where a graph differs first.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FirstDifference {
+    /// The layer, from 0; null after the last one.
+    pub layer: Option<u32>,
+    /// The weight that the first node of the layer which differs multiplies, or llama.cpp's name of the
+    /// node; null if none of the layer's nodes differs where each is computed apart.
+    pub node: Option<String>,
+}
+
+/// A setting that could not be run.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SkippedCell {
+    /// The way in which the model was to be run.
+    pub settings: CellSettings,
+    /// Why, in one line.
+    pub why: String,
+}
+
+impl Check {
+    /// The verdict, and the table of settings, in lines of at most 80 columns.
+    pub fn text(&self) -> String {
+        let mut text = wrapped(&self.sentence()) + "\n";
+        if let Some(floor) = self.floor.filter(|_| self.verdict == Outcome::Ok) {
+            let (kld, same) = (short_kld(floor.kld), percent(floor.same_top));
+            text += &wrapped(&format!(
+                "The floor of your settings: a mean KLD of {kld} nats from the CPU's rows, and {same} the same top token. Quantization cannot be told from rounding below it."
+            ));
+            text.push('\n');
+        }
+        text += &self.table().text();
+        for skipped in &self.skipped {
+            let (device, words) = (&skipped.settings.device, skipped.settings.words(&self.base));
+            text += &wrapped(&format!("Skipped: {device}, {words}: {}", skipped.why));
+            text.push('\n');
+        }
+        text
+    }
+
+    fn table(&self) -> Table<&CheckedCell> {
+        let kld = |value: Option<f64>| value.map_or(UNDEFINED.to_owned(), short_kld);
+        let noise = &self.noise;
+        let of_noise = format!(
+            "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {} nats on average and {} at most, and keeps {} of top tokens.",
+            kld(noise.kld),
+            kld(noise.largest_kld),
+            percent(noise.same_top.unwrap_or(0.0)),
+        );
+        let base = format!(
+            "{} on the CPU with {} and {}, -ctk {} -ctv {}, against others:",
+            count_of(self.n_tokens, "token"),
+            self.base.words(&self.base),
+            count_of(self.base.threads.into(), "thread"),
+            self.base.type_k,
+            self.base.type_v,
+        );
+        let mut table = Table::new(base, &self.cells)
+            .left("device", |cell| cell.settings.device.clone())
+            .left("settings", |cell| {
+                let yours = if cell.settings.is_yours {
+                    "yours: "
+                } else {
+                    ""
+                };
+                format!("{yours}{}", cell.settings.words(&self.base))
+            })
+            .right("mean KLD", |cell| kld(cell.moved.kld))
+            .right("largest", |cell| kld(cell.moved.largest_kld))
+            .right("same top", |cell| {
+                cell.moved.same_top.map_or(UNDEFINED.to_owned(), percent)
+            });
+        if self.cells.iter().any(|cell| cell.moved.n_not_finite > 0) {
+            table = table.right("not finite", |cell| count(cell.moved.n_not_finite));
+        }
+        table
+            .left("verdict", |cell| cell.verdict.to_string())
+            .notes([of_noise])
+            .gap(2)
+    }
+
+    /// The verdict: for each device what is computed wrongly, and where it differs first.
+    fn sentence(&self) -> String {
+        let n = count_of(self.cells.len() as u64, "setting");
+        if self.verdict == Outcome::Ok {
+            return format!("This build computes the model: {n} agree to rounding.");
+        }
+        let mut sentences = Vec::new();
+        let mut devices: Vec<&str> = Vec::new();
+        for cell in &self.cells {
+            if !devices.contains(&&*cell.settings.device) {
+                devices.push(&cell.settings.device);
+            }
+        }
+        let mut has_right = false;
+        for device in devices {
+            let cells = self
+                .cells
+                .iter()
+                .filter(|cell| cell.settings.device == device);
+            let (wrong, right): (Vec<_>, Vec<_>) =
+                cells.partition(|cell| cell.verdict == CellVerdict::Wrong);
+            has_right |= !right.is_empty();
+            if !wrong.is_empty() {
+                let when = self.when(&wrong, &right);
+                let place = place(&wrong);
+                sentences.push(format!(
+                    "On {device}{when}, this model is computed wrongly{place}."
+                ));
+            }
+        }
+        if has_right {
+            sentences.push("All other settings agree to rounding.".to_owned());
+        }
+        sentences.join(" ")
+    }
+
+    /// What the wrong settings of a device have in common, and the right ones have not.
+    fn when(&self, wrong: &[&CheckedCell], right: &[&CheckedCell]) -> String {
+        if right.is_empty() {
+            return String::new();
+        }
+        let sizes = wrong.iter().map(|cell| cell.settings.n_ubatch);
+        let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+        let tokens = |n: u32| count_of(n.into(), "token");
+        let at_most = match most {
+            1 => ", one token at a time".to_owned(),
+            n => format!(", with batches of at most {}", tokens(n)),
+        };
+        let or_more = format!(", with batches of {} or more", tokens(least));
+        let (with, without) = (", with flash attention", ", without flash attention");
+        let conditions = [
+            (None, 0..=most, at_most.clone()),
+            (None, least..=u32::MAX, or_more.clone()),
+            (Some(true), 0..=u32::MAX, with.to_owned()),
+            (Some(false), 0..=u32::MAX, without.to_owned()),
+            (Some(true), 0..=most, format!("{with}{at_most}")),
+            (Some(true), least..=u32::MAX, format!("{with}{or_more}")),
+        ];
+        let found = conditions.into_iter().find(|(flash_attn, sizes, _)| {
+            let holds = |cell: &&CheckedCell| {
+                let of = &cell.settings;
+                let has = of.flash_attn != "off";
+                flash_attn.is_none_or(|wanted| wanted == has) && sizes.contains(&of.n_ubatch)
+            };
+            wrong.iter().all(holds) && !right.iter().any(holds)
+        });
+        found.map_or_else(
+            || {
+                let each = wrong.iter().map(|cell| cell.settings.words(&self.base));
+                format!(", with {}", list(each.collect()))
+            },
+            |(.., words)| words,
+        )
+    }
+}
+
+/// Where wrong settings differ first.
+fn place(wrong: &[&CheckedCell]) -> String {
+    let firsts = wrong
+        .iter()
+        .filter_map(|cell| cell.first_difference.as_ref());
+    let Some(first) = firsts.min_by_key(|first| first.layer.unwrap_or(u32::MAX)) else {
+        return ", though its layers agree where each is computed apart".to_owned();
+    };
+    let node = first
+        .node
+        .as_ref()
+        .map_or(String::new(), |node| format!(" ({node})"));
+    match first.layer {
+        Some(layer) => format!(": layer {layer} is the first that differs{node}"),
+        None => format!(": its layers agree, and the output differs{node}"),
+    }
+}
