@@ -23,6 +23,19 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Whether it runs the model of the plain settings.
+    pub fn is_plain_model(&self) -> bool {
+        self.settings.device == "CPU" && !self.settings.is_yours
+    }
+
+    /// The way to run it.
+    pub fn run(&self, run: &RunSettings) -> RunSettings {
+        RunSettings {
+            model: self.model.clone(),
+            ..run.clone()
+        }
+    }
+
     /// Whether both run a model that lies in the same place.
     pub fn has_model_of(&self, other: &Self) -> bool {
         let place = |cell: &Self| {
@@ -159,15 +172,11 @@ impl Cells<'_> {
             }
         }
         cells.retain(|cell| cell.settings != plain.settings);
+        let n_ubatch = self.run.n_ubatch.unwrap_or(LARGEST).min(self.n_ctx);
         let mut users = Cell {
-            context: ContextOptions {
-                calls: Calls::new(0, 0),
-                ..plain.context
-            },
             model: self.run.model.clone(),
             ..plain
         };
-        let n_ubatch = self.run.n_ubatch.unwrap_or(LARGEST).min(self.n_ctx);
         users.context.calls = Calls::new(n_ubatch, n_ubatch);
         users.context.flash_attn = self.run.flash_attn.unwrap_or_default();
         users.settings = CellSettings {

@@ -8,8 +8,8 @@
 use crate::engine::TracedNode;
 use crate::stats::{linear, sorted};
 
-/// A difference is wrong from this many times the noise's on: kernels of other devices have up to 1.5.
-const TIMES_NOISE: f64 = 2.5;
+/// A difference is wrong from this many times the noise's on: kernels of other devices have up to 0.8.
+const TIMES_NOISE: f64 = 1.5;
 /// A mean difference is wrong from this many of its standard errors on, ...
 const BIAS_ERRORS: f64 = 5.0;
 /// ... if it is also this share of the size that noise has.

@@ -4,18 +4,20 @@
 mod cells;
 mod differences;
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
-use kl_formats::{TokenRecord, WindowSpec};
+use kl_formats::{TokenRecord, WindowSpec, longest_window};
 
 use super::bench::{Bench, keep_rows};
 use super::context::{check_windows, context_sources};
 use super::devices::{connect_devices, load};
 use super::input;
-use super::observer::{Observer, Phase, Watch};
-use super::settings::{CheckSettings, RunSettings};
+use super::observer::{Observer, Phase, Watch, one_line};
+use super::settings::CheckSettings;
 use crate::engine::{Engine, Model, Nodes, TracedNode};
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
-use crate::pipeline;
+use crate::pipeline::{self, KeptRows};
 use crate::report::check::{
     CellVerdict, Check, CheckedCell, FirstDifference, Floor, Moved, Outcome, SkippedCell,
 };
@@ -25,11 +27,14 @@ use cells::{Cell, Cells, on_cpu};
 use differences::{Difference, first_node, of_layers};
 
 /// The rows of a setting are wrong from this many times the noise's KLD on, whatever its layers say, which
-/// are computed apart. Heads in half precision have up to 20.
-const TIMES_NOISE: f64 = 100.0;
+/// are computed apart. Heads in half precision have up to 4.
+const TIMES_NOISE: f64 = 20.0;
 
 /// Positions of a window whose layers are compared.
 const TRACED_POSITIONS: usize = 48;
+
+/// Most bytes for the rows of the plain settings.
+const ROW_BYTES: u64 = 1 << 30;
 
 /// Checks a model.
 ///
@@ -44,47 +49,36 @@ pub fn check<E: Engine>(
     let path = &settings.model;
     engine.inspect(path)?;
     let source = settings.source(settings.n_ctx.unwrap_or(DEFAULT_N_CTX));
-    let mut raw = match settings.text_path {
+    let raw = match settings.text_path {
         Some(_) => input::read(&source, watch)?,
         None => RawInput::starter_text(&source),
     };
     connect_devices(engine, &settings.run, watch)?;
     let model = engine.load(path, &on_cpu())?;
-    let facts = model.facts();
-    let most = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
-    let default = most.map_or(DEFAULT_N_CTX, |most| most.min(DEFAULT_N_CTX.into()) as u32);
-    let source = settings.source(settings.n_ctx.unwrap_or(default));
-    raw.source = &source;
-    let all = Selection::default();
-    let prepared = input::prepare(raw, &model, &settings.run, &all, None, |_| Ok(()), watch)?;
-    let windows = prepared.plan.windows;
-    let n_ctx = prepared.longest_window;
-    check_windows(n_ctx, &model, "lower --n-ctx", watch)?;
+    let windows = windows(settings, raw, &model, watch)?;
     let cells = Cells {
         run: &settings.run,
-        n_ctx,
+        n_ctx: longest_window(&windows),
         n_windows: windows.len(),
-        n_layers: facts.n_layers,
+        n_layers: model.facts().n_layers,
         devices: devices(settings, engine)?,
     };
-    let plain = cells.plain();
+    let (plain, all) = (cells.plain(), cells.all());
     let sources = context_sources(&model, &plain.context, &settings.run);
-    let rows = keep_rows(sources, windows.clone(), watch)?;
     let bench = Bench {
-        rows,
+        rows: keep_rows(sources, windows.clone(), watch)?,
         options: plain.context.clone(),
         run: &settings.run,
         watch,
     };
-    let all = cells.all();
     let n_rows = |cell: &Cell| 2 * bench.n_rows(cell.windows.clone());
     let n_cells = all.len() as u64 + 1;
     let n_all_rows = all.iter().map(n_rows).sum::<u64>() + n_rows(&plain);
     let phase = watch.begin_units("checking", "setting", Some(n_cells), Some(n_all_rows));
-    let step = (n_ctx as usize / TRACED_POSITIONS) | 1;
+    let n_ctx = cells.n_ctx as usize;
     let mut checking = Checking {
         base: Vec::new(),
-        positions: (0..n_ctx as usize).step_by(step).collect(),
+        positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
         model: &model,
         windows,
         phase: &phase,
@@ -92,67 +86,19 @@ pub fn check<E: Engine>(
     };
     checking.base = checking.trace(&model, &plain, Nodes::LayerOutputs)?;
     let noise = checking.see(&model, &plain.with_noise())?;
-    let n_not_finite = noise
-        .records
-        .iter()
-        .filter(|of| of.flags & TokenRecord::REF_NOT_FINITE != 0);
-    if let n @ 1.. = n_not_finite.count() {
-        bail!(
-            "{}: with plain settings on the CPU, {} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
-            path.display(),
-            n,
-            noise.records.len()
-        );
-    }
-    let (mut checked, mut skipped) = (Vec::new(), Vec::new());
-    let mut loaded: Option<(Cell, E::Model<'_>)> = None;
-    for cell in all {
-        let run = RunSettings {
-            model: cell.model.clone(),
-            ..settings.run.clone()
-        };
-        let is_here = loaded
-            .as_ref()
-            .is_some_and(|(other, _)| cell.has_model_of(other));
-        if !is_here && !cell.has_model_of(&plain) {
-            // Two do not lie on a device together.
-            loaded = None;
-            match load(engine, path, &run, || (cell.context.clone(), None), watch) {
-                Ok(model) => loaded = Some((cell.clone(), model)),
-                Err(error) if cell.settings.is_yours => return Err(error.into()),
-                Err(error) => {
-                    skipped.push(SkippedCell {
-                        settings: cell.settings,
-                        why: error.to_string(),
-                    });
-                    continue;
-                }
-            }
-        }
-        let model = loaded.as_ref().map_or(&model, |(_, model)| model);
-        match checking.check(model, &cell, &noise) {
-            Ok(found) => checked.push(found),
-            Err(error @ pipeline::Error::Interrupted) => return Err(error.into()),
-            Err(error) if cell.settings.is_yours => return Err(error.into()),
-            Err(error) => skipped.push(SkippedCell {
-                settings: cell.settings,
-                why: error.to_string(),
-            }),
-        }
-        phase.window(None);
-    }
-    drop(loaded);
-    let is_wrong = checked
-        .iter()
-        .any(|cell| cell.verdict == CellVerdict::Wrong);
-    let yours = checked.last().filter(|cell| cell.settings.is_yours);
-    let floor = yours.and_then(|cell| {
+    check_base(path, &noise.records)?;
+    let (cells, skipped) = check_all(&mut checking, all, &noise, settings, engine)?;
+    let lengths = checking.windows.iter().map(|of| of.tokens.len() as u64);
+    let n_tokens = lengths.sum();
+    let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
+    let yours = cells.last().map(|cell| &cell.moved);
+    let floor = yours.and_then(|moved| {
         Some(Floor {
-            kld: cell.moved.kld?,
-            same_top: cell.moved.same_top?,
+            kld: moved.kld?,
+            same_top: moved.same_top?,
         })
     });
-    let report = Check {
+    Ok(Check {
         versions: Versions::default(),
         verdict: if is_wrong {
             Outcome::Wrong
@@ -160,19 +106,94 @@ pub fn check<E: Engine>(
             Outcome::Ok
         },
         floor,
-        model: ModelInfo::new(path, &facts.identity),
-        n_tokens: checking
-            .windows
-            .iter()
-            .map(|window| window.tokens.len() as u64)
-            .sum(),
+        model: ModelInfo::new(path, &model.facts().identity),
+        n_tokens,
         base: plain.settings,
         noise: moved(&noise.records),
-        cells: checked,
+        cells,
         skipped,
         warnings: watch.warnings(),
+    })
+}
+
+/// The windows to run the model over, as long as it can have them, and as many as there is room for rows.
+fn windows(
+    settings: &CheckSettings,
+    raw: RawInput<'_>,
+    model: &impl Model,
+    watch: &Watch<'_>,
+) -> Result<Vec<WindowSpec>> {
+    let facts = model.facts();
+    let most = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
+    let default = most.map_or(DEFAULT_N_CTX, |most| most.min(DEFAULT_N_CTX.into()) as u32);
+    let source = settings.source(settings.n_ctx.unwrap_or(default));
+    let mut raw: RawInput<'_> = raw;
+    raw.source = &source;
+    let all = Selection::default();
+    let prepared = input::prepare(raw, model, &settings.run, &all, None, |_| Ok(()), watch)?;
+    let mut windows = prepared.plan.windows;
+    check_windows(longest_window(&windows), model, "lower --n-ctx", watch)?;
+    let mut left = ROW_BYTES;
+    let fits = |window: &&WindowSpec| {
+        let rest = left.checked_sub(KeptRows::bytes_of(window, facts.n_vocab));
+        left = rest.unwrap_or_default();
+        rest.is_some()
     };
-    Ok(report)
+    let n = windows.iter().take_while(fits).count();
+    windows.truncate(n.max(1));
+    Ok(windows)
+}
+
+/// Refuses a model whose own rows are not finite.
+fn check_base(path: &Path, records: &[TokenRecord]) -> Result<()> {
+    let is_broken = |of: &&TokenRecord| of.flags & TokenRecord::REF_NOT_FINITE != 0;
+    match records.iter().filter(is_broken).count() {
+        0 => Ok(()),
+        n => bail!(
+            "{}: with plain settings on the CPU, {n} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
+            path.display(),
+            records.len()
+        ),
+    }
+}
+
+/// Checks all settings, of which those of one place follow each other. One that cannot be run is skipped,
+/// unless it is the user's.
+fn check_all<'e, E: Engine>(
+    checking: &mut Checking<'_, E::Model<'e>>,
+    all: Vec<Cell>,
+    noise: &Seen,
+    settings: &CheckSettings,
+    engine: &'e E,
+) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
+    let (mut checked, mut skipped) = (Vec::new(), Vec::new());
+    let mut loaded: Option<(Cell, E::Model<'e>)> = None;
+    for cell in all {
+        // Two do not lie on a device together.
+        loaded = loaded.filter(|(other, _)| cell.has_model_of(other));
+        let mut check = || -> Result<CheckedCell> {
+            let (watch, run) = (checking.bench.watch, cell.run(&settings.run));
+            if loaded.is_none() && !cell.is_plain_model() {
+                let context = || (cell.context.clone(), None);
+                let model = load(engine, &settings.model, &run, context, watch)?;
+                loaded = Some((cell.clone(), model));
+            }
+            let model = loaded.as_ref().map_or(checking.model, |(_, model)| model);
+            Ok(checking.check(model, &cell, noise)?)
+        };
+        match check() {
+            Ok(found) => checked.push(found),
+            Err(error) if cell.settings.is_yours || checking.bench.watch.should_stop() => {
+                return Err(error);
+            }
+            Err(error) => skipped.push(SkippedCell {
+                settings: cell.settings,
+                why: one_line(&error),
+            }),
+        }
+        checking.phase.window(None);
+    }
+    Ok((checked, skipped))
 }
 
 /// The devices to check, by name: those that the user names, or all.
