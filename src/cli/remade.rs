@@ -141,7 +141,7 @@ pub fn show_recipe(
     commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)
 }
 
-/// Checks what a build computes, and shows it: the exit code tells whether anything is wrong.
+/// Runs a check and shows its result. The exit code says whether anything is wrong.
 ///
 /// # Errors
 /// Why it cannot be checked, or the JSON not be written.

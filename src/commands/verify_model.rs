@@ -82,7 +82,7 @@ fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Opti
         devices: vec!["none".to_owned()],
         ..ModelOptions::default()
     };
-    // A file that is no causal language model is not for this loader.
+    // Only causal language models are loaded: nothing is said of other files.
     let loaded = engine.inspect(path).map(|_| engine.load(path, &options));
     let what = match loaded {
         Ok(Err(EngineError::Model(error))) => error.what,

@@ -438,8 +438,6 @@ pub struct TracedNode {
     pub name: String,
     /// `None` after the last layer.
     pub layer: Option<u32>,
-    /// ggml's name of the operation.
-    pub operation: String,
     /// The weight that it multiplies.
     pub weight: Option<String>,
     /// Its values by the index of the window and the position; of very long rows some, evenly spaced.

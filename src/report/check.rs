@@ -11,7 +11,7 @@ use super::warning::Warning;
 use crate::engine::{ContextOptions, ModelOptions};
 
 /// The name of the CPU alone.
-const CPU: &str = "CPU";
+pub const CPU: &str = "CPU";
 
 /// A model that was run against itself under many settings.
 #[derive(Serialize, Debug)]

@@ -7,7 +7,7 @@ use kl_formats::Calls;
 
 use crate::commands::settings::RunSettings;
 use crate::engine::{CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions};
-use crate::report::check::CellSettings;
+use crate::report::check::{CPU, CellSettings};
 
 /// Most tokens that a device computes at once: llama.cpp's own physical batch.
 const LARGEST: u32 = 512;
@@ -25,7 +25,7 @@ pub struct Cell {
 impl Cell {
     /// Whether it runs the model of the plain settings.
     pub fn is_plain_model(&self) -> bool {
-        self.settings.device == "CPU" && !self.settings.is_yours
+        self.settings.device == CPU && !self.settings.is_yours
     }
 
     /// The way to run it.

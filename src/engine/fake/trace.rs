@@ -80,7 +80,6 @@ impl FakeModel {
             let mut node = TracedNode {
                 name: name.to_owned(),
                 layer: Some(layer),
-                operation: "MUL_MAT".to_owned(),
                 weight: weight.map(|of| format!("blk.{layer}.{of}.weight")),
                 rows: BTreeMap::new(),
                 n_not_finite: 0,

@@ -11,6 +11,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context, Watch};
+use super::decoder::{GOLDEN, mixed};
 use super::ggml::Node;
 use crate::engine::{ContextOptions, EngineError, Nodes, TracedNode};
 use crate::lock::locked;
@@ -150,7 +151,6 @@ impl Tracer {
             nodes.push(TracedNode {
                 name: name.to_owned(),
                 layer,
-                operation: node.op_name(),
                 weight: weight.map(Node::name),
                 rows: BTreeMap::new(),
                 n_not_finite: 0,
@@ -203,10 +203,8 @@ fn of_layer(name: &str) -> (&str, Option<u32>) {
     )
 }
 
-/// A number between -1/2 and 1/2, as good as random (splitmix64's steps).
+/// A number between -1/2 and 1/2, as good as random.
 fn even(n_drawn: u64) -> f32 {
-    let z = n_drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let z = mixed(n_drawn.wrapping_mul(GOLDEN));
     (z >> 40) as f32 / (1u64 << 24) as f32 - 0.5
 }

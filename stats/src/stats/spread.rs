@@ -128,8 +128,8 @@ pub struct ClusteredInterval {
 
 impl Spread {
     /// Computes both errors of a mean from its samples' residuals, whose sum is 0. The `i`-th belongs to
-    /// cluster `clusters[i]`, and is NaN where there is no sample. The samples of a cluster may be anywhere
-    /// in the list.
+    /// cluster `clusters[i]`; NaN stands for a missing sample. A cluster's samples may be anywhere in the
+    /// list.
     ///
     /// Without the samples of cluster g, whose residuals add up to T_g, a mean of n changes by
     /// `−T_g / (n − n_g)`; the clustered error is that of these changes (see [`standard_error`]). With
