@@ -90,6 +90,11 @@ impl Cells<'_> {
         ![F32, F16, Bf16].contains(&self.run.type_v)
     }
 
+    /// A quarter of the windows: those of settings that are slow, and those whose layers are compared.
+    pub fn few_windows(&self) -> Range<usize> {
+        0..self.n_windows.div_ceil(4)
+    }
+
     fn cell(
         &self,
         model: &ModelOptions,
@@ -107,17 +112,16 @@ impl Cells<'_> {
             type_v: self.run.type_v,
             ..ContextOptions::default()
         };
-        let is_slow = n_ubatch == 1 || threads == 1 && self.run.threads > 1;
-        let n_windows = if is_slow {
-            self.n_windows.div_ceil(4)
-        } else {
-            self.n_windows
-        };
+        let is_slow = n_ubatch <= 8 || threads == 1 && self.run.threads > 1;
         Cell {
             settings: CellSettings::new(model, &context, &self.devices),
             model: model.clone(),
             context,
-            windows: 0..n_windows,
+            windows: if is_slow {
+                self.few_windows()
+            } else {
+                0..self.n_windows
+            },
         }
     }
 

@@ -30,8 +30,8 @@ use differences::{Difference, first_node, of_layers};
 /// are computed apart. Heads in half precision have up to 4.
 const TIMES_NOISE: f64 = 20.0;
 
-/// Positions of a window whose layers are compared.
-const TRACED_POSITIONS: usize = 48;
+/// Positions of a window whose layers are compared, in a quarter of the windows.
+const TRACED_POSITIONS: usize = 192;
 
 /// Most bytes for the rows of the plain settings.
 const ROW_BYTES: u64 = 1 << 30;
@@ -71,7 +71,8 @@ pub fn check<E: Engine>(
         run: &settings.run,
         watch,
     };
-    let n_rows = |cell: &Cell| 2 * bench.n_rows(cell.windows.clone());
+    let n_traced = bench.n_rows(cells.few_windows());
+    let n_rows = |cell: &Cell| n_traced + bench.n_rows(cell.windows.clone());
     let n_cells = all.len() as u64 + 1;
     let n_all_rows = all.iter().map(n_rows).sum::<u64>() + n_rows(&plain);
     let phase = watch.begin_units("checking", "setting", Some(n_cells), Some(n_all_rows));
@@ -79,8 +80,8 @@ pub fn check<E: Engine>(
     let mut checking = Checking {
         base: Vec::new(),
         positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
+        traced: windows.get(cells.few_windows()).unwrap_or_default(),
         model: &model,
-        windows,
         phase: &phase,
         bench,
     };
@@ -88,8 +89,7 @@ pub fn check<E: Engine>(
     let noise = checking.see(&model, &plain.with_noise())?;
     check_base(path, &noise.records)?;
     let (cells, skipped) = check_all(&mut checking, all, &noise, settings, engine)?;
-    let lengths = checking.windows.iter().map(|of| of.tokens.len() as u64);
-    let n_tokens = lengths.sum();
+    let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
     let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
     let yours = cells.last().map(|cell| &cell.moved);
     let floor = yours.and_then(|moved| {
@@ -222,8 +222,9 @@ struct Seen {
 struct Checking<'c, M> {
     /// The model on the CPU.
     model: &'c M,
-    windows: Vec<WindowSpec>,
-    /// The positions of each window whose layers are compared.
+    /// The windows whose layers are compared, ...
+    traced: &'c [WindowSpec],
+    /// ... and their positions.
     positions: Vec<usize>,
     /// The outputs of the layers with plain settings.
     base: Vec<TracedNode>,
@@ -238,8 +239,7 @@ impl<M: Model + Sync> Checking<'_, M> {
         cell: &Cell,
         nodes: Nodes,
     ) -> Result<Vec<TracedNode>, pipeline::Error> {
-        let windows = self.windows.get(cell.windows.clone()).unwrap_or_default();
-        let traced = model.trace(&cell.context, windows, &self.positions, nodes)?;
+        let traced = model.trace(&cell.context, self.traced, &self.positions, nodes)?;
         self.bench.watch.check()?;
         Ok(traced)
     }
@@ -253,7 +253,7 @@ impl<M: Model + Sync> Checking<'_, M> {
             records.extend_from_slice(of)
         })?;
         let layers = of_layers(&self.base, &self.trace(model, cell, Nodes::LayerOutputs)?);
-        self.phase.rows(records.len());
+        self.phase.rows(kl_formats::n_rows(self.traced) as usize);
         Ok(Seen { records, layers })
     }
 
