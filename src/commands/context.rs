@@ -1,6 +1,8 @@
 //! The model's context: how rows are computed, with the tokens and windows of a decode call; and whether
 //! the model can be a quant of the reference's.
 
+mod disk;
+
 use std::cell::LazyCell;
 use std::fmt::Display;
 use std::path::Path;
@@ -18,6 +20,7 @@ use crate::engine::{
 use crate::pipeline::{DeviceClock, Error, Sources};
 use crate::report::Warning;
 use crate::report::number::bytes;
+pub use disk::ReadFromDisk;
 
 /// The set-ups that computed the reference's own rows, and those of a run that is to be resumed. The
 /// batches of that one count where the reference records none: what is best depends on the memory that
@@ -37,14 +40,19 @@ pub fn context_options(
     decoding: Decoding,
     precedents: Precedents<'_>,
 ) -> ContextOptions {
-    let split = precedents.into_iter().flatten().find_map(Split::recorded);
+    let [reference, begun] = precedents;
+    let reference = reference.and_then(|of| Split::of_reference(of, n_ctx));
+    let split = reference.or_else(|| begun.and_then(Split::recorded));
     let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, split);
     let flash_attn = run.flash_attn.or(flash_attention(precedents[0]));
     ContextOptions {
         n_ctx,
         calls,
         n_seq,
-        has_own_caches: false,
+        // Else each token of a batch would look at those of all its windows.
+        has_own_caches: !decoding.is_accelerated
+            && n_seq > 1
+            && calls.n_ubatch >= n_ctx.saturating_mul(n_seq),
         threads: run.threads,
         flash_attn: flash_attn.unwrap_or_default(),
         type_k: run.type_k,
@@ -255,6 +263,21 @@ impl Split {
         let (calls, n_seq) = (backend.calls()?, backend.n_seq.unwrap_or(1));
         Some(Self { calls, n_seq })
     }
+
+    /// The sizes that a reference records, for a model that is evaluated against it. Physical batches of
+    /// several windows that are larger than any default were chosen because its model is larger than the
+    /// memory: others get as many windows as a default batch holds.
+    pub fn of_reference(backend: &BackendIdentity, n_ctx: u32) -> Option<Self> {
+        let mut split = Self::recorded(backend)?;
+        if split.n_seq > 1 && split.calls.n_ubatch > ACCELERATOR_N_BATCH {
+            let n_seq = ACCELERATOR_N_BATCH / n_ctx.max(1);
+            split.n_seq = n_seq.clamp(1, split.n_seq);
+            split.calls.n_batch = split.n_seq * n_ctx;
+            split.calls.n_ubatch = split.calls.n_batch;
+        }
+        Some(split)
+    }
+
     /// Chooses for windows of at most `n_ctx` tokens: what the user set, else what the reference was
     /// computed with, else what is best. A batch that the user sets is llama.cpp's.
     pub fn choose(

@@ -3,6 +3,7 @@
 use clap::ValueEnum as _;
 use kl_formats::{BackendIdentity, Calls};
 
+use super::context::Split;
 use super::observer::Watch;
 use crate::engine::CacheType;
 use crate::report::Warning;
@@ -138,6 +139,9 @@ impl SetUps<'_> {
     pub fn differences(self) -> Vec<Difference> {
         let settings = SETTINGS.iter();
         let settings = settings.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
+        // A model that is larger than the memory computes as many windows at once as there is room for.
+        let [split, other] = [self.here, self.there].map(|of| Split::of_reference(of, self.n_ctx));
+        let settings = settings.filter(|of| of.0 != "n_seq" || split != other);
         let differ = settings.filter_map(|&(key, what, flag, value)| {
             let (here, there) = (value(self.here)?, value(self.there)?);
             let flags = match (flag, there.as_str(), self.there.n_batch) {

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::devices;
 use crate::engine::{Device, DeviceKind, Engine, memory};
@@ -126,7 +126,7 @@ fn memory_text() -> String {
         (memory::total(), ""),
         (memory::available(), " available"),
         (memory::swap(), " of swap"),
-        (memory_limit(), " is the limit of this container"),
+        (memory::limit(), " is the limit of this container"),
     ];
     let known = known.into_iter();
     let known = known.filter_map(|(value, what)| Some(bytes(value?) + what));
@@ -143,18 +143,6 @@ fn disks() -> impl Iterator<Item = String> {
         let total = bytes(fs4::total_space(&folder).ok()?);
         Some(format!("{free} free of {total}: {}", folder.display()))
     })
-}
-
-/// The lowest memory limit of the control groups that hold this process. A container may see its own group
-/// as the root.
-fn memory_limit() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limits = Path::new(own).ancestors().filter_map(|group| {
-        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        fs::read_to_string(file).ok()?.trim().parse().ok()
-    });
-    limits.min()
 }
 
 /// The limits in `/proc/self/limits` that are low enough to stop a run: columns of a name, the soft limit

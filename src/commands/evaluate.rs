@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
 
 use super::context::{
-    Decoding, Split, backend_identity, check_models, check_parallel, check_windows,
+    Decoding, ReadFromDisk, Split, backend_identity, check_models, check_parallel, check_windows,
     context_options, flash_attention, largest_context, settled_identity, shorter_reference,
 };
 use super::devices::{connect_devices, load, warn_without_device};
@@ -394,9 +394,19 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         decoding.is_together &= self.ref_model.is_none();
         let precedents = [about.backend.as_ref(), begun.as_ref()];
         let options = context_options(run, n_ctx, decoding, precedents);
-        let options = subject.with_cache_types(options);
+        let mut options = subject.with_cache_types(options);
         let n_windows = reference.windows().map(|windows| windows.len());
+        let read_from_disk = ReadFromDisk::recognize(
+            &mut options,
+            run,
+            (decoding, n_windows),
+            begun.as_ref(),
+            (self.engine, model),
+        )?;
         Split::announce(&options, decoding, n_windows, watch);
+        if let Some(weights) = read_from_disk {
+            weights.announce(&options, n_windows, facts, watch);
+        }
         let mut backend = backend_identity(self.engine, model, &options)?;
         backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
         if let Some(mut there) = about.backend.clone() {

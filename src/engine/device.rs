@@ -59,14 +59,17 @@ impl fmt::Display for Device {
     }
 }
 
-/// The machine's memory, as Linux reports it.
+/// The memory of the machine, and of the control groups that hold this process, as Linux reports it.
 pub mod memory {
     use std::fs;
+    use std::path::Path;
 
-    /// Bytes of memory that a program could take now without swapping; `None` on other systems than
+    /// Bytes of memory that this process could take now without swapping; `None` on other systems than
     /// Linux.
     pub fn available() -> Option<u64> {
-        read("MemAvailable:")
+        let groups = groups().into_iter();
+        let free = groups.map(|group| group.limit.saturating_sub(group.used));
+        free.chain(read("MemAvailable:")).min()
     }
 
     /// Bytes of all memory; `None` on other systems than Linux.
@@ -77,6 +80,56 @@ pub mod memory {
     /// Bytes of swap space; `None` on other systems than Linux.
     pub fn swap() -> Option<u64> {
         read("SwapTotal:")
+    }
+
+    /// The lowest limit of the control groups that hold this process, if it is below all memory.
+    pub fn limit() -> Option<u64> {
+        let limits = groups().into_iter().map(|group| group.limit);
+        limits.min().filter(|limit| Some(limit) < total().as_ref())
+    }
+
+    /// The memory of a control group, in bytes.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) struct Group {
+        pub(super) limit: u64,
+        /// Bytes in use that are not a file's.
+        pub(super) used: u64,
+    }
+
+    /// The control groups that hold this process.
+    fn groups() -> Vec<Group> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        groups_in(Path::new("/sys/fs/cgroup"), &own)
+    }
+
+    /// The groups below `root` that limit memory. `own` has a line for each hierarchy: `0::/PATH` for version
+    /// 2, `NUMBER:memory:/PATH` for version 1 (cgroups(7)). A container may see its own group as the root.
+    pub(super) fn groups_in(root: &Path, own: &str) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for line in own.lines() {
+            let Some((kind, own)) = line.split_once(':').and_then(|of| of.1.split_once(":/"))
+            else {
+                continue;
+            };
+            let (folder, limit, used) = match kind {
+                "" => ("", "memory.max", "anon "),
+                "memory" => ("memory", "memory.limit_in_bytes", "total_rss "),
+                _ => continue,
+            };
+            groups.extend(Path::new(own).ancestors().filter_map(|group| {
+                let group = root.join(folder).join(group);
+                let statistics = fs::read_to_string(group.join("memory.stat")).ok()?;
+                let used = statistics
+                    .lines()
+                    .find_map(|line| line.strip_prefix(used))?;
+                let limit = fs::read_to_string(group.join(limit)).ok()?;
+                Some(Group {
+                    limit: limit.trim().parse().ok()?,
+                    used: used.parse().ok()?,
+                })
+            }));
+        }
+        groups
     }
 
     fn read(name: &str) -> Option<u64> {
@@ -93,7 +146,9 @@ pub mod memory {
 
 #[cfg(test)]
 mod tests {
-    use super::memory::in_meminfo;
+    use std::fs;
+
+    use super::memory::{Group, groups_in, in_meminfo};
 
     #[test]
     fn memory_is_counted_in_kilobytes() {
@@ -103,5 +158,30 @@ mod tests {
         for (text, name) in [(text, "SwapTotal:"), ("MemTotal: many", "MemTotal:")] {
             assert_eq!(in_meminfo(text, name), None);
         }
+    }
+
+    #[test]
+    fn all_groups_that_hold_the_process_limit_its_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for (group, limit, anon) in [("user/job", "max", "9"), ("user", "4096", "1000")] {
+            write(&format!("{group}/memory.max"), limit);
+            write(
+                &format!("{group}/memory.stat"),
+                &format!("anon {anon}\nfile 3000\n"),
+            );
+        }
+        write("memory/memory.limit_in_bytes", "2048\n");
+        write("memory/memory.stat", "rss 5\ntotal_rss 48\n");
+        let group = |limit, used| Group { limit, used };
+        let groups = |own| groups_in(folder.path(), own);
+        assert_eq!(groups("0::/user/job\n"), [group(4096, 1000)]);
+        // A container of version 1 sees its own group as the root.
+        assert_eq!(groups("5:memory:/docker/1f\n4:cpu:/\n"), [group(2048, 48)]);
+        assert_eq!(groups("0::/\nnonsense\n"), []);
     }
 }

@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gguf::ModelError;
 use kl_formats::{
@@ -222,6 +223,8 @@ pub struct ModelFacts {
     pub n_layers: u32,
     /// True if accelerators compute all layers, so that the CPU is idle while they decode.
     pub is_offloaded: bool,
+    /// The time that loading it took.
+    pub load_time: Duration,
 }
 
 impl ModelFacts {
@@ -367,6 +370,10 @@ pub trait Decoder {
     /// Bytes in which the context keeps the tokens before: those of its KV cache, whose size does not
     /// depend on how many it holds, and of the states of recurrent layers.
     fn cache_bytes(&self) -> u64;
+
+    /// Bytes of the cache, and of the buffers in which a physical batch is computed, on all devices. The
+    /// rows of a call are not among them.
+    fn context_bytes(&self) -> u64;
 
     /// Runs the decode call of a window that starts at position `start`: 0, which empties the context
     /// first, or [`Outputs::next`] of the call before. If rows are not wanted, a context that shows

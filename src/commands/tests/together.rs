@@ -3,6 +3,7 @@
 use kl_formats::{Kind, Reference};
 
 use super::*;
+use crate::report::Warning;
 
 /// Decodes up to so many windows of 64 tokens in a call.
 fn together(run: &mut RunSettings, n: u32) {
@@ -110,4 +111,85 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     let resumed = evaluated(&settings);
     assert!(resumed.failed.is_empty(), "{:?}", resumed.failed);
     assert!(folder.bytes("q4.kls") == whole);
+}
+
+/// An engine whose CPU has room for a context of so many windows of 64 tokens with all their rows, in the half
+/// of its memory that a context may have.
+fn with_room_for(n: u64) -> FakeEngine {
+    let window = 64 * 4 + 64 * 128 * 4;
+    FakeEngine {
+        memory_free: 2 * n * window,
+        ..FakeEngine::default()
+    }
+}
+
+#[test]
+fn a_model_larger_than_the_memory_is_read_for_as_many_windows_as_there_is_room_for() {
+    let folder = Folder::new();
+    fs::write(folder.path("f16"), vec![b'x'; 600_000]).unwrap();
+    let mut settings = folder.write_settings("ref");
+    settings.run.n_batch = None;
+    let engine = with_room_for(6);
+    let recorder = Recorder::default();
+    write(&settings, &engine, &recorder).unwrap();
+    assert!(recorder.heard().contains(&"plan memory".to_owned()));
+    // Of 13 windows, in three calls.
+    assert_eq!(recorded(&folder, "ref"), (Some(320), Some(5)));
+    let whole = folder.bytes("ref");
+
+    // What has begun is continued as it began, whatever is free now.
+    for (room, continues) in [(2, true), (100, true)] {
+        fs::remove_file(folder.path("ref")).unwrap();
+        settings.existing = Existing::asked(false, Some(false));
+        let fails = FakeEngine {
+            fails_at: Some(11),
+            ..engine.clone()
+        };
+        write(&settings, &fails, &()).unwrap_err();
+        settings.existing = Existing::Resume;
+        let resumed = write(&settings, &with_room_for(room), &()).unwrap();
+        assert!(resumed.file.n_rows <= 3 * 64);
+        assert!((folder.bytes("ref") == whole) == continues, "{room}");
+    }
+
+    // What the user sets counts, and one window needs no room.
+    for (n_parallel, room, expected) in [
+        (Some(2), 6, (Some(128), Some(2))),
+        (None, 0, (Some(64), None)),
+    ] {
+        settings.existing = Existing::Replace;
+        settings.run.n_parallel = n_parallel;
+        write(&settings, &with_room_for(room), &()).unwrap();
+        assert_eq!(recorded(&folder, "ref"), expected);
+    }
+}
+
+#[test]
+fn models_that_fit_are_evaluated_in_smaller_batches_than_one_that_does_not() {
+    let folder = Folder::new();
+    let text = "some words, and then some more of them. ".repeat(100);
+    fs::write(folder.path("text"), text).unwrap();
+    fs::write(folder.path("f16"), vec![b'x'; 9_000_000]).unwrap();
+    let mut settings = folder.write_settings("ref");
+    settings.run.n_batch = None;
+    let engine = with_room_for(64);
+    write(&settings, &engine, &()).unwrap();
+    assert_eq!(recorded(&folder, "ref"), (Some(64 * 64), Some(64)));
+
+    let mut settings = folder.evaluate_settings(&["q4", "f16"]);
+    settings.run.n_batch = None;
+    let report = evaluate(&settings, &engine, &()).unwrap();
+    let set_up = |model: usize| {
+        let backend = report.models[model].set_up.as_ref().unwrap();
+        (backend.n_batch, backend.n_ubatch, backend.n_seq)
+    };
+    assert_eq!(set_up(0), (Some(2048), Some(2048), Some(32)));
+    assert_eq!(set_up(1), (Some(64 * 64), Some(64 * 64), Some(64)));
+    assert_eq!(mean(&report, 1), 0.0);
+    let differs = |warning: &Warning| warning.kind() == "set_up_differs";
+    assert!(
+        !report.warnings.iter().any(differs),
+        "{:?}",
+        report.warnings
+    );
 }

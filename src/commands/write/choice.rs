@@ -9,7 +9,7 @@ use kl_formats::{
 };
 
 use crate::commands::context::{
-    Decoding, Precedents, backend_identity, context_options, record_calls,
+    Decoding, Precedents, ReadFromDisk, backend_identity, context_options, record_calls,
 };
 use crate::commands::input::describe;
 use crate::commands::observer::Watch;
@@ -44,6 +44,8 @@ pub struct Choice<'m, 'a, M> {
     /// The options of one that does.
     state_options: ContextOptions,
     pub decoding: Decoding,
+    /// Set if the model's weights do not fit into the memory.
+    pub read_from_disk: Option<ReadFromDisk>,
     /// Describes the reference, and once it is chosen, how its rows are stored.
     pub about: About,
 }
@@ -63,7 +65,24 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         let decoding = Decoding::from_model(model, input.plan.most_rows());
         let context =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedents);
-        let options = context(decoding);
+        let mut options = context(decoding);
+        let mut state_options = ContextOptions {
+            shows_states: true,
+            // Which states were multiplied together is known of each window by itself.
+            ..context(decoding.one_by_one())
+        };
+        let (used, decoding_used) = if settings.target.encoding().holds_states() {
+            (&mut state_options, decoding.one_by_one())
+        } else {
+            (&mut options, decoding)
+        };
+        let read_from_disk = ReadFromDisk::recognize(
+            used,
+            &settings.run,
+            (decoding_used, Some(input.plan.windows.len())),
+            precedents[1],
+            (engine, model),
+        )?;
         let backend = backend_identity(engine, model, &options)?;
         Ok(Self {
             model,
@@ -71,12 +90,9 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
             input,
             about: describe(settings.target.kind(), &settings.output, input, backend),
             options,
-            state_options: ContextOptions {
-                shows_states: true,
-                // Which states were multiplied together is known of each window by itself.
-                ..context(decoding.one_by_one())
-            },
+            state_options,
             decoding,
+            read_from_disk,
         })
     }
 

@@ -282,6 +282,10 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     fn check_plan(&self, choice: &Choice<'_, '_, E::Model<'e>>, n_whole: usize) -> Result<()> {
         let (options, n_windows) = (choice.chosen_options(), choice.input.plan.windows.len());
         Split::announce(options, choice.decoding, Some(n_windows), self.watch);
+        if let Some(weights) = choice.read_from_disk {
+            let missing = n_windows.saturating_sub(n_whole);
+            weights.announce(options, Some(missing), choice.model.facts(), self.watch);
+        }
         announce::file(choice, &self.output, n_whole, self.watch);
         let size = choice.most_bytes().saturating_sub(self.there());
         check_free_space(self.output.path(), &self.settings.output, size)

@@ -105,6 +105,10 @@ impl Decoder for FakeDecoder {
         self.cache_bytes
     }
 
+    fn context_bytes(&self) -> u64 {
+        self.cache_bytes * self.n_seq as u64
+    }
+
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
         windows.len().min(self.n_seq)
     }

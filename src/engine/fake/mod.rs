@@ -20,6 +20,7 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
 use sha2::{Digest, Sha256};
@@ -49,6 +50,8 @@ pub struct FakeEngine {
     pub end_of_generation: Option<u32>,
     /// True if an accelerator computes all layers of its models.
     pub offloads: bool,
+    /// Bytes of the CPU's memory that are free.
+    pub memory_free: u64,
     /// Counts the models that were loaded.
     pub n_loaded: Arc<AtomicUsize>,
     /// The quality of the rows that can be computed from its models' hidden states.
@@ -67,6 +70,7 @@ impl Default for FakeEngine {
             fails_at: None,
             end_of_generation: None,
             offloads: false,
+            memory_free: 3 << 30,
             n_loaded: Arc::default(),
             states: FakeStates::default(),
             fault: None,
@@ -102,7 +106,7 @@ impl Engine for FakeEngine {
             name: "FAKE".to_owned(),
             description: "no device".to_owned(),
             kind: DeviceKind::Cpu,
-            memory_free: 3 << 30,
+            memory_free: self.memory_free,
             memory_total: 4 << 30,
             features: vec!["AVX2".to_owned(), "FMA".to_owned()],
         };
@@ -199,6 +203,7 @@ impl FakeEngine {
                 },
                 n_layers: 1,
                 is_offloaded: self.offloads,
+                load_time: Duration::from_secs(1),
             },
         })
     }

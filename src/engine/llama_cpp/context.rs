@@ -19,7 +19,7 @@ use crate::lock::locked;
 
 unsafe extern "C" {
     /// Counts the memory of a context, in `memory.cpp`.
-    fn kl_cache_bytes(context: *const sys::llama_context) -> u64;
+    fn kl_context_bytes(context: *const sys::llama_context, computes: bool) -> u64;
 }
 
 /// Watches the tensors of a graph while it is computed, in order.
@@ -151,11 +151,11 @@ impl<'m> Context<'m> {
     }
 
     /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
-    /// recurrent layers.
-    pub(super) fn cache_bytes(&self) -> u64 {
+    /// recurrent layers. If it `computes`, with its buffers for a physical batch.
+    pub(super) fn bytes(&self, computes: bool) -> u64 {
         // SAFETY: the context is valid. `memory.cpp` repeats the layout of the release that Cargo.toml
         // pins, and is `noexcept`, so no exception passes to Rust.
-        unsafe { kl_cache_bytes(self.inner.as_ptr()) }
+        unsafe { kl_context_bytes(self.inner.as_ptr(), computes) }
     }
 
     /// Decodes the tokens of a batch, after those decoded before, and returns the rows that are wanted. One

@@ -20,6 +20,8 @@ pub struct LlamaCppDecoder<'m> {
     pub(super) calls: Calls,
     /// Most windows of a call.
     pub(super) n_seq: usize,
+    /// True if each sequence has a KV cache of its own.
+    pub(super) has_own_caches: bool,
     /// Takes the hidden states, in a context that shows them.
     pub(super) tap: Option<Arc<Mutex<Tap>>>,
     /// The token that was decoded in company of a lone one, by its sequence and its position, and is to
@@ -34,7 +36,11 @@ impl Decoder for LlamaCppDecoder<'_> {
     }
 
     fn cache_bytes(&self) -> u64 {
-        self.context.cache_bytes()
+        self.context.bytes(false)
+    }
+
+    fn context_bytes(&self) -> u64 {
+        self.context.bytes(true)
     }
 
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
@@ -49,11 +55,18 @@ impl Decoder for LlamaCppDecoder<'_> {
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
         self.context.clear();
         let mut batch = Batch::default();
+        let lengths = windows.iter().map(|window| window.n_decoded());
+        let longest = lengths.max().unwrap_or(0) as usize;
         for (sequence, window) in windows.iter().enumerate() {
             self.context.model.facts.check_window(window.n_decoded())?;
             let decoded = window.tokens.get(..window.n_decoded() as usize);
             let tokens = decoded.unwrap_or_default();
             batch.push(sequence, tokens, 0, window.first_scored as usize);
+            // A physical batch has as many tokens of each sequence: with unequal ones there would be several.
+            if self.has_own_caches {
+                let padding = vec![0; longest - tokens.len()];
+                batch.push(sequence, &padding, tokens.len(), usize::MAX);
+            }
         }
         let first = windows.first().map_or(0, |window| window.window);
         self.context.decode(batch, first, 0)

@@ -20,11 +20,11 @@ std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>
 llama_get_memory_breakdown(const struct llama_context * ctx);
 
 // Returns the bytes in which a context keeps the tokens that it has decoded: its KV cache, and the states of
-// recurrent layers.
-extern "C" uint64_t kl_cache_bytes(const struct llama_context * ctx) noexcept {
+// recurrent layers. With `computes`, those in which it computes a physical batch too.
+extern "C" uint64_t kl_context_bytes(const struct llama_context * ctx, bool computes) noexcept {
     uint64_t bytes = 0;
     for (const auto & of_device : llama_get_memory_breakdown(ctx)) {
-        bytes += of_device.second.context;
+        bytes += of_device.second.context + (computes ? of_device.second.compute : 0);
     }
     return bytes;
 }

@@ -9,6 +9,7 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, WindowSpec};
 use llama_cpp_2::model::LlamaModel;
@@ -30,7 +31,7 @@ use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, GpuLayers, Head, Layers, Model, ModelFacts,
-    ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary,
+    ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary, memory,
 };
 
 /// A model that llama.cpp has loaded.
@@ -125,6 +126,7 @@ impl Model for LlamaCppModel<'_> {
             context: Context::new(self, options, watch)?,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
+            has_own_caches: options.has_own_caches,
             tap,
             company: None,
         })
@@ -215,7 +217,7 @@ impl<'b> LlamaCppModel<'b> {
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
-        let before = fs::metadata(path).ok();
+        let (started, before) = (Instant::now(), fs::metadata(path).ok());
         let header = inspect(path)?;
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
@@ -230,6 +232,16 @@ impl<'b> LlamaCppModel<'b> {
             && let Some(room) = options.room.as_ref().filter(|_| !gpus.is_empty())
         {
             fit(path, &file, &mut params, options, room)?;
+        }
+        let memory = memory::limit().or_else(memory::total);
+        let is_on_cpu = gpus.is_empty() || options.n_gpu_layers == GpuLayers::Count(0);
+        if memory.is_some_and(|memory| is_on_cpu && header.file_bytes > memory) {
+            // Weights in another order would be a copy in memory.
+            params.raw.use_extra_bufts = false;
+            if options.use_mlock || options.use_mmap == Some(false) {
+                let what = "is larger than the memory: leave out --mlock and --no-mmap, and its weights are read from the disk while it runs";
+                return Err(EngineError::model(path, what));
+            }
         }
         let (model, n_layers) = open(path, &file, &params)?;
         let stamp = |metadata: Option<fs::Metadata>| {
@@ -253,7 +265,10 @@ impl<'b> LlamaCppModel<'b> {
         }
         Ok(Self {
             _engine: engine,
-            facts: facts(path, &header, &model, options, n_layers),
+            facts: ModelFacts {
+                load_time: started.elapsed(),
+                ..facts(path, &header, &model, options, n_layers)
+            },
             inner: model,
             header,
             gpus,
@@ -337,6 +352,7 @@ fn facts(
             && !options.no_kv_offload,
         options,
         n_layers,
+        load_time: Duration::ZERO,
     }
 }
 

@@ -81,3 +81,33 @@ fn texts_grow_together_as_they_do_alone() {
         }
     }
 }
+
+/// With a cache for each, windows of different lengths are computed in one physical batch, and get the rows that
+/// they get alone, to the bit: from 64 tokens on, since ggml computes attention otherwise for fewer.
+#[test]
+fn windows_are_decoded_together_as_they_are_alone() {
+    for name in [
+        "tiny-f16.gguf",
+        "architectures/gemma2.gguf",
+        "architectures/mixtral.gguf",
+    ] {
+        let model = load(&fixture(name));
+        let windows: Vec<_> = [90, 65, 140, 64].map(|n| window(&model, n, n / 2)).into();
+        let rows = |windows: &[&WindowSpec]| {
+            let n_seq = windows.len() as u32;
+            let options = ContextOptions {
+                n_seq,
+                has_own_caches: n_seq > 1,
+                shows_states: false,
+                ..options(N_TOKENS * n_seq, N_TOKENS * n_seq)
+            };
+            let mut decoder = model.decoder(&options).unwrap();
+            assert_eq!(decoder.n_together(windows), windows.len());
+            let rows = decoder.decode_together(windows).unwrap();
+            rows.into_iter().map(bits).collect::<Vec<_>>()
+        };
+        let together = rows(&windows.iter().collect::<Vec<_>>());
+        let alone = windows.iter().flat_map(|window| rows(&[window]));
+        assert!(together == alone.collect::<Vec<_>>(), "{name}");
+    }
+}
