@@ -1,60 +1,60 @@
-//! The cache of huggingface_hub: `models--USER--REPO/{blobs,refs,snapshots}`.
-//!
-//! A blob is named by its hash, and a snapshot's files link to blobs.
+//! The cache of huggingface_hub: `models--USER--REPO/{blobs,refs,snapshots}`. A blob's name is its hash, and
+//! the files of a snapshot are links to blobs.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context as _, Result};
 
-use super::load::TICK;
-use super::{Hub, HubFile, Repository, Step, Watch, is_hash};
+use super::wait::{TICK, told};
+use super::{Fault, Hub, HubFile, Repository, Step, Watch, is_hash};
 
 impl Hub {
-    /// Where a file lies once it is loaded.
+    /// Where a file is once it is loaded.
     pub fn path_of(&self, file: &HubFile) -> PathBuf {
-        let snapshot = self
-            .folder(&file.repository)
-            .join("snapshots")
-            .join(&file.commit);
-        file.path
-            .split('/')
-            .fold(snapshot, |path, part| path.join(part))
+        let snapshots = self.folder(&file.repository).join("snapshots");
+        let parts = file.path.split('/');
+        parts.fold(snapshots.join(&file.commit), |path, part| path.join(part))
     }
 
-    /// Removes a file that was loaded with a mark, and its empty folders. Other files stay.
+    /// Removes a file that was loaded with a mark, and folders that it leaves empty. Any other file stays, and
+    /// so does one that another process is loading or about to use.
     ///
     /// # Errors
     /// If it cannot be removed.
     pub fn discard(&self, file: &HubFile) -> Result<()> {
-        let (blob, path) = (self.blob(file), self.path_of(file));
+        let (path, blob) = (self.path_of(file), self.blob(file));
         let mark = mark_of(&blob);
         if !mark.exists() {
             return Ok(());
         }
+        let lock = self.lock_file(file)?;
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) || !mark.exists() {
+            return Ok(());
+        }
         for path in [&path, &blob, &mark] {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error)
-                        .with_context(|| format!("{}: cannot be removed", path.display()));
-                }
-                _ => {}
+            if let Err(error) = fs::remove_file(path)
+                && error.kind() != ErrorKind::NotFound
+            {
+                return Err(error)
+                    .with_context(|| format!("{}: cannot be removed", path.display()));
             }
         }
         let folder = self.folder(&file.repository);
         let snapshots = folder.join("snapshots");
-        // A folder that is not empty stays, and so do those that hold it.
-        let is_removed = |path: &&Path| fs::remove_dir(path).is_ok();
-        let inner = path
-            .ancestors()
-            .skip(1)
-            .take_while(|path| *path != snapshots);
-        let _ = inner.take_while(is_removed).count();
-        let reference = folder.join("refs").join("main");
-        let commit = fs::read_to_string(&reference).unwrap_or_default();
-        if !snapshots.join(&commit).exists() {
-            let _ = fs::remove_file(&reference);
+        let within = path.ancestors().skip(1);
+        // Only an empty folder can be removed so.
+        for empty in within.take_while(|path| *path != snapshots) {
+            let _ = fs::remove_dir(empty);
+        }
+        // huggingface_hub calls a cache corrupted that refers to a commit without files.
+        if !snapshots.join(&file.commit).exists() {
+            let main = folder.join("refs").join("main");
+            if fs::read_to_string(&main).is_ok_and(|commit| commit == file.commit) {
+                let _ = fs::remove_file(main);
+            }
         }
         for empty in [folder.join("refs"), folder.join("blobs"), snapshots, folder] {
             let _ = fs::remove_dir(empty);
@@ -62,129 +62,127 @@ impl Hub {
         Ok(())
     }
 
-    pub(super) fn folder(&self, repository: &str) -> PathBuf {
-        self.cache
-            .join(format!("models--{}", repository.replace('/', "--")))
+    fn folder(&self, repository: &str) -> PathBuf {
+        self.cache.join(folder_name(repository))
     }
 
     pub(super) fn blob(&self, file: &HubFile) -> PathBuf {
-        self.folder(&file.repository)
-            .join("blobs")
-            .join(&file.digest)
+        let blobs = self.folder(&file.repository).join("blobs");
+        blobs.join(&file.digest)
     }
 
-    /// The files that the cache holds of the main branch; `None` if there are none.
+    /// The files that the cache has of the main branch; `None` if it has none.
     pub(super) fn cached(&self, name: &str) -> Option<Repository> {
         let folder = self.folder(name);
         let commit = fs::read_to_string(folder.join("refs").join("main")).ok()?;
         let commit = commit.trim().to_owned();
-        if !is_hash(&commit, &[40]) {
-            return None;
-        }
         let snapshot = folder.join("snapshots").join(&commit);
-        let (mut files, mut folders) = (Vec::new(), vec![snapshot.clone()]);
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let path = entry.path();
-                // Of a link whose blob is gone there is none.
-                let Ok(metadata) = fs::metadata(&path) else {
-                    continue;
-                };
-                if metadata.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let blob = fs::read_link(&path).ok();
-                let digest = blob
-                    .as_deref()
-                    .and_then(Path::file_name)
-                    .unwrap_or_default();
-                let parts: Vec<_> = path
-                    .strip_prefix(&snapshot)
-                    .ok()?
-                    .iter()
-                    .map(|part| part.to_string_lossy())
-                    .collect();
-                files.push(HubFile {
-                    repository: name.to_owned(),
-                    commit: commit.clone(),
-                    path: parts.join("/"),
-                    size: metadata.len(),
-                    digest: digest.to_string_lossy().into_owned(),
-                });
+        let (mut files, mut paths) = (Vec::new(), vec![String::new()]);
+        while let Some(path) = paths.pop() {
+            let full = snapshot.join(&path);
+            // A link may have lost its blob.
+            let Ok(metadata) = fs::metadata(&full) else {
+                continue;
+            };
+            if metadata.is_dir() {
+                let entries = fs::read_dir(full).into_iter().flatten().flatten();
+                let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+                paths.extend(
+                    names.map(|name| format!("{path}/{name}").trim_start_matches('/').to_owned()),
+                );
+                continue;
             }
+            let blob = fs::read_link(&full).unwrap_or_default();
+            let digest = blob.file_name().unwrap_or_default().to_string_lossy();
+            files.push(HubFile {
+                repository: name.to_owned(),
+                commit: commit.clone(),
+                path,
+                size: metadata.len(),
+                digest: digest.into_owned(),
+            });
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        let repository = Repository {
+        let is_there = is_hash(&commit, 40) && !files.is_empty();
+        is_there.then(|| Repository {
             name: name.to_owned(),
             commit,
             files,
             is_cached: true,
-        };
-        (!repository.files.is_empty()).then_some(repository)
+        })
     }
 
-    /// Waits for the lock of a file's blob, which `huggingface_hub` uses too; `None` if it is to stop.
-    pub(super) fn lock(&self, file: &HubFile, watch: &Watch) -> Result<Option<File>> {
+    /// The file that `huggingface_hub` locks too while it loads a blob. It stays, so that all lock the same.
+    fn lock_file(&self, file: &HubFile) -> Result<File> {
         let locks = self
             .cache
             .join(".locks")
-            .join(format!("models--{}", file.repository.replace('/', "--")));
+            .join(folder_name(&file.repository));
+        let blobs = self.folder(&file.repository).join("blobs");
+        let folders = fs::create_dir_all(&locks).and_then(|()| fs::create_dir_all(blobs));
         let path = locks.join(format!("{}.lock", file.digest));
-        let cannot = || format!("{}: cannot be created", path.display());
-        fs::create_dir_all(&locks).with_context(cannot)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .with_context(cannot)?;
-        let mut is_said = false;
-        // Where the file system has no locks, huggingface_hub has none either.
-        while let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            let text = format!("{}: another process is loading it: waiting", file.path);
-            let step = if is_said {
-                Step::There(0)
-            } else {
-                Step::Says(&text)
-            };
-            is_said = true;
-            if watch(step).is_break() {
-                return Ok(None);
-            }
-            std::thread::sleep(TICK);
-        }
-        Ok(Some(lock))
+        let mut options = OpenOptions::new();
+        let opened = folders.and_then(|()| options.create(true).append(true).open(&path));
+        opened.with_context(|| format!("{} cannot be created", path.display()))
     }
 
-    /// Puts a whole blob into its snapshot: as a link; where the system has none, the blob itself.
+    /// Waits for the lock of a file's blob.
+    pub(super) fn lock(&self, file: &HubFile, watch: &Watch) -> Result<File, Fault> {
+        let lock = self.lock_file(file)?;
+        let mut line = Some(format!("{}: another process loads it: waiting", file.path));
+        // Where the file system has no locks, the hash still shows what is right.
+        while let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            let there = fs::metadata(incomplete(&self.blob(file)));
+            let there = Step::There(there.map_or(0, |metadata| metadata.len()));
+            told(watch, line.take().as_deref().map_or(there, Step::Says))?;
+            thread::sleep(TICK);
+        }
+        Ok(lock)
+    }
+
+    /// Puts a blob into its snapshot: a link, or where the system makes none, the blob itself. The main branch
+    /// is at this commit now.
     pub(super) fn link(&self, file: &HubFile) -> io::Result<()> {
-        let (blob, path) = (self.blob(file), self.path_of(file));
-        let up = "../".repeat(file.path.split('/').count() + 1);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+        let (path, blob) = (self.path_of(file), self.blob(file));
+        if !is_whole(&path, file) {
+            fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            if fs::symlink_metadata(&path).is_ok() {
+                fs::remove_file(&path)?;
+            }
+            let up = "../".repeat(file.path.split('/').count() + 1);
+            let to = format!("{up}blobs/{}", file.digest);
+            symlink(Path::new(&to), &path).or_else(|_| fs::rename(&blob, &path))?;
         }
-        if fs::symlink_metadata(&path).is_ok() {
-            fs::remove_file(&path)?;
-        }
-        if symlink(Path::new(&format!("{up}blobs/{}", file.digest)), &path).is_err() {
-            fs::rename(&blob, &path)?;
-        }
-        let reference = self.folder(&file.repository).join("refs").join("main");
-        if fs::read_to_string(&reference).is_ok_and(|commit| commit == file.commit) {
+        let refs = self.folder(&file.repository).join("refs");
+        let main = refs.join("main");
+        if fs::read_to_string(&main).is_ok_and(|commit| commit == file.commit) {
             return Ok(());
         }
-        let new = reference.with_extension(format!("{}.tmp", std::process::id()));
-        fs::create_dir_all(self.folder(&file.repository).join("refs"))?;
+        fs::create_dir_all(&refs)?;
+        let new = refs.join(format!("main.{}.tmp", std::process::id()));
         fs::write(&new, &file.commit)?;
-        fs::rename(&new, &reference)
+        fs::rename(&new, &main)
     }
 }
 
-/// The mark beside a blob that was loaded to be discarded after use.
+/// The name of a repository's folder, and of the folder of its locks.
+fn folder_name(repository: &str) -> String {
+    format!("models--{}", repository.replace('/', "--"))
+}
+
+/// Returns true if a whole file is at `path`.
+pub fn is_whole(path: &Path, file: &HubFile) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.len() == file.size)
+}
+
+/// The mark of a blob that is to be discarded after use.
 pub fn mark_of(blob: &Path) -> PathBuf {
-    let mut name = blob.as_os_str().to_owned();
-    name.push(".kl-discard");
-    name.into()
+    blob.with_extension("kl-discard")
+}
+
+/// The part of a blob that has been loaded so far.
+pub fn incomplete(blob: &Path) -> PathBuf {
+    blob.with_extension("incomplete")
 }
 
 #[cfg(unix)]

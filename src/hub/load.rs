@@ -1,24 +1,19 @@
-//! Loading a file: what is there is continued, and nothing is used before its hash is that of the hub.
+//! Loading a file: what is there is continued, and nothing is used whose hash is not the one that the hub
+//! states.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::ops::ControlFlow;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow};
 use indicatif::HumanBytes;
 use sha1::Sha1;
 use sha2::Sha256;
 use sha2::digest::{Digest as _, DynDigest};
 
-use super::cache::mark_of;
-use super::client::{Body, Client, broken};
+use super::cache::{incomplete, is_whole, mark_of};
+use super::wait::{Patience, told, watched};
 use super::{Fault, Hub, HubFile, Step, Watch};
-
-/// How often a caller can stop what waits.
-pub const TICK: Duration = Duration::from_millis(200);
 
 /// The bytes that are read at once.
 const BLOCK: usize = 1 << 18;
@@ -28,329 +23,226 @@ const BLOCK: usize = 1 << 18;
 pub enum Loaded {
     /// It was there.
     WasThere,
-    /// This many bytes of it were loaded: fewer than its size if an earlier run had begun.
+    /// This many bytes were loaded: fewer than its size if an earlier run had begun.
     Now { bytes: u64 },
-    /// The caller stopped it. What is there is continued the next time.
+    /// The caller stopped it. The next call continues.
     Stopped,
 }
 
 impl Hub {
     /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of). `mark`: set to let
-    /// [`discard`](Self::discard) remove it later, in this run or another; a file that was there without
-    /// a mark gets none, and one loaded without a mark loses it.
+    /// [`discard`](Self::discard) remove it, in this run or a later one. A file that is there without a mark
+    /// gets none; one that is asked for without a mark loses it.
     ///
     /// # Errors
-    /// If it cannot be loaded or stored. What arrived stays, and the next call continues it, unless its
-    /// hash is wrong.
+    /// If it cannot be loaded or stored. What has arrived stays, and the next call continues.
     pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<Loaded> {
+        match self.make_whole(file, mark, watch) {
+            Ok(loaded) => Ok(loaded),
+            Err(Fault::Stopped) => Ok(Loaded::Stopped),
+            Err(fault) => Err(Error::from(fault).context(file.path.clone())),
+        }
+    }
+
+    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<Loaded, Fault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
-        let is_whole = |path| fs::metadata(path).is_ok_and(|metadata| metadata.len() == file.size);
-        let keep = || {
-            if mark {
-                Ok(())
-            } else {
-                remove(fs::remove_file(mark_of(&blob)))
-            }
-        };
-        if is_whole(&path) {
-            keep()?;
+        let mark_path = mark_of(&blob);
+        if is_whole(&path, file) && !mark_path.exists() {
             return Ok(Loaded::WasThere);
         }
-        let Some(_lock) = self.lock(file, watch)? else {
-            return Ok(Loaded::Stopped);
-        };
-        let cannot = || {
-            format!(
-                "{}: cannot be stored in {}",
-                file.path,
-                self.cache.display()
-            )
-        };
+        let _lock = self.lock(file, watch)?;
+        let cannot = || format!("{} cannot be written to", self.cache.display());
+        if !mark && mark_path.exists() {
+            fs::remove_file(&mark_path).with_context(cannot)?;
+        }
         let mut loaded = Loaded::WasThere;
-        keep()?;
-        if !is_whole(&blob) {
-            fs::create_dir_all(blob.parent().with_context(cannot)?).with_context(cannot)?;
+        if !is_whole(&path, file) && !is_whole(&blob, file) {
             if mark {
-                File::create(mark_of(&blob)).with_context(cannot)?;
+                File::create(&mark_path).with_context(cannot)?;
             }
-            loaded = self.load_blob(file, watch)?;
+            let bytes = self.load_blob(file, watch)?;
+            loaded = Loaded::Now { bytes };
         }
-        if loaded != Loaded::Stopped {
-            self.link(file).with_context(cannot)?;
-        }
+        self.link(file).with_context(cannot)?;
         Ok(loaded)
     }
 
-    fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<Loaded> {
-        let Some(mut partial) = Partial::open(self, file, watch)? else {
-            return Ok(Loaded::Stopped);
-        };
-        let mut bytes = 0;
-        let mut patience = Patience::new(self.wait);
+    /// Loads a blob, and returns how many bytes that took.
+    fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<u64, Fault> {
+        const WRONG: &str = "what arrived has another hash than the hub states";
+        let (mut bytes, mut is_second) = (0, false);
         loop {
-            let before = partial.length;
-            let received = self.receive(file, &mut partial, watch, &mut bytes);
-            if partial.length > before {
-                patience = Patience::new(self.wait);
-            }
-            match received {
-                Ok(flow) if flow.is_break() => return Ok(Loaded::Stopped),
-                Ok(_) => break,
-                Err(fault) => {
-                    let flow = patience.wait(fault, watch);
-                    let flow =
-                        flow.map_err(|fault| Error::from(fault).context(file.path.clone()))?;
-                    if flow.is_break() {
-                        return Ok(Loaded::Stopped);
+            let mut partial = Partial::open(self.blob(file), file, watch)?;
+            let mut patience = Patience::new(self.wait);
+            while partial.length < file.size {
+                let before = bytes;
+                if let Err(fault) = self.receive(&mut partial, &mut bytes, watch) {
+                    if bytes > before {
+                        patience = Patience::new(self.wait);
                     }
+                    patience.wait(fault, partial.length, watch)?;
                 }
             }
+            if partial.is_right() {
+                partial.keep()?;
+                return Ok(bytes);
+            }
+            partial.empty()?;
+            if is_second {
+                return Err(anyhow!("{WRONG}, twice: nothing of it is kept").into());
+            }
+            is_second = true;
+            told(
+                watch,
+                Step::Says(&format!("{}: {WRONG}: loading it again", file.path)),
+            )?;
         }
-        partial.finish(self, file)?;
-        Ok(Loaded::Now { bytes })
     }
 
-    /// Receives what is missing, in another thread, so that silence of the server stops nothing else.
-    fn receive(
-        &self,
-        file: &HubFile,
-        partial: &mut Partial,
-        watch: &Watch,
-        bytes: &mut u64,
-    ) -> Result<ControlFlow<()>, Fault> {
-        const WAITING_BLOCKS: usize = 4;
-        if partial.length == file.size {
-            return Ok(ControlFlow::Continue(()));
+    /// Receives what is missing, over one connection, and counts its bytes.
+    fn receive(&self, partial: &mut Partial, bytes: &mut u64, watch: &Watch) -> Result<(), Fault> {
+        let (file, from) = (partial.of, partial.length);
+        let (client, name) = (self.client.clone(), file.repository.clone());
+        let url = format!("/{name}/resolve/{}/{}", file.commit, escaped(&file.path));
+        let (start, mut reader) = watched(move || client.body(&name, &url, from), from, watch)??;
+        if start < from {
+            partial.empty()?;
         }
-        let url = format!(
-            "/{}/resolve/{}/{}",
-            file.repository,
-            file.commit,
-            escaped(&file.path)
-        );
-        let (sender, receiver) = sync_channel(WAITING_BLOCKS);
-        let (client, name, from) = (self.client.clone(), file.repository.clone(), partial.length);
-        let thread = thread::Builder::new().name("hub".to_owned());
-        let sent = thread.spawn(move || send(&client, &name, &url, from, &sender));
-        sent.map_err(|error| Fault::Lasting(error.into()))?;
-        loop {
-            match receiver.recv_timeout(TICK) {
-                Ok(Ok(Piece::Start(at))) if at != partial.length => partial.restart(file)?,
-                Ok(Ok(Piece::Start(_))) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Ok(Piece::Bytes(block))) => {
-                    *bytes += block.len() as u64;
-                    partial.write(file, &block)?;
-                }
-                Ok(Err(fault)) => return Err(fault),
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            if watch(Step::There(partial.length)).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            if partial.length == file.size {
-                return Ok(ControlFlow::Continue(()));
+        while partial.length < file.size {
+            let read = move || {
+                let mut block = Vec::with_capacity(BLOCK);
+                let end = reader.by_ref().take(BLOCK as u64).read_to_end(&mut block);
+                (reader, block, end)
+            };
+            let (rest, block, end) = watched(read, partial.length, watch)?;
+            reader = rest;
+            *bytes += block.len() as u64;
+            partial.write(&block)?;
+            told(watch, Step::There(partial.length))?;
+            let broke = |why: &str| {
+                let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
+                Fault::Passing(
+                    format!("the connection ended at {there} of {size}{why}"),
+                    None,
+                )
+            };
+            end.map_err(|error| broke(&format!(" ({error})")))?;
+            if block.is_empty() {
+                return Err(broke(""));
             }
         }
-        let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
-        Err(Fault::Passing(
-            format!("the connection ended after {there} of {size}"),
-            None,
-        ))
+        Ok(())
     }
 }
 
-/// What arrives of a file.
-enum Piece {
-    /// The bytes that follow start at this one.
-    Start(u64),
-    Bytes(Vec<u8>),
-}
-
-/// Sends what the hub answers, until nobody receives it.
-fn send(
-    client: &Client,
-    repository: &str,
-    url: &str,
-    from: u64,
-    to: &SyncSender<Result<Piece, Fault>>,
-) {
-    let body = client.body(repository, url, from);
-    let Body { from, mut reader } = match body {
-        Ok(body) => body,
-        Err(fault) => return drop(to.send(Err(fault))),
-    };
-    let mut is_wanted = to.send(Ok(Piece::Start(from))).is_ok();
-    while is_wanted {
-        let mut block = vec![0; BLOCK];
-        let piece = match reader.read(&mut block) {
-            Ok(0) => return,
-            Ok(n) => {
-                block.truncate(n);
-                Ok(Piece::Bytes(block))
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => Err(broken(&error)),
-        };
-        is_wanted = piece.is_ok();
-        is_wanted &= to.send(piece).is_ok();
-    }
-}
-
-/// A file that is being loaded, as `HASH.incomplete` beside its blob.
-struct Partial {
+/// A blob that is being loaded.
+struct Partial<'a> {
+    of: &'a HubFile,
+    blob: PathBuf,
     file: File,
-    path: std::path::PathBuf,
+    /// What is there of it, in bytes, and the hash of that.
     length: u64,
     hash: Box<dyn DynDigest>,
 }
 
-impl Partial {
-    /// Opens what is there, and hashes it; `None` if the caller stops that.
-    fn open(hub: &Hub, file: &HubFile, watch: &Watch) -> Result<Option<Self>> {
-        let path = hub.blob(file).with_extension("incomplete");
-        let cannot = || format!("{}: cannot be written", path.display());
+impl<'a> Partial<'a> {
+    /// Opens what is there, and hashes it.
+    ///
+    /// # Errors
+    /// If the disk has no room for the rest.
+    fn open(blob: PathBuf, of: &'a HubFile, watch: &Watch) -> Result<Self, Fault> {
+        let path = incomplete(&blob);
         let mut options = OpenOptions::new();
-        let opened = options
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(&path)
-            .with_context(cannot)?;
+        let file = options.create(true).read(true).append(true).open(&path);
+        let file = file.with_context(|| format!("{} cannot be opened", path.display()))?;
         let mut partial = Self {
-            file: opened,
-            path: path.clone(),
+            of,
+            blob,
+            file,
             length: 0,
-            hash: hash_of(file),
+            hash: hash_of(of),
         };
         let mut block = vec![0; BLOCK];
         loop {
-            let n = partial.file.read(&mut block).with_context(cannot)?;
+            let n = partial.cannot((&partial.file).read(&mut block))?;
             partial.length += n as u64;
             partial.hash.update(block.get(..n).unwrap_or_default());
-            if n == 0 {
+            if partial.length > of.size {
+                partial.empty()?;
+            } else if n == 0 {
                 break;
             }
-            if watch(Step::There(partial.length)).is_break() {
-                return Ok(None);
-            }
+            told(watch, Step::There(partial.length))?;
         }
-        if partial.length > file.size {
-            partial.restart(file).map_err(Error::from)?;
+        // Where the file system does not report its free space, writing finds out.
+        match fs4::available_space(&path) {
+            Ok(free) if free < of.size - partial.length => Err(partial.no_space().into()),
+            _ => Ok(partial),
         }
-        Ok(Some(partial))
     }
 
-    fn restart(&mut self, file: &HubFile) -> Result<(), Fault> {
-        let cut = self.file.set_len(0);
-        cut.with_context(|| format!("{}: cannot be written", self.path.display()))
-            .map_err(Fault::Lasting)?;
-        self.length = 0;
-        self.hash = hash_of(file);
+    /// Removes what is there.
+    fn empty(&mut self) -> Result<()> {
+        self.cannot(self.file.set_len(0))?;
+        (self.length, self.hash) = (0, hash_of(self.of));
         Ok(())
     }
 
-    fn write(&mut self, file: &HubFile, block: &[u8]) -> Result<(), Fault> {
-        let room = usize::try_from(file.size - self.length).unwrap_or(usize::MAX);
+    /// Adds bytes, up to the file's size.
+    fn write(&mut self, block: &[u8]) -> Result<()> {
+        let room = usize::try_from(self.of.size - self.length).unwrap_or(usize::MAX);
         let block = block.get(..room).unwrap_or(block);
-        self.file.write_all(block).map_err(|error| {
-            Fault::Lasting(
-                anyhow!(error).context(format!("{}: cannot be written", self.path.display())),
-            )
-        })?;
+        self.cannot((&self.file).write_all(block))?;
         self.length += block.len() as u64;
         self.hash.update(block);
         Ok(())
     }
 
-    /// Checks the hash, and gives the file its name.
-    fn finish(self, hub: &Hub, file: &HubFile) -> Result<()> {
-        let digest = self.hash.finalize();
-        let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        if found != file.digest {
-            remove(fs::remove_file(&self.path))?;
-            bail!(
-                "{}: was loaded with another hash than the hub states, and is removed: repeat the call",
-                file.path
-            );
-        }
-        self.file
-            .sync_all()
-            .and_then(|()| fs::rename(&self.path, hub.blob(file)))
-            .with_context(|| format!("{}: cannot be written", self.path.display()))
+    /// Returns true if its hash is the one that the hub states.
+    fn is_right(&mut self) -> bool {
+        let hash = self.hash.finalize_reset();
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        digits == self.of.digest
+    }
+
+    /// Gives it the name of a whole blob.
+    fn keep(self) -> Result<()> {
+        self.cannot(self.file.sync_all())?;
+        self.cannot(fs::rename(incomplete(&self.blob), &self.blob))
+    }
+
+    /// Explains what the disk refused.
+    fn cannot<T>(&self, tried: std::io::Result<T>) -> Result<T> {
+        tried.map_err(|error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => self.no_space(),
+            _ => Error::from(error).context(format!("{} cannot be written", self.blob.display())),
+        })
+    }
+
+    fn no_space(&self) -> Error {
+        let missing = HumanBytes(self.of.size - self.length);
+        anyhow!(
+            "the disk of the cache has no room for the {missing} that are missing: make room, or set HF_HUB_CACHE to a folder on another"
+        )
     }
 }
 
-/// The hash that the hub states of a file, to be computed.
+/// The hash that the hub states of a file, of no bytes yet.
 fn hash_of(file: &HubFile) -> Box<dyn DynDigest> {
     const SHA_256_DIGITS: usize = 64;
     if file.digest.len() == SHA_256_DIGITS {
         return Box::new(Sha256::new());
     }
-    // Git hashes a blob with its length before it.
+    // Git hashes a blob's length before its bytes.
     Box::new(Sha1::new_with_prefix(format!("blob {}\0", file.size)))
-}
-
-/// Accepts that what is to be removed is not there.
-fn remove(removed: io::Result<()>) -> Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 /// A path as a part of an address.
 fn escaped(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    let escape = |byte: u8| {
-        if is_plain(byte) {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
+    let escape = |byte: u8| match char::from(byte) {
+        plain if is_plain(byte) => plain.to_string(),
+        _ => format!("%{byte:02X}"),
     };
     path.bytes().map(escape).collect()
-}
-
-/// How often a request is repeated, and when.
-pub struct Patience {
-    repeated: u32,
-    wait: Duration,
-}
-
-impl Patience {
-    pub fn new(wait: Duration) -> Self {
-        Self { repeated: 0, wait }
-    }
-
-    /// Waits before a request is repeated.
-    ///
-    /// # Errors
-    /// The fault, if it is not to be repeated, or was often enough.
-    pub fn wait(&mut self, fault: Fault, watch: &Watch) -> Result<ControlFlow<()>, Fault> {
-        const MOST: u32 = 5;
-        /// What a hub may ask for.
-        const LONGEST: Duration = Duration::from_secs(600);
-        let (why, after) = match &fault {
-            Fault::Lasting(_) => return Err(fault),
-            Fault::Passing(why, Some(after)) => (why, *after),
-            Fault::Passing(why, None) | Fault::Unreachable(why) => {
-                (why, self.wait * 2_u32.pow(self.repeated))
-            }
-        };
-        if self.repeated == MOST || after > LONGEST {
-            return Err(fault);
-        }
-        self.repeated += 1;
-        let said = watch(Step::Says(&format!(
-            "{why}: trying again in {} s",
-            after.as_secs()
-        )));
-        let until = Instant::now() + after;
-        let mut flow = said;
-        while flow.is_continue() && Instant::now() < until {
-            thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
-            flow = watch(Step::Says(""));
-        }
-        Ok(flow)
-    }
 }

@@ -1,8 +1,8 @@
 //! Models by name: the repositories of a Hugging Face hub, and the cache that their files share with
 //! other programs.
 //!
-//! A [`Hub`] lists a [`Repository`], that finds the files that a name means, and the hub loads them into
-//! the cache of huggingface_hub, where `llama.cpp` and Python find them too.
+//! A [`Hub`] lists a [`Repository`], which finds the files that a name means, and the hub loads them into
+//! the cache of `huggingface_hub`, where llama.cpp and Python find them too.
 //!
 //! No input may make it panic: clippy denies what could, and each exception states why it cannot.
 #![cfg_attr(
@@ -26,6 +26,7 @@ mod client;
 mod fake;
 mod load;
 mod names;
+mod wait;
 
 pub use load::Loaded;
 
@@ -35,18 +36,19 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, anyhow, bail, ensure};
-use serde::Deserialize;
+use anyhow::{Context as _, Error, Result, anyhow, ensure};
+use serde_json::Value;
 
 use client::Client;
+use wait::Patience;
 
 /// A hub, and this user's cache of it.
 pub struct Hub {
     client: Client,
-    /// The folder that holds a folder for each repository.
+    /// The folder that has a folder for each repository.
     cache: PathBuf,
     is_offline: bool,
-    /// The time before a request is repeated; it doubles with each repetition.
+    /// The time before a request is repeated for the first time.
     wait: Duration,
 }
 
@@ -57,9 +59,9 @@ pub struct Repository {
     pub name: String,
     /// 40 hexadecimal digits.
     pub commit: String,
-    /// In the hub's order, by path.
+    /// In the hub's order.
     files: Vec<HubFile>,
-    /// True if these are the files that the cache holds, because the hub was not asked.
+    /// True if the hub was not asked, and these are the files that the cache has.
     is_cached: bool,
 }
 
@@ -70,42 +72,48 @@ pub struct HubFile {
     pub repository: String,
     /// 40 hexadecimal digits.
     pub commit: String,
-    /// In the repository, with `/`; safe to join to a folder.
+    /// In the repository, with `/`. It stays within a folder that it is joined to.
     pub path: String,
     /// In bytes.
     pub size: u64,
-    /// Of a large file its SHA-256, of others git's hash of a blob, in hexadecimal digits; of a file that
-    /// the cache alone names, the name of its blob.
+    /// In hexadecimal digits: the SHA-256 of a large file, git's hash of a small one.
     pub digest: String,
 }
 
 /// What a caller is told while a hub is at work.
 #[derive(Debug, Clone, Copy)]
 pub enum Step<'a> {
-    /// So many bytes of the file are there.
+    /// So many bytes of the file are there; also while nothing arrives.
     There(u64),
     /// A line about what the hub waits for, or what it does instead.
     Says(&'a str),
 }
 
-/// Is told each step, and at least twice a second; says whether to stop.
+/// Is told each step, at least twice a second, and answers whether to stop.
 pub type Watch<'a> = dyn Fn(Step) -> ControlFlow<()> + 'a;
 
-/// A request that failed.
+/// Why something was not done.
 enum Fault {
-    /// No connection was made.
-    Unreachable(String),
-    /// It may be repeated, after this time if the hub asks for one.
+    /// It may be tried again, after this time if the hub asks for one.
     Passing(String, Option<Duration>),
-    /// Repeating it will not help.
+    /// Trying again will not help.
     Lasting(Error),
+    /// The caller stopped it.
+    Stopped,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Lasting(error)
+    }
 }
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Unreachable(why) | Fault::Passing(why, _) => anyhow!(why),
+            Fault::Passing(why, _) => anyhow!("{why}: repeat the call later"),
             Fault::Lasting(error) => error,
+            Fault::Stopped => anyhow!("interrupted"),
         }
     }
 }
@@ -113,147 +121,99 @@ impl From<Fault> for Error {
 impl Hub {
     /// The hub and the cache that the environment names, as `huggingface_hub` reads it: `HF_ENDPOINT`,
     /// `HF_TOKEN` or the token's file, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_HUB_OFFLINE`,
-    /// `HF_HUB_DOWNLOAD_TIMEOUT`. `variable`: the value of one.
+    /// `HF_HUB_DOWNLOAD_TIMEOUT`. `variable` returns the value of one.
     ///
     /// # Errors
-    /// If no folder for the cache is named, or a value makes no sense.
+    /// If no folder for the cache is known, or the hub's address makes no sense.
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        const ENDPOINT: &str = "https://huggingface.co";
         const SILENCE_S: u64 = 10;
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let text = |name: &str| set(name).map(|value| value.to_string_lossy().trim().to_owned());
-        let user = set("HOME")
-            .or_else(|| set("USERPROFILE"))
-            .map(PathBuf::from);
-        let folder = |name: &str| {
-            let path = PathBuf::from(set(name)?);
-            match (path.strip_prefix("~"), &user) {
-                (Ok(rest), Some(user)) => Some(user.join(rest)),
-                _ => Some(path),
-            }
-        };
-        let home = folder("HF_HOME")
-            .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("huggingface")))
-            .or_else(|| Some(user.as_ref()?.join(".cache").join("huggingface")));
-        let cache = folder("HF_HUB_CACHE")
-            .or_else(|| folder("HUGGINGFACE_HUB_CACHE"))
-            .or_else(|| Some(home.as_ref()?.join("hub")))
-            .context("HF_HOME: is not set, and neither is HOME: set it to the folder for models")?;
-        let token_file = folder("HF_TOKEN_PATH").or_else(|| Some(home?.join("token")));
-        let token = text("HF_TOKEN")
-            .or_else(|| text("HUGGING_FACE_HUB_TOKEN"))
-            .or_else(|| Some(fs::read_to_string(token_file?).ok()?.trim().to_owned()))
-            .filter(|token| !token.is_empty());
-        let is_true = |name: &str| {
-            let value = text(name).unwrap_or_default().to_uppercase();
-            ["1", "ON", "YES", "TRUE"].contains(&value.as_str())
-        };
-        let silence_s = match text("HF_HUB_DOWNLOAD_TIMEOUT") {
-            Some(value) => (value.parse().ok().filter(|&s| s > 0)).with_context(|| {
-                format!("HF_HUB_DOWNLOAD_TIMEOUT: '{value}' is not a number of seconds")
-            })?,
-            None => SILENCE_S,
-        };
-        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
+        let folder = |name: &str| set(name).map(PathBuf::from);
+        let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
+        let user = folder("HOME").or_else(|| folder("USERPROFILE"));
+        let caches = folder("XDG_CACHE_HOME").or_else(|| Some(user?.join(".cache")));
+        let home = folder("HF_HOME").or_else(|| Some(caches?.join("huggingface")));
+        let home = home.context("HF_HOME: is not set: set it to a folder for models")?;
+        let token = text("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
+        let token = token.map(|token| token.trim().to_owned());
+        let endpoint = text("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
+        let is_address = endpoint.starts_with("http://") || endpoint.starts_with("https://");
+        ensure!(
+            is_address,
+            "HF_ENDPOINT: '{endpoint}' does not begin with https://"
+        );
+        let silence_s = text("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
+        let offline = text("HF_HUB_OFFLINE").unwrap_or_default().to_uppercase();
         Ok(Self {
-            client: Client::new(&endpoint, token, Duration::from_secs(silence_s))?,
-            cache,
-            is_offline: is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE"),
+            client: Client::new(
+                endpoint.trim_end_matches('/'),
+                token.filter(|token| !token.is_empty()),
+                Duration::from_secs(silence_s.unwrap_or(SILENCE_S)),
+            ),
+            cache: folder("HF_HUB_CACHE").unwrap_or_else(|| home.join("hub")),
+            is_offline: ["1", "ON", "YES", "TRUE"].contains(&offline.as_str()),
             wait: Duration::from_secs(1),
         })
     }
 
     /// The files of `user/repo` at the newest commit of its main branch. Offline, or where the hub does
-    /// not answer, those that the cache holds.
+    /// not answer, those that the cache has.
     ///
     /// # Errors
     /// If there is no such repository, or it may not be read, or the hub does not answer and the cache
     /// has nothing of it.
     pub fn repository(&self, name: &str, watch: &Watch) -> Result<Repository> {
+        let is_name = names::is_repository(name);
         ensure!(
-            names::is_repository(name),
-            "{name}: is not the name of a repository: give it as USER/REPO"
+            is_name,
+            "'{name}' is not a repository: give it as USER/REPO"
         );
-        if self.is_offline {
-            return self.cached(name).with_context(|| {
-                format!("{name}: the cache has no file of it, and HF_HUB_OFFLINE is set")
-            });
-        }
-        let why = match self.listed(name, watch) {
-            Ok(repository) => return Ok(repository),
-            Err(Fault::Lasting(error)) => return Err(error),
-            Err(Fault::Unreachable(why) | Fault::Passing(why, _)) => why,
+        let why = if self.is_offline {
+            "HF_HUB_OFFLINE is set".to_owned()
+        } else {
+            match self.listed(name, watch) {
+                Err(Fault::Passing(why, _)) => why,
+                done => return Ok(done?),
+            }
         };
-        let Some(repository) = self.cached(name) else {
-            bail!("{name}: {why}, and the cache has no file of it");
-        };
+        let cached = self.cached(name);
+        let cached =
+            cached.with_context(|| format!("{name}: {why}, and the cache has no file of it"))?;
         let _ = watch(Step::Says(&format!(
-            "{name}: {why}: only files of the cache are used"
+            "{name}: {why}: only the cache is used"
         )));
-        Ok(repository)
+        Ok(cached)
     }
 
     /// The files that the hub lists.
     fn listed(&self, name: &str, watch: &Watch) -> Result<Repository, Fault> {
-        #[derive(Deserialize)]
-        struct Refs {
-            branches: Vec<Branch>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Branch {
-            name: String,
-            target_commit: String,
-        }
-        #[derive(Deserialize)]
-        struct Entry {
-            #[serde(rename = "type")]
-            kind: String,
-            path: String,
-            #[serde(default)]
-            size: u64,
-            oid: String,
-            lfs: Option<Lfs>,
-        }
-        #[derive(Deserialize)]
-        struct Lfs {
-            oid: String,
-            size: u64,
-        }
-        let odd = |what: &str| {
-            Fault::Lasting(anyhow!("{name}: the hub states {what}: nothing is loaded"))
-        };
-        let (refs, _): (Refs, _) = self.page(name, &format!("/api/models/{name}/refs"), watch)?;
-        let main = refs
-            .branches
-            .into_iter()
-            .find(|branch| branch.name == "main");
-        let commit = main.ok_or_else(|| odd("no branch 'main'"))?.target_commit;
-        if !is_hash(&commit, &[40]) {
-            return Err(odd("a commit that is none"));
-        }
+        let odd = |what: &str| anyhow!("{name}: the hub lists {what}, so nothing is loaded");
+        let (refs, _) = self.page(name, &format!("/api/models/{name}/refs"), watch)?;
+        let mut branches = refs["branches"].as_array().into_iter().flatten();
+        let main = branches.find(|branch| branch["name"] == "main");
+        let commit = main.and_then(|main| main["targetCommit"].as_str());
+        let commit = commit.filter(|commit| is_hash(commit, 40));
+        let commit = commit.ok_or_else(|| odd("no branch 'main'"))?.to_owned();
         let mut files = Vec::new();
         let mut next = Some(format!("/api/models/{name}/tree/{commit}?recursive=true"));
         while let Some(url) = next {
-            let entries: Vec<Entry>;
-            (entries, next) = self.page(name, &url, watch)?;
-            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
-                let (digest, size) = match entry.lfs {
-                    Some(lfs) => (lfs.oid, lfs.size),
-                    None => (entry.oid, entry.size),
-                };
-                if !names::is_safe(&entry.path) || !is_hash(&digest, &[40, 64]) {
-                    return Err(odd(&format!(
-                        "a file '{}' that cannot be stored safely",
-                        entry.path
-                    )));
-                }
+            let page;
+            (page, next) = self.page(name, &url, watch)?;
+            let entries = page.as_array().into_iter().flatten();
+            for entry in entries.filter(|entry| entry["type"] == "file") {
+                let path = entry["path"].as_str().unwrap_or_default();
+                // A large file's own size and hash; git has those of a pointer.
+                let stored = entry.get("lfs").unwrap_or(entry);
+                let digest = stored["oid"].as_str().unwrap_or_default();
+                let size = stored["size"].as_u64();
+                let size = size.filter(|_| is_hash(digest, 40) || is_hash(digest, 64));
+                let size = size.filter(|_| names::is_safe(path));
                 files.push(HubFile {
                     repository: name.to_owned(),
                     commit: commit.clone(),
-                    path: entry.path,
-                    size,
-                    digest,
+                    path: path.to_owned(),
+                    size: size.ok_or_else(|| odd(&format!("a file '{path}' that is not sound")))?,
+                    digest: digest.to_owned(),
                 });
             }
         }
@@ -266,30 +226,23 @@ impl Hub {
     }
 
     /// A page of the hub's JSON, and the address of the next one.
-    fn page<T: for<'a> Deserialize<'a>>(
-        &self,
-        repository: &str,
-        url: &str,
-        watch: &Watch,
-    ) -> Result<(T, Option<String>), Fault> {
-        let mut patience = load::Patience::new(self.wait);
+    fn page(&self, name: &str, url: &str, watch: &Watch) -> Result<(Value, Option<String>), Fault> {
+        let mut patience = Patience::new(self.wait);
         loop {
-            match self.client.json(repository, url) {
-                Err(fault @ Fault::Passing(..)) => {
-                    if patience.wait(fault, watch)?.is_break() {
-                        return Err(Fault::Lasting(anyhow!("interrupted")));
-                    }
-                }
+            match self.client.json(name, url) {
+                Err(fault @ Fault::Passing(_, Some(_))) => patience.wait(fault, 0, watch)?,
                 done => return done,
             }
         }
     }
 }
 
-/// Returns true for a hash of one of these lengths in hexadecimal digits.
-fn is_hash(text: &str, lengths: &[usize]) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    lengths.contains(&text.len()) && text.bytes().all(is_digit)
+/// Returns true for a hash of so many hexadecimal digits.
+fn is_hash(text: &str, length: usize) -> bool {
+    text.len() == length
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -3,57 +3,59 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::fake::{FakeHub, Fault};
 use super::{Hub, HubFile, Loaded, Repository, Step};
 
-/// A hub that serves some models, and an empty cache.
+/// The length of the first file: longer than some blocks.
+const SIZE: u64 = 3_000_000;
+
+/// A hub that serves some models, and a cache.
 struct Fixture {
     folder: TempDir,
     server: FakeHub,
-    said: RefCell<String>,
+    /// The lines that a watch was told.
+    said: RefCell<Vec<String>>,
 }
-
-/// Longer than a block.
-const SIZE: usize = 3_000_000;
 
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for (i, name) in [
+        let names = [
             "M-Q4_K_M.gguf",
             "M-Q8_0.gguf",
-            "sub dir/M.IQ4_XS.gguf",
-            "notes.txt",
-        ]
-        .iter()
-        .enumerate()
-        {
+            "a b/M.IQ4_XS.gguf",
+            "notes #1.txt",
+        ];
+        for (i, name) in names.into_iter().enumerate() {
             let path = folder.path().join("served/me/M").join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            let bytes = (0..SIZE + i).map(|at| (at * (i + 7) / 5) as u8);
+            let bytes = (0..SIZE as usize + i).map(|at| (at * (i + 7) / 5) as u8);
             fs::write(path, bytes.collect::<Vec<u8>>()).unwrap();
         }
         let server = FakeHub::serve(&folder.path().join("served"));
+        let said = RefCell::default();
         Self {
             folder,
             server,
-            said: RefCell::default(),
+            said,
         }
     }
 
-    fn hub_with(&self, variables: &[(&str, &str)]) -> Hub {
-        let cache = self.folder.path().join("cache");
-        let mut all = BTreeMap::from([
-            ("HF_ENDPOINT", OsString::from(&self.server.endpoint)),
-            ("HF_HUB_CACHE", cache.into()),
-            ("HF_HUB_DOWNLOAD_TIMEOUT", "1".into()),
-            ("HOME", self.folder.path().into()),
-        ]);
-        all.extend(variables.iter().map(|(name, value)| (*name, value.into())));
+    fn hub_with(&self, variables: &[(&'static str, &str)]) -> Hub {
+        let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
+        all.insert("HF_ENDPOINT", self.server.endpoint.clone().into());
+        all.insert("HF_HOME", self.folder.path().into());
+        all.insert("HF_HUB_DOWNLOAD_TIMEOUT", "1".into());
+        all.extend(
+            variables
+                .iter()
+                .map(|(name, value)| (*name, OsString::from(value))),
+        );
         let mut hub = Hub::from_environment(&|name| all.get(name).cloned()).unwrap();
         hub.wait = Duration::from_millis(1);
         hub
@@ -65,7 +67,7 @@ impl Fixture {
 
     fn watch(&self, step: Step) -> ControlFlow<()> {
         if let Step::Says(line) = step {
-            self.said.borrow_mut().push_str(line);
+            self.said.borrow_mut().push(line.to_owned());
         }
         ControlFlow::Continue(())
     }
@@ -76,46 +78,528 @@ impl Fixture {
             .unwrap()
     }
 
+    /// The file in which faults happen.
+    fn file(&self) -> HubFile {
+        self.repository().model(None).unwrap().remove(0)
+    }
+
     fn load(&self, file: &HubFile) -> anyhow::Result<Loaded> {
         self.hub().load(file, false, &|step| self.watch(step))
     }
 
-    /// Checks that a file in the cache is that of the hub.
+    /// Loads a file, which must arrive after lines with these words.
     #[track_caller]
-    fn is_there(&self, file: &HubFile) {
-        let served = fs::read(self.folder.path().join("served/me/M").join(&file.path)).unwrap();
-        assert!(
-            fs::read(self.hub().path_of(file)).unwrap() == served,
-            "{}",
-            file.path
-        );
+    fn arrives(&self, file: &HubFile, said: &[&str]) {
+        self.load(file).unwrap();
+        assert!(fs::read(self.hub().path_of(file)).unwrap() == self.bytes(file));
+        let lines = self.said.take();
+        assert_eq!(lines.len(), said.len(), "{lines:?}");
+        for (line, what) in lines.iter().zip(said) {
+            assert!(line.contains(what), "'{line}' lacks '{what}'");
+        }
+    }
+
+    /// Loads a file, which must fail with an error that has all these words, and leave no file.
+    #[track_caller]
+    fn fails(&self, file: &HubFile, what: &[&str]) {
+        has(&self.load(file).unwrap_err(), what);
+        assert!(!self.hub().path_of(file).exists());
+        assert!(!self.hub().blob(file).exists());
+    }
+
+    fn bytes(&self, file: &HubFile) -> Vec<u8> {
+        fs::read(self.folder.path().join("served/me/M").join(&file.path)).unwrap()
+    }
+
+    fn served(&self, file: &HubFile) -> u64 {
+        self.server.served(&format!("me/M/{}", file.path))
+    }
+
+    fn incomplete(&self, file: &HubFile) -> PathBuf {
+        self.hub().blob(file).with_extension("incomplete")
     }
 }
 
+#[track_caller]
+fn has(error: &anyhow::Error, what: &[&str]) {
+    let text = format!("{error:#}");
+    assert!(what.iter().all(|what| text.contains(what)), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+}
+
 #[test]
-fn files_are_loaded_once() {
+fn files_are_loaded_once_into_the_cache_of_huggingface_hub() {
     let fixture = Fixture::new();
+    let hub = fixture.hub();
     let repository = fixture.repository();
     for file in &repository.files {
-        let bytes = file.size;
-        assert_eq!(fixture.load(file).unwrap(), Loaded::Now { bytes });
+        fixture.arrives(file, &[]);
         assert_eq!(fixture.load(file).unwrap(), Loaded::WasThere);
-        fixture.is_there(file);
-        assert_eq!(fixture.server.served(&format!("me/M/{}", file.path)), bytes);
+        assert_eq!(fixture.served(file), file.size);
+        let link = fs::read_link(hub.path_of(file)).unwrap();
+        let up = if file.path.contains('/') {
+            "../../../"
+        } else {
+            "../../"
+        };
+        assert_eq!(link, PathBuf::from(format!("{up}blobs/{}", file.digest)));
     }
     assert_eq!(repository.files.len(), 4);
+    let folder = fixture.folder.path().join("hub/models--me--M");
+    assert_eq!(
+        fs::read_to_string(folder.join("refs/main")).unwrap(),
+        repository.commit
+    );
+    let offline = fixture.hub_with(&[("HF_HUB_OFFLINE", "1")]);
+    let cached = offline
+        .repository("me/M", &|step| fixture.watch(step))
+        .unwrap();
+    assert_eq!(cached.files, repository.files);
+}
+
+#[test]
+fn a_new_commit_loads_only_what_has_changed() {
+    let fixture = Fixture::new();
+    let old = fixture.file();
+    fixture.arrives(&old, &[]);
+    fs::write(fixture.folder.path().join("served/me/M/README.md"), "new").unwrap();
+    let new = fixture.file();
+    assert_ne!(new.commit, old.commit);
+    assert_eq!(fixture.load(&new).unwrap(), Loaded::WasThere);
+    assert!(fixture.hub().path_of(&new).exists() && fixture.hub().path_of(&old).exists());
+    assert_eq!(fixture.served(&old), old.size);
 }
 
 #[test]
 fn a_cut_download_is_continued() {
     let fixture = Fixture::new();
-    let file = fixture.repository().model(None).unwrap().remove(0);
+    let file = fixture.file();
     fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
     fixture.server.fault("/cdn/", Fault::CutsAfter(500_000));
-    assert_eq!(
-        fixture.load(&file).unwrap(),
-        Loaded::Now { bytes: file.size }
+    fixture.arrives(
+        &file,
+        &[
+            "ended at 976.56 KiB of 2.86 MiB",
+            "ended at 1.43 MiB of 2.86 MiB",
+        ],
     );
-    fixture.is_there(&file);
-    assert_eq!(fixture.server.served("me/M/M-Q4_K_M.gguf"), file.size);
+    assert_eq!(fixture.served(&file), file.size);
+}
+
+#[test]
+fn what_an_earlier_run_left_is_continued() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    let stop = |step: Step| match step {
+        Step::There(n) if n >= 1_000_000 => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    fixture.server.slow_down(20_000_000);
+    assert_eq!(
+        fixture.hub().load(&file, false, &stop).unwrap(),
+        Loaded::Stopped
+    );
+    let there = fs::metadata(fixture.incomplete(&file)).unwrap().len();
+    assert!(there >= 1_000_000 && there < SIZE);
+    let bytes = SIZE - there;
+    assert_eq!(fixture.load(&file).unwrap(), Loaded::Now { bytes });
+    fixture.arrives(&file, &[]);
+}
+
+#[test]
+fn what_is_whole_but_was_not_checked_is_checked() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fs::create_dir_all(fixture.incomplete(&file).parent().unwrap()).unwrap();
+    fs::write(fixture.incomplete(&file), fixture.bytes(&file)).unwrap();
+    fixture.arrives(&file, &[]);
+    assert_eq!(fixture.served(&file), 0);
+}
+
+#[test]
+fn wrong_bytes_are_loaded_again_once() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fs::create_dir_all(fixture.incomplete(&file).parent().unwrap()).unwrap();
+    fs::write(fixture.incomplete(&file), vec![1; 1000]).unwrap();
+    fixture.arrives(
+        &file,
+        &["another hash than the hub states: loading it again"],
+    );
+    let other = fixture.repository().file("M-Q8_0.gguf").unwrap().remove(0);
+    fixture.server.fault("/cdn/", Fault::Changes);
+    fixture.server.fault("/cdn/", Fault::Changes);
+    fixture.fails(&other, &["M-Q8_0.gguf", "another hash", "twice"]);
+    assert_eq!(fs::metadata(fixture.incomplete(&other)).unwrap().len(), 0);
+}
+
+#[test]
+fn the_length_must_be_that_of_the_hub() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.fault("/cdn/", Fault::Shortens(1000));
+    fixture.arrives(&file, &["the connection ended at"]);
+    assert_eq!(fixture.served(&file), file.size);
+    let other = fixture.repository().file("M-Q8_0.gguf").unwrap().remove(0);
+    fs::create_dir_all(fixture.incomplete(&other).parent().unwrap()).unwrap();
+    fs::write(fixture.incomplete(&other), vec![1; SIZE as usize + 1000]).unwrap();
+    fixture.server.fault("/cdn/", Fault::Lengthens);
+    fixture.said.take();
+    fixture.arrives(&other, &[]);
+}
+
+#[test]
+fn a_server_without_parts_sends_all_again() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
+    fixture.server.fault("/cdn/", Fault::IgnoresRange);
+    fixture.arrives(&file, &["the connection ended"]);
+    assert_eq!(fixture.served(&file), file.size + 1_000_000);
+}
+
+#[test]
+fn a_hub_that_is_busy_is_waited_for() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.fault("/cdn/", Fault::Answers(503, ""));
+    fixture
+        .server
+        .fault("/resolve/", Fault::Answers(429, "Retry-After: 1"));
+    let start = Instant::now();
+    fixture.arrives(
+        &file,
+        &[
+            "answers 429 Too Many Requests: trying again in 1 s",
+            "answers 503",
+        ],
+    );
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    fixture
+        .server
+        .fault("/tree/", Fault::Answers(429, "RateLimit: \"api\";r=0;t=1"));
+    fixture.repository();
+    assert_eq!(fixture.said.take().len(), 1);
+}
+
+#[test]
+fn a_hub_that_stays_busy_is_an_error_and_nothing_is_lost() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
+    for _ in 0..5 {
+        fixture.server.fault("/cdn/", Fault::Answers(500, ""));
+    }
+    fixture.fails(&file, &["M-Q4_K_M.gguf", "answers 500", "repeat the call"]);
+    fixture.said.take();
+    fixture
+        .server
+        .fault("/resolve/", Fault::Answers(429, "Retry-After: 86400"));
+    fixture.fails(&file, &["answers 429", "in 86400 s"]);
+    fixture.arrives(&file, &[]);
+    assert_eq!(fixture.served(&file), file.size);
+}
+
+#[test]
+fn a_silent_server_is_asked_again() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
+    fixture.arrives(&file, &["the connection ended at 976.56 KiB"]);
+    assert_eq!(fixture.served(&file), file.size);
+}
+
+#[test]
+fn loading_can_be_stopped_while_a_server_is_silent() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    let hub = fixture.hub_with(&[("HF_HUB_DOWNLOAD_TIMEOUT", "60")]);
+    fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
+    let start = Instant::now();
+    let stop = |_: Step| match start.elapsed() > Duration::from_millis(500) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    assert_eq!(hub.load(&file, false, &stop).unwrap(), Loaded::Stopped);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn repositories_that_cannot_be_read_are_errors_that_say_what_to_do() {
+    let fixture = Fixture::new();
+    let (without, with) = (fixture.hub(), fixture.hub_with(&[("HF_TOKEN", "hf_x")]));
+    let fails = |hub: &Hub, name: &str, what: &[&str]| {
+        has(
+            &hub.repository(name, &|step| fixture.watch(step))
+                .unwrap_err(),
+            what,
+        );
+    };
+    fails(
+        &without,
+        "me/Missing",
+        &["me/Missing", "no such repository", "private", "HF_TOKEN"],
+    );
+    fails(
+        &with,
+        "me/Missing",
+        &["me/Missing", "no such repository", "private"],
+    );
+    for name in ["M", "me/M/x", "../M", "me/..", "me/M:Q4_K_M", "me/M--x", ""] {
+        fails(&without, name, &["USER/REPO"]);
+    }
+    let terms = format!("accept its terms at {}/me/M", fixture.server.endpoint);
+    for (status, hub) in [(401, &without), (403, &with)] {
+        fixture
+            .server
+            .fault("/refs", Fault::Answers(status, "X-Error-Code: GatedRepo"));
+        fails(hub, "me/M", &["me/M", "gated", &terms, "HF_TOKEN"]);
+    }
+    fixture.server.fault("/refs", Fault::Answers(401, ""));
+    fails(&with, "me/M", &["refuses your token", "HF_TOKEN"]);
+    fixture.server.fault("/refs", Fault::Answers(418, ""));
+    fails(&with, "me/M", &["answers 418"]);
+    let closed = fixture.hub_with(&[("HF_ENDPOINT", "http://127.0.0.1:1")]);
+    fails(
+        &closed,
+        "me/M",
+        &["127.0.0.1:1 cannot be reached", "cache has no file"],
+    );
+    let odd = |_: &str| Some(OsString::from("huggingface.co"));
+    has(
+        &Hub::from_environment(&odd).err().unwrap(),
+        &["HF_ENDPOINT", "https://"],
+    );
+    let offline = fixture.hub_with(&[("HF_HUB_OFFLINE", "yes")]);
+    fails(&offline, "me/M", &["HF_HUB_OFFLINE is set"]);
+}
+
+#[test]
+fn the_cache_serves_where_the_hub_does_not() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.arrives(&file, &[]);
+    let closed = fixture.hub_with(&[("HF_ENDPOINT", "http://127.0.0.1:1")]);
+    let cached = closed
+        .repository("me/M", &|step| fixture.watch(step))
+        .unwrap();
+    assert_eq!(cached.model(None).unwrap(), [file]);
+    assert!(fixture.said.take()[0].contains("only the cache is used"));
+    has(
+        &cached.model(Some("Q8_0")).unwrap_err(),
+        &["no model 'Q8_0'", "the cache has M-Q4_K_M.gguf"],
+    );
+}
+
+#[test]
+fn the_token_goes_to_the_hub_alone() {
+    let fixture = Fixture::new();
+    fs::write(fixture.folder.path().join("token"), "hf_secret\n").unwrap();
+    for file in &fixture.repository().files {
+        fixture.arrives(file, &[]);
+    }
+    let requests = fixture.server.requests();
+    let is_sent = |path: &str| {
+        requests
+            .iter()
+            .any(|(line, has_token)| line.contains(path) && *has_token)
+    };
+    assert!(is_sent("/api/models/") && is_sent("/resolve/") && is_sent("/resolve-cache/"));
+    assert!(!is_sent("/cdn/"));
+}
+
+#[test]
+fn paths_that_leave_the_cache_are_refused() {
+    for path in [
+        "../x.gguf",
+        "a/../../x",
+        "/etc/x",
+        "a//b",
+        "a\\b",
+        "C:x",
+        "a/.",
+        "",
+        "a\nb",
+    ] {
+        assert!(!super::names::is_safe(path), "{path:?}");
+    }
+    assert!(super::names::is_safe("a b/ü-..x.gguf"));
+}
+
+#[test]
+fn a_full_disk_is_noticed_before() {
+    let fixture = Fixture::new();
+    let file = HubFile {
+        size: u64::MAX / 2,
+        ..fixture.file()
+    };
+    fixture.fails(&file, &["M-Q4_K_M.gguf", "has no room for", "HF_HUB_CACHE"]);
+    assert_eq!(fixture.served(&file), 0);
+}
+
+#[test]
+fn of_two_loads_of_a_file_the_second_waits_for_the_first() {
+    let fixture = Fixture::new();
+    let file = fixture.file();
+    fixture.server.slow_down(6_000_000);
+    std::thread::scope(|scope| {
+        let hub = fixture.hub();
+        let (file, folder) = (&file, fixture.incomplete(&file));
+        let first = scope.spawn(move || {
+            hub.load(file, false, &|_| ControlFlow::Continue(()))
+                .unwrap()
+        });
+        while !folder.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fixture.load(file).unwrap(), Loaded::WasThere);
+        assert_eq!(first.join().unwrap(), Loaded::Now { bytes: SIZE });
+    });
+    assert!(fixture.said.take()[0].contains("another process loads it"));
+    assert_eq!(fixture.served(&file), SIZE);
+}
+
+#[test]
+fn only_what_was_loaded_with_a_mark_is_discarded() {
+    let fixture = Fixture::new();
+    let (hub, files) = (fixture.hub(), fixture.repository().files);
+    let there = || {
+        files
+            .iter()
+            .filter(|file| hub.path_of(file).exists())
+            .count()
+    };
+    let load = |file, mark| hub.load(file, mark, &|step| fixture.watch(step)).unwrap();
+    load(&files[0], false);
+    load(&files[0], true);
+    load(&files[1], true);
+    load(&files[1], false);
+    load(&files[2], true);
+    for file in &files {
+        // Another run, as after this one was killed.
+        fixture.hub().discard(file).unwrap();
+    }
+    assert_eq!(there(), 2);
+    assert!(hub.path_of(&files[0]).exists() && hub.path_of(&files[1]).exists());
+    assert!(!hub.blob(&files[2]).exists() && !hub.path_of(&files[2]).parent().unwrap().exists());
+}
+
+#[test]
+fn a_repository_of_which_all_is_discarded_leaves_no_folder() {
+    let fixture = Fixture::new();
+    let hub = fixture.hub();
+    for file in fixture.repository().files {
+        hub.load(&file, true, &|step| fixture.watch(step)).unwrap();
+        hub.discard(&file).unwrap();
+    }
+    assert!(!fixture.folder.path().join("hub/models--me--M").exists());
+}
+
+/// A repository of files with these names.
+fn listing(names: &[&str]) -> Repository {
+    let file = |(i, name): (usize, &&str)| HubFile {
+        repository: "me/M".to_owned(),
+        commit: String::new(),
+        path: (*name).to_owned(),
+        size: i as u64,
+        digest: String::new(),
+    };
+    let files = names.iter().enumerate().map(file).collect();
+    Repository {
+        name: "me/M".to_owned(),
+        commit: String::new(),
+        files,
+        is_cached: false,
+    }
+}
+
+fn paths(files: &[HubFile]) -> Vec<&str> {
+    files.iter().map(|file| file.path.as_str()).collect()
+}
+
+#[test]
+fn a_name_means_what_it_means_to_llama_cpp() {
+    let taken = |names: &[&str], quant| paths(&listing(names).model(quant).unwrap()).join(" ");
+    let all = [
+        "M-IQ4_XS.gguf",
+        "M-Q8_0.gguf",
+        "M.Q4_K_M.gguf",
+        "mmproj-Q4_K_M.gguf",
+        "README.md",
+    ];
+    assert_eq!(taken(&all, None), "M.Q4_K_M.gguf");
+    assert_eq!(taken(&all[..2], None), "M-Q8_0.gguf");
+    assert_eq!(taken(&all[..1], None), "M-IQ4_XS.gguf");
+    assert_eq!(taken(&all, Some("iq4_xs")), "M-IQ4_XS.gguf");
+    let split = [
+        "imatrix.gguf",
+        "Q2_K/M-00002-of-00002.gguf",
+        "Q2_K/M-00001-of-00002.gguf",
+        "M-Q2_K-00001-of-00001.gguf",
+    ];
+    assert_eq!(taken(&split, Some("Q2_K")), "M-Q2_K-00001-of-00001.gguf");
+    assert_eq!(
+        taken(&split[..3], None),
+        "Q2_K/M-00001-of-00002.gguf Q2_K/M-00002-of-00002.gguf"
+    );
+    has(
+        &listing(&split[2..3]).model(None).unwrap_err(),
+        &["part 2", "missing"],
+    );
+    let error = listing(&all).model(Some("Q4_K_S")).unwrap_err();
+    has(
+        &error,
+        &["me/M: has no model 'Q4_K_S': it has M.Q4_K_M.gguf, M-"],
+    );
+    has(
+        &listing(&all[3..]).model(None).unwrap_err(),
+        &["has no model"],
+    );
+    has(&listing(&[]).model(None).unwrap_err(), &["has no model"]);
+}
+
+#[test]
+fn a_file_is_found_by_its_path() {
+    let repository = listing(&[
+        "ref.gz",
+        "a/M-00001-of-00002.gguf",
+        "a/M-00002-of-00002.gguf",
+    ]);
+    assert_eq!(paths(&repository.file("ref.gz").unwrap()), ["ref.gz"]);
+    assert_eq!(repository.file("a/M-00002-of-00002.gguf").unwrap().len(), 2);
+    has(
+        &repository.file("reff.gz").unwrap_err(),
+        &["has no file 'reff.gz': it has ref.gz"],
+    );
+}
+
+#[test]
+fn quants_are_chosen_by_patterns() {
+    let repository = listing(&[
+        "Qwen-Q4_K_M.gguf",
+        "Qwen.IQ4_XS.gguf",
+        "UD-Q4_K_XL/Qwen-UD-Q4_K_XL-00001-of-00002.gguf",
+        "UD-Q4_K_XL/Qwen-UD-Q4_K_XL-00002-of-00002.gguf",
+        "Qwen.i1-IQ1_S.gguf",
+        "Qwen-q8_0.gguf",
+        "mmproj-Q4_0.gguf",
+    ]);
+    let chosen = |patterns: &str| -> String {
+        let patterns: Vec<String> = patterns.split(',').map(str::to_owned).collect();
+        let models = repository.quants(&patterns).unwrap();
+        models
+            .iter()
+            .map(|parts| format!("{}{} ", parts[0].size, "+".repeat(parts.len() - 1)))
+            .collect()
+    };
+    assert_eq!(chosen("Q4_*"), "2+ 0 ");
+    assert_eq!(chosen("q4_k_m,IQ*"), "0 4 1 ");
+    assert_eq!(chosen("Q8_0,Q*"), "5 2+ 0 ");
+    assert_eq!(chosen("UD-*"), "2+ ");
+    assert_eq!(chosen("*"), "2+ 5 4 1 0 ");
+    assert_eq!(chosen("IQ?_S"), "4 ");
+    has(
+        &repository.quants(&["Q4_K_S".to_owned()]).unwrap_err(),
+        &["no model 'Q4_K_S'", "Qwen-Q4_K_M.gguf"],
+    );
 }

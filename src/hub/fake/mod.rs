@@ -51,10 +51,9 @@ struct State {
     cdn: String,
     endpoint: String,
     served: Mutex<BTreeMap<String, u64>>,
-    requests: Mutex<Vec<String>>,
+    requests: Mutex<Vec<(String, bool)>>,
     faults: Mutex<Vec<(String, Fault)>>,
     digests: Mutex<BTreeMap<PathBuf, (u64, String)>>,
-    n_leaks: AtomicU64,
     bytes_per_s: AtomicU64,
 }
 
@@ -71,7 +70,6 @@ impl FakeHub {
             requests: Mutex::default(),
             faults: Mutex::default(),
             digests: Mutex::default(),
-            n_leaks: AtomicU64::new(0),
             bytes_per_s: AtomicU64::new(u64::MAX),
         });
         for (listener, is_hub) in [(hub, true), (cdn, false)] {
@@ -101,14 +99,9 @@ impl FakeHub {
         served.get(path).copied().unwrap_or(0)
     }
 
-    /// The requests so far: `GET /path`, and `Range` where it has one.
-    pub fn requests(&self) -> Vec<String> {
+    /// The requests so far, such as `GET /path from 1000`, and whether they had a token.
+    pub fn requests(&self) -> Vec<(String, bool)> {
         self.state.requests.lock().unwrap().clone()
-    }
-
-    /// How often the server of large files was sent a token.
-    pub fn n_leaks(&self) -> u64 {
-        self.state.n_leaks.load(Ordering::Relaxed)
     }
 
     /// Files are sent at this rate to each client.
@@ -134,15 +127,14 @@ impl State {
                 String::new()
             };
             let method = if request.is_head { "HEAD" } else { "GET" };
+            let line = format!("{method} {}{range}", request.path);
             self.requests
                 .lock()
                 .unwrap()
-                .push(format!("{method} {}{range}", request.path));
+                .push((line, request.has_token));
             let answered = if is_hub {
                 self.answer(&mut stream, &request)
             } else {
-                self.n_leaks
-                    .fetch_add(u64::from(request.has_token), Ordering::Relaxed);
                 let path = request.path.split('?').next().unwrap();
                 let path = unescaped(path.strip_prefix("/cdn/").unwrap());
                 self.send_file(&mut stream, &request, &path)

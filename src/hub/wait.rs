@@ -1,0 +1,78 @@
+//! Waiting for a hub, in such a way that the caller can stop it.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+
+use super::{Fault, Step, Watch};
+
+/// How often a caller is asked whether to stop.
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// How often a request has been repeated, and how long it waits next.
+pub struct Patience {
+    repeated: u32,
+    wait: Duration,
+}
+
+impl Patience {
+    pub fn new(wait: Duration) -> Self {
+        Self { repeated: 0, wait }
+    }
+
+    /// Waits before a request is repeated: as long as the hub asks, or twice as long as before.
+    ///
+    /// # Errors
+    /// The fault, if repeating will not help or has not helped.
+    pub fn wait(&mut self, fault: Fault, there: u64, watch: &Watch) -> Result<(), Fault> {
+        const MOST: u32 = 5;
+        const LONGEST: Duration = Duration::from_secs(600);
+        let Fault::Passing(why, asked) = fault else {
+            return Err(fault);
+        };
+        let wait = asked.unwrap_or(self.wait * 2_u32.pow(self.repeated));
+        let in_s = format!("in {} s", wait.as_secs());
+        if self.repeated == MOST || wait > LONGEST {
+            return Err(anyhow!("{why}: repeat the call {in_s}, to continue").into());
+        }
+        self.repeated += 1;
+        told(watch, Step::Says(&format!("{why}: trying again {in_s}")))?;
+        let until = Instant::now() + wait;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            thread::sleep(TICK.min(left));
+            told(watch, Step::There(there))?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells the caller a step.
+///
+/// # Errors
+/// If the caller stops.
+pub fn told(watch: &Watch, step: Step) -> Result<(), Fault> {
+    if watch(step).is_break() {
+        Err(Fault::Stopped)
+    } else {
+        Ok(())
+    }
+}
+
+/// The result of work in another thread, which is left alone if the caller stops.
+pub fn watched<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    there: u64,
+    watch: &Watch,
+) -> Result<T, Fault> {
+    let (sender, receiver) = channel();
+    let thread = thread::Builder::new().spawn(move || sender.send(work()));
+    thread.context("a thread cannot be started")?;
+    loop {
+        match receiver.recv_timeout(TICK) {
+            Err(RecvTimeoutError::Timeout) => told(watch, Step::There(there))?,
+            done => return Ok(done.context("a thread has ended early")?),
+        }
+    }
+}
