@@ -47,6 +47,7 @@ test: setup
 	$(ENV)
 	cargo fmt --all --check
 	scripts/build.sh cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	scripts/build.sh cargo clippy --release --locked --no-default-features -- -D warnings
 	# The fuzz targets are a separate workspace: see fuzz/README.md.
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
