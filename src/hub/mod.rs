@@ -189,7 +189,8 @@ impl Hub {
     fn listed(&self, name: &str, watch: &Watch) -> Result<Repository, Fault> {
         let odd = |what: &str| anyhow!("{name}: the hub lists {what}, so nothing is loaded");
         let (refs, _) = self.page(name, &format!("/api/models/{name}/refs"), watch)?;
-        let mut branches = refs["branches"].as_array().into_iter().flatten();
+        let branches = refs.get("branches").and_then(Value::as_array);
+        let mut branches = branches.into_iter().flatten();
         let main = branches.find(|branch| branch["name"] == "main");
         let commit = main.and_then(|main| main["targetCommit"].as_str());
         let commit = commit.filter(|commit| is_hash(commit, 40));

@@ -200,7 +200,7 @@ fn what_an_earlier_run_left_is_continued() {
         Loaded::Stopped
     );
     let there = fs::metadata(fixture.incomplete(&file)).unwrap().len();
-    assert!(there >= 1_000_000 && there < SIZE);
+    assert!((1_000_000..SIZE).contains(&there));
     let bytes = SIZE - there;
     assert_eq!(fixture.load(&file).unwrap(), Loaded::Now { bytes });
     fixture.arrives(&file, &[]);
