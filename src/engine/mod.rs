@@ -443,6 +443,8 @@ pub enum Nodes {
 pub struct TracedNode {
     /// llama.cpp's name, without the layer.
     pub name: String,
+    /// How many nodes of this name came before it in the graph.
+    pub occurrence: usize,
     /// `None` after the last layer.
     pub layer: Option<u32>,
     /// The weight that it multiplies.

@@ -11,7 +11,7 @@ use kl_formats::Calls;
 pub const MODEL_HEADING: &str = "Model and devices";
 
 /// Where a model lies and is computed: llama.cpp's flags, and what only code sets.
-#[derive(clap::Args, Debug, Clone, Default)]
+#[derive(clap::Args, Debug, Clone, PartialEq, Default)]
 #[command(next_help_heading = MODEL_HEADING)]
 pub struct ModelOptions {
     /// Layers to offload (-ngl): N, all or auto
@@ -233,7 +233,7 @@ impl fmt::Display for GpuLayers {
 
 /// The room that must stay in the memory of the devices besides a model's weights: for its contexts,
 /// and for a second model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Room {
     /// The model's contexts.
     pub context: ContextOptions,
@@ -244,7 +244,7 @@ pub struct Room {
 }
 
 /// A model that will be loaded to the same devices as another.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SecondModel {
     /// Its file.
     pub path: PathBuf,
@@ -347,7 +347,7 @@ impl fmt::Display for TensorOverride {
 }
 
 /// The options with which a context is created.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::layout::{list, wrapped};
-use super::number::{UNDEFINED, count, count_of, percent, short_kld};
+use super::number::{count, count_of, or_undefined, percent, short_kld};
 use super::result::{ModelInfo, Versions};
 use super::table::Table;
 use super::warning::Warning;
@@ -153,6 +153,16 @@ pub struct Moved {
     pub n_not_finite: u64,
 }
 
+impl Moved {
+    /// What is left of it where nothing is wrong: the floor.
+    pub fn floor(&self) -> Option<Floor> {
+        Some(Floor {
+            kld: self.kld?,
+            same_top: self.same_top?,
+        })
+    }
+}
+
 /// A setting that was checked.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -223,13 +233,14 @@ impl Check {
     }
 
     fn table(&self) -> Table<&CheckedCell> {
-        let kld = |value: Option<f64>| value.map_or(UNDEFINED.to_owned(), short_kld);
+        let kld = |value: Option<f64>| or_undefined(value, short_kld);
+        let same_top = |moved: &Moved| or_undefined(moved.same_top, percent);
         let noise = &self.noise;
         let of_noise = format!(
             "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {} nats on average and {} at most, and keeps {} of top tokens.",
             kld(noise.kld),
             kld(noise.largest_kld),
-            percent(noise.same_top.unwrap_or(0.0)),
+            same_top(noise),
         );
         let base = format!(
             "{} on the CPU with {} and {}, -ctk {} -ctv {}, against others:",
@@ -242,58 +253,41 @@ impl Check {
         let mut table = Table::new(base, &self.cells)
             .left("device", |cell| cell.settings.device.clone())
             .left("settings", |cell| {
-                let yours = if cell.settings.is_yours {
-                    "yours: "
-                } else {
-                    ""
-                };
-                format!("{yours}{}", cell.settings.words(&self.base))
+                let is_yours = cell.settings.is_yours;
+                let yours = if is_yours { "yours: " } else { "" };
+                yours.to_owned() + &cell.settings.words(&self.base)
             })
             .right("mean KLD", |cell| kld(cell.moved.kld))
             .right("largest", |cell| kld(cell.moved.largest_kld))
-            .right("same top", |cell| {
-                cell.moved.same_top.map_or(UNDEFINED.to_owned(), percent)
-            });
+            .right("same top", |cell| same_top(&cell.moved));
         if self.cells.iter().any(|cell| cell.moved.n_not_finite > 0) {
             table = table.right("not finite", |cell| count(cell.moved.n_not_finite));
         }
-        table
-            .left("verdict", |cell| cell.verdict.to_string())
-            .notes([of_noise])
-            .gap(2)
+        let table = table.left("verdict", |cell| cell.verdict.to_string());
+        table.notes([of_noise]).gap(2)
     }
 
     /// The verdict: for each device what is computed wrongly, and where it differs first.
     fn sentence(&self) -> String {
-        let n = count_of(self.cells.len() as u64, "setting");
+        let is_wrong = |cell: &&CheckedCell| cell.verdict == CellVerdict::Wrong;
         if self.verdict == Outcome::Ok {
+            let n = count_of(self.cells.len() as u64, "setting");
             return format!("This build computes the model: {n} agree to rounding.");
         }
         let mut sentences = Vec::new();
-        let mut devices: Vec<&str> = Vec::new();
-        for cell in &self.cells {
-            if !devices.contains(&&*cell.settings.device) {
-                devices.push(&cell.settings.device);
-            }
-        }
-        let mut has_right = false;
-        for device in devices {
-            let cells = self
-                .cells
-                .iter()
-                .filter(|cell| cell.settings.device == device);
-            let (wrong, right): (Vec<_>, Vec<_>) =
-                cells.partition(|cell| cell.verdict == CellVerdict::Wrong);
-            has_right |= !right.is_empty();
-            if !wrong.is_empty() {
-                let when = self.when(&wrong, &right);
+        let is_same_device =
+            |a: &CheckedCell, b: &CheckedCell| a.settings.device == b.settings.device;
+        for cells in self.cells.chunk_by(is_same_device) {
+            let (wrong, right): (Vec<_>, Vec<_>) = cells.iter().partition(is_wrong);
+            if let [first, ..] = *wrong {
+                let (device, when) = (&first.settings.device, self.when(&wrong, &right));
                 let place = place(&wrong);
                 sentences.push(format!(
                     "On {device}{when}, this model is computed wrongly{place}."
                 ));
             }
         }
-        if has_right {
+        if !self.cells.iter().all(|cell| is_wrong(&cell)) {
             sentences.push("All other settings agree to rounding.".to_owned());
         }
         sentences.join(" ")
@@ -306,36 +300,39 @@ impl Check {
         }
         let sizes = wrong.iter().map(|cell| cell.settings.n_ubatch);
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
-        let tokens = |n: u32| count_of(n.into(), "token");
         let at_most = match most {
             1 => ", one token at a time".to_owned(),
-            n => format!(", with batches of at most {}", tokens(n)),
+            n => format!(", with batches of at most {n} tokens"),
         };
-        let or_more = format!(", with batches of {} or more", tokens(least));
+        let or_more = format!(
+            ", with batches of {} or more",
+            count_of(least.into(), "token")
+        );
+        let all = (0..=u32::MAX, String::new());
+        let batches = [all, (0..=most, at_most), (least..=u32::MAX, or_more)];
         let (with, without) = (", with flash attention", ", without flash attention");
-        let conditions = [
-            (None, 0..=most, at_most.clone()),
-            (None, least..=u32::MAX, or_more.clone()),
-            (Some(true), 0..=u32::MAX, with.to_owned()),
-            (Some(false), 0..=u32::MAX, without.to_owned()),
-            (Some(true), 0..=most, format!("{with}{at_most}")),
-            (Some(true), least..=u32::MAX, format!("{with}{or_more}")),
-        ];
-        let found = conditions.into_iter().find(|(flash_attn, sizes, _)| {
+        let kernels = [(None, ""), (Some(true), with), (Some(false), without)];
+        let mut conditions = kernels.iter().flat_map(|(flash_attn, kernel)| {
+            let both = batches.iter();
+            both.map(move |(sizes, batch)| (flash_attn, sizes, format!("{kernel}{batch}")))
+        });
+        let found = conditions.find(|(flash_attn, sizes, _)| {
             let holds = |cell: &&CheckedCell| {
-                let of = &cell.settings;
-                let has = of.flash_attn != "off";
-                flash_attn.is_none_or(|wanted| wanted == has) && sizes.contains(&of.n_ubatch)
+                let has = cell.settings.flash_attn != "off";
+                flash_attn.is_none_or(|wanted| wanted == has)
+                    && sizes.contains(&cell.settings.n_ubatch)
             };
             wrong.iter().all(holds) && !right.iter().any(holds)
         });
-        found.map_or_else(
-            || {
-                let each = wrong.iter().map(|cell| cell.settings.words(&self.base));
-                format!(", with {}", list(each.collect()))
-            },
-            |(.., words)| words,
-        )
+        let each = || {
+            list(
+                wrong
+                    .iter()
+                    .map(|cell| cell.settings.words(&self.base))
+                    .collect(),
+            )
+        };
+        found.map_or_else(|| format!(", with {}", each()), |(.., words)| words)
     }
 }
 
@@ -347,10 +344,8 @@ fn place(wrong: &[&CheckedCell]) -> String {
     let Some(first) = firsts.min_by_key(|first| first.layer.unwrap_or(u32::MAX)) else {
         return ", though its layers agree where each is computed apart".to_owned();
     };
-    let node = first
-        .node
-        .as_ref()
-        .map_or(String::new(), |node| format!(" ({node})"));
+    let node = first.node.as_ref();
+    let node = node.map_or(String::new(), |node| format!(" ({node})"));
     match first.layer {
         Some(layer) => format!(": layer {layer} is the first that differs{node}"),
         None => format!(": its layers agree, and the output differs{node}"),

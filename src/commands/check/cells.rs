@@ -7,7 +7,7 @@ use kl_formats::Calls;
 
 use crate::commands::settings::RunSettings;
 use crate::engine::{CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions};
-use crate::report::check::{CPU, CellSettings};
+use crate::report::check::CellSettings;
 
 /// Most tokens that a device computes at once: llama.cpp's own physical batch.
 const LARGEST: u32 = 512;
@@ -23,28 +23,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Whether it runs the model of the plain settings.
-    pub fn is_plain_model(&self) -> bool {
-        self.settings.device == CPU && !self.settings.is_yours
-    }
-
-    /// The way to run it.
-    pub fn run(&self, run: &RunSettings) -> RunSettings {
-        RunSettings {
-            model: self.model.clone(),
-            ..run.clone()
-        }
-    }
-
-    /// Whether both run a model that lies in the same place.
-    pub fn has_model_of(&self, other: &Self) -> bool {
-        let place = |cell: &Self| {
-            let of = cell.settings.clone();
-            (of.device, of.n_gpu_layers, of.kv_offload, of.is_yours)
-        };
-        place(self) == place(other)
-    }
-
     /// The same with the noise of rounding.
     pub fn with_noise(&self) -> Self {
         let mut noisy = self.clone();
@@ -81,7 +59,7 @@ impl Cells<'_> {
         } else {
             FlashAttention::Off
         };
-        self.cell(&on_cpu(), LARGEST, flash_attn, self.run.threads)
+        self.cell(on_cpu(), self.context(LARGEST, flash_attn))
     }
 
     /// llama.cpp keeps values in quantized types for flash attention only.
@@ -95,65 +73,57 @@ impl Cells<'_> {
         0..self.n_windows.div_ceil(4)
     }
 
-    fn cell(
-        &self,
-        model: &ModelOptions,
-        n_ubatch: u32,
-        flash_attn: FlashAttention,
-        threads: u32,
-    ) -> Cell {
+    fn context(&self, n_ubatch: u32, flash_attn: FlashAttention) -> ContextOptions {
         let n_ubatch = n_ubatch.min(self.n_ctx);
-        let context = ContextOptions {
+        ContextOptions {
             n_ctx: self.n_ctx,
             calls: Calls::new(n_ubatch, n_ubatch),
-            threads,
+            threads: self.run.threads,
             flash_attn,
             type_k: self.run.type_k,
             type_v: self.run.type_v,
             ..ContextOptions::default()
-        };
-        let is_slow = n_ubatch <= 8 || threads == 1 && self.run.threads > 1;
+        }
+    }
+
+    fn cell(&self, model: ModelOptions, context: ContextOptions) -> Cell {
+        let is_slow = context.calls.n_ubatch <= 8 || context.threads < self.run.threads;
         Cell {
-            settings: CellSettings::new(model, &context, &self.devices),
-            model: model.clone(),
-            context,
+            settings: CellSettings::new(&model, &context, &self.devices),
             windows: if is_slow {
                 self.few_windows()
             } else {
                 0..self.n_windows
             },
+            model,
+            context,
         }
     }
 
     /// The cells of one place: batches of all sizes, with and without flash attention.
-    fn kernels(&self, model: &ModelOptions) -> Vec<Cell> {
-        let (on, off) = (FlashAttention::On, FlashAttention::Off);
+    fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = Cell> {
+        use FlashAttention::{Off, On};
         let all = [
-            (off, 512),
-            (off, 64),
-            (off, 8),
-            (off, 1),
-            (on, 512),
-            (on, 8),
-            (on, 1),
+            (Off, LARGEST),
+            (Off, 64),
+            (Off, 8),
+            (Off, 1),
+            (On, LARGEST),
+            (On, 8),
+            (On, 1),
         ];
-        let all = all
-            .into_iter()
-            .filter(|(flash_attn, _)| *flash_attn == on || !self.needs_flash_attention());
-        let cells = all.map(|(flash_attn, n)| self.cell(model, n, flash_attn, self.run.threads));
-        let mut cells: Vec<Cell> = cells.collect();
-        // Windows can be shorter than batches.
-        cells.dedup_by(|a, b| a.settings == b.settings);
-        cells
+        all.into_iter()
+            .filter(|&(flash_attn, _)| flash_attn == On || !self.needs_flash_attention())
+            .map(|(flash_attn, n)| self.cell(model.clone(), self.context(n, flash_attn)))
     }
 
     /// All settings but the plain ones, those of one place after the other.
     pub fn all(&self) -> Vec<Cell> {
         let plain = self.plain();
-        let mut cells = self.kernels(&on_cpu());
-        if self.run.threads > 1 {
-            cells.push(self.cell(&on_cpu(), LARGEST, plain.context.flash_attn, 1));
-        }
+        let mut cells: Vec<Cell> = self.kernels(&on_cpu()).collect();
+        let mut one_thread = plain.context.clone();
+        one_thread.threads = 1;
+        cells.push(self.cell(on_cpu(), one_thread));
         for device in &self.devices {
             let whole = ModelOptions {
                 devices: vec![device.clone()],
@@ -161,33 +131,20 @@ impl Cells<'_> {
                 ..ModelOptions::default()
             };
             cells.extend(self.kernels(&whole));
-            let half = GpuLayers::Count(self.n_layers.div_ceil(2));
-            for model in [
-                ModelOptions {
-                    no_kv_offload: true,
-                    ..whole.clone()
-                },
-                ModelOptions {
-                    n_gpu_layers: half,
-                    ..whole.clone()
-                },
-            ] {
-                cells.push(self.cell(&model, LARGEST, plain.context.flash_attn, self.run.threads));
-            }
+            let (mut half, mut cache_on_host) = (whole.clone(), whole);
+            half.n_gpu_layers = GpuLayers::Count(self.n_layers.div_ceil(2));
+            cache_on_host.no_kv_offload = true;
+            let both = [cache_on_host, half];
+            cells.extend(both.map(|model| self.cell(model, plain.context.clone())));
         }
         cells.retain(|cell| cell.settings != plain.settings);
-        let n_ubatch = self.run.n_ubatch.unwrap_or(LARGEST).min(self.n_ctx);
-        let mut users = Cell {
-            model: self.run.model.clone(),
-            ..plain
-        };
-        users.context.calls = Calls::new(n_ubatch, n_ubatch);
-        users.context.flash_attn = self.run.flash_attn.unwrap_or_default();
-        users.settings = CellSettings {
-            is_yours: true,
-            ..CellSettings::new(&users.model, &users.context, &self.devices)
-        };
-        cells.push(users);
+        // Windows can be shorter than batches.
+        cells.dedup_by(|a, b| a.settings == b.settings);
+        let n_ubatch = self.run.n_ubatch.unwrap_or(LARGEST);
+        let context = self.context(n_ubatch, self.run.flash_attn.unwrap_or_default());
+        let mut yours = self.cell(self.run.model.clone(), context);
+        yours.settings.is_yours = true;
+        cells.push(yours);
         cells
     }
 }

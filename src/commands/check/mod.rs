@@ -4,6 +4,7 @@
 mod cells;
 mod differences;
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -14,17 +15,17 @@ use super::context::{check_windows, context_sources};
 use super::devices::{connect_devices, load};
 use super::input;
 use super::observer::{Observer, Phase, Watch, one_line};
-use super::settings::CheckSettings;
-use crate::engine::{Engine, Model, Nodes, TracedNode};
+use super::settings::{CheckSettings, RunSettings};
+use crate::engine::{Engine, Model, ModelOptions, Nodes, TracedNode};
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
-use crate::pipeline::{self, KeptRows};
+use crate::pipeline::KeptRows;
 use crate::report::check::{
-    CellVerdict, Check, CheckedCell, FirstDifference, Floor, Moved, Outcome, SkippedCell,
+    CellVerdict, Check, CheckedCell, FirstDifference, Moved, Outcome, SkippedCell,
 };
 use crate::report::{ModelInfo, Versions};
 use crate::stats::{linear, sorted};
 use cells::{Cell, Cells, on_cpu};
-use differences::{Difference, first_node, of_layers};
+use differences::{Difference, added, differences, first_node};
 
 /// The rows of a setting are wrong from this many times the noise's KLD on, whatever its layers say, which
 /// are computed apart. Heads in half precision have up to 4.
@@ -56,6 +57,7 @@ pub fn check<E: Engine>(
     connect_devices(engine, &settings.run, watch)?;
     let model = engine.load(path, &on_cpu())?;
     let windows = windows(settings, raw, &model, watch)?;
+    let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
     let cells = Cells {
         run: &settings.run,
         n_ctx: longest_window(&windows),
@@ -63,41 +65,18 @@ pub fn check<E: Engine>(
         n_layers: model.facts().n_layers,
         devices: devices(settings, engine)?,
     };
-    let (plain, all) = (cells.plain(), cells.all());
+    let plain = cells.plain();
     let sources = context_sources(&model, &plain.context, &settings.run);
     let bench = Bench {
-        rows: keep_rows(sources, windows.clone(), watch)?,
+        rows: keep_rows(sources, windows, watch)?,
         options: plain.context.clone(),
         run: &settings.run,
         watch,
     };
-    let n_traced = bench.n_rows(cells.few_windows());
-    let n_rows = |cell: &Cell| n_traced + bench.n_rows(cell.windows.clone());
-    let n_cells = all.len() as u64 + 1;
-    let n_all_rows = all.iter().map(n_rows).sum::<u64>() + n_rows(&plain);
-    let phase = watch.begin_units("checking", "setting", Some(n_cells), Some(n_all_rows));
-    let n_ctx = cells.n_ctx as usize;
-    let mut checking = Checking {
-        base: Vec::new(),
-        positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
-        traced: windows.get(cells.few_windows()).unwrap_or_default(),
-        model: &model,
-        phase: &phase,
-        bench,
-    };
-    checking.base = checking.trace(&model, &plain, Nodes::LayerOutputs)?;
-    let noise = checking.see(&model, &plain.with_noise())?;
-    check_base(path, &noise.records)?;
-    let (cells, skipped) = check_all(&mut checking, all, &noise, settings, engine)?;
-    let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
+    let all = cells.all();
+    let (mut checking, noise) = Checking::begin(&model, &cells, &all, bench)?;
+    let (cells, skipped) = check_all(&mut checking, all, &noise, engine)?;
     let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
-    let yours = cells.last().map(|cell| &cell.moved);
-    let floor = yours.and_then(|moved| {
-        Some(Floor {
-            kld: moved.kld?,
-            same_top: moved.same_top?,
-        })
-    });
     Ok(Check {
         versions: Versions::default(),
         verdict: if is_wrong {
@@ -105,7 +84,7 @@ pub fn check<E: Engine>(
         } else {
             Outcome::Ok
         },
-        floor,
+        floor: cells.last().and_then(|yours| yours.moved.floor()),
         model: ModelInfo::new(path, &model.facts().identity),
         n_tokens,
         base: plain.settings,
@@ -163,29 +142,31 @@ fn check_all<'e, E: Engine>(
     checking: &mut Checking<'_, E::Model<'e>>,
     all: Vec<Cell>,
     noise: &Seen,
-    settings: &CheckSettings,
     engine: &'e E,
 ) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
+    let (on_cpu, watch) = (checking.model, checking.bench.watch);
     let (mut checked, mut skipped) = (Vec::new(), Vec::new());
-    let mut loaded: Option<(Cell, E::Model<'e>)> = None;
+    let mut loaded: Option<(ModelOptions, E::Model<'e>)> = None;
     for cell in all {
         // Two do not lie on a device together.
-        loaded = loaded.filter(|(other, _)| cell.has_model_of(other));
+        loaded = loaded.filter(|(options, _)| *options == cell.model);
         let mut check = || -> Result<CheckedCell> {
-            let (watch, run) = (checking.bench.watch, cell.run(&settings.run));
-            if loaded.is_none() && !cell.is_plain_model() {
+            if loaded.is_none() && cell.model != cells::on_cpu() {
+                let model = cell.model.clone();
+                let run = RunSettings {
+                    model: model.clone(),
+                    ..checking.bench.run.clone()
+                };
                 let context = || (cell.context.clone(), None);
-                let model = load(engine, &settings.model, &run, context, watch)?;
-                loaded = Some((cell.clone(), model));
+                let on_device = load(engine, &on_cpu.facts().path, &run, context, watch)?;
+                loaded = Some((model, on_device));
             }
-            let model = loaded.as_ref().map_or(checking.model, |(_, model)| model);
-            Ok(checking.check(model, &cell, noise)?)
+            let model = loaded.as_ref().map_or(on_cpu, |(_, model)| model);
+            checking.check(model, &cell, noise)
         };
         match check() {
             Ok(found) => checked.push(found),
-            Err(error) if cell.settings.is_yours || checking.bench.watch.should_stop() => {
-                return Err(error);
-            }
+            Err(error) if cell.settings.is_yours || watch.should_stop() => return Err(error),
             Err(error) => skipped.push(SkippedCell {
                 settings: cell.settings,
                 why: one_line(&error),
@@ -222,48 +203,68 @@ struct Seen {
 struct Checking<'c, M> {
     /// The model on the CPU.
     model: &'c M,
+    bench: Bench<'c>,
+    phase: Phase<'c>,
     /// The windows whose layers are compared, ...
-    traced: &'c [WindowSpec],
+    traced: Range<usize>,
     /// ... and their positions.
     positions: Vec<usize>,
-    /// The outputs of the layers with plain settings.
+    /// What the layers add with plain settings.
     base: Vec<TracedNode>,
-    bench: Bench<'c>,
-    phase: &'c Phase<'c>,
 }
 
-impl<M: Model + Sync> Checking<'_, M> {
-    fn trace(
-        &self,
-        model: &M,
-        cell: &Cell,
-        nodes: Nodes,
-    ) -> Result<Vec<TracedNode>, pipeline::Error> {
-        let traced = model.trace(&cell.context, self.traced, &self.positions, nodes)?;
+impl<'c, M: Model + Sync> Checking<'c, M> {
+    /// Begins to check these settings, with what noise does to the plain ones.
+    fn begin(
+        model: &'c M,
+        cells: &Cells<'_>,
+        all: &[Cell],
+        bench: Bench<'c>,
+    ) -> Result<(Self, Seen)> {
+        let plain = cells.plain();
+        let n_traced = bench.n_rows(cells.few_windows());
+        let n_rows = |cell: &Cell| n_traced + bench.n_rows(cell.windows.clone());
+        let n_all_rows = all.iter().chain([&plain]).map(n_rows).sum();
+        let (watch, n_ctx) = (bench.watch, cells.n_ctx as usize);
+        let n_cells = Some(all.len() as u64);
+        let mut checking = Self {
+            model,
+            bench,
+            phase: watch.begin_units("checking", "setting", n_cells, Some(n_all_rows)),
+            traced: cells.few_windows(),
+            positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
+            base: Vec::new(),
+        };
+        checking.base = added(checking.trace(model, &plain, Nodes::LayerOutputs)?);
+        let noise = checking.see(model, &plain.with_noise())?;
+        check_base(&model.facts().path, &noise.records)?;
+        Ok((checking, noise))
+    }
+
+    fn trace(&self, model: &M, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
+        let windows = &self.bench.rows.windows[self.traced.clone()];
+        let traced = model.trace(&cell.context, windows, &self.positions, nodes)?;
         self.bench.watch.check()?;
         Ok(traced)
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &M, cell: &Cell) -> Result<Seen, pipeline::Error> {
+    fn see(&mut self, model: &M, cell: &Cell) -> Result<Seen> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
-        self.bench.score(model, windows, Some(self.phase), |of| {
+        self.bench.score(model, windows, Some(&self.phase), |of| {
             records.extend_from_slice(of)
         })?;
-        let layers = of_layers(&self.base, &self.trace(model, cell, Nodes::LayerOutputs)?);
-        self.phase.rows(kl_formats::n_rows(self.traced) as usize);
+        let layers = added(self.trace(model, cell, Nodes::LayerOutputs)?);
+        self.phase
+            .rows(self.bench.n_rows(self.traced.clone()) as usize);
+        let layers = differences(&self.base, &layers);
         Ok(Seen { records, layers })
     }
 
     /// Runs a setting and judges it by what noise does.
-    fn check(
-        &mut self,
-        model: &M,
-        cell: &Cell,
-        noise: &Seen,
-    ) -> Result<CheckedCell, pipeline::Error> {
+    fn check(&mut self, model: &M, cell: &Cell, noise: &Seen) -> Result<CheckedCell> {
         let seen = self.see(model, cell)?;
         let mut layers = seen.layers.iter().zip(&noise.layers);
         let first = layers.find(|(layer, noise)| layer.exceeds(noise));
@@ -275,7 +276,7 @@ impl<M: Model + Sync> Checking<'_, M> {
         } else {
             CellVerdict::Rounding
         };
-        let first = first.map(|(layer, noise)| self.look_into(model, cell, layer, noise));
+        let first = first.map(|(layer, noise)| self.look_into(model, cell, layer.layer, noise));
         Ok(CheckedCell {
             settings: cell.settings.clone(),
             verdict,
@@ -289,18 +290,15 @@ impl<M: Model + Sync> Checking<'_, M> {
         &self,
         model: &M,
         cell: &Cell,
-        layer: &Difference,
+        layer: Option<u32>,
         noise: &Difference,
-    ) -> Result<FirstDifference, pipeline::Error> {
-        let nodes = Nodes::OfLayer(layer.layer);
-        let plain = cell.on_plain_batches();
+    ) -> Result<FirstDifference> {
+        let (nodes, plain) = (Nodes::OfLayer(layer), cell.on_plain_batches());
         let base = self.trace(self.model, &plain, nodes)?;
         let noisy = self.trace(self.model, &plain.with_noise(), nodes)?;
         let other = self.trace(model, cell, nodes)?;
-        Ok(FirstDifference {
-            layer: layer.layer,
-            node: first_node(&base, &other, &noisy, noise),
-        })
+        let node = first_node(&base, &other, &noisy, noise);
+        Ok(FirstDifference { layer, node })
     }
 }
 
@@ -308,8 +306,8 @@ impl<M: Model + Sync> Checking<'_, M> {
 fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord]) -> bool {
     let [rows, noise] = [records, noise].map(|records| {
         let klds = sorted(&records.iter().map(|of| of.kld).collect::<Vec<_>>());
-        let mean = klds.iter().sum::<f64>() / klds.len().max(1) as f64;
         let quantile = |p| linear(&klds, p).unwrap_or(0.0);
+        let mean = moved(records).kld.unwrap_or(0.0);
         [quantile(0.5), quantile(0.9), mean]
     });
     let is_larger = |(row, noise): (&f64, &f64)| *row > TIMES_NOISE * noise;
@@ -319,16 +317,14 @@ fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord]) -> bool {
 /// The mean and the largest KLD of rows, and the share with the same top token.
 fn moved(records: &[TokenRecord]) -> Moved {
     let finite = records.iter().filter(|of| !of.is_excluded());
-    let n = finite.clone().count();
-    let mean = |sum: f64| (n > 0).then(|| sum / n as f64);
-    let n_same = finite
-        .clone()
-        .filter(|of| of.ref_top == of.eval_top)
-        .count();
+    let finite: Vec<&TokenRecord> = finite.collect();
+    let klds = finite.iter().map(|of| of.kld);
+    let n_same = finite.iter().filter(|of| of.ref_top == of.eval_top).count();
+    let mean = |sum: f64| (!finite.is_empty()).then(|| sum / finite.len() as f64);
     Moved {
-        kld: mean(finite.clone().map(|of| of.kld).sum()),
-        largest_kld: finite.map(|of| of.kld).reduce(f64::max),
+        kld: mean(klds.clone().sum()),
+        largest_kld: klds.reduce(f64::max),
         same_top: mean(n_same as f64),
-        n_not_finite: (records.len() - n) as u64,
+        n_not_finite: (records.len() - finite.len()) as u64,
     }
 }

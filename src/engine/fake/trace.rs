@@ -79,6 +79,7 @@ impl FakeModel {
         let node = |name: &str, layer, weight: Option<&str>| {
             let mut node = TracedNode {
                 name: name.to_owned(),
+                occurrence: 0,
                 layer: Some(layer),
                 weight: weight.map(|of| format!("blk.{layer}.{of}.weight")),
                 rows: BTreeMap::new(),

@@ -71,8 +71,6 @@ pub(super) struct Tracer {
     batch: Range<usize>,
     /// How often each name has come in this batch.
     seen: HashMap<String, usize>,
-    /// The place of a name's occurrence among the nodes.
-    places: HashMap<(String, usize), usize>,
     nodes: Vec<TracedNode>,
     /// The address of the tensor that was given noise last.
     noisy_input: usize,
@@ -94,15 +92,14 @@ impl Tracer {
         self.seen.clear();
     }
 
-    fn is_kept(&self, (name, layer): (&str, Option<u32>)) -> bool {
-        match self.wanted {
+    fn is_kept(&self, node: Node<'_>, (name, layer): (&str, Option<u32>)) -> bool {
+        let is_named = match self.wanted {
             Some(Nodes::LayerOutputs) => name == "l_out" || name == "result_output",
-            Some(Nodes::OfLayer(Some(_))) => {
-                layer.is_some() && self.wanted == Some(Nodes::OfLayer(layer))
-            }
+            Some(Nodes::OfLayer(Some(wanted))) => layer == Some(wanted),
             Some(Nodes::OfLayer(None)) => name.starts_with("result_"),
             None => false,
-        }
+        };
+        is_named && !VIEWS.contains(&node.op)
     }
 
     /// Adds noise to what a weight is about to be multiplied with, as large as rounding to 8 bits in blocks of
@@ -142,32 +139,29 @@ impl Tracer {
         if n_tokens > 1 && last != i64::try_from(n_tokens).ok() {
             return;
         }
-        let occurrence = self.seen.entry(name.to_owned()).or_default();
-        let key = (name.to_owned(), *occurrence);
-        *occurrence += 1;
-        let nodes = &mut self.nodes;
-        let place = *self.places.entry(key).or_insert_with(|| {
+        let seen = self.seen.entry(name.to_owned()).or_default();
+        let occurrence = mem::replace(seen, *seen + 1);
+        let is_same = |of: &TracedNode| of.name == name && of.occurrence == occurrence;
+        let place = self.nodes.iter().position(is_same).unwrap_or_else(|| {
             let weight = node.input(0).filter(|input| input.as_weight().is_some());
-            nodes.push(TracedNode {
+            self.nodes.push(TracedNode {
                 name: name.to_owned(),
+                occurrence,
                 layer,
                 weight: weight.map(Node::name),
                 rows: BTreeMap::new(),
                 n_not_finite: 0,
             });
-            nodes.len() - 1
+            self.nodes.len() - 1
         });
-        let n_values = values.len() / n_tokens.max(1);
-        let is_not_finite = |row: &&[f32]| row.iter().any(|value| !value.is_finite());
-        let rows = values.chunks(n_values.max(1));
-        nodes[place].n_not_finite += rows.filter(is_not_finite).count();
-        let step = n_values.div_ceil(MOST_VALUES).max(1);
-        for &position in &self.positions {
-            if let Some(row) = position.checked_sub(self.batch.start)
-                && let Some(values) = values.get(row * n_values..(row + 1) * n_values)
-            {
-                let values = values.iter().step_by(step).copied().collect();
-                nodes[place].rows.insert((self.window, position), values);
+        let traced = &mut self.nodes[place];
+        let n_values = (values.len() / n_tokens.max(1)).max(1);
+        let step = n_values.div_ceil(MOST_VALUES);
+        for (position, row) in self.batch.clone().zip(values.chunks(n_values)) {
+            traced.n_not_finite += usize::from(row.iter().any(|value| !value.is_finite()));
+            if self.positions.contains(&position) {
+                let values = row.iter().step_by(step).copied().collect();
+                traced.rows.insert((self.window, position), values);
             }
         }
     }
@@ -179,14 +173,14 @@ impl Watch for Tracer {
             self.add_noise(node);
             return true;
         }
-        self.is_kept(of_layer(&node.name())) && !VIEWS.contains(&node.op)
+        self.is_kept(node, of_layer(&node.name()))
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
         let name = node.name();
         let name = of_layer(&name);
         let mut values = Vec::new();
-        if self.is_kept(name) && !VIEWS.contains(&node.op) && node.read(&mut values).is_ok() {
+        if self.is_kept(node, name) && node.read(&mut values).is_ok() {
             self.keep(node, name, &values);
         }
         true
@@ -196,11 +190,8 @@ impl Watch for Tracer {
 /// The name that llama.cpp gives to a node, and its layer; `None` outside of layers.
 fn of_layer(name: &str) -> (&str, Option<u32>) {
     let parts = name.rsplit_once('-');
-    let layer = parts.and_then(|(_, layer)| layer.parse().ok());
-    (
-        parts.filter(|_| layer.is_some()).map_or(name, |of| of.0),
-        layer,
-    )
+    let of_layer = parts.and_then(|(name, layer)| Some((name, Some(layer.parse().ok()?))));
+    of_layer.unwrap_or((name, None))
 }
 
 /// A number between -1/2 and 1/2, as good as random.
