@@ -208,6 +208,8 @@ pub struct ModelFacts {
     /// The number of positions that the model has learned a vector for; `None` if it computes them.
     pub n_positions: Option<u64>,
     pub layers: Layers,
+    /// True if its layers send each token to a few of many experts.
+    pub has_experts: bool,
     /// The vocabulary's BOS, if it has one.
     pub bos_token: Option<u32>,
     /// True if the model wants windows to start with its BOS.

@@ -193,6 +193,7 @@ impl FakeEngine {
                 n_ctx_train: None,
                 n_positions: self.n_positions.map(u64::from),
                 layers: self.layers,
+                has_experts: false,
                 bos_token: Some(0),
                 add_bos: self.add_bos,
                 bos_and_eos_text: Default::default(),

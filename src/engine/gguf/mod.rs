@@ -250,6 +250,11 @@ impl Gguf {
         self.number(&format!("{}.{name}", self.architecture()?))
     }
 
+    /// Whether its layers send each token to a few of many experts.
+    pub fn has_experts(&self) -> bool {
+        matches!(self.architecture_number("expert_count"), Some(1..))
+    }
+
     /// `general.file_type` (`llama_ftype` in `llama.h`), by llama-quantize's name if that is known here,
     /// else as a number.
     pub fn file_type(&self) -> Option<String> {

@@ -253,7 +253,7 @@ impl<'b> LlamaCppModel<'b> {
         }
 
         let mut options = params.resolved(options, n_layers, gpus.len());
-        if !matches!(header.architecture_number("expert_count"), Some(1..)) {
+        if !header.has_experts() {
             (options.cpu_moe, options.n_cpu_moe) = (false, 0);
         }
         // The flag concerns only weights in the CPU's memory.
@@ -343,6 +343,7 @@ fn facts(
             (false, true) => Layers::Hybrid,
             (false, false) => Layers::Attention,
         },
+        has_experts: header.has_experts(),
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),
         bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
