@@ -215,19 +215,18 @@ pub struct SkippedCell {
 impl Check {
     /// The verdict, and the table of settings, in lines of at most 80 columns.
     pub fn text(&self) -> String {
-        let mut text = wrapped(&self.sentence()) + "\n";
+        let mut text = wrapped(&self.sentence());
         if let Some(floor) = self.floor.filter(|_| self.verdict == Outcome::Ok) {
             let (kld, same) = (short_kld(floor.kld), percent(floor.same_top));
+            text.push('\n');
             text += &wrapped(&format!(
                 "The floor of your settings: a mean KLD of {kld} nats from the CPU's rows, and {same} the same top token. Quantization cannot be told from rounding below it."
             ));
-            text.push('\n');
         }
         text += &self.table().text();
         for skipped in &self.skipped {
             let (device, words) = (&skipped.settings.device, skipped.settings.words(&self.base));
             text += &wrapped(&format!("Skipped: {device}, {words}: {}", skipped.why));
-            text.push('\n');
         }
         text
     }
