@@ -152,7 +152,7 @@ pub fn show_check(
     quiet: bool,
 ) -> Result<ExitCode> {
     let wanted = [(&settings.json, Form::Json(r#""verdict":"#))];
-    let results = Results::new(wanted, existing(settings.force))?;
+    let results = Results::new(wanted, Existing::asked(settings.force, None))?;
     let check = commands::check(settings, engine, terminal)?;
     results.write(|| check.text(), |_| Ok(json_text(&check)?), quiet)?;
     let is_wrong = check.verdict == Outcome::Wrong;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rayon::prelude::*;
 
 use super::observer::Watch;
@@ -30,6 +30,13 @@ pub fn verify_model<E: Engine>(
 ) -> Result<Verification> {
     let header = gguf::read(path)?;
     let original = original.map(gguf::read).transpose()?;
+    let changes = original.as_ref().map(|original| header.changes(original));
+    let changes = changes.unwrap_or_default();
+    if let Some(both) = changes.get("general.architecture") {
+        bail!(
+            "--original: its architecture is another ({both}): give the model that was quantized"
+        );
+    }
     let mut findings = Vec::new();
     for (before, tensor) in header.overlaps() {
         let (start, name) = (tensor.offset, &before.name);
@@ -39,8 +46,7 @@ pub fn verify_model<E: Engine>(
     if findings.is_empty() {
         findings.extend(refusal(path, engine, watch)?);
     }
-    let changes = original.as_ref().map(|original| header.changes(original));
-    for (name, both) in changes.unwrap_or_default() {
+    for (name, both) in changes {
         findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
     }
     let n_tensors = header.tensors.len() as u64;

@@ -58,4 +58,11 @@ fn what_cannot_be_checked_is_refused_in_one_line() {
     session.fails(&format!("check -m @q4 {FEW} -t none.txt"), 1, &["none.txt"]);
     session.fails(&format!("check -m @q4 {FEW} -dev CUDA7"), 1, &["CUDA7"]);
     session.fails("check", 2, &["--model"]);
+    session.fails("check -m @q4 -n 1", 2, &["--n-tokens", "from 2"]);
+    session.write("floor.json", "{}");
+    session.fails(
+        "check -m @q4 --json floor.json",
+        1,
+        &["floor.json", "--force"],
+    );
 }

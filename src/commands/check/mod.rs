@@ -103,8 +103,9 @@ fn windows(
     watch: &Watch<'_>,
 ) -> Result<Vec<WindowSpec>> {
     let facts = model.facts();
-    let most = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
-    let default = most.map_or(DEFAULT_N_CTX, |most| most.min(DEFAULT_N_CTX.into()) as u32);
+    let positions = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
+    let default = DEFAULT_N_CTX.min(settings.max_tokens);
+    let default = positions.map_or(default, |n| n.min(default.into()) as u32);
     let source = settings.source(settings.n_ctx.unwrap_or(default));
     let mut raw: RawInput<'_> = raw;
     raw.source = &source;

@@ -29,7 +29,7 @@ pub struct CheckSettings {
     )]
     pub text_path: Option<PathBuf>,
 
-    /// Tokens in a window [default: 512, or as many as the model has positions]
+    /// Tokens in a window [default: 512, or fewer if -n or the model's positions are]
     #[arg(
         short = 'c', long, value_name = "N", help_heading = INPUT,
         value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX)),
@@ -40,7 +40,7 @@ pub struct CheckSettings {
     /// Most tokens of a setting; a quarter of them where batches are small or one thread computes
     #[arg(
         short = 'n', long = "n-tokens", value_name = "N", help_heading = INPUT,
-        default_value = "2048", value_parser = value_parser!(u32).range(1..), alias = "n_tokens"
+        default_value = "2048", value_parser = value_parser!(u32).range(2..), alias = "n_tokens"
     )]
     pub max_tokens: u32,
 
