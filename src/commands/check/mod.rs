@@ -243,7 +243,8 @@ impl<'c, M: Model + Sync> Checking<'c, M> {
     }
 
     fn trace(&self, model: &M, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
-        let windows = &self.bench.rows.windows[self.traced.clone()];
+        let windows = self.bench.rows.windows.get(self.traced.clone());
+        let windows = windows.unwrap_or_default();
         let traced = model.trace(&cell.context, windows, &self.positions, nodes)?;
         self.bench.watch.check()?;
         Ok(traced)
