@@ -24,6 +24,8 @@ macro_rules! say {
 
 mod args;
 mod generate;
+mod loading;
+mod names;
 mod progress;
 mod remade;
 mod results;
@@ -41,7 +43,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::commands::settings::{ResultSettings, default_threads};
-use crate::commands::{self, Event, NewFile, Observer, Written, one_line};
+use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
@@ -64,20 +66,50 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
-    let args = short_flags::expand(args);
+    let mut args = short_flags::expand(args);
     match generate::asked(&args) {
         Some(Ok(text)) => return exit_code(print(&text)),
         Some(Err(error)) => return wrong_usage(&error),
         None => {}
     }
-    let cli = match args::parse(&args) {
-        Ok(cli) => cli,
-        Err(error) => return usage::show(&error, &args),
-    };
-    let (quiet, verbose) = (cli.classic.quiet, cli.classic.verbose);
-    match rules::check(cli) {
-        Ok(command) => exit_code(run(&command, quiet, verbose)),
-        Err(error) => wrong_usage(&error),
+    let ran = Call::read(&args).and_then(|mut call| {
+        // A call that is refused asks no hub.
+        let (quants, discard) = (&call.quants, call.discard);
+        names::check(&args, quants, discard).map_err(wrong_usage)?;
+        let shelf = names::resolve(&mut args, quants, discard);
+        let shelf = shelf.map_err(|error| exit_code(Err(error)))?;
+        if shelf.is_some() {
+            call = Call::read(&args)?;
+        }
+        Ok(exit_code(run(call, shelf.unwrap_or_default())))
+    });
+    ran.unwrap_or_else(|code| code)
+}
+
+/// A call whose flags go together.
+struct Call {
+    command: Command,
+    quiet: bool,
+    verbose: bool,
+    quants: Vec<String>,
+    discard: bool,
+}
+
+impl Call {
+    /// Reads the flags; else says what is wrong with them, and returns the exit code.
+    fn read(args: &[OsString]) -> Result<Self, ExitCode> {
+        let cli = args::parse(args).map_err(|error| usage::show(&error, args))?;
+        let classic = &cli.classic;
+        let (quiet, verbose) = (classic.quiet, classic.verbose);
+        let (quants, discard) = (classic.evaluate.quants.clone(), classic.evaluate.discard);
+        let command = rules::check(cli).map_err(|error| wrong_usage(&error))?;
+        Ok(Self {
+            command,
+            quiet,
+            verbose,
+            quants,
+            discard,
+        })
     }
 }
 
@@ -103,8 +135,9 @@ fn print(text: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
+fn run(call: Call, shelf: Shelf) -> Result<ExitCode> {
     use Command::{Evaluate, Recipe, Sensitivity, Write};
+    let (mut command, quiet, verbose) = (call.command, call.quiet, call.verbose);
     follow_log(verbose);
     on_abort(stop::abort);
     stop::listen(matches!(
@@ -116,7 +149,15 @@ fn run(command: &Command, quiet: bool, verbose: bool) -> Result<ExitCode> {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, false, view(false, false), Results::default());
-    match command {
+    let later = match &command {
+        Evaluate(settings) => settings.models.as_slice(),
+        _ => &[],
+    };
+    shelf.load_all_but(later, &terminal)?;
+    if let Evaluate(settings) = &mut command {
+        settings.shelf = shelf;
+    }
+    match &command {
         Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }

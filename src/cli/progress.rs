@@ -1,6 +1,6 @@
 //! Progress on stderr: a bar on a terminal, plain lines at intervals elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal as _, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::report::number;
 
 /// The time between two plain lines.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
+pub const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two drawings of a bar, so that its clock runs even while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -34,7 +34,6 @@ impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
     pub fn new(label: &str, unit: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         let started = Instant::now();
-        let is_terminal = std::io::stderr().is_terminal();
         Self {
             label: number::printable(label),
             unit: unit.to_owned(),
@@ -45,7 +44,7 @@ impl Progress {
             rows: 0,
             mean_kld: None,
             pace: Pace::default(),
-            bar: is_terminal.then(|| bar(&number::printable(label), n_rows.or(n_windows))),
+            bar: is_terminal().then(|| bar(&number::printable(label), n_rows.or(n_windows))),
             last_line: started,
         }
     }
@@ -124,6 +123,11 @@ impl Progress {
         let left = self.started.elapsed().as_secs_f64() * share;
         format!(", {} left", number::duration(left))
     }
+}
+
+/// Whether a bar can be shown.
+pub fn is_terminal() -> bool {
+    stderr().is_terminal()
 }
 
 fn bar(label: &str, n: Option<u64>) -> ProgressBar {

@@ -3,14 +3,11 @@
 
 use std::ffi::OsString;
 
-use super::args;
+use super::{args, names};
 
 /// llama.cpp's flags that `kl` does not have, and that clap would read as flags of one letter: `-h -f`.
 /// In their long form they are refused.
-const NOT_HERE: [(&str, &str); 6] = [
-    ("-hf", "--hf-repo"),
-    ("-hfr", "--hf-repo"),
-    ("-hff", "--hf-file"),
+const NOT_HERE: [(&str, &str); 3] = [
     ("-hft", "--hf-token"),
     ("-mu", "--model-url"),
     ("-tb", "--threads-batch"),
@@ -25,19 +22,21 @@ fn known() -> Vec<String> {
     words.map(|alias| format!("-{alias}")).collect()
 }
 
-/// Gives every such flag a second dash, in `-ngl=9` and `-ngl9` as well as in `-ngl 9`. What follows
-/// `--` stays as it is.
+/// Gives every such flag a second dash, in `-ngl=9` and `-ngl9` as well as in `-ngl 9`, and makes paths of
+/// names. What follows `--` stays as it is.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let known = known();
     let mut literal = false;
-    args.into_iter()
+    let args = args
+        .into_iter()
         .map(|arg| {
             literal |= arg == "--";
             let long = arg.to_str().filter(|_| !literal);
             long.and_then(|arg| long_form(arg, &known))
                 .map_or(arg, Into::into)
         })
-        .collect()
+        .collect();
+    names::as_paths(args)
 }
 
 fn long_form(arg: &str, known: &[String]) -> Option<String> {
@@ -69,7 +68,7 @@ mod tests {
 
     #[test]
     fn flags_of_llama_cpp_get_a_second_dash() {
-        assert_eq!(known().len(), 15);
+        assert_eq!(known().len(), 18);
         assert_eq!(expanded(&["kl", "-ngl", "99"]), ["kl", "--ngl", "99"]);
         assert_eq!(expanded(&["-ngl=99"]), ["--ngl=99"]);
         assert_eq!(expanded(&["-ngl99", "-c4096"]), ["--ngl=99", "-c4096"]);
@@ -78,7 +77,7 @@ mod tests {
             ["-n", "9", "-m", "a-ngl"]
         );
         assert_eq!(expanded(&["-ub512x"]), ["-ub512x"]);
-        assert_eq!(expanded(&["-hf=a/b"]), ["--hf-repo=a/b"]);
+        assert_eq!(expanded(&["-hf=a/b"]), ["--model=hf:a/b"]);
         assert_eq!(expanded(&["--", "-ngl"]), ["--", "-ngl"]);
     }
 }

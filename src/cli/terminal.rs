@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use terminal_size::{Width, terminal_size_of};
 
+use super::loading::Loading;
 use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
@@ -24,6 +25,7 @@ pub struct Terminal<'s> {
     brief: bool,
     view: View,
     progress: Mutex<Option<Progress>>,
+    loading: Mutex<Option<Loading>>,
     results: Mutex<Results<'s>>,
 }
 
@@ -35,6 +37,7 @@ impl<'s> Terminal<'s> {
             brief,
             view,
             progress: Mutex::default(),
+            loading: Mutex::default(),
             results: Mutex::new(results),
         }
     }
@@ -111,8 +114,17 @@ impl Observer for Terminal<'_> {
             }
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
+            Event::Loading { label, n_bytes, of } => {
+                stop::begin();
+                if !self.quiet {
+                    let mut loading = locked(&self.loading);
+                    let begin = || Loading::new(label, n_bytes, of);
+                    loading.get_or_insert_with(begin).update(n_bytes);
+                }
+            }
             Event::End => {
                 stop::end();
+                *locked(&self.loading) = None;
                 progress().take().into_iter().for_each(Progress::finish);
             }
             Event::Described(info) => results().show(&info_text(info)),

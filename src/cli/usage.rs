@@ -100,9 +100,8 @@ fn of_other_tools(args: &[OsString]) -> Option<String> {
 /// kl's words for a flag of llama-perplexity.
 fn of_llama_perplexity(flag: &str) -> Option<&'static str> {
     Some(match flag {
-        "--hf-repo" | "--hf-file" | "--hf-token" | "--model-url" => {
-            "kl downloads nothing: get the model first (hf download REPOSITORY FILE --local-dir ., or curl -LO URL), then -m FILE"
-        }
+        "--hf-token" => "the token is that of the environment (HF_TOKEN)",
+        "--model-url" => "get the file first (curl -LO URL), then -m FILE; -hf loads by name",
         "-f" | "--file" => "the text is -t TEXT",
         "--kl-divergence-base" | "--save-all-logits" => {
             "-w REF writes a reference, -r REF reads one; both can be llama.cpp's"
@@ -170,7 +169,7 @@ fn one_of(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{rules, short_flags};
+    use crate::cli::{names, rules, short_flags};
 
     /// Returns what clap prints of a call in a terminal of 80 columns.
     fn printed(line: &str) -> String {
@@ -186,7 +185,14 @@ mod tests {
     fn refused(line: &str) -> String {
         let args = short_flags::expand(line.split(' ').map(OsString::from));
         let message = match args::parse(&args) {
-            Ok(cli) => rules::check(cli).unwrap_err(),
+            Ok(cli) => {
+                let shelf = (
+                    cli.classic.evaluate.quants.clone(),
+                    cli.classic.evaluate.discard,
+                );
+                let named = |_| names::check(&args, &shelf.0, shelf.1).map_err(str::to_owned);
+                rules::check(cli).and_then(named).unwrap_err()
+            }
             Err(error) => one_line(&error, &args),
         };
         assert!(!message.contains('\n'), "{line}: one line");

@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
+use kl_formats::{
+    About, Fault, Found, ModelIdentity, Reference, ReferenceSummary, SidecarHeader, States, sniff,
+};
 
 use super::context::{
     Decoding, ReadFromDisk, Split, backend_identity, check_models, check_parallel, check_windows,
@@ -27,6 +29,7 @@ use super::reference::{
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, FlashAttention, GpuLayers, Layers, Model,
+    Vocabulary,
 };
 use crate::lock::locked;
 use crate::pipeline::{DeviceClock, RowsHere, Sources, to_share};
@@ -93,7 +96,7 @@ fn against_file<E: Engine>(
     }
     // A stream can only be read from its start, so each model opens the file again.
     drop(reference);
-    Ok(against.evaluate(queue))
+    against.evaluate(queue)
 }
 
 /// Evaluates every model against another, which stays in memory.
@@ -152,7 +155,7 @@ fn against_model<E: Engine>(
         about: reference.about().clone(),
         ref_model: Some(&ref_model),
     };
-    let report = against.evaluate(queue);
+    let report = against.evaluate(queue)?;
     ref_model.model.drop_last();
     Ok(report)
 }
@@ -286,6 +289,9 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     fn look_ahead(&self, subject: &Subject) -> Result<()> {
         let (settings, about, engine) = (self.settings, &self.about, self.engine);
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+        if settings.shelf.awaits(&subject.path) {
+            return sidecar.map_or(Ok(()), |of| self.check_held(&of, subject, None));
+        }
         let model = engine.inspect(&subject.path)?;
         if subject.cell.is_some() && model.layers == Layers::Recurrent {
             bail!(
@@ -304,66 +310,134 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             // What it warns of is said when the model is evaluated.
             check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
         }
-        let Some(held) = sidecar.as_ref().and_then(ClaimedSidecar::held) else {
+        sidecar.map_or(Ok(()), |of| {
+            self.check_held(&of, subject, Some(model.identity))
+        })
+    }
+
+    /// Checks that what an earlier run has left under the sidecar's name is of this evaluation. `model`: as
+    /// far as it is known.
+    fn check_held(
+        &self,
+        sidecar: &ClaimedSidecar,
+        subject: &Subject,
+        model: Option<ModelIdentity>,
+    ) -> Result<()> {
+        let Some(held) = sidecar.held() else {
             return Ok(());
         };
+        let (run, about) = (&self.settings.run, &self.about);
         let precedents = [about.backend.as_ref(), None];
-        let context = largest_context(&settings.run, Some(about.n_ctx), precedents);
-        let options = subject.with_cache_types(context);
+        let options = largest_context(run, Some(about.n_ctx), precedents);
+        let options = subject.with_cache_types(options);
         let mut header = self.header.clone();
-        header.model = Some(model.identity);
-        header.backend = Some(settled_identity(engine, &options));
+        header.model = model;
+        header.backend = Some(settled_identity(self.engine, &options));
         held.check(&header, false)
+    }
+
+    /// The evaluation that an earlier run has finished, of a model that is not on this machine any more;
+    /// `None` where the model is needed.
+    fn recall(&self, subject: &Subject) -> Result<Option<Evaluated>> {
+        let settings = &self.settings.results;
+        if !self.settings.shelf.awaits(&subject.path) {
+            return Ok(None);
+        }
+        let Some(sidecar) = ClaimedSidecar::claim(settings, subject)? else {
+            return Ok(None);
+        };
+        self.evaluation(subject, self.header.clone(), None)
+            .recall(&sidecar)
+    }
+
+    /// An evaluation that is to record this. `tokens`: the vocabulary of its model.
+    fn evaluation<'v>(
+        &'v self,
+        subject: &'v Subject,
+        header: SidecarHeader,
+        tokens: Option<&'v dyn Vocabulary>,
+    ) -> Evaluation<'v> {
+        let settings = &self.settings.results;
+        Evaluation {
+            subject,
+            reference: &self.about,
+            settings,
+            watch: self.watch,
+            header,
+            measures: Measures::new(&settings.stats, &self.about, None),
+            tokens,
+            not_available: Vec::new(),
+            started: Instant::now(),
+        }
     }
 
     /// Evaluates each model of the queue. One that is evaluated again, as in the cells of a sweep, stays
     /// loaded.
-    fn evaluate(&self, queue: Queue<'_>) -> Report {
+    fn evaluate(&self, queue: Queue<'_>) -> Result<Report> {
+        let (settings, info) = (self.settings, ReferenceInfo::new(&self.about));
+        let mut needed: Vec<&Path> = Vec::new();
+        for subject in queue.subjects() {
+            if self.recall(subject)?.is_none() {
+                needed.push(&subject.path);
+            }
+        }
+        needed.dedup();
         let mut loaded: Option<E::Model<'e>> = None;
-        let info = ReferenceInfo::new(&self.about);
-        let report = evaluate_each(info, queue, &self.settings.results, |subject| {
-            let started = Instant::now();
-            let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
-            let reference = match self.ref_model {
-                Some(model) => model.windows(),
-                None => open_again(&self.about.path, &self.header.reference)?,
-            };
-            let model = self.load(subject, loaded.take())?;
-            let begun = sidecar.as_ref();
-            let (header, options) = self.plan(subject, &reference, &model, begun)?;
-            let evaluation = Evaluation {
-                subject,
-                reference: &self.about,
-                settings: &self.settings.results,
-                watch: self.watch,
-                header,
-                measures: Measures::new(&self.settings.results.stats, &self.about, None),
-                tokens: Some(&model),
-                not_available: Vec::new(),
-                started,
-            };
-            let evaluated = self.run(evaluation, sidecar, reference, &model, &options)?;
-            loaded = Some(model);
-            Ok(evaluated)
+        let report = settings.shelf.evaluate(&needed, self.watch, |arrivals| {
+            evaluate_each(info, queue, &settings.results, |subject| {
+                let kept = loaded.take().filter(|model| self.is_kept(model, subject));
+                if let Some(evaluated) = self.recall(subject)? {
+                    return Ok(evaluated);
+                }
+                if arrivals.wait(&subject.path)? {
+                    self.look_ahead(subject)?;
+                }
+                let (evaluated, model) = self.evaluate_one(subject, kept)?;
+                loaded = Some(model);
+                Ok(evaluated)
+            })
         });
         if let Some(last) = loaded {
             last.drop_last();
         }
-        report
+        Ok(report)
     }
 
-    /// Returns the model that is `loaded` if it is the same; else a new one, loaded after that was freed.
-    fn load(&self, subject: &Subject, loaded: Option<E::Model<'e>>) -> Result<E::Model<'e>> {
+    /// Evaluates a model, which stays loaded. `kept`: the same one, if it is loaded.
+    fn evaluate_one(
+        &self,
+        subject: &Subject,
+        kept: Option<E::Model<'e>>,
+    ) -> Result<(Evaluated, E::Model<'e>)> {
+        let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
+        let reference = match self.ref_model {
+            Some(model) => model.windows(),
+            None => open_again(&self.about.path, &self.header.reference)?,
+        };
+        let started = Instant::now();
+        let model = kept.map_or_else(|| self.load(subject), Ok)?;
+        let begun = sidecar.as_ref();
+        let (header, options) = self.plan(subject, &reference, &model, begun)?;
+        let mut evaluation = self.evaluation(subject, header, Some(&model));
+        evaluation.started = started;
+        let evaluated = self.run(evaluation, sidecar, reference, &model, &options)?;
+        Ok((evaluated, model))
+    }
+
+    /// Whether a model that is loaded is evaluated again. With auto, a smaller cache may leave room for more
+    /// layers.
+    fn is_kept(&self, model: &E::Model<'e>, subject: &Subject) -> bool {
+        let is_auto = self.settings.run.model.n_gpu_layers == GpuLayers::Auto;
+        subject.cell.is_some() && !is_auto && model.facts().path == subject.path
+    }
+
+    /// Loads a model.
+    fn load(&self, subject: &Subject) -> Result<E::Model<'e>> {
         let run = &self.settings.run;
         let precedents = [self.about.backend.as_ref(), None];
         let context = || largest_context(run, Some(self.about.n_ctx), precedents);
         let beside = || (subject.with_cache_types(context()), None);
-        // With auto, a smaller cache may leave room for more layers.
-        let is_kept = subject.cell.is_some() && run.model.n_gpu_layers != GpuLayers::Auto;
-        match loaded.filter(|model| is_kept && model.facts().path == subject.path) {
-            Some(model) => Ok(model),
-            None => Ok(load(self.engine, &subject.path, run, beside, self.watch)?),
-        }
+        Ok(load(self.engine, &subject.path, run, beside, self.watch)?)
     }
 
     /// Refuses what cannot be evaluated together, chooses how windows are decoded, and describes it in

@@ -153,7 +153,8 @@ fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String
     Vec::new()
 }
 
-/// The names of the folders that a path leads through, from the root on.
+/// The names of the folders that a path leads through, from the root on. In the cache of models by name,
+/// `models--USER--REPO/snapshots/COMMIT` is `USER` and `REPO`.
 fn folders(path: &Path) -> Vec<String> {
     let path = absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(&path);
@@ -161,7 +162,16 @@ fn folders(path: &Path) -> Vec<String> {
         Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,
     });
-    names.collect()
+    let mut names: Vec<String> = names.collect();
+    let found = names.iter().enumerate().find_map(|(at, name)| {
+        let (user, repository) = name.strip_prefix("models--")?.split_once("--")?;
+        Some((at, [user.to_owned(), repository.to_owned()]))
+    });
+    if let Some((at, repository)) = found {
+        let end = names.len().min(at + 3);
+        names.splice(at..end, repository);
+    }
+    names
 }
 
 #[cfg(test)]
@@ -230,6 +240,9 @@ mod tests {
             ["m-.c-q4", "m-c-q4"],
             "a dot inside"
         );
+        // Of repositories, without the commit.
+        let cached = |user: &str| format!("/c/models--{user}--Q/snapshots/0a1b/q4");
+        assert_eq!(labels(&[&cached("a"), &cached("b")]), ["a-Q-q4", "b-Q-q4"]);
         // Another file's name, and another's label.
         assert_eq!(
             labels(&["/m/A-q4", "/m/A/q4", "/m/B/q4"]),

@@ -38,6 +38,7 @@ mod report;
 mod resume;
 mod sensitivity;
 pub mod settings;
+mod shelf;
 mod verify;
 mod verify_model;
 mod write;
@@ -58,6 +59,7 @@ pub use prompt_texts::prompt_texts;
 pub use recipe::{quantize, recipe};
 pub use report::{Reported, is_listed, report};
 pub use sensitivity::{Mapped, sensitivity};
+pub use shelf::Shelf;
 pub use write::{Written, write};
 
 #[cfg(test)]

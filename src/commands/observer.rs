@@ -56,6 +56,12 @@ pub enum Event<'e> {
         /// The mean KLD of all rows so far, in nats.
         mean_kld: Option<f64>,
     },
+    /// A file is loaded, and so many of its bytes are there.
+    Loading {
+        label: &'e str,
+        n_bytes: u64,
+        of: u64,
+    },
     /// The work that began last has ended.
     End,
     /// A file was described, and may now be read whole.

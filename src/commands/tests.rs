@@ -27,7 +27,7 @@ use super::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, ReferenceSource,
     ResultSettings, RunSettings, Vocabulary, WriteSettings,
 };
-use super::{Event, Observer, Written, compare, convert, evaluate, info, one_line, write};
+use super::{Event, Observer, Shelf, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine};
 use crate::input::{NamedText, ScoreFrom, Source};
 use crate::report::Report;
@@ -77,6 +77,7 @@ impl Observer for Recorder {
             }
             Event::Compared(comparison) => format!("compared {}", comparison.models.len()),
             Event::Failed(error) => format!("failed {error}"),
+            Event::Loading { label, .. } => format!("loading {label}"),
             Event::Report(report) => format!("report of {}", report.models.len()),
         };
         self.heard.lock().unwrap().push(heard);
@@ -196,6 +197,7 @@ impl Folder {
             sweep: Vec::new(),
             results: results(),
             run: run(),
+            shelf: Shelf::default(),
         }
     }
 

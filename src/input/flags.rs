@@ -8,8 +8,20 @@ use regex::Regex;
 
 use super::{GROUP_NAMES, NamedText, is_group_name};
 
-/// Parses the path of a file, and refuses `-`, which one might expect to work.
+/// How a path starts that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
+/// `hf:USER/REPO/FILE`.
+pub const HUB: &str = "hf:";
+
+/// Parses the path of a file that is written.
 pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+    named().try_map(|path| {
+        let here = Some(path).filter(|path| !path.to_string_lossy().starts_with(HUB));
+        here.ok_or("hf: names what is read; name a file on this machine")
+    })
+}
+
+/// Parses the path of a file, and refuses `-`, which one might expect to work.
+fn named() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let named = Some(path).filter(|path| path.as_os_str() != "-");
         named.ok_or("only -t, --prompts, --json and --csv accept '-'; name a file")
@@ -18,12 +30,12 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
 
 /// Parses the path of a model, or of a folder of models.
 pub fn model() -> impl TypedValueParser<Value = PathBuf> {
-    file().try_map(|path| on_this_machine(path, "; for all models of a folder, name the folder"))
+    named().try_map(|path| on_this_machine(path, "; for all models of a folder, name the folder"))
 }
 
 /// Parses the path of another file or folder that is read.
 pub fn input() -> impl TypedValueParser<Value = PathBuf> {
-    file().try_map(|path| on_this_machine(path, ""))
+    named().try_map(|path| on_this_machine(path, ""))
 }
 
 /// Parses the path of a file that is read, or `-` for standard input.
@@ -63,27 +75,24 @@ pub fn named_text() -> impl TypedValueParser<Value = NamedText> {
     })
 }
 
-/// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by
-/// their names. `of_pattern`: what else to do about a pattern.
+/// Refuses what is not on this machine and has no name on a hub, and a pattern. `of_pattern`: what else to
+/// do about a pattern.
 fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     let text = path.to_string_lossy();
-    let download =
-        |how: &str| format!("kl downloads nothing: get the file first ({how}), then give its path");
-    if path.exists() {
+    let by_name = text.strip_prefix(HUB);
+    if path.exists() || by_name.is_some_and(|name| name.contains('/') && !name.starts_with('/')) {
         return Ok(path);
     }
-    Err(if text.contains("hf://") {
-        download("hf download REPOSITORY FILE --local-dir .")
+    Err(if by_name.is_some() || text.contains("hf://") {
+        "a name on Hugging Face is hf:USER/REPO[:QUANT] or hf:USER/REPO/FILE".to_owned()
     } else if text.contains("://") {
-        download("curl -LO URL")
+        "get the file first (curl -LO URL), then give its path".to_owned()
     } else if text.contains(['*', '?', '[']) {
         format!(
             "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
         )
     } else if is_repository(&path) {
-        let repository = text.split(':').next().unwrap_or_default();
-        let how = format!("hf download {repository} FILE --local-dir .");
-        format!("there is no such file; {}", download(&how))
+        format!("there is no such file; on Hugging Face it is {HUB}{text}")
     } else {
         return Ok(path);
     })
@@ -143,12 +152,13 @@ mod tests {
         for (text, what) in [
             ("https://example.org/a.gguf", "curl -LO"),
             ("code=http://example.org/a.txt?download=true", "curl -LO"),
-            ("hf://org/model/a.gguf", "hf download REPOSITORY FILE"),
-            ("org/model", "hf download org/model FILE"),
-            ("org/Llama-3.1-8B", "hf download org/Llama-3.1-8B FILE"),
+            ("hf://org/model/a.gguf", "hf:USER/REPO/FILE"),
+            ("hf:a.gguf", "hf:USER/REPO/FILE"),
+            ("org/model", "it is hf:org/model"),
+            ("org/Llama-3.1-8B", "it is hf:org/Llama-3.1-8B"),
             (
                 "org/Qwen2.5_GGUF:Q4_K_M",
-                "hf download org/Qwen2.5_GGUF FILE",
+                "it is hf:org/Qwen2.5_GGUF:Q4_K_M",
             ),
             ("*.gguf", "not quoted"),
             ("models/q?.gguf", "not quoted"),
@@ -157,6 +167,7 @@ mod tests {
         }
         for text in [
             "a.gguf",
+            "hf:org/model/a.gguf",
             "-",
             "src",
             "src/none",

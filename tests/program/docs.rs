@@ -15,7 +15,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use tempfile::TempDir;
 
-use crate::session::program;
+use crate::hub::FakeHub;
+use crate::session::{fixture, program};
 
 /// Programs whose commands run in this test, where the machine has them.
 const QUICK: [&str; 5] = ["kl", "for", "scripts/example.sh", "cd", "jq"];
@@ -167,10 +168,20 @@ fn kind(block: &Block) -> Kind {
     }
 }
 
-/// A folder with the files that the docs name, and the `kl` that the commands in it find.
+/// A folder with the files that the docs name, and the `kl` and the hub that the commands in it find.
 struct Example {
     folder: TempDir,
+    hub: FakeHub,
 }
+
+/// The repository that the docs name, and its files, of fixtures.
+const REPOSITORY: &str = "bartowski/Llama-3.2-1B-Instruct-GGUF";
+const IN_REPOSITORY: [(&str, &str); 4] = [
+    ("f16", "Llama-3.2-1B-Instruct-f16.gguf"),
+    ("q8", "Llama-3.2-1B-Instruct-Q8_0.gguf"),
+    ("q4", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
+    ("q2", "Llama-3.2-1B-Instruct-IQ2_M.gguf"),
+];
 
 /// What a command printed: to stdout, and to stderr.
 #[derive(Default)]
@@ -182,14 +193,20 @@ struct Output {
 impl Example {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let example = Self { folder };
+        let repository = folder.path().join("hub").join(REPOSITORY);
+        fs::create_dir_all(&repository).unwrap();
+        for (alias, name) in IN_REPOSITORY {
+            fs::copy(fixture(alias), repository.join(name)).unwrap();
+        }
+        let hub = FakeHub::serve(&folder.path().join("hub"));
+        let example = Self { folder, hub };
         let mut script = Command::new("sh");
         script.arg(root().join("scripts/example.sh"));
         assert!(script.arg(example.path()).status().unwrap().success());
         // Other tests run beside this one.
         let wrapper = format!(
             "#!/bin/sh\n\
-             case \" $* \" in *' --threads '*) ;; *' -m '*) set -- \"$@\" --threads 1 ;; esac\n\
+             case \" $* \" in *' --threads '*) ;; *' -m '*|*' -hf '*) set -- \"$@\" --threads 1 ;; esac\n\
              exec '{}' \"$@\"\n",
             program().display()
         );
@@ -229,7 +246,8 @@ impl Example {
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", script]);
         shell.env("PATH", format!("{}:{path}", bin.display()));
-        shell.env("HOME", self.folder.path());
+        shell.env("HOME", self.folder.path()).env_remove("HF_HOME");
+        shell.env("HF_ENDPOINT", &self.hub.endpoint);
         let output = shell.current_dir(self.path()).output().unwrap();
         let printed = [output.stdout, output.stderr];
         Output {

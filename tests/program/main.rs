@@ -24,6 +24,8 @@ mod folders;
 mod gate;
 mod generate;
 mod groups;
+#[path = "../../src/hub/fake/mod.rs"]
+mod hub;
 mod identical_output;
 mod infinite;
 mod info;
@@ -52,6 +54,8 @@ mod sensitivity;
 mod set_up;
 mod several;
 mod shards;
+#[cfg(unix)]
+mod shelf;
 mod sidecars;
 mod starter;
 mod sweep;

@@ -47,6 +47,8 @@ pub fn short_text() -> String {
 /// A folder to run the program in.
 pub struct Session {
     pub folder: TempDir,
+    /// The address of the hub that the program knows, if it is to know one; its cache is `hf/` then.
+    pub hub: Option<String>,
 }
 
 /// The bytes of the references that tests have written, by what wrote them: most tests need the same few.
@@ -56,6 +58,7 @@ impl Session {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
+            hub: None,
         }
     }
 
@@ -117,6 +120,11 @@ impl Session {
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(program());
         command.current_dir(self.folder.path()).stdin(Stdio::null());
+        // Nothing is asked outside this machine.
+        let hub = self.hub.as_deref().unwrap_or("http://127.0.0.1:9");
+        command
+            .env("HF_ENDPOINT", hub)
+            .env("HF_HOME", self.path("hf"));
         let words = split(line);
         for word in &words {
             if word.starts_with('@') {

@@ -156,6 +156,24 @@ pub struct EvaluateArgs {
     )]
     pub ref_device: Vec<String>,
 
+    /// Evaluate every file of the -hf repository whose quant matches, as in 'Q4_*,Q5_K_M,IQ*'
+    ///
+    /// While one is evaluated, the next one is loaded.
+    #[arg(
+        long,
+        value_name = "GLOBS",
+        value_delimiter = ',',
+        conflicts_with = "label"
+    )]
+    pub quants: Vec<String>,
+
+    /// Remove each -hf model that kl has loaded once it is evaluated
+    ///
+    /// So there is never more than two of them on the disk. With --resume, those that are done are not loaded
+    /// again.
+    #[arg(long, conflicts_with = "no_sidecar")]
+    pub discard: bool,
+
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
     /// Probabilities are renormalised over the entries compared.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
+use super::names;
 use crate::commands::settings::{
     CheckSettings, CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL,
     MergeSettings, RecipeSettings, ReportSettings, ResultSettings, SensitivitySettings,
@@ -16,7 +17,7 @@ use crate::commands::settings::{
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
-use crate::input::flags::{file, input};
+use crate::input::flags::input;
 pub use classic::{Args, EvaluateArgs, WriteArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -52,9 +53,9 @@ pub enum Command {
     Check(Box<CheckSettings>),
     Doctor(DoctorArgs),
     #[command(skip)]
-    Write(WriteSettings),
+    Write(Box<WriteSettings>),
     #[command(skip)]
-    Evaluate(EvaluateSettings),
+    Evaluate(Box<EvaluateSettings>),
     /// The servers whose devices are listed too.
     #[command(skip)]
     ListDevices(Vec<String>),
@@ -75,7 +76,7 @@ pub struct InfoArgs {
 
     /// Model to compare a quant with: its weights by the error that their types should give, its
     /// tensors, its metadata
-    #[arg(long, value_name = "PATH", requires = "verify", value_parser = file())]
+    #[arg(long, value_name = "PATH", requires = "verify", value_parser = input())]
     pub original: Option<PathBuf>,
 
     /// Also print the prompts of a reference as the model read them, and their answers
@@ -84,7 +85,7 @@ pub struct InfoArgs {
 
     /// Model for --prompts whose vocabulary has the texts of tokens: the one that wrote the
     /// reference, or a quant of it [default: the former, from this folder or the reference's]
-    #[arg(short, long, value_name = "PATH", requires = "prompts", value_parser = file())]
+    #[arg(short, long, value_name = "PATH", requires = "prompts", value_parser = input())]
     pub model: Option<PathBuf>,
 
     /// Print JSON; of several files, a list
@@ -175,18 +176,20 @@ pub fn command() -> clap::Command {
         id if write.contains(id) => arg.conflicts_with_all(&evaluate),
         _ => arg,
     });
-    command = command.mut_args(common);
+    command = names::with_flags(command).mut_args(common);
     command = command.mut_subcommands(|subcommand| {
         let is_compare = subcommand.get_name() == "compare";
-        subcommand.mut_args(common).mut_args(|arg| {
-            // How a model is run is the same everywhere.
-            let is_of_run = matches!(arg.get_help_heading(), Some(MODEL | DECODING));
-            if is_of_run || is_compare && results.contains(arg.get_id()) {
-                in_short_help(arg)
-            } else {
-                arg
-            }
-        })
+        names::with_flags(subcommand)
+            .mut_args(common)
+            .mut_args(|arg| {
+                // How a model is run is the same everywhere.
+                let is_of_run = matches!(arg.get_help_heading(), Some(MODEL | DECODING));
+                if is_of_run || is_compare && results.contains(arg.get_id()) {
+                    in_short_help(arg)
+                } else {
+                    arg
+                }
+            })
     });
     // clap adds its own flags and its command `help` when the command is built.
     command.build();
@@ -239,7 +242,8 @@ mod tests {
     ];
 
     /// Those that may repeat in the classic calls alone.
-    const REPEATABLE_IN_CLASSIC: [&str; 4] = ["--model", "--span", "--sweep", "--text-path"];
+    const REPEATABLE_IN_CLASSIC: [&str; 5] =
+        ["--model", "--quants", "--span", "--sweep", "--text-path"];
 
     /// Values of which every flag accepts one.
     const VALUES: [&str; 19] = [
@@ -338,6 +342,10 @@ mod tests {
                 "--ref-device",
                 "--main-gpu",
                 "--tensors",
+                "--quants",
+                "--hf-repo",
+                "--hf-file",
+                "--ref-hf",
             ];
             let is_name = is_name.contains(&long.as_str());
             assert!(is_named || is_name, "{command:?} {long}: {answer}");

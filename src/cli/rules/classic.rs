@@ -16,7 +16,7 @@ use crate::commands::settings::{
     CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings,
     Stats, Subject, WriteSettings, cells, target,
 };
-use crate::commands::{is_gguf, labels_of_namesakes, models_of_folder, one_line};
+use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
 use crate::input::{ScoreFrom, Source};
 use crate::report::number::count_of;
@@ -97,7 +97,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
         check_windows(&args.input, target, args.max_rows)?;
     }
     paths::check(&files(&args.input, &model), |_| false, [&output])?;
-    Ok(Command::Write(WriteSettings {
+    Ok(Command::Write(Box::new(WriteSettings {
         model,
         input: args.input,
         output,
@@ -105,7 +105,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
         part: args.shard,
         existing: Existing::asked(args.force, is_native.then_some(args.resume)),
         run: args.run,
-    }))
+    })))
 }
 
 /// Refuses windows of a text that the format cannot express.
@@ -191,7 +191,7 @@ fn evaluate(
     results.existing = Existing::asked(args.force, Some(args.resume));
     results.reference = reference.path().to_owned();
     check_results(&mut results, &models, &sweep, inputs)?;
-    Ok(Command::Evaluate(EvaluateSettings {
+    Ok(Command::Evaluate(Box::new(EvaluateSettings {
         models,
         skipped,
         reference,
@@ -200,7 +200,8 @@ fn evaluate(
         sweep,
         results,
         run: args.run,
-    }))
+        shelf: Shelf::default(),
+    })))
 }
 
 /// The labels of these files, by their paths: those `given`, one for each file in order, or else those

@@ -147,6 +147,39 @@ impl Evaluation<'_> {
         })
     }
 
+    /// The evaluation as an earlier run has finished it, where the path of its model names the same bytes
+    /// for ever; `None` where there is none, or this run needs more than its records.
+    ///
+    /// # Errors
+    /// If its sidecar can no longer be read.
+    pub fn recall(mut self, sidecar: &ClaimedSidecar) -> Result<Option<Evaluated>> {
+        let model_path = Some(self.subject.path.display().to_string());
+        let finished = sidecar.finished.as_ref();
+        let Some(finished) = finished.filter(|of| of.header.model_path == model_path) else {
+            return Ok(None);
+        };
+        self.header.label = self.settings.label_of(self.subject);
+        self.header.n_records = self.header.n_records.or(finished.header.n_records);
+        let records = sidecar.finished_records(&self.header, self.no_klds());
+        let Some(records) = records.filter(|_| !self.needs_more()) else {
+            return Ok(None);
+        };
+        self.header = finished.header.clone();
+        let (log, path) = (TokenLog::of_finished(records), sidecar.path.clone());
+        let row = self.row(&log, Some(path.clone()), finished.texts()?, None)?;
+        let report = self.report(Outcome::default(), None, &log, &row);
+        Ok(Some(Evaluated {
+            report: ModelReport {
+                sidecar: Some(path.display().to_string()),
+                ..report
+            },
+            row,
+            wrote: false,
+            unwritten: None,
+            here: None,
+        }))
+    }
+
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
     /// unless this run needs more than their records.
     fn open_log(&self, sidecar: ClaimedSidecar, rows: &mut ReferenceRows<'_>) -> Result<TokenLog> {
@@ -163,7 +196,7 @@ impl Evaluation<'_> {
                 "{model}: is newer than what {path} holds of it: it is evaluated from the start"
             ));
         }
-        let needs_more = self.settings.top_k.is_some() || self.measures.any();
+        let needs_more = self.needs_more();
         let (header, until) = (self.header.clone(), self.no_klds());
         sidecar.open(header, until, rows, || {
             let message = format!(
@@ -173,6 +206,11 @@ impl Evaluation<'_> {
             self.watch.warn_all(needs_more.then_some(warning));
             needs_more
         })
+    }
+
+    /// Whether the run needs more than the records of tokens.
+    fn needs_more(&self) -> bool {
+        self.settings.top_k.is_some() || self.measures.any()
     }
 
     /// The KLDs of no windows yet, which show when the end that `--until` sets is reached.

@@ -55,6 +55,11 @@ impl<'q> Queue<'q> {
         }
     }
 
+    /// The evaluations that can be done.
+    pub fn subjects(&self) -> impl Iterator<Item = &'q Subject> {
+        self.usable.iter().map(|(_, subject)| *subject)
+    }
+
     /// Whether no evaluation can be done.
     pub fn is_empty(&self) -> bool {
         self.usable.is_empty()

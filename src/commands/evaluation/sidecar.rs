@@ -143,7 +143,7 @@ impl ClaimedSidecar {
 
     /// The records of the finished file, where they are all that the run would measure: under the same
     /// label, by the same version of `kl`, nothing is left to do. A damaged file is replaced.
-    fn finished_records(
+    pub fn finished_records(
         &self,
         header: &SidecarHeader,
         mut until: KldSoFar,
@@ -250,6 +250,15 @@ enum SidecarState {
 }
 
 impl TokenLog {
+    /// The records of an evaluation that an earlier run has finished.
+    pub fn of_finished(records: Vec<TokenRecord>) -> Self {
+        Self {
+            n_resumed: records.len(),
+            records,
+            ..Self::default()
+        }
+    }
+
     /// True if an earlier run has measured all, so that nothing is left to do.
     pub fn is_whole(&self) -> bool {
         matches!(self.sidecar, SidecarState::Whole(_))

@@ -16,6 +16,7 @@ use kl_formats::{Encoding, Kind, Target};
 
 use super::folder::stem;
 use super::output::Existing;
+use super::shelf::Shelf;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::Source;
 use crate::input::flags::{file, input};
@@ -68,6 +69,8 @@ pub struct EvaluateSettings {
     pub sweep: Vec<CacheTypes>,
     pub results: ResultSettings,
     pub run: RunSettings,
+    /// Models of a hub, which are loaded when their turn comes.
+    pub shelf: Shelf,
 }
 
 impl EvaluateSettings {

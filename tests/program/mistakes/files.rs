@@ -192,17 +192,17 @@ fn what_is_not_a_reference_is_named() {
 fn what_is_not_a_file_of_this_machine_is_named() {
     let session = Session::with_reference("");
     let cases = "
-        -m unsloth/Qwen3-8B-GGUF -r ref.gz => no such file | hf download unsloth/Qwen3-8B-GGUF
-        -m unsloth/Qwen3-8B-GGUF:Q4_K_M -r ref.gz => no such file | hf download unsloth/Qwen3-8B-GGUF
-        -m hf://unsloth/Qwen3-8B-GGUF/q4.gguf -r ref.gz => downloads nothing | hf download
-        -m https://example.org/q4.gguf -r ref.gz => downloads nothing | curl -LO URL
+        -m unsloth/Qwen3-8B-GGUF -r ref.gz => no such file | hf:unsloth/Qwen3-8B-GGUF
+        -m unsloth/Qwen3-8B-GGUF:Q4_K_M -r ref.gz => no such file | hf:unsloth/Qwen3-8B-GGUF:Q4_K_M
+        -m hf://unsloth/Qwen3-8B-GGUF/q4.gguf -r ref.gz => hf:USER/REPO/FILE
+        -m https://example.org/q4.gguf -r ref.gz => curl -LO URL
         -m q*.gguf -r ref.gz => 'q*.gguf' | no such file | name the folder
-        -hf unsloth/Qwen3-8B-GGUF -r ref.gz => --hf-repo | downloads nothing | -m FILE
-        -m @q8 -r org/reference => 'org/reference' | hf download org/reference
-        -m @f16 -t Salesforce/wikitext -w new.gz => 'Salesforce/wikitext' | hf download
+        -hf Qwen3-8B-GGUF -r ref.gz => --model | hf:USER/REPO
+        -m @q8 -r org/reference => 'org/reference' | hf:org/reference
+        -m @f16 -t Salesforce/wikitext -w new.gz => 'Salesforce/wikitext' | hf:Salesforce/wikitext
         -m @f16 -t https://example.org/wiki.txt -w new.gz => --text-path | curl -LO URL
-        -m @q8 --ref-model org/model -t short.txt => --ref-model | hf download org/model
+        -m @q8 --ref-model org/model -t short.txt => --ref-model | hf:org/model
         report *.kls => '*.kls' | no such file | pattern
-        info https://example.org/ref.gz => downloads nothing | curl -LO URL";
+        info https://example.org/ref.gz => curl -LO URL";
     session.fails_each(2, "", cases);
 }

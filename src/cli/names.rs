@@ -1,0 +1,250 @@
+//! Files by name: a path that starts with `hf:` names a model or another file of a hub, and llama.cpp's
+//! flags for such names are other spellings of it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::iter;
+use std::ops::ControlFlow;
+
+use anyhow::Result;
+use clap::{Arg, Command};
+
+use crate::commands::Shelf;
+use crate::hub::{Hub, Step};
+use crate::input::flags::HUB;
+
+const MODEL: &str = "--model=";
+const REF_MODEL: &str = "--ref-model=";
+
+/// What a name says: the repository, and which of its files.
+struct Name<'n> {
+    /// As in `--model=`; empty where the name is a word of its own.
+    flag: &'n str,
+    /// As in `bartowski/Llama-3.2-1B-Instruct-GGUF`.
+    repository: String,
+    quant: Option<&'n str>,
+    /// The file's path in the repository.
+    file: Option<&'n str>,
+}
+
+impl<'n> Name<'n> {
+    /// Reads `hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE`, alone or after `--FLAG=`.
+    fn of(arg: &'n OsStr) -> Option<Self> {
+        let arg = arg.to_str()?;
+        let start = arg.find(HUB)?;
+        let (flag, name) = arg.split_at(start);
+        let name = name.strip_prefix(HUB)?;
+        if !(flag.is_empty() || flag.starts_with("--") && flag.ends_with('=')) {
+            return None;
+        }
+        let (user, rest) = name.split_once('/')?;
+        let (repository, file) = match rest.split_once('/') {
+            Some((repository, file)) => (repository, Some(file)),
+            None => (rest, None),
+        };
+        let (repository, quant) = match repository.split_once(':') {
+            Some((repository, quant)) => (repository, Some(quant)),
+            None => (repository, None),
+        };
+        Some(Self {
+            flag,
+            repository: format!("{user}/{repository}"),
+            quant,
+            file,
+        })
+    }
+}
+
+/// Shows the flags of names in the help of a command that runs a model; clap itself never gets their values.
+pub fn with_flags(command: Command) -> Command {
+    const OF_MODEL: &str =
+        "Model by its name on Hugging Face (-hf): what is not in the cache is loaded";
+    const MORE: &str = "As in -hf bartowski/Llama-3.2-1B-Instruct-GGUF:Q6_K. Without QUANT it is Q4_K_M, or \
+         Q8_0, or the first. The cache is that of other programs (HF_HOME). Any other file that is \
+         read has a name too: hf:USER/REPO/FILE, as in -r hf:USER/REPO/ref.gz.";
+    let flag = |beside: &str, name: &'static str, value: &'static str| {
+        let mut args = command.get_arguments().enumerate();
+        let (index, path) = args.find(|(_, arg)| arg.get_id() == beside)?;
+        let flag = Arg::new(name).long(name).value_name(value);
+        let flag = flag.help_heading(path.get_help_heading()?.to_owned());
+        Some(flag.display_order(index + 1))
+    };
+    let more = format!("{OF_MODEL}\n\n{MORE}");
+    let model = flag("model", "hf-repo", "REPO[:QUANT]")
+        .map(|flag| flag.aliases(["hf", "hfr"]).help(OF_MODEL).long_help(more));
+    let file = flag("model", "hf-file", "FILE").map(|flag| {
+        let flag = flag.alias("hff").requires("hf-repo");
+        flag.help("File of --hf-repo, by its path there (-hff)")
+    });
+    let ref_model = flag("ref_model", "ref-hf", "REPO[:QUANT]")
+        .map(|flag| flag.help("Model to evaluate against, by its name on Hugging Face"));
+    command.args([model, file, ref_model].into_iter().flatten())
+}
+
+/// Turns the flags of names into those of paths, `--hf-repo NAME` into `--model=hf:NAME`, before clap
+/// sees them.
+pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
+    let (mut paths, mut file): (Vec<OsString>, _) = (Vec::new(), None);
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let text = arg.to_str().unwrap_or_default();
+        let (flag, value) = match text.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (text, None),
+        };
+        let path = match flag {
+            "--hf-repo" | "--hf" | "--hfr" => Some(MODEL),
+            "--ref-hf" => Some(REF_MODEL),
+            "--hf-file" | "--hff" => None,
+            _ => {
+                paths.push(arg);
+                continue;
+            }
+        };
+        match (path, value.or_else(|| args.next()?.into_string().ok())) {
+            (Some(path), Some(name)) => paths.push(format!("{path}{HUB}{name}").into()),
+            (None, Some(value)) => file = Some(value),
+            // clap says that the value is missing.
+            (_, None) => paths.push(arg),
+        }
+    }
+    if let Some(file) = file {
+        let name =
+            |arg: &OsString| Some(Name::of(arg).filter(|name| name.flag == MODEL)?.repository);
+        match paths
+            .iter_mut()
+            .rev()
+            .find_map(|arg| Some((name(arg)?, arg)))
+        {
+            Some((repository, arg)) => *arg = format!("{MODEL}{HUB}{repository}/{file}").into(),
+            // clap says which flag is missing.
+            None => paths.push(format!("--hf-file={file}").into()),
+        }
+    }
+    paths
+}
+
+/// Refuses `--quants` and `--discard` in a call that names nothing for them.
+///
+/// # Errors
+/// What to give besides.
+pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), &'static str> {
+    let names = || args.iter().filter_map(|arg| Name::of(arg));
+    let is_whole = |name: &Name<'_>| name.flag != REF_MODEL && name.file.or(name.quant).is_none();
+    if !quants.is_empty() && names().filter(is_whole).count() != 1 {
+        return Err(
+            "--quants chooses among the files of one repository: name it with -hf USER/REPO",
+        );
+    }
+    if discard && names().next().is_none() {
+        return Err("--discard removes what -hf has loaded, and no other file");
+    }
+    Ok(())
+}
+
+/// Puts in place of each name the path that its file has, or will have, in the cache. Of a repository
+/// whose `quants` are asked for, the model becomes several. `None`: the call names nothing.
+///
+/// # Errors
+/// What is wrong with a name, or why the hub does not answer.
+pub fn resolve(
+    args: &mut Vec<OsString>,
+    quants: &[String],
+    discard: bool,
+) -> Result<Option<Shelf>> {
+    if !args.iter().any(|arg| Name::of(arg).is_some()) {
+        return Ok(None);
+    }
+    let hub = Hub::from_environment(&|variable| env::var_os(variable))?;
+    let follow = |step: Step<'_>| {
+        if let Step::Says(line) = step {
+            say!("kl: {line}");
+        }
+        ControlFlow::Continue(())
+    };
+    let mut repositories = BTreeMap::new();
+    let (mut resolved, mut files) = (Vec::new(), BTreeMap::new());
+    for arg in args.drain(..) {
+        let Some(name) = Name::of(&arg) else {
+            resolved.push(arg);
+            continue;
+        };
+        let repository = match repositories.entry(name.repository) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let repository = hub.repository(new.key(), &follow)?;
+                new.insert(repository)
+            }
+        };
+        let is_shelf = !quants.is_empty() && name.flag != REF_MODEL;
+        let models = match (name.file, name.quant) {
+            (Some(file), _) => vec![repository.file(file)?],
+            (None, None) if is_shelf => repository.quants(quants)?,
+            (None, quant) => vec![repository.model(quant)?],
+        };
+        let flags = iter::once(name.flag).chain(iter::repeat(MODEL));
+        for (parts, flag) in models.into_iter().zip(flags) {
+            let Some(path) = parts.first().map(|first| hub.path_of(first)) else {
+                continue;
+            };
+            let mut word = OsString::from(flag);
+            word.push(&path);
+            resolved.push(word);
+            files.insert(path, parts);
+        }
+    }
+    *args = resolved;
+    Ok(Some(Shelf::new(hub, files, discard)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(line: &str) -> String {
+        let args = as_paths(line.split(' ').map(OsString::from).collect());
+        let args = args.into_iter().map(|arg| arg.into_string().unwrap());
+        args.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn flags_of_names_are_spellings_of_paths() {
+        for (line, expected) in [
+            ("kl --hf a/b -r c", "kl --model=hf:a/b -r c"),
+            ("kl --hf-repo=a/b:Q8_0", "kl --model=hf:a/b:Q8_0"),
+            ("kl --ref-hf a/b", "kl --ref-model=hf:a/b"),
+            (
+                "kl --hff d/c.gguf --hfr a/b:Q4_0",
+                "kl --model=hf:a/b/d/c.gguf",
+            ),
+            ("kl --hf-file c.gguf", "kl --hf-file=c.gguf"),
+            ("kl --hf", "kl --hf"),
+            ("kl -m hf:a/b", "kl -m hf:a/b"),
+        ] {
+            assert_eq!(spelled(line), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_has_a_repository_and_may_choose_a_file() {
+        let parts = |word: &str| {
+            let word = OsString::from(word);
+            let name = Name::of(&word)?;
+            let or_none = |part: Option<&str>| part.unwrap_or("-").to_owned();
+            let (quant, file) = (or_none(name.quant), or_none(name.file));
+            Some([name.flag, &name.repository, &quant, &file].join(" "))
+        };
+        for (word, expected) in [
+            ("hf:a/b", " a/b - -"),
+            ("--model=hf:a/b:IQ4_XS", "--model= a/b IQ4_XS -"),
+            ("hf:a/b/c/d.gguf", " a/b - c/d.gguf"),
+        ] {
+            assert_eq!(parts(word).as_deref(), Some(expected));
+        }
+        for word in ["hf:a", "a/b", "code=hf:a/b", "--sidecar", "x.hf:a/b"] {
+            assert_eq!(parts(word), None, "{word}");
+        }
+    }
+}

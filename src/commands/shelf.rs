@@ -1,0 +1,221 @@
+//! Files of a hub that a run needs. Of models that are evaluated one after another, each is loaded while
+//! the one before is at work, and removed afterwards where that is asked for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::observer::{Event, Observer, Watch, one_line};
+use crate::hub::{Hub, HubFile, Loaded, Step};
+
+/// The time between two reports of how much of a file is there.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Files of a hub, by the paths that they have in the cache once they are loaded.
+#[derive(Default)]
+pub struct Shelf {
+    /// Where they come from; `None` without any.
+    hub: Option<Hub>,
+    /// The parts of each; its path is that of the first.
+    files: BTreeMap<PathBuf, Vec<HubFile>>,
+    /// Whether models that `kl` has loaded are removed once they are evaluated.
+    discard: bool,
+}
+
+/// The paths of its files: the hub has a secret.
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.files.keys()).finish()
+    }
+}
+
+impl Shelf {
+    /// A shelf of these files, each with all of its parts.
+    pub fn new(hub: Hub, files: BTreeMap<PathBuf, Vec<HubFile>>, discard: bool) -> Self {
+        let hub = Some(hub);
+        Self {
+            hub,
+            files,
+            discard,
+        }
+    }
+
+    /// Returns true if the file at `path` is to be loaded, as far as it is not on this machine yet.
+    pub fn awaits(&self, path: &Path) -> bool {
+        self.files.get(path).is_some_and(|parts| {
+            let mut paths = parts
+                .iter()
+                .zip(&self.hub)
+                .map(|(part, hub)| hub.path_of(part));
+            paths.any(|path| !path.exists())
+        })
+    }
+
+    /// Loads all files but those at these paths, which are loaded when their turn comes.
+    ///
+    /// # Errors
+    /// Why one cannot be loaded.
+    pub fn load_all_but(&self, later: &[PathBuf], observer: &dyn Observer) -> Result<()> {
+        let now = self.files.keys().filter(|path| !later.contains(path));
+        let now: Vec<&Path> = now.map(PathBuf::as_path).collect();
+        self.load_ahead(&now, false, &Watch::new(observer), |arrivals| {
+            now.iter()
+                .try_for_each(|path| arrivals.wait(path).map(drop))
+        })
+    }
+
+    /// Does `work` with the models at these paths, one after another: while one is used, the next one is
+    /// loaded, and no other.
+    pub fn evaluate<R>(
+        &self,
+        paths: &[&Path],
+        watch: &Watch<'_>,
+        work: impl FnOnce(&mut Arrivals<'_>) -> R,
+    ) -> R {
+        let paths = paths.iter().copied();
+        let paths: Vec<&Path> = paths
+            .filter(|path| self.files.contains_key(*path))
+            .collect();
+        self.load_ahead(&paths, self.discard, watch, work)
+    }
+
+    fn load_ahead<R>(
+        &self,
+        paths: &[&Path],
+        discard: bool,
+        watch: &Watch<'_>,
+        work: impl FnOnce(&mut Arrivals<'_>) -> R,
+    ) -> R {
+        let n_bytes = AtomicU64::new(0);
+        thread::scope(|scope| {
+            // Each file is begun once the one before is taken.
+            let (sender, loaded) = sync_channel(0);
+            scope.spawn(|| {
+                let sender = sender;
+                for path in paths {
+                    if sender
+                        .send(self.load(path, discard, watch, &n_bytes))
+                        .is_err()
+                    {
+                        break;
+                    }
+                }
+            });
+            let mut arrivals = Arrivals {
+                shelf: self,
+                watch,
+                waiting: paths,
+                loaded,
+                n_bytes: &n_bytes,
+                used: None,
+                discard,
+            };
+            let done = work(&mut arrivals);
+            arrivals.discard_used();
+            done
+        })
+    }
+
+    /// Loads all parts of a file. `n_bytes`: how much of it is there.
+    fn load(
+        &self,
+        path: &Path,
+        discard: bool,
+        watch: &Watch<'_>,
+        n_bytes: &AtomicU64,
+    ) -> Result<()> {
+        let mut before = 0;
+        for (part, hub) in self.files.get(path).into_iter().flatten().zip(&self.hub) {
+            let follow = |step: Step<'_>| {
+                match step {
+                    Step::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
+                    Step::Says(line) => watch.note(line),
+                }
+                match watch.should_stop() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            if hub.load(part, discard, &follow)? == Loaded::Stopped {
+                bail!("interrupted: what is there of it stays, and is continued the next time");
+            }
+            before += part.size;
+        }
+        Ok(())
+    }
+}
+
+/// The files of a run in the order in which they arrive.
+pub struct Arrivals<'s> {
+    shelf: &'s Shelf,
+    watch: &'s Watch<'s>,
+    /// Those that have not been taken.
+    waiting: &'s [&'s Path],
+    /// How the loading of each of them went.
+    loaded: Receiver<Result<()>>,
+    /// How much of the first of them is there.
+    n_bytes: &'s AtomicU64,
+    /// The one that was taken last, and may still be in use.
+    used: Option<&'s Path>,
+    discard: bool,
+}
+
+impl Arrivals<'_> {
+    /// Waits until the file at `path` is there, if it is the next one, and returns whether it is; the one
+    /// before is no longer used.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub fn wait(&mut self, path: &Path) -> Result<bool> {
+        let Some((next, rest)) = self
+            .waiting
+            .split_first()
+            .filter(|(next, _)| **next == path)
+        else {
+            return Ok(false);
+        };
+        self.waiting = rest;
+        self.discard_used();
+        let parts = self.shelf.files.get(*next).into_iter().flatten();
+        let (label, of) = (super::folder::stem(next), parts.map(|part| part.size).sum());
+        let mut is_shown = false;
+        let loaded = loop {
+            match self.loaded.recv_timeout(REPORT_INTERVAL) {
+                Ok(loaded) => break loaded,
+                Err(RecvTimeoutError::Disconnected) => bail!("{label}: is not loaded"),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let n_bytes = self.n_bytes.load(Ordering::Relaxed);
+            let label = &label;
+            self.watch.event(&Event::Loading { label, n_bytes, of });
+            is_shown = true;
+        };
+        if is_shown {
+            self.watch.event(&Event::End);
+        }
+        loaded?;
+        self.used = Some(*next);
+        Ok(true)
+    }
+
+    /// Removes the file that was taken last, unless the run was interrupted and may be continued.
+    fn discard_used(&mut self) {
+        let used = self
+            .used
+            .take()
+            .filter(|_| self.discard && !self.watch.should_stop());
+        let parts = used.and_then(|path| self.shelf.files.get(path));
+        for (part, hub) in parts.into_iter().flatten().zip(&self.shelf.hub) {
+            if let Err(error) = hub.discard(part) {
+                self.watch.note(&one_line(&error));
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Models by name, from a hub on the loopback address: one, a reference, and a whole shelf of quants.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use kl_formats::SidecarReader;
+use tempfile::TempDir;
+
+use crate::hub::{FakeHub, Fault};
+use crate::session::{Run, Session, fixture, labels};
+
+/// The quants of the repository `me/tiny-GGUF`.
+const QUANTS: [(&str, &str); 4] = [
+    ("f16", "tiny-f16.gguf"),
+    ("q8", "tiny-Q8_0.gguf"),
+    ("q4", "tiny-Q4_K_M.gguf"),
+    ("q2", "tiny-Q2_K.gguf"),
+];
+
+const SHELF: &str = "-hf me/tiny-GGUF --quants 'Q*' -r ref.gz -q";
+
+/// A hub with a repository of quants and a reference, and a session that knows it.
+struct Shelf {
+    session: Session,
+    hub: FakeHub,
+    _folder: TempDir,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        let mut session = Session::with_reference("");
+        let folder = tempfile::tempdir().unwrap();
+        let repository = folder.path().join("me/tiny-GGUF");
+        fs::create_dir_all(&repository).unwrap();
+        for (alias, name) in QUANTS {
+            fs::copy(fixture(alias), repository.join(name)).unwrap();
+        }
+        fs::copy(session.path("ref.gz"), repository.join("ref.gz")).unwrap();
+        let hub = FakeHub::serve(folder.path());
+        session.hub = Some(hub.endpoint.clone());
+        Self {
+            session,
+            hub,
+            _folder: folder,
+        }
+    }
+
+    /// The bytes that were sent of a file of the repository.
+    fn served(&self, name: &str) -> u64 {
+        self.hub.served(&format!("me/tiny-GGUF/{name}"))
+    }
+
+    /// The number of files in the cache, whole or not.
+    fn n_blobs(&self) -> usize {
+        let folder = self.session.path("hf/hub/models--me--tiny-GGUF/blobs");
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let stems = entries.filter_map(|entry| Some(entry.path().file_stem()?.to_owned()));
+        stems.collect::<BTreeSet<_>>().len()
+    }
+
+    /// The sidecars of the shelf, with their bytes.
+    fn sidecars(&self) -> Vec<(String, Vec<u8>)> {
+        let names = self.session.files().into_iter();
+        let names = names.filter(|name| name.ends_with(".kls"));
+        names
+            .map(|name| (name.clone(), self.session.read(&name)))
+            .collect()
+    }
+}
+
+fn size(alias: &str) -> u64 {
+    fs::metadata(fixture(alias)).unwrap().len()
+}
+
+/// The KLDs of a sidecar, to the bit.
+fn klds(session: &Session, name: &str) -> Vec<u64> {
+    let records = SidecarReader::open(&session.path(name)).unwrap();
+    let records = records.read_all().unwrap().into_iter();
+    records.map(|record| record.kld.to_bits()).collect()
+}
+
+#[test]
+fn a_model_by_name_is_llama_cpps_and_is_loaded_once() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    session.ok("-hf me/tiny-GGUF -r ref.gz -q");
+    session.ok("-m @q4 -r ref.gz -q --sidecar local.kls");
+    assert_eq!(
+        klds(session, "tiny-Q4_K_M@ref.kls"),
+        klds(session, "local.kls")
+    );
+    for line in [
+        "-m hf:me/tiny-GGUF:q4_k_m -r ref.gz --force -q",
+        "-hf me/tiny-GGUF -hff tiny-Q4_K_M.gguf -r hf:me/tiny-GGUF/ref.gz --force -q",
+        "info hf:me/tiny-GGUF",
+    ] {
+        session.ok(line);
+    }
+    assert_eq!(shelf.served("tiny-Q4_K_M.gguf"), size("q4"));
+    assert_eq!(shelf.served("ref.gz"), session.length("ref.gz"));
+}
+
+#[test]
+fn a_reference_by_name_is_known_by_its_hash() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    session.ok("-m @q8 -r ref.gz -q --sidecar local.kls");
+    session.ok("-m @q8 -r hf:me/tiny-GGUF/ref.gz -q --sidecar by-name.kls");
+    assert!(session.read("local.kls") == session.read("by-name.kls"));
+    session.ok("-hf me/tiny-GGUF:q8_0 --ref-hf me/tiny-GGUF:f16 -t short.txt -c 64 -q");
+    assert!(
+        session.exists("tiny-Q8_0@tiny-f16.kls"),
+        "{:?}",
+        session.files()
+    );
+}
+
+#[test]
+fn a_shelf_needs_room_for_two_and_leaves_a_report_by_the_repositorys_names() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    shelf.hub.slow_down(4 << 20);
+    let mut child = session.spawn(&format!("{SHELF} --discard"));
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        most = most.max(shelf.n_blobs());
+    }
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    run.prints(&["tiny-Q8_0", "tiny-Q4_K_M", "tiny-Q2_K"]);
+    assert!((1..=2).contains(&most), "{most} at once");
+    assert_eq!(shelf.n_blobs(), 0);
+    let report = session.json("report .");
+    assert_eq!(labels(&report), ["tiny-Q8_0", "tiny-Q4_K_M", "tiny-Q2_K"]);
+    // What is done is not loaded again, and what is needed again is.
+    let before = shelf.hub.requests().len();
+    let resumed = session.json(&format!("{SHELF} --discard --resume"));
+    assert_eq!(resumed["complete"], true);
+    let asked = &shelf.hub.requests()[before..];
+    assert!(
+        asked
+            .iter()
+            .all(|(request, _)| !request.contains("/resolve/")),
+        "{asked:?}"
+    );
+    session.ok(&format!("{SHELF} --discard --resume --top-k 1"));
+    assert_eq!(shelf.served("tiny-Q2_K.gguf"), 2 * size("q2"));
+}
+
+#[test]
+fn a_shelf_that_is_killed_again_and_again_makes_the_same_sidecars() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    let line = format!("{SHELF} --discard --resume");
+    session.ok(&line);
+    let whole = shelf.sidecars();
+    whole.iter().for_each(|(name, _)| session.remove(name));
+    shelf.hub.slow_down(4 << 20);
+    for (alias, name) in [QUANTS[1], QUANTS[3]] {
+        let half = size(alias) * 3 / 2;
+        let killed = session.cut_off(&line, "-KILL", || shelf.served(name) >= half);
+        assert!(killed.is_some(), "{name}");
+    }
+    session.ok(&line);
+    assert!(shelf.sidecars() == whole);
+    assert_eq!(shelf.n_blobs(), 0);
+    let requests = shelf.hub.requests();
+    let continued = requests
+        .iter()
+        .filter(|(request, _)| request.contains(" from "));
+    assert!(continued.count() >= 1, "{requests:?}");
+    // It was whole when the second kill came.
+    assert!(shelf.served("tiny-Q4_K_M.gguf") <= 2 * size("q4"));
+}
+
+#[test]
+fn what_is_wrong_with_a_name_is_one_line() {
+    let shelf = Shelf::new();
+    shelf.session.fails_each(
+        1,
+        "-hf",
+        "
+        me/tiny-GGUF:Q5_K_M -r ref.gz => me/tiny-GGUF | 'Q5_K_M' | Q4_K_M
+        me/none-GGUF -r ref.gz => me/none-GGUF | no such repository
+        me/tiny-GGUF --quants 'Q8*,IQ*' -r ref.gz => 'IQ*'
+        me/tiny-GGUF --hf-file none.gguf -r ref.gz => none.gguf
+        me/tiny-GGUF -r hf:me/tiny-GGUF/none.gz => none.gz
+    ",
+    );
+    for _ in 0..8 {
+        shelf.hub.fault("tiny-Q4_K_M", Fault::Changes);
+    }
+    let run = shelf.session.ends("-hf me/tiny-GGUF -r ref.gz -q", 1);
+    assert!(run.stderr.contains("tiny-Q4_K_M.gguf"), "{}", run.stderr);
+    assert!(shelf.sidecars().is_empty());
+}
+
+#[test]
+fn one_model_that_cannot_be_loaded_does_not_stop_the_others() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    for _ in 0..8 {
+        shelf.hub.fault("tiny-Q8_0", Fault::Changes);
+    }
+    let run = session.ends(SHELF, 1);
+    assert!(run.stderr.contains("tiny-Q8_0.gguf"), "{}", run.stderr);
+    let left = Vec::from_iter(shelf.sidecars().into_iter().map(|(name, _)| name));
+    assert_eq!(left, ["tiny-Q2_K@ref.kls", "tiny-Q4_K_M@ref.kls"]);
+}
