@@ -337,3 +337,24 @@ fn moved(records: &[TokenRecord]) -> Moved {
         n_not_finite: (records.len() - finite.len()) as u64,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_row_that_is_far_off_is_wrong_but_where_it_may_have_gone_to_another_expert() {
+        let row = |kld| TokenRecord {
+            kld,
+            ..TokenRecord::default()
+        };
+        let noise = vec![row(0.01); 1000];
+        let mut rows = noise.clone();
+        rows[7] = row(0.19);
+        assert!(!rows_exceed(&rows, &noise, 1.0));
+        rows[7] = row(0.21);
+        assert!(rows_exceed(&rows, &noise, 1.0) && !rows_exceed(&rows, &noise, 0.9));
+        let many = vec![row(0.21); 1000];
+        assert!(rows_exceed(&many, &noise, 0.9));
+    }
+}
