@@ -35,11 +35,10 @@ impl Hub {
             return Ok(());
         }
         for path in [&path, &blob, &mark] {
-            if let Err(error) = fs::remove_file(path)
-                && error.kind() != ErrorKind::NotFound
-            {
-                return Err(error)
-                    .with_context(|| format!("{}: cannot be removed", path.display()));
+            let cannot = || format!("{}: cannot be removed", path.display());
+            match fs::remove_file(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.with_context(cannot)?,
             }
         }
         let folder = self.folder(&file.repository);
@@ -85,11 +84,10 @@ impl Hub {
                 continue;
             };
             if metadata.is_dir() {
+                let parent = if path.is_empty() { path } else { path + "/" };
                 let entries = fs::read_dir(full).into_iter().flatten().flatten();
                 let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-                paths.extend(
-                    names.map(|name| format!("{path}/{name}").trim_start_matches('/').to_owned()),
-                );
+                paths.extend(names.map(|name| format!("{parent}{name}")));
                 continue;
             }
             let blob = fs::read_link(&full).unwrap_or_default();
@@ -114,10 +112,8 @@ impl Hub {
 
     /// The file that `huggingface_hub` locks too while it loads a blob. It stays, so that all lock the same.
     fn lock_file(&self, file: &HubFile) -> Result<File> {
-        let locks = self
-            .cache
-            .join(".locks")
-            .join(folder_name(&file.repository));
+        let locks = self.cache.join(".locks");
+        let locks = locks.join(folder_name(&file.repository));
         let blobs = self.folder(&file.repository).join("blobs");
         let folders = fs::create_dir_all(&locks).and_then(|()| fs::create_dir_all(blobs));
         let path = locks.join(format!("{}.lock", file.digest));

@@ -17,6 +17,11 @@ pub struct Client {
     token: Option<String>,
 }
 
+type Answer = Response<Body>;
+
+/// The bytes of a file from a position on.
+type Rest = (u64, BodyReader<'static>);
+
 impl Client {
     /// A client that waits so long for a connection, for an answer, and for more bytes.
     pub fn new(endpoint: &str, token: Option<String>, silence: Duration) -> Self {
@@ -46,38 +51,28 @@ impl Client {
         let mut response = self.get(repository, url, 0)?;
         let mut links = header(&response, "Link").split(',');
         let next = links.find(|link| link.contains("rel=\"next\""));
-        let next = next
-            .and_then(|link| link.split(['<', '>']).nth(1))
-            .map(str::to_owned);
+        let next = next.and_then(|link| Some(link.split(['<', '>']).nth(1)?.to_owned()));
         let mut text = Vec::new();
         let mut reader = response.body_mut().as_reader().take(MAX_BYTES);
         let read = reader.read_to_end(&mut text);
         read.map_err(|error| Fault::Passing(error.to_string(), None))?;
-        let page = serde_json::from_slice(&text);
-        let page =
-            page.with_context(|| format!("{}: does not answer as a hub does", self.endpoint));
-        Ok((page?, next))
+        let odd = || format!("{}: does not answer as a hub does", self.endpoint);
+        Ok((serde_json::from_slice(&text).with_context(odd)?, next))
     }
 
-    /// The bytes of a file from `from` on, and that position; or from 0, if the server sends no parts.
-    pub fn body(
-        &self,
-        repository: &str,
-        url: &str,
-        from: u64,
-    ) -> Result<(u64, BodyReader<'static>), Fault> {
+    /// The bytes of a file from `from` on; or from 0, if the server sends no parts.
+    pub fn body(&self, repository: &str, url: &str, from: u64) -> Result<Rest, Fault> {
         const PARTIAL_CONTENT: u16 = 206;
         let response = self.get(repository, url, from)?;
-        let from = if response.status() == PARTIAL_CONTENT {
-            from
-        } else {
-            0
-        };
-        Ok((from, response.into_body().into_reader()))
+        let is_part = response.status() == PARTIAL_CONTENT;
+        Ok((
+            if is_part { from } else { 0 },
+            response.into_body().into_reader(),
+        ))
     }
 
     /// The answer to a request, after redirects. The token is sent to the hub alone.
-    fn get(&self, repository: &str, url: &str, from: u64) -> Result<Response<Body>, Fault> {
+    fn get(&self, repository: &str, url: &str, from: u64) -> Result<Answer, Fault> {
         const MAX_REDIRECTS: usize = 10;
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
@@ -88,16 +83,14 @@ impl Client {
             if from > 0 {
                 request = request.header("Range", format!("bytes={from}-"));
             }
-            let to_hub = url
-                .strip_prefix(&self.endpoint)
-                .is_some_and(|path| path.starts_with('/'));
-            if let Some(token) = self.token.as_ref().filter(|_| to_hub) {
+            let path = url.strip_prefix(&self.endpoint).unwrap_or_default();
+            if let Some(token) = self.token.as_ref().filter(|_| path.starts_with('/')) {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
             let host = url.split('/').nth(2).unwrap_or(&url).to_owned();
-            let failed =
-                |error| Fault::Passing(format!("{host} cannot be reached ({error})"), None);
-            let response = request.call().map_err(failed)?;
+            let failed = |error| format!("{host} cannot be reached ({error})");
+            let response = request.call();
+            let response = response.map_err(|error| Fault::Passing(failed(error), None))?;
             if !response.status().is_redirection() {
                 return self.checked(repository, &host, response);
             }
@@ -107,12 +100,7 @@ impl Client {
     }
 
     /// Refuses an answer that is an error.
-    fn checked(
-        &self,
-        repository: &str,
-        host: &str,
-        response: Response<Body>,
-    ) -> Result<Response<Body>, Fault> {
+    fn checked(&self, repository: &str, host: &str, response: Answer) -> Result<Answer, Fault> {
         let status = response.status();
         let code = header(&response, "X-Error-Code");
         let page = format!("{}/{repository}", self.endpoint);
@@ -122,10 +110,8 @@ impl Client {
                 // A limit of requests is in `RateLimit: "api";r=0;t=55`.
                 let limit = header(&response, "RateLimit").split("t=").nth(1);
                 let wait = limit.unwrap_or(header(&response, "Retry-After")).parse();
-                return Err(Fault::Passing(
-                    format!("{host} answers {status}"),
-                    wait.ok().map(Duration::from_secs),
-                ));
+                let wait = wait.ok().map(Duration::from_secs);
+                return Err(Fault::Passing(format!("{host} answers {status}"), wait));
             }
             (_, "GatedRepo", None) => format!(
                 "is gated: accept its terms at {page}, and set HF_TOKEN to a token of your account"
@@ -145,9 +131,7 @@ impl Client {
     }
 }
 
-fn header<'a>(response: &'a Response<Body>, name: &str) -> &'a str {
+fn header<'a>(response: &'a Answer, name: &str) -> &'a str {
     let value = response.headers().get(name);
-    value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
+    value.map_or("", |value| value.to_str().unwrap_or_default())
 }

@@ -73,42 +73,40 @@ impl Hub {
         let (mut bytes, mut is_second) = (0, false);
         loop {
             let mut partial = Partial::open(self.blob(file), file, watch)?;
-            let mut patience = Patience::new(self.wait);
-            while partial.length < file.size {
-                let before = bytes;
-                if let Err(fault) = self.receive(&mut partial, &mut bytes, watch) {
-                    if bytes > before {
-                        patience = Patience::new(self.wait);
-                    }
-                    patience.wait(fault, partial.length, watch)?;
+            let (mut patience, mut furthest) = (Patience::new(self.wait), partial.length);
+            while let Err(fault) = self.receive(&mut partial, &mut bytes, watch) {
+                if partial.length > furthest {
+                    (patience, furthest) = (Patience::new(self.wait), partial.length);
                 }
+                patience.wait(fault, partial.length, watch)?;
             }
             if partial.is_right() {
                 partial.keep()?;
                 return Ok(bytes);
             }
-            partial.empty()?;
+            partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
             if is_second {
                 return Err(anyhow!("{WRONG}, twice: nothing of it is kept").into());
             }
             is_second = true;
-            told(
-                watch,
-                Step::Says(&format!("{}: {WRONG}: loading it again", file.path)),
-            )?;
+            let line = format!("{}: {WRONG}: loading it again", file.path);
+            told(watch, Step::Says(&line))?;
         }
     }
 
     /// Receives what is missing, over one connection, and counts its bytes.
     fn receive(&self, partial: &mut Partial, bytes: &mut u64, watch: &Watch) -> Result<(), Fault> {
         let (file, from) = (partial.of, partial.length);
+        if from == file.size {
+            return Ok(());
+        }
         let (client, name) = (self.client.clone(), file.repository.clone());
         let url = format!("/{name}/resolve/{}/{}", file.commit, escaped(&file.path));
         let (start, mut reader) = watched(move || client.body(&name, &url, from), from, watch)??;
         if start < from {
             partial.empty()?;
         }
-        while partial.length < file.size {
+        loop {
             let read = move || {
                 let mut block = Vec::with_capacity(BLOCK);
                 let end = reader.by_ref().take(BLOCK as u64).read_to_end(&mut block);
@@ -119,19 +117,19 @@ impl Hub {
             *bytes += block.len() as u64;
             partial.write(&block)?;
             told(watch, Step::There(partial.length))?;
+            if partial.length == file.size {
+                return Ok(());
+            }
             let broke = |why: &str| {
                 let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
-                Fault::Passing(
-                    format!("the connection ended at {there} of {size}{why}"),
-                    None,
-                )
+                let what = format!("the connection ended at {there} of {size}{why}");
+                Fault::Passing(what, None)
             };
             end.map_err(|error| broke(&format!(" ({error})")))?;
             if block.is_empty() {
                 return Err(broke(""));
             }
         }
-        Ok(())
     }
 }
 

@@ -138,10 +138,7 @@ impl Hub {
         let token = token.map(|token| token.trim().to_owned());
         let endpoint = text("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
         let is_address = endpoint.starts_with("http://") || endpoint.starts_with("https://");
-        ensure!(
-            is_address,
-            "HF_ENDPOINT: '{endpoint}' does not begin with https://"
-        );
+        ensure!(is_address, "HF_ENDPOINT: '{endpoint}' lacks https://");
         let silence_s = text("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
         let offline = text("HF_HUB_OFFLINE").unwrap_or_default().to_uppercase();
         Ok(Self {
@@ -164,10 +161,7 @@ impl Hub {
     /// has nothing of it.
     pub fn repository(&self, name: &str, watch: &Watch) -> Result<Repository> {
         let is_name = names::is_repository(name);
-        ensure!(
-            is_name,
-            "'{name}' is not a repository: give it as USER/REPO"
-        );
+        ensure!(is_name, "'{name}' is not a repository's USER/REPO");
         let why = if self.is_offline {
             "HF_HUB_OFFLINE is set".to_owned()
         } else {
@@ -176,12 +170,10 @@ impl Hub {
                 done => return Ok(done?),
             }
         };
-        let cached = self.cached(name);
-        let cached =
-            cached.with_context(|| format!("{name}: {why}, and the cache has no file of it"))?;
-        let _ = watch(Step::Says(&format!(
-            "{name}: {why}: only the cache is used"
-        )));
+        let none = || format!("{name}: {why}, and the cache has no file of it");
+        let cached = self.cached(name).with_context(none)?;
+        let line = format!("{name}: {why}: only the cache is used");
+        let _ = watch(Step::Says(&line));
         Ok(cached)
     }
 
@@ -204,7 +196,8 @@ impl Hub {
             for entry in entries.filter(|entry| entry["type"] == "file") {
                 let path = entry["path"].as_str().unwrap_or_default();
                 // A large file's own size and hash; git has those of a pointer.
-                let stored = entry.get("lfs").unwrap_or(entry);
+                let large = entry.get("lfs").filter(|lfs| lfs.is_object());
+                let stored = large.unwrap_or(entry);
                 let digest = stored["oid"].as_str().unwrap_or_default();
                 let size = stored["size"].as_u64();
                 let size = size.filter(|_| is_hash(digest, 40) || is_hash(digest, 64));
@@ -240,10 +233,8 @@ impl Hub {
 
 /// Returns true for a hash of so many hexadecimal digits.
 fn is_hash(text: &str, length: usize) -> bool {
-    text.len() == length
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    text.len() == length && text.chars().all(is_digit)
 }
 
 #[cfg(test)]

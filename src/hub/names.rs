@@ -30,7 +30,7 @@ impl Repository {
         }
         match self.models().next().filter(|_| quant.is_none()) {
             Some(file) => self.parts(file),
-            None => bail!(self.lacks("model", quant.unwrap_or(".gguf"), self.models())),
+            None => bail!(self.lacks(quant.unwrap_or(".gguf"), self.models())),
         }
     }
 
@@ -40,7 +40,7 @@ impl Repository {
     /// If there is no such file, or a part is missing.
     pub fn file(&self, path: &str) -> Result<Vec<HubFile>> {
         let file = self.files.iter().find(|file| file.path == path);
-        self.parts(file.with_context(|| self.lacks("file", path, self.files.iter()))?)
+        self.parts(file.with_context(|| self.lacks(path, self.files.iter()))?)
     }
 
     /// The models whose quant matches one of these patterns, each once: in the order of the patterns,
@@ -53,17 +53,14 @@ impl Repository {
     pub fn quants(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
         let mut models: Vec<Vec<HubFile>> = Vec::new();
         for pattern in patterns {
-            let quant = escape(&pattern.to_lowercase())
-                .replace(r"\*", "[^-./]*")
-                .replace(r"\?", "[^-./]");
+            let quant = escape(&pattern.to_lowercase()).replace(r"\*", r"\?*");
+            let quant = quant.replace(r"\?", "[^-./]");
             let quant = Regex::new(&format!("(^|[-./]){quant}$"))?;
             let is_meant = |file: &&HubFile| quant.is_match(&split(&file.path).0.to_lowercase());
             let found = self.models().filter(is_meant).map(|file| self.parts(file));
             let mut found = found.collect::<Result<Vec<_>>>()?;
-            ensure!(
-                !found.is_empty(),
-                self.lacks("model", pattern, self.models())
-            );
+            let lacks = || self.lacks(pattern, self.models());
+            ensure!(!found.is_empty(), lacks());
             found.sort_by_key(|parts| Reverse(parts.iter().map(|part| part.size).sum::<u64>()));
             found.retain(|parts| !models.contains(parts));
             models.extend(found);
@@ -87,10 +84,8 @@ impl Repository {
             return Ok(vec![file.clone()]);
         }
         let part = |i| {
-            let part = self
-                .files
-                .iter()
-                .find(|part| split(&part.path) == (stem, i, n));
+            let mut files = self.files.iter();
+            let part = files.find(|part| split(&part.path) == (stem, i, n));
             let missing = || format!("{}: part {i} of {} is missing", self.name, file.path);
             part.cloned().with_context(missing)
         };
@@ -98,35 +93,21 @@ impl Repository {
     }
 
     /// The message for what is not there, with what is there, the nearest first.
-    fn lacks<'a>(
-        &self,
-        what: &str,
-        asked: &str,
-        there: impl Iterator<Item = &'a HubFile>,
-    ) -> String {
+    fn lacks<'a>(&self, asked: &str, there: impl Iterator<Item = &'a HubFile>) -> String {
         const MOST: usize = 10;
         let mut there: Vec<&str> = there.map(|file| file.path.as_str()).collect();
         there.sort_by_cached_key(|path| {
             // A quant is compared with the end of a name.
-            let end = path
-                .trim_end_matches(".gguf")
-                .len()
-                .saturating_sub(asked.len());
-            let end = path.trim_end_matches(".gguf").get(end..).unwrap_or(path);
-            strsim::levenshtein(&asked.to_lowercase(), &end.to_lowercase())
+            let name = split(path).0;
+            let end = name.get(name.len().saturating_sub(asked.len())..);
+            let end = end.unwrap_or(name).to_lowercase();
+            strsim::levenshtein(&asked.to_lowercase(), &end)
         });
         let rest = if there.len() > MOST { ", ..." } else { "" };
         there.truncate(MOST);
-        let place = if self.is_cached {
-            "the cache has"
-        } else {
-            "it has"
-        };
-        format!(
-            "{}: has no {what} '{asked}': {place} {}{rest}",
-            self.name,
-            there.join(", ")
-        )
+        let (name, there) = (&self.name, there.join(", "));
+        let place = if self.is_cached { "the cache" } else { "it" };
+        format!("{name}: has no '{asked}': {place} has {there}{rest}")
     }
 }
 
@@ -146,9 +127,8 @@ fn split(path: &str) -> (&str, u32, u32) {
 
 /// Returns true for `user/repo`: letters, digits and `_`, with single `-` and `.` between them.
 pub fn is_repository(name: &str) -> bool {
-    let is_word = |word: &str| {
-        !word.is_empty() && !word.contains(|c: char| c != '_' && !c.is_ascii_alphanumeric())
-    };
+    let is_odd = |c: char| c != '_' && !c.is_ascii_alphanumeric();
+    let is_word = |word: &str| !word.is_empty() && !word.contains(is_odd);
     name.split('/').count() == 2 && name.split(['/', '-', '.']).all(is_word)
 }
 
