@@ -11,11 +11,12 @@ use super::context::{Decoding, backend_identity, context_options, largest_contex
 use super::devices;
 use super::input;
 use super::observer::{Event, Watch};
-use super::settings::{EvaluateSettings, ReferenceModel};
+use super::settings::{EvaluateSettings, ReferenceModel, RunSettings};
 use crate::engine::{
-    ContextOptions, Engine, EngineError, GpuLayers, Inspected, Model, SecondModel,
+    ContextOptions, DeviceKind, Engine, EngineError, GpuLayers, Inspected, Model, SecondModel,
 };
 use crate::input::{PreparedInput, RawInput, Selection};
+use crate::report::Warning;
 use crate::report::number::{bytes, count};
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
@@ -80,6 +81,18 @@ pub fn load<'e, E: Engine>(
         n => format!("one of {} models at a time", count(n)),
     };
     let own = file_bytes(engine, path)?;
+    let is_on_cpu = |run: &RunSettings| run.model.n_gpu_layers == GpuLayers::Count(0);
+    let devices = engine.devices()?.into_iter();
+    let free = devices.filter(|device| device.kind == DeviceKind::Cpu);
+    let free = free.map(|device| device.memory_free).max();
+    if is_on_cpu(run) && is_on_cpu(&evaluation.run) && free.is_some_and(|free| own + largest > free)
+    {
+        let message = format!(
+            "the two models do not fit into the memory together: their weights are read from the disk for every window; write a reference (kl -m {} -t TEXT -w REF), and evaluate against that (-r REF)",
+            path.display()
+        );
+        watch.warn(Warning::new("larger_than_memory", message));
+    }
     let [both, own, largest] = [own + largest, own, largest].map(bytes);
     let text = format!("{both}: {own} of the reference model, {largest} of {evaluated}");
     watch.event(&Event::Plan("memory", &text));

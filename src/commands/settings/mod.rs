@@ -535,8 +535,8 @@ pub struct RunSettings {
     /// A call holds no more windows than fit whole in --n-batch. Models with recurrent layers decode
     /// one; so do --ref-model and --encoding hidden.
     ///
-    /// [default: 1 on the CPU, with layers on a GPU as many as fit; with -r, as the reference was
-    /// written]
+    /// [default: 1 on the CPU, of a model larger than the memory up to 64; with layers on a GPU as many
+    /// as fit; with -r, as the reference was written]
     #[arg(
         help_heading = DECODING,
         long = "parallel", value_name = "N", value_parser = value_parser!(u32).range(1..=64),

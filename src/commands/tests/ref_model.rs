@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::commands::settings::ReferenceModel;
+use crate::report::Warning;
 
 /// The result of an evaluation: the report without times, paths and what names the reference.
 fn numbers(report: &Report) -> Value {
@@ -299,4 +300,21 @@ fn what_is_wrong_is_found_before_any_model_is_loaded() {
         model.input = folder.text(64, ScoreFrom::All);
     });
     says(no_text, &["text"]);
+}
+
+#[test]
+fn two_models_larger_than_the_memory_are_warned_of() {
+    let folder = Folder::new();
+    let settings = folder.ref_model_settings(&["q4"]);
+    let warns = |memory_free: u64| {
+        let engine = FakeEngine {
+            memory_free,
+            ..FakeEngine::default()
+        };
+        let report = evaluate(&settings, &engine, &()).unwrap();
+        let mut kinds = report.warnings.iter().map(Warning::kind);
+        kinds.any(|kind| kind == "larger_than_memory")
+    };
+    // "the original" and "a quant".
+    assert!(warns(18) && !warns(19));
 }
