@@ -71,8 +71,8 @@ impl Shelf {
         })
     }
 
-    /// Does `work` with the models at these paths, one after another: while one is used, the next one is
-    /// loaded, and no other.
+    /// Does `work` with the models at these paths, one after another: while one is used, the next ones are
+    /// loaded; only the next one where they are discarded.
     pub fn evaluate<R>(
         &self,
         paths: &[&Path],
@@ -95,8 +95,8 @@ impl Shelf {
     ) -> R {
         let n_bytes = AtomicU64::new(0);
         thread::scope(|scope| {
-            // Each file is begun once the one before is taken.
-            let (sender, loaded) = sync_channel(0);
+            // Where files are discarded, each is begun once the one before is taken.
+            let (sender, loaded) = sync_channel(if discard { 0 } else { paths.len() });
             scope.spawn(|| {
                 let sender = sender;
                 for path in paths {

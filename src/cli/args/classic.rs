@@ -158,7 +158,7 @@ pub struct EvaluateArgs {
 
     /// Evaluate every file of the -hf repository whose quant matches, as in 'Q4_*,Q5_K_M,IQ*'
     ///
-    /// While one is evaluated, the next one is loaded.
+    /// While one is evaluated, the next ones are loaded.
     #[arg(
         long,
         value_name = "GLOBS",
