@@ -59,11 +59,10 @@ impl<'n> Name<'n> {
 
 /// Shows the flags of names in the help of a command that runs a model; clap itself never gets their values.
 pub fn with_flags(command: Command) -> Command {
-    const OF_MODEL: &str =
-        "Model by its name on Hugging Face (-hf): what is not in the cache is loaded";
+    const OF_MODEL: &str = "Model by its name on Hugging Face: -hf REPO[:QUANT]";
     const MORE: &str = "As in -hf bartowski/Llama-3.2-1B-Instruct-GGUF:Q6_K. Without QUANT it is Q4_K_M, or \
-         Q8_0, or the first. The cache is that of other programs (HF_HOME). Any other file that is \
-         read has a name too: hf:USER/REPO/FILE, as in -r hf:USER/REPO/ref.gz.";
+         Q8_0, or the first. It is loaded unless it is in the cache, that of other programs (HF_HOME). Any \
+         other file that is read has a name too: hf:USER/REPO/FILE, as in -r hf:USER/REPO/ref.gz.";
     let flag = |beside: &str, name: &'static str, value: &'static str| {
         let mut args = command.get_arguments().enumerate();
         let (index, path) = args.find(|(_, arg)| arg.get_id() == beside)?;
@@ -72,14 +71,14 @@ pub fn with_flags(command: Command) -> Command {
         Some(flag.display_order(index + 1))
     };
     let more = format!("{OF_MODEL}\n\n{MORE}");
-    let model = flag("model", "hf-repo", "REPO[:QUANT]")
+    let model = flag("model", "hf-repo", "REPO")
         .map(|flag| flag.aliases(["hf", "hfr"]).help(OF_MODEL).long_help(more));
     let file = flag("model", "hf-file", "FILE").map(|flag| {
         let flag = flag.alias("hff").requires("hf-repo");
         flag.help("File of --hf-repo, by its path there (-hff)")
     });
-    let ref_model = flag("ref_model", "ref-hf", "REPO[:QUANT]")
-        .map(|flag| flag.help("Model to evaluate against, by its name on Hugging Face"));
+    let ref_model = flag("ref_model", "ref-hf", "REPO")
+        .map(|flag| flag.help("Model to evaluate against, by its name: --ref-hf REPO[:QUANT]"));
     command.args([model, file, ref_model].into_iter().flatten())
 }
 

@@ -116,6 +116,7 @@ Examples:
   kl -m fp16.gguf -t wiki.txt -w ref.gz              write a reference
   kl -m q4.gguf -r ref.gz -ngl 99                    evaluate one model
   kl -m q8.gguf -m q4.gguf -r ref.gz                 evaluate several
+  kl -hf USER/REPO:Q4_K_M -r ref.gz                  by its name on Hugging Face
   kl -m q4.gguf --ref-model fp16.gguf -t wiki.txt    without a reference file
   kl -m fp16.gguf --prompts starter -w ref.gz --generate 64   chat answers
   kl info ref.gz --verify                            check a file
