@@ -30,6 +30,7 @@ mod stored_rows;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod weights;
 
 pub use decoder::{LlamaCppDecoder, Sampler};
 pub use log::{follow_log, mlock_has_failed, on_abort, servers};

@@ -9,7 +9,7 @@ use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
 use rayon::prelude::*;
 
-use super::exchange::{bytes_of, quantized, squares, to_f32, words_for};
+use super::weights::{bytes_of, quantized, squares, to_f32, words_for};
 use crate::engine::gguf::{Gguf, Tensor};
 use crate::engine::quantizer::needs_its_rows;
 use crate::engine::{EngineError, needs_imatrix};
