@@ -149,14 +149,7 @@ fn run(call: Call, shelf: Shelf) -> Result<ExitCode> {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, false, view(false, false), Results::default());
-    let later = match &command {
-        Evaluate(settings) => settings.models.as_slice(),
-        _ => &[],
-    };
-    shelf.load_all_but(later, &terminal)?;
-    if let Evaluate(settings) = &mut command {
-        settings.shelf = shelf;
-    }
+    load_names(&mut command, shelf, &terminal)?;
     match &command {
         Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
@@ -199,6 +192,16 @@ fn run(call: Call, shelf: Shelf) -> Result<ExitCode> {
         Command::ListDevices(servers) => return print(&commands::list_devices(servers, &engine)?),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Loads what a call names on a hub, but for models that are evaluated: each is loaded before its turn.
+fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
+    let Command::Evaluate(settings) = command else {
+        return shelf.load_all_but(&[], observer);
+    };
+    shelf.load_all_but(&settings.models, observer)?;
+    settings.shelf = shelf;
+    Ok(())
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.
