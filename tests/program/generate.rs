@@ -15,7 +15,7 @@ const COMPLETED: [(&str, &str); 4] = [
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
     (
         "kl -m a.gguf --threads 9 --ref-",
-        "--ref-device --ref-model --ref-ngl",
+        "--ref-device --ref-hf --ref-model --ref-ngl",
     ),
     ("kl convert a b --format kl", "kl kl.py"),
 ];
