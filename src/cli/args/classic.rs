@@ -19,7 +19,7 @@ use crate::pipeline::Part;
 /// Every flag of the classic calls.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Model to run (GGUF), or -hf REPO[:QUANT]; may repeat
+    /// Model to run (GGUF), or -hf REPO:QUANT; may repeat
     ///
     /// Each model is loaded after the one before it is freed. A folder stands for all of its GGUFs
     /// in the order of their names, of split ones the first part. -w needs a single model.
