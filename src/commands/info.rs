@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kl_formats::{About, Found, GgmlType, Reference, SensitivityMap, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
@@ -37,6 +37,9 @@ pub fn info<E: Engine>(
         }
     };
     info.path = path.display().to_string();
+    if original.is_some() && info.gguf.is_none() {
+        bail!("{}: is not a model: --original compares models", info.path);
+    }
     watch.event(&Event::Described(&info));
     if verify {
         match reference {

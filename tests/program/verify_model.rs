@@ -140,6 +140,7 @@ fn metadata_that_differs_from_the_originals_is_named() {
         assert!(found[0][2].contains(what), "{found:?}");
     }
     session.fails("info @q4 --original @f16", 2, &["--verify"]);
+    session.fails("info @klpy --verify --original @f16", 1, &["not a model"]);
     let other = fixture("architectures/qwen2.gguf").display().to_string();
     let line = format!("info @q4 --verify --original {other}");
     session.fails(&line, 1, &["--original", "qwen2", "llama"]);
