@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
 use crate::hub::{Hub, HubFile, Loaded, Step};
 
@@ -49,13 +50,15 @@ impl Shelf {
 
     /// Returns true if the file at `path` is to be loaded, as far as it is not on this machine yet.
     pub fn awaits(&self, path: &Path) -> bool {
-        self.files.get(path).is_some_and(|parts| {
-            let mut paths = parts
-                .iter()
-                .zip(&self.hub)
-                .map(|(part, hub)| hub.path_of(part));
-            paths.any(|path| !path.exists())
-        })
+        let mut parts = self.parts(path);
+        parts.any(|(hub, part)| !hub.path_of(part).exists())
+    }
+
+    /// The parts of a file, and where they come from; none of a file that is not of the shelf.
+    fn parts(&self, path: &Path) -> impl Iterator<Item = (&Hub, &HubFile)> {
+        let parts = self.files.get(path).into_iter().flatten();
+        let hub = self.hub.iter();
+        hub.flat_map(move |hub| parts.clone().map(move |part| (hub, part)))
     }
 
     /// Loads all files but those at these paths, which are loaded when their turn comes.
@@ -132,7 +135,7 @@ impl Shelf {
         n_bytes: &AtomicU64,
     ) -> Result<()> {
         let mut before = 0;
-        for (part, hub) in self.files.get(path).into_iter().flatten().zip(&self.hub) {
+        for (hub, part) in self.parts(path) {
             let follow = |step: Step<'_>| {
                 match step {
                     Step::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
@@ -183,8 +186,8 @@ impl Arrivals<'_> {
         };
         self.waiting = rest;
         self.discard_used();
-        let parts = self.shelf.files.get(*next).into_iter().flatten();
-        let (label, of) = (super::folder::stem(next), parts.map(|part| part.size).sum());
+        let parts = self.shelf.parts(next);
+        let (label, of) = (stem(next), parts.map(|(_, part)| part.size).sum());
         let mut is_shown = false;
         let loaded = loop {
             match self.loaded.recv_timeout(REPORT_INTERVAL) {
@@ -211,8 +214,7 @@ impl Arrivals<'_> {
             .used
             .take()
             .filter(|_| self.discard && !self.watch.should_stop());
-        let parts = used.and_then(|path| self.shelf.files.get(path));
-        for (part, hub) in parts.into_iter().flatten().zip(&self.shelf.hub) {
+        for (hub, part) in used.into_iter().flat_map(|path| self.shelf.parts(path)) {
             if let Err(error) = hub.discard(part) {
                 self.watch.note(&one_line(&error));
             }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 use kl_formats::SidecarReader;
 use tempfile::TempDir;
 
+use crate::gguf::Gguf;
 use crate::hub::{FakeHub, Fault};
 use crate::session::{Run, Session, fixture, labels};
 
@@ -23,7 +25,7 @@ const SHELF: &str = "-hf me/tiny-GGUF --quants 'Q*' -r ref.gz -q";
 struct Shelf {
     session: Session,
     hub: FakeHub,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Shelf {
@@ -41,8 +43,12 @@ impl Shelf {
         Self {
             session,
             hub,
-            _folder: folder,
+            folder,
         }
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.folder.path().join("me/tiny-GGUF")
     }
 
     /// The bytes that were sent of a file of the repository.
@@ -98,6 +104,25 @@ fn a_model_by_name_is_llama_cpps_and_is_loaded_once() {
     }
     assert_eq!(shelf.served("tiny-Q4_K_M.gguf"), size("q4"));
     assert_eq!(shelf.served("ref.gz"), session.length("ref.gz"));
+}
+
+#[test]
+fn all_parts_of_a_split_model_are_loaded_and_discarded() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    let file = Gguf::read(session.read("@q4"));
+    let names = [1, 2].map(|part| format!("split-Q5_K_M-0000{part}-of-00002.gguf"));
+    for (part, name) in (0..).zip(&names) {
+        fs::write(shelf.repository().join(name), file.part(part)).unwrap();
+    }
+    session.ok("-hf me/tiny-GGUF:Q5_K_M -r ref.gz -q --discard");
+    session.ok("-m @q4 -r ref.gz -q --sidecar local.kls");
+    assert_eq!(
+        klds(session, "split-Q5_K_M@ref.kls"),
+        klds(session, "local.kls")
+    );
+    assert!(names.iter().all(|name| shelf.served(name) > 0));
+    assert_eq!(shelf.n_blobs(), 0);
 }
 
 #[test]
