@@ -16,7 +16,7 @@ use crate::commands::context::{
 use crate::commands::devices::load;
 use crate::commands::differences;
 use crate::commands::evaluation::{
-    ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each,
+    ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, TokenLog, evaluate_each,
 };
 use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
@@ -97,7 +97,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
 
     /// The evaluation that an earlier run has finished, of a model that is not on this machine any more;
     /// `None` where the model is needed.
-    fn recall(&self, subject: &Subject) -> Result<Option<Evaluated>> {
+    fn recall<'v>(&'v self, subject: &'v Subject) -> Result<Option<(Evaluation<'v>, TokenLog)>> {
         let settings = &self.settings.results;
         if !self.settings.shelf.awaits(&subject.path) {
             return Ok(None);
@@ -105,8 +105,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let Some(sidecar) = ClaimedSidecar::claim(settings, subject)? else {
             return Ok(None);
         };
-        self.evaluation(subject, self.header.clone(), None)
-            .recall(&sidecar)
+        let mut evaluation = self.evaluation(subject, self.header.clone(), None);
+        Ok(evaluation.recall(&sidecar).map(|log| (evaluation, log)))
     }
 
     /// An evaluation that is to record this. `tokens`: the vocabulary of its model.
@@ -145,8 +145,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let report = settings.shelf.evaluate(&needed, self.watch, |arrivals| {
             evaluate_each(info, queue, &settings.results, |subject| {
                 let kept = loaded.take().filter(|model| self.is_kept(model, subject));
-                if let Some(evaluated) = self.recall(subject)? {
-                    return Ok(evaluated);
+                if let Some((evaluation, log)) = self.recall(subject)? {
+                    return evaluation.of_recalled(log);
                 }
                 if arrivals.wait(&subject.path)? {
                     self.look_ahead(subject)?;

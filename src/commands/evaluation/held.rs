@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    Found, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord, TokenTexts,
+    Found, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader, TokenRecord,
 };
 use serde_json::Value;
 
@@ -46,11 +46,6 @@ impl HeldSidecar {
     /// Reads its records.
     pub fn read_all(&self) -> kl_formats::Result<Vec<TokenRecord>> {
         SidecarReader::open(&self.path)?.read_all()
-    }
-
-    /// Reads the texts of its tokens.
-    pub fn texts(&self) -> kl_formats::Result<TokenTexts> {
-        SidecarReader::open(&self.path)?.texts()
     }
 
     /// Refuses any other evaluation than that of `header`. The names of the files do not count, nor do

@@ -7,7 +7,7 @@ mod sidecar;
 
 pub use measures::Measures;
 pub use models::{Evaluated, Queue, evaluate_each};
-pub use sidecar::ClaimedSidecar;
+pub use sidecar::{ClaimedSidecar, TokenLog};
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -31,7 +31,7 @@ use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats, TokenTable};
 use measures::Measured;
-use sidecar::{TokenLog, texts_of};
+use sidecar::texts_of;
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -105,7 +105,6 @@ impl Evaluation<'_> {
         if let Some(sidecar) = sidecar {
             log = self.open_log(sidecar, &mut rows)?;
         }
-        let was_whole = log.is_whole();
         let mut outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
@@ -119,7 +118,24 @@ impl Evaluation<'_> {
             }
         };
         outcome.n_windows = n_windows;
+        if let Some(timing) = &mut outcome.timing {
+            timing.load += loaded;
+        }
         let texts = texts_of(&log.records, self.tokens);
+        Ok(Evaluated {
+            here: rows.here,
+            ..self.conclude(log, outcome, texts)?
+        })
+    }
+
+    /// Ends the log, and makes the report of its records. `texts`: those of their tokens.
+    fn conclude(
+        &self,
+        mut log: TokenLog,
+        mut outcome: Outcome,
+        texts: TokenTexts,
+    ) -> Result<Evaluated> {
+        let was_whole = log.is_whole();
         let finished = if outcome.is_interrupted {
             log.keep().iter().for_each(|kept| self.watch.note(kept));
             Ok(None)
@@ -128,9 +144,8 @@ impl Evaluation<'_> {
         };
         let (path, unwritten) =
             finished.map_or_else(|error| (None, Some(error)), |path| (path, None));
-        let row = self.row(&log, path.clone(), texts, n_windows)?;
+        let row = self.row(&log, path.clone(), texts, outcome.n_windows)?;
         let timing = outcome.timing.take().map(|mut timing| {
-            timing.load += loaded;
             timing.write = log.in_writing;
             let n_rows = log.records.len() - log.n_resumed;
             TimingInfo::new(&timing, self.started.elapsed(), n_rows as u64)
@@ -143,41 +158,32 @@ impl Evaluation<'_> {
             },
             row,
             unwritten,
-            here: rows.here,
+            here: None,
         })
     }
 
-    /// The evaluation as an earlier run has finished it, where the path of its model names the same bytes
-    /// for ever; `None` where there is none, or this run needs more than its records.
-    ///
-    /// # Errors
-    /// If its sidecar can no longer be read.
-    pub fn recall(mut self, sidecar: &ClaimedSidecar) -> Result<Option<Evaluated>> {
+    /// The records of the evaluation as an earlier run has finished it, where the path of its model names the
+    /// same bytes for ever; `None` where there is none, or this run needs more than its records.
+    pub fn recall(&mut self, sidecar: &ClaimedSidecar) -> Option<TokenLog> {
         let model_path = Some(self.subject.path.display().to_string());
-        let finished = sidecar.finished.as_ref();
-        let Some(finished) = finished.filter(|of| of.header.model_path == model_path) else {
-            return Ok(None);
-        };
+        let finished = sidecar.finished.as_ref()?;
+        if finished.header.model_path != model_path || self.needs_more() {
+            return None;
+        }
         self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = self.header.n_records.or(finished.header.n_records);
-        let records = sidecar.finished_records(&self.header, self.no_klds());
-        let Some(records) = records.filter(|_| !self.needs_more()) else {
-            return Ok(None);
-        };
+        let records = sidecar.finished_records(&self.header, self.no_klds())?;
         self.header = finished.header.clone();
-        let (log, path) = (TokenLog::of_finished(records), sidecar.path.clone());
-        let row = self.row(&log, Some(path.clone()), finished.texts()?, None)?;
-        let report = self.report(Outcome::default(), None, &log, &row);
-        Ok(Some(Evaluated {
-            report: ModelReport {
-                sidecar: Some(path.display().to_string()),
-                ..report
-            },
-            row,
-            wrote: false,
-            unwritten: None,
-            here: None,
-        }))
+        Some(TokenLog::of_finished(records, sidecar.path.clone()))
+    }
+
+    /// The evaluation of records that an earlier run has finished, without their model.
+    ///
+    /// # Errors
+    /// If their sidecar can no longer be read.
+    pub fn of_recalled(&self, log: TokenLog) -> Result<Evaluated> {
+        let texts = log.finished_texts()?;
+        self.conclude(log, Outcome::default(), texts)
     }
 
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,

@@ -251,12 +251,21 @@ enum SidecarState {
 
 impl TokenLog {
     /// The records of an evaluation that an earlier run has finished.
-    pub fn of_finished(records: Vec<TokenRecord>) -> Self {
+    pub fn of_finished(records: Vec<TokenRecord>, sidecar: PathBuf) -> Self {
         Self {
             n_resumed: records.len(),
             records,
+            sidecar: SidecarState::Whole(sidecar),
             ..Self::default()
         }
+    }
+
+    /// The texts of its tokens, where an earlier run has finished its sidecar.
+    pub fn finished_texts(&self) -> Result<TokenTexts> {
+        Ok(match &self.sidecar {
+            SidecarState::Whole(path) => SidecarReader::open(path)?.texts()?,
+            _ => TokenTexts::default(),
+        })
     }
 
     /// True if an earlier run has measured all, so that nothing is left to do.
