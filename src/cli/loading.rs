@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use super::progress::{LINE_INTERVAL, is_terminal};
+use super::progress::{LINE_INTERVAL, bar, is_terminal};
 use crate::report::number::{bytes, duration, printable};
 
 /// A file that is loaded while nothing else is done.
@@ -21,16 +21,13 @@ pub struct Loading {
 impl Loading {
     /// `first` bytes `of` all are there.
     pub fn new(label: &str, first: u64, of: u64) -> Self {
-        let style = ProgressStyle::with_template("{prefix} {wide_bar} {msg}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = is_terminal().then(|| ProgressBar::new(of).with_style(style));
         let started = Instant::now();
         Self {
             label: format!("loading {}", printable(label)),
             started,
             first,
             of,
-            bar: bar.map(|bar| bar.with_prefix(printable(label))),
+            bar: is_terminal().then(|| bar(&printable(label), Some(of))),
             last_line: started,
         }
     }

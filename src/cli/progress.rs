@@ -130,7 +130,8 @@ pub fn is_terminal() -> bool {
     stderr().is_terminal()
 }
 
-fn bar(label: &str, n: Option<u64>) -> ProgressBar {
+/// A bar of `n` steps; a spinner if their number is not known.
+pub fn bar(label: &str, n: Option<u64>) -> ProgressBar {
     let (bar, template) = match n {
         Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}"),
         None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),

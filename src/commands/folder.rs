@@ -9,6 +9,7 @@ use kl_formats::split_gguf_name;
 
 use super::output::folder_of;
 use crate::engine::gguf;
+use crate::hub;
 use crate::report::without_part;
 
 /// Lists the models that `-m FOLDER` stands for: every GGUF in the order of the names, of a split one only the
@@ -164,7 +165,7 @@ fn folders(path: &Path) -> Vec<String> {
     });
     let mut names: Vec<String> = names.collect();
     let found = names.iter().enumerate().find_map(|(at, name)| {
-        let (user, repository) = name.strip_prefix("models--")?.split_once("--")?;
+        let (user, repository) = hub::of_folder(name)?;
         Some((at, [user.to_owned(), repository.to_owned()]))
     });
     if let Some((at, repository)) = found {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Error, Result, anyhow};
 use indicatif::HumanBytes;
+use kl_formats::hex;
 use sha1::Sha1;
 use sha2::Sha256;
 use sha2::digest::{Digest as _, DynDigest};
@@ -198,9 +199,7 @@ impl<'a> Partial<'a> {
 
     /// Returns true if its hash is the one that the hub states.
     fn is_right(&mut self) -> bool {
-        let hash = self.hash.finalize_reset();
-        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        digits == self.of.digest
+        hex(&self.hash.finalize_reset()) == self.of.digest
     }
 
     /// Gives it the name of a whole blob.

@@ -28,6 +28,7 @@ mod load;
 mod names;
 mod wait;
 
+pub use cache::of_folder;
 pub use load::Loaded;
 
 use std::ffi::OsString;
@@ -157,8 +158,8 @@ impl Hub {
     /// not answer, those that the cache has.
     ///
     /// # Errors
-    /// If there is no such repository, or it may not be read, or the hub does not answer and the cache
-    /// has nothing of it.
+    /// A repository that does not exist, or that this user may not read; a hub that does not answer, where the
+    /// cache has no files of the repository.
     pub fn repository(&self, name: &str, watch: &Watch) -> Result<Repository> {
         let is_name = names::is_repository(name);
         ensure!(is_name, "'{name}' is not a repository's USER/REPO");

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use kl_formats::split_gguf_name;
 use regex::{Regex, escape};
 
 use super::{HubFile, Repository};
@@ -10,7 +11,7 @@ use super::{HubFile, Repository};
 /// The quants that llama.cpp prefers where none is named.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// What is in the names of GGUFs that are no models of their own, by llama.cpp's list.
+/// Parts of the names of GGUFs that llama.cpp does not take for models.
 const NOT_MODELS: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
 impl Repository {
@@ -37,7 +38,7 @@ impl Repository {
     /// The file at this path; of a split model all parts, in order.
     ///
     /// # Errors
-    /// If there is no such file, or a part is missing.
+    /// A path that the repository does not have, or a split model with a missing part.
     pub fn file(&self, path: &str) -> Result<Vec<HubFile>> {
         let file = self.files.iter().find(|file| file.path == path);
         self.parts(file.with_context(|| self.lacks(path, self.files.iter()))?)
@@ -114,15 +115,8 @@ impl Repository {
 /// A path without `.gguf`, and of a split model without `-00001-of-00002`, which part it is, from 1, and of
 /// how many.
 fn split(path: &str) -> (&str, u32, u32) {
-    const DIGITS: usize = 5;
     let whole = path.strip_suffix(".gguf").unwrap_or(path);
-    let number = |text: &str| text.parse().ok().filter(|_| text.len() == DIGITS);
-    let part = || {
-        let (rest, n) = whole.rsplit_once("-of-")?;
-        let (stem, i) = rest.rsplit_once('-')?;
-        Some((stem, number(i)?, number(n)?))
-    };
-    part().unwrap_or((whole, 1, 1))
+    split_gguf_name(whole).unwrap_or((whole, 1, 1))
 }
 
 /// Returns true for `user/repo`: letters, digits and `_`, with single `-` and `.` between them.
