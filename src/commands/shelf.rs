@@ -171,8 +171,8 @@ pub struct Arrivals<'s> {
 }
 
 impl Arrivals<'_> {
-    /// Waits until the file at `path` is there, if it is the next one, and returns whether it is; the one
-    /// before is no longer used.
+    /// Waits for the file at `path`, if it is the next one, and returns whether it is. The file that was waited
+    /// for before may be discarded.
     ///
     /// # Errors
     /// Why it cannot be loaded.
