@@ -70,39 +70,9 @@ pub fn load<'e, E: Engine>(
     check: &dyn Fn(&About) -> Result<()>,
 ) -> Result<RefModel<E::Model<'e>>> {
     let ReferenceModel { path, input, run } = settings;
-    // A file that holds no model is reported when its turn comes.
-    let sizes = evaluation
-        .models
-        .iter()
-        .map(|path| file_bytes(engine, path).unwrap_or(0));
-    let (n_models, largest) = (sizes.len() as u64, sizes.max().unwrap_or(0));
-    let evaluated = match n_models {
-        1 => "the model".to_owned(),
-        n => format!("one of {} models at a time", count(n)),
-    };
-    let own = file_bytes(engine, path)?;
-    let is_on_cpu = |run: &RunSettings| run.model.n_gpu_layers == GpuLayers::Count(0);
-    let devices = engine.devices()?.into_iter();
-    let free = devices.filter(|device| device.kind == DeviceKind::Cpu);
-    let free = free.map(|device| device.memory_free).max();
-    if is_on_cpu(run) && is_on_cpu(&evaluation.run) && free.is_some_and(|free| own + largest > free)
-    {
-        let message = format!(
-            "the two models do not fit into the memory together: their weights are read from the disk for every window; write a reference (kl -m {} -t TEXT -w REF), and evaluate against that (-r REF)",
-            path.display()
-        );
-        watch.warn(Warning::new("larger_than_memory", message));
-    }
-    let [both, own, largest] = [own + largest, own, largest].map(bytes);
-    let text = format!("{both}: {own} of the reference model, {largest} of {evaluated}");
-    watch.event(&Event::Plan("memory", &text));
-    let model = devices::load(
-        engine,
-        path,
-        run,
-        || beside(settings, evaluation, engine),
-        watch,
-    )?;
+    announce_memory(settings, evaluation, engine, watch)?;
+    let beside = || beside(settings, evaluation, engine);
+    let model = devices::load(engine, path, run, beside, watch)?;
     let selection = Selection {
         max_rows: run.max_rows,
         ..Selection::default()
@@ -132,6 +102,43 @@ pub fn load<'e, E: Engine>(
         about,
         windows,
     })
+}
+
+/// States how much memory the two models need, and warns if that is more than there is.
+fn announce_memory(
+    settings: &ReferenceModel,
+    evaluation: &EvaluateSettings,
+    engine: &impl Engine,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let ReferenceModel { path, run, .. } = settings;
+    // A file that holds no model is reported when its turn comes.
+    let sizes = evaluation
+        .models
+        .iter()
+        .map(|path| file_bytes(engine, path).unwrap_or(0));
+    let (n_models, largest) = (sizes.len() as u64, sizes.max().unwrap_or(0));
+    let evaluated = match n_models {
+        1 => "the model".to_owned(),
+        n => format!("one of {} models at a time", count(n)),
+    };
+    let own = file_bytes(engine, path)?;
+    let is_on_cpu = |run: &RunSettings| run.model.n_gpu_layers == GpuLayers::Count(0);
+    let devices = engine.devices()?.into_iter();
+    let cpus = devices.filter(|device| device.kind == DeviceKind::Cpu);
+    let free = cpus.map(|cpu| cpu.memory_free).max();
+    if is_on_cpu(run) && is_on_cpu(&evaluation.run) && free.is_some_and(|free| own + largest > free)
+    {
+        let message = format!(
+            "the two models do not fit into the memory together: their weights are read from the disk for every window; write a reference (kl -m {} -t TEXT -w REF), and evaluate against that (-r REF)",
+            path.display()
+        );
+        watch.warn(Warning::new("larger_than_memory", message));
+    }
+    let [both, own, largest] = [own + largest, own, largest].map(bytes);
+    let text = format!("{both}: {own} of the reference model, {largest} of {evaluated}");
+    watch.event(&Event::Plan("memory", &text));
+    Ok(())
 }
 
 /// What memory is to be kept free for beside the reference model: its contexts, and the largest

@@ -84,11 +84,11 @@ impl<D: Decoder> LogitSource for D {
             } else {
                 let together = &windows[next..next + n];
                 let rows = self.decode_together(together)?;
-                let mut rows = rows.as_slice();
+                let mut left = rows.as_slice();
                 for (i, window) in (next..).zip(together) {
-                    let (own, others) = rows.split_at(window.n_rows as usize);
+                    let (own, others) = left.split_at(window.n_rows as usize);
                     sink(i, own)?;
-                    rows = others;
+                    left = others;
                 }
             }
             next += n;
@@ -173,11 +173,11 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     let numbered = Mutex::new(0u64);
     let next_windows = || {
         let mut numbered = locked(&numbered);
-        let windows = std::iter::from_fn(|| next().transpose()).take(n_windows);
-        let windows: Vec<K> = windows.collect::<Result<_, _>>()?;
+        let sinks = std::iter::from_fn(|| next().transpose()).take(n_windows);
+        let taken: Vec<K> = sinks.collect::<Result<_, _>>()?;
         let first = *numbered;
-        *numbered += windows.len() as u64;
-        Ok((first, windows))
+        *numbered += taken.len() as u64;
+        Ok((first, taken))
     };
     // One source is created after the other: if memory is short, the first gets all that it needs.
     let make = Mutex::new(&sources.make);
@@ -210,14 +210,14 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     if !matches!(reported, Err(Error::Enough)) {
         reported?;
     }
-    let (timings, mut refused): (Vec<_>, Vec<_>) = ended
+    let (worked, mut refused): (Vec<_>, Vec<_>) = ended
         .map_err(|_| Error::WorkerLost)?
         .into_iter()
         .partition(Result::is_ok);
-    if timings.is_empty() && !refused.is_empty() {
+    if worked.is_empty() && !refused.is_empty() {
         return refused.swap_remove(0);
     }
-    let timings: Vec<Timing> = timings.into_iter().flatten().collect();
+    let timings: Vec<Timing> = worked.into_iter().flatten().collect();
     Ok(Timing {
         refused: refused.len(),
         ..Timing::mean(&timings)

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    NativeReader, ReadBlocks, Reference, RowBlock, Rows, Shard, States, TokenRecord, Values,
-    WindowEntry, WindowSpec, n_rows,
+    CheckRow, NativeReader, ReadBlocks, Reference, RowBlock, Rows, Shard, States, TokenRecord,
+    Values, WindowEntry, WindowSpec, n_rows,
 };
 use serde::Serialize;
 
@@ -438,12 +438,13 @@ fn check(
     let mut piece = None;
     for (i, window) in windows.iter().enumerate() {
         for group in states.row_batches(window) {
-            let of_group = states.check.rows.iter().zip(&own).filter_map(|(row, own)| {
+            let column = |(row, own): (&CheckRow, _)| {
                 let index = row.position.checked_sub(window.first_scored)?;
                 let is_here = row.window == window.window && group.contains(&index);
                 is_here.then(|| ((index - group.start) as usize, own))
-            });
-            let of_group: Vec<_> = of_group.collect();
+            };
+            let rows = states.check.rows.iter().zip(&own);
+            let of_group: Vec<_> = rows.filter_map(column).collect();
             if of_group.is_empty() {
                 continue;
             }
@@ -509,13 +510,12 @@ impl LogitSource for FileRows<'_, '_> {
         let wanted = self.windows.get(&window.window).unwrap_or(window);
         let mut found = self.rows.find(wanted.window)?;
         let (spec, n_rows) = (&found.spec, wanted.n_rows);
-        let before = wanted.first_scored.checked_sub(spec.first_scored);
-        let before = before.filter(|before| before + n_rows <= spec.n_rows);
-        let number = wanted.window;
-        let before = before.ok_or_else(|| {
-            Error::inconsistent(&format!("different rows for window {number} than before"))
-        })?;
-        found.rows.skip(before as usize);
+        let n_before = wanted.first_scored.checked_sub(spec.first_scored);
+        let Some(n_before) = n_before.filter(|n_before| n_before + n_rows <= spec.n_rows) else {
+            let found = format!("different rows for window {} than before", wanted.window);
+            return Err(Error::inconsistent(&found));
+        };
+        found.rows.skip(n_before as usize);
         found.logits(n_rows as usize, self.n_vocab(), &self.used, sink)
     }
 }

@@ -128,8 +128,8 @@ impl WindowRows for MutexGuard<'_, Stream> {
         let started = Instant::now();
         self.wait_for(n)?;
         let in_reading = started.elapsed();
-        let rows = self.rows.iter().flat_map(RowBlock::rows);
-        let rows: Vec<Row<'_>> = rows.skip(self.used).take(n).collect();
+        let here = self.rows.iter().flat_map(RowBlock::rows);
+        let rows: Vec<Row<'_>> = here.skip(self.used).take(n).collect();
         let n_vocab = rows.first().map_or(1, Row::len);
         use_all(rows.into_par_iter(), n_vocab, 0, use_row);
         self.used += n;

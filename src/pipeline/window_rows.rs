@@ -76,8 +76,10 @@ impl OpenWindow<'_> {
         self.in_reading += self.rows.each(n, &|i, row| {
             *locked(&made[i]) = Some(of_row(i, row));
         })?;
-        let made = made.into_iter().map(into_inner);
-        made.collect::<Option<_>>().ok_or_else(Error::too_few_rows)
+        let values = made.into_iter().map(into_inner);
+        values
+            .collect::<Option<_>>()
+            .ok_or_else(Error::too_few_rows)
     }
 
     /// Hands `sink` the logits of the next `n` rows, each of `n_vocab` entries, a bounded number at a
@@ -352,8 +354,8 @@ impl ComputedRows<'_, '_> {
         match self.computer.as_mut().ok_or(Error::WorkerLost)? {
             Computer::Head(StoredStates { file, states, head }, window, piece) => {
                 let mut groups = states.row_batches(&self.spec.entry());
-                let group = groups.find(|group| group.end as usize > next);
-                let group = group.ok_or_else(Error::too_few_rows)?;
+                let found = groups.find(|group| group.end as usize > next);
+                let group = found.ok_or_else(Error::too_few_rows)?;
                 let per_block = file.rows_per_block();
                 let n_read = group.end / per_block - group.start / per_block;
                 let skip = next - group.start as usize;

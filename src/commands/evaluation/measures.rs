@@ -84,9 +84,9 @@ impl Measures {
 
     /// The distances in logit space of each record, if they are wanted.
     pub fn logit_metrics(self, measured: &[Measured]) -> Option<Vec<LogitMetrics>> {
-        let metrics = measured.iter().map(|measured| measured.logits);
-        let metrics = metrics.map(|metrics| metrics.unwrap_or(LogitMetrics::EXCLUDED));
-        self.logits.then(|| metrics.collect())
+        let metrics_of = |of: &Measured| of.logits.unwrap_or(LogitMetrics::EXCLUDED);
+        self.logits
+            .then(|| measured.iter().map(metrics_of).collect())
     }
 
     /// Summarises the distances in logit space, of the tokens that the statistics count.

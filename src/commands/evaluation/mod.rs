@@ -293,8 +293,8 @@ impl Evaluation<'_> {
         let group = groups.map_or(0, |of| of.of_window(window));
         let prompts = self.reference.prompts.as_ref();
         let prompt = prompts.and_then(|of| of.list.get(window as usize));
-        let spans = prompt.into_iter().flat_map(Prompt::span_of_each);
-        let spans: Vec<u32> = spans.take(n_tokens).collect();
+        let span_of_each = prompt.into_iter().flat_map(Prompt::span_of_each);
+        let spans: Vec<u32> = span_of_each.take(n_tokens).collect();
         let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
         let greedy = prompts.and_then(|of| of.greedy(window, n_tokens as u32));
         let (greedy, most) = greedy.unwrap_or_default();
@@ -360,13 +360,6 @@ impl Evaluation<'_> {
     ) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
         let (result, measured) = (row.model.result.clone(), &outcome.measured);
-        for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
-            if doubt.is_about_reference() {
-                self.watch.warn_once(doubt);
-            } else {
-                self.watch.warn(doubt);
-            }
-        }
         let text = |tokens: &[u32]| match self.tokens {
             Some(vocabulary) => vocabulary.text(tokens),
             None => TokenTexts::default().text(tokens),
@@ -392,13 +385,7 @@ impl Evaluation<'_> {
             result,
             ..ModelReport::default()
         };
-        if settings.stats.contains(&Stats::LlamaPerplexity) && report.llama_perplexity.is_none() {
-            let message = format!(
-                "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
-            );
-            self.watch
-                .warn(Warning::new("no_llama_perplexity", message));
-        }
+        self.warn_of_doubts(&report);
         report.conditions = judge(&settings.conditions, &report, settings.allow_excluded);
         report.prompts = self.reference.prompts.as_ref().map(|prompts| {
             let of_each = PromptStats::of_each(records, logits.as_deref());
@@ -412,5 +399,25 @@ impl Evaluation<'_> {
         });
         report.tokens = (settings.json_tokens).then(|| TokenColumns::of(records, text));
         report
+    }
+
+    /// Warns of what to know before the numbers are trusted, and of statistics that there are none of.
+    fn warn_of_doubts(&self, report: &ModelReport) {
+        let header = &self.header;
+        for doubt in doubts_of_model(&report.result, header.prompts, header.shard.is_some()) {
+            if doubt.is_about_reference() {
+                self.watch.warn_once(doubt);
+            } else {
+                self.watch.warn(doubt);
+            }
+        }
+        let is_wanted = self.settings.stats.contains(&Stats::LlamaPerplexity);
+        if is_wanted && report.llama_perplexity.is_none() {
+            let message = format!(
+                "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
+            );
+            self.watch
+                .warn(Warning::new("no_llama_perplexity", message));
+        }
     }
 }

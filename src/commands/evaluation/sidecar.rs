@@ -64,9 +64,9 @@ impl ClaimedSidecar {
             Some(finished) => Some(finished.path.as_path()),
             None => output.is_resumed.then(|| output.path()),
         };
-        let left = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
+        let left_at = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
         Ok(Some(Self {
-            is_stale: left.is_some_and(|left| modified(&subject.path) > Some(left)),
+            is_stale: left_at.is_some_and(|left_at| modified(&subject.path) > Some(left_at)),
             cut_off: resume::cut_off(&output, SidecarReader::open_cut_off)?,
             resumes: existing == Existing::Resume,
             output,

@@ -36,9 +36,8 @@ pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, watch: &Watch<'_>) {
         let text = format!("{} (from 0) of {parts} of {windows}", shard.index);
         say(watch, "part", &text);
     }
-    let sizes = choice.sizes().into_iter();
-    let sizes = sizes.map(|(target, size)| format!("{} {}", target.encoding(), bytes(size)));
-    let sizes: Vec<String> = sizes.collect();
+    let in_words = |(target, size): (Target, u64)| format!("{} {}", target.encoding(), bytes(size));
+    let sizes: Vec<String> = choice.sizes().into_iter().map(in_words).collect();
     if sizes.len() > 1 {
         say(watch, "sizes", &sizes.join(", "));
     }

@@ -234,8 +234,8 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
     /// follows the head.
     pub fn distance(&self, off: f64) -> String {
-        let name = self.model.facts().identity.architecture.as_deref();
-        let name = name.map_or_else(|| "of unknown architecture".to_owned(), printable);
+        let architecture = self.model.facts().identity.architecture.as_deref();
+        let name = architecture.map_or_else(|| "of unknown architecture".to_owned(), printable);
         format!("({name}: {} nats off)", significant(off, 3))
     }
 }

@@ -213,20 +213,27 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         self.left.as_ref().map_or(0, |left| left.windows_end)
     }
 
+    /// Chooses what an earlier run has chosen, if it has left windows of this plan. Returns how many of
+    /// them are kept: those of whole decode calls.
+    fn continue_begun(&mut self, choice: &mut Choice<'_, '_, E::Model<'e>>) -> Result<usize> {
+        let Some(begun) = &mut self.left else {
+            return Ok(0);
+        };
+        choice.as_begun(begun, false)?;
+        resume::check_windows(begun, &choice.input.plan)?;
+        let n_whole = begun.windows().len();
+        if n_whole < choice.input.plan.windows.len() {
+            let n_seq = choice.chosen_options().n_seq;
+            begun.keep_first(resume::of_whole_calls(n_whole, n_seq));
+        }
+        Ok(begun.windows().len())
+    }
+
     /// Writes the windows that no earlier run has written.
     fn write_missing(mut self, mut choice: Choice<'_, '_, E::Model<'e>>) -> Result<Written> {
         let (settings, watch, model) = (self.settings, self.watch, choice.model);
+        let n_whole = self.continue_begun(&mut choice)?;
         let windows = &choice.input.plan.windows;
-        if let Some(begun) = &mut self.left {
-            choice.as_begun(begun, false)?;
-            resume::check_windows(begun, &choice.input.plan)?;
-            let n_whole = begun.windows().len();
-            if n_whole < windows.len() {
-                let n_seq = choice.chosen_options().n_seq;
-                begun.keep_first(resume::of_whole_calls(n_whole, n_seq));
-            }
-        }
-        let n_whole = self.left.as_ref().map_or(0, |begun| begun.windows().len());
         let missing = windows.get(n_whole..).unwrap_or_default();
         announce::input(&choice, watch);
         let trying = Instant::now();
