@@ -29,8 +29,8 @@ pub struct RefModel<M> {
     windows: Vec<WindowSpec>,
 }
 
-/// Describes the reference that a model will compute, as far as its file and the input that was read
-/// show it: windows of 0 tokens are of unknown length.
+/// Describes the reference that a model will compute, from its file and the input that was read:
+/// windows of 0 tokens are of unknown length.
 ///
 /// # Errors
 /// What is wrong with the model's file.
@@ -141,8 +141,8 @@ fn announce_memory(
     Ok(())
 }
 
-/// What memory is to be kept free for beside the reference model: its contexts, and the largest
-/// evaluated model with as many, which so has the memory first.
+/// The contexts and the second model that need memory beside the reference model: its own contexts,
+/// and the largest evaluated model with as many, which so has the memory first.
 fn beside(
     settings: &ReferenceModel,
     evaluation: &EvaluateSettings,

@@ -99,7 +99,7 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     })
 }
 
-/// Returns true if a difference is in the version of the program.
+/// True if a difference is in the version of the program.
 fn is_version(difference: &str) -> bool {
     difference.starts_with("writer:")
 }

@@ -17,8 +17,8 @@ pub trait LogitSource {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
-    /// Returns true if the rows are log-probabilities with a floor, as llama.cpp's base file holds
-    /// them, and not raw logits.
+    /// True if the rows are log-probabilities with a floor, as llama.cpp's base file holds them, and
+    /// not raw logits.
     fn is_floored(&self) -> bool {
         false
     }
@@ -131,7 +131,7 @@ impl<S: Send> Sources<fn() -> S> {
 
 /// The use of a window's rows: they are scored, written, or kept.
 pub(super) trait RowSink {
-    /// What is made of the rows.
+    /// The result of a window.
     type Done: Send;
 
     fn window(&self) -> &WindowSpec;

@@ -418,7 +418,7 @@ pub struct RowsHere {
 }
 
 impl RowsHere {
-    /// Whether an accelerator computes them.
+    /// True if an accelerator computes them.
     pub fn is_on_device(&self) -> bool {
         self.device != "CPU"
     }

@@ -18,7 +18,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// This part of a whole with so many windows and rows.
+    /// This part of a whole of `n_windows` windows, which have `n_rows` rows together.
     ///
     /// # Errors
     /// If there are fewer windows than parts: one would be empty.
@@ -29,7 +29,7 @@ impl Part {
         Ok(self.shard(u32::try_from(n_windows)?, n_rows))
     }
 
-    /// This part of a whole with so many windows and rows, all of which it may use.
+    /// The same without the check, also of a whole whose windows are not counted yet.
     pub fn shard(self, n_windows: u32, n_rows: u64) -> Shard {
         Shard {
             index: self.index,
@@ -45,7 +45,7 @@ impl Part {
         from.step_by(self.count as usize).collect()
     }
 
-    /// Returns true if the window with this index among all windows belongs to this part.
+    /// True if the window with this index among all windows belongs to this part.
     pub fn has(self, index: usize) -> bool {
         index % self.count as usize == self.index as usize
     }

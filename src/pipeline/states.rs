@@ -211,9 +211,9 @@ fn compare_product(
     Ok(RowError::each(own, again))
 }
 
-/// Drops the types whose rounding changes a product of one of these sizes, as far as there are so
-/// many `states`. A kernel that rounds the states itself may be used for products of many rows,
-/// and one that does not for those of few.
+/// Drops the types whose rounding changes a product of one of these sizes; sizes beyond the number of
+/// `states` are left out. A kernel that rounds the states itself may be used for products of many
+/// rows, and one that does not for those of few.
 fn try_sizes(
     head: &mut dyn Head,
     left: &mut Vec<(Float, RowError)>,

@@ -214,7 +214,7 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Notes that so many more blocks were read, and asks for the next ones, a bounded number ahead.
+    /// Notes that `n_blocks` more were read, and asks for the next ones, a bounded number ahead.
     pub(super) fn have_read(&mut self, reader: &dyn ReadBlocks, n_blocks: usize) {
         self.n_ahead = self.n_ahead.saturating_sub(n_blocks);
         while self.n_ahead < BLOCKS_AHEAD
@@ -317,7 +317,7 @@ pub(super) struct StoredStates<'h> {
     pub(super) head: Mutex<Box<dyn Head + 'h>>,
 }
 
-/// What computes the rows of a window.
+/// The head or the model that computes the rows of a window.
 pub(super) enum Computer<'r, 'h> {
     /// The head of hidden states. With them come the index of the window, and the piece of the file that
     /// was read last.
@@ -338,7 +338,7 @@ pub(super) struct ComputedRows<'r, 'h> {
     /// `None` once it was given back.
     pub(super) computer: Option<Computer<'r, 'h>>,
     pub(super) spec: WindowSpec,
-    /// The row of the window that is used next. A product of which no row is used is not computed.
+    /// The row of the window that is used next. A product is computed only if one of its rows is used.
     pub(super) next: usize,
     /// Rows of the window that have been computed, or left out.
     pub(super) end: usize,

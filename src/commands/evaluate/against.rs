@@ -34,9 +34,9 @@ pub struct Against<'r, 'e, E: Engine> {
     pub settings: &'r EvaluateSettings,
     pub engine: &'e E,
     pub watch: &'r Watch<'r>,
-    /// The reference, as far as it is known.
+    /// The reference; before its model is loaded, what is known of it by then.
     pub about: About,
-    /// What the sidecars of all models record alike.
+    /// The part of the sidecars' header that is the same for all models.
     pub header: SidecarHeader,
     /// The model that runs beside the evaluated ones, if the reference is one and loaded.
     pub ref_model: Option<&'r RefModel<E::Model<'e>>>,
@@ -183,8 +183,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         Ok((evaluated, model))
     }
 
-    /// Whether a model that is loaded is evaluated again. With auto, a smaller cache may leave room for more
-    /// layers.
+    /// True if a loaded model can be evaluated again as it is. With auto, a smaller cache may leave room
+    /// for more layers.
     fn is_kept(&self, model: &E::Model<'e>, subject: &Subject) -> bool {
         let is_auto = self.settings.run.model.n_gpu_layers == GpuLayers::Auto;
         subject.cell.is_some() && !is_auto && model.facts().path == subject.path

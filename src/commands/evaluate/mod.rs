@@ -225,7 +225,7 @@ fn check_caches(settings: &EvaluateSettings, precedent: Option<FlashAttention>) 
     )
 }
 
-/// The sidecars' record of the reference, and of which of its tokens are evaluated.
+/// The part of the sidecars' header that describes the reference, and the tokens that are evaluated.
 fn header(
     settings: &EvaluateSettings,
     reference: &Reference,
@@ -247,7 +247,7 @@ fn header(
     Ok(header)
 }
 
-/// The same of a reference that a model is still to compute, as far as it is known.
+/// The part of the header that is known before a model computes the reference.
 fn expected_header(settings: &EvaluateSettings, about: &About) -> SidecarHeader {
     let mut header = header_against(about, ReferenceSummary::new(about, None), None);
     header.first_scored = about.first_scored;

@@ -137,8 +137,8 @@ fn take_if_same(model: &mut Option<ModelIdentity>, held: Option<&ModelIdentity>)
     }
 }
 
-/// The same of a reference. One that a model is still to compute has no fingerprint yet, and is known by
-/// its model and its text.
+/// Replaces a reference by the one that is `held`, if they are the same. One that a model is still to
+/// compute has no fingerprint yet, and is known by its model and its text.
 fn take_reference_if_same(reference: &mut ReferenceSummary, held: &ReferenceSummary) {
     if held.fingerprint.is_some() && reference.fingerprint == held.fingerprint {
         reference.clone_from(held);

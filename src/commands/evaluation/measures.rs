@@ -43,7 +43,7 @@ impl Measures {
         }
     }
 
-    /// Returns true if anything is measured besides records.
+    /// True if anything is measured besides records.
     pub fn any(self) -> bool {
         self.on_its_own_rows || self.logits
     }

@@ -214,7 +214,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Whether the run needs more than the records of tokens.
+    /// True if the run needs more than the records of tokens.
     fn needs_more(&self) -> bool {
         self.settings.top_k.is_some() || self.measures.any()
     }

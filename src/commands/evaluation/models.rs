@@ -60,7 +60,7 @@ impl<'q> Queue<'q> {
         self.usable.iter().map(|(_, subject)| *subject)
     }
 
-    /// Whether no evaluation can be done.
+    /// True if no evaluation can be done.
     pub fn is_empty(&self) -> bool {
         self.usable.is_empty()
     }

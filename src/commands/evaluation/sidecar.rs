@@ -234,7 +234,7 @@ pub struct TokenLog {
     sidecar: SidecarState,
 }
 
-/// How far the sidecar of an evaluation is.
+/// The sidecar of an evaluation, from its beginning to its end.
 #[derive(Default)]
 #[expect(clippy::large_enum_variant, reason = "an evaluation has one")]
 enum SidecarState {

@@ -20,21 +20,21 @@ use crate::input::{Plan, PreparedInput};
 use crate::pipeline::StateSource;
 use crate::report::number::{printable, significant};
 
-/// A trial goes over the first windows that have so many rows together.
+/// The rows of a trial: it decodes the first windows that have at least as many.
 pub const N_TRIAL_ROWS: u64 = 64;
 
 /// Rows that a file holds as the model gave them, so that every reader can see how far its own are
 /// from those.
 const N_CHECK_ROWS: usize = 8;
 
-/// Of the sizes of products that the trial has not seen, so many are tried: the smallest, for which
+/// The most sizes of products that are tried beside those of the trial: the smallest, for which
 /// kernels differ most.
 const MAX_OTHER_SIZES: usize = 16;
 
-/// What to do where hidden states do not give the model's rows.
+/// The advice where hidden states do not give the model's rows.
 pub const ADVICE: &str = "use --encoding u16";
 
-/// What a run could write, and the ways to store it.
+/// A reference that a run could write, and the ways to store it.
 pub struct Choice<'m, 'a, M> {
     pub model: &'m M,
     pub settings: &'a WriteSettings,
@@ -220,7 +220,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         Ok(Some(source))
     }
 
-    /// A context and a head, for hidden states of which none is known yet.
+    /// A context and a head, for hidden states that are all still to be computed.
     ///
     /// # Errors
     /// Not enough memory, or a head that cannot be prepared.

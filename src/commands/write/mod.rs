@@ -100,7 +100,7 @@ struct Job<'j, 'e, E> {
     engine: &'e E,
     watch: &'j Watch<'j>,
     output: PartialFile,
-    /// What an earlier run has left of the file, for `--resume`.
+    /// The file as an earlier run has left it, for `--resume`.
     left: Option<NativeReader>,
     /// True if that is all of it.
     is_whole: bool,
@@ -298,8 +298,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         check_free_space(self.output.path(), &self.settings.output, size)
     }
 
-    /// Opens the file to go on after the windows that it already has, or to begin with the head of hidden
-    /// states.
+    /// Opens the file to continue after the windows that it has, or to begin with the head of hidden states.
     fn open_writer(
         &self,
         choice: &Choice<'_, '_, E::Model<'e>>,
