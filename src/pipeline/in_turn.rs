@@ -225,14 +225,14 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
 }
 
 /// A report of a thread on its windows, which are numbered in their order.
-type Report<T> = Step<(u64, T)>;
+type WorkerReport<T> = Step<(u64, T)>;
 
 /// Runs a thread's source over the windows that `next` gives, and notes where its time goes.
 fn work<S: LogitSource, K: RowSink>(
     source: &mut S,
     next: &impl Fn() -> Result<(u64, Vec<K>), Error>,
     device: Option<&DeviceClock>,
-    reports: &SyncSender<Result<Report<K::Done>, Error>>,
+    reports: &SyncSender<Result<WorkerReport<K::Done>, Error>>,
     timing: &mut Timing,
 ) -> Result<(), Error> {
     let waited = |sinks: &[K]| sinks.iter().map(K::waited).sum::<Duration>();
@@ -267,13 +267,16 @@ fn work<S: LogitSource, K: RowSink>(
 }
 
 /// Sends a report. If the caller has stopped, nobody listens, and the caller knows why.
-fn tell<T>(reports: &SyncSender<Result<Report<T>, Error>>, report: Report<T>) -> Result<(), Error> {
+fn tell<T>(
+    reports: &SyncSender<Result<WorkerReport<T>, Error>>,
+    report: WorkerReport<T>,
+) -> Result<(), Error> {
     reports.send(Ok(report)).map_err(|_| Error::Interrupted)
 }
 
 /// Passes reports on to the caller, those on windows in their order.
 fn in_order<T>(
-    reports: Receiver<Result<Report<T>, Error>>,
+    reports: Receiver<Result<WorkerReport<T>, Error>>,
     mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (mut early, mut next) = (BTreeMap::new(), 0);

@@ -21,7 +21,7 @@ pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to
 pub use states::StateSource;
 pub use timing::{DeviceClock, DeviceTime, Timing};
 pub use window_rows::KeptRows;
-pub use write::{Written, write_reference};
+pub use write::{FinishedOutput, write_reference};
 
 use std::sync::{Arc, Mutex};
 

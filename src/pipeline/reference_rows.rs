@@ -18,7 +18,7 @@ use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
 use super::window_rows::{
-    ComputedRows, Computer, Contexts, KeptRows, KeptWindow, OpenWindow, ReadAhead, StoredRows,
+    BlockRows, ComputedRows, Computer, FreeContexts, KeptRows, KeptWindow, OpenWindow, ReadAhead,
     StoredStates, WindowRows,
 };
 use super::{Error, Pool, locked};
@@ -40,7 +40,7 @@ pub struct ReferenceRows<'h> {
     pub device: Option<DeviceClock>,
     /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
     /// has one window open at a time, and so needs one of them.
-    pub contexts: Contexts<'h>,
+    pub contexts: FreeContexts<'h>,
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
     /// Those whose blocks the system is asked to fetch.
@@ -371,7 +371,7 @@ impl<'h> ReferenceRows<'h> {
                 return Box::new(KeptWindow(logits, self.n_vocab.max(1)));
             }
             Origin::Blocks(reader) => {
-                return Box::new(StoredRows {
+                return Box::new(BlockRows {
                     reader: &**reader,
                     ahead: &self.ahead,
                     memory: &self.memory,

@@ -233,7 +233,7 @@ impl ReadAhead {
 }
 
 /// The stored rows of a window, and how far they are used.
-pub(super) struct StoredRows<'r> {
+pub(super) struct BlockRows<'r> {
     pub(super) reader: &'r dyn ReadBlocks,
     pub(super) ahead: &'r Mutex<ReadAhead>,
     /// Blocks whose memory can be used again.
@@ -246,7 +246,7 @@ pub(super) struct StoredRows<'r> {
     pub(super) carried: Option<(u32, RowBlock)>,
 }
 
-impl WindowRows for StoredRows<'_> {
+impl WindowRows for BlockRows<'_> {
     fn skip(&mut self, n: usize) {
         self.used += n;
     }
@@ -306,8 +306,8 @@ fn add(nanoseconds: &AtomicU64, since: Instant) {
     nanoseconds.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
 }
 
-/// The contexts of a model.
-pub type Contexts<'h> = Pool<Box<dyn Decoder + Send + 'h>>;
+/// Contexts of a second model that no window uses.
+pub type FreeContexts<'h> = Pool<Box<dyn Decoder + Send + 'h>>;
 
 /// A file of hidden states, and the head that makes rows of them: several windows use it in turn, one
 /// product at a time.
@@ -331,7 +331,7 @@ pub(super) enum Computer<'r, 'h> {
 pub(super) struct ComputedRows<'r, 'h> {
     pub(super) ahead: &'r Mutex<ReadAhead>,
     /// Where the context of a second model is given back.
-    pub(super) contexts: &'r Contexts<'h>,
+    pub(super) contexts: &'r FreeContexts<'h>,
     /// Measures the device that computes.
     pub(super) device: Option<&'r DeviceClock>,
     pub(super) n_vocab: usize,

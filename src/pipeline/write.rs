@@ -20,7 +20,7 @@ use super::{Error, Pool, Step, depth, locked};
 
 /// A reference that was written.
 #[derive(Debug)]
-pub struct Written<W> {
+pub struct FinishedOutput<W> {
     /// The output that it was written to.
     pub output: W,
     /// Where the time went.
@@ -41,7 +41,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     windows: &[WindowSpec],
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<Written<W>, Error> {
+) -> Result<FinishedOutput<W>, Error> {
     let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1));
     let device = sources.device.clone();
     let mut forms = RowForms::default();
@@ -72,7 +72,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         read,
         ..timing
     };
-    Ok(Written {
+    Ok(FinishedOutput {
         output,
         timing,
         forms,

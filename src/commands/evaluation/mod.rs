@@ -74,7 +74,7 @@ pub fn header_against(
 
 /// The results of the rows besides their records.
 #[derive(Default)]
-struct Outcome {
+struct RunOutcome {
     /// One per record, if any were wanted.
     measured: Vec<Measured>,
     most_divergent: Option<MostDivergent<Vec<u32>>>,
@@ -132,7 +132,7 @@ impl Evaluation<'_> {
     fn conclude(
         &self,
         mut log: TokenLog,
-        mut outcome: Outcome,
+        mut outcome: RunOutcome,
         texts: TokenTexts,
     ) -> Result<Evaluated> {
         let was_whole = log.is_whole();
@@ -183,7 +183,7 @@ impl Evaluation<'_> {
     /// If their sidecar can no longer be read.
     pub fn of_recalled(&self, log: TokenLog) -> Result<Evaluated> {
         let texts = log.finished_texts()?;
-        self.conclude(log, Outcome::default(), texts)
+        self.conclude(log, RunOutcome::default(), texts)
     }
 
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
@@ -231,11 +231,11 @@ impl Evaluation<'_> {
         rows: &ReferenceRows<'_>,
         log: &mut TokenLog,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<RunOutcome, Error> {
         let measures = self.measures;
-        let mut outcome = Outcome {
+        let mut outcome = RunOutcome {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
-            ..Outcome::default()
+            ..RunOutcome::default()
         };
         let mut klds = self.no_klds();
         klds.replay(&log.records);
@@ -353,7 +353,7 @@ impl Evaluation<'_> {
     /// Makes the report of a result, whose conditions are about its numbers.
     fn report(
         &self,
-        outcome: Outcome,
+        outcome: RunOutcome,
         timing: Option<TimingInfo>,
         log: &TokenLog,
         row: &Row,

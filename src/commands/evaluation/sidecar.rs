@@ -193,7 +193,7 @@ impl ClaimedSidecar {
     }
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
-    fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<Writer> {
+    fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<LogWriter> {
         let file = BufWriter::new(self.output.file()?);
         let path = self.output.path();
         let writer = if n_kept > 0 {
@@ -219,7 +219,7 @@ impl ClaimedSidecar {
     }
 }
 
-type Writer = SidecarWriter<BufWriter<File>>;
+type LogWriter = SidecarWriter<BufWriter<File>>;
 
 /// The records of an evaluation so far, those of an earlier run first: in memory, and in the sidecar.
 #[derive(Default)]
@@ -244,7 +244,7 @@ enum SidecarState {
     /// An earlier run has finished it, and nothing is left to measure.
     Whole(PathBuf),
     /// It grows window by window, so that a run that is cut off keeps its records.
-    Growing(ClaimedSidecar, Writer),
+    Growing(ClaimedSidecar, LogWriter),
     /// It could not be written, as on a full disk: why, and what was kept. The records stay in memory.
     Failed(Error),
 }
