@@ -7,12 +7,10 @@ use anyhow::Result;
 use kl_formats::{About, BackendIdentity, Kind, Prompts, Provenance, longest_window};
 
 use super::context::{Decoding, check_windows, context_options, writer};
-use super::observer::{Phase, Watch};
+use super::observer::Watch;
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
-use crate::input::{
-    AnswerFile, Generation, GenerationStep, PreparedInput, RawInput, Selection, Source,
-};
+use crate::input::{AnswerFile, PreparedInput, RawInput, Selection, Source};
 use crate::report::number::{count, count_of, sampled};
 use crate::report::{Warning, empty_groups};
 
@@ -23,27 +21,19 @@ use crate::report::{Warning, empty_groups};
 pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     let mut doubts = Vec::new();
     let raw = RawInput::read(source, &mut doubts)?;
-    let warnings = doubts.into_iter();
-    watch.warn_all(warnings.map(|(kind, message)| Warning::new(kind, message)));
+    watch.warn_all(doubts);
     watch.check()?;
     Ok(raw)
 }
 
-/// Tokenizes the input, and lets the model continue prompts if it should.
-///
-/// `run` is how the model runs. `kept` are the answers of an earlier run, to which this one adds its own;
-/// `None`: none are kept. `check` gets the windows of all parts as they are planned, before the first
-/// answer is generated; its error ends the run.
+/// Tokenizes the input and plans its windows. Of a text without parts, they are complete.
 ///
 /// # Errors
-/// Those of [`RawInput::prepare`] and of `check`, and windows that are too long for the model.
-pub fn prepare<M: Model>(
+/// Those of [`RawInput::plan`], and windows that are too long for the model.
+pub fn plan<M: Model>(
     raw: RawInput<'_>,
     model: &M,
-    run: &RunSettings,
     selection: &Selection,
-    kept: Option<&mut AnswerFile>,
-    check: impl Fn(&PreparedInput) -> Result<()>,
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
     let (source, facts) = (raw.source, model.facts());
@@ -53,48 +43,49 @@ pub fn prepare<M: Model>(
             "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again",
         ));
     }
+    let input = raw.plan(model, selection, &|| Ok(watch.check()?))?;
     let lacks_template = source.prompts.is_some()
         && !source.no_chat_template
         && source.chat_template_file.is_none()
         && facts.chat_template.is_none();
-    let mut phase: Option<Phase<'_>> = None;
-    let mut on_step = |step: GenerationStep| {
-        match (step, &phase) {
-            (GenerationStep::Begin(n), _) => phase = Some(watch.begin("generating", Some(n), None)),
-            (GenerationStep::Done, Some(phase)) => phase.window(None),
-            (GenerationStep::Token, Some(phase)) => phase.rows(1),
-            _ => {}
-        }
-        Ok(watch.check()?)
-    };
-    // Generating tokens can take hours, so warn before that.
-    let mut on_plan = |planned: &PreparedInput| {
-        if lacks_template {
-            watch.warn(Warning::new(
-                "no_chat_template",
-                "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
-            ));
-        }
-        warn_of_input(planned, watch);
-        // With -c, conversations may grow longer than they were planned, but seldom do.
-        let longest = longest_window(&planned.plan.windows);
-        check_windows(longest, model, shorter(source), watch)?;
-        check(planned)
-    };
-    let generation = Generation {
-        context: &|n_ctx| answer_context(run, model, n_ctx),
-        on_plan: &mut on_plan,
-        on_step: &mut on_step,
-        kept,
-    };
-    let input = raw.prepare(model, selection, generation)?;
-    drop(phase);
+    if lacks_template {
+        watch.warn(Warning::new(
+            "no_chat_template",
+            "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
+        ));
+    }
+    warn_of_input(&input, watch);
+    // With -c, conversations may grow longer than they were planned, but seldom do.
+    let longest = longest_window(&input.plan.windows);
+    check_windows(longest, model, shorter(source), watch)?;
+    Ok(input)
+}
+
+/// Completes what is planned: lets the model answer prompts if it should, run like this, and keeps the part
+/// that is selected. `kept` are the answers of an earlier run, to which this one adds its own; `None`: none
+/// are kept.
+///
+/// # Errors
+/// Those of [`PreparedInput::answer`].
+pub fn complete<M: Model>(
+    mut input: PreparedInput,
+    model: &M,
+    run: &RunSettings,
+    kept: Option<&mut AnswerFile>,
+    watch: &Watch<'_>,
+) -> Result<PreparedInput> {
+    if let Some(questions) = &input.questions {
+        let phase = watch.begin("generating", Some(questions.n), None);
+        let options = answer_context(run, model, questions.n_ctx);
+        input.answer(model, options, kept, &mut |step| Ok(phase.step(step)?))?;
+    }
     if let Some((n, why)) = &input.unanswered {
         let answers = count_of(*n, "answer");
         let what =
             format!("{answers} of conversations that could not be continued, the first one: {why}");
         watch.warn(Warning::left_out("turns_left_out", &what));
     }
+    input.keep_part(model);
     Ok(input)
 }
 

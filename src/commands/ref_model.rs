@@ -85,8 +85,9 @@ pub fn load<'e, E: Engine>(
     let describe = |planned: &PreparedInput, backend: BackendIdentity| {
         input::describe(Kind::Model, path, planned, backend)
     };
-    let check = |planned: &PreparedInput| check(&describe(planned, BackendIdentity::default()));
-    let prepared = input::prepare(raw, &model, run, &selection, None, check, watch)?;
+    let planned = input::plan(raw, &model, &selection, watch)?;
+    check(&describe(&planned, BackendIdentity::default()))?;
+    let prepared = input::complete(planned, &model, run, None, watch)?;
     // Its context has one window open at a time.
     let decoding = Decoding::from_model(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);

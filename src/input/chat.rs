@@ -1,6 +1,7 @@
 //! A conversation in a chat template: the text before each answer, and the answers that are given.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use kl_formats::{Messages, Role, Variables};
 use minijinja::Value;
@@ -14,8 +15,8 @@ const PROBE: &str = "kl-probe-of-answers";
 /// The messages of a prompt, and the template that makes a text of them; and of a conversation that a
 /// model is to answer, where.
 #[derive(Clone)]
-pub struct Chat<'t> {
-    template: &'t ChatTemplate,
+pub struct Chat {
+    template: Rc<ChatTemplate>,
     messages: Vec<Value>,
     values: TemplateValues,
     /// The numbers of given messages after each of which the model answers.
@@ -24,18 +25,18 @@ pub struct Chat<'t> {
     n_asked: usize,
 }
 
-impl<'t> Chat<'t> {
+impl Chat {
     /// The messages of a prompt, with the variables that come with it.
     ///
     /// # Errors
     /// A value that cannot be read.
     pub fn new(
-        template: &'t ChatTemplate,
+        template: &Rc<ChatTemplate>,
         messages: &Messages,
         variables: &Variables,
     ) -> Result<Self, TemplateError> {
         Ok(Self {
-            template,
+            template: template.clone(),
             messages: template.messages(messages.json())?,
             values: template.values(variables)?,
             ends: Vec::new(),

@@ -4,39 +4,15 @@ use std::collections::BTreeMap;
 use std::mem::take;
 
 use anyhow::{Context as _, Result};
+use kl_formats::Sampling;
 
+use super::AnswerFile;
 use super::chat::Chat;
-use super::{AnswerFile, PreparedInput, Source};
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
-
-/// The way to run the model where it is to answer prompts.
-pub struct Generation<'g> {
-    /// Gives the options of a context for windows of this many tokens.
-    pub context: &'g dyn Fn(u32) -> ContextOptions,
-    /// Called once, with the windows of all parts as they are planned, before the first answer; an
-    /// error ends the work.
-    pub on_plan: &'g mut dyn FnMut(&PreparedInput) -> Result<()>,
-    /// Called after each decode call, among others; an error ends the work.
-    pub on_step: &'g mut dyn FnMut(GenerationStep) -> Result<()>,
-    /// The answers of an earlier run, to which new ones are added; `None`: none are kept.
-    pub kept: Option<&'g mut AnswerFile>,
-}
-
-/// A step in the preparation of prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GenerationStep {
-    /// So many prompts are about to be answered.
-    Begin(u64),
-    /// A token was generated.
-    Token,
-    /// A prompt has its answer.
-    Done,
-    /// A prompt is about to be tokenized, or a decode call ended.
-    Other,
-}
+use crate::pipeline::Step;
 
 /// A prompt to answer, or several of one conversation. Each becomes a window.
-pub struct Dialogue<'t> {
+pub struct Dialogue {
     /// The file and the line that it comes from, for messages.
     pub line: String,
     /// The window of the prompt; those of later prompts follow.
@@ -44,7 +20,7 @@ pub struct Dialogue<'t> {
     /// The prompts that are left.
     pub n_left: u32,
     /// The conversation after its first prompt; `None` for a prompt without a chat template.
-    pub conversation: Option<Chat<'t>>,
+    pub conversation: Option<Chat>,
     /// The prompt and its answer so far; before any is answered, the first prompt.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt that is answered; 0 before the first.
@@ -53,7 +29,7 @@ pub struct Dialogue<'t> {
     pub sampler: Option<Sampler>,
 }
 
-impl Dialogue<'_> {
+impl Dialogue {
     /// The answer so far: at least one token where a prompt is answered. Its last token ends
     /// it, or is where the room was full.
     fn answer(&self) -> &[u32] {
@@ -109,102 +85,107 @@ pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
 /// does not reach, the reason, with the file and the line.
 pub type Answered = BTreeMap<u32, Result<(Vec<u32>, usize), String>>;
 
-/// Lets `model` answer these conversations as `source` asks, each prompt and its answer in `n_ctx` tokens.
-/// As many are open at a time as the context has sequences. Each prompt is decoded by itself, in calls of
-/// a batch; then the open answers grow together, by one token each in a call. A conversation ends before
-/// a prompt that leaves no room for an answer.
-///
-/// # Errors
-/// Those of the conversations, of the model and of `generation`, and a row without a top token.
-pub fn answer<M: Model>(
-    model: &M,
-    dialogues: Vec<Dialogue<'_>>,
-    source: &Source,
-    n_ctx: u32,
-    generation: &mut Generation<'_>,
-) -> Result<Answered> {
-    // The last token is not decoded here, but will be part of a window.
-    model.facts().check_window(n_ctx.into())?;
-    let mut options = (generation.context)(n_ctx);
-    let n_dialogues = u32::try_from(dialogues.len()).unwrap_or(u32::MAX);
-    options.n_seq = options.n_seq.min(n_dialogues).max(1);
-    let mut answering = Answering {
-        model,
-        decoder: model.decoder(&options)?,
-        n_batch: options.calls.n_batch.max(1) as usize,
-        source,
-        n_ctx: n_ctx as usize,
-        generation,
-        done: Answered::default(),
-    };
-    let mut waiting = dialogues.into_iter();
-    let mut open: Vec<Option<Dialogue<'_>>> = (0..options.n_seq).map(|_| None).collect();
-    loop {
-        for (sequence, slot) in open.iter_mut().enumerate() {
-            while slot.as_ref().is_none_or(|of| answering.has_ended(of)) {
-                let Some(of) = slot.take().or_else(|| waiting.next()) else {
-                    break;
-                };
-                *slot = answering.next(of, sequence)?;
-            }
-        }
-        let slots = open.iter_mut().enumerate();
-        let growing = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
-        let growing: Vec<(usize, &mut Dialogue<'_>)> = growing.collect();
-        if growing.is_empty() {
-            return Ok(answering.done);
-        }
-        answering.grow(growing)?;
-    }
-}
-
-/// Conversations that are answered, and what answers them.
-struct Answering<'r, 'g, M: Model> {
-    model: &'r M,
-    decoder: M::Decoder<'r>,
-    /// Most tokens of a decode call.
-    n_batch: usize,
-    source: &'r Source,
-    /// Most tokens of a prompt and its answer together.
-    n_ctx: usize,
-    generation: &'r mut Generation<'g>,
+/// What answers conversations.
+pub struct Answering<'a, M: Model> {
+    model: &'a M,
+    decoder: M::Decoder<'a>,
+    options: ContextOptions,
+    /// Most tokens of an answer.
+    most: usize,
+    /// The way to choose them; `None`: greedily.
+    sampling: Option<Sampling>,
+    kept: Option<&'a mut AnswerFile>,
+    on_step: &'a mut dyn FnMut(Step<()>) -> Result<()>,
     done: Answered,
 }
 
-impl<M: Model> Answering<'_, '_, M> {
+impl<'a, M: Model> Answering<'a, M> {
+    /// Creates a context with these options, for answers of at most `most` tokens.
+    ///
+    /// # Errors
+    /// A window that the model cannot have, or not enough memory.
+    pub fn new(
+        model: &'a M,
+        options: ContextOptions,
+        (most, sampling): (usize, Option<Sampling>),
+        kept: Option<&'a mut AnswerFile>,
+        on_step: &'a mut dyn FnMut(Step<()>) -> Result<()>,
+    ) -> Result<Self> {
+        // The last token is not decoded here, but will be part of a window.
+        model.facts().check_window(options.n_ctx.into())?;
+        Ok(Self {
+            model,
+            decoder: model.decoder(&options)?,
+            options,
+            most,
+            sampling,
+            kept,
+            on_step,
+            done: Answered::default(),
+        })
+    }
+
+    /// Answers conversations. As many are open at a time as the context has sequences. Each prompt is
+    /// decoded by itself, in calls of a batch; then the open answers grow together, by one token each in a
+    /// call. A conversation ends before a prompt that leaves no room for an answer.
+    ///
+    /// # Errors
+    /// Those of the conversations, of the model and of `on_step`, and a row without a top token.
+    pub fn answer(mut self, dialogues: Vec<Dialogue>) -> Result<Answered> {
+        let mut open: Vec<Option<Dialogue>> = (0..self.options.n_seq).map(|_| None).collect();
+        let mut waiting = dialogues.into_iter();
+        loop {
+            for (sequence, slot) in open.iter_mut().enumerate() {
+                while slot.as_ref().is_none_or(|of| self.has_ended(of)) {
+                    let Some(of) = slot.take().or_else(|| waiting.next()) else {
+                        break;
+                    };
+                    *slot = self.next(of, sequence)?;
+                }
+            }
+            let slots = open.iter_mut().enumerate();
+            let growing = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
+            let growing: Vec<(usize, &mut Dialogue)> = growing.collect();
+            if growing.is_empty() {
+                return Ok(self.done);
+            }
+            self.grow(growing)?;
+        }
+    }
+
     /// Whether a conversation has no prompt to answer: none yet, or one whose answer ends the
     /// generation, or has no room for more.
-    fn has_ended(&self, of: &Dialogue<'_>) -> bool {
+    fn has_ended(&self, of: &Dialogue) -> bool {
         let ends = |&last: &u32| self.model.is_end_of_generation(last);
         of.n_prompt == 0
-            || of.answer().len() >= self.source.generate.unwrap_or(0) as usize
-            || of.tokens.len() >= self.n_ctx
+            || of.answer().len() >= self.most
+            || of.tokens.len() >= self.options.n_ctx as usize
             || of.answer().last().is_some_and(ends)
     }
 
     /// Takes a conversation, whose answer has ended, to the first token of the next answer; `None`:
     /// the conversation ends.
-    fn next<'c>(&mut self, mut of: Dialogue<'c>, sequence: usize) -> Result<Option<Dialogue<'c>>> {
+    fn next(&mut self, mut of: Dialogue, sequence: usize) -> Result<Option<Dialogue>> {
         let next = if of.n_prompt == 0 {
             (of.n_left > 0).then(|| Ok(take(&mut of.tokens)))
         } else {
             self.finish(&mut of)?
         };
+        let (Some(next), n_ctx) = (next, self.options.n_ctx) else {
+            return Ok(None);
+        };
         of.n_left = of.n_left.saturating_sub(1);
-        let fitting = next.map(|next| match next? {
-            prompt if (1..self.n_ctx).contains(&prompt.len()) => Ok(prompt),
-            prompt => Err(format!(
-                "a prompt of {} tokens and an answer do not fit in a window of {}: use a larger --n-ctx",
-                prompt.len(),
-                self.n_ctx
+        let fitting = next.and_then(|prompt| match prompt.len() {
+            n if (1..n_ctx as usize).contains(&n) => Ok(prompt),
+            n => Err(format!(
+                "a prompt of {n} tokens and an answer do not fit in a window of {n_ctx}: use a larger --n-ctx"
             )),
         });
         match fitting {
-            None => return Ok(None),
-            Some(Ok(prompt)) => (of.n_prompt, of.tokens) = (prompt.len(), prompt),
-            Some(Err(why)) => {
-                self.done
-                    .insert(of.window, Err(format!("{}: {why}", of.line)));
+            Ok(prompt) => (of.n_prompt, of.tokens) = (prompt.len(), prompt),
+            Err(why) => {
+                let why = format!("{}: {why}", of.line);
+                self.done.insert(of.window, Err(why));
                 return Ok(None);
             }
         }
@@ -214,9 +195,9 @@ impl<M: Model> Answering<'_, '_, M> {
 
     /// Keeps the answer, which has ended, and returns the prompt after it as [`Dialogue::prompt_after`]
     /// does.
-    fn finish(&mut self, of: &mut Dialogue<'_>) -> Result<Option<Result<Vec<u32>, String>>> {
+    fn finish(&mut self, of: &mut Dialogue) -> Result<Option<Result<Vec<u32>, String>>> {
         // Before the next prompt, which may fail.
-        if let Some(kept) = &mut self.generation.kept {
+        if let Some(kept) = &mut self.kept {
             let (prompt, answer) = of.tokens.split_at(of.n_prompt);
             kept.keep(of.window, prompt, answer)?;
         }
@@ -227,14 +208,14 @@ impl<M: Model> Answering<'_, '_, M> {
         let answered = (take(&mut of.tokens), of.n_prompt);
         self.done.insert(of.window, Ok(answered));
         of.window += 1;
-        self.step(GenerationStep::Done)?;
+        (self.on_step)(Step::Window(()))?;
         Ok(next)
     }
 
     /// Begins the answer to a prompt. One that is known is whole. Otherwise the prompt is decoded, in
     /// place of what the sequence held, and the first token of the answer chosen.
-    fn begin(&mut self, of: &mut Dialogue<'_>, sequence: usize) -> Result<()> {
-        let kept = self.generation.kept.as_ref();
+    fn begin(&mut self, of: &mut Dialogue, sequence: usize) -> Result<()> {
+        let kept = self.kept.as_ref();
         if let Some(answer) = kept.and_then(|kept| kept.answer(of.window, &of.tokens)) {
             of.tokens.extend(answer);
             // `-n` may have cut a window that was stored.
@@ -243,31 +224,29 @@ impl<M: Model> Answering<'_, '_, M> {
             }
             of.tokens.truncate(of.n_prompt);
         }
-        let sampling = self.source.sampling();
-        of.sampler = sampling.map(|sampling| Sampler::new(&sampling, of.window));
+        let sampling = self.sampling.as_ref();
+        of.sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
         self.decoder.forget(sequence)?;
-        let mut start = 0;
-        while start < of.n_prompt {
-            let end = of.n_prompt.min(start + self.n_batch);
+        for start in (0..of.n_prompt).step_by(self.n_batch()) {
+            let end = of.n_prompt.min(start + self.n_batch());
             let rows = self.decoder.append(&[Appended {
                 sequence,
                 window: of.window,
                 tokens: of.tokens.get(..end).unwrap_or_default(),
                 start,
             }])?;
-            if let Some(row) = rows.last().filter(|_| end == of.n_prompt) {
+            let last = rows.last().filter(|_| end == of.n_prompt);
+            if let Some(row) = last {
                 of.push(row, self.model)?;
-                self.step(GenerationStep::Token)?;
             }
-            start = end;
-            self.step(GenerationStep::Other)?;
+            (self.on_step)(Step::Rows(of.answer().len()))?;
         }
         Ok(())
     }
 
     /// Adds one token to each of these answers, which come with their sequences.
-    fn grow(&mut self, mut open: Vec<(usize, &mut Dialogue<'_>)>) -> Result<()> {
-        for together in open.chunks_mut(self.n_batch) {
+    fn grow(&mut self, mut open: Vec<(usize, &mut Dialogue)>) -> Result<()> {
+        for together in open.chunks_mut(self.n_batch()) {
             let appended = together.iter().map(|(sequence, of)| Appended {
                 sequence: *sequence,
                 window: of.window,
@@ -279,14 +258,14 @@ impl<M: Model> Answering<'_, '_, M> {
             for ((_, of), row) in together.iter_mut().zip(rows) {
                 of.push(row, self.model)?;
             }
-            (0..n_rows).try_for_each(|_| self.step(GenerationStep::Token))?;
-            self.step(GenerationStep::Other)?;
+            (self.on_step)(Step::Rows(n_rows))?;
         }
         Ok(())
     }
 
-    fn step(&mut self, step: GenerationStep) -> Result<()> {
-        (self.generation.on_step)(step)
+    /// Most tokens of a decode call.
+    fn n_batch(&self) -> usize {
+        self.options.calls.n_batch.max(1) as usize
     }
 }
 

@@ -33,17 +33,17 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use kl_formats::{Groups, Prompts, Provenance, TextIdentity, WindowSpec};
-use prompt_file::PromptLine;
-pub use texts::Doubt;
-use texts::Text;
 
-use crate::engine::Model;
+use crate::engine::{Model, Vocabulary};
 use crate::pipeline::Part;
-
+use crate::report::Warning;
 pub use answer_file::AnswerFile;
-pub use generation::{Generation, GenerationStep};
+use prompt_file::PromptLine;
+use prompts::Questions;
 pub use source::{DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, is_group_name};
+use spans::Spans;
 pub use spans::{PROMPT, SpanRule};
+use texts::Text;
 pub use windows::{Plan, ScoreFrom};
 
 /// The windows of an input that are wanted.
@@ -72,12 +72,12 @@ pub struct RawInput<'s> {
 }
 
 impl<'s> RawInput<'s> {
-    /// Reads the files that `source` names, and its chat template if that is a file too. Doubts bytes
+    /// Reads the files that `source` names, and its chat template if that is a file too. Warns of bytes
     /// that are not UTF-8, and in texts what only editors on Windows write.
     ///
     /// # Errors
     /// A file that cannot be read, is empty or too long, or holds no prompts.
-    pub fn read(source: &'s Source, doubts: &mut Vec<Doubt>) -> Result<Self> {
+    pub fn read(source: &'s Source, doubts: &mut Vec<Warning>) -> Result<Self> {
         let mut raw = Self {
             source,
             text: TextIdentity::default(),
@@ -114,24 +114,29 @@ impl<'s> RawInput<'s> {
         }
     }
 
-    /// Tokenizes the input, cuts it into windows, and keeps those that are selected. `generation` runs
-    /// the model where prompts are to be continued.
+    /// Tokenizes the input and plans its windows, those of all parts. `check` is called before each prompt;
+    /// its error ends the work. [`PreparedInput::answer`] and then [`PreparedInput::keep_part`] complete what
+    /// is planned.
     ///
     /// # Errors
-    /// If nothing is left to score, or the model or its chat template refuses the input; errors of
-    /// `generation`.
-    pub fn prepare<M: Model>(
+    /// If nothing is left to score, there are fewer windows than parts, or the model or its chat template
+    /// refuses the input.
+    pub fn plan<M: Model>(
         self,
         model: &M,
         selection: &Selection,
-        mut generation: Generation<'_>,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<PreparedInput> {
-        if self.source.prompts.is_some() {
-            return prompts::prepare(self, model, selection, generation);
-        }
-        let mut input = texts::prepare(self, model, selection)?;
-        input.check(selection, &mut generation)?;
-        input.plan.keep(selection.part);
+        let mut input = if self.source.prompts.is_some() {
+            prompts::plan(self, model, selection, check)
+        } else {
+            texts::plan(self, model, selection)
+        }?;
+        let (n_windows, n_rows) = (input.plan.windows.len(), input.plan.n_rows());
+        let shard = selection.part.map(|part| part.shard_of(n_windows, n_rows));
+        input.provenance.shard = shard.transpose()?;
+        input.provenance.seed = input.plan.seed;
+        input.selection = *selection;
         Ok(input)
     }
 }
@@ -161,6 +166,11 @@ pub struct PreparedInput {
     /// The number of windows that have no answer and so no rows, because their conversations could not be
     /// continued, and the reason, of the first of these, with its file and line.
     pub unanswered: Option<(u64, String)>,
+    /// The prompts that the model is to answer.
+    pub questions: Option<Questions>,
+    selection: Selection,
+    /// The spans of answers, where windows end with one.
+    spans: Option<Spans>,
 }
 
 impl PreparedInput {
@@ -180,17 +190,17 @@ impl PreparedInput {
         }
     }
 
-    /// Makes the part known that is selected, and has the plan of all parts checked, before hours of work
-    /// on answers.
-    ///
-    /// # Errors
-    /// If there are fewer windows than parts, or `generation` refuses the plan.
-    fn check(&mut self, selection: &Selection, generation: &mut Generation<'_>) -> Result<()> {
-        let (n_windows, n_rows) = (self.plan.windows.len(), self.plan.n_rows());
-        let shard = selection.part.map(|part| part.shard_of(n_windows, n_rows));
-        self.provenance.shard = shard.transpose()?;
-        self.provenance.seed = self.plan.seed;
-        (generation.on_plan)(self)
+    /// Keeps the windows of the part that is selected, and finds the spans of their answers.
+    pub fn keep_part(&mut self, texts: &impl Vocabulary) {
+        self.plan.keep(self.selection.part);
+        let (Some(spans), Some(prompts)) = (&self.spans, &mut self.prompts) else {
+            return;
+        };
+        for window in &self.plan.windows {
+            if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
+                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, texts);
+            }
+        }
     }
 
     /// Cuts a text into llama-perplexity's chunks, and keeps its tokens.

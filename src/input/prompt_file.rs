@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::texts::{self, Doubt, Text};
+use super::texts::{self, Text};
 use super::{GROUP_NAMES, Source, is_group_name};
+use crate::report::Warning;
 
 /// The name and version in references of the prompts that come with `kl`: other prompts need another
 /// version.
@@ -33,7 +34,7 @@ pub struct PromptLine {
 pub fn read(
     path: &Path,
     source: &Source,
-    doubts: &mut Vec<Doubt>,
+    doubts: &mut Vec<Warning>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
     let shown = path.display();
     let file = match source.prompt_file() {

@@ -2,8 +2,9 @@
 //! tokens. A prompt has one window, or a conversation one for each of its answers.
 
 use std::collections::BTreeSet;
+use std::mem::take;
 use std::ops::Range;
-use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
@@ -12,98 +13,78 @@ use kl_formats::{
 
 use super::chat::{Chat, answered, unanswered};
 use super::chat_template::{ChatTemplate, TemplateError};
-use super::generation::{Dialogue, Generation, GenerationStep, answer, with_bos};
+use super::generation::{Answering, Dialogue, with_bos};
 use super::prompt_file::PromptLine;
 use super::spans::Spans;
-use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
-use crate::engine::{Model, ModelFacts};
+use super::{AnswerFile, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
+use crate::engine::{ContextOptions, Model};
+use crate::pipeline::Step;
 
 /// The fault of a prompt whose answers are to be scored.
 const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
      assistant after another message; to let the model answer, use --generate";
+/// The fault of messages where no chat template is applied.
+const NO_TEMPLATE: &str = "messages need a chat template: leave --no-chat-template out, or give the \
+     model one with --chat-template-file";
 /// The fault of a conversation that is to be answered.
 const NOTHING_TO_ANSWER: &str = "has nothing to answer: no message of role user or tool is \
      without an answer; leave it out, or use --score answers instead of --generate to score the \
      answers that it has";
 
-/// Plans the windows of the prompts, has the plan checked, and lets the model answer them if it
-/// should.
+/// Plans the windows of the prompts. `check` is called before each prompt; its error ends the work.
 ///
 /// # Errors
-/// A prompt's fault, in one line with the file and the prompt's place in it; those of `generation`.
-pub fn prepare<M: Model>(
+/// A prompt's fault, in one line with the file and the prompt's place in it; those of `check`.
+pub fn plan<M: Model>(
     raw: RawInput<'_>,
     model: &M,
     selection: &Selection,
-    mut generation: Generation<'_>,
+    check: &dyn Fn() -> Result<()>,
 ) -> Result<PreparedInput> {
-    let source = raw.source;
-    let found = found_template(&raw, model.facts());
-    let spans =
-        (source.has_answers()).then(|| Spans::new(found.map(|(text, _)| text), &source.span));
-    let template = found.map(|(text, path)| compile(text, path, model));
-    let template = template.transpose()?;
-    let mut windows = PromptWindows {
-        source,
-        template: template.as_ref(),
-        model,
-        input: PreparedInput::new(source, model),
-        groups: Vec::new(),
-        dialogues: Vec::new(),
-    };
-    windows.input.provenance.text = Some(raw.text);
-    windows.input.provenance.add_bos = Some(true);
-    windows.input.prompts = Some(Prompts {
+    let (source, template) = (raw.source, template(&raw, model)?);
+    let text_of_template = template.as_ref().map(|template| &*template.source);
+    let spans = (source.has_answers()).then(|| Spans::new(text_of_template, &source.span));
+    let mut input = PreparedInput::new(source, model);
+    input.provenance.text = Some(raw.text);
+    input.provenance.add_bos = Some(true);
+    input.prompts = Some(Prompts {
         chat_template: template.as_ref().map(|template| template.sha256.clone()),
         generated: source.generate,
         sampling: source.sampling(),
-        spans: spans
-            .as_ref()
-            .map_or_else(Vec::new, |spans| spans.names.clone()),
+        spans: (spans.as_ref()).map_or_else(Vec::new, |spans| spans.names.clone()),
         ..Prompts::default()
     });
+    input.spans = spans;
+    let mut windows = PromptWindows {
+        source,
+        template: template.map(Rc::new),
+        model,
+        input,
+        groups: Vec::new(),
+        dialogues: Vec::new(),
+    };
     for line in raw.prompts {
-        (generation.on_step)(GenerationStep::Other)?;
+        check()?;
         let name = format!("{source}: {}", line.place);
         let added = windows.add(&name, line);
         added.map_err(|error| anyhow!("{name}: {error:#}"))?;
     }
-    let (mut input, dialogues, n_ctx) = windows.plan(selection.max_rows)?;
-    input.check(selection, &mut generation)?;
-    if source.generate.is_some() {
-        answer_prompts(
-            &mut input,
-            dialogues,
-            source,
-            n_ctx,
-            selection,
-            model,
-            &mut generation,
-        )?;
-    }
-    input.plan.keep(selection.part);
-    let prompts = &mut input.prompts.get_or_insert_default().list;
-    for window in &input.plan.windows {
-        if let (Some(spans), Some(prompt)) = (&spans, prompts.get_mut(window.window as usize)) {
-            prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, model);
-        }
-    }
-    Ok(input)
+    windows.plan(selection)
 }
 
-/// The text of the chat template that is applied, if one is, and the file that holds it.
-fn found_template<'t>(raw: &'t RawInput<'_>, facts: &'t ModelFacts) -> Option<(&'t str, &'t Path)> {
-    match (&raw.source.chat_template_file, &raw.template) {
-        (Some(path), Some(text)) => Some((text, path)),
-        _ if raw.source.no_chat_template => None,
-        _ => Some((facts.chat_template.as_ref()?, &facts.path)),
-    }
-}
-
-/// Compiles a chat template, which this file holds, with the texts of the model's tokens.
-fn compile<M: Model>(text: &str, path: &Path, model: &M) -> Result<ChatTemplate> {
-    let (bos, eos) = model.facts().bos_and_eos_text.clone();
-    ChatTemplate::new(text, bos, eos).map_err(|error| {
+/// The chat template that is applied, if one is: that of a file, or the model's own.
+fn template<M: Model>(raw: &RawInput<'_>, model: &M) -> Result<Option<ChatTemplate>> {
+    let facts = model.facts();
+    let (text, path) = match (&raw.source.chat_template_file, &raw.template) {
+        (Some(path), Some(text)) => (Some(text), path),
+        _ if raw.source.no_chat_template => return Ok(None),
+        _ => (facts.chat_template.as_ref(), &facts.path),
+    };
+    let compiled = text.map(|text| {
+        let (bos, eos) = facts.bos_and_eos_text.clone();
+        ChatTemplate::new(text, bos, eos)
+    });
+    compiled.transpose().map_err(|error| {
         anyhow!(
             "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
             path.display()
@@ -115,7 +96,7 @@ fn compile<M: Model>(text: &str, path: &Path, model: &M) -> Result<ChatTemplate>
 struct PromptWindows<'p, M> {
     source: &'p Source,
     /// The chat template that is applied to each prompt, if there is one.
-    template: Option<&'p ChatTemplate>,
+    template: Option<Rc<ChatTemplate>>,
     model: &'p M,
     /// The windows so far. Tokens that are to be generated are 0, and so are those of prompts that depend
     /// on them.
@@ -123,7 +104,7 @@ struct PromptWindows<'p, M> {
     /// The group of each window, if there are groups.
     groups: Vec<String>,
     /// The prompts of each line, in the order in which the model is to answer them.
-    dialogues: Vec<Dialogue<'p>>,
+    dialogues: Vec<Dialogue>,
 }
 
 /// A prompt, and the answer to it: the given one, or as many tokens 0 as are to be generated. Both are a
@@ -134,14 +115,14 @@ struct Turn {
     answer: Vec<u32>,
 }
 
-impl<'p, M: Model> PromptWindows<'p, M> {
+impl<M: Model> PromptWindows<'_, M> {
     /// Adds the windows of a line, which messages call `name`.
     ///
     /// # Errors
     /// The line's fault, without its name.
     fn add(&mut self, name: &str, mut line: PromptLine) -> Result<()> {
         let (turns, conversation) = self.turns(&line)?;
-        let template = self.template;
+        let template = self.template.as_ref();
         let is_named = |name: &str| template.is_some_and(|template| template.names(name));
         line.variables.retain(is_named);
         let first_window = self.input.plan.windows.len() as u32;
@@ -156,7 +137,7 @@ impl<'p, M: Model> PromptWindows<'p, M> {
             tokens.resize(tokens.len() + index * self.room(), 0);
             let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
             prompt.continues = index > 0;
-            prompt.variables = std::mem::take(&mut line.variables);
+            prompt.variables = take(&mut line.variables);
             match self.window(first_window + index as u32, tokens, turn.answer) {
                 Ok(window) => self.input.plan.windows.push(window),
                 Err(fault) if index == 0 => return Err(fault),
@@ -188,32 +169,26 @@ impl<'p, M: Model> PromptWindows<'p, M> {
 
     /// The turns of a line. If the model is to answer a conversation, also the conversation after its first
     /// prompt.
-    fn turns(&self, line: &PromptLine) -> Result<(Vec<Turn>, Option<Chat<'p>>)> {
-        let scores_given = self.source.scores_given_answers();
-        let generated = vec![0; self.source.generate.unwrap_or(0) as usize];
-        let content = &line.content;
-        let (template, messages) = match (self.template, content) {
+    fn turns(&self, line: &PromptLine) -> Result<(Vec<Turn>, Option<Chat>)> {
+        let (source, model, content) = (self.source, self.model, &line.content);
+        let scores_given = source.scores_given_answers();
+        let generated = vec![0; source.generate.unwrap_or(0) as usize];
+        let (template, messages) = match (&self.template, content) {
             (Some(template), PromptContent::Messages(messages)) => (template, messages.clone()),
             (Some(template), PromptContent::Text(text)) => (template, Messages::of_user(text)),
             (None, PromptContent::Text(_)) if scores_given => bail!(NO_ANSWER),
             (None, PromptContent::Text(text)) => {
                 let turn = Turn {
                     content: content.clone(),
-                    prompt: self.model.tokenize(text, self.source.parse_special)?,
+                    prompt: model.tokenize(text, source.parse_special)?,
                     answer: generated,
                 };
                 return Ok((vec![turn], None));
             }
-            _ if self.source.no_chat_template => {
-                bail!("messages need a chat template: leave --no-chat-template out")
-            }
-            _ => bail!(
-                "messages need a chat template: the model has none: give one with --chat-template-file"
-            ),
+            (None, PromptContent::Messages(_)) => bail!(NO_TEMPLATE),
         };
-        let chat = Chat::new(template, &messages, &line.variables).map_err(refused)?;
         let roles = messages.roles();
-        let (ends, fault) = match self.source.generate {
+        let (ends, fault) = match source.generate {
             _ if scores_given => (answered(&roles), NO_ANSWER),
             Some(_) => (unanswered(&roles), NOTHING_TO_ANSWER),
             None => (vec![roles.len()], NO_ANSWER),
@@ -221,11 +196,10 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         if ends.is_empty() {
             bail!(fault);
         }
-        let mut asked = chat.clone();
-        asked.ends.clone_from(&ends);
-        let mut after_first = None;
-        let (mut turns, mut start) = (Vec::new(), 0);
-        for &end in &ends {
+        let mut chat = Chat::new(template, &messages, &line.variables).map_err(refused)?;
+        chat.ends.clone_from(&ends);
+        let (mut turns, mut after_first, mut start) = (Vec::new(), None, 0);
+        for end in ends {
             let (prompt, answer) = if scores_given {
                 let (prompt, answer) = chat.answer(end).map_err(refused)?;
                 if answer.is_empty() {
@@ -233,9 +207,9 @@ impl<'p, M: Model> PromptWindows<'p, M> {
                 }
                 self.joined(&prompt, &answer)?
             } else {
-                let prompt = asked.next("").unwrap_or_else(|| chat.prompt(end));
-                after_first.get_or_insert_with(|| asked.clone());
-                let prompt = self.model.tokenize(&prompt.map_err(refused)?, true)?;
+                let prompt = chat.next("").unwrap_or_else(|| chat.prompt(end));
+                after_first.get_or_insert_with(|| chat.clone());
+                let prompt = model.tokenize(&prompt.map_err(refused)?, true)?;
                 (prompt, generated.clone())
             };
             turns.push(Turn {
@@ -248,12 +222,11 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         Ok((turns, after_first))
     }
 
-    /// The input with these windows, or with a sample of `max_rows` rows; the dialogues that a model may
-    /// answer; and the most tokens of a prompt and its answer.
+    /// The input with these windows, or with a sample of them.
     ///
     /// # Errors
     /// If no position is scored.
-    fn plan(self, max_rows: Option<u64>) -> Result<(PreparedInput, Vec<Dialogue<'p>>, u32)> {
+    fn plan(self, selection: &Selection) -> Result<PreparedInput> {
         let (source, mut input) = (self.source, self.input);
         let plan = Plan::from_windows(input.plan.windows);
         if plan.n_rows() == 0 {
@@ -261,17 +234,24 @@ impl<'p, M: Model> PromptWindows<'p, M> {
         }
         let groups = self.groups.iter().map(String::as_str);
         input.groups = (groups.len() > 0).then(|| Groups::of_each(groups));
-        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
         let longest = longest_window(&plan.windows);
         input.provenance.n_ctx = source.n_ctx.unwrap_or(longest);
-        input.provenance.first_scored = first_scored;
-        input.plan = plan.limited(max_rows);
-        // Answers can make later prompts longer than they were planned.
-        let mut prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
-        let may_grow = source.generate.is_some() && prompts.any(|prompt| prompt.continues);
-        let n_ctx = source.n_ctx.filter(|_| may_grow);
-        input.longest_window = n_ctx.unwrap_or_else(|| longest_window(&input.plan.windows));
-        Ok((input, self.dialogues, n_ctx.unwrap_or(longest)))
+        let first_scored = plan.windows.iter().map(|window| window.first_scored);
+        input.provenance.first_scored = first_scored.min();
+        input.plan = plan.limited(selection.max_rows);
+        input.longest_window = longest_window(&input.plan.windows);
+        if source.generate.is_some() {
+            let prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
+            let mut n_ctx = longest;
+            if let Some(most) = source.n_ctx
+                && prompts.clone().any(|prompt| prompt.continues)
+            {
+                // Answers can make later prompts longer than they were planned.
+                (n_ctx, input.longest_window) = (most, most);
+            }
+            input.questions = Some(questions(&input, self.dialogues, selection, n_ctx));
+        }
+        Ok(input)
     }
 
     /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their
@@ -364,59 +344,96 @@ fn some_of(
     Ok(PromptContent::Messages(some?))
 }
 
-/// Lets the model answer the prompts of the selected windows, which are planned for the longest
-/// answers, and all prompts that come before one of them in its conversation. A window whose
-/// conversation has ended before it loses its tokens and its rows: it stays in the plan, since
-/// parts share that.
-///
-/// # Errors
-/// Those of [`answer`].
-fn answer_prompts<M: Model>(
-    input: &mut PreparedInput,
-    mut dialogues: Vec<Dialogue<'_>>,
-    source: &Source,
-    n_ctx: u32,
+/// The prompts that a model is to answer.
+pub struct Questions {
+    /// Their conversations, each up to its last prompt that is wanted.
+    dialogues: Vec<Dialogue>,
+    /// The windows whose answers are wanted.
+    wanted: BTreeSet<u32>,
+    /// The most tokens of a prompt and its answer.
+    pub n_ctx: u32,
+    /// The number of prompts.
+    pub n: u64,
+}
+
+/// The prompts of the selected windows, and all prompts that come before one of them in its
+/// conversation.
+fn questions(
+    input: &PreparedInput,
+    mut dialogues: Vec<Dialogue>,
     selection: &Selection,
-    model: &M,
-    generation: &mut Generation<'_>,
-) -> Result<()> {
-    let prompts = &mut input.prompts.get_or_insert_default().list;
-    let planned = input.plan.windows.clone();
-    let n_first = input.plan.first(selection.n_first_rows).len();
+    n_ctx: u32,
+) -> Questions {
+    let (plan, prompts) = (&input.plan, input.prompts.as_ref());
+    let n_first = plan.first(selection.n_first_rows).len();
     let is_selected = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
-    let windows = input.plan.windows.iter_mut().enumerate();
-    let windows = windows.filter(|(i, of)| is_selected(*i) && !ends_in_its_prompt(of, prompts));
-    let windows: Vec<&mut WindowSpec> = windows.map(|(_, window)| window).collect();
-    let wanted: BTreeSet<u32> = windows.iter().map(|window| window.window).collect();
-    // The prompts after the last wanted window of a conversation are left out.
+    // `-n` has cut it within its prompt, so that it needs no answer.
+    let ends_in_its_prompt = |window: &WindowSpec| {
+        let prompt = prompts.and_then(|prompts| prompts.list.get(window.window as usize));
+        prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
+    };
+    let windows = plan.windows.iter().enumerate();
+    let windows = windows.filter(|(i, window)| is_selected(*i) && !ends_in_its_prompt(window));
+    let wanted: BTreeSet<u32> = windows.map(|(_, window)| window.window).collect();
     dialogues.retain_mut(|of| {
         let last = wanted.range(of.window..of.window + of.n_left).next_back();
         of.n_left = last.map_or(0, |last| last + 1 - of.window);
         last.is_some()
     });
-    let n_prompts = dialogues.iter().map(|of| u64::from(of.n_left)).sum();
-    (generation.on_step)(GenerationStep::Begin(n_prompts))?;
-    let mut answered = answer(model, dialogues, source, n_ctx, generation)?;
-    let why = answered.values().find_map(|of| of.clone().err());
-    let mut n_unanswered = 0;
-    for window in windows {
-        let found = answered.remove(&window.window).and_then(Result::ok);
-        n_unanswered += u64::from(found.is_none());
-        let (tokens, n_prompt) = found.unwrap_or_default();
-        if let Some(prompt) = prompts.get_mut(window.window as usize) {
-            prompt.n_tokens = n_prompt as u32;
-        }
-        fill(window, tokens, n_prompt, source.score.is_some());
+    Questions {
+        n: dialogues.iter().map(|of| u64::from(of.n_left)).sum(),
+        dialogues,
+        wanted,
+        n_ctx,
     }
-    input.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
-    input.plan.was_planned_as(planned, n_first);
-    Ok(())
 }
 
-/// Whether `-n` has cut a window within its prompt, so that it needs no answer.
-fn ends_in_its_prompt(window: &WindowSpec, prompts: &[Prompt]) -> bool {
-    let prompt = prompts.get(window.window as usize);
-    prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
+impl PreparedInput {
+    /// Lets the model answer the prompts, if it is to, in a context with the options for
+    /// [this many tokens](Questions::n_ctx), and keeps what is selected. `kept` are the answers of an
+    /// earlier run, to which new ones are added; `None`: none are kept. `on_step` is called for each token
+    /// and each answer, and after each decode call; its error ends the work.
+    ///
+    /// A window whose conversation has ended before it loses its tokens and its rows: it stays in the
+    /// plan, since parts share that.
+    ///
+    /// # Errors
+    /// Those of the model, of `kept` and of `on_step`, and a row without a top token.
+    pub fn answer<M: Model>(
+        &mut self,
+        model: &M,
+        mut options: ContextOptions,
+        kept: Option<&mut AnswerFile>,
+        on_step: &mut dyn FnMut(Step<()>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(questions) = self.questions.take() else {
+            return Ok(());
+        };
+        options.n_seq = options
+            .n_seq
+            .clamp(1, questions.dialogues.len().max(1) as u32);
+        let prompts = self.prompts.get_or_insert_default();
+        let most = prompts.generated.unwrap_or(0) as usize;
+        let mut answered = Answering::new(model, options, (most, prompts.sampling), kept, on_step)?
+            .answer(questions.dialogues)?;
+        let why = answered.values().find_map(|of| of.clone().err());
+        let (planned, mut n_unanswered) = (self.plan.windows.clone(), 0);
+        let windows = self.plan.windows.iter_mut();
+        for window in windows.filter(|of| questions.wanted.contains(&of.window)) {
+            let found = answered.remove(&window.window).and_then(Result::ok);
+            n_unanswered += u64::from(found.is_none());
+            let (tokens, n_prompt) = found.unwrap_or_default();
+            if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
+                let is_prompt_scored = window.first_scored + 1 < prompt.n_tokens;
+                prompt.n_tokens = n_prompt as u32;
+                fill(window, tokens, n_prompt, is_prompt_scored);
+            }
+        }
+        self.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
+        self.plan
+            .was_planned_as(planned, self.selection.n_first_rows);
+        Ok(())
+    }
 }
 
 /// Puts a prompt and its answer into the window that was planned for them, with at most the rows that

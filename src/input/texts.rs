@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::windows::text_per_window;
 use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::Model;
+use crate::report::Warning;
 
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
@@ -23,18 +24,15 @@ pub struct Text {
     pub identity: TextIdentity,
 }
 
-/// What is odd about a text: a name for scripts, and a message with the advice to give.
-pub type Doubt = (&'static str, String);
-
 /// Reads a text whose every character is tokenized. Doubts also what editors on Windows add.
-pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
+pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
     let text = read(path, doubts)?;
     let name = path.display();
     if text.text.starts_with('\u{feff}') {
         let what = format!(
             "{name}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {name} > new.txt"
         );
-        doubts.push(("byte_order_mark", what));
+        doubts.push(Warning::new("byte_order_mark", what));
     }
     let n = text.text.matches("\r\n").count();
     if n > 0 {
@@ -42,14 +40,14 @@ pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
         let what = format!(
             "{name}: {n} {end} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt"
         );
-        doubts.push(("crlf", what));
+        doubts.push(Warning::new("crlf", what));
     }
     Ok(text)
 }
 
 /// Reads a text from a file, or from standard input for `-`. Doubts bytes that are not UTF-8, which
 /// become U+FFFD.
-pub fn read(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
+pub fn read(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
     let shown = path.display();
     let bytes = if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
@@ -77,7 +75,7 @@ pub fn read(path: &Path, doubts: &mut Vec<Doubt>) -> Result<Text> {
         let first = error.utf8_error().valid_up_to();
         let what =
             format!("{shown}: {n} {are} not UTF-8, the first at byte {first}: read as U+FFFD");
-        doubts.push(("not_utf8", what));
+        doubts.push(Warning::new("not_utf8", what));
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok(Text { text, identity })
@@ -128,7 +126,7 @@ fn instead(path: &Path, first: usize) -> String {
 ///
 /// In chunks, the only text is cut as llama-perplexity does, with one BOS before all of it: into whole
 /// windows whose first token the BOS replaces.
-pub(super) fn prepare<M: Model>(
+pub(super) fn plan<M: Model>(
     raw: RawInput<'_>,
     model: &M,
     selection: &Selection,

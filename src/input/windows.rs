@@ -171,11 +171,12 @@ impl Plan {
         }
     }
 
-    /// Records how these windows were planned before their answers were generated. The first
-    /// `n_first` have their answers in every part.
-    pub fn was_planned_as(&mut self, planned: Vec<WindowSpec>, n_first: usize) {
-        self.first = self.windows.get(..n_first).map(<[WindowSpec]>::to_vec);
+    /// Records how these windows were planned before their answers were generated. The
+    /// [first](Self::first) `n_first_rows` have their answers in every part.
+    pub fn was_planned_as(&mut self, planned: Vec<WindowSpec>, n_first_rows: u64) {
         self.whole = Some(planned);
+        let n_first = self.first(n_first_rows).len();
+        self.first = self.windows.get(..n_first).map(<[WindowSpec]>::to_vec);
     }
 
     /// The windows of all parts, or of the plan where it has no parts. Where answers were generated,

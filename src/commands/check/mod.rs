@@ -109,8 +109,7 @@ fn windows(
     let source = settings.source(settings.n_ctx.unwrap_or(default));
     let mut raw: RawInput<'_> = raw;
     raw.source = &source;
-    let all = Selection::default();
-    let prepared = input::prepare(raw, model, &settings.run, &all, None, |_| Ok(()), watch)?;
+    let prepared = input::plan(raw, model, &Selection::default(), watch)?;
     let mut windows = prepared.plan.windows;
     check_windows(longest_window(&windows), model, "lower --n-ctx", watch)?;
     let mut left = ROW_BYTES;

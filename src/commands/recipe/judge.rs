@@ -65,8 +65,7 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
         connect_devices(engine, run, watch)?;
         let context = || largest_context(run, source.n_ctx, [None; 2]);
         let model: M = load(engine, path, run, || (context(), None), watch)?;
-        let all = Selection::default();
-        let prepared = input::prepare(raw, &model, run, &all, None, |_| Ok(()), watch)?;
+        let prepared = input::plan(raw, &model, &Selection::default(), watch)?;
         let text = prepared.provenance.text.as_ref();
         let sha256 = text.and_then(|text| text.sha256.as_ref());
         let mut of_map = inputs.header.text.iter().chain(&inputs.header.texts);

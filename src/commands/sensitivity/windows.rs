@@ -147,8 +147,7 @@ impl<'s> Opened<'s> {
     ) -> Result<(Vec<WindowSpec>, About, Option<Reference>)> {
         match self {
             Self::Text(raw) => {
-                let (run, all) = (&settings.run, Selection::default());
-                let prepared = input::prepare(raw, model, run, &all, None, |_| Ok(()), watch)?;
+                let prepared = input::plan(raw, model, &Selection::default(), watch)?;
                 let (path, none) = (&settings.model, BackendIdentity::default());
                 let about = input::describe(Kind::Model, path, &prepared, none);
                 Ok((prepared.plan.windows, about, None))

@@ -349,7 +349,7 @@ mod tests {
         let mut plan = plan(150);
         let planned = plan.windows.clone();
         (plan.windows[0].tokens, plan.windows[0].n_rows) = (Vec::new(), 0);
-        plan.was_planned_as(planned, 2);
+        plan.was_planned_as(planned, N_TRIAL_ROWS);
         let windows = check_positions(&plan).into_iter().map(|row| row.window);
         assert_eq!(windows.collect::<Vec<_>>(), [1; N_CHECK_ROWS]);
     }

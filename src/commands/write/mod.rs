@@ -5,7 +5,6 @@ mod announce;
 mod answers;
 mod choice;
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::BufWriter;
 use std::time::{Duration, Instant};
@@ -156,25 +155,17 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         if target.encoding().holds_states() {
             selection.n_first_rows = choice::N_TRIAL_ROWS;
         }
-        let (has_answers, is_checked) = (answers.is_some(), Cell::new(false));
-        let check = |planned: &PreparedInput| {
-            self.warn_of_few(planned);
-            // Generating can take hours.
-            if has_answers {
-                let (engine, settings) = (self.engine, self.settings);
-                self.check_planned(Choice::new(engine, model, settings, planned, precedents)?)?;
-                is_checked.set(true);
-            }
-            Ok(())
-        };
+        let planned = input::plan(raw, model, &selection, self.watch)?;
+        self.warn_of_few(&planned);
+        // Generating can take hours.
+        if answers.is_some() {
+            let (engine, settings) = (self.engine, self.settings);
+            self.check_planned(Choice::new(engine, model, settings, &planned, precedents)?)?;
+        }
         let kept = answers.as_deref_mut();
-        input::prepare(raw, model, run, &selection, kept, check, self.watch).map_err(|error| {
-            match answers {
-                Some(answers) if is_checked.get() => {
-                    anyhow!("{error:#}{}", answers::kept(answers))
-                }
-                _ => error,
-            }
+        input::complete(planned, model, run, kept, self.watch).map_err(|error| match answers {
+            Some(answers) => anyhow!("{error:#}{}", answers::kept(answers)),
+            None => error,
         })
     }
 

@@ -22,11 +22,12 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(format!("{folder}/{name}")).unwrap()
 }
 
-fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::new(source, "<s>".to_owned(), "</s>".to_owned()).unwrap()
+fn template(source: &str) -> Rc<ChatTemplate> {
+    let template = ChatTemplate::new(source, "<s>".to_owned(), "</s>".to_owned());
+    template.unwrap().into()
 }
 
-fn chat<'t>(template: &'t ChatTemplate, messages: &str) -> (Chat<'t>, Vec<Role>) {
+fn chat(template: &Rc<ChatTemplate>, messages: &str) -> (Chat, Vec<Role>) {
     let messages: Messages = serde_json::from_str(messages).unwrap();
     let roles = messages.roles();
     let chat = Chat::new(template, &messages, &Variables::default()).unwrap();
@@ -90,7 +91,7 @@ fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
 }
 
 /// A template that writes the user's messages after `user`, the assistant's as `of_assistant`, and `asks`.
-fn template_of(user: &str, of_assistant: &str, asks: &str) -> ChatTemplate {
+fn template_of(user: &str, of_assistant: &str, asks: &str) -> Rc<ChatTemplate> {
     template(&format!(
         "{{% for m in messages %}}{{% if m.role == 'user' %}}{user}{{{{ m.content }}}}\
          {{% else %}}{of_assistant}{{% endif %}}{{% endfor %}}{asks}"

@@ -31,7 +31,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
-    source: String,
+    pub source: String,
     /// What it gets besides messages, unless a prompt has variables of these names.
     defaults: TemplateValues,
     takes_parts_only: bool,

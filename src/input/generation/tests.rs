@@ -1,10 +1,11 @@
 //! Answers of the fake model, to prompts that hold the answers before them.
 
+use std::rc::Rc;
+
 use kl_formats::{Calls, Messages, Variables};
 
 use super::*;
 use crate::engine::{Engine as _, FakeEngine, FakeModel, ModelOptions};
-use crate::input::chat::Chat;
 use crate::input::chat_template::ChatTemplate;
 
 const END: u32 = 7;
@@ -22,16 +23,27 @@ fn model() -> FakeModel {
     engine.load(&path, &ModelOptions::default()).unwrap()
 }
 
-/// The answers to as many dialogues as there are `n_turns`, `n_seq` at a time in calls of `n_batch`
-/// tokens. Each message has one token, which differs between dialogues; `on_step` gets each step.
+/// Answers of at most `most` tokens in windows of `n_ctx`, by chance where there is a seed; `n_seq` at a
+/// time in calls of `n_batch` tokens.
+#[derive(Clone, Copy)]
+struct Asked {
+    most: usize,
+    n_ctx: u32,
+    seed: Option<u32>,
+    n_seq: u32,
+    n_batch: u32,
+}
+
+/// The answers to as many dialogues as there are `n_turns`. Each message has one token, which differs
+/// between dialogues; `on_step` gets each step.
 fn answered(
     n_turns: &[u32],
-    (source, n_window): &(Source, u32),
-    (n_seq, n_batch): (u32, u32),
-    on_step: &mut dyn FnMut(GenerationStep) -> Result<()>,
+    asked: Asked,
+    on_step: &mut dyn FnMut(Step<()>) -> Result<()>,
 ) -> Result<Answered> {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(template, String::new(), String::new()).unwrap();
+    let template = Rc::new(template);
     let mut next_window = 0;
     let dialogues = n_turns.iter().zip(1..).map(|(&n_left, start)| {
         let letter = char::from(b'a' + start as u8);
@@ -52,38 +64,43 @@ fn answered(
             sampler: None,
         }
     });
-    let context = |n_ctx| ContextOptions {
-        n_ctx,
-        n_seq,
-        calls: Calls::new(n_batch, n_batch),
+    let options = ContextOptions {
+        n_ctx: asked.n_ctx,
+        n_seq: asked.n_seq,
+        calls: Calls::new(asked.n_batch, asked.n_batch),
         ..ContextOptions::default()
     };
-    let mut generation = Generation {
-        context: &context,
-        on_plan: &mut |_| Ok(()),
-        on_step,
-        kept: None,
-    };
-    let dialogues = dialogues.collect();
-    answer(&model(), dialogues, source, *n_window, &mut generation)
+    let sampling = asked.seed.map(|seed| Sampling {
+        temp: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed,
+    });
+    let (dialogues, model) = (dialogues.collect(), model());
+    let answering = Answering::new(&model, options, (asked.most, sampling), None, on_step)?;
+    answering.answer(dialogues)
 }
 
-/// Answers of at most `most` tokens in windows of `n_ctx`, by chance where there is a seed.
-fn answers(most: u32, n_ctx: u32, seed: Option<u32>) -> (Source, u32) {
-    let source = Source {
-        generate: Some(most),
-        temp: seed.map(|_| 1.0),
-        seed,
-        ..Source::default()
-    };
-    (source, n_ctx)
-}
+const ONE_BY_ONE: Asked = Asked {
+    most: 20,
+    n_ctx: 500,
+    seed: None,
+    n_seq: 1,
+    n_batch: 512,
+};
 
 #[test]
 fn answers_depend_on_their_prompts_and_seeds_alone() {
     let n_turns = [1, 3, 0, 2, 1, 1, 1, 4];
-    let run = |n_turns: &[u32], seed, calls| {
-        answered(n_turns, &answers(20, 500, seed), calls, &mut |_| Ok(())).unwrap()
+    let run = |n_turns: &[u32], seed, (n_seq, n_batch)| {
+        let asked = Asked {
+            seed,
+            n_seq,
+            n_batch,
+            ..ONE_BY_ONE
+        };
+        answered(n_turns, asked, &mut |_| Ok(())).unwrap()
     };
     for seed in [None, Some(1), Some(2)] {
         let alone = run(&n_turns, seed, (1, 512));
@@ -99,9 +116,17 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
 
 #[test]
 fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
-    let mut steps = Vec::new();
-    let all = answered(&[1; 20], &answers(6, 500, None), (4, 512), &mut |step| {
-        steps.push(step);
+    let (mut n_rows, mut n_done) = (0, 0);
+    let asked = Asked {
+        most: 6,
+        n_seq: 4,
+        ..ONE_BY_ONE
+    };
+    let all = answered(&[1; 20], asked, &mut |step| {
+        match step {
+            Step::Rows(n) => n_rows += n,
+            Step::Window(()) => n_done += 1,
+        }
         Ok(())
     });
     let all = all.unwrap();
@@ -116,17 +141,21 @@ fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
         n_tokens += answer.len();
     }
     assert!((1..20).contains(&n_ended), "{n_ended}");
-    let count = |of| steps.iter().filter(|&&step| step == of).count();
-    assert_eq!(count(GenerationStep::Token), n_tokens);
-    assert_eq!(count(GenerationStep::Done), 20);
+    assert_eq!((n_rows, n_done), (n_tokens, 20));
 }
 
 #[test]
 fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
     let n_turns = [3, 1, 3, 2, 3, 3];
     let n_cut = [10, 15, 500].map(|n_ctx| {
-        let answers = answers(12, n_ctx, Some(5));
-        let all = answered(&n_turns, &answers, (2, 512), &mut |_| Ok(())).unwrap();
+        let asked = Asked {
+            most: 12,
+            n_ctx,
+            seed: Some(5),
+            n_seq: 2,
+            ..ONE_BY_ONE
+        };
+        let all = answered(&n_turns, asked, &mut |_| Ok(())).unwrap();
         let whole = all.values().flatten();
         assert!(
             whole
@@ -157,7 +186,7 @@ fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
 #[test]
 fn an_error_of_a_step_ends_the_work() {
     let mut n_left = 5;
-    let stopped = answered(&[3; 3], &answers(5, 50, None), (1, 512), &mut |_| {
+    let stopped = answered(&[3; 3], ONE_BY_ONE, &mut |_| {
         n_left -= 1;
         anyhow::ensure!(n_left > 0, "stop");
         Ok(())

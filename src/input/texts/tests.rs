@@ -30,7 +30,7 @@ fn prepared(source: &Source, max_rows: Option<u64>) -> PreparedInput {
         max_rows,
         ..Selection::default()
     };
-    prepare(raw, &model, &selection).unwrap()
+    plan(raw, &model, &selection).unwrap()
 }
 
 /// Each window's number, the one text that its tokens come from, and how many there are.
