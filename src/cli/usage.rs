@@ -72,15 +72,16 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
         ErrorKind::ArgumentConflict => {
             // The order of the two depends on the command line.
             let both = [flag?, named(ContextKind::PriorArg)?];
-            let mut names = both.iter().filter_map(|name| name.split(' ').next());
-            if !names.clone().any(|name| name == "--read-path") {
-                return None;
-            }
+            let names = both.iter().filter_map(|name| name.split(' ').next());
+            let names: Vec<&str> = names.collect();
             let inputs = ["--text-path", "--prompts", "--score", "--stride"];
-            let input = names.find(|name| inputs.contains(name))?;
-            Some(format!(
-                "a reference holds its own text and windows: omit {input}"
-            ))
+            let input = names.iter().find(|name| inputs.contains(name))?;
+            if names.contains(&"--read-path") {
+                let why = "a reference holds its own text and windows";
+                return Some(format!("{why}: omit {input}"));
+            }
+            let is_of_prompts = *input == "--text-path" && !names.contains(&"--prompts");
+            is_of_prompts.then(|| "prompts are read from --prompts".to_owned())
         }
         _ => None,
     }

@@ -268,18 +268,23 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
     }
 }
 
-#[cfg(unix)]
 fn is_same_file(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        (Ok(open), Ok(named)) => file_id(&open) == file_id(&named),
         _ => false,
     }
 }
 
+/// What identifies a file under each of its names, where the system has such a thing.
+#[cfg(unix)]
+pub fn file_id(of: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((of.dev(), of.ino()))
+}
+
 #[cfg(not(unix))]
-fn is_same_file(_: &File, path: &Path) -> bool {
-    path.exists()
+pub fn file_id(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
 }
 
 /// Renames without replacing: making a hard link fails where the name is taken. On file systems

@@ -42,11 +42,14 @@ pub struct Source {
     pub prompts: Option<PathBuf>,
 
     /// With --prompts, tokenize prompts as they are, without a chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "text_path")]
     pub no_chat_template: bool,
 
     /// With --prompts, use this chat template (Jinja) instead of the model's own
-    #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "no_chat_template")]
+    #[arg(
+        long, value_name = "PATH", value_parser = input(),
+        conflicts_with_all = ["no_chat_template", "text_path"]
+    )]
     pub chat_template_file: Option<PathBuf>,
 
     /// With --prompts, let the model answer each with at most N tokens, and score those
@@ -54,38 +57,39 @@ pub struct Source {
     /// The reference model answers, greedily, until it ends its answer. With --score all, the
     /// prompt's own tokens are scored too.
     #[arg(
-        long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
+        long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX)),
+        conflicts_with = "text_path"
     )]
     pub generate: Option<u32>,
 
     /// With --generate, choose tokens by chance, at this temperature [default: 0, greedily]
     ///
     /// With --top-k N, one of the N most probable tokens is chosen.
-    #[arg(long, value_name = "T", value_parser = temperature, alias = "temperature")]
+    #[arg(long, value_name = "T", value_parser = temperature, alias = "temperature", requires = "generate")]
     pub temp: Option<f32>,
 
     /// With --temp, choose among the most probable tokens that have probability P together
     /// [default: 1, all]
-    #[arg(long, value_name = "P", value_parser = top_p)]
+    #[arg(long, value_name = "P", value_parser = top_p, requires = "temp")]
     pub top_p: Option<f32>,
 
     /// With --temp, leave out tokens that are less than P times as probable as the top token
     /// [default: 0, none]
-    #[arg(long, value_name = "P", value_parser = min_p)]
+    #[arg(long, value_name = "P", value_parser = min_p, requires = "temp")]
     pub min_p: Option<f32>,
 
     /// With --temp, the seed of the random numbers [default: 123]
     ///
     /// The same seed gives the same answers. With any -np they are the same to the bit where an f16, bf16
     /// or f32 model runs on the CPU with flash attention.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "temp")]
     pub seed: Option<u32>,
 
     /// Report this part of answers apart: 'NAME=OPEN..CLOSE'; may repeat
     ///
     /// It is the text from OPEN to CLOSE, both included; without CLOSE, to the answer's end. Code, and
     /// reasoning and tool calls in the markers of well-known chat templates, are found without it.
-    #[arg(long, value_name = "NAME=OPEN..CLOSE")]
+    #[arg(long, value_name = "NAME=OPEN..CLOSE", conflicts_with = "text_path")]
     pub span: Vec<SpanRule>,
 
     /// Tokens from one window's start to the next's [default: no overlap]
@@ -140,11 +144,6 @@ impl Source {
         }
     }
 
-    /// Whether there is a text or a file of prompts.
-    pub fn is_given(&self) -> bool {
-        self.prompts.is_some() || !self.text_path.is_empty()
-    }
-
     /// The files, `-` for standard input; none for the prompts that come with `kl`.
     pub fn paths(&self) -> Vec<&Path> {
         let texts = self.text_path.iter().map(|text| &*text.path);
@@ -174,7 +173,7 @@ impl Source {
     }
 
     /// Whether windows end with an answer: one that is given, or one that is generated.
-    pub(super) fn has_answers(&self) -> bool {
+    pub fn has_answers(&self) -> bool {
         self.generate.is_some() || self.scores_given_answers()
     }
 

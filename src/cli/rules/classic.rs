@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::{Encoding, Kind, Target};
 
-use super::input::{self, check_score, files};
 use super::{check_devices, paths, wrong};
 use crate::cli::args::{Args, Command};
 use crate::commands::output::Existing;
@@ -18,7 +17,7 @@ use crate::commands::settings::{
 };
 use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
-use crate::input::{ScoreFrom, Source};
+use crate::input::{DEFAULT_N_CTX, ScoreFrom, Source};
 use crate::report::number::count_of;
 
 /// Checks a classic call.
@@ -30,33 +29,15 @@ pub fn check(mut args: Args) -> Result<Command, String> {
     }
     args.run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
     args.run.max_rows = args.max_rows;
-    if let Some(path) = args.evaluate.read_path.take() {
-        let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
-        return evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
-    }
-    input::check(
-        &mut args.input,
-        args.write.format,
-        args.n_ctx,
-        &mut args.results.top_k,
-    )?;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
-    if output.is_some() && args.results.top_k.is_some() {
-        return wrong(
-            "--top-k with -w needs --temp, for which it chooses among tokens: leave it out, or give it \
-         when you evaluate, to list the most divergent tokens",
-        );
-    }
-    match (args.input.is_given(), output, ref_model) {
-        (true, None, Some(model)) => against_model(args, model),
-        (true, Some(output), _) => write(args, output),
-        (true, None, None) => wrong(
-            "nothing to do: -t and --prompts need -w REF to write a reference, or --ref-model \
-             MODEL to evaluate against it",
-        ),
-        (false, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts PROMPTS"),
-        (false, None, Some(_)) => wrong("no text: --ref-model needs -t TEXT or --prompts PROMPTS"),
-        (false, None, None) => wrong(
+    match (args.evaluate.read_path.take(), output, ref_model) {
+        (Some(path), ..) => {
+            let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
+            evaluate(args, ReferenceSource::File { path, n_ctx }, inputs)
+        }
+        (None, Some(output), _) => write(args, output),
+        (None, None, Some(model)) => against_model(args, model),
+        (None, None, None) => wrong(
             "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
              --ref-model MODEL to evaluate against one",
         ),
@@ -65,7 +46,14 @@ pub fn check(mut args: Args) -> Result<Command, String> {
 
 /// `-w`: writes what the one model makes of the input.
 fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
+    check_input(&mut args)?;
     let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
+    if args.results.top_k.is_some() {
+        return wrong(
+            "--top-k with -w needs --temp, for which it chooses among tokens: leave it out, or give it \
+         when you evaluate, to list the most divergent tokens",
+        );
+    }
     let model = args.model.pop().filter(|_| n_models == 1).ok_or_else(|| {
         format!("{n_models} models given: -w writes the reference of one model only")
     })?;
@@ -76,23 +64,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
         ));
     }
     let is_native = kind == Kind::Kl;
-    if args.resume && !is_native {
-        return wrong(
-            "--resume needs --format kl, whose checksums show which windows are whole: write that, \
-             then use kl convert",
-        );
-    } else if args.shard.is_some() && !is_native {
-        return wrong(
-            "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
-             convert",
-        );
-    } else if encoding.is_some_and(Encoding::holds_states) && !is_native {
-        return wrong(
-            "--encoding hidden needs --format kl: no other format can hold hidden states",
-        );
-    }
     let target = target(kind, encoding)?;
-    check_score(&args.input)?;
     if args.input.prompts.is_none() {
         check_windows(&args.input, target, args.max_rows)?;
     }
@@ -108,32 +80,117 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
     })))
 }
 
+/// Checks the flags for a text or prompts, and fills in what other flags decide: the window's length, and
+/// `--top-k`, which otherwise lists tokens.
+fn check_input(args: &mut Args) -> Result<(), String> {
+    let (source, kind) = (&mut args.input, args.write.format);
+    if source.prompts.is_none() && source.text_path.is_empty() {
+        return wrong("no text: -w and --ref-model need -t TEXT or --prompts PROMPTS");
+    }
+    if source.sampling().is_some() {
+        source.top_k = args.results.top_k.take();
+    }
+    source.n_ctx = args.n_ctx;
+    let is_named = source.text_path.iter().any(|text| text.group.is_some());
+    let holds_states = args.write.encoding.is_some_and(Encoding::holds_states);
+    let of_native = [
+        (source.prompts.is_some(), "--prompts", "can hold prompts"),
+        (is_named, "-t NAME=PATH", "can hold groups"),
+        (
+            args.resume,
+            "--resume",
+            "has checksums that show which windows are whole; write that, then use kl convert",
+        ),
+        (
+            args.shard.is_some(),
+            "--shard",
+            "has parts that kl merge can join; write that, then use kl convert",
+        ),
+        (holds_states, "--encoding hidden", "can hold hidden states"),
+    ];
+    let mut of_native = of_native.into_iter();
+    if let Some((_, flag, why)) = of_native.find(|(is_given, ..)| *is_given && kind != Kind::Kl) {
+        return wrong(format!("{flag} needs --format kl: no other format {why}"));
+    }
+    if source.prompts.is_some() {
+        return check_prompts(source);
+    }
+    let n_ctx = *source.n_ctx.get_or_insert(DEFAULT_N_CTX);
+    if kind == Kind::KlPy {
+        source.score.get_or_insert(ScoreFrom::All);
+    }
+    // With a BOS, the default starts at position 1, which every window has.
+    let first_scored = source.score.unwrap_or_default().first(n_ctx, false);
+    let n_texts = source.text_path.len();
+    let unnamed = source.text_path.iter().filter(|text| text.group.is_none());
+    let of_stdin = source.text_path.iter();
+    let of_stdin = of_stdin.filter(|text| text.path.as_os_str() == "-");
+    if source.scores_given_answers() {
+        wrong("--score answers needs --prompts with conversations: a text has no answers")
+    } else if unnamed.count() > 0 && n_texts > 1 {
+        wrong("-t: several texts each need a name: use -t NAME=PATH")
+    } else if of_stdin.count() > 1 {
+        wrong("-t: standard input can be read once only: name a file for the other text")
+    } else if first_scored >= n_ctx {
+        wrong("--score must be less than --n-ctx: no position is left to score")
+    } else {
+        Ok(())
+    }
+}
+
+fn check_prompts(source: &Source) -> Result<(), String> {
+    use ScoreFrom::{All, Answers, Half, New};
+    match (source.generate, source.score) {
+        (Some(_), Some(Answers)) => wrong(
+            "--score answers is for the answers that conversations have; without it, --generate \
+             scores what it generates",
+        ),
+        (Some(_), Some(score)) if score != All => wrong(
+            "--score can only be all with --generate; without --score, only the generated tokens \
+             are scored",
+        ),
+        (_, Some(Half | New)) => wrong(
+            "--score can only be all, answers or a position with --prompts: prompts differ in length \
+             and do not overlap",
+        ),
+        _ if !source.has_answers() && !source.span.is_empty() => {
+            wrong("--span names parts of answers: use it with --generate or --score answers")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses windows of a text that the format cannot express.
 fn check_windows(source: &Source, target: Target, max_rows: Option<u64>) -> Result<(), String> {
     let (n_ctx, score) = (source.text_n_ctx(), source.score);
-    let is_base = target == Target::LlamaCpp;
-    if target == Target::KlPy && score != Some(ScoreFrom::All) {
-        return wrong("--format kl.py scores every position: omit --score");
-    } else if is_base && (source.stride.is_some() || source.max_windows.is_some()) {
-        return wrong(
-            "--format llama.cpp holds every whole window of a text, without overlap: omit --stride \
-             and --max-windows",
-        );
-    } else if is_base && score.is_some_and(|score| score.first(n_ctx, false) != n_ctx / 2) {
-        return wrong("--format llama.cpp scores the second half of each window: omit --score");
-    } else if is_base && n_ctx < 3 {
-        return wrong("--n-ctx must be at least 3 with --format llama.cpp: no position is scored");
-    } else if is_base && max_rows.is_some() {
-        return wrong(
-            "--format llama.cpp holds all windows in text order: omit --n-tokens and give a shorter \
-             text",
-        );
+    let is_limited = source.max_windows.is_some() || max_rows.is_some();
+    let is_half = score.is_none_or(|score| score.first(n_ctx, false) == n_ctx / 2);
+    match target {
+        Target::KlPy if score != Some(ScoreFrom::All) => {
+            wrong("--format kl.py scores every position: omit --score")
+        }
+        Target::LlamaCpp if source.stride.is_some() || is_limited || !is_half => wrong(
+            "--format llama.cpp holds every whole window of a text in order, each scored in its \
+             second half: omit --stride, --max-windows, --n-tokens and --score",
+        ),
+        Target::LlamaCpp if n_ctx < 3 => {
+            wrong("--n-ctx must be at least 3 with --format llama.cpp: no position is scored")
+        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// The files that are read for an input, and the model that runs over it.
+fn files(source: &Source, model: &Path) -> Vec<PathBuf> {
+    let mut files = vec![model.to_owned()];
+    files.extend(source.paths().into_iter().map(Path::to_owned));
+    files.extend(source.chat_template_file.clone());
+    files
 }
 
 /// `--ref-model`: evaluates against a model that runs over the input too.
 fn against_model(mut args: Args, path: PathBuf) -> Result<Command, String> {
+    check_input(&mut args)?;
     if path.is_dir() {
         return wrong(format!(
             "--ref-model {}: is a folder: name the one model to evaluate against",
@@ -147,7 +204,6 @@ fn against_model(mut args: Args, path: PathBuf) -> Result<Command, String> {
             path.display()
         ));
     }
-    check_score(&args.input)?;
     let (inputs, run) = (files(&args.input, &path), of_reference(&args));
     let input = take(&mut args.input);
     let model = Box::new(ReferenceModel { path, input, run });
@@ -242,9 +298,6 @@ pub fn check_results(
         ));
     }
     results.labels = labels(files, take(&mut results.label))?;
-    if results.json_tokens && results.json.is_none() {
-        return wrong("--json-tokens needs --json PATH to write the tokens to");
-    }
     for condition in &results.conditions {
         if !condition.is_of_model() {
             let hint = "names a number of two models: kl report --pair has it";

@@ -3,7 +3,6 @@
 //! needs the contents of files.
 
 mod classic;
-mod input;
 mod paths;
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,7 @@ use crate::commands::settings::{
     SensitivitySettings,
 };
 use classic::check_results;
-pub use paths::is_stdout;
+use paths::is_stdout;
 
 /// Checks how the flags of a call go together.
 ///
@@ -116,11 +115,6 @@ fn report(args: &ReportSettings) -> Result<(), String> {
 
 fn sensitivity(args: &mut SensitivitySettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
-    if is_stdout(&args.json) && is_stdout(&args.csv) {
-        return wrong(
-            "only one of --json - and --csv - can go to stdout: name a file for the other",
-        );
-    }
     let map = Some(args.output.clone());
     let outputs = [
         ("--write-path", &map),
@@ -149,7 +143,6 @@ fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
             "nothing to do with -m: give -t TEXT to measure the recipe, or --quantize OUT to write its file",
         );
     }
-    args.text().iter().try_for_each(input::check_score)?;
     let inputs = [
         &args.like,
         &args.model,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::wrong;
 use crate::commands::folder::{entries, parts_of};
-use crate::commands::output::{folder_of, follow_links, partial_path};
+use crate::commands::output::{file_id, folder_of, follow_links, partial_path};
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
 /// folder among the inputs, the run reads the files whose names `is_read` accepts.
@@ -44,15 +44,13 @@ pub fn check<'p>(
     Ok(())
 }
 
-/// The files that these flags name; `-` is none. Refuses two flags that name one file.
+/// The files that these flags name; `-` is none. Refuses two flags that name one file, or `-`.
 pub fn written<'p, const N: usize>(
     flags: [(&str, &'p Option<PathBuf>); N],
 ) -> Result<Vec<&'p PathBuf>, String> {
     let mut files = Vec::new();
     for (flag, path) in flags {
-        let Some(path) = path.as_ref().filter(|path| path.as_os_str() != "-") else {
-            continue;
-        };
+        let Some(path) = path else { continue };
         let same = |(_, other): &&(&str, &PathBuf)| resolved(other) == resolved(path);
         if let Some((other, _)) = files.iter().find(same) {
             return wrong(format!(
@@ -62,7 +60,8 @@ pub fn written<'p, const N: usize>(
         }
         files.push((flag, path));
     }
-    Ok(files.into_iter().map(|(_, path)| path).collect())
+    let files = files.into_iter().map(|(_, path)| path);
+    Ok(files.filter(|path| path.as_os_str() != "-").collect())
 }
 
 /// Returns true if an output is `-`.
@@ -72,22 +71,11 @@ pub fn is_stdout(path: &Option<PathBuf>) -> bool {
 
 /// Returns true if `path` leads to one of these files, under this name or another.
 pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
-    let resolved_path = resolved(path);
+    let id = |path| file_id(&fs::metadata(path).ok()?);
+    let (resolved_path, id_of_path) = (resolved(path), id(path));
+    let is_linked = |file| id_of_path.is_some() && id(file) == id_of_path;
     let mut files = files.iter();
-    files.any(|file| resolved(file) == resolved_path || are_linked(file, path))
-}
-
-/// Returns true if two paths are hard links to one file.
-#[cfg(unix)]
-fn are_linked(one: &Path, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let place = |path| fs::metadata(path).map(|about| (about.dev(), about.ino()));
-    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
-}
-
-#[cfg(not(unix))]
-fn are_linked(_: &Path, _: &Path) -> bool {
-    false
+    files.any(|file| resolved(file) == resolved_path || is_linked(file))
 }
 
 /// The file that a path leads to, whether it exists or not.

@@ -377,7 +377,7 @@ pub struct ResultSettings {
     pub json: Option<PathBuf>,
 
     /// Include every token's values in the JSON
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     pub json_tokens: bool,
 
     /// Show where the KLD comes from: confidence, position, special tokens
