@@ -24,7 +24,6 @@ macro_rules! say {
 
 mod args;
 mod generate;
-mod loading;
 mod names;
 mod progress;
 mod remade;

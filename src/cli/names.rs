@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 
 use anyhow::Result;
 use clap::{Arg, Command};
+use regex::Regex;
 
 use crate::commands::Shelf;
 use crate::hub::{Hub, Step};
@@ -19,40 +20,27 @@ const MODEL: &str = "--model=";
 const REF_MODEL: &str = "--ref-model=";
 
 /// What a name says: the repository, and which of its files.
-struct Name<'n> {
+struct Name {
     /// As in `--model=`; empty where the name is a word of its own.
-    flag: &'n str,
+    flag: String,
     /// As in `bartowski/Llama-3.2-1B-Instruct-GGUF`.
     repository: String,
-    quant: Option<&'n str>,
+    quant: Option<String>,
     /// The file's path in the repository.
-    file: Option<&'n str>,
+    file: Option<String>,
 }
 
-impl<'n> Name<'n> {
+impl Name {
     /// Reads `hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE`, alone or after `--FLAG=`.
-    fn of(arg: &'n OsStr) -> Option<Self> {
-        let arg = arg.to_str()?;
-        let start = arg.find(HUB)?;
-        let (flag, name) = arg.split_at(start);
-        let name = name.strip_prefix(HUB)?;
-        if !(flag.is_empty() || flag.starts_with("--") && flag.ends_with('=')) {
-            return None;
-        }
-        let (user, rest) = name.split_once('/')?;
-        let (repository, file) = match rest.split_once('/') {
-            Some((repository, file)) => (repository, Some(file)),
-            None => (rest, None),
-        };
-        let (repository, quant) = match repository.split_once(':') {
-            Some((repository, quant)) => (repository, Some(quant)),
-            None => (repository, None),
-        };
+    fn of(arg: &OsStr) -> Option<Self> {
+        let pattern = format!("^(?s)(--[^=]*=|){HUB}([^/]*/[^/:]*)(?::([^/]*))?(?:/(.*))?$");
+        let found = Regex::new(&pattern).ok()?.captures(arg.to_str()?)?;
+        let part = |index| Some(found.get(index)?.as_str().to_owned());
         Some(Self {
-            flag,
-            repository: format!("{user}/{repository}"),
-            quant,
-            file,
+            flag: part(1)?,
+            repository: part(2)?,
+            quant: part(3),
+            file: part(4),
         })
     }
 }
@@ -109,18 +97,13 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
             (_, None) => paths.push(arg),
         }
     }
-    if let Some(file) = file {
-        let name =
-            |arg: &OsString| Some(Name::of(arg).filter(|name| name.flag == MODEL)?.repository);
-        match paths
-            .iter_mut()
-            .rev()
-            .find_map(|arg| Some((name(arg)?, arg)))
-        {
-            Some((repository, arg)) => *arg = format!("{MODEL}{HUB}{repository}/{file}").into(),
-            // clap says which flag is missing.
-            None => paths.push(format!("--hf-file={file}").into()),
-        }
+    let Some(file) = file else { return paths };
+    let name = |arg: &OsString| Name::of(arg).filter(|name| name.flag == MODEL);
+    let last = paths.iter_mut().rev();
+    match last.filter_map(|arg| Some((name(arg)?, arg))).next() {
+        Some((name, arg)) => *arg = format!("{MODEL}{HUB}{}/{file}", name.repository).into(),
+        // clap says which flag is missing.
+        None => paths.push(format!("--hf-file={file}").into()),
     }
     paths
 }
@@ -131,7 +114,7 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
 /// What to give besides.
 pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), &'static str> {
     let names = || args.iter().filter_map(|arg| Name::of(arg));
-    let is_whole = |name: &Name<'_>| name.flag != REF_MODEL && name.file.or(name.quant).is_none();
+    let is_whole = |of: &Name| of.flag != REF_MODEL && of.file.is_none() && of.quant.is_none();
     if !quants.is_empty() && names().filter(is_whole).count() != 1 {
         return Err(
             "--quants chooses among the files of one repository: name it with -hf USER/REPO",
@@ -179,11 +162,11 @@ pub fn resolve(
         };
         let is_shelf = !quants.is_empty() && name.flag != REF_MODEL;
         let models = match (name.file, name.quant) {
-            (Some(file), _) => vec![repository.file(file)?],
+            (Some(file), _) => vec![repository.file(&file)?],
             (None, None) if is_shelf => repository.quants(quants)?,
-            (None, quant) => vec![repository.model(quant)?],
+            (None, quant) => vec![repository.model(quant.as_deref())?],
         };
-        let flags = iter::once(name.flag).chain(iter::repeat(MODEL));
+        let flags = iter::once(&*name.flag).chain(iter::repeat(MODEL));
         for (parts, flag) in models.into_iter().zip(flags) {
             let Some(path) = parts.first().map(|first| hub.path_of(first)) else {
                 continue;
@@ -231,9 +214,9 @@ mod tests {
         let parts = |word: &str| {
             let word = OsString::from(word);
             let name = Name::of(&word)?;
-            let or_none = |part: Option<&str>| part.unwrap_or("-").to_owned();
+            let or_none = |part: Option<String>| part.unwrap_or("-".to_owned());
             let (quant, file) = (or_none(name.quant), or_none(name.file));
-            Some([name.flag, &name.repository, &quant, &file].join(" "))
+            Some([name.flag, name.repository, quant, file].join(" "))
         };
         for (word, expected) in [
             ("hf:a/b", " a/b - -"),

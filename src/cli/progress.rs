@@ -3,49 +3,120 @@
 use std::io::{IsTerminal as _, stderr};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use crate::report::number;
+use crate::report::number::{bytes, duration, kld, printable};
 
 /// The time between two plain lines.
-pub const LINE_INTERVAL: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two drawings of a bar, so that its clock runs even while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 
+/// The line that shows a piece of work. A bar is removed with it.
+struct Line {
+    label: String,
+    /// The bar on a terminal.
+    bar: Option<ProgressBar>,
+    started: Instant,
+    /// When the last plain line was printed.
+    last: Instant,
+}
+
+impl Line {
+    /// The line of work of `n` steps, if their number is known.
+    fn new(label: &str, n: Option<u64>) -> Self {
+        let (label, started) = (printable(label), Instant::now());
+        Self {
+            bar: stderr().is_terminal().then(|| bar(&label, n)),
+            label,
+            started,
+            last: started,
+        }
+    }
+
+    /// Shows how far the work is.
+    fn show(&mut self, message: String, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(message);
+            bar.set_position(position);
+        } else if self.last.elapsed() >= LINE_INTERVAL {
+            say!("{}: {message}", self.label);
+            self.last = Instant::now();
+        }
+    }
+
+    /// The time so far; above 0.
+    fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64().max(1e-9)
+    }
+}
+
+/// A bar of `n` steps; a spinner if their number is not known.
+fn bar(label: &str, n: Option<u64>) -> ProgressBar {
+    let (bar, template) = match n {
+        Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}"),
+        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
+    };
+    // The templates are constants; a bad one would fall back to indicatif's own style.
+    let style = ProgressStyle::with_template(template);
+    bar.enable_steady_tick(TICK);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_prefix(label.to_owned())
+        .with_finish(ProgressFinish::AndClear)
+}
+
+/// The progress of a file that is loaded while nothing else is done.
+pub struct Loading {
+    line: Line,
+    /// Bytes that were there when this began, and all of them.
+    first: u64,
+    of: u64,
+}
+
+impl Loading {
+    /// `first` bytes `of` all are there.
+    pub fn new(label: &str, first: u64, of: u64) -> Self {
+        let line = Line::new(&format!("loading {label}"), Some(of));
+        Self { line, first, of }
+    }
+
+    /// Shows that so many bytes are there.
+    pub fn update(&mut self, n_bytes: u64) {
+        let per_s = n_bytes.saturating_sub(self.first) as f64 / self.line.seconds();
+        let mut message = format!("{} of {}", bytes(n_bytes), bytes(self.of));
+        if per_s > 0.0 {
+            let left = duration(self.of.saturating_sub(n_bytes) as f64 / per_s);
+            message += &format!(", {}/s, {left} left", bytes(per_s as u64));
+        }
+        self.line.show(message, n_bytes);
+    }
+}
+
 /// The progress of one run over its windows and rows.
 pub struct Progress {
-    label: String,
+    line: Line,
     /// The name of what is counted as windows.
     unit: String,
-    started: Instant,
     n_windows: Option<u64>,
     n_rows: Option<u64>,
     windows: u64,
     rows: u64,
     mean_kld: Option<f64>,
     pace: Pace,
-    /// The bar on a terminal.
-    bar: Option<ProgressBar>,
-    /// When the last plain line was printed.
-    last_line: Instant,
 }
 
 impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
     pub fn new(label: &str, unit: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
-        let started = Instant::now();
         Self {
-            label: number::printable(label),
+            line: Line::new(label, n_rows.or(n_windows)),
             unit: unit.to_owned(),
-            started,
             n_windows,
             n_rows,
             windows: 0,
             rows: 0,
             mean_kld: None,
             pace: Pace::default(),
-            bar: is_terminal().then(|| bar(&number::printable(label), n_rows.or(n_windows))),
-            last_line: started,
         }
     }
 
@@ -54,16 +125,12 @@ impl Progress {
         self.rows += n as u64;
         let rows = self.rows as f64;
         if self.rows_per_window().is_some_and(|all| rows <= all) {
-            let seconds = self.started.elapsed().as_secs_f64();
-            self.pace.measured.push((rows, seconds));
+            self.pace.measured.push((rows, self.line.seconds()));
         }
-        if let Some(bar) = &self.bar {
-            bar.set_message(self.message() + &self.time_left());
-            bar.set_position(self.done().0);
-        } else if self.last_line.elapsed() >= LINE_INTERVAL {
-            say!("{}: {}{}", self.label, self.message(), self.time_left());
-            self.last_line = Instant::now();
-        }
+        let (done, all) = self.done();
+        let left = all.map_or_else(String::new, |all| self.time_left(done as f64, all as f64));
+        let message = self.message() + &left;
+        self.line.show(message, done);
     }
 
     /// Counts one more window as done; `mean_kld` is the mean over all rows so far, in an
@@ -73,26 +140,20 @@ impl Progress {
         self.mean_kld = mean_kld;
     }
 
-    /// Removes the bar.
-    pub fn finish(self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-
     /// Windows done, speed, and what the result looks like so far.
     fn message(&self) -> String {
-        let of = self.n_windows.map(|n| format!("/{n}")).unwrap_or_default();
-        let rate = self.rows as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        let mean = self
-            .mean_kld
-            .map(|mean| format!(", mean KLD {}", number::kld(mean)));
-        let mean = mean.unwrap_or_default();
-        let rate = match self.rows {
-            0 => String::new(),
-            _ => format!(", {rate:.0} tokens/s"),
-        };
-        format!("{} {}{of}{rate}{mean}", self.unit, self.windows)
+        let mut message = format!("{} {}", self.unit, self.windows);
+        if let Some(n) = self.n_windows {
+            message += &format!("/{n}");
+        }
+        if self.rows > 0 {
+            let rate = self.rows as f64 / self.line.seconds();
+            message += &format!(", {rate:.0} tokens/s");
+        }
+        if let Some(mean) = self.mean_kld {
+            message += &format!(", mean KLD {}", kld(mean));
+        }
+        message
     }
 
     /// How much is done, of how much: rows, or windows where only their number is known.
@@ -109,38 +170,15 @@ impl Progress {
         Some(rows as f64 / windows as f64)
     }
 
-    fn time_left(&self) -> String {
-        let (done, Some(n)) = self.done() else {
-            return String::new();
-        };
-        if done == 0 {
+    fn time_left(&self, done: f64, all: f64) -> String {
+        if done == 0.0 {
             return String::new();
         }
-        let (done, n) = (done as f64, n as f64);
         let per_window = self.rows_per_window();
-        let share = per_window.and_then(|of| self.pace.left(done, n, of));
-        let share = share.unwrap_or(((n - done) / done).max(0.0));
-        let left = self.started.elapsed().as_secs_f64() * share;
-        format!(", {} left", number::duration(left))
+        let share = per_window.and_then(|of| self.pace.left(done, all, of));
+        let share = share.unwrap_or(((all - done) / done).max(0.0));
+        format!(", {} left", duration(self.line.seconds() * share))
     }
-}
-
-/// Whether a bar can be shown.
-pub fn is_terminal() -> bool {
-    stderr().is_terminal()
-}
-
-/// A bar of `n` steps; a spinner if their number is not known.
-pub fn bar(label: &str, n: Option<u64>) -> ProgressBar {
-    let (bar, template) = match n {
-        Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}"),
-        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
-    };
-    // The templates are constants; a bad one would fall back to indicatif's own style.
-    let style = ProgressStyle::with_template(template);
-    bar.enable_steady_tick(TICK);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_prefix(label.to_owned())
 }
 
 /// The time that the rows of a window take, learned from the first one.
@@ -148,7 +186,7 @@ pub fn bar(label: &str, n: Option<u64>) -> ProgressBar {
 /// Each row attends to all before it in its window, so in a long window each takes longer than the one
 /// before: up to row x, `a x + b x²` seconds. Both follow from the time up to now and that up to half of it.
 #[derive(Default)]
-pub struct Pace {
+struct Pace {
     /// Rows of the first window, and the seconds after which they were done.
     measured: Vec<(f64, f64)>,
 }
@@ -171,7 +209,7 @@ impl Pace {
 
     /// The time left as a multiple of the time that the rows so far have taken, of windows of
     /// `per_window` rows; `None` before the first measurement.
-    pub fn left(&self, done: f64, all: f64, per_window: f64) -> Option<f64> {
+    fn left(&self, done: f64, all: f64, per_window: f64) -> Option<f64> {
         let seconds = |rows: f64| {
             let windows = (rows / per_window).floor();
             windows * self.window(per_window) + self.window(rows - windows * per_window)

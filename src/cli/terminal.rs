@@ -5,8 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use terminal_size::{Width, terminal_size_of};
 
-use super::loading::Loading;
-use super::progress::Progress;
+use super::progress::{Loading, Progress};
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer, one_line};
@@ -125,7 +124,7 @@ impl Observer for Terminal<'_> {
             Event::End => {
                 stop::end();
                 *locked(&self.loading) = None;
-                progress().take().into_iter().for_each(Progress::finish);
+                *progress() = None;
             }
             Event::Described(info) => results().show(&info_text(info)),
             Event::Verified(info) => results().print_text(&verified_text(info)),
