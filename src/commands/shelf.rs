@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
-use crate::hub::{Hub, HubFile, Loaded, Step};
+use crate::hub::{Hub, HubFile, Step};
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -146,9 +146,7 @@ impl Shelf {
                     false => ControlFlow::Continue(()),
                 }
             };
-            if hub.load(part, discard, &follow)? == Loaded::Stopped {
-                bail!("interrupted: what is there of it stays, and is continued the next time");
-            }
+            hub.load(part, discard, &follow)?;
             before += part.size;
         }
         Ok(())

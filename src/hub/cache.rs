@@ -102,12 +102,8 @@ impl Hub {
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let is_there = is_hash(&commit, 40) && !files.is_empty();
-        is_there.then(|| Repository {
-            name: name.to_owned(),
-            commit,
-            files,
-            is_cached: true,
-        })
+        let name = format!("{name} in the cache");
+        is_there.then_some(Repository { name, files })
     }
 
     /// The file that `huggingface_hub` locks too while it loads a blob. It stays, so that all lock the same.

@@ -4,13 +4,12 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use ureq::{Agent, Body, BodyReader, http::Response};
 
 use super::Fault;
 
-/// A client of a hub; its clones share connections.
-#[derive(Clone)]
+/// A client of a hub.
 pub struct Client {
     agent: Agent,
     endpoint: String,
@@ -45,19 +44,16 @@ impl Client {
         }
     }
 
-    /// A page of JSON, and the address of the next one, from `Link: <address>; rel="next"`.
-    pub fn json(&self, repository: &str, url: &str) -> Result<(Value, Option<String>), Fault> {
+    /// A page of JSON.
+    pub fn json<T: DeserializeOwned>(&self, repository: &str, url: &str) -> Result<T, Fault> {
         const MAX_BYTES: u64 = 64 << 20;
-        let mut response = self.get(repository, url, 0)?;
-        let mut links = header(&response, "Link").split(',');
-        let next = links.find(|link| link.contains("rel=\"next\""));
-        let next = next.and_then(|link| Some(link.split(['<', '>']).nth(1)?.to_owned()));
         let mut text = Vec::new();
+        let mut response = self.get(repository, url, 0)?;
         let mut reader = response.body_mut().as_reader().take(MAX_BYTES);
         let read = reader.read_to_end(&mut text);
         read.map_err(|error| Fault::Passing(error.to_string(), None))?;
         let odd = || format!("{}: does not answer as a hub does", self.endpoint);
-        Ok((serde_json::from_slice(&text).with_context(odd)?, next))
+        Ok(serde_json::from_slice(&text).with_context(odd)?)
     }
 
     /// The bytes of a file from `from` on; or from 0, if the server sends no parts.

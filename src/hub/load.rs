@@ -13,124 +13,105 @@ use sha2::Sha256;
 use sha2::digest::{Digest as _, DynDigest};
 
 use super::cache::{incomplete, is_whole, mark_of};
-use super::wait::{Patience, told, watched};
+use super::wait::{Patience, told};
 use super::{Fault, Hub, HubFile, Step, Watch};
 
-/// The bytes that are read at once.
+/// Most bytes that are read at once.
 const BLOCK: usize = 1 << 18;
 
-/// How loading a file ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loaded {
-    /// It was there.
-    WasThere,
-    /// This many bytes were loaded: fewer than its size if an earlier run had begun.
-    Now { bytes: u64 },
-    /// The caller stopped it. The next call continues.
-    Stopped,
-}
-
 impl Hub {
-    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of). `mark`: set to let
+    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of), and returns how many bytes
+    /// were loaded for that: fewer than its size if an earlier call had begun. `mark`: set to let
     /// [`discard`](Self::discard) remove it, in this run or a later one. A file that is there without a mark
     /// gets none; one that is asked for without a mark loses it.
     ///
     /// # Errors
-    /// If it cannot be loaded or stored. What has arrived stays, and the next call continues.
-    pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<Loaded> {
-        match self.make_whole(file, mark, watch) {
-            Ok(loaded) => Ok(loaded),
-            Err(Fault::Stopped) => Ok(Loaded::Stopped),
-            Err(fault) => Err(Error::from(fault).context(file.path.clone())),
-        }
+    /// If it cannot be loaded or stored, or the caller stops. What has arrived stays, and the next call
+    /// continues.
+    pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<u64> {
+        let loaded = self.make_whole(file, mark, watch);
+        loaded.map_err(|fault| Error::from(fault).context(file.path.clone()))
     }
 
-    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<Loaded, Fault> {
+    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<u64, Fault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
         let mark_path = mark_of(&blob);
         if is_whole(&path, file) && !mark_path.exists() {
-            return Ok(Loaded::WasThere);
+            return Ok(0);
         }
         let _lock = self.lock(file, watch)?;
         let cannot = || format!("{} cannot be written to", self.cache.display());
         if !mark && mark_path.exists() {
             fs::remove_file(&mark_path).with_context(cannot)?;
         }
-        let mut loaded = Loaded::WasThere;
+        let mut n_bytes = 0;
         if !is_whole(&path, file) && !is_whole(&blob, file) {
             if mark {
                 File::create(&mark_path).with_context(cannot)?;
             }
-            let bytes = self.load_blob(file, watch)?;
-            loaded = Loaded::Now { bytes };
+            n_bytes = self.load_blob(file, watch)?;
         }
         self.link(file).with_context(cannot)?;
-        Ok(loaded)
+        Ok(n_bytes)
     }
 
     /// Loads a blob, and returns how many bytes that took.
     fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<u64, Fault> {
         const WRONG: &str = "what arrived has another hash than the hub states";
-        let (mut bytes, mut is_second) = (0, false);
-        loop {
+        let mut n_bytes = 0;
+        for is_last in [false, true] {
             let mut partial = Partial::open(self.blob(file), file, watch)?;
-            let (mut patience, mut furthest) = (Patience::new(self.wait), partial.length);
-            while let Err(fault) = self.receive(&mut partial, &mut bytes, watch) {
-                if partial.length > furthest {
-                    (patience, furthest) = (Patience::new(self.wait), partial.length);
-                }
+            let mut patience = Patience::new(self.wait);
+            while let Err(fault) = self.receive(&mut partial, &mut n_bytes, watch) {
                 patience.wait(fault, partial.length, watch)?;
             }
             if partial.is_right() {
                 partial.keep()?;
-                return Ok(bytes);
+                return Ok(n_bytes);
             }
             partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
-            if is_second {
-                return Err(anyhow!("{WRONG}, twice: nothing of it is kept").into());
+            if !is_last {
+                let line = format!("{}: {WRONG}: loading it again", file.path);
+                told(watch, Step::Says(&line))?;
             }
-            is_second = true;
-            let line = format!("{}: {WRONG}: loading it again", file.path);
-            told(watch, Step::Says(&line))?;
         }
+        Err(anyhow!("{WRONG}, twice: nothing of it is kept").into())
     }
 
     /// Receives what is missing, over one connection, and counts its bytes.
-    fn receive(&self, partial: &mut Partial, bytes: &mut u64, watch: &Watch) -> Result<(), Fault> {
+    fn receive(
+        &self,
+        partial: &mut Partial,
+        n_bytes: &mut u64,
+        watch: &Watch,
+    ) -> Result<(), Fault> {
         let (file, from) = (partial.of, partial.length);
         if from == file.size {
             return Ok(());
         }
-        let (client, name) = (self.client.clone(), file.repository.clone());
+        let name = &file.repository;
         let url = format!("/{name}/resolve/{}/{}", file.commit, escaped(&file.path));
-        let (start, mut reader) = watched(move || client.body(&name, &url, from), from, watch)??;
+        let (start, mut reader) = self.client.body(name, &url, from)?;
         if start < from {
             partial.empty()?;
         }
-        loop {
-            let read = move || {
-                let mut block = Vec::with_capacity(BLOCK);
-                let end = reader.by_ref().take(BLOCK as u64).read_to_end(&mut block);
-                (reader, block, end)
+        let mut block = vec![0; BLOCK];
+        while partial.length < file.size {
+            let why = match reader.read(&mut block) {
+                Ok(n @ 1..) => {
+                    *n_bytes += n as u64;
+                    partial.write(block.get(..n).unwrap_or_default())?;
+                    told(watch, Step::There(partial.length))?;
+                    continue;
+                }
+                Ok(0) => String::new(),
+                Err(error) => format!(" ({error})"),
             };
-            let (rest, block, end) = watched(read, partial.length, watch)?;
-            reader = rest;
-            *bytes += block.len() as u64;
-            partial.write(&block)?;
-            told(watch, Step::There(partial.length))?;
-            if partial.length == file.size {
-                return Ok(());
-            }
-            let broke = |why: &str| {
-                let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
-                let what = format!("the connection ended at {there} of {size}{why}");
-                Fault::Passing(what, None)
-            };
-            end.map_err(|error| broke(&format!(" ({error})")))?;
-            if block.is_empty() {
-                return Err(broke(""));
-            }
+            let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
+            let what = format!("the connection ended at {there} of {size}{why}");
+            return Err(Fault::Passing(what, None));
         }
+        Ok(())
     }
 }
 

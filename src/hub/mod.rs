@@ -29,7 +29,6 @@ mod names;
 mod wait;
 
 pub use cache::of_folder;
-pub use load::Loaded;
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,7 +37,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, anyhow, ensure};
-use serde_json::Value;
+use serde::Deserialize;
 
 use client::Client;
 use wait::Patience;
@@ -56,14 +55,10 @@ pub struct Hub {
 /// The files of a repository at a commit.
 #[derive(Debug)]
 pub struct Repository {
-    /// `user/repo`.
-    pub name: String,
-    /// 40 hexadecimal digits.
-    pub commit: String,
+    /// `user/repo`, and whether these are only the files that the cache has: for messages.
+    name: String,
     /// In the hub's order.
     files: Vec<HubFile>,
-    /// True if the hub was not asked, and these are the files that the cache has.
-    is_cached: bool,
 }
 
 /// A file of a repository at a commit.
@@ -84,13 +79,14 @@ pub struct HubFile {
 /// What a caller is told while a hub is at work.
 #[derive(Debug, Clone, Copy)]
 pub enum Step<'a> {
-    /// So many bytes of the file are there; also while nothing arrives.
+    /// So many bytes of the file are there.
     There(u64),
     /// A line about what the hub waits for, or what it does instead.
     Says(&'a str),
 }
 
-/// Is told each step, at least twice a second, and answers whether to stop.
+/// Is told each step, and answers whether to stop. While a server is silent, it hears of nothing, for 10 s at
+/// most.
 pub type Watch<'a> = dyn Fn(Step) -> ControlFlow<()> + 'a;
 
 /// Why something was not done.
@@ -114,7 +110,9 @@ impl From<Fault> for Error {
         match fault {
             Fault::Passing(why, _) => anyhow!("{why}: repeat the call later"),
             Fault::Lasting(error) => error,
-            Fault::Stopped => anyhow!("interrupted"),
+            Fault::Stopped => {
+                anyhow!("interrupted: what is there of it stays, and is continued the next time")
+            }
         }
     }
 }
@@ -181,55 +179,62 @@ impl Hub {
     /// The files that the hub lists.
     fn listed(&self, name: &str, watch: &Watch) -> Result<Repository, Fault> {
         let odd = |what: &str| anyhow!("{name}: the hub lists {what}, so nothing is loaded");
-        let (refs, _) = self.page(name, &format!("/api/models/{name}/refs"), watch)?;
-        let branches = refs.get("branches").and_then(Value::as_array);
-        let mut branches = branches.into_iter().flatten();
-        let main = branches.find(|branch| branch["name"] == "main");
-        let commit = main.and_then(|main| main["targetCommit"].as_str());
-        let commit = commit.filter(|commit| is_hash(commit, 40));
-        let commit = commit.ok_or_else(|| odd("no branch 'main'"))?.to_owned();
-        let mut files = Vec::new();
-        let mut next = Some(format!("/api/models/{name}/tree/{commit}?recursive=true"));
-        while let Some(url) = next {
-            let page;
-            (page, next) = self.page(name, &url, watch)?;
-            let entries = page.as_array().into_iter().flatten();
-            for entry in entries.filter(|entry| entry["type"] == "file") {
-                let path = entry["path"].as_str().unwrap_or_default();
-                // A large file's own size and hash; git has those of a pointer.
-                let large = entry.get("lfs").filter(|lfs| lfs.is_object());
-                let stored = large.unwrap_or(entry);
-                let digest = stored["oid"].as_str().unwrap_or_default();
-                let size = stored["size"].as_u64();
-                let size = size.filter(|_| is_hash(digest, 40) || is_hash(digest, 64));
-                let size = size.filter(|_| names::is_safe(path));
-                files.push(HubFile {
-                    repository: name.to_owned(),
-                    commit: commit.clone(),
-                    path: path.to_owned(),
-                    size: size.ok_or_else(|| odd(&format!("a file '{path}' that is not sound")))?,
-                    digest: digest.to_owned(),
-                });
+        let url = format!("/api/models/{name}/revision/main?blobs=true");
+        let mut patience = Patience::new(self.wait);
+        let listing: Listing = loop {
+            match self.client.json(name, &url) {
+                Err(fault @ Fault::Passing(_, Some(_))) => patience.wait(fault, 0, watch)?,
+                done => break done?,
             }
-        }
+        };
+        let commit = Some(listing.sha).filter(|commit| is_hash(commit, 40));
+        let commit = commit.ok_or_else(|| odd("no commit of 'main'"))?;
+        let files = listing.siblings.into_iter().map(|file| {
+            let digest = file.lfs.map_or(file.blob_id, |lfs| lfs.sha256);
+            let is_sound = is_hash(&digest, 40) || is_hash(&digest, 64);
+            if !is_sound || !names::is_safe(&file.path) {
+                let path = file.path;
+                return Err(odd(&format!("a file '{path}' that is not sound")));
+            }
+            Ok(HubFile {
+                repository: name.to_owned(),
+                commit: commit.clone(),
+                path: file.path,
+                size: file.size,
+                digest,
+            })
+        });
         Ok(Repository {
             name: name.to_owned(),
-            commit,
-            files,
-            is_cached: false,
+            files: files.collect::<Result<_>>()?,
         })
     }
+}
 
-    /// A page of the hub's JSON, and the address of the next one.
-    fn page(&self, name: &str, url: &str, watch: &Watch) -> Result<(Value, Option<String>), Fault> {
-        let mut patience = Patience::new(self.wait);
-        loop {
-            match self.client.json(name, url) {
-                Err(fault @ Fault::Passing(_, Some(_))) => patience.wait(fault, 0, watch)?,
-                done => return done,
-            }
-        }
-    }
+/// The hub's answer to `/api/models/USER/REPO/revision/main?blobs=true`.
+#[derive(Deserialize)]
+struct Listing {
+    /// The commit.
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+/// A file of a [`Listing`].
+#[derive(Deserialize)]
+struct Sibling {
+    #[serde(rename = "rfilename")]
+    path: String,
+    size: u64,
+    /// Git's hash; of a large file, that of a pointer to it.
+    #[serde(rename = "blobId")]
+    blob_id: String,
+    lfs: Option<Lfs>,
+}
+
+/// What identifies a large file.
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
 }
 
 /// Returns true for a hash of so many hexadecimal digits.

@@ -107,8 +107,7 @@ impl Repository {
         let rest = if there.len() > MOST { ", ..." } else { "" };
         there.truncate(MOST);
         let (name, there) = (&self.name, there.join(", "));
-        let place = if self.is_cached { "the cache" } else { "it" };
-        format!("{name}: has no '{asked}': {place} has {there}{rest}")
+        format!("{name}: has no '{asked}': it has {there}{rest}")
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::fake::{FakeHub, Fault};
-use super::{Hub, HubFile, Loaded, Repository, Step};
+use super::{Hub, HubFile, Repository, Step};
 
 /// The length of the first file: longer than some blocks.
 const SIZE: u64 = 3_000_000;
@@ -83,7 +83,7 @@ impl Fixture {
         self.repository().model(None).unwrap().remove(0)
     }
 
-    fn load(&self, file: &HubFile) -> anyhow::Result<Loaded> {
+    fn load(&self, file: &HubFile) -> anyhow::Result<u64> {
         self.hub().load(file, false, &|step| self.watch(step))
     }
 
@@ -134,7 +134,7 @@ fn files_are_loaded_once_into_the_cache_of_huggingface_hub() {
     let repository = fixture.repository();
     for file in &repository.files {
         fixture.arrives(file, &[]);
-        assert_eq!(fixture.load(file).unwrap(), Loaded::WasThere);
+        assert_eq!(fixture.load(file).unwrap(), 0);
         assert_eq!(fixture.served(file), file.size);
         let link = fs::read_link(hub.path_of(file)).unwrap();
         let up = if file.path.contains('/') {
@@ -148,7 +148,7 @@ fn files_are_loaded_once_into_the_cache_of_huggingface_hub() {
     let folder = fixture.folder.path().join("hub/models--me--M");
     assert_eq!(
         fs::read_to_string(folder.join("refs/main")).unwrap(),
-        repository.commit
+        repository.files[0].commit
     );
     let offline = fixture.hub_with(&[("HF_HUB_OFFLINE", "1")]);
     let cached = offline
@@ -165,7 +165,7 @@ fn a_new_commit_loads_only_what_has_changed() {
     fs::write(fixture.folder.path().join("served/me/M/README.md"), "new").unwrap();
     let new = fixture.file();
     assert_ne!(new.commit, old.commit);
-    assert_eq!(fixture.load(&new).unwrap(), Loaded::WasThere);
+    assert_eq!(fixture.load(&new).unwrap(), 0);
     assert!(fixture.hub().path_of(&new).exists() && fixture.hub().path_of(&old).exists());
     assert_eq!(fixture.served(&old), old.size);
 }
@@ -195,14 +195,14 @@ fn what_an_earlier_run_left_is_continued() {
         _ => ControlFlow::Continue(()),
     };
     fixture.server.slow_down(20_000_000);
-    assert_eq!(
-        fixture.hub().load(&file, false, &stop).unwrap(),
-        Loaded::Stopped
+    has(
+        &fixture.hub().load(&file, false, &stop).unwrap_err(),
+        &["interrupted"],
     );
     let there = fs::metadata(fixture.incomplete(&file)).unwrap().len();
     assert!((1_000_000..SIZE).contains(&there));
     let bytes = SIZE - there;
-    assert_eq!(fixture.load(&file).unwrap(), Loaded::Now { bytes });
+    assert_eq!(fixture.load(&file).unwrap(), bytes);
     fixture.arrives(&file, &[]);
 }
 
@@ -275,9 +275,10 @@ fn a_hub_that_is_busy_is_waited_for() {
         ],
     );
     assert!(start.elapsed() >= Duration::from_secs(1));
-    fixture
-        .server
-        .fault("/tree/", Fault::Answers(429, "RateLimit: \"api\";r=0;t=1"));
+    fixture.server.fault(
+        "/revision/",
+        Fault::Answers(429, "RateLimit: \"api\";r=0;t=1"),
+    );
     fixture.repository();
     assert_eq!(fixture.said.take().len(), 1);
 }
@@ -313,14 +314,14 @@ fn a_silent_server_is_asked_again() {
 fn loading_can_be_stopped_while_a_server_is_silent() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    let hub = fixture.hub_with(&[("HF_HUB_DOWNLOAD_TIMEOUT", "60")]);
     fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
     let start = Instant::now();
     let stop = |_: Step| match start.elapsed() > Duration::from_millis(500) {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
-    assert_eq!(hub.load(&file, false, &stop).unwrap(), Loaded::Stopped);
+    let stopped = fixture.hub().load(&file, false, &stop);
+    has(&stopped.unwrap_err(), &["interrupted"]);
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
@@ -350,14 +351,15 @@ fn repositories_that_cannot_be_read_are_errors_that_say_what_to_do() {
     }
     let terms = format!("accept its terms at {}/me/M", fixture.server.endpoint);
     for (status, hub) in [(401, &without), (403, &with)] {
-        fixture
-            .server
-            .fault("/refs", Fault::Answers(status, "X-Error-Code: GatedRepo"));
+        fixture.server.fault(
+            "/revision/",
+            Fault::Answers(status, "X-Error-Code: GatedRepo"),
+        );
         fails(hub, "me/M", &["me/M", "gated", &terms, "HF_TOKEN"]);
     }
-    fixture.server.fault("/refs", Fault::Answers(401, ""));
+    fixture.server.fault("/revision/", Fault::Answers(401, ""));
     fails(&with, "me/M", &["refuses your token", "HF_TOKEN"]);
-    fixture.server.fault("/refs", Fault::Answers(418, ""));
+    fixture.server.fault("/revision/", Fault::Answers(418, ""));
     fails(&with, "me/M", &["answers 418"]);
     let closed = fixture.hub_with(&[("HF_ENDPOINT", "http://127.0.0.1:1")]);
     fails(
@@ -387,7 +389,7 @@ fn the_cache_serves_where_the_hub_does_not() {
     assert!(fixture.said.take()[0].contains("only the cache is used"));
     has(
         &cached.model(Some("Q8_0")).unwrap_err(),
-        &["has no 'Q8_0'", "the cache has M-Q4_K_M.gguf"],
+        &["me/M in the cache: has no 'Q8_0': it has M-Q4_K_M.gguf"],
     );
 }
 
@@ -452,8 +454,8 @@ fn of_two_loads_of_a_file_the_second_waits_for_the_first() {
         while !folder.exists() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(fixture.load(file).unwrap(), Loaded::WasThere);
-        assert_eq!(first.join().unwrap(), Loaded::Now { bytes: SIZE });
+        assert_eq!(fixture.load(file).unwrap(), 0);
+        assert_eq!(first.join().unwrap(), SIZE);
     });
     assert!(fixture.said.take()[0].contains("another process loads it"));
     assert_eq!(fixture.served(&file), SIZE);
@@ -505,12 +507,8 @@ fn listing(names: &[&str]) -> Repository {
         digest: String::new(),
     };
     let files = names.iter().enumerate().map(file).collect();
-    Repository {
-        name: "me/M".to_owned(),
-        commit: String::new(),
-        files,
-        is_cached: false,
-    }
+    let name = "me/M".to_owned();
+    Repository { name, files }
 }
 
 fn paths(files: &[HubFile]) -> Vec<&str> {

@@ -1,28 +1,35 @@
 //! Waiting for a hub, in such a way that the caller can stop it.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 
 use super::{Fault, Step, Watch};
 
 /// How often a caller is asked whether to stop.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// How often a request has been repeated, and how long it waits next.
+/// How often a request has been repeated without progress, and how long it waits next.
 pub struct Patience {
     repeated: u32,
     wait: Duration,
+    /// Most bytes that were there.
+    furthest: u64,
 }
 
 impl Patience {
+    /// The patience of a request that waits so long before it is repeated for the first time.
     pub fn new(wait: Duration) -> Self {
-        Self { repeated: 0, wait }
+        Self {
+            repeated: 0,
+            wait,
+            furthest: 0,
+        }
     }
 
-    /// Waits before a request is repeated: as long as the hub asks, or twice as long as before.
+    /// Waits before a request is repeated: as long as the hub asks, or twice as long as before. `there`: the
+    /// bytes that have arrived.
     ///
     /// # Errors
     /// The fault, if repeating will not help or has not helped.
@@ -32,6 +39,9 @@ impl Patience {
         let Fault::Passing(why, asked) = fault else {
             return Err(fault);
         };
+        if there > self.furthest {
+            (self.repeated, self.furthest) = (0, there);
+        }
         let wait = asked.unwrap_or(self.wait * 2_u32.pow(self.repeated));
         let in_s = format!("in {} s", wait.as_secs());
         if self.repeated == MOST || wait > LONGEST {
@@ -57,22 +67,5 @@ pub fn told(watch: &Watch, step: Step) -> Result<(), Fault> {
         Err(Fault::Stopped)
     } else {
         Ok(())
-    }
-}
-
-/// The result of work in another thread, which is left alone if the caller stops.
-pub fn watched<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-    there: u64,
-    watch: &Watch,
-) -> Result<T, Fault> {
-    let (sender, receiver) = channel();
-    let thread = thread::Builder::new().spawn(move || sender.send(work()));
-    thread.context("a thread cannot be started")?;
-    loop {
-        match receiver.recv_timeout(TICK) {
-            Err(RecvTimeoutError::Timeout) => told(watch, Step::There(there))?,
-            done => return Ok(done.context("a thread has ended early")?),
-        }
     }
 }

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::Fault;
 
-#[derive(Clone)]
 pub struct Client;
 
 impl Client {
@@ -14,7 +11,7 @@ impl Client {
         Self
     }
 
-    pub fn json(&self, _: &str, _: &str) -> Result<(Value, Option<String>), Fault> {
+    pub fn json<T>(&self, _: &str, _: &str) -> Result<T, Fault> {
         Err(left_out())
     }
 

@@ -1,7 +1,7 @@
 //! A hub on the loopback address, for tests: repositories are folders, and faults are switched on.
 //!
-//! It answers as huggingface.co does: pages of a listing by `Link`, large files from a server of their own
-//! (another port), to which it redirects, others by a redirect to a path.
+//! It answers as huggingface.co does: large files from a server of their own (another port), to which it
+//! redirects, others by a redirect to a path.
 
 #![allow(dead_code)]
 
@@ -155,7 +155,7 @@ impl State {
                 b"{\"error\":\"refused\"}",
             );
         }
-        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let path = request.path.split('?').next().unwrap();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let repository = match parts[..] {
             ["api", "models", user, name, ..] | [user, name, "resolve", ..] => {
@@ -180,32 +180,11 @@ impl State {
         let files = self.files(&repository);
         let commit = self.commit(&repository, &files);
         match parts[..] {
-            [.., "refs"] => {
-                let branch =
-                    json!({"name": "main", "ref": "refs/heads/main", "targetCommit": commit});
-                let refs = json!({"tags": [], "converts": [], "branches": [branch]});
-                send(stream, request, 200, &[], refs.to_string().as_bytes())
-            }
-            [.., "tree", _] => {
-                const PER_PAGE: usize = 3;
-                let start = query
-                    .split_once("cursor=")
-                    .map_or(0, |(_, at)| at.parse().unwrap());
-                let entries = files.iter().map(|file| self.entry(&repository, file));
-                let page: Vec<Value> = entries.skip(start).take(PER_PAGE).collect();
-                let next = start + PER_PAGE;
-                let link = format!(
-                    "Link: <{}{path}?recursive=true&cursor={next}>; rel=\"next\"",
-                    self.endpoint
-                );
-                let link: &[&str] = if next < files.len() { &[&link] } else { &[] };
-                send(
-                    stream,
-                    request,
-                    200,
-                    link,
-                    Value::from(page).to_string().as_bytes(),
-                )
+            [.., "revision", "main"] => {
+                let siblings = files.iter().map(|file| self.sibling(&repository, file));
+                let siblings = siblings.collect::<Vec<Value>>();
+                let listing = json!({"id": repository, "sha": commit, "siblings": siblings});
+                send(stream, request, 200, &[], listing.to_string().as_bytes())
             }
             _ => {
                 let file = unescaped(&parts[4..].join("/"));
@@ -371,21 +350,19 @@ impl State {
         digest
     }
 
-    fn entry(&self, repository: &str, file: &str) -> Value {
-        let digest = self.digest(repository, file);
-        let size = self
-            .folder
-            .join(repository)
-            .join(file)
-            .metadata()
-            .unwrap()
-            .len();
-        let mut entry = json!({"type": "file", "oid": digest, "size": size, "path": file});
+    /// A file as the hub lists it.
+    fn sibling(&self, repository: &str, file: &str) -> Value {
+        let path = self.folder.join(repository).join(file);
+        let (digest, size) = (
+            self.digest(repository, file),
+            path.metadata().unwrap().len(),
+        );
+        let mut sibling = json!({"rfilename": file, "size": size, "blobId": digest});
         if is_large(file) {
-            entry["lfs"] = json!({"oid": digest, "size": size, "pointerSize": 135});
-            entry["oid"] = json!(hex(&Sha1::digest(&digest)));
+            sibling["blobId"] = json!(hex(&Sha1::digest(&digest)));
+            sibling["lfs"] = json!({"sha256": digest, "size": size, "pointerSize": 135});
         }
-        entry
+        sibling
     }
 }
 
