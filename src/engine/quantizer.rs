@@ -31,10 +31,11 @@ pub(super) fn n_dims(shape: &[u64]) -> usize {
     last.map_or(1, |last| last + 1)
 }
 
-/// Checks whether the quantizer gives this tensor another type.
+/// Checks whether the quantizer gives this tensor another type. Its loops have three dimensions, and it aborts
+/// where there are more.
 pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
     let has_one_of = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
-    n_dims(shape) >= 2
+    (2..=3).contains(&n_dims(shape))
         && name.ends_with("weight")
         && !matches!(name, "position_embd.weight" | "token_types.weight")
         && !has_one_of(KEPT)
@@ -171,9 +172,7 @@ impl Blueprint {
                 name: tensor.name.clone(),
                 shape: tensor.shape.clone(),
                 kind,
-                // The quantizer's loops have three dimensions, and it aborts where there are more.
                 is_quantizable: changes(architecture, &tensor.name, &tensor.shape)
-                    && n_dims(&tensor.shape) <= 3
                     && is_original(kind),
             });
         }

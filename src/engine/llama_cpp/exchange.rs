@@ -1,19 +1,17 @@
-//! Exchanges weights, among those that the graph of one decoded token uses, in their own memory for rows of the original, quantized as llama.cpp's quantizer does it
-//! (`llama_tensor_quantize_impl` in its `llama-quant.cpp`), on all cores.
+//! Exchanges weights, among those that the graph of one decoded token uses, in their own memory for rows of
+//! the original, quantized on all cores as llama.cpp's quantizer does it (`llama_tensor_quantize_impl` in
+//! its `llama-quant.cpp`).
 
-use std::io::Read as _;
 use std::sync::{Mutex, Once};
 
-use bytemuck::cast_slice;
 use kl_formats::{GgmlType, Mixture};
 use rayon::prelude::*;
 
 use super::LlamaCppModel;
 use super::ggml::ModelTensor;
-use super::hidden_states::Use;
 use super::stored_rows::StoredRows;
-use super::weights::{bytes_of, quantize, quantized, squares, to_f32, words_for};
-use crate::engine::quantizer::{changes, is_original, n_dims, refusal};
+use super::weights::{Blocks, quantize, quantized, squares};
+use crate::engine::quantizer::{changes, is_original, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix, gguf};
 use crate::lock::locked;
 
@@ -22,19 +20,15 @@ use crate::lock::locked;
 const PUBLISHED: [&str; 4] = ["mxfp4", "nvfp4", "tq1_0", "tq2_0"];
 
 /// Elements that a core quantizes at a time, where a row has fewer: ggml takes a lock for each piece.
-const PIECE_ELEMENTS: usize = 32 * 512;
+const PIECE_ELEMENTS: usize = 1 << 16;
 
-/// A weight of a loaded model that can be exchanged: rows of one expert after those of the other.
+/// A weight of a loaded model that can be exchanged.
 #[derive(Debug)]
 pub(super) struct Weight {
     /// Its description in the file.
     tensor: gguf::Tensor,
     /// Its type in the file.
     kind: GgmlType,
-    n_columns: usize,
-    /// Rows of an expert.
-    n_rows: usize,
-    n_experts: usize,
     /// Where it lies: once, unless several devices need it.
     places: Vec<ModelTensor>,
     /// What lies there; `None` if that is unknown.
@@ -47,23 +41,6 @@ struct Contents {
     kind: GgmlType,
     /// SHA-256 (hex) of the importance matrix that it was quantized with.
     imatrix: Option<String>,
-}
-
-impl Weight {
-    fn name(&self) -> &str {
-        &self.tensor.name
-    }
-
-    /// Bytes of a row at a type of whose blocks it is made.
-    fn row_bytes(&self, kind: GgmlType) -> usize {
-        kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
-    }
-
-    /// The importances of the columns of an expert.
-    fn of_expert<'i>(&self, importances: Option<&'i [f32]>, expert: usize) -> Option<&'i [f32]> {
-        let start = expert * self.n_columns;
-        importances.map(|values| &values[start..start + self.n_columns])
-    }
 }
 
 /// Makes llama.cpp build each graph anew, and CUDA launch each kernel by itself, in all contexts that
@@ -108,13 +85,10 @@ impl LlamaCppModel<'_> {
         let mut weights = Vec::new();
         for tensor in &self.header.tensors {
             let (name, kind) = (&tensor.name, GgmlType::of(tensor.type_id));
-            let is_changed = |used: &&Use| {
-                changes(architecture, name, &tensor.shape)
-                    && n_dims(&tensor.shape) <= 3
-                    && !used.is_unusual
-                    && kind.is_none_or(|kind| !PUBLISHED.contains(&kind.name))
-            };
-            let Some(used) = used.get(name).filter(is_changed) else {
+            let is_published = kind.is_some_and(|kind| PUBLISHED.contains(&kind.name));
+            let can_change = changes(architecture, name, &tensor.shape) && !is_published;
+            let used = used.get(name).filter(|used| can_change && !used.is_unusual);
+            let Some(used) = used else {
                 continue;
             };
             let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
@@ -128,13 +102,9 @@ impl LlamaCppModel<'_> {
                 let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
                 return Err(self.not_exchanged(name, what));
             }
-            let dimension = |i: usize| tensor.shape.get(i).map_or(1, |&n| n as usize);
             weights.push(Weight {
                 tensor: tensor.clone(),
                 kind,
-                n_columns: dimension(0),
-                n_rows: dimension(1),
-                n_experts: dimension(2),
                 places: used.places.clone(),
                 contents: Mutex::new(Some(Contents {
                     kind,
@@ -152,9 +122,15 @@ impl LlamaCppModel<'_> {
 
     fn exchangeable_weight(&self, name: &str) -> Result<&Weight, EngineError> {
         let mut weights = self.weights()?.iter();
-        let found = weights.find(|weight| weight.name() == name);
+        let found = weights.find(|weight| weight.tensor.name == name);
         let what = "decoding does not use it, or llama.cpp does not quantize it";
         found.ok_or_else(|| self.not_exchanged(name, what))
+    }
+
+    /// The rows of a weight, as they lie in the file.
+    fn rows<'m>(&'m self, weight: &'m Weight) -> Result<StoredRows<'m>, EngineError> {
+        let rows = StoredRows::of(&self.header, &weight.tensor);
+        rows.ok_or_else(|| self.not_exchanged(&weight.tensor.name, "it has no rows"))
     }
 
     /// Refuses a type that a weight cannot have, and returns the importances to quantize it with.
@@ -164,7 +140,8 @@ impl LlamaCppModel<'_> {
         kind: GgmlType,
         imatrix: Option<&'i Imatrix>,
     ) -> Result<Option<&'i [f32]>, EngineError> {
-        let (name, original, shape) = (weight.name(), weight.kind, &weight.tensor.shape);
+        let gguf::Tensor { name, shape, .. } = &weight.tensor;
+        let original = weight.kind;
         let importances = imatrix.map(|imatrix| imatrix.values_for(name, shape));
         let importances = importances.transpose()?.flatten();
         if kind == original {
@@ -175,7 +152,7 @@ impl LlamaCppModel<'_> {
         }
         let mut places = weight.places.iter();
         let fits = places.all(|place| place.has_room_for(kind, original));
-        if weight.row_bytes(original) < weight.row_bytes(kind) || !fits {
+        if kind.bits() > original.bits() || !fits {
             let what = format!("{kind} is larger than the original's {original}: use another type");
             return Err(self.not_exchanged(name, what));
         }
@@ -193,20 +170,20 @@ impl LlamaCppModel<'_> {
         if contents.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let words = self.quantize(weight, wanted.kind, importances)?;
+        let blocks = self.quantize(weight, wanted.kind, importances)?;
         *contents = None;
         let _turn = locked(self.turn());
         for place in &weight.places {
             // SAFETY: decoding takes turns with this, and no graph is used again, since the model was
             // loaded to exchange its weights. `check` has found room.
-            let replaced = unsafe { place.replace(wanted.kind, cast_slice(&words)) };
-            replaced.map_err(|what| self.not_exchanged(weight.name(), what))?;
+            let replaced = unsafe { place.replace(wanted.kind, &blocks) };
+            replaced.map_err(|what| self.not_exchanged(&weight.tensor.name, what))?;
         }
         *contents = Some(wanted);
         Ok(())
     }
 
-    /// Returns the rows of the original at a type, in memory that is aligned as ggml's blocks must be.
+    /// Returns the rows of the original at a type.
     ///
     /// # Errors
     /// A file that cannot be read any more, or weights that are not finite.
@@ -215,45 +192,36 @@ impl LlamaCppModel<'_> {
         weight: &Weight,
         kind: GgmlType,
         importances: Option<&[f32]>,
-    ) -> Result<Vec<u64>, EngineError> {
-        let fault = |what| self.not_exchanged(weight.name(), what);
-        let unreadable = |error| fault(format!("cannot be read: {error}"));
-        let (n_columns, n_rows) = (weight.n_columns, weight.n_rows);
-        let (own_row, row) = (weight.row_bytes(weight.kind), weight.row_bytes(kind));
-        let mut words = words_for(row * n_rows * weight.n_experts);
-        let bytes = bytes_of(&mut words, row * n_rows * weight.n_experts);
-        let mut file = self.header.open(&weight.tensor)?;
+    ) -> Result<Blocks, EngineError> {
+        let rows = self.rows(weight)?;
         if kind == weight.kind {
-            file.read_exact(bytes).map_err(unreadable)?;
-            return Ok(words);
+            return rows.read(0..rows.n_rows);
         }
-        let mut originals = words_for(own_row * n_rows);
-        let originals = bytes_of(&mut originals, own_row * n_rows);
-        let rows_of_piece = (PIECE_ELEMENTS / n_columns).max(1);
-        for (expert, quantized) in bytes.chunks_mut(row * n_rows).enumerate() {
-            file.read_exact(originals).map_err(unreadable)?;
-            let importances = weight.of_expert(importances, expert);
-            let pieces = originals.par_chunks(own_row * rows_of_piece);
-            let pieces = pieces.zip(quantized.par_chunks_mut(row * rows_of_piece));
-            let quantize_piece =
-                |weights: &mut Vec<f32>, (original, quantized): (&[u8], &mut _)| {
-                    weights.resize(original.len() / own_row * n_columns, 0.0);
-                    to_f32(weight.kind, original, weights);
-                    quantize(kind, n_columns, weights, importances, quantized)
-                };
-            let are_finite = pieces.map_init(Vec::new, quantize_piece);
-            if !are_finite.all(|is_finite| is_finite) {
-                return Err(fault(not_finite(kind)));
-            }
+        let n_at_once = (PIECE_ELEMENTS / rows.n_columns).max(1);
+        let row_bytes = rows.row_bytes(kind);
+        let mut blocks = Blocks::zeros(row_bytes * rows.n_rows);
+        let experts = blocks.chunks_mut(row_bytes * rows.n_rows_of_expert);
+        for (expert, quantized) in experts.enumerate() {
+            let first = expert * rows.n_rows_of_expert;
+            let importances = rows.importances(importances, first);
+            let pieces = quantized.par_chunks_mut(row_bytes * n_at_once).enumerate();
+            pieces.try_for_each(|(piece, quantized)| {
+                let first = first + piece * n_at_once;
+                let weights = rows.weights(first..first + quantized.len() / row_bytes)?;
+                if quantize(kind, rows.n_columns, &weights, importances, quantized) {
+                    return Ok(());
+                }
+                Err(self.not_exchanged(&weight.tensor.name, not_finite(kind)))
+            })?;
         }
-        Ok(words)
+        Ok(blocks)
     }
 }
 
 impl Exchange for LlamaCppModel<'_> {
     fn exchangeable(&self) -> Result<Vec<String>, EngineError> {
         let weights = self.weights()?.iter();
-        Ok(weights.map(|weight| weight.name().to_owned()).collect())
+        Ok(weights.map(|weight| weight.tensor.name.clone()).collect())
     }
 
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
@@ -261,7 +229,7 @@ impl Exchange for LlamaCppModel<'_> {
             self.exchangeable_weight(name)?;
         }
         let checked = self.weights()?.iter().map(|weight| {
-            let kind = *mixture.get(weight.name()).unwrap_or(&weight.kind);
+            let kind = *mixture.get(&weight.tensor.name).unwrap_or(&weight.kind);
             let imatrix = imatrix.filter(|_| kind != weight.kind);
             let importances = self.check(weight, kind, imatrix)?;
             let imatrix = importances.and(imatrix);
@@ -285,28 +253,24 @@ impl Exchange for LlamaCppModel<'_> {
         for &kind in kinds {
             importances = self.check(weight, kind, imatrix)?;
         }
-        let fault = |what| self.not_exchanged(tensor, what);
-        let rows = StoredRows::of(&self.header, &weight.tensor);
-        let rows = rows.ok_or_else(|| fault("has no rows".to_owned()))?;
-        let sample = rows.sample(n_rows).into_iter();
-        let originals = sample.map(|index| Ok((index, rows.weights(index)?)));
-        let originals: Vec<_> = originals.collect::<Result<_, EngineError>>()?;
-        let sum = |kind: Option<GgmlType>| -> Option<f64> {
-            let rows = originals.par_iter().map(|(index, weights)| {
-                let importances = weight.of_expert(importances, index / weight.n_rows);
-                let back = kind.map(|kind| quantized(kind, weights, importances));
-                let is_finite = !matches!(back, Some(None));
-                is_finite.then(|| squares(weights, back.flatten().as_deref(), importances))
+        let rows = self.rows(weight)?;
+        let sample = rows.sample(n_rows).into_iter().map(|index| {
+            let weights = rows.weights(index..index + 1)?;
+            Ok((weights, rows.importances(importances, index)))
+        });
+        let sample: Vec<_> = sample.collect::<Result<_, EngineError>>()?;
+        let all = sample.iter();
+        let all: f64 = all.map(|(weights, of)| squares(weights, None, *of)).sum();
+        let error = |&kind: &GgmlType| {
+            let errors = sample.par_iter().map(|(weights, importances)| {
+                let back = quantized(kind, weights, *importances)?;
+                Some(squares(weights, Some(&back), *importances))
             });
+            let errors = errors.collect::<Option<Vec<f64>>>();
+            let errors = errors.ok_or_else(|| self.not_exchanged(tensor, not_finite(kind)))?;
             // Added in one order, so that the same errors are the same numbers.
-            let rows: Vec<f64> = rows.collect::<Option<_>>()?;
-            Some(rows.iter().sum())
-        };
-        let weights = sum(None).unwrap_or_default();
-        let error = |&kind| match sum(Some(kind)) {
-            None => Err(fault(not_finite(kind))),
-            Some(0.0) => Ok(0.0),
-            Some(error) => Ok(error / weights),
+            let error: f64 = errors.iter().sum();
+            Ok(if error == 0.0 { 0.0 } else { error / all })
         };
         kinds.iter().map(error).collect()
     }

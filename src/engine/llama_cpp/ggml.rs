@@ -274,9 +274,9 @@ impl Matrix {
         unsafe {
             let weight = arena.tensor(self);
             let states = arena.tensor(Self::of_f32(self.n_embd, N_STATES));
-            let product = sys::ggml_mul_mat(arena.as_ptr(), weight.as_ptr(), states.as_ptr());
+            let product = sys::ggml_mul_mat(arena.as_ptr(), weight, states);
             let dummy = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), 0);
-            (*weight.as_ptr()).buffer = dummy;
+            (*weight).buffer = dummy;
             let can = sys::ggml_backend_dev_supports_op(device.as_ptr(), product);
             sys::ggml_backend_buffer_free(dummy);
             can
@@ -311,20 +311,17 @@ impl Arena {
     /// Describes a matrix in this arena.
     ///
     /// # Safety
-    /// The arena has room for another tensor.
-    pub(super) unsafe fn tensor(&self, matrix: Matrix) -> NonNull<sys::ggml_tensor> {
+    /// The arena has room for another tensor: without it, ggml aborts. It never returns null.
+    pub(super) unsafe fn tensor(&self, matrix: Matrix) -> *mut sys::ggml_tensor {
         let (kind, n_embd, n_rows) = (matrix.kind, matrix.n_embd, matrix.n_rows);
-        // SAFETY: without room, ggml aborts; it never returns null.
-        unsafe {
-            let tensor = sys::ggml_new_tensor_2d(self.as_ptr(), kind, n_embd, n_rows);
-            NonNull::new_unchecked(tensor)
-        }
+        // SAFETY: as required.
+        unsafe { sys::ggml_new_tensor_2d(self.as_ptr(), kind, n_embd, n_rows) }
     }
 }
 
 /// A matrix in the memory of a device.
 pub(super) struct DeviceMatrix {
-    pub(super) tensor: NonNull<sys::ggml_tensor>,
+    pub(super) tensor: *mut sys::ggml_tensor,
     _buffer: Owned<sys::ggml_backend_buffer>,
     _arena: Arena,
 }
@@ -355,7 +352,7 @@ impl DeviceMatrix {
             }
         };
         // SAFETY: the tensor is valid.
-        let n_bytes = unsafe { sys::ggml_nbytes(weight.tensor.as_ptr()) };
+        let n_bytes = unsafe { sys::ggml_nbytes(weight.tensor) };
         let mut piece = Vec::new();
         piece.try_reserve_exact(n_bytes.min(piece_bytes))?;
         piece.resize(n_bytes.min(piece_bytes), 0);
@@ -365,7 +362,7 @@ impl DeviceMatrix {
             // SAFETY: the piece lies within the tensor.
             unsafe {
                 let data = piece.as_ptr().cast();
-                sys::ggml_backend_tensor_set(weight.tensor.as_ptr(), data, offset, piece.len());
+                sys::ggml_backend_tensor_set(weight.tensor, data, offset, piece.len());
             }
         }
         Ok(weight)

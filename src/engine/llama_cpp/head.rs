@@ -3,7 +3,6 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
-use std::ptr::NonNull;
 
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
@@ -24,12 +23,11 @@ pub(super) struct HeadProduct<'m> {
     n_embd: usize,
     n_vocab: usize,
     /// The matrix: a model's, or that of `own`.
-    matrix: NonNull<sys::ggml_tensor>,
+    matrix: *mut sys::ggml_tensor,
     own: Option<DeviceMatrix>,
     /// The steps that follow the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<DeviceMatrix>)>,
     device: GgmlDevice,
-    graph: Option<Graph>,
     scheduler: Scheduler,
     /// Rows that an accelerator has computed.
     rows: Vec<f32>,
@@ -37,13 +35,11 @@ pub(super) struct HeadProduct<'m> {
     _model: Option<&'m LlamaCppModel<'m>>,
 }
 
-/// A graph that computes rows from `n` states. Its data lies in the scheduler's memory.
+/// A graph that computes rows from states, described in an arena. Its data lies in the scheduler's memory.
 struct Graph {
-    n: usize,
-    states: NonNull<sys::ggml_tensor>,
-    rows: NonNull<sys::ggml_tensor>,
-    graph: NonNull<sys::ggml_cgraph>,
-    _arena: Arena,
+    states: *mut sys::ggml_tensor,
+    rows: *mut sys::ggml_tensor,
+    graph: *mut sys::ggml_cgraph,
 }
 
 // SAFETY: nothing in it is bound to a thread, and all of it is used through one owner. A model's
@@ -68,12 +64,13 @@ impl<'m> HeadProduct<'m> {
             Some(read_matrix(matrix, place, section)?)
         } else {
             // The values of its steps follow the matrix.
-            let mut matrix = (&mut *section).take(states.head.bytes);
-            let has_values = states.then.iter().any(|step| step.n_values() > 0);
-            let skipped = has_values.then(|| io::copy(&mut matrix, &mut io::sink()));
-            skipped.transpose().map_err(EngineError::ReadHead)?;
+            if states.then.iter().any(|step| step.n_values() > 0) {
+                let mut matrix = (&mut *section).take(states.head.bytes);
+                io::copy(&mut matrix, &mut io::sink()).map_err(EngineError::ReadHead)?;
+            }
             None
         };
+        let shared = shared.map(|ModelTensor(tensor)| tensor.as_ptr());
         let mut steps = Vec::new();
         for &step in &states.then {
             let values = Matrix::of_f32(step.n_values().into(), 1);
@@ -89,8 +86,7 @@ impl<'m> HeadProduct<'m> {
         devices.extend(GgmlDevice::of_kind(DeviceKind::Accelerator));
         devices.extend(GgmlDevice::of_kind(DeviceKind::Cpu).take(1));
         let op_offload = model.is_none_or(|model| !model.facts.options.no_op_offload);
-        let tensor = own.as_ref().map(|own| own.tensor);
-        let tensor = tensor.or(shared.map(|ModelTensor(tensor)| tensor));
+        let tensor = own.as_ref().map(|own| own.tensor).or(shared);
         let no_start = || fault(format!("ggml does not start: {}", last_log_errors()));
         Ok(Self {
             n_embd: matrix.n_embd as usize,
@@ -98,7 +94,6 @@ impl<'m> HeadProduct<'m> {
             matrix: tensor.ok_or_else(no_start)?,
             steps,
             device: place.device,
-            graph: None,
             scheduler: Scheduler::new(&devices, threads, op_offload).ok_or_else(no_start)?,
             own,
             rows: Vec::new(),
@@ -106,22 +101,18 @@ impl<'m> HeadProduct<'m> {
         })
     }
 
-    /// Builds the graph for `n` states. The previous graph must not be used after this.
-    fn build(&self, n: usize) -> Result<Graph, EngineError> {
-        let no_memory = || {
-            let (device, reason) = (self.device(), last_log_errors());
-            fault(format!("no memory for {n} rows on {device}: {reason}"))
-        };
-        let arena = Arena::new().ok_or_else(no_memory)?;
+    /// Describes the graph for `n` states, and takes memory for its data.
+    fn build(&self, arena: &Arena, n: usize) -> Result<Graph, EngineError> {
         // SAFETY: the arena has room for the states, the product and a few steps. All tensors are
-        // valid, and their sizes fit: formats checks those of a file.
+        // valid, and their sizes fit: formats checks those of a file. Without room, ggml aborts; it
+        // never returns null.
         unsafe {
             let context = arena.as_ptr();
             let states = arena.tensor(Matrix::of_f32(self.n_embd as i64, n as i64));
-            sys::ggml_set_input(states.as_ptr());
-            let mut rows = sys::ggml_mul_mat(context, self.matrix.as_ptr(), states.as_ptr());
+            sys::ggml_set_input(states);
+            let mut rows = sys::ggml_mul_mat(context, self.matrix, states);
             for (step, values) in &self.steps {
-                let values = values.as_ref().map(|values| values.tensor.as_ptr());
+                let values = values.as_ref().map(|values| values.tensor);
                 rows = match (step, values) {
                     (HeadStep::Scale { factor, bias }, _) => {
                         sys::ggml_scale_bias(context, rows, *factor, *bias)
@@ -136,17 +127,19 @@ impl<'m> HeadProduct<'m> {
             let graph = sys::ggml_new_graph_custom(context, Arena::MAX_TENSORS, false);
             sys::ggml_build_forward_expand(graph, rows);
             sys::ggml_backend_sched_reset(self.scheduler.as_ptr());
-            if !sys::ggml_backend_sched_alloc_graph(self.scheduler.as_ptr(), graph) {
-                return Err(no_memory());
+            if sys::ggml_backend_sched_alloc_graph(self.scheduler.as_ptr(), graph) {
+                return Ok(Graph {
+                    states,
+                    rows,
+                    graph,
+                });
             }
-            Ok(Graph {
-                n,
-                states,
-                rows: NonNull::new(rows).ok_or_else(no_memory)?,
-                graph: NonNull::new(graph).ok_or_else(no_memory)?,
-                _arena: arena,
-            })
         }
+        Err(self.failed(&format!("has no memory for {n} rows")))
+    }
+
+    fn failed(&self, what: &str) -> EngineError {
+        fault(format!("{} {what}: {}", self.device(), last_log_errors()))
     }
 }
 
@@ -162,36 +155,30 @@ impl Head for HeadProduct<'_> {
         if n == 0 {
             return Ok(&[]);
         }
-        let n_logits = n * self.n_vocab;
         let is_remote = self.device.kind() == DeviceKind::Remote;
         let _turn = is_remote.then(|| locked(&TURN));
-        let graph = match self.graph.take().filter(|graph| graph.n == n) {
-            Some(graph) => graph,
-            None => self.build(n)?,
-        };
-        // SAFETY: the graph is allocated, and its first tensor has as many f32 as `states`.
+        let arena = Arena::new().ok_or_else(|| self.failed("has no memory"))?;
+        let graph = self.build(&arena, n)?;
+        // SAFETY: the graph has memory, and its first tensor has as many f32 as `states`.
         let status = unsafe {
             let data = states.as_ptr().cast();
-            sys::ggml_backend_tensor_set(graph.states.as_ptr(), data, 0, size_of_val(states));
-            sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.graph.as_ptr())
+            sys::ggml_backend_tensor_set(graph.states, data, 0, size_of_val(states));
+            sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.graph)
         };
         if status != sys::GGML_STATUS_SUCCESS {
-            let (device, reason) = (self.device(), last_log_errors());
-            return Err(fault(format!(
-                "{device} could not compute {n} rows: {reason}"
-            )));
+            return Err(self.failed(&format!("could not compute {n} rows")));
         }
-        let rows = self.graph.insert(graph).rows;
+        let n_logits = n * self.n_vocab;
         // SAFETY: the rows are computed, n_logits f32 that lie one after the other. In the CPU's
         // memory they stay until the next graph, which borrows `self` mutably.
         unsafe {
-            if sys::ggml_backend_buffer_is_host(rows.as_ref().buffer) {
-                let data = rows.as_ref().data.cast_const().cast();
+            if sys::ggml_backend_buffer_is_host((*graph.rows).buffer) {
+                let data = (*graph.rows).data.cast_const().cast();
                 return Ok(std::slice::from_raw_parts(data, n_logits));
             }
             self.rows.resize(n_logits, 0.0);
             let data = self.rows.as_mut_ptr().cast();
-            sys::ggml_backend_tensor_get(rows.as_ptr(), data, 0, n_logits * size_of::<f32>());
+            sys::ggml_backend_tensor_get(graph.rows, data, 0, n_logits * size_of::<f32>());
         }
         Ok(&self.rows)
     }
@@ -211,24 +198,23 @@ fn fault(what: impl Display) -> EngineError {
 
 /// Checks the sizes that `states` state, and returns the matrix's.
 fn matrix(states: &States) -> Result<Matrix, EngineError> {
-    let head = &states.head;
+    let (head, n_embd) = (&states.head, states.n_embd);
     let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
-    let row_bytes = kind.and_then(|kind| kind.bytes(states.n_embd.into()));
-    let n_rows = row_bytes
-        .filter(|&bytes| bytes > 0 && head.bytes.is_multiple_of(bytes))
-        .and_then(|bytes| i32::try_from(head.bytes / bytes).ok())
-        .filter(|&n_rows| n_rows > 0)
-        .ok_or_else(|| {
-            let (name, bytes, n_embd) = (&head.type_name, head.bytes, states.n_embd);
-            fault(format!(
+    let row_bytes = kind.and_then(|kind| kind.bytes(n_embd.into()));
+    let row_bytes = row_bytes.filter(|&bytes| bytes > 0 && head.bytes.is_multiple_of(bytes));
+    match row_bytes.map(|bytes| i32::try_from(head.bytes / bytes)) {
+        Some(Ok(n_rows @ 1..)) => Ok(Matrix {
+            kind: head.type_id as sys::ggml_type,
+            n_embd: n_embd.into(),
+            n_rows: n_rows.into(),
+        }),
+        _ => {
+            let (name, bytes) = (&head.type_name, head.bytes);
+            Err(fault(format!(
                 "type {name}, {bytes} bytes and n_embd {n_embd} do not go together"
-            ))
-        })?;
-    Ok(Matrix {
-        kind: head.type_id as sys::ggml_type,
-        n_embd: states.n_embd.into(),
-        n_rows: n_rows.into(),
-    })
+            )))
+        }
+    }
 }
 
 /// Reads a matrix into a device's memory.

@@ -4,12 +4,11 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
-use bytemuck::cast_slice;
 use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
 use rayon::prelude::*;
 
-use super::weights::{bytes_of, quantized, squares, to_f32, words_for};
+use super::weights::{Blocks, quantized, squares, to_f32};
 use crate::engine::gguf::{Gguf, Tensor};
 use crate::engine::quantizer::needs_its_rows;
 use crate::engine::{EngineError, needs_imatrix};
@@ -22,7 +21,7 @@ pub struct StoredRows<'f> {
     header: &'f Gguf,
     pub tensor: &'f Tensor,
     pub kind: GgmlType,
-    n_columns: usize,
+    pub(super) n_columns: usize,
     /// Rows of all experts.
     pub n_rows: usize,
     /// Rows of an expert.
@@ -83,8 +82,8 @@ impl<'f> StoredRows<'f> {
         let faulty = pieces.with_max_len(1).map(|piece| {
             let first = piece * n_at_once;
             let end = self.n_rows.min(first + n_at_once);
-            let (words, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
-            let rows = cast_slice(&words).chunks_exact(self.row_bytes());
+            let (blocks, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
+            let rows = blocks.chunks_exact(self.row_bytes(self.kind));
             let faulty = rows.zip(first..end).map(|(row, index)| {
                 let block = self.first_bad_block(row, &mut weights);
                 let is_sound = may_be_zero || weights.iter().any(|&weight| weight != 0.0);
@@ -93,9 +92,8 @@ impl<'f> StoredRows<'f> {
             });
             faulty.filter_map(Result::transpose).collect()
         });
-        Ok(faulty
-            .collect::<Result<Vec<Vec<_>>, EngineError>>()?
-            .concat())
+        let faulty = faulty.collect::<Result<Vec<Vec<_>>, EngineError>>()?;
+        Ok(faulty.concat())
     }
 
     /// Converts a row, and returns its first block with a weight or a scale that is not valid.
@@ -125,7 +123,7 @@ impl<'f> StoredRows<'f> {
     pub fn error(&self, original: &Self, index: usize) -> Result<RowError, EngineError> {
         let ones = vec![1.0; self.n_columns];
         let ones = needs_imatrix(&self.tensor.name, self.kind).then_some(&*ones);
-        let weights = original.weights(index)?;
+        let weights = original.weights(index..index + 1)?;
         let expected = quantized(self.kind, &weights, ones).ok_or_else(|| {
             let what = format!("{} is not finite: check it with --verify", self.tensor.name);
             EngineError::model(original.header.path(), what)
@@ -133,37 +131,43 @@ impl<'f> StoredRows<'f> {
         Ok(RowError {
             index,
             squares: squares(&weights, None, None),
-            error: squares(&weights, Some(&self.weights(index)?), None),
+            error: squares(&weights, Some(&self.weights(index..index + 1)?), None),
             expected: squares(&weights, Some(&expected), None),
         })
     }
 
-    /// The weights of a row.
+    /// The importances of the columns of a row, among those of all experts.
+    pub(super) fn importances<'i>(&self, all: Option<&'i [f32]>, row: usize) -> Option<&'i [f32]> {
+        let start = row / self.n_rows_of_expert * self.n_columns;
+        all.map(|values| &values[start..start + self.n_columns])
+    }
+
+    /// The weights of rows, one row after the other.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn weights(&self, index: usize) -> Result<Vec<f32>, EngineError> {
-        let (words, mut weights) = (self.read(index..index + 1)?, vec![0.0; self.n_columns]);
-        let bytes = cast_slice(&words);
-        to_f32(self.kind, &bytes[..self.row_bytes()], &mut weights);
+    pub fn weights(&self, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
+        let mut weights = vec![0.0; rows.len() * self.n_columns];
+        to_f32(self.kind, &self.read(rows)?, &mut weights);
         Ok(weights)
     }
 
-    /// Reads rows into memory that is aligned as ggml's blocks must be.
-    fn read(&self, rows: Range<usize>) -> Result<Vec<u64>, EngineError> {
-        let n_bytes = rows.len() * self.row_bytes();
-        let mut words = words_for(n_bytes);
+    /// Reads rows as they are in the file.
+    pub(super) fn read(&self, rows: Range<usize>) -> Result<Blocks, EngineError> {
+        let row_bytes = self.row_bytes(self.kind);
+        let mut blocks = Blocks::zeros(rows.len() * row_bytes);
         let mut file = self.header.open(self.tensor)?;
-        file.seek(SeekFrom::Start((rows.start * self.row_bytes()) as u64))
-            .and_then(|_| file.read_exact(bytes_of(&mut words, n_bytes)))
+        file.seek(SeekFrom::Start((rows.start * row_bytes) as u64))
+            .and_then(|_| file.read_exact(&mut blocks))
             .map_err(|cause| {
                 let what = format!("{} cannot be read: {cause}", self.tensor.name);
                 EngineError::model(self.header.path(), what)
             })?;
-        Ok(words)
+        Ok(blocks)
     }
 
-    fn row_bytes(&self) -> usize {
-        self.kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
+    /// Bytes of a row at a type of whose blocks it is made.
+    pub(super) fn row_bytes(&self, kind: GgmlType) -> usize {
+        kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
     }
 }

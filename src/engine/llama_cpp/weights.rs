@@ -1,5 +1,7 @@
 //! Rows of weights in ggml's types: to f32, from f32, and what is lost on the way.
 
+use std::ops::{Deref, DerefMut};
+
 use bytemuck::{cast_slice, cast_slice_mut};
 use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
@@ -22,22 +24,39 @@ pub(super) fn quantized(
     importances: Option<&[f32]>,
 ) -> Option<Vec<f32>> {
     let n_bytes = kind.bytes(weights.len() as u64)? as usize;
-    let (mut words, mut back) = (words_for(n_bytes), vec![0.0; weights.len()]);
-    let bytes = bytes_of(&mut words, n_bytes);
+    let (mut blocks, mut back) = (Blocks::zeros(n_bytes), vec![0.0; weights.len()]);
     let is_finite = weights.iter().all(|weight| weight.is_finite())
-        && quantize(kind, weights.len(), weights, importances, bytes);
-    to_f32(kind, bytes, &mut back);
+        && quantize(kind, weights.len(), weights, importances, &mut blocks);
+    to_f32(kind, &blocks, &mut back);
     is_finite.then_some(back)
 }
 
-/// Zeros for so many bytes of blocks, aligned as ggml's must be.
-pub(super) fn words_for(n_bytes: usize) -> Vec<u64> {
-    vec![0; n_bytes.div_ceil(size_of::<u64>())]
+/// Rows in memory that is aligned as ggml's blocks must be.
+pub(super) struct Blocks {
+    words: Vec<u64>,
+    n_bytes: usize,
 }
 
-/// The bytes of such memory.
-pub(super) fn bytes_of(words: &mut [u64], n_bytes: usize) -> &mut [u8] {
-    &mut cast_slice_mut(words)[..n_bytes]
+impl Blocks {
+    /// So many bytes of zeros.
+    pub(super) fn zeros(n_bytes: usize) -> Self {
+        let words = vec![0; n_bytes.div_ceil(size_of::<u64>())];
+        Self { words, n_bytes }
+    }
+}
+
+impl Deref for Blocks {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &cast_slice(&self.words)[..self.n_bytes]
+    }
+}
+
+impl DerefMut for Blocks {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut cast_slice_mut(&mut self.words)[..self.n_bytes]
+    }
 }
 
 /// Converts rows to f32.
