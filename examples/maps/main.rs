@@ -95,7 +95,7 @@ fn like(path: &str, bench: &Bench<'_>) -> Result<Like> {
     let header = gguf::read(Path::new(path))?;
     let names = bench.tensors.iter().map(|tensor| tensor.name.clone());
     let typed = names.filter_map(|name| {
-        let kind = GgmlType::of(header.tensor(&name)?.type_id)?;
+        let kind = header.tensor(&name)?.kind;
         Some((name, kind))
     });
     let name = Path::new(path)

@@ -6,7 +6,6 @@ use std::collections::btree_map::Entry;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::iter;
-use std::ops::ControlFlow;
 
 use anyhow::Result;
 use clap::{Arg, Command};
@@ -139,12 +138,12 @@ pub fn resolve(
     if !args.iter().any(|arg| Name::of(arg).is_some()) {
         return Ok(None);
     }
-    let hub = Hub::from_environment(&|variable| env::var_os(variable))?;
+    let hub = Hub::from_environment(&|variable| env::var(variable).ok())?;
     let follow = |step: Step<'_>| {
         if let Step::Says(line) = step {
             say!("kl: {line}");
         }
-        ControlFlow::Continue(())
+        false
     };
     let mut repositories = BTreeMap::new();
     let (mut resolved, mut files) = (Vec::new(), BTreeMap::new());

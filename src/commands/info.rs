@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Found, GgmlType, Reference, SensitivityMap, SidecarReader};
+use kl_formats::{About, Found, Reference, SensitivityMap, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
 use super::verify::{verify_records, verify_reference};
@@ -127,19 +127,15 @@ fn of_model(path: &Path) -> Result<Info> {
 fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
     let mut types = BTreeMap::new();
     for tensor in &header.tensors {
-        let id = tensor.type_id;
-        let ggml = GgmlType::of(id);
-        let of_type = types.entry(id).or_insert_with(|| TensorTypeInfo {
-            name: ggml.map_or_else(|| format!("type {id}"), |ggml| ggml.name.to_owned()),
+        let of_type = types.entry(tensor.kind).or_insert_with(|| TensorTypeInfo {
+            name: tensor.kind.name.to_owned(),
             n_tensors: 0,
             n_params: 0,
-            bytes: ggml.map(|_| 0),
+            bytes: Some(0),
         });
         of_type.n_tensors += 1;
         of_type.n_params = of_type.n_params.saturating_add(tensor.n_params());
-        of_type.bytes = of_type
-            .bytes
-            .map(|bytes| bytes.saturating_add(tensor.bytes));
+        of_type.bytes = of_type.bytes.map(|n| n.saturating_add(tensor.bytes));
     }
     let mut types: Vec<_> = types.into_values().collect();
     types.sort_by_key(|of_type| std::cmp::Reverse(of_type.n_params));

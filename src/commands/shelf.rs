@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -141,10 +140,7 @@ impl Shelf {
                     Step::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
                     Step::Says(line) => watch.note(line),
                 }
-                match watch.should_stop() {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
+                watch.should_stop()
             };
             hub.load(part, discard, &follow)?;
             before += part.size;

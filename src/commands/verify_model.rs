@@ -38,7 +38,7 @@ pub fn verify_model<E: Engine>(
         );
     }
     let mut findings = Vec::new();
-    for (before, tensor) in header.overlaps() {
+    for [before, tensor] in header.overlaps() {
         let (start, name) = (tensor.offset, &before.name);
         let what = format!("begins at byte {start}, within {name}: download or convert it again");
         findings.push(Finding::of("overlap", &tensor.name, what));

@@ -16,7 +16,7 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Found, GgmlType, ImatrixIdentity, MapTensor};
+use kl_formats::{Found, ImatrixIdentity, MapTensor};
 
 use super::EngineError;
 use super::gguf::{self, Cursor, Gguf, ModelError, Tensor, open, sha256_of};
@@ -251,7 +251,7 @@ fn means(sums: &[f32], counts: &[f32]) -> Option<Vec<f32>> {
 
 /// Reads a tensor of f32.
 fn numbers(header: &Gguf, tensor: &Tensor) -> Result<Vec<f32>, ModelError> {
-    if GgmlType::of(tensor.type_id).is_none_or(|kind| kind.name != "f32") {
+    if tensor.kind.name != "f32" {
         let what = format!("{:?} is not f32: make it again", tensor.name);
         return Err(ModelError::new(header.path(), what));
     }

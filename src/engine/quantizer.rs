@@ -153,29 +153,26 @@ impl Blueprint {
         header: &Gguf,
         imatrix: Option<&Imatrix>,
     ) -> Result<Self, EngineError> {
-        let refused = |what: String| Err(EngineError::model(header.path(), what));
         if let Some(alignment) = header.number("general.alignment")
             && alignment != i128::from(ALIGNMENT)
         {
-            return refused(format!(
+            let what = format!(
                 "its tensors are aligned to {alignment} bytes, and llama.cpp's quantizer writes files that state this but are aligned to {ALIGNMENT}, which nothing can read: convert it without --alignment"
-            ));
+            );
+            return Err(EngineError::model(header.path(), what));
         }
         let architecture = header.architecture().unwrap_or_default();
-        let mut tensors = Vec::new();
-        for tensor in &header.tensors {
-            let Some(kind) = GgmlType::of(tensor.type_id) else {
-                let what = format!("tensor {:?} has type {}", tensor.name, tensor.type_id);
-                return refused(format!("{what}, which is unknown: use a newer kl"));
-            };
-            tensors.push(MapTensor {
-                name: tensor.name.clone(),
-                shape: tensor.shape.clone(),
-                kind,
-                is_quantizable: changes(architecture, &tensor.name, &tensor.shape)
-                    && is_original(kind),
-            });
-        }
+        let tensors = header.tensors.iter().map(
+            |Tensor {
+                 name, shape, kind, ..
+             }| MapTensor {
+                name: name.clone(),
+                shape: shape.clone(),
+                kind: *kind,
+                is_quantizable: changes(architecture, name, shape) && is_original(*kind),
+            },
+        );
+        let tensors: Vec<MapTensor> = tensors.collect();
         Ok(Self {
             metadata_bytes: metadata_bytes(header, &tensors, imatrix),
             tensors,

@@ -15,8 +15,7 @@ impl Hub {
     /// Where a file is once it is loaded.
     pub fn path_of(&self, file: &HubFile) -> PathBuf {
         let snapshots = self.folder(&file.repository).join("snapshots");
-        let parts = file.path.split('/');
-        parts.fold(snapshots.join(&file.commit), |path, part| path.join(part))
+        snapshots.join(&file.commit).join(&file.path)
     }
 
     /// Removes a file that was loaded with a mark, and folders that it leaves empty. Any other file stays, and

@@ -30,9 +30,7 @@ mod wait;
 
 pub use cache::of_folder;
 
-use std::ffi::OsString;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,36 +83,20 @@ pub enum Step<'a> {
     Says(&'a str),
 }
 
-/// Is told each step, and answers whether to stop. While a server is silent, it hears of nothing, for 10 s at
-/// most.
-pub type Watch<'a> = dyn Fn(Step) -> ControlFlow<()> + 'a;
+/// Is told each step, and returns true to stop. While a server is silent, it hears of nothing, for 10 s at most.
+pub type Watch<'a> = dyn Fn(Step) -> bool + 'a;
 
 /// Why something was not done.
+#[derive(Debug, thiserror::Error)]
 enum Fault {
     /// It may be tried again, after this time if the hub asks for one.
+    #[error("{0}: repeat the call later")]
     Passing(String, Option<Duration>),
     /// Trying again will not help.
-    Lasting(Error),
-    /// The caller stopped it.
+    #[error(transparent)]
+    Lasting(#[from] Error),
+    #[error("interrupted: what is there of it stays, and is continued the next time")]
     Stopped,
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Self::Lasting(error)
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Passing(why, _) => anyhow!("{why}: repeat the call later"),
-            Fault::Lasting(error) => error,
-            Fault::Stopped => {
-                anyhow!("interrupted: what is there of it stays, and is continued the next time")
-            }
-        }
-    }
 }
 
 impl Hub {
@@ -124,22 +106,21 @@ impl Hub {
     ///
     /// # Errors
     /// If no folder for the cache is known, or the hub's address makes no sense.
-    pub fn from_environment(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+    pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         const SILENCE_S: u64 = 10;
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let folder = |name: &str| set(name).map(PathBuf::from);
-        let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
         let user = folder("HOME").or_else(|| folder("USERPROFILE"));
         let caches = folder("XDG_CACHE_HOME").or_else(|| Some(user?.join(".cache")));
         let home = folder("HF_HOME").or_else(|| Some(caches?.join("huggingface")));
         let home = home.context("HF_HOME: is not set: set it to a folder for models")?;
-        let token = text("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
+        let token = set("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
         let token = token.map(|token| token.trim().to_owned());
-        let endpoint = text("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
+        let endpoint = set("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
         let is_address = endpoint.starts_with("http://") || endpoint.starts_with("https://");
         ensure!(is_address, "HF_ENDPOINT: '{endpoint}' lacks https://");
-        let silence_s = text("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
-        let offline = text("HF_HUB_OFFLINE").unwrap_or_default().to_uppercase();
+        let silence_s = set("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
+        let offline = set("HF_HUB_OFFLINE").unwrap_or_default().to_uppercase();
         Ok(Self {
             client: Client::new(
                 endpoint.trim_end_matches('/'),
@@ -172,7 +153,7 @@ impl Hub {
         let none = || format!("{name}: {why}, and the cache has no file of it");
         let cached = self.cached(name).with_context(none)?;
         let line = format!("{name}: {why}: only the cache is used");
-        let _ = watch(Step::Says(&line));
+        watch(Step::Says(&line));
         Ok(cached)
     }
 

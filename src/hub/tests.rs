@@ -1,8 +1,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -46,17 +44,15 @@ impl Fixture {
         }
     }
 
-    fn hub_with(&self, variables: &[(&'static str, &str)]) -> Hub {
-        let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
-        all.insert("HF_ENDPOINT", self.server.endpoint.clone().into());
-        all.insert("HF_HOME", self.folder.path().into());
-        all.insert("HF_HUB_DOWNLOAD_TIMEOUT", "1".into());
-        all.extend(
-            variables
-                .iter()
-                .map(|(name, value)| (*name, OsString::from(value))),
-        );
-        let mut hub = Hub::from_environment(&|name| all.get(name).cloned()).unwrap();
+    fn hub_with(&self, variables: &[(&str, &str)]) -> Hub {
+        let mut all = BTreeMap::from([
+            ("HF_ENDPOINT", &*self.server.endpoint),
+            ("HF_HOME", self.folder.path().to_str().unwrap()),
+            ("HF_HUB_DOWNLOAD_TIMEOUT", "1"),
+        ]);
+        all.extend(variables.iter().copied());
+        let variable = |name: &str| all.get(name).map(|value| (*value).to_owned());
+        let mut hub = Hub::from_environment(&variable).unwrap();
         hub.wait = Duration::from_millis(1);
         hub
     }
@@ -65,11 +61,11 @@ impl Fixture {
         self.hub_with(&[])
     }
 
-    fn watch(&self, step: Step) -> ControlFlow<()> {
+    fn watch(&self, step: Step) -> bool {
         if let Step::Says(line) = step {
             self.said.borrow_mut().push(line.to_owned());
         }
-        ControlFlow::Continue(())
+        false
     }
 
     fn repository(&self) -> Repository {
@@ -190,10 +186,7 @@ fn a_cut_download_is_continued() {
 fn what_an_earlier_run_left_is_continued() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    let stop = |step: Step| match step {
-        Step::There(n) if n >= 1_000_000 => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    };
+    let stop = |step: Step| matches!(step, Step::There(n) if n >= 1_000_000);
     fixture.server.slow_down(20_000_000);
     has(
         &fixture.hub().load(&file, false, &stop).unwrap_err(),
@@ -316,10 +309,7 @@ fn loading_can_be_stopped_while_a_server_is_silent() {
     let file = fixture.file();
     fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
     let start = Instant::now();
-    let stop = |_: Step| match start.elapsed() > Duration::from_millis(500) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    };
+    let stop = |_: Step| start.elapsed() > Duration::from_millis(500);
     let stopped = fixture.hub().load(&file, false, &stop);
     has(&stopped.unwrap_err(), &["interrupted"]);
     assert!(start.elapsed() < Duration::from_secs(5));
@@ -367,7 +357,7 @@ fn repositories_that_cannot_be_read_are_errors_that_say_what_to_do() {
         "me/M",
         &["127.0.0.1:1 cannot be reached", "cache has no file"],
     );
-    let odd = |_: &str| Some(OsString::from("huggingface.co"));
+    let odd = |_: &str| Some("huggingface.co".to_owned());
     has(
         &Hub::from_environment(&odd).err().unwrap(),
         &["HF_ENDPOINT", "https://"],
@@ -447,10 +437,7 @@ fn of_two_loads_of_a_file_the_second_waits_for_the_first() {
     std::thread::scope(|scope| {
         let hub = fixture.hub();
         let (file, folder) = (&file, fixture.incomplete(&file));
-        let first = scope.spawn(move || {
-            hub.load(file, false, &|_| ControlFlow::Continue(()))
-                .unwrap()
-        });
+        let first = scope.spawn(move || hub.load(file, false, &|_| false).unwrap());
         while !folder.exists() {
             std::thread::sleep(Duration::from_millis(1));
         }

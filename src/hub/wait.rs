@@ -63,7 +63,7 @@ impl Patience {
 /// # Errors
 /// If the caller stops.
 pub fn told(watch: &Watch, step: Step) -> Result<(), Fault> {
-    if watch(step).is_break() {
+    if watch(step) {
         Err(Fault::Stopped)
     } else {
         Ok(())

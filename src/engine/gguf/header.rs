@@ -3,7 +3,6 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -74,8 +73,8 @@ pub struct Cursor {
     stream: BufReader<File>,
     /// The hash of all bytes read so far.
     hash: Sha256,
-    /// The hash of the list that is read, by which it is compared with another file's.
-    value_hash: DefaultHasher,
+    /// The hash of the elements of the list that is read.
+    list_hash: Sha256,
     path: PathBuf,
     /// Bytes read so far.
     offset: u64,
@@ -95,7 +94,7 @@ impl Cursor {
         Ok(Self {
             stream: BufReader::with_capacity(256 << 10, file),
             hash: Sha256::new(),
-            value_hash: DefaultHasher::new(),
+            list_hash: Sha256::new(),
             path: path.to_owned(),
             offset: 0,
             len,
@@ -138,7 +137,7 @@ impl Cursor {
             .read_exact(bytes)
             .map_err(|cause| ModelError::io(&self.path, "read", &cause))?;
         self.hash.update(&*bytes);
-        self.value_hash.write(bytes);
+        self.list_hash.update(&*bytes);
         self.offset += bytes.len() as u64;
         Ok(())
     }
@@ -184,7 +183,7 @@ impl Cursor {
     fn text(&mut self, max: u64) -> Result<Option<String>> {
         let n = self.count("characters", 1)?;
         if n > max {
-            self.skip(n, |_| ())?;
+            self.skip(n)?;
             return Ok(None);
         }
         let bytes = self.bytes(n, "a string")?;
@@ -197,16 +196,13 @@ impl Cursor {
         name.ok_or_else(|| self.corrupt(format!("a name of more than {max} bytes")))
     }
 
-    /// Skips `n` bytes, and passes them to `on_bytes`, a few at a time.
-    fn skip(&mut self, mut n: u64, mut on_bytes: impl FnMut(&[u8])) -> Result<()> {
+    fn skip(&mut self, n: u64) -> Result<()> {
         self.need(n, "a value")?;
+        let end = self.offset + n;
         let mut bytes = [0; STEP_BYTES];
-        while n > 0 {
-            let step = n.min(STEP_BYTES as u64) as usize;
-            let part = bytes.get_mut(..step).unwrap_or_default();
-            self.fill(part)?;
-            on_bytes(part);
-            n -= step as u64;
+        while self.offset < end {
+            let step = (end - self.offset).min(STEP_BYTES as u64) as usize;
+            self.fill(bytes.get_mut(..step).unwrap_or_default())?;
         }
         Ok(())
     }
@@ -226,7 +222,7 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
             ARRAY => list(&mut cursor, &key, &mut gguf)?,
             STRING => cursor
                 .text(MAX_TEXT_BYTES)?
-                .map_or(Value::Other(0), Value::Text),
+                .map_or(Value::Other(String::new()), Value::Text),
             kind => number(&mut cursor, kind)?,
         };
         let bytes = cursor.offset - start;
@@ -295,29 +291,13 @@ fn number_bytes(cursor: &Cursor, kind: u32) -> Result<u64> {
 /// Reads an array: what `gguf` holds of it, or nothing. llama.cpp reads no array of arrays either.
 fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
     let kind = cursor.u32()?;
-    cursor.value_hash = DefaultHasher::new();
     let least_bytes = match kind {
         STRING => 8,
         _ => number_bytes(cursor, kind)?,
     };
     let n = cursor.count("array elements", least_bytes)?;
+    cursor.list_hash = Sha256::new();
     match (key, kind) {
-        ("tokenizer.ggml.tokens", STRING) => {
-            let n_tokens = u32::try_from(n)
-                .map_err(|_| cursor.corrupt(format!("a vocabulary of {n} tokens")))?;
-            let mut hash = Sha256::new();
-            for _ in 0..n {
-                let bytes = cursor.count("characters", 1)?;
-                hash.update(bytes.to_le_bytes());
-                cursor.skip(bytes, |bytes| hash.update(bytes))?;
-            }
-            gguf.tokenizer = Some(TokenizerIdentity {
-                // Another key has its name.
-                model: String::new(),
-                n_tokens,
-                sha256: hex(&hash.finalize()),
-            });
-        }
         ("tokenizer.ggml.token_type", U32 | I32) => {
             gguf.n_padding = 0;
             for _ in 0..n {
@@ -332,9 +312,20 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
             }
         }
         (_, STRING) => (0..n).try_for_each(|_| cursor.text(0).map(drop))?,
-        _ => cursor.skip(n.saturating_mul(least_bytes), |_| ())?,
+        _ => cursor.skip(n.saturating_mul(least_bytes))?,
     }
-    Ok(Value::Other(cursor.value_hash.finish()))
+    let sha256 = hex(&cursor.list_hash.clone().finalize());
+    if (key, kind) == ("tokenizer.ggml.tokens", STRING) {
+        let n_tokens = u32::try_from(n);
+        gguf.tokenizer = Some(TokenizerIdentity {
+            // Another key has its name.
+            model: String::new(),
+            n_tokens: n_tokens
+                .map_err(|_| cursor.corrupt(format!("a vocabulary of {n} tokens")))?,
+            sha256: sha256.clone(),
+        });
+    }
+    Ok(Value::Other(sha256))
 }
 
 /// Reads all infos, and checks that each tensor's data ends within the file.
@@ -372,23 +363,24 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     }
     let shape: Vec<u64> = (0..n_dims).map(|_| cursor.u64()).collect::<Result<_>>()?;
     let (type_id, offset) = (cursor.u32()?, cursor.u64()?);
-    let kind = GgmlType::of(type_id);
+    let kind = GgmlType::of(type_id).ok_or_else(|| {
+        let what = format!("tensor {name:?} has type {type_id}, which is unknown: use a newer kl");
+        ModelError::new(&cursor.path, what)
+    })?;
     let (mut dimensions, row) = (shape.iter(), shape.first().copied().unwrap_or(1));
     let elements = dimensions.try_fold(1_u64, |product, n| product.checked_mul(*n));
-    // Types that are unknown here are left to llama.cpp: such data has at least one byte.
-    let bytes_of = |n: u64| kind.map_or(Some(n.min(1)), |kind| kind.bytes(n));
     // deepseek4's table from tokens to experts is the one weight of integers.
     let is_weight = name.ends_with(".weight") && !name.contains("tid2eid");
-    let what = if is_weight && kind.is_some_and(|kind| !kind.is_for_weights) {
+    let what = if is_weight && !kind.is_for_weights {
         // ggml would call a kernel that does not exist.
         "is a weight of a type that llama.cpp cannot multiply"
-    } else if kind.is_some_and(|kind| !row.is_multiple_of(kind.block)) {
+    } else if !row.is_multiple_of(kind.block) {
         "has rows that are not whole blocks of its type"
-    } else if let Some(bytes) = elements.and_then(bytes_of) {
+    } else if let Some(bytes) = elements.and_then(|n| kind.bytes(n)) {
         return Ok(Tensor {
             name,
             shape,
-            type_id,
+            kind,
             file: 0,
             offset,
             bytes,

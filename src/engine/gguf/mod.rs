@@ -33,7 +33,7 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Found, Kind, ModelIdentity, TokenizerIdentity, hex};
+use kl_formats::{Found, GgmlType, Kind, ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 pub use header::{Cursor, open};
@@ -70,8 +70,8 @@ enum Value {
     Number(i128),
     Float(f64),
     Text(String),
-    /// The hash of a list; 0 for a string that is too long to keep.
-    Other(u64),
+    /// The SHA-256 (hex) of a list's elements; empty for a string that is too long to keep.
+    Other(String),
 }
 
 impl fmt::Display for Value {
@@ -81,7 +81,7 @@ impl fmt::Display for Value {
             // Most are f32, which is shown with the digits that it has.
             Self::Float(number) => write!(f, "{}", *number as f32),
             Self::Text(text) => write!(f, "{} bytes {text:?}", text.len()),
-            Self::Other(hash) => write!(f, "list {hash:x}"),
+            Self::Other(sha256) => write!(f, "list {sha256:.16}"),
         }
     }
 }
@@ -92,13 +92,12 @@ pub struct Tensor {
     pub name: String,
     /// Elements in each dimension, the innermost first.
     pub shape: Vec<u64>,
-    /// ggml's number of its type.
-    pub type_id: u32,
+    pub kind: GgmlType,
     /// Index of the file that holds it.
     file: usize,
     /// First byte of its data in the file.
     pub offset: u64,
-    /// Bytes of its data; 1 if its type is not known here.
+    /// Bytes of its data.
     pub bytes: u64,
 }
 
@@ -221,12 +220,10 @@ impl Gguf {
     /// The tensors and the keys that are not the original's, each with what is there: the quantizer would have
     /// copied them.
     pub fn changes(&self, original: &Self) -> BTreeMap<String, String> {
-        let both = [self.decisive(), original.decisive()];
-        let names = both.iter().flat_map(BTreeMap::keys);
-        let changed = names.filter_map(|name| {
-            let [own, other] = both
-                .each_ref()
-                .map(|of| of.get(name).map_or("nothing", |text| text));
+        let (own, other) = (self.decisive(), original.decisive());
+        let changed = own.keys().chain(other.keys()).filter_map(|name| {
+            let [own, other] =
+                [&own, &other].map(|of| of.get(name).map_or("nothing", String::as_str));
             let what = format!("{own:.60}, but in the original {other:.60}");
             (own != other).then(|| ((*name).to_owned(), what))
         });
@@ -234,11 +231,10 @@ impl Gguf {
     }
 
     /// The pairs of tensors of which the second begins within the data of the first.
-    pub fn overlaps(&self) -> Vec<(&Tensor, &Tensor)> {
+    pub fn overlaps(&self) -> Vec<[&Tensor; 2]> {
         let mut sorted: Vec<&Tensor> = self.tensors.iter().collect();
         sorted.sort_by_key(|tensor| (tensor.file, tensor.offset));
-        let next = sorted.iter().copied().skip(1);
-        let overlaps = sorted.iter().copied().zip(next).filter(|(before, tensor)| {
+        let overlaps = sorted.array_windows().copied().filter(|[before, tensor]| {
             let end = before.offset.saturating_add(before.bytes);
             before.file == tensor.file && tensor.offset < end
         });
@@ -356,12 +352,10 @@ const SAMPLE_BYTES: u64 = 4096;
 /// A file that cannot be read.
 fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
     let (mut file, _) = open(path)?;
-    let is_short = file_bytes <= SAMPLES * SAMPLE_BYTES;
-    let (n, bytes) = if is_short {
-        (1, file_bytes)
-    } else {
-        (SAMPLES, SAMPLE_BYTES)
-    };
+    let (mut n, mut bytes) = (SAMPLES, SAMPLE_BYTES);
+    if file_bytes <= n * bytes {
+        (n, bytes) = (1, file_bytes);
+    }
     let mut hash = Sha256::new();
     for i in 0..n {
         // No overflow: no file has 2^58 bytes.

@@ -11,8 +11,9 @@ use super::LlamaCppModel;
 use super::ggml::ModelTensor;
 use super::stored_rows::StoredRows;
 use super::weights::{Blocks, quantize, quantized, squares};
+use crate::engine::gguf::Tensor;
 use crate::engine::quantizer::{changes, is_original, refusal};
-use crate::engine::{EngineError, Exchange, Imatrix, gguf};
+use crate::engine::{EngineError, Exchange, Imatrix};
 use crate::lock::locked;
 
 /// Quantized types in which models are published: a tensor of one stays as it is, and the others may be
@@ -26,9 +27,7 @@ const PIECE_ELEMENTS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Weight {
     /// Its description in the file.
-    tensor: gguf::Tensor,
-    /// Its type in the file.
-    kind: GgmlType,
+    tensor: Tensor,
     /// Where it lies: once, unless several devices need it.
     places: Vec<ModelTensor>,
     /// What lies there; `None` if that is unknown.
@@ -84,19 +83,18 @@ impl LlamaCppModel<'_> {
         let used = &self.probe()?.used;
         let mut weights = Vec::new();
         for tensor in &self.header.tensors {
-            let (name, kind) = (&tensor.name, GgmlType::of(tensor.type_id));
-            let is_published = kind.is_some_and(|kind| PUBLISHED.contains(&kind.name));
-            let can_change = changes(architecture, name, &tensor.shape) && !is_published;
+            let (name, kind) = (&tensor.name, tensor.kind);
+            let can_change =
+                changes(architecture, name, &tensor.shape) && !PUBLISHED.contains(&kind.name);
             let used = used.get(name).filter(|used| can_change && !used.is_unusual);
             let Some(used) = used else {
                 continue;
             };
-            let Some(kind) = kind.filter(|&kind| is_original(kind)) else {
-                let kind = kind.map_or_else(|| tensor.type_id.to_string(), |kind| kind.to_string());
+            if !is_original(kind) {
                 return Err(self.fault(format!(
                     "{name} is quantized already ({kind}): give the original, in f16, bf16, f32 or q8_0"
                 )));
-            };
+            }
             let is_as_in_file = |place: &ModelTensor| place.type_id() == kind.id;
             if used.is_copied || !used.places.iter().all(is_as_in_file) {
                 let what = "its device computes with a copy of it: use another -ngl, -ot or -dev";
@@ -104,7 +102,6 @@ impl LlamaCppModel<'_> {
             }
             weights.push(Weight {
                 tensor: tensor.clone(),
-                kind,
                 places: used.places.clone(),
                 contents: Mutex::new(Some(Contents {
                     kind,
@@ -140,8 +137,8 @@ impl LlamaCppModel<'_> {
         kind: GgmlType,
         imatrix: Option<&'i Imatrix>,
     ) -> Result<Option<&'i [f32]>, EngineError> {
-        let gguf::Tensor { name, shape, .. } = &weight.tensor;
-        let original = weight.kind;
+        let (name, shape) = (&weight.tensor.name, &weight.tensor.shape);
+        let original = weight.tensor.kind;
         let importances = imatrix.map(|imatrix| imatrix.values_for(name, shape));
         let importances = importances.transpose()?.flatten();
         if kind == original {
@@ -194,7 +191,7 @@ impl LlamaCppModel<'_> {
         importances: Option<&[f32]>,
     ) -> Result<Blocks, EngineError> {
         let rows = self.rows(weight)?;
-        if kind == weight.kind {
+        if kind == weight.tensor.kind {
             return rows.read(0..rows.n_rows);
         }
         let n_at_once = (PIECE_ELEMENTS / rows.n_columns).max(1);
@@ -229,8 +226,10 @@ impl Exchange for LlamaCppModel<'_> {
             self.exchangeable_weight(name)?;
         }
         let checked = self.weights()?.iter().map(|weight| {
-            let kind = *mixture.get(&weight.tensor.name).unwrap_or(&weight.kind);
-            let imatrix = imatrix.filter(|_| kind != weight.kind);
+            let kind = *mixture
+                .get(&weight.tensor.name)
+                .unwrap_or(&weight.tensor.kind);
+            let imatrix = imatrix.filter(|_| kind != weight.tensor.kind);
             let importances = self.check(weight, kind, imatrix)?;
             let imatrix = importances.and(imatrix);
             let imatrix = imatrix.map(|imatrix| imatrix.identity.sha256.clone());

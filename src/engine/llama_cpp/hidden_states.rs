@@ -64,7 +64,7 @@ impl LlamaCppModel<'_> {
         let head = self.found_head()?;
         let shape = [u64::from(head.n_embd), u64::from(self.facts.n_vocab)];
         let tensor = self.header.tensor(&head.name);
-        let is_it = |of: &&Tensor| of.type_id == head.type_id && of.shape == shape;
+        let is_it = |of: &&Tensor| of.kind.id == head.type_id && of.shape == shape;
         let missing = || self.no_states(&format!("{} is not in the file", head.name));
         Ok((head, tensor.filter(is_it).ok_or_else(missing)?))
     }

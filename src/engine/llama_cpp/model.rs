@@ -3,7 +3,6 @@
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
 use std::collections::HashSet;
-use std::ffi::CStr;
 use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
@@ -24,8 +23,7 @@ use super::exchange::{Weight, disable_graph_reuse};
 use super::head::HeadProduct;
 use super::hidden_states::{Probe, Tap};
 use super::log::{errors_with_advice, last_log_errors, while_loading};
-use super::params::{ModelParams, fit};
-use super::quantize::c_path;
+use super::params::ModelParams;
 use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
@@ -217,22 +215,19 @@ impl<'b> LlamaCppModel<'b> {
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
-        let (started, before) = (Instant::now(), fs::metadata(path).ok());
+        let stamp = || {
+            let metadata = fs::metadata(path).ok()?;
+            Some((metadata.len(), metadata.modified().ok()))
+        };
+        let (started, before) = (Instant::now(), stamp());
         let header = inspect(path)?;
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
-
-        let file = c_path(path)?;
         if options.is_exchangeable {
             disable_graph_reuse();
         }
         let mut gpus = devices(options)?;
-        let mut params = ModelParams::new(options, &gpus)?;
-        if options.n_gpu_layers == GpuLayers::Auto
-            && let Some(room) = options.room.as_ref().filter(|_| !gpus.is_empty())
-        {
-            fit(path, &file, &mut params, options, room)?;
-        }
+        let mut params = ModelParams::new(path, options, &gpus)?;
         let memory = memory::limit().or_else(memory::total);
         let is_on_cpu = gpus.is_empty() || options.n_gpu_layers == GpuLayers::Count(0);
         if memory.is_some_and(|memory| is_on_cpu && header.file_bytes > memory) {
@@ -243,21 +238,12 @@ impl<'b> LlamaCppModel<'b> {
                 return Err(EngineError::model(path, what));
             }
         }
-        let (model, n_layers) = open(path, &file, &params)?;
-        let stamp = |metadata: Option<fs::Metadata>| {
-            metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
-        };
-        if stamp(fs::metadata(path).ok()) != stamp(before) {
+        let (model, n_layers) = open(path, &params)?;
+        if stamp() != before {
             let what = "changed while it was loaded: wait until it is complete, and try again";
             return Err(EngineError::model(path, what));
         }
-
-        let mut options = params.resolved(options, n_layers, gpus.len());
-        if !header.has_experts() {
-            (options.cpu_moe, options.n_cpu_moe) = (false, 0);
-        }
-        // The flag concerns only weights in the CPU's memory.
-        options.no_op_offload &= !options.offloads_all(n_layers);
+        let options = params.resolved(options, n_layers, gpus.len(), header.has_experts());
         if options.split_mode == Some(SplitMode::None) {
             let main = usize::try_from(options.main_gpu.unwrap_or_default());
             let main = main.ok().and_then(|i| gpus.get(i)).copied();
@@ -282,10 +268,10 @@ impl<'b> LlamaCppModel<'b> {
 }
 
 /// Loads the weights, and counts the layers that can be offloaded.
-fn open(path: &Path, file: &CStr, params: &ModelParams) -> Result<(LlamaModel, u32), EngineError> {
+fn open(path: &Path, params: &ModelParams) -> Result<(LlamaModel, u32), EngineError> {
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    let load = || unsafe { sys::llama_model_load_from_file(params.file.as_ptr(), params.raw) };
     let model = NonNull::new(while_loading(path, load)).ok_or_else(|| {
         let what = format!(
             "llama.cpp could not load the model: {}",

@@ -19,6 +19,8 @@ use crate::lock::locked;
 /// llama.cpp's parameters of a model, with all that they point to.
 pub(super) struct ModelParams {
     pub(super) raw: sys::llama_model_params,
+    /// The model's file.
+    pub(super) file: CString,
     /// The devices, and null.
     devices: Vec<sys::ggml_backend_dev_t>,
     /// A proportion for each of as many devices as llama.cpp can have.
@@ -29,7 +31,12 @@ pub(super) struct ModelParams {
 }
 
 impl ModelParams {
-    pub(super) fn new(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<Self, EngineError> {
+    /// The parameters for a model's file on these devices; `-ngl auto` is a number of layers in them.
+    pub(super) fn new(
+        path: &Path,
+        options: &ModelOptions,
+        gpus: &[GgmlDevice],
+    ) -> Result<Self, EngineError> {
         check(options, gpus)?;
         // SAFETY: these return plain values.
         let (raw, max_devices) =
@@ -52,6 +59,7 @@ impl ModelParams {
         let devices = gpus.iter().map(|device| device.as_ptr());
         let mut params = Self {
             raw,
+            file: c_path(path)?,
             devices: devices.chain([std::ptr::null_mut()]).collect(),
             tensor_split,
             overrides,
@@ -65,6 +73,12 @@ impl ModelParams {
             params.raw.tensor_buft_overrides = params.overrides.as_ptr();
         }
         params.set_plain(options, gpus);
+        if let Some(room) = &options.room
+            && options.n_gpu_layers == GpuLayers::Auto
+            && !gpus.is_empty()
+        {
+            params.fit(path, options, room)?;
+        }
         Ok(params)
     }
 
@@ -83,8 +97,11 @@ impl ModelParams {
         raw.use_extra_bufts =
             !options.is_exchangeable && cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
         let is_unmapped = options.is_exchangeable || options.is_without_weights;
-        let use_mmap = options.use_mmap.filter(|_| !is_unmapped);
-        let use_mmap = use_mmap.or(is_unmapped.then_some(false));
+        let use_mmap = if is_unmapped {
+            Some(false)
+        } else {
+            options.use_mmap
+        };
         raw.load_mode = match (use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
@@ -94,48 +111,121 @@ impl ModelParams {
         };
     }
 
-    /// The options with which the model was loaded: with a number of layers, and what `fit` chose.
+    /// The options with which the model was loaded: with a number of layers, what `fit` chose, and without
+    /// flags that made no difference.
     pub(super) fn resolved(
         &self,
         given: &ModelOptions,
         n_layers: u32,
         n_gpus: usize,
+        has_experts: bool,
     ) -> ModelOptions {
         let mut options = given.clone();
         options.room = None;
-        // llama.cpp's name of a server's memory holds its address, which must not be recorded.
-        for tensors in &mut options.tensor_overrides {
-            if let Ok(memory) = memory_named(&tensors.memory) {
-                tensors.memory = memory.device_name();
-            }
-        }
         // llama.cpp uses the main GPU only where one device holds all.
         if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         options.n_gpu_layers = GpuLayers::Count(if n_gpus == 0 { 0 } else { n.min(n_layers) });
-        if given.n_gpu_layers != GpuLayers::Auto {
-            return options;
-        }
         let split = self.tensor_split.iter().take(n_gpus).copied();
-        if given.tensor_split.is_none() && split.clone().any(|n| n > 0.0) {
+        if options.tensor_split.is_none() && split.clone().any(|n| n > 0.0) {
             options.tensor_split = Some(TensorSplit(split.collect()));
         }
+        // Those of experts follow those that the user gives; where there are neither, all are fitted.
+        let mut n_overrides = given.tensor_overrides.len();
         if given.all_overrides().is_empty() {
-            let list = self.overrides.iter();
-            let fitted = list.take_while(|tensors| !tensors.pattern.is_null());
-            let fitted = fitted.filter_map(|tensors| {
-                // SAFETY: a pattern that is not null is a text that lives as long as the list.
-                let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
-                Some(TensorOverride {
-                    pattern: pattern.to_string_lossy().into_owned(),
-                    memory: BufferType::new(tensors.buft)?.device_name(),
-                })
-            });
-            options.tensor_overrides = fitted.collect();
+            n_overrides = self.overrides.len();
         }
+        let list = self.overrides.iter().take(n_overrides);
+        let list = list.take_while(|tensors| !tensors.pattern.is_null());
+        let overrides = list.filter_map(|tensors| {
+            // SAFETY: a pattern that is not null is a text that lives as long as the list.
+            let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
+            Some(TensorOverride {
+                pattern: pattern.to_string_lossy().into_owned(),
+                // llama.cpp's name of a server's memory holds its address, which must not be recorded.
+                memory: BufferType::new(tensors.buft)?.device_name(),
+            })
+        });
+        options.tensor_overrides = overrides.collect();
+        if !has_experts {
+            (options.cpu_moe, options.n_cpu_moe) = (false, 0);
+        }
+        // The flag concerns only weights in the CPU's memory.
+        options.no_op_offload &= !options.offloads_all(n_layers);
         options
+    }
+
+    /// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
+    /// besides it (`room`) leave a margin on each device. llama.cpp loads the model several times
+    /// for this, without its weights.
+    ///
+    /// # Errors
+    /// If the model cannot be fitted with the placement that the user wants.
+    fn fit(&mut self, path: &Path, options: &ModelOptions, room: &Room) -> Result<(), EngineError> {
+        /// llama.cpp swaps its global log while it measures.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _one = locked(&ONE_AT_A_TIME);
+
+        let no_fit = |why: &str| {
+            let what = format!(
+                "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
+            );
+            Err(EngineError::model(path, what))
+        };
+        if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
+            return no_fit("llama.cpp fits no model that -sm row or tensor splits");
+        }
+        let mut own = context_params(&room.context, options);
+        // What memory is needed for besides: the model that will be loaded later, or else a second context of
+        // this one, of which only what it adds is counted. llama.cpp takes one extra: if that is the second
+        // model, the margin covers second contexts.
+        let (mut extra_model, mut extra_context) = (self.raw, own);
+        let (mut extra_file, mut n_margins) = (self.file.clone(), 1);
+        if let Some(second) = &room.second_model {
+            let n_layers = second.n_gpu_layers.number();
+            extra_model.n_gpu_layers = n_layers.unwrap_or(extra_model.n_gpu_layers);
+            extra_context = context_params(&second.context, options);
+            extra_file = c_path(&second.path)?;
+            n_margins = room.n_contexts.max(1) as usize;
+        }
+        let extra = Extra {
+            path_model: extra_file.as_ptr(),
+            mparams: &raw mut extra_model,
+            cparams: &raw mut extra_context,
+            shares_model: room.second_model.is_none(),
+        };
+        let has_extra = room.second_model.is_some() || room.n_contexts > 1;
+        let extra = has_extra.then_some(&raw const extra);
+        // SAFETY: plain values.
+        let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
+        let mut margins = vec![MARGIN_BYTES * n_margins; self.tensor_split.len()];
+        let mut overrides = vec![END_OF_OVERRIDES; max_overrides];
+        // SAFETY: all pointers are valid during the call. Proportions and margins have an element for
+        // each device, and the list of overrides is as long as llama.cpp wants it. What it writes into
+        // that are patterns that live as long as the process.
+        let status = unsafe {
+            sys::llama_rs_fit_params(
+                self.file.as_ptr(),
+                &raw mut self.raw,
+                &raw mut own,
+                self.tensor_split.as_mut_ptr(),
+                overrides.as_mut_ptr(),
+                margins.as_mut_ptr(),
+                room.context.n_ctx,
+                extra.unwrap_or(std::ptr::null()).cast(),
+                sys::GGML_LOG_LEVEL_ERROR,
+            )
+        };
+        if self.raw.tensor_buft_overrides == overrides.as_ptr() {
+            self.overrides = overrides;
+        }
+        match status {
+            0 => Ok(()),
+            1 => no_fit("it is too large with -ts, -ot, -cmoe and -ncmoe as they are"),
+            _ => no_fit(&last_log_errors()),
+        }
     }
 }
 
@@ -230,87 +320,4 @@ pub(super) struct Extra {
     pub(super) mparams: *mut sys::llama_model_params,
     pub(super) cparams: *mut sys::llama_context_params,
     pub(super) shares_model: bool,
-}
-
-/// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
-/// besides it (`room`) leave a margin on each device. llama.cpp loads the model several times
-/// for this, without its weights.
-///
-/// # Errors
-/// If the model cannot be fitted with the placement that the user wants.
-pub(super) fn fit(
-    path: &Path,
-    file: &CStr,
-    params: &mut ModelParams,
-    options: &ModelOptions,
-    room: &Room,
-) -> Result<(), EngineError> {
-    /// llama.cpp swaps its global log while it measures.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = locked(&ONE_AT_A_TIME);
-
-    if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
-        let why = "llama.cpp fits no model that -sm row or tensor splits";
-        return Err(no_fit(path, why));
-    }
-    let mut own = context_params(&room.context, options);
-    // What memory is needed for besides: the model that will be loaded later, or else a second context of
-    // this one, of which only what it adds is counted. llama.cpp takes one extra: if that is the second
-    // model, the margin covers second contexts.
-    let second = room.second_model.as_ref();
-    let (mut extra_model, mut extra_context) = (params.raw, own);
-    let extra_file = second.and_then(|second| c_path(&second.path).ok());
-    let mut n_margins = 1;
-    if let Some(second) = second {
-        let n_layers = second.n_gpu_layers.number();
-        extra_model.n_gpu_layers = n_layers.unwrap_or(extra_model.n_gpu_layers);
-        extra_context = context_params(&second.context, options);
-        n_margins = room.n_contexts.max(1) as usize;
-    }
-    let extra = Extra {
-        path_model: extra_file.as_deref().unwrap_or(file).as_ptr(),
-        mparams: &raw mut extra_model,
-        cparams: &raw mut extra_context,
-        shares_model: second.is_none(),
-    };
-    let extra = Some(&extra).filter(|_| second.is_some() || room.n_contexts > 1);
-    // SAFETY: plain values.
-    let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
-    let mut margins = vec![MARGIN_BYTES * n_margins; params.tensor_split.len()];
-    let mut overrides = vec![END_OF_OVERRIDES; max_overrides];
-    // SAFETY: all pointers are valid during the call: the lists of the model's parameters lie in
-    // `params`, which outlives it. Proportions and margins have an element for each device, and the
-    // list of overrides is as long as llama.cpp wants it. What it writes into that are patterns that
-    // live as long as the process.
-    let status = unsafe {
-        sys::llama_rs_fit_params(
-            file.as_ptr(),
-            &raw mut params.raw,
-            &raw mut own,
-            params.tensor_split.as_mut_ptr(),
-            overrides.as_mut_ptr(),
-            margins.as_mut_ptr(),
-            room.context.n_ctx,
-            extra.map_or(std::ptr::null(), std::ptr::from_ref).cast(),
-            sys::GGML_LOG_LEVEL_ERROR,
-        )
-    };
-    if params.raw.tensor_buft_overrides == overrides.as_ptr() {
-        params.overrides = overrides;
-    }
-    match status {
-        0 => Ok(()),
-        1 => {
-            let why = "it is too large with -ts, -ot, -cmoe and -ncmoe as they are";
-            Err(no_fit(path, why))
-        }
-        _ => Err(no_fit(path, &last_log_errors())),
-    }
-}
-
-fn no_fit(path: &Path, why: &str) -> EngineError {
-    let what = format!(
-        "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
-    );
-    EngineError::model(path, what)
 }

@@ -56,10 +56,10 @@ impl<'f> StoredRows<'f> {
     pub fn of(header: &'f Gguf, tensor: &'f Tensor) -> Option<Self> {
         let dimension = |i: usize| tensor.shape.get(i).map_or(1, |&n| n as usize);
         let n_rows = (tensor.n_params() as usize).checked_div(dimension(0))?;
-        (n_rows > 0).then_some(Self {
+        (n_rows > 0 && tensor.kind.is_for_weights).then_some(Self {
             header,
             tensor,
-            kind: GgmlType::of(tensor.type_id).filter(|kind| kind.is_for_weights)?,
+            kind: tensor.kind,
             n_columns: dimension(0),
             n_rows,
             n_rows_of_expert: dimension(1),

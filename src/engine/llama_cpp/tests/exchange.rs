@@ -288,7 +288,7 @@ fn numbers(path: &Path, name: &str) -> Vec<f64> {
         Float::F16.decode(bytes, &mut value);
         f64::from(value[0])
     };
-    match GgmlType::of(tensor.type_id).unwrap().name {
+    match tensor.kind.name {
         "f16" => bytes.chunks(2).map(f16).collect(),
         _ => {
             let blocks = bytes.chunks(34).map(|block| block.split_at(2));

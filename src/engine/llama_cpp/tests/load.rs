@@ -101,7 +101,6 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     hush();
     ENGINE.devices().unwrap();
     let file = fixture("tiny-q4_K_M.gguf");
-    let file = CString::new(file.to_str().unwrap()).unwrap();
     let options = ModelOptions {
         devices: vec!["none".to_owned()],
         n_gpu_layers: GpuLayers::Auto,
@@ -116,7 +115,7 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
         };
         params::context_params(&options, &ModelOptions::default())
     };
-    let mut params = ModelParams::new(&options, &[]).unwrap();
+    let mut params = ModelParams::new(&file, &options, &[]).unwrap();
     let (mut own, mut second_context) = (context(512), context(64));
     let mut second_model = params.raw;
     let mut extra = Extra {
@@ -131,7 +130,7 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     let status = unsafe {
         assert!(sys::llama_max_tensor_buft_overrides() <= overrides.len());
         sys::llama_rs_fit_params(
-            file.as_ptr(),
+            params.file.as_ptr(),
             &raw mut params.raw,
             &raw mut own,
             params.tensor_split.as_mut_ptr(),

@@ -58,7 +58,7 @@ fn check_file(
     for tensor in &blueprint.tensors {
         let kind = *mixture.get(&tensor.name).unwrap_or(&tensor.kind);
         let found = written.tensor(&tensor.name).unwrap();
-        assert_eq!(GgmlType::of(found.type_id), Some(kind), "{}", tensor.name);
+        assert_eq!(found.kind, kind, "{}", tensor.name);
         let data = kind.bytes(tensor.shape.iter().product()).unwrap();
         bytes += data.next_multiple_of(blueprint.alignment);
     }
@@ -144,7 +144,7 @@ fn every_type_of_weights_can_be_written() {
             let mixture = Mixture::from([(name.to_owned(), kind)]);
             write(&model, &output(&folder), &mixture, imatrix).unwrap();
             let written = gguf::read(&output(&folder)).unwrap();
-            assert_eq!(written.tensor(name).unwrap().type_id, kind.id);
+            assert_eq!(written.tensor(name).unwrap().kind.id, kind.id);
         }
         n_types += 1;
     }
@@ -175,7 +175,7 @@ fn a_split_model_becomes_one_file() {
     let written = check_file(&part(1), &output(&folder), &["q4_0", "q3_K"], None);
     let types = ["token_embd.weight", "a.weight", "b.weight"].map(|name| {
         let tensor = written.tensor(name).unwrap();
-        GgmlType::of(tensor.type_id).unwrap().name
+        tensor.kind.name
     });
     assert_eq!(types, ["q4_0", "f16", "q3_K"]);
     assert!(

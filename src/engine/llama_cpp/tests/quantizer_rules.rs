@@ -96,7 +96,7 @@ fn changed_by_llama_cpp(path: &Path) -> Vec<String> {
     let bf16 = kind("bf16").id;
     let tensors = gguf::read(&output).unwrap().tensors.into_iter();
     let mut changed: Vec<_> = tensors
-        .filter(|tensor| tensor.type_id == bf16)
+        .filter(|tensor| tensor.kind.id == bf16)
         .map(|tensor| tensor.name)
         .collect();
     changed.sort();
