@@ -89,12 +89,13 @@ impl Imatrix {
         tensor: &str,
         shape: &[u64],
     ) -> Result<Option<&[f32]>, EngineError> {
-        let values = self.values(tensor);
+        let Some(values) = self.values(tensor) else {
+            return Ok(None);
+        };
         let dimension = |i: usize| shape.get(i).copied().unwrap_or(1);
-        let (n_columns, n_experts) = (dimension(0), dimension(2));
-        let n = values.map_or(0, |values| values.len() as u64);
-        if values.is_none() || n_columns.checked_mul(n_experts) == Some(n) {
-            return Ok(values);
+        let (n, n_columns, n_experts) = (values.len(), dimension(0), dimension(2));
+        if n_columns.checked_mul(n_experts) == Some(n as u64) {
+            return Ok(Some(values));
         }
         Err(self.of_another_model(&format!(
             "it has {n} values for {tensor}, which has {n_columns} columns of {n_experts} experts"

@@ -241,14 +241,15 @@ impl ModelFacts {
     /// # Errors
     /// If the model has learned a vector for each position, and too few of them.
     pub fn check_window(&self, n_tokens: u64) -> Result<(), EngineError> {
-        let too_few = self.n_positions.filter(|&n| n < n_tokens);
-        let error = too_few.map(|n| {
-            let what = format!(
-                "has {n} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n} tokens or less (--n-ctx {n})"
-            );
-            EngineError::model(&self.path, what)
-        });
-        error.map_or(Ok(()), Err)
+        match self.n_positions {
+            Some(n) if n < n_tokens => {
+                let what = format!(
+                    "has {n} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n} tokens or less (--n-ctx {n})"
+                );
+                Err(EngineError::model(&self.path, what))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

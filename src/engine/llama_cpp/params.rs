@@ -168,15 +168,22 @@ impl ModelParams {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = locked(&ONE_AT_A_TIME);
 
-        let no_fit = |why: &str| {
-            let what = format!(
-                "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
-            );
-            Err(EngineError::model(path, what))
-        };
         if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
-            return no_fit("llama.cpp fits no model that -sm row or tensor splits");
+            let why = "llama.cpp fits no model that -sm row or tensor splits";
+            return Err(no_fit(path, why));
         }
+        match self.fitted(options, room)? {
+            0 => Ok(()),
+            1 => {
+                let why = "it is too large with -ts, -ot, -cmoe and -ncmoe as they are";
+                Err(no_fit(path, why))
+            }
+            _ => Err(no_fit(path, &last_log_errors())),
+        }
+    }
+
+    /// Lets llama.cpp fit the parameters, and returns its status: 0, or 1 if the model is too large.
+    fn fitted(&mut self, options: &ModelOptions, room: &Room) -> Result<i32, EngineError> {
         let mut own = context_params(&room.context, options);
         // What memory is needed for besides: the model that will be loaded later, or else a second context of
         // this one, of which only what it adds is counted. llama.cpp takes one extra: if that is the second
@@ -221,11 +228,7 @@ impl ModelParams {
         if self.raw.tensor_buft_overrides == overrides.as_ptr() {
             self.overrides = overrides;
         }
-        match status {
-            0 => Ok(()),
-            1 => no_fit("it is too large with -ts, -ot, -cmoe and -ncmoe as they are"),
-            _ => no_fit(&last_log_errors()),
-        }
+        Ok(status)
     }
 }
 
@@ -320,4 +323,11 @@ pub(super) struct Extra {
     pub(super) mparams: *mut sys::llama_model_params,
     pub(super) cparams: *mut sys::llama_context_params,
     pub(super) shares_model: bool,
+}
+
+fn no_fit(path: &Path, why: &str) -> EngineError {
+    let what = format!(
+        "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
+    );
+    EngineError::model(path, what)
 }

@@ -20,7 +20,7 @@ use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
 /// An original that is not a model, a mixture or an importance matrix that does not suit it, or a file that
 /// cannot be written.
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
-    let (input, output) = (quantization.input, quantization.output);
+    let Quantization { input, output, .. } = *quantization;
     let (mixture, imatrix) = (quantization.mixture, quantization.imatrix);
     let tensors = Blueprint::of_quantized(&inspect(input)?, imatrix)?.tensors;
     check(quantization, &tensors)?;
@@ -47,18 +47,17 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     params.allow_requantize = true;
     params.tt_overrides = types.as_ptr();
     // Its entries, one without a name, and the pairs that name it.
-    let entries = imatrix.map(|imatrix| {
-        let names = c_strings(&imatrix.path, imatrix.entries().map(|(name, _)| name))?;
-        let values = imatrix
-            .entries()
-            .map(|(_, values)| (values.as_ptr(), values.len()));
-        let entries = (names.iter().map(|name| name.as_ptr()).zip(values))
-            .chain([(ptr::null(), (ptr::null(), 0))])
-            .map(|(name, (data, size))| sys::llama_model_imatrix_data { name, data, size });
-        Ok::<_, EngineError>((entries.collect::<Vec<_>>(), pairs(imatrix), names))
-    });
-    let entries = entries.transpose()?;
-    if let Some((entries, pairs, _)) = &entries {
+    let entries = imatrix.map_or(Vec::new(), |imatrix| imatrix.entries().collect());
+    let path = imatrix.map_or(input, |imatrix| &imatrix.path);
+    let names = c_strings(path, entries.iter().map(|(name, _)| *name))?;
+    let values = entries
+        .iter()
+        .map(|(_, values)| (values.as_ptr(), values.len()));
+    let entries = (names.iter().map(|name| name.as_ptr()).zip(values))
+        .chain([(ptr::null(), (ptr::null(), 0))])
+        .map(|(name, (data, size))| sys::llama_model_imatrix_data { name, data, size });
+    let (entries, pairs) = (entries.collect::<Vec<_>>(), imatrix.map(pairs));
+    if let Some(pairs) = &pairs {
         params.imatrix = entries.as_ptr();
         params.kv_overrides = pairs.as_ptr();
     }
@@ -69,9 +68,14 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     // llama.cpp wants them to, outlive the call.
     let call =
         || unsafe { sys::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params) };
-    if while_loading(input, call) == 0 {
-        return Ok(());
+    match while_loading(input, call) {
+        0 => Ok(()),
+        _ => Err(failed(input, output)),
     }
+}
+
+/// Explains why the quantizer has not written the file.
+fn failed(input: &Path, output: &Path) -> EngineError {
     let reason = last_log_errors();
     // The C++ library's words for a failed write.
     let what = if reason.contains("iostream") {
@@ -79,7 +83,7 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     } else {
         format!("llama.cpp's quantizer refuses it: {reason}")
     };
-    Err(EngineError::model(input, what))
+    EngineError::model(input, what)
 }
 
 /// Refuses a mixture or an importance matrix that does not suit the original.
