@@ -68,10 +68,17 @@ impl Fixture {
         false
     }
 
+    /// The next request for this path meets a fault.
+    fn fault(&self, path: &str, fault: Fault) {
+        self.server.fault(path, fault);
+    }
+
     fn repository(&self) -> Repository {
-        self.hub()
-            .repository("me/M", &|step| self.watch(step))
-            .unwrap()
+        self.listed(&self.hub()).unwrap()
+    }
+
+    fn listed(&self, hub: &Hub) -> anyhow::Result<Repository> {
+        hub.repository("me/M", &|step| self.watch(step))
     }
 
     /// The file in which faults happen.
@@ -114,6 +121,13 @@ impl Fixture {
     fn incomplete(&self, file: &HubFile) -> PathBuf {
         self.hub().blob(file).with_extension("incomplete")
     }
+
+    /// Leaves these bytes of a file, as an earlier run does.
+    fn leave(&self, file: &HubFile, bytes: &[u8]) {
+        let path = self.incomplete(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
 }
 
 #[track_caller]
@@ -147,9 +161,7 @@ fn files_are_loaded_once_into_the_cache_of_huggingface_hub() {
         repository.files[0].commit
     );
     let offline = fixture.hub_with(&[("HF_HUB_OFFLINE", "1")]);
-    let cached = offline
-        .repository("me/M", &|step| fixture.watch(step))
-        .unwrap();
+    let cached = fixture.listed(&offline).unwrap();
     assert_eq!(cached.files, repository.files);
 }
 
@@ -167,19 +179,37 @@ fn a_new_commit_loads_only_what_has_changed() {
 }
 
 #[test]
-fn a_cut_download_is_continued() {
-    let fixture = Fixture::new();
-    let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
-    fixture.server.fault("/cdn/", Fault::CutsAfter(500_000));
-    fixture.arrives(
-        &file,
-        &[
-            "ended at 976.56 KiB of 2.86 MiB",
-            "ended at 1.43 MiB of 2.86 MiB",
-        ],
-    );
-    assert_eq!(fixture.served(&file), file.size);
+fn a_download_that_ends_early_is_continued() {
+    for (faults, said, sent_twice) in [
+        (
+            &[Fault::CutsAfter(1_000_000), Fault::CutsAfter(500_000)][..],
+            &[
+                "ended at 976.56 KiB of 2.86 MiB",
+                "ended at 1.43 MiB of 2.86 MiB",
+            ][..],
+            0,
+        ),
+        (
+            &[Fault::SilentAfter(1_000_000)],
+            &["ended at 976.56 KiB"],
+            0,
+        ),
+        (&[Fault::Shortens(1000)], &["the connection ended at"], 0),
+        // A server that sends no parts sends all again.
+        (
+            &[Fault::CutsAfter(1_000_000), Fault::IgnoresRange],
+            &["ended at"],
+            1_000_000,
+        ),
+    ] {
+        let fixture = Fixture::new();
+        let file = fixture.file();
+        for fault in faults {
+            fixture.fault("/cdn/", fault.clone());
+        }
+        fixture.arrives(&file, said);
+        assert_eq!(fixture.served(&file), file.size + sent_twice);
+    }
 }
 
 #[test]
@@ -200,65 +230,40 @@ fn what_an_earlier_run_left_is_continued() {
 }
 
 #[test]
-fn what_is_whole_but_was_not_checked_is_checked() {
+fn what_was_left_is_checked() {
     let fixture = Fixture::new();
-    let file = fixture.file();
-    fs::create_dir_all(fixture.incomplete(&file).parent().unwrap()).unwrap();
-    fs::write(fixture.incomplete(&file), fixture.bytes(&file)).unwrap();
-    fixture.arrives(&file, &[]);
-    assert_eq!(fixture.served(&file), 0);
-}
-
-#[test]
-fn wrong_bytes_are_loaded_again_once() {
-    let fixture = Fixture::new();
-    let file = fixture.file();
-    fs::create_dir_all(fixture.incomplete(&file).parent().unwrap()).unwrap();
-    fs::write(fixture.incomplete(&file), vec![1; 1000]).unwrap();
+    let whole = fixture.file();
+    fixture.leave(&whole, &fixture.bytes(&whole));
+    fixture.arrives(&whole, &[]);
+    assert_eq!(fixture.served(&whole), 0);
+    let wrong = fixture.repository().file("notes #1.txt").unwrap().remove(0);
+    fixture.leave(&wrong, &[1; 1000]);
     fixture.arrives(
-        &file,
+        &wrong,
         &["another hash than the hub states: loading it again"],
     );
     let other = fixture.repository().file("M-Q8_0.gguf").unwrap().remove(0);
-    fixture.server.fault("/cdn/", Fault::Changes);
-    fixture.server.fault("/cdn/", Fault::Changes);
-    fixture.fails(&other, &["M-Q8_0.gguf", "another hash", "twice"]);
-    assert!(!fixture.incomplete(&other).exists());
-}
-
-#[test]
-fn the_length_must_be_that_of_the_hub() {
-    let fixture = Fixture::new();
-    let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::Shortens(1000));
-    fixture.arrives(&file, &["the connection ended at"]);
-    assert_eq!(fixture.served(&file), file.size);
-    let other = fixture.repository().file("M-Q8_0.gguf").unwrap().remove(0);
-    fs::create_dir_all(fixture.incomplete(&other).parent().unwrap()).unwrap();
-    fs::write(fixture.incomplete(&other), vec![1; SIZE as usize + 1000]).unwrap();
-    fixture.server.fault("/cdn/", Fault::Lengthens);
-    fixture.said.take();
+    fixture.leave(&other, &vec![1; SIZE as usize + 1000]);
+    fixture.fault("/cdn/", Fault::Lengthens);
     fixture.arrives(&other, &[]);
 }
 
 #[test]
-fn a_server_without_parts_sends_all_again() {
+fn what_arrives_wrong_twice_is_an_error() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
-    fixture.server.fault("/cdn/", Fault::IgnoresRange);
-    fixture.arrives(&file, &["the connection ended"]);
-    assert_eq!(fixture.served(&file), file.size + 1_000_000);
+    fixture.fault("/cdn/", Fault::Changes);
+    fixture.fault("/cdn/", Fault::Changes);
+    fixture.fails(&file, &["M-Q4_K_M.gguf", "another hash", "twice"]);
+    assert!(!fixture.incomplete(&file).exists());
 }
 
 #[test]
 fn a_hub_that_is_busy_is_waited_for() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::Answers(503, ""));
-    fixture
-        .server
-        .fault("/resolve/", Fault::Answers(429, "Retry-After: 1"));
+    fixture.fault("/cdn/", Fault::Answers(503, ""));
+    fixture.fault("/resolve/", Fault::Answers(429, "Retry-After: 1"));
     let start = Instant::now();
     fixture.arrives(
         &file,
@@ -268,7 +273,7 @@ fn a_hub_that_is_busy_is_waited_for() {
         ],
     );
     assert!(start.elapsed() >= Duration::from_secs(1));
-    fixture.server.fault(
+    fixture.fault(
         "/revision/",
         Fault::Answers(429, "RateLimit: \"api\";r=0;t=1"),
     );
@@ -280,26 +285,15 @@ fn a_hub_that_is_busy_is_waited_for() {
 fn a_hub_that_stays_busy_is_an_error_and_nothing_is_lost() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::CutsAfter(1_000_000));
+    fixture.fault("/cdn/", Fault::CutsAfter(1_000_000));
     for _ in 0..5 {
-        fixture.server.fault("/cdn/", Fault::Answers(500, ""));
+        fixture.fault("/cdn/", Fault::Answers(500, ""));
     }
     fixture.fails(&file, &["M-Q4_K_M.gguf", "answers 500", "repeat the call"]);
     fixture.said.take();
-    fixture
-        .server
-        .fault("/resolve/", Fault::Answers(429, "Retry-After: 86400"));
+    fixture.fault("/resolve/", Fault::Answers(429, "Retry-After: 86400"));
     fixture.fails(&file, &["answers 429", "in 86400 s"]);
     fixture.arrives(&file, &[]);
-    assert_eq!(fixture.served(&file), file.size);
-}
-
-#[test]
-fn a_silent_server_is_asked_again() {
-    let fixture = Fixture::new();
-    let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
-    fixture.arrives(&file, &["the connection ended at 976.56 KiB"]);
     assert_eq!(fixture.served(&file), file.size);
 }
 
@@ -307,7 +301,7 @@ fn a_silent_server_is_asked_again() {
 fn loading_can_be_stopped_while_a_server_is_silent() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    fixture.server.fault("/cdn/", Fault::SilentAfter(1_000_000));
+    fixture.fault("/cdn/", Fault::SilentAfter(1_000_000));
     let start = Instant::now();
     let stop = |_: Step| start.elapsed() > Duration::from_millis(500);
     let stopped = fixture.hub().load(&file, false, &stop);
@@ -341,15 +335,15 @@ fn repositories_that_cannot_be_read_are_errors_that_say_what_to_do() {
     }
     let terms = format!("accept its terms at {}/me/M", fixture.server.endpoint);
     for (status, hub) in [(401, &without), (403, &with)] {
-        fixture.server.fault(
+        fixture.fault(
             "/revision/",
             Fault::Answers(status, "X-Error-Code: GatedRepo"),
         );
         fails(hub, "me/M", &["me/M", "gated", &terms, "HF_TOKEN"]);
     }
-    fixture.server.fault("/revision/", Fault::Answers(401, ""));
+    fixture.fault("/revision/", Fault::Answers(401, ""));
     fails(&with, "me/M", &["refuses your token", "HF_TOKEN"]);
-    fixture.server.fault("/revision/", Fault::Answers(418, ""));
+    fixture.fault("/revision/", Fault::Answers(418, ""));
     fails(&with, "me/M", &["answers 418"]);
     let closed = fixture.hub_with(&[("HF_ENDPOINT", "http://127.0.0.1:1")]);
     fails(
@@ -372,9 +366,7 @@ fn the_cache_serves_where_the_hub_does_not() {
     let file = fixture.file();
     fixture.arrives(&file, &[]);
     let closed = fixture.hub_with(&[("HF_ENDPOINT", "http://127.0.0.1:1")]);
-    let cached = closed
-        .repository("me/M", &|step| fixture.watch(step))
-        .unwrap();
+    let cached = fixture.listed(&closed).unwrap();
     assert_eq!(cached.model(None).unwrap(), [file]);
     assert!(fixture.said.take()[0].contains("only the cache is used"));
     has(

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, WindowSpec};
+use kl_formats::{Calls, Float, HeadCheck, HeadTensor, States, WindowSpec};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -116,9 +116,8 @@ impl Model for LlamaCppModel<'_> {
         let head = options.shows_states.then(|| self.found_head());
         let tap = head.transpose()?.map(|head| Tap::new(head.clone()));
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
-        let noise = options
-            .is_noisy
-            .then(|| Arc::new(Mutex::new(Tracer::noise())) as _);
+        let noise = options.is_noisy.then(Tracer::noise);
+        let noise = noise.map(|noise| Arc::new(Mutex::new(noise)) as _);
         let watch = tap.clone().map(|tap| tap as _).or(noise);
         Ok(LlamaCppDecoder {
             context: Context::new(self, options, watch)?,
@@ -142,20 +141,13 @@ impl Model for LlamaCppModel<'_> {
 
     fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {
         let (head, tensor) = self.head_tensor()?;
-        let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
-        let kind = kind.ok_or_else(|| {
-            let id = head.type_id;
-            self.no_states(&format!(
-                "its head has ggml's type {id}, which kl does not know"
-            ))
-        })?;
         Ok(States {
             n_embd: head.n_embd,
             state_type: Float::F32,
             head: HeadTensor {
                 name: head.name.clone(),
-                type_name: kind.name.to_owned(),
-                type_id: head.type_id,
+                type_name: tensor.kind.name.to_owned(),
+                type_id: tensor.kind.id,
                 bytes: tensor.bytes,
                 sha256: String::new(),
             },
