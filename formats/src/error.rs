@@ -93,7 +93,7 @@ impl Error {
     }
 
     /// True if bytes of the file are missing or contradict themselves.
-    pub(crate) fn is_damage(&self) -> bool {
+    pub fn is_damage(&self) -> bool {
         matches!(self.fault, Fault::Corrupt { .. } | Fault::Truncated { .. })
     }
 }

@@ -1,7 +1,8 @@
-//! The way of rows from a model to their use: several sources of them, used in turn. While the rows of
-//! one are scored, encoded or kept, another decodes.
+//! Runs several sources of rows in turn: while the rows of one are scored, encoded or kept, another
+//! decodes.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -23,33 +24,17 @@ pub trait LogitSource {
         false
     }
 
-    /// Runs one window from its start and hands the rows of its scored positions to `sink`, in order:
-    /// some at a time, possibly none. The rows are gone when `sink` returns.
+    /// Runs windows, each from its start, and hands the rows of their scored positions to `sink` with the
+    /// index of their window: all of one before those of the next, in order, some at a time, possibly none.
+    /// The rows are gone when `sink` returns.
     ///
     /// # Errors
     /// Why the source has no rows, or what `sink` returned.
     fn decode(
         &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error>;
-
-    /// Runs several windows as [`decode`](Self::decode) runs one, in fewer calls if the source can:
-    /// `sink` is given the index of the window that the rows belong to, and all rows of one before
-    /// those of the next.
-    ///
-    /// # Errors
-    /// Those of [`decode`](Self::decode).
-    fn decode_all(
-        &mut self,
         windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        for (i, window) in windows.iter().enumerate() {
-            self.decode(window, |rows| sink(i, rows))?;
-        }
-        Ok(())
-    }
+        sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 }
 
 impl<D: Decoder> LogitSource for D {
@@ -59,20 +44,6 @@ impl<D: Decoder> LogitSource for D {
 
     fn decode(
         &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let mut start = Some(0);
-        while let Some(at) = start {
-            let outputs = self.decode_call(window, at, true)?;
-            sink(&outputs.rows)?;
-            start = outputs.next;
-        }
-        Ok(())
-    }
-
-    fn decode_all(
-        &mut self,
         windows: &[&WindowSpec],
         mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -80,7 +51,12 @@ impl<D: Decoder> LogitSource for D {
         while let Some(window) = windows.get(next) {
             let n = self.n_together(&windows[next..]).max(1);
             if n == 1 {
-                self.decode(window, |rows| sink(next, rows))?;
+                let mut start = Some(0);
+                while let Some(at) = start {
+                    let outputs = self.decode_call(window, at, true)?;
+                    sink(next, &outputs.rows)?;
+                    start = outputs.next;
+                }
             } else {
                 let together = &windows[next..next + n];
                 let rows = self.decode_together(together)?;
@@ -101,8 +77,8 @@ impl<D: Decoder> LogitSource for D {
 /// it.
 ///
 /// One is enough if the CPU decodes. If an accelerator does, a second keeps both busy: while the rows
-/// of one are scored or encoded, the other decodes. (Sources make sure that only one decodes at a
-/// time.) The results are the same, in the same order. A source that cannot be created is left out if
+/// of one are scored or encoded, the other decodes. (Contexts of one model take turns in
+/// [`Decoder::decode_call`].) The results are the same, in the same order. A source that cannot be created is left out if
 /// another can.
 #[derive(Debug)]
 pub struct Sources<F> {
@@ -169,7 +145,7 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
     on_step: impl FnMut(Step<K::Done>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     let (n, n_windows) = (sources.n, sources.n_windows.max(1));
-    // Windows are numbered as they are taken: one lock for both.
+    // One lock for taking windows and numbering them, so that numbers follow `next`.
     let numbered = Mutex::new(0u64);
     let next_windows = || {
         let mut numbered = locked(&numbered);
@@ -191,7 +167,9 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
             load,
             ..Timing::default()
         };
-        let done = work(&mut source, &next_windows, device, &reports, &mut timing);
+        // The caller waits for all windows in order, so it must hear of a panic, which is printed.
+        let working = || work(&mut source, &next_windows, device, &reports, &mut timing);
+        let done = catch_unwind(AssertUnwindSafe(working)).unwrap_or(Err(Error::WorkerLost));
         if let Err(error) = done {
             let _ = reports.send(Err(error));
         }
@@ -202,7 +180,7 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
         let (sender, reports) = sync_channel(2 * n);
         let senders = std::iter::repeat_n(sender, n);
         let workers: Vec<_> = senders.map(|to| scope.spawn(|| run(to))).collect();
-        // The others stop once nobody receives their reports.
+        // On an error, the receiver is dropped, and the others stop at their next report.
         let reported = in_order(reports, on_step);
         let ended = workers.into_iter().map(|worker| worker.join());
         (reported, ended.collect::<Result<Vec<_>, _>>())
@@ -247,7 +225,8 @@ fn work<S: LogitSource, K: RowSink>(
         }
         let (before, started, mut in_sinks) = (waited(&sinks), Instant::now(), Duration::ZERO);
         let mut call = device.map(DeviceClock::begin);
-        source.decode_all(&windows.iter().collect::<Vec<_>>(), |i, rows| {
+        source.decode(&windows.iter().collect::<Vec<_>>(), |i, rows| {
+            // The device idles while rows are used.
             call = None;
             let push_started = Instant::now();
             sinks[i].push(rows)?;

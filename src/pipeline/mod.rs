@@ -74,10 +74,20 @@ impl Error {
     fn too_few_rows() -> Self {
         Self::inconsistent("fewer rows than a window has")
     }
+
+    /// True if another run against the same file would fail too: it is damaged, or not what it states.
+    /// A disk or a network that failed may work again.
+    pub fn is_of_bad_reference(&self) -> bool {
+        match self {
+            Self::Reference(_) => true,
+            Self::Format(error) => error.is_damage(),
+            _ => false,
+        }
+    }
 }
 
-/// Things to use again, shared between threads: memory above all, since a block of rows is a megabyte,
-/// and fresh memory from the system costs more than filling it.
+/// A pool of values to reuse, shared between threads: mostly buffers, since fresh memory from the system
+/// costs more than filling it.
 pub type Pool<T> = Arc<Mutex<Vec<T>>>;
 
 /// A report of a run to its caller, who may stop it with an error.

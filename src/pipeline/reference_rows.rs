@@ -500,22 +500,27 @@ impl LogitSource for FileRows<'_, '_> {
         self.rows.is_floored
     }
 
-    /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of
+    /// Hands `sink` the logits of each window's rows, a bounded number at a time: all or some of those of
     /// the file's window with that number. Windows before it are skipped.
     fn decode(
         &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let wanted = self.windows.get(&window.window).unwrap_or(window);
-        let mut found = self.rows.find(wanted.window)?;
-        let (spec, n_rows) = (&found.spec, wanted.n_rows);
-        let n_before = wanted.first_scored.checked_sub(spec.first_scored);
-        let Some(n_before) = n_before.filter(|n_before| n_before + n_rows <= spec.n_rows) else {
-            let found = format!("different rows for window {} than before", wanted.window);
-            return Err(Error::inconsistent(&found));
-        };
-        found.rows.skip(n_before as usize);
-        found.logits(n_rows as usize, self.n_vocab(), &self.used, sink)
+        for (i, window) in windows.iter().enumerate() {
+            let wanted = self.windows.get(&window.window).unwrap_or(window);
+            let mut found = self.rows.find(wanted.window)?;
+            let (spec, n_rows) = (&found.spec, wanted.n_rows);
+            let n_before = wanted.first_scored.checked_sub(spec.first_scored);
+            let Some(n_before) = n_before.filter(|n_before| n_before + n_rows <= spec.n_rows)
+            else {
+                let found = format!("different rows for window {} than before", wanted.window);
+                return Err(Error::inconsistent(&found));
+            };
+            found.rows.skip(n_before as usize);
+            let hand_out = |rows: &[&[f32]]| sink(i, rows);
+            found.logits(n_rows as usize, self.n_vocab(), &self.used, hand_out)?;
+        }
+        Ok(())
     }
 }

@@ -123,36 +123,40 @@ impl LogitSource for &mut StateSource<'_> {
     /// Fails with [`Error::RowMoved`] for the first row that is not the model's own to the bit.
     fn decode(
         &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let n_embd = self.n_vocab().max(1);
-        let mut hand_out = |states: &[f32]| sink(&states.chunks_exact(n_embd).collect::<Vec<_>>());
-        if let Some(known) = self.known.remove(&window.window) {
-            return hand_out(&known);
-        }
-        let to_check = call_to_check(window, self.states.calls);
-        let (mut start, mut position) = (Some(0), window.first_scored as usize);
-        while let Some(at) = start {
-            let outputs = self.decoder.decode_call(window, at, at == to_check)?;
-            if at == to_check {
-                let started = Instant::now();
-                let rows = compare_some(&mut *self.head, &outputs, self.states.state_type)?;
-                for (index, row) in rows.iter().enumerate() {
-                    self.checked += *row;
-                    if !row.is_exact() {
-                        return Err(Error::RowMoved {
-                            window: window.window,
-                            position: position + index,
-                            kld: row.max_kld,
-                        });
-                    }
-                }
-                self.check_time += started.elapsed();
+        for (i, window) in windows.iter().enumerate() {
+            let mut hand_out =
+                |states: &[f32]| sink(i, &states.chunks_exact(n_embd).collect::<Vec<_>>());
+            if let Some(known) = self.known.remove(&window.window) {
+                hand_out(&known)?;
+                continue;
             }
-            hand_out(&outputs.states)?;
-            position += outputs.states.len() / n_embd;
-            start = outputs.next;
+            let to_check = call_to_check(window, self.states.calls);
+            let (mut start, mut position) = (Some(0), window.first_scored as usize);
+            while let Some(at) = start {
+                let outputs = self.decoder.decode_call(window, at, at == to_check)?;
+                if at == to_check {
+                    let started = Instant::now();
+                    let rows = compare_some(&mut *self.head, &outputs, self.states.state_type)?;
+                    for (index, row) in rows.iter().enumerate() {
+                        self.checked += *row;
+                        if !row.is_exact() {
+                            return Err(Error::RowMoved {
+                                window: window.window,
+                                position: position + index,
+                                kld: row.max_kld,
+                            });
+                        }
+                    }
+                    self.check_time += started.elapsed();
+                }
+                hand_out(&outputs.states)?;
+                position += outputs.states.len() / n_embd;
+                start = outputs.next;
+            }
         }
         Ok(())
     }

@@ -141,11 +141,11 @@ fn sources<F>(n: usize, make: F) -> Sources<F> {
 fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
     let rows = |window: &WindowSpec, seed| {
         let mut all: Vec<Vec<f32>> = Vec::new();
-        let sink = |rows: &[&[f32]]| {
+        let sink = |_: usize, rows: &[&[f32]]| {
             all.extend(rows.iter().map(|row| row.to_vec()));
             Ok::<(), Error>(())
         };
-        fake(seed, 100).decode(window, sink).unwrap();
+        fake(seed, 100).decode(&[window], sink).unwrap();
         all
     };
     let mut records = Vec::new();
@@ -283,6 +283,20 @@ fn a_part_is_exactly_as_long_as_asked_and_taken_from_the_whole() {
         whole[..20],
         "kl.py's own order"
     );
+}
+
+#[test]
+fn a_reference_is_bad_if_its_file_is_damaged_and_not_if_the_disk_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (there, missing) = (folder.path().join("r"), folder.path().join("none"));
+    write_native(&there, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let bytes = std::fs::read(&there).unwrap();
+    std::fs::write(&there, &bytes[..bytes.len() / 2]).unwrap();
+    let is_bad =
+        |path: &Path| Error::from(Reference::open(path).unwrap_err()).is_of_bad_reference();
+    assert!(is_bad(&there) && !is_bad(&missing));
+    assert!(Error::inconsistent("").is_of_bad_reference());
+    assert!(!Error::WorkerLost.is_of_bad_reference() && !Error::Interrupted.is_of_bad_reference());
 }
 
 #[test]

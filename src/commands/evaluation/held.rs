@@ -115,11 +115,15 @@ impl HeldSidecar {
     /// Refuses values other than its own. Files of rows have no identity by which to tell them
     /// apart.
     pub fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
+        let Ok(held) = self.read_all() else {
+            // A damaged one may be replaced.
+            return Ok(());
+        };
         let values = |record: &TokenRecord| (record.window, record.position, record.kld.to_bits());
-        match self.read_all() {
-            Ok(held) if held.iter().map(values).eq(records.iter().map(values)) => Ok(()),
-            _ => self.refuse("holds other values"),
+        if held.iter().map(values).eq(records.iter().map(values)) {
+            return Ok(());
         }
+        self.refuse("holds other values")
     }
 
     /// Fails with the reason why this file is not replaced.

@@ -107,15 +107,12 @@ impl Evaluation<'_> {
         }
         let mut outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
-            // A model that failed may succeed another time, so its records are kept; a bad
-            // reference stays bad.
-            Err(error @ (Error::Engine(_) | Error::Interrupted)) => {
-                return Err(with_kept(error.into(), log.keep()));
-            }
-            Err(error) => {
+            // A bad reference stays bad; all else may succeed another time.
+            Err(error) if error.is_of_bad_reference() => {
                 log.discard();
                 return Err(error.into());
             }
+            Err(error) => return Err(with_kept(error.into(), log.keep())),
         };
         outcome.n_windows = n_windows;
         if let Some(timing) = &mut outcome.timing {

@@ -81,8 +81,8 @@ impl<'q> Queue<'q> {
     /// Adds an evaluation to the report, tells the observer, and returns its row.
     fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> Row {
         let (watch, model) = (self.watch, evaluated.report);
-        if let Some(states) = &mut self.report.reference.states {
-            states.here = evaluated.here;
+        if let (Some(states), Some(here)) = (&mut self.report.reference.states, evaluated.here) {
+            states.here = Some(here);
         }
         if let Some(error) = evaluated.unwritten {
             let error = one_line(&error);

@@ -1,5 +1,6 @@
 //! Two sources in turn, on a fake device that computes one call at a time.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -23,6 +24,11 @@ impl Device {
             .has_begun
             .wait_timeout_while(begun, patience, |begun| *begun < n);
         !waited.unwrap().1.timed_out()
+    }
+
+    fn begin(&self) {
+        *locked(&self.n_begun) += 1;
+        self.has_begun.notify_all();
     }
 
     fn source(&self, seed: u64) -> OnDevice<'_> {
@@ -58,16 +64,15 @@ impl LogitSource for OnDevice<'_> {
 
     fn decode(
         &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (device, kept_until) = (self.device, self.kept_until);
-        self.source.decode(window, |rows| {
+        self.source.decode(windows, |i, rows| {
             let turn = locked(&device.turn);
-            *locked(&device.n_begun) += 1;
-            device.has_begun.notify_all();
+            device.begin();
             drop(turn);
-            sink(rows)?;
+            sink(i, rows)?;
             assert!(device.wait_for(kept_until), "the device waits");
             Ok(())
         })
@@ -171,6 +176,65 @@ fn whoever_fails_the_cause_is_returned() {
         let error = written.err().unwrap();
         assert!(error.to_string().contains("a fake failure"), "{n}: {error}");
     }
+}
+
+/// A source that panics, if it is the first; another waits until that one is gone.
+struct Panicking<'d> {
+    device: &'d Device,
+    is_first: bool,
+    source: FakeDecoder,
+}
+
+impl LogitSource for Panicking<'_> {
+    fn n_vocab(&self) -> usize {
+        self.source.n_vocab()
+    }
+
+    fn decode(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        assert!(!self.is_first, "a fake panic");
+        self.source.decode(windows, |i, rows| {
+            assert!(self.device.wait_for(1), "the first did not panic");
+            sink(i, rows)
+        })
+    }
+}
+
+impl Drop for Panicking<'_> {
+    fn drop(&mut self) {
+        if self.is_first {
+            self.device.begin();
+        }
+    }
+}
+
+#[test]
+fn a_panic_ends_the_run_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let (device, n_made, n_scored) = (Device::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let make = || {
+        Ok(Panicking {
+            device: &device,
+            is_first: n_made.fetch_add(1, Relaxed) == 0,
+            source: fake(1, 4),
+        })
+    };
+    let count = |_: &RowPair<'_>| n_scored.fetch_add(1, Relaxed);
+    let sources = Sources {
+        n_windows: 1,
+        ..sources(2, make)
+    };
+    let ran = evaluate(sources, &open(&path), count, |_| Ok(()));
+    assert!(matches!(ran, Err(Error::WorkerLost)));
+    assert!(
+        n_scored.into_inner() < 107 / 2,
+        "the other went on to the end"
+    );
 }
 
 fn options() -> ContextOptions {

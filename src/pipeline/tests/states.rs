@@ -219,12 +219,12 @@ fn a_window_that_is_asked_for_in_part_is_that_of_its_products() {
     let logits = |rows: ReferenceRows<'_>| {
         let rows = rows.at(vec![2]);
         let mut all = Vec::new();
-        let sink = |rows: &[&[f32]]| {
+        let sink = |_: usize, rows: &[&[f32]]| {
             all.extend(rows.concat());
             Ok::<_, Error>(())
         };
         let mut file = FileRows::new(&rows, Default::default());
-        file.decode(&part, sink).unwrap();
+        file.decode(&[&part], sink).unwrap();
         all
     };
     let stored = logits(open(&folder.join("rows")));

@@ -90,7 +90,7 @@ fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec)
     let mut decoder = model.decoder(&options).unwrap();
     let mut all = Vec::new();
     decoder
-        .decode(window, |rows| {
+        .decode(&[window], |_, rows| {
             all.extend(rows.iter().map(|row| row.to_vec()));
             Ok(())
         })
