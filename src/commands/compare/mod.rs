@@ -52,7 +52,7 @@ pub fn compare<E: Engine + Sync>(
         let mut header = header.clone();
         header.model = Some(identity(Reference::open(&subject.path)?.about()));
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
-            finished.check(&header, false)?;
+            finished.check(&header, true)?;
         }
         Ok(())
     });

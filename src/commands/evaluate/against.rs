@@ -92,7 +92,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let mut header = self.header.clone();
         header.model = model;
         header.backend = Some(settled_identity(self.engine, &options));
-        held.check(&header, false)
+        held.check(&header, true)
     }
 
     /// The evaluation that an earlier run has finished, of a model that is not on this machine any more;

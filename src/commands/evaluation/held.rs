@@ -50,8 +50,8 @@ impl HeldSidecar {
 
     /// Refuses any other evaluation than that of `header`. The names of the files do not count, nor do
     /// the versions of `kl` and of the sidecar, and the number of threads, which does not change a bit.
-    /// Until the run `is_planned`, what `header` does not hold is not known yet.
-    pub fn check(&self, header: &SidecarHeader, is_planned: bool) -> Result<()> {
+    /// `is_ahead`: before the run is planned, when what `header` does not hold is not known yet.
+    pub fn check(&self, header: &SidecarHeader, is_ahead: bool) -> Result<()> {
         let (mut there, mut here) = (self.header.clone(), header.clone());
         here.version = there.version;
         here.model_path.clone_from(&there.model_path);
@@ -63,21 +63,22 @@ impl HeldSidecar {
             here.threads = there.threads;
             // Earlier versions did not record it.
             here.kv_cache_bytes = there.kv_cache_bytes;
-            // Where a batch is recorded, so is what a call decodes.
+            // Earlier versions recorded a batch without these: they decoded one window a call.
             for backend in [here, there] {
                 let is_known = backend.n_batch.is_some();
                 backend.n_seq = backend.n_seq.or(is_known.then_some(1));
                 backend.equal_calls = backend.equal_calls.or(is_known.then_some(false));
             }
         }
-        // Ahead, a part counts the records of the whole, and only a file of computed rows counts any.
+        // Ahead, a part's header counts the records of the whole; with a reference that a model computes,
+        // or evaluated rows that are stored, it counts none.
         let counts_records = here.reference.fingerprint.is_some() && !here.stored;
-        if !is_planned && (here.shard.is_some() || !counts_records) {
+        if is_ahead && (here.shard.is_some() || !counts_records) {
             here.n_records = there.n_records;
         }
         let there = serde_json::to_value(there)?;
         let mut here = serde_json::to_value(here)?;
-        if !is_planned {
+        if is_ahead {
             fill_unknown(&mut here, &there);
         }
         first_difference(&there, &here).map_or(Ok(()), |difference| {
@@ -132,7 +133,7 @@ impl HeldSidecar {
     }
 }
 
-/// Replaces a model by the one that is `held`, where their hashes show that they are the same.
+/// Replaces a model by the `held` one, which may have other names, if hashes show that they are the same.
 fn take_if_same(model: &mut Option<ModelIdentity>, held: Option<&ModelIdentity>) {
     if let (Some(model), Some(held)) = (model, held)
         && model.is_same(held)
@@ -155,7 +156,7 @@ fn take_reference_if_same(reference: &mut ReferenceSummary, held: &ReferenceSumm
     }
 }
 
-/// The keys whose absence is known too, before anything is loaded.
+/// The keys for which null means "none" also before anything is loaded, and not "unknown yet".
 const ALWAYS_KNOWN: [&str; 4] = ["sampling", "until", "shard", "n_records"];
 
 /// Takes what is not known here, which is null or a count of 0, from there.

@@ -187,7 +187,7 @@ impl Evaluation<'_> {
     /// unless this run needs more than their records.
     fn open_log(&self, sidecar: ClaimedSidecar, rows: &mut ReferenceRows<'_>) -> Result<TokenLog> {
         if let Some(finished) = &sidecar.finished {
-            finished.check(&self.header, true)?;
+            finished.check(&self.header, false)?;
             if self.header.until.is_some() {
                 finished.check_end(self.no_klds(), rows.n_rows.is_some())?;
             }

@@ -163,12 +163,12 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     }
 
     /// Stores rows as an earlier run, which began or finished the file. What its trial has found is taken
-    /// from there, if it is what this version accepts: rows to the bit. `is_planned`: before any answer is
+    /// from there, if it is what this version accepts: rows to the bit. `is_ahead`: before any answer is
     /// generated, which can take hours, it compares all that does not depend on the answers.
     ///
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
-    pub fn as_begun(&mut self, begun: &NativeReader, is_planned: bool) -> Result<()> {
+    pub fn as_begun(&mut self, begun: &NativeReader, is_ahead: bool) -> Result<()> {
         let (header, encoding) = (&begun.header, self.settings.target.encoding());
         let mut states = None;
         if encoding.holds_states() {
@@ -182,7 +182,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         }
         self.record(states);
         let mut own = Header::new(&self.about, encoding, &self.input.plan.windows);
-        if !is_planned {
+        if !is_ahead {
             return check_same_run(begun.path(), header, &own, "text");
         }
         own.n_rows = header.n_rows;
