@@ -377,7 +377,7 @@ pub fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> 
     // Where the file system does not report its free space, writing finds out.
     if let Some(free) = free_space(partial).filter(|&free| size > free) {
         bail!(
-            "{}: the reference may take {}, but the disk has {} free: choose another disk, or use less of the text",
+            "{}: what is to be written may take {}, but the disk has {} free: choose another disk, or use less of the text",
             target.display(),
             bytes(size),
             bytes(free)

@@ -56,8 +56,9 @@ pub fn expected(
     Ok(about)
 }
 
-/// Loads the model, and cuts the windows. `evaluation`: what it is for. `check` gets what is known of
-/// the reference once its windows are planned, before any answer is generated.
+/// Loads the model, and cuts the windows. `evaluation`: the settings of the models that are evaluated.
+/// `check` gets what is known of the reference once its windows are planned, before any answer is
+/// generated.
 ///
 /// # Errors
 /// What is wrong with the input or the model; those of `check`.
@@ -67,12 +68,12 @@ pub fn load<'e, E: Engine>(
     evaluation: &EvaluateSettings,
     engine: &'e E,
     watch: &Watch<'_>,
-    check: &dyn Fn(&About) -> Result<()>,
+    check: &mut dyn FnMut(&About) -> Result<()>,
 ) -> Result<RefModel<E::Model<'e>>> {
     let ReferenceModel { path, input, run } = settings;
     announce_memory(settings, evaluation, engine, watch)?;
-    let beside = || beside(settings, evaluation, engine);
-    let model = devices::load(engine, path, run, beside, watch)?;
+    let memory_beside = || beside(settings, evaluation, engine);
+    let model = devices::load(engine, path, run, memory_beside, watch)?;
     let selection = Selection {
         max_rows: run.max_rows,
         ..Selection::default()

@@ -34,7 +34,7 @@ pub fn refuse_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens a run's reference again, which sidecars record like this.
+/// Opens a run's reference again, and checks that it is the one that sidecars record.
 ///
 /// # Errors
 /// If the file cannot be read, or no longer has the same fingerprint.

@@ -49,8 +49,8 @@ pub fn check_windows(begun: &NativeReader, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Of `n_windows`, those of whole decode calls of `n_seq` windows: each window is decoded beside the
-/// same others again, on which its last bits depend.
+/// The number of the first of `n_windows` windows that fill whole decode calls of `n_seq`: a window's last
+/// bits depend on those that are decoded beside it.
 pub fn of_whole_calls(n_windows: usize, n_seq: u32) -> usize {
     n_windows - n_windows % n_seq.max(1) as usize
 }

@@ -12,7 +12,7 @@ use super::window_rows::OpenWindow;
 use super::{Error, Step};
 use crate::score::{RowPair, floor, score};
 
-/// The scores of a window; `M` is what else the caller measures at each scored position.
+/// The scores of a window; `M` holds the caller's own measures of a position.
 #[derive(Debug)]
 pub struct ScoredWindow<M = ()> {
     /// All tokens of the window.
@@ -62,19 +62,20 @@ pub fn evaluate<S: LogitSource, M: Send>(
         }))
     };
     // The last window may bring more rows than are wanted.
-    let mut wanted = reference.max_rows;
+    let mut rows_left = reference.max_rows;
     let timing = in_turn(sources, next, |step| match step {
         Step::Rows(n) => on_step(Step::Rows(n)),
         Step::Window(mut scored) => {
-            let n_rows = usize::try_from(wanted).unwrap_or(usize::MAX);
+            let n_rows = usize::try_from(rows_left).unwrap_or(usize::MAX);
             scored.records.truncate(n_rows);
             scored.measured.truncate(n_rows);
-            wanted -= scored.records.len() as u64;
+            rows_left -= scored.records.len() as u64;
             on_step(Step::Window(scored))
         }
     })?;
+    let (cpu, file) = reference.waits(&timing);
     Ok(Timing {
-        device: device.and_then(|device| device.time(reference.waits(&timing))),
+        device: device.and_then(|device| device.time(cpu, file)),
         ..timing
     })
 }

@@ -43,7 +43,7 @@ pub struct ReferenceRows<'h> {
     pub contexts: FreeContexts<'h>,
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
-    /// Those whose blocks the system is asked to fetch.
+    /// The blocks that the system is asked to fetch ahead.
     ahead: Mutex<ReadAhead>,
     /// Blocks whose memory can be used again.
     memory: Pool<RowBlock>,
@@ -163,8 +163,8 @@ impl<'h> ReferenceRows<'h> {
     /// cannot be shared out, and keeps its own order.
     ///
     /// Where not all rows are wanted, or `is_sampled` for a caller who may stop anywhere, files in text
-    /// order are read in the seeded random order of [`super::shuffled`]; others in their own, which for a part
-    /// written with `-n`, and for kl.py's files, is random already.
+    /// order are read in the seeded random order of [`super::shuffled`]. Files in another order keep it: that of
+    /// kl.py's, and of those written with `-n`, is random already.
     pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
         let rows = self.rows_per_window.as_deref().unwrap_or_default();
         let mut max_rows = max_rows.unwrap_or(u64::MAX);
@@ -368,7 +368,10 @@ impl<'h> ReferenceRows<'h> {
             Origin::Stream(stream) => return Box::new(locked(stream)),
             Origin::Kept(rows) => {
                 let logits = rows.logits.get(window).map_or(&[][..], Vec::as_slice);
-                return Box::new(KeptWindow(logits, self.n_vocab.max(1)));
+                return Box::new(KeptWindow {
+                    logits,
+                    n_vocab: self.n_vocab.max(1),
+                });
             }
             Origin::Blocks(reader) => {
                 return Box::new(BlockRows {
@@ -378,6 +381,7 @@ impl<'h> ReferenceRows<'h> {
                     window,
                     n_rows: spec.n_rows as usize,
                     used: 0,
+                    n_passed: 0,
                     carried: None,
                 });
             }

@@ -39,7 +39,7 @@ impl Part {
         }
     }
 
-    /// Keeps those of `windows`, all there are in their order, that belong to this part.
+    /// Keeps this part's windows; `windows` are those of the whole, in order.
     pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
         let from = windows.into_iter().skip(self.index as usize);
         from.step_by(self.count as usize).collect()
@@ -60,7 +60,7 @@ impl From<Shard> for Part {
     }
 }
 
-/// `1/3`, as `--shard` takes it.
+/// `1/3`, as in `--shard 1/3`.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.index, self.count)
@@ -94,8 +94,8 @@ pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Counts the windows with rows, and the rows, that [`super::ReferenceRows::choose`] reads: how many of them
-/// there are to share out; `None` for a stream, which has no list of them.
+/// The number of windows, and of rows, that [`super::ReferenceRows::choose`] will read without a part;
+/// `None` for a stream, which has no list of them.
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     let rows = rows_per_window(reference)?;
     let order = choose_windows(&rows, reference.is_shuffled(), max_rows.unwrap_or(u64::MAX));

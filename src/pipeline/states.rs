@@ -1,5 +1,5 @@
-//! Hidden states in place of a model's rows: a source of them, which computes rows again, as a reader
-//! will, to see that the file holds them.
+//! A source of hidden states, which are written in place of rows. It computes rows from some of them
+//! again, as a reader will, to see that they suffice.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl<'m> StateSource<'m> {
     }
 
     /// Finds the smallest type of states that gives the model's own rows to the bit in all of these
-    /// windows, and stores the states so. Its rounding may show in no product of one of `other_sizes`
+    /// windows, and stores the states so. Rounding to it must not change products of `other_sizes` rows
     /// either. Returns false if no type does; `checked` is then the distance of the last one. The
     /// windows are not decoded again.
     ///

@@ -18,13 +18,13 @@ enum StreamPart {
     Rows(RowBlock),
 }
 
-/// The next part, or the end. Without the end, the reader has stopped before it.
+/// The next part, or the end. A channel that closes before the end: the reader has panicked.
 type Sent = kl_formats::Result<Option<StreamPart>>;
 
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream {
     parts: Receiver<Sent>,
-    /// Rows that are wanted: no window begins once the windows that have begun have as many.
+    /// Rows that are still wanted: at 0, no window begins.
     pub(super) max_rows: u64,
     /// The item that was looked at and not handed out: a window, or the end.
     peeked: Option<Option<WindowSpec>>,
@@ -118,7 +118,7 @@ impl Stream {
     }
 }
 
-/// The open window of a stream holds the stream.
+/// The open window of a stream holds the lock on it.
 impl WindowRows for MutexGuard<'_, Stream> {
     fn skip(&mut self, n: usize) {
         self.used += n;

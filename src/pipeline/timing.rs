@@ -106,7 +106,7 @@ impl DeviceClock {
     /// Where the device's time went so far; `None` before the first call. What it waited for is
     /// estimated by how long the threads that call it worked on each between their calls: `cpu` and
     /// `file`.
-    pub(super) fn time(&self, (cpu, file): (Duration, Duration)) -> Option<DeviceTime> {
+    pub(super) fn time(&self, cpu: Duration, file: Duration) -> Option<DeviceTime> {
         let calls = locked(&self.0);
         let (first, last) = calls.span?;
         let all = last.duration_since(first);
@@ -149,7 +149,7 @@ mod tests {
     fn calls_that_overlap_count_once() {
         let clock = DeviceClock::default();
         let ms = Duration::from_millis;
-        let of = |cpu, file| clock.time((ms(cpu), ms(file)));
+        let of = |cpu, file| clock.time(ms(cpu), ms(file));
         assert_eq!(of(1, 1), None);
         let start = Instant::now();
         let begin = |at| clock.change(start + ms(at), |n| n + 1);

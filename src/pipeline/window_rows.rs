@@ -72,6 +72,7 @@ impl OpenWindow<'_> {
         n: usize,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
     ) -> Result<Vec<T>, Error> {
+        // Rows come in any order, and on several cores.
         let made: Vec<Mutex<Option<T>>> = iter::repeat_with(Mutex::default).take(n).collect();
         self.in_reading += self.rows.each(n, &|i, row| {
             *locked(&made[i]) = Some(of_row(i, row));
@@ -138,13 +139,18 @@ impl KeptRows {
         let mut kept = Self::default();
         let next = || {
             let next = locked(&left).next();
-            Ok(next.map(|window| Keeping(window, Vec::new(), (0, false))))
+            Ok(next.map(|window| Keeping {
+                window,
+                logits: Vec::new(),
+                n_vocab: 0,
+                is_floored: false,
+            }))
         };
         let timing = in_turn(sources, next, |step| match step {
             Step::Rows(n) => on_rows(n),
-            Step::Window((logits, about)) => {
-                kept.logits.push(logits);
-                (kept.n_vocab, kept.is_floored) = about;
+            Step::Window(window) => {
+                kept.logits.push(window.logits);
+                (kept.n_vocab, kept.is_floored) = (window.n_vocab, window.is_floored);
                 Ok(())
             }
         })?;
@@ -158,47 +164,56 @@ impl KeptRows {
     }
 }
 
-/// A window, the copies of its rows so far, and the entries of a row and whether these have a floor.
-struct Keeping<'w>(&'w WindowSpec, Vec<f32>, (usize, bool));
+/// A window whose rows are copied as they come.
+struct Keeping<'w> {
+    window: &'w WindowSpec,
+    logits: Vec<f32>,
+    n_vocab: usize,
+    is_floored: bool,
+}
 
 impl RowSink for Keeping<'_> {
-    type Done = (Vec<f32>, (usize, bool));
+    type Done = Self;
 
     fn window(&self) -> &WindowSpec {
-        self.0
+        self.window
     }
 
     fn begin(&mut self, n_vocab: usize, is_floored: bool) -> Result<(), Error> {
-        self.1.reserve_exact(self.0.n_rows as usize * n_vocab);
-        self.2 = (n_vocab, is_floored);
+        (self.n_vocab, self.is_floored) = (n_vocab, is_floored);
+        let n_rows = self.window.n_rows as usize;
+        self.logits.reserve_exact(n_rows * n_vocab);
         Ok(())
     }
 
     fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
-        rows.iter().for_each(|row| self.1.extend_from_slice(row));
+        rows.iter()
+            .for_each(|row| self.logits.extend_from_slice(row));
         Ok(())
     }
 
-    fn finish(self) -> Result<Self::Done, Error> {
-        Ok((self.1, self.2))
+    fn finish(self) -> Result<Self, Error> {
+        Ok(self)
     }
 }
 
-/// Rows in memory, from the one that is used next on: their logits, and the entries of each.
-pub(super) struct KeptWindow<'r>(pub(super) &'r [f32], pub(super) usize);
+/// The rows of a window in memory, from the one that is used next on.
+pub(super) struct KeptWindow<'r> {
+    pub(super) logits: &'r [f32],
+    pub(super) n_vocab: usize,
+}
 
 impl WindowRows for KeptWindow<'_> {
     fn skip(&mut self, n: usize) {
-        self.0 = self.0.get(n * self.1..).unwrap_or_default();
+        self.logits = self.logits.get(n * self.n_vocab..).unwrap_or_default();
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let Self(logits, n_vocab) = self;
-        let next = logits.split_at_checked(n * *n_vocab);
+        let next = self.logits.split_at_checked(n * self.n_vocab);
         let (next, later) = next.ok_or_else(Error::too_few_rows)?;
-        *logits = later;
-        let rows = next.par_chunks_exact(*n_vocab).map(Row::F32);
-        use_all(rows, *n_vocab, 0, use_row);
+        self.logits = later;
+        let rows = next.par_chunks_exact(self.n_vocab).map(Row::F32);
+        use_all(rows, self.n_vocab, 0, use_row);
         Ok(Duration::ZERO)
     }
 }
@@ -242,8 +257,26 @@ pub(super) struct BlockRows<'r> {
     pub(super) window: usize,
     pub(super) n_rows: usize,
     pub(super) used: usize,
+    /// Blocks that were read, or passed over.
+    pub(super) n_passed: u32,
     /// A block that is used in part, with its number.
     pub(super) carried: Option<(u32, RowBlock)>,
+}
+
+impl BlockRows<'_> {
+    /// Notes that no block before this one is needed any more.
+    fn pass(&mut self, block: u32) {
+        let n_passed = block.saturating_sub(self.n_passed);
+        self.n_passed += n_passed;
+        locked(self.ahead).have_read(self.reader, n_passed as usize);
+    }
+}
+
+/// Rows that were not used were asked for too.
+impl Drop for BlockRows<'_> {
+    fn drop(&mut self) {
+        self.pass(self.reader.n_blocks(self.window));
+    }
 }
 
 impl WindowRows for BlockRows<'_> {
@@ -262,13 +295,13 @@ impl WindowRows for BlockRows<'_> {
         let numbers = (first / per_block) as u32..end.div_ceil(per_block) as u32;
         // Some rows of the last block are left for the next call.
         let carries = end < self.n_rows && !end.is_multiple_of(per_block);
-        let (before, after) = (Mutex::new(self.carried.take()), Mutex::new(None));
+        let (carried_in, carried_out) = (Mutex::new(self.carried.take()), Mutex::new(None));
         let (read_ns, all_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         let started = Instant::now();
         let use_block = |number: u32| -> kl_formats::Result<()> {
             let started = Instant::now();
             // The locks are released before a block is read.
-            let here = locked(&before).take_if(|(carried, _)| *carried == number);
+            let here = locked(&carried_in).take_if(|(carried, _)| *carried == number);
             let block = if let Some((_, block)) = here {
                 block
             } else {
@@ -282,7 +315,7 @@ impl WindowRows for BlockRows<'_> {
             let used = rows.into_par_iter().map(|row| block.row(row - start));
             use_all(used, block.n_vocab(), first_used, use_row);
             if carries && number + 1 == numbers.end {
-                *locked(&after) = Some((number, block));
+                *locked(&carried_out) = Some((number, block));
             } else {
                 locked(memory).push(block);
             }
@@ -293,10 +326,10 @@ impl WindowRows for BlockRows<'_> {
         if let Some(error) = in_parallel.find_map_first(|number| use_block(number).err()) {
             return Err(error.into());
         }
-        self.carried = into_inner(after);
+        self.carried = into_inner(carried_out);
         // A carried block counts once all of it is used.
-        let n_read = numbers.len() - usize::from(carries);
-        locked(self.ahead).have_read(reader, n_read);
+        self.pass(numbers.end - u32::from(carries));
+        // Threads overlap, so reading takes the same share of the caller's time as of theirs.
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         Ok(started.elapsed().mul_f64(share.min(1.0)))
     }

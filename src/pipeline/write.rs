@@ -67,7 +67,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     // What outputs have waited for is not reading.
     let (write, read) = (timing.read, Duration::ZERO);
     let timing = Timing {
-        device: device.and_then(|device| device.time((timing.score, write))),
+        device: device.and_then(|device| device.time(timing.score, write)),
         write: write + finishing.elapsed(),
         read,
         ..timing

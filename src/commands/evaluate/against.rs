@@ -34,7 +34,7 @@ pub struct Against<'r, 'e, E: Engine> {
     pub settings: &'r EvaluateSettings,
     pub engine: &'e E,
     pub watch: &'r Watch<'r>,
-    /// The reference; before its model is loaded, what is known of it by then.
+    /// The reference; of a model that is not loaded yet, what its file shows.
     pub about: About,
     /// The part of the sidecars' header that is the same for all models.
     pub header: SidecarHeader,
@@ -43,8 +43,8 @@ pub struct Against<'r, 'e, E: Engine> {
 }
 
 impl<'e, E: Engine> Against<'_, 'e, E> {
-    /// Checks a model and its output before it is loaded, and before hours are spent on what comes
-    /// before it.
+    /// Checks a model and its output before it is loaded, and before hours are spent on the models before
+    /// it.
     pub fn look_ahead(&self, subject: &Subject) -> Result<()> {
         let (settings, about, engine) = (self.settings, &self.about, self.engine);
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
@@ -85,14 +85,18 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let Some(held) = sidecar.held() else {
             return Ok(());
         };
-        let (run, about) = (&self.settings.run, &self.about);
-        let precedents = [about.backend.as_ref(), None];
-        let options = largest_context(run, Some(about.n_ctx), precedents);
-        let options = subject.with_cache_types(options);
         let mut header = self.header.clone();
         header.model = model;
+        let options = self.largest_context(subject);
         header.backend = Some(settled_identity(self.engine, &options));
         held.check(&header, true)
+    }
+
+    /// The options of a context of this model, as far as they are known before it is loaded.
+    fn largest_context(&self, subject: &Subject) -> ContextOptions {
+        let precedents = [self.about.backend.as_ref(), None];
+        let options = largest_context(&self.settings.run, Some(self.about.n_ctx), precedents);
+        subject.with_cache_types(options)
     }
 
     /// The evaluation that an earlier run has finished, of a model that is not on this machine any more;
@@ -136,7 +140,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let (settings, info) = (self.settings, ReferenceInfo::new(&self.about));
         let mut needed: Vec<&Path> = Vec::new();
         for subject in queue.subjects() {
-            if self.recall(subject)?.is_none() {
+            // What is wrong is said when its turn comes.
+            if !matches!(self.recall(subject), Ok(Some(_))) {
                 needed.push(&subject.path);
             }
         }
@@ -192,10 +197,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
 
     /// Loads a model.
     fn load(&self, subject: &Subject) -> Result<E::Model<'e>> {
+        let beside = || (self.largest_context(subject), None);
         let run = &self.settings.run;
-        let precedents = [self.about.backend.as_ref(), None];
-        let context = || largest_context(run, Some(self.about.n_ctx), precedents);
-        let beside = || (subject.with_cache_types(context()), None);
         Ok(load(self.engine, &subject.path, run, beside, self.watch)?)
     }
 
@@ -271,7 +274,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     ) -> Result<Evaluated> {
         let (run, header) = (&self.settings.run, &mut evaluation.header);
         let first = Mutex::new(None);
-        // What an earlier run has recorded is not measured again: nothing may be left to decode.
+        // Only a context shows the size of its cache. An earlier run's is kept: nothing may be left to
+        // decode, so that no context is needed.
         if let Some(backend) = header
             .backend
             .as_mut()

@@ -2,7 +2,6 @@
 
 mod against;
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -91,14 +90,14 @@ fn against_model<E: Engine>(
     model: &ReferenceModel,
     engine: &E,
     watch: &Watch<'_>,
-    queue: Queue<'_>,
+    mut queue: Queue<'_>,
 ) -> Result<Report> {
     check_caches(settings, None)?;
     let raw = input::read(&model.input, watch)?;
     let expected = ref_model::expected(model, &raw, engine)?;
-    let queue = RefCell::new(queue);
-    // What is known is checked before any model is loaded, and the windows before they are answered.
-    let check = |about: &About| {
+    // Checks the models against what is known of the reference: before any model is loaded, and again
+    // once its windows are planned.
+    let mut check = |about: &About| {
         let against = Against {
             settings,
             engine,
@@ -107,7 +106,6 @@ fn against_model<E: Engine>(
             header: expected_header(settings, about),
             ref_model: None,
         };
-        let mut queue = queue.borrow_mut();
         queue.look_ahead(|subject| against.look_ahead(subject));
         if queue.is_empty() {
             bail!("no model can be evaluated");
@@ -119,9 +117,8 @@ fn against_model<E: Engine>(
         if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
             warn_without_device(engine, "--ref-ngl", &model.run, Vec::new(), watch)?;
         }
-        ref_model::load(model, raw, settings, engine, watch, &check)
+        ref_model::load(model, raw, settings, engine, watch, &mut check)
     });
-    let queue = queue.into_inner();
     let ref_model = match loaded {
         // Each model has its own reason, which is the result.
         Err(_) if queue.is_empty() => {

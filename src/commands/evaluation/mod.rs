@@ -72,7 +72,7 @@ pub fn header_against(
     header
 }
 
-/// The results of the rows besides their records.
+/// The results of a run besides its records.
 #[derive(Default)]
 struct RunOutcome {
     /// One per record, if any were wanted.
@@ -159,8 +159,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The records of the evaluation as an earlier run has finished it, where the path of its model names the
-    /// same bytes for ever; `None` where there is none, or this run needs more than its records.
+    /// The records of the evaluation as an earlier run has finished it, of a model whose path names the same
+    /// bytes for ever, as in a hub's cache; `None` where there is none, or this run needs more than records.
     pub fn recall(&mut self, sidecar: &ClaimedSidecar) -> Option<TokenLog> {
         let model_path = Some(self.subject.path.display().to_string());
         let finished = sidecar.finished.as_ref()?;
@@ -169,7 +169,7 @@ impl Evaluation<'_> {
         }
         self.header.label = self.settings.label_of(self.subject);
         self.header.n_records = self.header.n_records.or(finished.header.n_records);
-        let records = sidecar.finished_records(&self.header, self.no_klds())?;
+        let records = sidecar.finished_records(&self.header, self.new_klds())?;
         self.header = finished.header.clone();
         Some(TokenLog::of_finished(records, sidecar.path.clone()))
     }
@@ -189,7 +189,7 @@ impl Evaluation<'_> {
         if let Some(finished) = &sidecar.finished {
             finished.check(&self.header, false)?;
             if self.header.until.is_some() {
-                finished.check_end(self.no_klds(), rows.n_rows.is_some())?;
+                finished.check_end(self.new_klds(), rows.n_rows.is_some())?;
             }
         }
         let path = sidecar.path.display().to_string();
@@ -200,7 +200,7 @@ impl Evaluation<'_> {
             ));
         }
         let needs_more = self.needs_more();
-        let (header, until) = (self.header.clone(), self.no_klds());
+        let (header, until) = (self.header.clone(), self.new_klds());
         sidecar.open(header, until, rows, || {
             let message = format!(
                 "{path} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start"
@@ -216,8 +216,8 @@ impl Evaluation<'_> {
         self.settings.top_k.is_some() || self.measures.any()
     }
 
-    /// The KLDs of no windows yet, which show when the end that `--until` sets is reached.
-    fn no_klds(&self) -> KldSoFar {
+    /// The KLDs of no windows yet; with those that are added, they show when `--until` is reached.
+    fn new_klds(&self) -> KldSoFar {
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
         KldSoFar::new(self.header.until, confidence, rule)
     }
@@ -234,7 +234,7 @@ impl Evaluation<'_> {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
             ..RunOutcome::default()
         };
-        let mut klds = self.no_klds();
+        let mut klds = self.new_klds();
         klds.replay(&log.records);
         if log.is_whole() || klds.is_reached() {
             return Ok(outcome);
@@ -280,8 +280,8 @@ impl Evaluation<'_> {
         Ok(outcome)
     }
 
-    /// Marks the records of a window of `n_tokens` with what its rows do not show: its group, and the
-    /// span of each next token, and if that is special, was chosen greedily or ends an answer.
+    /// Adds to the records of a window of `n_tokens` what its rows do not show: the group, the span of each
+    /// next token, and whether that token is special, was chosen greedily, or ends an answer.
     fn mark(&self, records: &mut [TokenRecord], n_tokens: usize) {
         let Some(window) = records.first().map(|record| record.window) else {
             return;
@@ -302,7 +302,7 @@ impl Evaluation<'_> {
             if greedy.contains(&next) {
                 record.flags |= TokenRecord::NEXT_IS_GREEDY;
                 let is_last = next + 1 == greedy.end;
-                // Without a vocabulary: there was room for more.
+                // Without a vocabulary, an answer that stopped with room left has ended itself.
                 let has_room = greedy.len() < most as usize && greedy.end < self.reference.n_ctx;
                 let ends = match (self.tokens, record.next_token()) {
                     (Some(of), Some(token)) => of.is_end_of_generation(token),
@@ -398,7 +398,7 @@ impl Evaluation<'_> {
         report
     }
 
-    /// Warns of what to know before the numbers are trusted, and of statistics that there are none of.
+    /// Warns of what to know before the numbers are trusted, and of statistics that could not be computed.
     fn warn_of_doubts(&self, report: &ModelReport) {
         let header = &self.header;
         for doubt in doubts_of_model(&report.result, header.prompts, header.shard.is_some()) {

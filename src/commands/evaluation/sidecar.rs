@@ -42,8 +42,8 @@ pub struct ClaimedSidecar {
 }
 
 impl ClaimedSidecar {
-    /// Claims the name that the settings give, if they want a sidecar. A finished one that has the name
-    /// is there to be [checked](Self::finished); any other file is refused unless `--force`.
+    /// Claims the name that the settings give, if they want a sidecar. [`finished`](Self::finished) is then
+    /// a finished one of that name, if there is one; any other file is refused unless `--force`.
     pub fn claim(settings: &ResultSettings, subject: &Subject) -> Result<Option<Self>> {
         let Some(path) = settings.sidecar_path(subject) else {
             return Ok(None);
@@ -163,8 +163,8 @@ impl ClaimedSidecar {
         (ends || has_all || until.is_reached()).then_some(records)
     }
 
-    /// The records of the run that was cut off, no more than `until` needs. The path of the model is that
-    /// run's in `header` from then on: the finished file has one path, and a model is known by its hashes.
+    /// The records of the run that was cut off, no more than `until` needs. `header` gets that run's path of
+    /// the model: the file has one, and hashes identify a model.
     fn begun_records(
         &mut self,
         header: &mut SidecarHeader,

@@ -51,7 +51,7 @@ pub struct Choice<'m, 'a, M> {
 }
 
 impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
-    /// Rows as they are.
+    /// Plans to store rows of logits.
     ///
     /// # Errors
     /// If the engine cannot be started.
@@ -211,32 +211,37 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         let phase = watch.begin("checking", Some(windows.len() as u64), rows);
         if !source.try_types(windows, &sizes, |step| phase.step(step))? {
             bail!(
-                "{}: rows computed from hidden states are not the model's own {}: {ADVICE}",
+                "{}: rows computed from hidden states are not the model's own ({}: {} nats off): {ADVICE}",
                 self.settings.model.display(),
-                self.distance(source.checked.max_kld),
+                self.architecture(),
+                significant(source.checked.max_kld, 3)
             );
         }
         self.record(Some(source.states.clone()));
         Ok(Some(source))
     }
 
-    /// A context and a head, for hidden states that are all still to be computed.
+    /// The source of hidden states for a file that an earlier run has begun, if that stores them.
     ///
     /// # Errors
     /// Not enough memory, or a head that cannot be prepared.
-    pub fn source(&self, states: States) -> Result<StateSource<'m>> {
+    pub fn begun_states(&self) -> Result<Option<StateSource<'m>>> {
+        let states = self.about.states.clone();
+        states.map(|states| self.source(states)).transpose()
+    }
+
+    /// A context, and a head that computes rows from its hidden states.
+    fn source(&self, states: States) -> Result<StateSource<'m>> {
         let (mut section, threads) = (self.model.read_head()?, self.options.threads);
         let head = self.model.load_head(&states, &mut *section, threads)?;
         let decoder = self.model.decoder(&self.state_options)?;
         Ok(StateSource::new(decoder, head, states))
     }
 
-    /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
-    /// follows the head.
-    pub fn distance(&self, off: f64) -> String {
+    /// Names the architecture, which decides what follows the head.
+    fn architecture(&self) -> String {
         let architecture = self.model.facts().identity.architecture.as_deref();
-        let name = architecture.map_or_else(|| "of unknown architecture".to_owned(), printable);
-        format!("({name}: {} nats off)", significant(off, 3))
+        architecture.map_or_else(|| "of unknown architecture".to_owned(), printable)
     }
 }
 

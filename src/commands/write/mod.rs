@@ -186,10 +186,10 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         if self.is_whole {
             return Ok(());
         }
-        let size = choice.planned_bytes().saturating_sub(self.there());
+        let size = choice.planned_bytes().saturating_sub(self.bytes_kept());
         if let Some(free) = free_space(self.output.path()).filter(|&free| size > free) {
             let message = format!(
-                "{}: if every answer is as long as --generate allows, the reference takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
+                "{}: if every answer is as long as --generate allows, what is to be written takes {}, but the disk has {} free: free some, or the run may end after its answers are generated; --resume uses them then",
                 self.settings.output.display(),
                 bytes(size),
                 bytes(free)
@@ -199,8 +199,8 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         Ok(())
     }
 
-    /// The bytes of the windows that an earlier run has left.
-    fn there(&self) -> u64 {
+    /// The bytes that are kept of an earlier run's file: those of its windows.
+    fn bytes_kept(&self) -> u64 {
         self.left.as_ref().map_or(0, |left| left.windows_end)
     }
 
@@ -228,15 +228,12 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let missing = windows.get(n_whole..).unwrap_or_default();
         announce::input(&choice, watch);
         let trying = Instant::now();
-        let mut hidden = None;
-        if self.left.is_none() {
-            hidden = choice.try_states(watch)?;
-        }
+        let mut hidden = match &self.left {
+            None => choice.try_states(watch)?,
+            Some(_) => choice.begun_states()?,
+        };
         let trial_time = trying.elapsed();
         self.check_plan(&choice, n_whole)?;
-        if let (Some(states), None) = (&choice.about.states, &hidden) {
-            hidden = Some(choice.source(states.clone())?);
-        }
         let writer = self.open_writer(&choice, hidden.as_ref())?;
         if settings.target.kind() == Kind::Kl {
             self.output.keep_if_cut_off();
@@ -276,7 +273,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         })
     }
 
-    /// Tells how the windows are decoded and stored, and refuses a file that does not fit on its disk.
+    /// Reports how the windows are decoded and stored, and refuses a file that does not fit on its disk.
     fn check_plan(&self, choice: &Choice<'_, '_, E::Model<'e>>, n_whole: usize) -> Result<()> {
         let (options, n_windows) = (choice.chosen_options(), choice.input.plan.windows.len());
         Split::announce(options, choice.decoding, Some(n_windows), self.watch);
@@ -285,7 +282,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             weights.announce(options, Some(missing), choice.model.facts(), self.watch);
         }
         announce::file(choice, &self.output, n_whole, self.watch);
-        let size = choice.most_bytes().saturating_sub(self.there());
+        let size = choice.most_bytes().saturating_sub(self.bytes_kept());
         check_free_space(self.output.path(), &self.settings.output, size)
     }
 
@@ -295,7 +292,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         choice: &Choice<'_, '_, E::Model<'e>>,
         hidden: Option<&StateSource<'_>>,
     ) -> Result<Writer<BufWriter<File>>> {
-        let (file, path) = (self.output.writer(self.there())?, self.output.path());
+        let (file, path) = (self.output.writer(self.bytes_kept())?, self.output.path());
         if let Some(begun) = &self.left {
             return Ok(Writer::resume(file, path, begun)?);
         }
@@ -316,17 +313,12 @@ fn failed<M: Model + Sync>(
 ) -> anyhow::Error {
     let settings = choice.settings;
     match error {
-        Error::RowMoved {
-            window,
-            position,
-            kld,
-        } => {
+        error @ Error::RowMoved { .. } => {
             // A run that continued it would end in the same place.
             output.discard();
             anyhow!(
-                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {ADVICE}",
+                "{}: {error}: nothing of {} was kept, {ADVICE}",
                 settings.model.display(),
-                choice.distance(kld),
                 settings.output.display(),
             )
         }
