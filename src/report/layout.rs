@@ -1,8 +1,6 @@
 //! Text in lines that fit a terminal, in columns, and in lines of a name and a value.
 
-use std::fmt::Write as _;
-
-use super::number::{ends, kld, quantile_name};
+use super::number::{ends, kld, printable, quantile_name};
 use crate::stats::{Estimate, QuantileEstimate, TokenLocation};
 
 /// The widest line of prose, in columns, and that of a table on a terminal of unknown width.
@@ -91,25 +89,26 @@ pub fn laid_out<'p>(
     text
 }
 
-/// Titles, and below them lines of a name and a value.
+/// Titles, and below them lines of a name and a value. Text from outside is made printable.
 pub struct Sheet {
     /// The text so far.
     pub text: String,
-    has_intervals: bool,
-    /// The width of the column of names.
-    name_width: usize,
+    /// True if values come with their intervals.
+    pub has_intervals: bool,
     /// The word for a window.
     pub unit: &'static str,
+    /// The width of the column of names.
+    name_width: usize,
 }
 
 impl Sheet {
-    /// A sheet without lines. Values come without their intervals unless it has them.
-    pub fn new(has_intervals: bool, name_width: usize, unit: &'static str) -> Self {
+    /// A sheet without lines, of values with intervals.
+    pub fn new(name_width: usize) -> Self {
         Self {
             text: String::new(),
-            has_intervals,
+            has_intervals: true,
+            unit: "window",
             name_width,
-            unit,
         }
     }
 
@@ -118,42 +117,37 @@ impl Sheet {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
-        self.text.push_str(&wrapped(title));
+        self.text += &wrapped(&printable(title));
     }
 
-    /// A line of words, continued below where it is too long.
+    /// A line of words, continued below where it is too long. It is split at each space, so that a path
+    /// keeps all of its own.
     pub fn line(&mut self, name: &str, text: &str) {
-        let (width, start) = (self.name_width, self.start(name));
-        if start.chars().count() + text.chars().count() <= WIDTH {
-            self.text.push_str(&format!("{start}{text}\n"))
-        } else {
-            self.text.push_str(&hanging(&start, width + 3, text))
+        self.list(name, " ", printable(text).split(' '));
+    }
+
+    /// A line for what is known; none for what is not.
+    pub fn known(&mut self, name: &str, text: Option<impl AsRef<str>>) {
+        if let Some(text) = text {
+            self.line(name, text.as_ref());
         }
     }
 
     /// A line of several things, continued below, after one of them, where it is too long.
-    pub fn list<'i>(&mut self, name: &str, items: impl Iterator<Item = &'i str>) {
-        let (start, indent) = (self.start(name), self.name_width + 3);
-        self.text.push_str(&laid_out(&start, indent, ", ", items));
-    }
-
-    /// Pieces that belong to the line above; those that do not fit the line go below.
-    pub fn below(&mut self, joint: &str, pieces: &[&str]) {
-        const INDENT: usize = 6;
-        let start = " ".repeat(INDENT);
-        let lines = laid_out(&start, INDENT, joint, pieces.iter().copied());
-        self.text.push_str(&lines);
+    pub fn list<'i>(&mut self, name: &str, joint: &str, items: impl Iterator<Item = &'i str>) {
+        let start = self.start(name);
+        self.text += &laid_out(&start, self.name_width + 3, joint, items);
     }
 
     fn start(&self, name: &str) -> String {
-        format!("  {name:<width$} ", width = self.name_width)
+        format!("  {:<width$} ", printable(name), width = self.name_width)
     }
 
     /// A line with a value, in the column of values, and what follows it.
     pub fn value(&mut self, name: &str, value: &str, rest: &str) {
         let gap = if rest.is_empty() { "" } else { "  " };
-        let start = self.start(name);
-        let _ = writeln!(self.text, "{start}{value:>12}{gap}{rest}");
+        let (start, rest) = (self.start(name), printable(rest));
+        self.text += &format!("{start}{value:>12}{gap}{rest}\n");
     }
 
     /// A value and its interval, or the one end that it has.
@@ -179,8 +173,7 @@ impl Sheet {
         let before = next.map(|text| format!("before {text:?}"));
         let start = format!("{}{:>12}  ", self.start("maximum"), kld(max));
         let pieces = [Some(at.as_str()), before.as_deref()].into_iter().flatten();
-        let lines = laid_out(&start, start.chars().count(), ", ", pieces);
-        self.text.push_str(&lines);
+        self.text += &laid_out(&start, start.chars().count(), ", ", pieces);
     }
 
     /// A position in a window, in words.

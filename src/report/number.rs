@@ -137,24 +137,16 @@ pub fn part(shard: &Shard) -> String {
 
 /// How the tokens of answers were chosen, as a phrase after their number; greedily, if `None`.
 pub fn sampled(sampling: Option<&Sampling>) -> String {
-    let Some(sampling) = sampling else {
+    let Some(of) = sampling else {
         return " greedily".to_owned();
     };
-    let Sampling {
-        temp,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-    } = sampling;
     let cuts = [
-        (*top_k > 0, format!("top-k {top_k}, ")),
-        (*top_p < 1.0, format!("top-p {top_p}, ")),
-        (*min_p > 0.0, format!("min-p {min_p}, ")),
+        (of.top_k > 0).then(|| format!("top-k {}, ", of.top_k)),
+        (of.top_p < 1.0).then(|| format!("top-p {}, ", of.top_p)),
+        (of.min_p > 0.0).then(|| format!("min-p {}, ", of.min_p)),
     ];
-    let cuts = cuts.into_iter().filter(|(is_set, _)| *is_set);
-    let cuts: String = cuts.map(|(_, cut)| cut).collect();
-    format!(" at temperature {temp} ({cuts}seed {seed})")
+    let cuts: String = cuts.into_iter().flatten().collect();
+    format!(" at temperature {} ({cuts}seed {})", of.temp, of.seed)
 }
 
 /// Says how answers were sampled, and that none is greedy.

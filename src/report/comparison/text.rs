@@ -2,7 +2,7 @@
 
 use super::tables::clusters;
 use super::{ComparedModel, Comparison};
-use crate::report::layout::{View, hanging, list, wrapped};
+use crate::report::layout::{Sheet, View, hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{count, count_of, printable, short_percent};
 use crate::report::result::{ModelReport, WorstToken};
@@ -75,40 +75,35 @@ impl Comparison {
     /// What was compared with what. With `--until`, models stop at different places: it states the
     /// fewest and the most tokens then.
     fn head(&self, names: &Names) -> String {
-        let reference = &self.reference;
+        const NAME_WIDTH: usize = 16;
+        let (reference, n_models) = (&self.reference, self.models.len() as u64);
         let against = printable(reference.shown_name());
-        let n_models = count_of(self.models.len() as u64, "model");
-        let mut text = hanging("", 2, &format!("{n_models} against {against}"));
-        let mut fact = |name: &str, value: &str| {
-            text.push_str(&hanging(&format!("  {name:<17}"), 19, value));
-        };
-        if let Some(model) = reference.model_name() {
-            fact("reference model", &printable(model));
-        }
-        if !self.models.is_empty() {
+        let title = format!("{} against {against}", count_of(n_models, "model"));
+        let mut out = Sheet::new(NAME_WIDTH);
+        out.text = hanging("", 2, &title);
+        out.known("reference model", reference.model_name());
+        if n_models > 0 {
             let tokens = self.range("token", |of| of.summary.n_tokens + of.summary.n_excluded);
             let windows = self.range(reference.unit(), |of| of.summary.n_windows);
             let of = reference.text.as_ref().and_then(|text| text.name.as_ref());
-            let of = of.map_or_else(String::new, |text| format!(" of {}", printable(text)));
+            let of = of.map_or_else(String::new, |text| format!(" of {text}"));
             let most = if reference.prompts { "at most " } else { "" };
             let n_ctx = count(reference.n_ctx.into());
-            fact(
+            out.line(
                 "tokens",
                 &format!("{tokens}{of} in {windows} of {most}{n_ctx}"),
             );
-            if let Some(sampled) = reference.sampled_answers() {
-                fact("answers", &sampled);
-            }
+            out.known("answers", reference.sampled_answers());
             let level = short_percent(self.confidence.level());
-            fact(
+            out.line(
                 "intervals",
                 &format!("at {level} %, {}", self.clusters_text()),
             );
         }
         if !names.prefix.is_empty() {
-            fact("models", &format!("{}…", names.prefix));
+            out.line("models", &format!("{}…", names.prefix));
         }
-        text
+        out.text
     }
 
     /// A count of each model, `480 to 960 tokens` where they differ.

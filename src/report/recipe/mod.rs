@@ -161,9 +161,9 @@ impl RecipeReport {
 /// writes the file.
 pub fn recipe_text(report: &RecipeReport) -> String {
     let model = report.model.as_ref().and_then(|model| model.shown_name());
-    let mut out = Sheet::new(true, NAME_WIDTH, "window");
+    let mut out = Sheet::new(NAME_WIDTH);
     let (model, map) = (model.unwrap_or("a model"), &report.map_path);
-    out.title(&printable(&format!("A recipe for {model}, by {map}")));
+    out.title(&format!("A recipe for {model}, by {map}"));
     let exact = format!("{} bytes", count(report.recipe.size_bytes));
     out.value("size", &bytes(report.recipe.size_bytes), &exact);
     out.value("bits", &fixed(report.recipe.bpw, 3), "a parameter");
@@ -223,14 +223,13 @@ fn command(words: &[String]) -> String {
 
 /// What was measured, and on what.
 fn measured(out: &mut Sheet, check: &RecipeCheck) {
-    out.title(&printable(&format!("Measured on {}", check.text_path)));
+    out.title(&format!("Measured on {}", check.text_path));
     let windows = format!("in {}", count_of(check.n_windows, "window"));
     out.value("tokens", &count(check.n_tokens), &windows);
     let control = "the original, with its tensors back";
     out.value("control", &short_kld(check.control), control);
     if let Some(like) = &check.like {
-        let path = printable(&like.path);
-        out.value("like", &bytes(like.size_bytes), &path);
+        out.value("like", &bytes(like.size_bytes), &like.path);
         out.estimate("its KLD", &like.kld, short_kld);
         match &like.ratio {
             Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),

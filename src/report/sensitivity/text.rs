@@ -2,13 +2,16 @@
 
 use super::{LayerSensitivity, Part, RoleSensitivity, Sensitivity, TensorSensitivity};
 use crate::recipe::{Additivity, Check, quoted};
-use crate::report::layout::{hanging, list, wrapped};
+use crate::report::layout::{Sheet, hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{
     bytes, count, count_of, duration, finite, fixed, printable, ratio, short_count, short_kld,
     short_percent, significant,
 };
 use crate::report::table::Table;
+
+/// The width of the column of names.
+const NAME_WIDTH: usize = 13;
 
 /// The most lines of a list of tensors.
 const MAX_LISTED: usize = 10;
@@ -84,43 +87,42 @@ impl Sensitivity {
         of_model.extend(n_params.map(|n| format!("{n} parameters")));
         of_model.extend(self.model.shown_bytes().map(bytes));
         let title = format!("What quantization costs {}", of_model.join(", "));
-        let mut out = hanging("", 2, &title);
-        let mut fact = |name: &str, value: &str| {
-            out += &hanging(&format!("  {name:<14}"), 16, value);
-        };
+        let mut out = Sheet::new(NAME_WIDTH);
+        out.text = hanging("", 2, &title);
         let name = self.text.as_ref().and_then(|text| text.name.as_ref());
-        let of = name.map(|name| format!(" of {}", printable(name)));
-        let (of, n_ctx) = (of.unwrap_or_default(), self.n_ctx);
-        let windows = count_of(self.n_windows, "window");
-        fact("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
-        let against = self.reference.as_deref().map(printable);
-        let against = against.unwrap_or_else(|| "the original's own logits".to_owned());
+        let of = name.map_or_else(String::new, |name| format!(" of {name}"));
+        let (windows, n_ctx) = (count_of(self.n_windows, "window"), self.n_ctx);
+        out.line("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
+        let against = self.reference.as_deref();
+        let against = against.unwrap_or("the original's own logits");
         let mut at = self.measured_type.to_string();
         let n_others = self.at_other_types().count() as u64;
         if n_others > 0 {
             let others = count_of(n_others, "tensor");
             at += &format!(" ({others} at the nearest type allowed)");
         }
-        let compared = format!("each tensor alone at {at}, against {against}");
-        fact("compared", &compared);
+        out.line(
+            "compared",
+            &format!("each tensor alone at {at}, against {against}"),
+        );
         let time = self.cost.seconds.map(duration);
-        let time = time.map(|time| format!(", {time}")).unwrap_or_default();
+        let time = time.map_or_else(String::new, |time| format!(", {time}"));
         let cells = count_of(self.cost.n_cells, "cell");
         let tokens = count_of(self.cost.n_tokens, "token");
-        fact("measured", &format!("{cells}, {tokens} decoded{time}"));
-        if let Some(imatrix) = &self.imatrix {
-            fact("imatrix", &printable(&imatrix.file_name));
-        }
-        if let Some(control) = self.control.map(short_kld) {
-            let of = "the original against itself, which must be 0";
-            fact("control", &format!("{control} ({of})"));
-        }
+        out.line("measured", &format!("{cells}, {tokens} decoded{time}"));
+        out.known("imatrix", self.imatrix.as_ref().map(|of| &of.file_name));
+        let control = self.control.map(short_kld);
+        let of = "the original against itself, which must be 0";
+        out.known(
+            "control",
+            control.map(|control| format!("{control} ({of})")),
+        );
         let mut level = format!("at {} %", short_percent(self.confidence.level()));
         if self.tensors.iter().any(|of| !of.at.is_measured) {
             level += &format!("; {PREDICTED} marks a KLD that is predicted, not measured");
         }
-        fact("intervals", &level);
-        out
+        out.line("intervals", &level);
+        out.text
     }
 
     /// A row for each role, and one for all.

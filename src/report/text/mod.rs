@@ -25,7 +25,8 @@ const NAME_WIDTH: usize = 34;
 /// full, everything but what else is asked for.
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) -> String {
     let summary = &report.summary;
-    let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
+    let mut out = Sheet::new(NAME_WIDTH);
+    (out.has_intervals, out.unit) = (summary.clusters.n > 1, reference.unit());
     heading(&mut out, report, reference);
     if let Some(identical) = &summary.identical_output {
         sections::identical_output(&mut out, identical);
@@ -45,11 +46,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     if let Some(top) = report.top.as_ref().filter(|top| !top.is_empty()) {
         sections::largest(&mut out, top);
     }
-    let is_of_kl_py = reference.kind == Kind::KlPy.name();
-    if let Some(reverse_kld) = summary
-        .reverse_kld
-        .as_ref()
-        .filter(|_| view.full && is_of_kl_py)
+    if let Some(reverse_kld) = &summary.reverse_kld
+        && view.full
+        && reference.kind == Kind::KlPy.name()
     {
         sections::kl_py(&mut out, reverse_kld);
     }
@@ -62,7 +61,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
             _ => "from true log-probabilities, at the positions above that have a next token",
         };
         let prints = "As llama-perplexity prints it, ± one standard error";
-        out.title(&format!("{prints}; {differs}\n"));
+        out.title(&format!("{prints}; {differs}"));
         out.text += &llama_perplexity_block(statistics);
     }
     out.text + view.more()
@@ -75,16 +74,15 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     } else {
         format!("{} ({})", report.label, report.model.path)
     };
-    out.title(&printable(&format!("{named} against {}", reference.path)));
+    out.title(&format!("{named} against {}", reference.path));
+    let covers = "the numbers below cover only that part";
     if let Some(interrupted) = &report.interrupted {
         let done = done_of(interrupted.n_windows, interrupted.of, reference.unit());
-        let covers = "the numbers below cover only that part";
         out.line("PARTIAL", &format!("interrupted after {done}: {covers}"));
     }
     if let Some(shard) = &report.shard {
-        let part = part(shard);
-        let covers = "the numbers below cover only that part; kl merge joins the parts' sidecars";
-        out.line("PART", &format!("{part}: {covers}"));
+        let joins = "kl merge joins the parts' sidecars";
+        out.line("PART", &format!("{}: {covers}; {joins}", part(shard)));
     }
     out.line("model", &describe(&report.model));
     if report.is_noise_floor {
@@ -92,16 +90,16 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     } else if report.is_reference_model {
         out.line("", "the reference's own model, another KV cache");
     }
-    if let Some(model) = &reference.model {
-        out.line("reference model", &describe(model));
-    }
+    out.known("reference model", reference.model.as_ref().map(describe));
     if let Some(of_reference) = &reference.states {
         states(out, of_reference);
     }
     covered(out, report, reference);
     for missing in &report.not_available {
-        let text = format!("{}: {}", missing.what, missing.why);
-        out.line("not available", &text);
+        out.line(
+            "not available",
+            &format!("{}: {}", missing.what, missing.why),
+        );
     }
 }
 
@@ -115,12 +113,12 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
     out.line("tokens", &tokens);
     let sampling = reference.prompts.as_ref().and_then(|of| of.sampling);
-    if let Some(sampling) = sampling {
-        out.line("answers", &sampled_answers(&sampling));
-    }
-    if let Some(until) = &report.until {
-        out.line("until", &until_line(until, report, reference.unit()));
-    }
+    out.known("answers", sampling.as_ref().map(sampled_answers));
+    let until = report.until.as_ref();
+    out.known(
+        "until",
+        until.map(|of| until_line(of, report, reference.unit())),
+    );
     if report.n_resumed > 0 {
         let n = count(report.n_resumed);
         out.line("", &format!("{n} of these measured by an earlier run"));
@@ -128,16 +126,17 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let compared = report.n_vocab_compared;
     if let Some(compared) = compared.filter(|n| *n != reference.n_vocab) {
         let [first, of] = [compared, reference.n_vocab].map(|n| count(n.into()));
-        let text = format!("first {first} of {of} entries, renormalised");
-        out.line("vocabulary", &text);
+        out.line(
+            "vocabulary",
+            &format!("first {first} of {of} entries, renormalised"),
+        );
     }
     if let Some(unknown) = &summary.unknown_p {
-        let (mean, max) = (percent(unknown.mean), percent(unknown.max));
+        let [mean, max] = [unknown.mean, unknown.max].map(percent);
         let weight = format!("at most {mean} of the probability, {max} at one token");
         out.line("not in the base file", &weight);
     }
-    out.line("intervals", &intervals(summary, reference));
-    let until = report.until.as_ref();
+    out.line("intervals", &intervals(summary, reference.unit()));
     if until.is_some_and(|until| until.relative_half_width.is_some()) {
         out.line("", "± is half of an interval");
     }
@@ -148,8 +147,10 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
 fn states(out: &mut Sheet, states: &StatesInfo) {
     if let Some(here) = &states.here {
         let (device, of) = (&here.device, states.state_type.name());
-        let from = format!("computed on {device} from {of} states");
-        out.line("reference rows", &from);
+        out.line(
+            "reference rows",
+            &format!("computed on {device} from {of} states"),
+        );
         let off = match here.is_exact {
             Some(true) => "to the bit as the model gave them".to_owned(),
             Some(false) => format!("off by {}", nats(here.error)),
@@ -204,38 +205,32 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
 
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
-    let n_ctx = count(reference.n_ctx.into());
+    let (n, n_ctx) = (count_of(n, reference.unit()), count(reference.n_ctx.into()));
     let Some(prompts) = &reference.prompts else {
         let stride = reference.stride.map(|n| format!(", one every {n}"));
-        let stride = stride.unwrap_or_default();
-        return format!("{} of {n_ctx}{stride}", count_of(n, "window"));
+        return format!("{n} of {n_ctx}{}", stride.unwrap_or_default());
     };
-    let generated = prompts.generated;
     // How they were sampled is in a line of its own.
-    let how = match prompts.sampling {
-        Some(_) => "",
-        None => " greedily",
-    };
+    let how = prompts.sampling.map_or(" greedily", |_| "");
+    let generated = prompts.generated;
     let generated = generated.map(|n| format!(", at most {n} of them generated{how}"));
-    let generated = generated.unwrap_or_default();
-    format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
+    format!("{n} of at most {n_ctx}{}", generated.unwrap_or_default())
 }
 
 /// Describes the intervals' level, and the clusters that they are computed from.
-fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
-    let (clusters, unit) = (&summary.clusters, reference.unit());
-    if clusters.n < 2 {
+fn intervals(summary: &Summary, unit: &str) -> String {
+    if summary.clusters.n < 2 {
         return format!("none: too few {unit}s");
     }
     let level = short_percent(summary.confidence.level());
-    format!("at {level} %, {}", clusters_text(clusters, unit))
+    format!("at {level} %, {}", clusters_text(&summary.clusters, unit))
 }
 
 /// A model in one line: name, architecture, size, BPW.
 fn describe(model: &ModelInfo) -> String {
-    let mut text = printable(model.name.as_ref().unwrap_or(&model.path));
+    let mut text = model.name.as_ref().unwrap_or(&model.path).clone();
     if let Some(architecture) = &model.architecture {
-        text += &format!(" ({})", printable(architecture));
+        text += &format!(" ({architecture})");
     }
     if let (Some(size), Some(bpw)) = (model.shown_bytes(), model.bpw) {
         text += &format!(", {}, {bpw:.2} BPW", bytes(size));
@@ -252,23 +247,22 @@ pub fn model_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) 
     let Some(mean) = model.mean_kld() else {
         return format!("{start}  no token with a finite KLD");
     };
-    let same_top = model.same_top();
-    let same_top = same_top.map(|share| format!("same top {}", percent(share)));
+    let mut line = format!("{start}  mean KLD {}", short_kld(mean.value));
+    if let Some(share) = model.same_top() {
+        line += &format!("  same top {}", percent(share));
+    }
     // With --until, each model stops after a number of windows of its own.
-    let until = model.until.as_ref().map(|until| {
-        if until.reached {
-            count_of(model.summary.n_windows, unit)
-        } else {
-            "--until not reached".to_owned()
+    match &model.until {
+        Some(until) if until.reached => {
+            line += &format!("  {}", count_of(model.summary.n_windows, unit));
         }
-    });
-    let took = match &model.timing {
-        Some(timing) => duration(timing.wall_s),
-        None => "done before".to_owned(),
-    };
-    let mean = format!("mean KLD {}", short_kld(mean.value));
-    let parts = [Some(start), Some(mean), same_top, until, Some(took)];
-    Vec::from_iter(parts.into_iter().flatten()).join("  ")
+        Some(_) => line += "  --until not reached",
+        None => {}
+    }
+    match &model.timing {
+        Some(timing) => format!("{line}  {}", duration(timing.wall_s)),
+        None => line + "  done before",
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::report::comparison::tables::{
     BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
 };
 use crate::report::identical_output::{left_out, sentence};
-use crate::report::layout::{Sheet, USUAL_QUANTILES, View};
+use crate::report::layout::{Sheet, USUAL_QUANTILES, View, laid_out};
 use crate::report::names::Names;
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
@@ -60,10 +60,10 @@ fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {
-        let top_0_1 = tail.top_0_1_percent.map(percent);
-        let top_0_1 = top_0_1.map_or(String::new(), |share| format!("top 0.1 %: {share}"));
+        let top_0_1 = tail.top_0_1_percent;
+        let top_0_1 = top_0_1.map(|share| format!("top 0.1 %: {}", percent(share)));
         let name = "  share of the top 1 % of tokens";
-        out.value(name, &percent(share), &top_0_1);
+        out.value(name, &percent(share), &top_0_1.unwrap_or_default());
     }
     if let Some(rest) = tail.mean_without_max.filter(|_| view.full) {
         out.value("  without the largest token", &kld(rest), "");
@@ -139,19 +139,19 @@ fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     ];
     let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
     if view.full {
-        out.list("  of which", parts.iter().map(String::as_str));
+        out.list("  of which", ", ", parts.iter().map(String::as_str));
     }
     if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
-        let busy = percent(device.busy_share);
+        let busy = format!("busy {} of the time", percent(device.busy_share));
         let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
-        let text =
-            format!("busy {busy} of the time, waited {cpu} for the CPU, {file} for the file");
-        out.line("device", &text);
+        out.line(
+            "device",
+            &format!("{busy}, waited {cpu} for the CPU, {file} for the file"),
+        );
     }
     if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
         let waited = duration(waited_s);
-        let text = format!("busy elsewhere: waited {waited} for one");
-        out.line("cores", &text);
+        out.line("cores", &format!("busy elsewhere: waited {waited} for one"));
     }
 }
 
@@ -165,7 +165,6 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 /// A table for each way to divide the tokens: those of groups and of spans always, the others if asked
 /// for. A single span is all of the tokens.
 pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
-    let bins = |out: &mut Sheet, by, of| bins(out, by, of, view);
     let of = &report.breakdown;
     let mut groups = of.by_group.clone();
     let (first, more) = view.first(&groups);
@@ -175,11 +174,11 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
         groups.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
         groups.truncate(n_shown);
     }
-    bins(out, BY_GROUP, &groups);
-    out.text.push_str(&more);
+    bins(out, BY_GROUP, &groups, view);
+    out.text += &more;
     let by_span = Some(of.by_span.as_slice()).filter(|of| of.len() > 1);
     let by_span = by_span.unwrap_or_default();
-    bins(out, BY_SPAN, by_span);
+    bins(out, BY_SPAN, by_span, view);
     let mut shown: Vec<&Bin> = groups.iter().chain(by_span).collect();
     if view.breakdown {
         for (by, of) in [
@@ -187,7 +186,7 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
             (BY_POSITION, &of.by_position),
             (BY_KIND, &of.special),
         ] {
-            bins(out, by, of);
+            bins(out, by, of, view);
             shown.extend(of);
         }
     }
@@ -196,10 +195,8 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
     }
 }
 
+/// A row for each part of the tokens; nothing without any.
 fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
-    if bins.is_empty() {
-        return;
-    }
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
     let title = format!("KL divergence {}", title(by, out.unit));
     let names = Names::whole(&labels, view.width);
@@ -261,9 +258,14 @@ pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
         };
         let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
         out.value(&at, &divergence, "");
-        out.below(" ", &[&format!("{:?}", token.context), &next]);
-        let tops = [format!("reference {reference}"), format!("model {model}")];
-        out.below(", ", &tops.each_ref().map(String::as_str));
+        let mut below = |joint, pieces: [&str; 2]| {
+            out.text += &laid_out("      ", 6, joint, pieces.into_iter());
+        };
+        below(" ", [&format!("{:?}", token.context), &next]);
+        below(
+            ", ",
+            [&format!("reference {reference}"), &format!("model {model}")],
+        );
     }
 }
 
