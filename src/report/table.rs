@@ -2,7 +2,7 @@
 //! templates, from the same result.
 
 use comfy_table::{CellAlignment, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::layout::{View, wrapped};
 use super::names::Names;
@@ -10,18 +10,18 @@ use super::number::{UNDEFINED, ends, or_undefined, printable};
 use crate::stats::Estimate;
 
 /// The outputs that show a column.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Shown {
+    #[default]
     Everywhere,
-    /// Where lines are short.
+    /// In text, where lines are short, and on pages.
     InText,
     InMarkdown,
-    Nowhere,
 }
 
 /// A column, which pages show by a template.
-#[derive(Serialize, Debug)]
-pub struct Column {
+#[derive(Serialize, Debug, Default)]
+struct Column {
     /// Its title, which may have two lines.
     title: String,
     /// The unit of its numbers: text has it in the title, Markdown after each number.
@@ -36,9 +36,11 @@ pub struct Column {
 }
 
 /// A table with a row for each of some things.
-#[derive(Debug)]
+#[derive(Serialize, Debug)]
 pub struct Table<R> {
+    #[serde(skip)]
     rows: Vec<R>,
+    #[serde(serialize_with = "columns_of_page")]
     columns: Vec<Column>,
     /// The titles of rows in text, each before the row with this index.
     groups: Vec<(usize, String)>,
@@ -47,6 +49,16 @@ pub struct Table<R> {
     more: String,
     notes: Vec<String>,
     gap: u16,
+}
+
+/// The columns that a page shows.
+fn columns_of_page<S: Serializer>(columns: &[Column], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(shown_in(columns, Shown::InText))
+}
+
+fn shown_in(columns: &[Column], output: Shown) -> impl Iterator<Item = &Column> {
+    let is_shown = move |of: &&Column| of.shown == Shown::Everywhere || of.shown == output;
+    columns.iter().filter(is_shown)
 }
 
 impl<R> Table<R> {
@@ -68,26 +80,12 @@ impl<R> Table<R> {
         self.rows.len()
     }
 
-    /// The columns that a page shows.
-    pub fn columns(&self) -> Vec<&Column> {
-        self.shown_in(Shown::InText).collect()
-    }
-
-    fn shown_in(&self, output: Shown) -> impl Iterator<Item = &Column> {
-        let is_shown = move |of: &&Column| of.shown == Shown::Everywhere || of.shown == output;
-        self.columns.iter().filter(is_shown)
-    }
-
     /// Adds a column of words.
     pub fn left(mut self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
         self.columns.push(Column {
             title: title.into(),
-            unit: "",
-            is_right: false,
-            is_interval: false,
-            shown: Shown::Everywhere,
             cells: self.rows.iter().map(cell).collect(),
-            values: Vec::new(),
+            ..Column::default()
         });
         self
     }
@@ -132,8 +130,8 @@ impl<R> Table<R> {
                 .map(|of| ends(of.lo, of.hi, &show))
                 .unwrap_or_default()
         };
-        self.right(title, ends)
-            .last(|column| column.is_interval = true)
+        let table = self.right(title, ends);
+        table.last(|column| column.is_interval = true)
     }
 
     /// Changes the column that was added last.
@@ -148,30 +146,25 @@ impl<R> Table<R> {
     }
 
     /// Shows the last column in Markdown only, with the one before if it has that one's intervals.
-    pub fn in_markdown(self) -> Self {
-        self.shown_as(Shown::InMarkdown)
+    pub fn in_markdown(mut self) -> Self {
+        let first = self.columns.len() - self.n_last();
+        let columns = self.columns.iter_mut().skip(first);
+        columns.for_each(|column| column.shown = Shown::InMarkdown);
+        self
     }
 
-    /// Shows the last column only if `shown` is set, as the one before if it has that one's intervals.
-    pub fn shown_if(self, shown: bool) -> Self {
-        if shown {
-            self
-        } else {
-            self.shown_as(Shown::Nowhere)
-        }
-    }
-
-    fn shown_as(mut self, shown: Shown) -> Self {
-        let is_interval = self.columns.last().is_some_and(|column| column.is_interval);
-        for column in self
-            .columns
-            .iter_mut()
-            .rev()
-            .take(1 + usize::from(is_interval))
-        {
-            column.shown = shown;
+    /// Keeps the last column only if `shown` is set, and so the one before if it has that one's intervals.
+    pub fn shown_if(mut self, shown: bool) -> Self {
+        if !shown {
+            self.columns.truncate(self.columns.len() - self.n_last());
         }
         self
+    }
+
+    /// The columns of what was added last: one, or also that of its intervals.
+    fn n_last(&self) -> usize {
+        let last = self.columns.last();
+        last.map_or(0, |column| 1 + usize::from(column.is_interval))
     }
 
     /// Gives the numbers of the last column a unit.
@@ -217,7 +210,7 @@ impl<R> Table<R> {
 
     /// The rows as text below the titles of the columns, without the table's own title and its notes.
     pub fn rows_text(&self) -> String {
-        let columns = || self.shown_in(Shown::InText);
+        let columns = || shown_in(&self.columns, Shown::InText);
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(
@@ -268,7 +261,7 @@ impl<R> Table<R> {
             return String::new();
         }
         let mut columns: Vec<(&Column, Vec<String>)> = Vec::new();
-        for of in self.shown_in(Shown::InMarkdown) {
+        for of in shown_in(&self.columns, Shown::InMarkdown) {
             let cells = of.cells.iter().map(|cell| match cell.trim() {
                 cell if of.unit.is_empty() || cell == UNDEFINED => cell.to_owned(),
                 cell => format!("{cell} {}", of.unit),
@@ -276,11 +269,10 @@ impl<R> Table<R> {
             match columns.last_mut() {
                 // Intervals are in the cells of their values.
                 Some((_, values)) if of.is_interval => {
-                    let both = values
-                        .iter()
-                        .zip(cells)
-                        .map(|(value, ends)| format!("{value} {ends}"));
-                    *values = both.collect();
+                    let both = values.iter().zip(cells);
+                    *values = both
+                        .map(|(value, ends)| format!("{value} {ends}"))
+                        .collect();
                 }
                 _ => columns.push((of, cells.collect())),
             }
@@ -296,11 +288,7 @@ impl<R> Table<R> {
         text += &line(&|of, _| escaped(of.title.replace('\n', " ").trim()));
         text += &line(&|of, _| (if of.is_right { "---:" } else { "---" }).to_owned());
         for i in 0..self.rows.len() {
-            text += &line(&|_, cells| {
-                cells
-                    .get(i)
-                    .map_or(String::new(), |cell| escaped(cell.trim()))
-            });
+            text += &line(&|_, cells| cells.get(i).map_or("".to_owned(), |of| escaped(of.trim())));
         }
         for note in &self.notes {
             // A plus at the start of a line would begin a list.
@@ -315,18 +303,15 @@ impl<R> Table<R> {
         let line = |cells: Vec<String>| cells.join(",") + "\n";
         let mut csv = line(self.columns.iter().map(|of| csv_text(&of.title)).collect());
         for i in 0..self.rows.len() {
-            let cells = self
-                .columns
-                .iter()
-                .filter_map(|of| Some((of.is_right, of.cells.get(i)?)));
-            let shown = cells.map(|(is_right, cell)| {
-                if is_right {
+            let cells = self.columns.iter().filter_map(|of| {
+                let cell = of.cells.get(i)?;
+                Some(if of.is_right {
                     cell.clone()
                 } else {
                     csv_text(cell)
-                }
+                })
             });
-            csv += &line(shown.collect());
+            csv += &line(cells.collect());
         }
         csv
     }

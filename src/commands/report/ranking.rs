@@ -129,7 +129,7 @@ impl<'r> Ranking<'r> {
     fn without_noise(&self, mut compared: Compared) -> Compared {
         let second = &self.models()[compared.b];
         let noise = self.comparison.noise();
-        let is_noise = noise.has(second);
+        let is_noise = self.comparison.is_noise(second);
         if is_noise {
             compared.paired.ratio = compared.paired.ratio.map(|ratio| ratio.p_alone());
         }
@@ -138,7 +138,7 @@ impl<'r> Ranking<'r> {
             let kld = bins
                 .find(|bin| bin.label == of.label)
                 .and_then(|bin| bin.kld);
-            if kld.is_some_and(|kld| is_noise || noise.has_kld(kld.value)) {
+            if kld.is_some_and(|kld| is_noise || kld.value <= noise) {
                 of.ratio = of.ratio.map(|ratio| ratio.p_alone());
                 of.to_others = None;
             }

@@ -9,109 +9,71 @@ use crate::report::table::csv_text;
 /// The start of the CSV, by which it is recognised.
 pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
 
-/// All columns, and the key of each in the JSON of a model, or the number's name. The columns' names
-/// and their order are stable; new ones are added at the end.
-const COLUMNS: [(&str, &str); 63] = [
-    ("label", "label"),
-    ("sidecar", "sidecar"),
-    ("model", "model.path"),
-    ("size_bytes", "model.size_bytes"),
-    ("n_params", "model.n_params"),
-    ("bpw", "model.bpw"),
-    ("is_noise_floor", "is_noise_floor"),
-    ("n_tokens", "n_tokens"),
-    ("n_excluded", "n_excluded"),
-    ("n_infinite", N_INFINITE),
-    ("n_windows", "n_windows"),
-    ("kld_mean", "kld.mean"),
-    ("kld_mean_lo", "kld.mean.cluster_lo"),
-    ("kld_mean_hi", "kld.mean.cluster_hi"),
-    ("kld_median", "kld.median"),
-    ("kld_q90", "kld.q90"),
-    ("kld_q95", "kld.q95"),
-    ("kld_q99", "kld.q99"),
-    ("kld_q99.9", "kld.q99.9"),
-    ("kld_max", "kld.max"),
-    ("reverse_kld_mean", "reverse_kld.mean"),
-    ("same_top", "agreement.ref_top1"),
-    ("same_top_lo", "agreement.ref_top1.lo"),
-    ("same_top_hi", "agreement.ref_top1.hi"),
-    ("ppl_ref", "perplexity.ref"),
-    ("ppl", "perplexity.eval"),
-    ("ppl_ratio", "perplexity.ratio"),
-    ("ppl_ratio_lo", "perplexity.ratio.cluster_lo"),
-    ("ppl_ratio_hi", "perplexity.ratio.cluster_hi"),
-    ("difference_to_best", "difference_to_best"),
-    ("difference_lo", "difference_to_best.lo"),
-    ("difference_hi", "difference_to_best.hi"),
-    ("indistinguishable_from_best", "indistinguishable_from_best"),
-    ("pareto", "pareto"),
-    ("type_k", "set_up.type_k"),
-    ("type_v", "set_up.type_v"),
-    ("devices", "set_up.devices"),
-    ("n_gpu_layers", "set_up.n_gpu_layers"),
-    ("n_batch", "set_up.n_batch"),
-    ("n_ubatch", "set_up.n_ubatch"),
-    ("flash_attn", "set_up.flash_attn"),
-    ("threads", "set_up.threads"),
-    ("llama_cpp", "set_up.llama_cpp"),
-    ("is_incomplete", "is_incomplete"),
-    ("file_bytes", "model.file_bytes"),
-    ("ratio_to_best", "ratio_to_best"),
-    ("ratio_lo", "ratio_to_best.lo"),
-    ("ratio_hi", "ratio_to_best.hi"),
-    ("ratio_upper", "ratio_to_best.upper"),
-    ("ratio_p", "ratio_to_best.p"),
-    ("ratio_p_holm", "ratio_to_best.p_holm"),
-    ("kv_cache_bytes", "set_up.kv_cache_bytes"),
-    ("acceptance", "acceptance.mean"),
-    ("acceptance_lo", "acceptance.mean.lo"),
-    ("acceptance_hi", "acceptance.mean.hi"),
-    ("accepted_of_3", "acceptance.drafted3"),
-    ("accepted_of_3_lo", "acceptance.drafted3.lo"),
-    ("accepted_of_3_hi", "acceptance.drafted3.hi"),
-    ("same_to_the_end", "identical_output.same_to_the_end"),
-    ("same_to_the_end_lo", "identical_output.same_to_the_end.lo"),
-    ("same_to_the_end_hi", "identical_output.same_to_the_end.hi"),
-    ("half_differ_within", "identical_output.half_differ_within"),
-    ("greedy_answers", "identical_output.n_answers"),
-];
+/// All columns: the name of each, after a `=` the key in the JSON of a model, or the number's name, if it
+/// is another. The columns' names and their order are stable; new ones are added at the end.
+const COLUMNS: &str = "label sidecar model=model.path size_bytes=model.size_bytes
+    n_params=model.n_params bpw=model.bpw is_noise_floor n_tokens n_excluded n_infinite n_windows
+    kld_mean=kld.mean kld_mean_lo=kld.mean.cluster_lo kld_mean_hi=kld.mean.cluster_hi
+    kld_median=kld.median kld_q90=kld.q90 kld_q95=kld.q95 kld_q99=kld.q99 kld_q99.9=kld.q99.9
+    kld_max=kld.max reverse_kld_mean=reverse_kld.mean
+    same_top=agreement.ref_top1 same_top_lo=agreement.ref_top1.lo same_top_hi=agreement.ref_top1.hi
+    ppl_ref=perplexity.ref ppl=perplexity.eval ppl_ratio=perplexity.ratio
+    ppl_ratio_lo=perplexity.ratio.cluster_lo ppl_ratio_hi=perplexity.ratio.cluster_hi
+    difference_to_best difference_lo=difference_to_best.lo difference_hi=difference_to_best.hi
+    indistinguishable_from_best pareto
+    type_k=set_up.type_k type_v=set_up.type_v devices=set_up.devices
+    n_gpu_layers=set_up.n_gpu_layers n_batch=set_up.n_batch n_ubatch=set_up.n_ubatch
+    flash_attn=set_up.flash_attn threads=set_up.threads llama_cpp=set_up.llama_cpp
+    is_incomplete file_bytes=model.file_bytes
+    ratio_to_best ratio_lo=ratio_to_best.lo ratio_hi=ratio_to_best.hi
+    ratio_upper=ratio_to_best.upper ratio_p=ratio_to_best.p ratio_p_holm=ratio_to_best.p_holm
+    kv_cache_bytes=set_up.kv_cache_bytes
+    acceptance=acceptance.mean acceptance_lo=acceptance.mean.lo acceptance_hi=acceptance.mean.hi
+    accepted_of_3=acceptance.drafted3 accepted_of_3_lo=acceptance.drafted3.lo
+    accepted_of_3_hi=acceptance.drafted3.hi
+    same_to_the_end=identical_output.same_to_the_end
+    same_to_the_end_lo=identical_output.same_to_the_end.lo
+    same_to_the_end_hi=identical_output.same_to_the_end.hi
+    half_differ_within=identical_output.half_differ_within greedy_answers=identical_output.n_answers";
 
 /// The one column that is not in the JSON where there is no KLD.
 const N_INFINITE: &str = "n_infinite";
+
+/// The columns, each with its name and its key.
+fn columns() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let columns = COLUMNS.split_whitespace();
+    columns.map(|column| column.split_once('=').unwrap_or((column, column)))
+}
 
 impl Comparison {
     /// The models as CSV (RFC 4180, but with line feeds alone), after a line with the names of the
     /// columns. What is not known is empty.
     pub fn csv(&self) -> String {
-        let mut csv = COLUMNS.map(|(name, _)| name).join(",") + "\n";
-        for model in &self.models {
-            csv.push_str(&row(model).join(","));
-            csv.push('\n');
-        }
-        csv
+        let names = columns().map(|(name, _)| name.to_owned()).collect();
+        let rows = [names].into_iter().chain(self.models.iter().map(row));
+        rows.map(|row: Vec<String>| row.join(",") + "\n").collect()
     }
 }
 
-fn row(model: &ComparedModel) -> [String; COLUMNS.len()] {
+fn row(model: &ComparedModel) -> Vec<String> {
     // Without JSON there is nothing to show.
     let json = serde_json::to_value(model).unwrap_or_default();
     let mut numbers = named_numbers(&json);
     let n_infinite = model.summary.n_infinite() as f64;
     numbers.insert(N_INFINITE.to_owned(), Some(n_infinite));
-    COLUMNS.map(|(_, key)| {
-        let value = json.pointer(&format!("/{}", key.replace('.', "/")));
+    let cells = columns().map(|(_, key)| {
         let number = numbers.get(key).copied().flatten();
-        match value.unwrap_or(&Value::Null) {
-            Value::Bool(is) => is.to_string(),
-            Value::String(value) => csv_text(value),
-            Value::Array(values) => {
+        match json.pointer(&format!("/{}", key.replace('.', "/"))) {
+            Some(Value::Bool(is)) => is.to_string(),
+            Some(Value::String(value)) => csv_text(value),
+            Some(Value::Array(values)) => {
                 let values = values.iter().filter_map(Value::as_str);
                 csv_text(&Vec::from_iter(values).join(" "))
             }
             _ => number.map(|number| number.to_string()).unwrap_or_default(),
         }
-    })
+    });
+    cells.collect()
 }
 
 #[cfg(test)]
@@ -153,7 +115,7 @@ mod tests {
         assert!(csv.starts_with(CSV_START));
         insta::assert_snapshot!(csv);
         for line in csv.lines().filter(|line| !line.starts_with("\"a")) {
-            assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");
+            assert_eq!(line.split(',').count(), columns().count(), "{line}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::stats::{Bin, Clustering, Confidence, Estimate, Paired, Point, Ratio, 
 /// otherwise.
 pub const NEAR: f64 = 1.1;
 
-/// The mean KLD in nats below which a model differs from the original by rounding alone.
+/// The mean KLD in nats up to which a model differs from the original by rounding alone.
 const ROUNDING: f64 = 1e-9;
 
 /// How many times the noise floor is noise: of a mean KLD that is twice the floor's, half is.
@@ -115,8 +115,8 @@ pub struct NotCompared {
 impl Comparison {
     /// The models' names, for lines of at most `width`.
     fn names(&self, width: usize) -> Names {
-        let labels = self.models.iter().map(|model| model.label.as_str());
-        Names::of(&Vec::from_iter(labels), width)
+        let labels: Vec<&str> = self.models.iter().map(|of| &*of.label).collect();
+        Names::of(&labels, width)
     }
 
     /// The place of the model with the lowest mean KLD; the noise floor does not count.
@@ -145,10 +145,10 @@ impl Comparison {
     /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so
     /// that a pair has the same wherever it is shown.
     pub fn p_of(&self, pair: &ComparedPair) -> Option<f64> {
-        let is_best = |label: &String| self.best().is_some_and(|best| best.label == *label);
-        let other = match (is_best(&pair.a), is_best(&pair.b)) {
-            (false, true) => &pair.a,
-            (true, false) => &pair.b,
+        let best = self.best().map(|best| &best.label);
+        let other = match [&pair.a, &pair.b].map(|label| best == Some(label)) {
+            [false, true] => &pair.a,
+            [true, false] => &pair.b,
             _ => return pair.paired.ratio?.p,
         };
         let mut models = self.models.iter();
@@ -164,12 +164,12 @@ impl Comparison {
 
     /// Explains why p and an interval differ about a pair; `None` where none do.
     pub(super) fn why_p_differs(&self) -> Option<String> {
-        let is_without_1 = |pair: &&ComparedPair| {
+        let differs = |pair: &ComparedPair| {
             let ends = pair.paired.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
-            ends.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0)
+            let is_without_1 = ends.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0);
+            is_without_1 && self.p_of(pair).is_some() && self.may_be_chance(pair)
         };
-        let mut without_1 = self.pairs.iter().filter(is_without_1);
-        without_1.any(|pair| self.p_of(pair).is_some() && self.may_be_chance(pair)).then(|| {
+        self.pairs.iter().any(differs).then(|| {
             // Rounded because 1 - 0.95 is not quite 0.05.
             let outside = (self.confidence.outside() * 1e10).round() / 1e10;
             format!(
@@ -193,35 +193,30 @@ impl Comparison {
         groups
     }
 
-    /// The mean KLDs that are noise here.
-    pub fn noise(&self) -> Noise {
+    /// The mean KLD in nats up to which a multiple says nothing: rounding, or that of the noise floor, the
+    /// highest if there are several.
+    pub fn noise(&self) -> f64 {
         let floors = self.models.iter().filter(|of| of.is_noise_floor);
-        let means = floors.filter_map(|floor| floor.mean_kld());
-        Noise {
-            floor: means
-                .map(|mean| mean.value)
-                .chain(self.floor.map(|floor| floor.kld))
-                .fold(0.0, f64::max),
-        }
+        let means = floors.filter_map(|floor| Some(floor.mean_kld()?.value));
+        let floors = means.chain(self.floor.map(|floor| floor.kld));
+        floors.map(|kld| AT_FLOOR * kld).fold(ROUNDING, f64::max)
     }
 
     /// Whether a model is as near to the original as can be measured.
     pub fn is_noise(&self, model: &ComparedModel) -> bool {
-        self.noise().has(model)
+        model.mean_kld().is_some_and(|of| of.value <= self.noise())
     }
 
     /// The spans of the models' tokens, in order; empty unless there are several.
     pub(super) fn spans(&self) -> &[Bin] {
-        let mut spans = self.models.iter().map(|model| &model.breakdown.by_span);
-        spans
-            .find(|spans| spans.len() > 1)
-            .map_or(&[], Vec::as_slice)
+        let mut spans = self.models.iter().map(|model| &*model.breakdown.by_span);
+        spans.find(|spans| spans.len() > 1).unwrap_or_default()
     }
 
     /// Whether a model was compared with the best by span.
     pub(super) fn has_span_ratios(&self) -> bool {
-        let mut models = self.models.iter();
-        models.any(|model| !model.ratio_to_best_by_span.is_empty())
+        let mut of_each = self.models.iter().map(|of| &of.ratio_to_best_by_span);
+        of_each.any(|ratios| !ratios.is_empty())
     }
 
     /// Whether a model loses more in this span than elsewhere, compared with the best, and the data show
@@ -290,10 +285,8 @@ impl ComparedReference {
     /// Returns the name of its model: the one that it records, else its file's.
     pub fn model_name(&self) -> Option<&str> {
         let model = self.model.as_ref()?;
-        let names = model.name.iter().chain([&model.path]);
-        names
-            .map(String::as_str)
-            .find(|name| !name.trim().is_empty())
+        let mut names = model.name.iter().chain([&model.path]);
+        Some(names.find(|name| !name.trim().is_empty())?)
     }
 }
 
@@ -301,12 +294,9 @@ impl NotCompared {
     /// Lists the file at `path`. Where `why` starts with the path, as errors do, that is left out.
     pub fn new(path: &Path, why: impl Into<String>) -> Self {
         let (sidecar, why) = (path.display().to_string(), why.into());
-        let after_path = why.strip_prefix(&sidecar);
-        let after_path = after_path.and_then(|rest| rest.strip_prefix(": "));
-        Self {
-            why: after_path.map(str::to_owned).unwrap_or(why),
-            sidecar,
-        }
+        let after_path = why.strip_prefix(&format!("{sidecar}: "));
+        let why = after_path.unwrap_or(&why).to_owned();
+        Self { sidecar, why }
     }
 }
 
@@ -399,12 +389,10 @@ impl ComparedModel {
 
     /// Returns true if both are runs of one file, as far as it is recorded.
     pub(super) fn is_of_same_file(&self, other: &Self) -> bool {
-        let file = |of: &Self| {
-            let model = &of.model;
-            let hashes = [&model.metadata_sha256, &model.sample_sha256].map(Option::clone);
-            (hashes, model.default_label().to_owned())
-        };
-        file(self) == file(other)
+        let (one, other) = (&self.model, &other.model);
+        one.default_label() == other.default_label()
+            && one.metadata_sha256 == other.metadata_sha256
+            && one.sample_sha256 == other.sample_sha256
     }
 
     /// Returns true if it was compared with the best, and cannot be told from it.
@@ -442,36 +430,6 @@ pub struct ComparedPair {
     pub paired: Paired,
 }
 
-/// The mean KLDs that are so small that a multiple of them says nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct Noise {
-    /// The mean KLD of the noise floor, the highest if there are several; 0 without one.
-    floor: f64,
-}
-
-impl Noise {
-    /// Whether a mean KLD is at the noise floor, or rounding.
-    pub fn has_kld(self, mean: f64) -> bool {
-        mean < ROUNDING || mean <= AT_FLOOR * self.floor
-    }
-
-    /// Whether a model is as near to the original as can be measured.
-    pub fn has(self, result: &ModelResult) -> bool {
-        result
-            .mean_kld()
-            .is_some_and(|mean| self.has_kld(mean.value))
-    }
-
-    /// Says why nothing nearer can be measured.
-    pub fn why(self) -> String {
-        if AT_FLOOR * self.floor >= ROUNDING {
-            "the original, run again, is about as far from itself".to_owned()
-        } else {
-            format!("a mean KLD below {ROUNDING:e} nats is rounding")
-        }
-    }
-}
-
 /// The sizes of a comparison's models: those of their files, and of their KV caches too where these
 /// differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -490,16 +448,15 @@ impl Sizes {
         }
     }
 
-    /// The bytes of a model in a set-up; `None` where its file's size is not known.
-    pub fn bytes(self, model: &ModelInfo, set_up: &BackendIdentity) -> Option<u64> {
-        let cache = set_up.kv_cache_bytes.filter(|_| self.has_caches);
-        let file = model.shown_bytes()?;
-        Some(file.saturating_add(cache.unwrap_or(0)))
-    }
-
-    /// The bytes of a model of the comparison.
+    /// The bytes of a model; `None` where its file's size is not known.
     pub fn of_model(self, model: &ComparedModel) -> Option<u64> {
-        self.bytes(&model.model, &model.set_up)
+        let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
+        Some(
+            model
+                .model
+                .shown_bytes()?
+                .saturating_add(cache.unwrap_or(0)),
+        )
     }
 
     /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which

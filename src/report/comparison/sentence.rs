@@ -1,7 +1,7 @@
 //! What a comparison comes to, in a few plain sentences: the top of every report.
 
 use super::tables::mark;
-use super::{ComparedModel, Comparison};
+use super::{ComparedModel, Comparison, ROUNDING};
 use crate::report::identical_output::same_to;
 use crate::report::layout::list;
 use crate::report::number::{
@@ -18,7 +18,7 @@ struct Ranked<'c> {
     comparison: &'c Comparison,
     best: &'c ComparedModel,
     /// The others, by ascending mean KLD.
-    others: Vec<&'c ComparedModel>,
+    others: &'c [&'c ComparedModel],
     name: &'c dyn Fn(&ComparedModel) -> String,
 }
 
@@ -29,70 +29,73 @@ impl Comparison {
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
         let name = &|model: &ComparedModel| name(&model.label);
         let mut said = self.unranked(name);
+        let n_unranked = said.len();
         let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
-        let mut ranked = self.models.iter().filter(is_ranked);
-        let Some(best) = ranked.next() else {
-            return said;
-        };
-        let others = Vec::from_iter(ranked);
-        if others.is_empty() {
-            let nothing = format!("That leaves nothing to compare {} with.", name(best));
-            said.extend(Some(nothing).filter(|_| !said.is_empty()));
-            return said;
+        let ranked = Vec::from_iter(self.models.iter().filter(is_ranked));
+        if let [best, others @ ..] = &ranked[..] {
+            let comparison = self;
+            let ranked = Ranked {
+                comparison,
+                best,
+                others,
+                name,
+            };
+            said.extend(ranked.sentences(n_unranked > 0));
         }
-        let ranked = Ranked {
-            comparison: self,
-            best,
-            others,
-            name,
-        };
-        let mut of_ranked = ranked.sentences();
-        if let Some(first) = of_ranked.first_mut().filter(|_| !said.is_empty()) {
-            first.insert_str(0, "Of the others, ");
-        }
-        said.extend(of_ranked);
         said
     }
 
     /// Says which models cannot be ranked, why, and what to do; empty where all can.
     fn unranked(&self, name: &dyn Fn(&ComparedModel) -> String) -> Vec<String> {
-        let is_unranked = |model: &&ComparedModel| model.is_incomplete && !model.is_noise_floor;
-        let unranked = Vec::from_iter(self.models.iter().filter(is_unranked));
+        let mut unranked: Vec<&ComparedModel> = self.models.iter().collect();
+        unranked.retain(|model| model.is_incomplete && !model.is_noise_floor);
         if unranked.is_empty() {
             return Vec::new();
         }
         let names = list(unranked.iter().map(|model| name(model)).collect());
-        let why =
-            "a row that is not finite, or an infinite KLD, leaves out a token that others count";
-        let again = "Evaluate again, on the CPU if it was a GPU; if that changes nothing, make or \
-                     download the file again.";
-        let has_excluded = unranked.iter().any(|model| model.summary.n_excluded > 0);
-        let again = has_excluded.then(|| again.to_owned());
-        let said = format!("{names} cannot be ranked: {why}.");
-        [said].into_iter().chain(again).collect()
+        let mut said = vec![format!(
+            "{names} cannot be ranked: a row that is not finite, or an infinite KLD, leaves out a token \
+             that others count."
+        )];
+        if unranked.iter().any(|model| model.summary.n_excluded > 0) {
+            let again = "Evaluate again, on the CPU if it was a GPU; if that changes nothing, make or \
+                         download the file again.";
+            said.push(again.to_owned());
+        }
+        said
     }
 }
 
 impl Ranked<'_> {
-    /// Compares the best with the other models.
-    fn sentences(&self) -> Vec<String> {
-        if self
-            .others
-            .iter()
-            .all(|model| model.difference_to_best.is_none())
-        {
-            let lowest = format!("{} has the lowest mean KLD.", (self.name)(self.best));
+    /// Compares the best with the other models; `has_unranked`: there are some that are not ranked.
+    fn sentences(&self, has_unranked: bool) -> Vec<String> {
+        let best = (self.name)(self.best);
+        if self.others.is_empty() {
+            let nothing = format!("That leaves nothing to compare {best} with.");
+            return Vec::from_iter(Some(nothing).filter(|_| has_unranked));
+        }
+        let mut said = Vec::new();
+        if self.others.iter().all(|of| of.difference_to_best.is_none()) {
+            said.push(format!("{best} has the lowest mean KLD."));
             let why = "Only a comparison on the same tokens can show whether that is more than \
                        chance.";
-            return vec![lowest, why.to_owned()];
+            said.push(why.to_owned());
+        } else {
+            said.extend(self.nearest());
+            said.extend(self.copies());
+            said.extend(self.smaller());
+            said.extend(self.left_out());
+            said.extend(self.much_worse_span());
+            said.extend(self.same_answers());
         }
-        let mut said = self.nearest();
-        said.extend(self.copies());
-        said.extend(self.smaller());
-        said.extend(self.left_out());
-        said.extend(self.much_worse_span());
-        said.extend(self.same_answers());
+        if let Some(first) = said.first_mut().filter(|_| has_unranked) {
+            first.insert_str(0, "Of the others, ");
+        }
         said
+    }
+
+    fn all(&self) -> impl Iterator<Item = &ComparedModel> {
+        [self.best].into_iter().chain(self.others.iter().copied())
     }
 
     fn names<'m>(&self, models: impl IntoIterator<Item = &'m ComparedModel>) -> String {
@@ -103,20 +106,20 @@ impl Ranked<'_> {
     fn nearest(&self) -> Vec<String> {
         let (of, best) = (self.comparison, (self.name)(self.best));
         if of.is_noise(self.best) {
-            let equals = self
-                .others
-                .iter()
-                .copied()
-                .filter(|model| of.is_noise(model));
-            let equals = Vec::from_iter([self.best].into_iter().chain(equals));
+            let equals = Vec::from_iter(self.all().filter(|model| of.is_noise(model)));
             let are = if equals.len() == 1 { "is" } else { "are" };
-            let (equals, why) = (self.names(equals), of.noise().why());
-            let measured = "as near to the original as can be measured";
-            return vec![format!("{equals} {are} {measured}: {why}.")];
+            let equals = format!("{} {are}", self.names(equals));
+            let why = if of.noise() > ROUNDING {
+                "the original, run again, is about as far from itself".to_owned()
+            } else {
+                format!("a mean KLD below {ROUNDING:e} nats is rounding")
+            };
+            return vec![format!(
+                "{equals} as near to the original as can be measured: {why}."
+            )];
         }
-        let is_copy = |model: &&ComparedModel| model.same_as.as_ref() == Some(&self.best.label);
-        let others = self.others.iter().copied().filter(|model| !is_copy(model));
-        let others = Vec::from_iter(others);
+        let mut others = self.others.to_vec();
+        others.retain(|model| model.same_as.as_ref() != Some(&self.best.label));
         if others.is_empty() {
             return Vec::new();
         }
@@ -126,22 +129,25 @@ impl Ranked<'_> {
             let why = "One cluster cannot show whether that is more than chance.";
             return vec![lowest, why.to_owned()];
         }
-        let near = others.iter().copied().filter(|model| model.is_near_best());
-        let near = Vec::from_iter(near);
-        if near.is_empty() {
+        let n_others = others.len();
+        others.retain(|model| model.is_near_best());
+        if others.is_empty() {
             let level = short_percent(of.confidence.level());
             let nearest = "is nearest to the original, by more than chance at";
             return vec![format!("{best} {nearest} {level} %.")];
         }
-        let who = match near.len() {
-            n if n > 1 && n == others.len() => format!("None of the other {} can", count(n as u64)),
-            _ => format!("{} cannot", self.names(near.iter().copied())),
+        let farthest = others.iter().copied().filter_map(upper).fold(0.0, f64::max);
+        let n = others.len();
+        let one = if n == 1 { ", but" } else { "; one" };
+        let who = if n > 1 && n == n_others {
+            format!("None of the other {} can", count(n as u64))
+        } else {
+            format!("{} cannot", self.names(others))
         };
-        let farthest = near.iter().copied().filter_map(upper).fold(0.0, f64::max);
-        let but = match (farthest > of.near, near.len()) {
-            (false, _) => String::new(),
-            (true, 1) => format!(", but may be up to {} times as far", ratio(farthest)),
-            (true, _) => format!("; one may be up to {} times as far", ratio(farthest)),
+        let but = if farthest > of.near {
+            format!("{one} may be up to {} times as far", ratio(farthest))
+        } else {
+            String::new()
         };
         let told = format!("{who} be told from it on this text{but}.");
         vec![lowest, told]
@@ -149,15 +155,12 @@ impl Ranked<'_> {
 
     /// Names the models that have the same KLDs as another.
     fn copies(&self) -> impl Iterator<Item = String> {
-        let all = [self.best].into_iter().chain(self.others.iter().copied());
-        all.filter_map(|first| {
-            let is_copy = |model: &&ComparedModel| model.same_as.as_ref() == Some(&first.label);
-            let copies = Vec::from_iter(self.others.iter().copied().filter(is_copy));
-            let is_first = first.same_as.is_none() && !copies.is_empty();
-            let all = self.names([first].into_iter().chain(copies));
-            is_first.then(|| {
-                format!("{all} have the same KLD at every token, as copies of one file do.")
-            })
+        self.all().filter_map(|first| {
+            let is_it = |of: &&ComparedModel| of.same_as.as_ref() == Some(&first.label);
+            let copies = Vec::from_iter(self.all().filter(is_it));
+            let all = self.names([first].into_iter().chain(copies.iter().copied()));
+            let said = format!("{all} have the same KLD at every token, as copies of one file do.");
+            Some(said).filter(|_| first.same_as.is_none() && !copies.is_empty())
         })
     }
 
@@ -193,10 +196,10 @@ impl Ranked<'_> {
         let of = model.ratio_to_best.map(|to_best| to_best.ratio);
         let far = match of.filter(|of| of.value.is_finite()) {
             Some(of) => format!("is {} times as far", times(&of)),
-            None => {
-                let kld = short_kld(model.mean_kld()?.value);
-                format!("has a mean KLD of {kld} nats")
-            }
+            None => format!(
+                "has a mean KLD of {} nats",
+                short_kld(model.mean_kld()?.value)
+            ),
         };
         Some(format!(
             "The next smaller, {which}, {far}, and is {saved} smaller."
@@ -233,21 +236,21 @@ impl Ranked<'_> {
     fn much_worse_span(&self) -> Option<String> {
         let in_spans = self.others.iter().flat_map(|model| {
             let of_each = model.ratio_to_best_by_span.iter();
-            of_each.map(move |of| (model, of))
+            of_each.filter_map(move |of| Some((model, of, of.ratio?, of.to_others?.value)))
         });
-        let much_more = in_spans.filter_map(|(model, of)| {
-            let (here, times) = (of.ratio?, of.to_others?.value);
-            let is_more = times >= MUCH_MORE && here.value > 1.0 && self.comparison.loses_more(of);
-            (is_more && mark(of.n_tokens).is_empty()).then_some((model, of, here, times))
+        let much_more = in_spans.filter(|(_, of, here, factor)| {
+            let is_more = *factor >= MUCH_MORE && here.value > 1.0;
+            is_more && self.comparison.loses_more(of) && mark(of.n_tokens).is_empty()
         });
         let (model, of, here, factor) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
-        Some(format!(
-            "In the span {:?}, {} is {} times as far as {}; elsewhere, {} times.",
-            printable(&of.label),
+        let (name, best, span) = (
             (self.name)(model),
-            times(&here),
             (self.name)(self.best),
-            ratio(here.value / factor)
+            printable(&of.label),
+        );
+        let (here, elsewhere) = (times(&here), ratio(here.value / factor));
+        Some(format!(
+            "In the span {span:?}, {name} is {here} times as far as {best}; elsewhere, {elsewhere} times."
         ))
     }
 
@@ -261,8 +264,7 @@ impl Ranked<'_> {
         };
         let (of_best, to) = said(self.best)?;
         let farthest = self.others.last().and_then(|model| said(model));
-        let farthest = farthest.map(|(of, _)| format!(", {of}"));
-        let farthest = farthest.unwrap_or_default();
+        let farthest = farthest.map_or_else(String::new, |(of, _)| format!(", {of}"));
         Some(format!(
             "{of_best} greedy answers are the original's {to}{farthest}."
         ))

@@ -423,7 +423,16 @@ impl Comparison {
             let of = model.summary.identical_output.as_ref()?;
             Some((model, of))
         });
-        Table::new(self.identical_title(), answered)
+        let identical = || {
+            self.models
+                .iter()
+                .filter_map(|of| of.summary.identical_output.as_ref())
+        };
+        // The cut is the reference's, so it is the same for all.
+        let title = identical()
+            .next()
+            .map(|of| format!("Greedy answers that are the original's {}", same_to(of)));
+        Table::new(title.unwrap_or_default(), answered)
             .left("\n  model", |(m, _)| format!("  {}", name(&m.label)))
             .right("answers", |(_, of)| {
                 let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
@@ -439,12 +448,20 @@ impl Comparison {
             })
             .number(drafted, |(m, _)| Some(accepted(m)?.value), two_decimals)
             .shown_if(with_drafts)
-            .notes(self.answers_left_out())
+            .notes(left_out(identical()))
     }
 
     /// The models whose drafted tokens were counted.
     pub(in crate::report) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
-        let notes = self.draft_notes().join(" ");
+        let round = format!(
+            "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
+             original's own."
+        );
+        let note = if self.has_sizes_to_draft() {
+            format!("{round} {AS_A_DRAFT}")
+        } else {
+            round
+        };
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         let interval = &self.interval_title();
         let share = |m: &&ComparedModel| Some(m.summary.acceptance.as_ref()?.mean.value);
@@ -454,26 +471,7 @@ impl Comparison {
             .number("file\nsize", size, |size| bytes(size as u64))
             .number("accepted\n%", share, points)
             .estimate([&drafted, interval], |m| accepted(m), two_decimals)
-            .notes(Some(notes).filter(|notes| !notes.is_empty()))
-    }
-
-    /// The title of the table of greedy answers. The cut is the reference's, so it is the same for all.
-    pub(in crate::report) fn identical_title(&self) -> String {
-        let first = self.identical().next();
-        let title =
-            first.map(|of| format!("Greedy answers that are the original's {}", same_to(of)));
-        title.unwrap_or_default()
-    }
-
-    /// Says how many greedy answers are left out, and why; near ties are the same for all models.
-    pub(in crate::report) fn answers_left_out(&self) -> Option<String> {
-        left_out(self.identical())
-    }
-
-    /// The greedy answers of the models that have them.
-    fn identical(&self) -> impl Iterator<Item = &IdenticalOutput> {
-        let models = self.models.iter();
-        models.filter_map(|model| model.summary.identical_output.as_ref())
+            .notes([note])
     }
 
     /// The models that could draft for the original, of which each file counts once, whatever its KV
@@ -495,19 +493,6 @@ impl Comparison {
     /// Returns true if texts show the drafts: they are about answers. Pages and JSON always do.
     pub(super) fn shows_drafts(&self) -> bool {
         self.models.iter().any(|model| model.measures_answers())
-    }
-
-    /// Explains the table of drafts; empty without drafts.
-    pub(in crate::report) fn draft_notes(&self) -> Vec<String> {
-        if self.drafts().is_empty() {
-            return Vec::new();
-        }
-        let round = format!(
-            "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
-             original's own."
-        );
-        let as_a_draft = self.has_sizes_to_draft().then(|| AS_A_DRAFT.to_owned());
-        [round].into_iter().chain(as_a_draft).collect()
     }
 
     /// Returns true if there are drafts of several sizes to choose from.

@@ -10,7 +10,7 @@ use minijinja::{Error, Value, context};
 use serde::Serialize;
 use serde_json::json;
 
-use super::Page;
+use super::render;
 use crate::report::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
 use crate::report::number::{SizeUnit, count, count_of, finite};
 use crate::report::set_up::{SETTINGS, described};
@@ -19,29 +19,26 @@ use crate::stats::{FEW_TOKENS, Ratio};
 /// The number of models that are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;
 
+/// Its own scripts, in the order in which they run.
+const SCRIPTS: [&str; 3] = [
+    include_str!("comparison/charts.js"),
+    include_str!("page.js"),
+    include_str!("comparison/choose.js"),
+];
+
 /// The page of a comparison: a whole HTML document, which loads nothing else.
 ///
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, Error> {
-    let (unit, reference) = (comparison.size_unit(), &comparison.reference);
     let (models, sizes) = (&comparison.models, comparison.sizes());
+    let (reference, unit) = (&comparison.reference, comparison.size_unit());
     let steps = steps(comparison, unit);
-    let label = |m: &ComparedModel| m.label.clone();
+    let data = data_of_charts(comparison, &steps, unit);
     let size = |m: &ComparedModel| sizes.of_model(m);
-    // Labels are unique.
-    let by_label: BTreeMap<_, _> = models.iter().map(|m| (label(m), size(m))).collect();
-    let drafts = comparison.drafts().into_iter();
-    let drafts: BTreeMap<_, _> = drafts.map(|m| (label(m), m.model.shown_bytes())).collect();
-    let floors = comparison.floor.iter();
-    let floors = floors.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
-    let floors: Vec<_> = floors.collect();
-    let data = json!({
-        "models": models, "floors": floors, "sizes": by_label, "drafts": drafts, "unit": unit,
-        "window": reference.unit(), "few": FEW_TOKENS, "shown": shown(comparison, &steps),
-    });
     let named = |holds: &dyn Fn(&ComparedModel) -> bool| -> Vec<String> {
-        models.iter().filter(|m| holds(m)).map(label).collect()
+        let held = models.iter().filter(|m| holds(m));
+        held.map(|m| m.label.clone()).collect()
     };
     let by_ratio =
         |holds: fn(&Ratio) -> bool| named(&|m| m.ratio_to_best.is_some_and(|of| holds(&of.ratio)));
@@ -50,6 +47,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         let kld = m.mean_kld().and_then(|mean| finite(mean.value));
         !m.is_noise_floor && size(m) > Some(0) && kld > Some(0.0)
     };
+    let left_out = models.iter().map(|m| (&*m.label, m.n_left_out()));
+    let name: &dyn Fn(&str) -> String = &str::to_owned;
     let original = reference.model_name().or(reference.file_name.as_deref());
     let values = context! {
         kl_version => comparison.versions.kl_version,
@@ -60,8 +59,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         window => reference.unit(),
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
-        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
-        sizes => by_label,
+        left_out => left_out.collect::<BTreeMap<_, _>>(),
+        sizes => Value::from(Serde(&data["sizes"])),
         unsized => named(&|m| size(m).is_none()),
         at_0 => named(&|m| is_0(m) && !m.is_noise_floor),
         few => FEW_TOKENS,
@@ -71,24 +70,40 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more(comparison),
-        drafts => drafts,
+        drafts => Value::from(Serde(&data["drafts"])),
         sentences => comparison.sentences(str::to_owned),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
-        computed_with => comparison.reference.backend.as_ref().map(described),
+        answers_table => Value::from(Serde(comparison.identical_table(name, false))),
+        drafts_table => Value::from(Serde(comparison.acceptance_table(name))),
+        sampled_answers => reference.sampled_answers(),
+        computed_with => reference.backend.as_ref().map(described),
         settings => settings(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
-        ..of_answers(comparison)
     };
-    Page {
-        template: include_str!("comparison/page.html"),
-        scripts: &[
-            include_str!("comparison/charts.js"),
-            include_str!("page.js"),
-            include_str!("comparison/choose.js"),
-        ],
-    }
-    .render(values, &data)
+    render(
+        include_str!("comparison/page.html"),
+        &SCRIPTS,
+        values,
+        &data,
+    )
+}
+
+/// The values that the page's charts show; labels are unique.
+fn data_of_charts(of: &Comparison, steps: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
+    let sizes = of
+        .models
+        .iter()
+        .map(|m| (&*m.label, of.sizes().of_model(m)));
+    let drafts = of.drafts().into_iter();
+    let drafts = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
+    let floors = of.floor.iter();
+    let floors = floors.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
+    json!({
+        "models": of.models, "floors": Vec::from_iter(floors), "unit": unit,
+        "sizes": BTreeMap::from_iter(sizes), "drafts": BTreeMap::from_iter(drafts),
+        "window": of.reference.unit(), "few": FEW_TOKENS, "shown": shown(of, steps),
+    })
 }
 
 /// The models that lose more in a span than elsewhere, each with the span.
@@ -99,20 +114,6 @@ fn loses_more(comparison: &Comparison) -> Vec<[String; 2]> {
         more.map(|of| [m.label.clone(), of.label.clone()])
     });
     in_spans.collect()
-}
-
-/// The values about greedy answers and drafts.
-fn of_answers(comparison: &Comparison) -> Value {
-    let name: &dyn Fn(&str) -> String = &str::to_owned;
-    let answers = comparison.identical_table(name, false);
-    context! {
-        draft_notes => comparison.draft_notes(),
-        answers_table => Value::from(Serde(answers.columns())),
-        drafts_table => Value::from(Serde(comparison.acceptance_table(name).columns())),
-        identical_title => comparison.identical_title(),
-        answers_left_out => comparison.answers_left_out(),
-        sampled_answers => comparison.reference.sampled_answers(),
-    }
 }
 
 /// Returns true if a logarithmic scale has the ratio.

@@ -34,41 +34,34 @@ const SCRIPTS: [&str; 4] = [
 
 const MISSING: &str = "–";
 
-/// A kind of page.
-struct Page {
-    /// Its template, which extends `frame.html`.
-    template: &'static str,
-    /// Its scripts, in the order in which they run.
-    scripts: &'static [&'static str],
-}
-
-impl Page {
-    /// A whole HTML document, which loads nothing else. `values` are the template's, `data` its charts'.
-    fn render(&self, values: Value, data: &impl Serialize) -> Result<String, Error> {
-        let failed =
-            |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
-        let safe = |text: &str| Value::from_safe_string(text.to_owned());
-        let scripts = SCRIPTS
-            .iter()
-            .chain(self.scripts)
-            .map(|script| safe(script));
-        let values = context! {
-            css => safe(CSS),
-            data => safe(&json(data).map_err(failed)?),
-            licences => safe(LICENCES),
-            scripts => scripts.collect::<Vec<_>>(),
-            ..values
-        };
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| AutoEscape::Html);
-        // What a result lacks is shown as a dash.
-        environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-        add_filters(&mut environment);
-        environment.add_template("frame.html", include_str!("frame.html"))?;
-        environment.add_template("macros.html", include_str!("macros.html"))?;
-        environment.add_template("page.html", self.template)?;
-        environment.get_template("page.html")?.render(values)
-    }
+/// A whole HTML document, which loads nothing else. `template` extends `frame.html`, `scripts` are the page's
+/// own, in the order in which they run, `values` are the template's, and `data` its charts'.
+fn render(
+    template: &str,
+    scripts: &[&str],
+    values: Value,
+    data: &impl Serialize,
+) -> Result<String, Error> {
+    let failed =
+        |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+    let safe = |text: &str| Value::from_safe_string(text.to_owned());
+    let scripts = SCRIPTS.iter().chain(scripts).map(|script| safe(script));
+    let values = context! {
+        css => safe(CSS),
+        data => safe(&json(data).map_err(failed)?),
+        licences => safe(LICENCES),
+        scripts => Vec::from_iter(scripts),
+        ..values
+    };
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    // What a result lacks is shown as a dash.
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    add_filters(&mut environment);
+    environment.add_template("frame.html", include_str!("frame.html"))?;
+    environment.add_template("macros.html", include_str!("macros.html"))?;
+    environment.add_template("page.html", template)?;
+    environment.get_template("page.html")?.render(values)
 }
 
 /// Adds the filters by which the template shows values: a dash for what is missing.

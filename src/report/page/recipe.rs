@@ -11,7 +11,7 @@ use minijinja::{Error, Value, context};
 use serde::Serialize;
 use serde_json::json;
 
-use super::Page;
+use super::render;
 use crate::recipe::{RecipeTensor, quoted, role_and_layer, thinned};
 use crate::report::number::SizeUnit;
 use crate::report::recipe::{RecipeReport, by_role};
@@ -56,16 +56,13 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
         is_of_second_round => of.is_of_second_round(),
         has_frontier => of.frontier.iter().any(|point| point.kld > 0.0 && point.kld.is_finite()),
     };
-    Page {
-        template: include_str!("recipe/page.html"),
-        scripts: &[
-            include_str!("grid.js"),
-            include_str!("recipe/charts.js"),
-            include_str!("page.js"),
-            include_str!("recipe/key.js"),
-        ],
-    }
-    .render(values, &data)
+    let scripts = [
+        include_str!("grid.js"),
+        include_str!("recipe/charts.js"),
+        include_str!("page.js"),
+        include_str!("recipe/key.js"),
+    ];
+    render(include_str!("recipe/page.html"), &scripts, values, &data)
 }
 
 /// The recipe's types, by rising bits.

@@ -10,7 +10,7 @@ use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 use serde_json::json;
 
-use super::Page;
+use super::render;
 use crate::report::number::short_count;
 use crate::report::sensitivity::Sensitivity;
 
@@ -40,26 +40,28 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
         least => Value::from(Serde(least)),
         n_others => of.at_other_types().count(),
         n_predicted => of.tensors.iter().filter(|tensor| !tensor.at.is_measured).count(),
-        roles_table => Value::from(Serde(of.roles_table(name).columns())),
-        additivity_table => Value::from(Serde(of.additivity_table().columns())),
-        checks_table => Value::from(Serde(of.checks_table(name, of.checks.len()).columns())),
+        roles_table => Value::from(Serde(of.roles_table(name))),
+        additivity_table => Value::from(Serde(of.additivity_table())),
+        checks_table => Value::from(Serde(of.checks_table(name, of.checks.len()))),
         parameters => of.model.n_params.map(short_count),
         // Beyond this width in rem, a heat map's cells would be too wide.
         heat_width => 13 + 4 * of.by_layer.len().max(2),
         types => Value::from(Serde(&types)),
         has_cells => !types.is_empty(),
     };
-    Page {
-        template: include_str!("sensitivity/page.html"),
-        scripts: &[
-            include_str!("grid.js"),
-            include_str!("sensitivity/heat.js"),
-            include_str!("sensitivity/charts.js"),
-            include_str!("page.js"),
-            include_str!("sensitivity/choose.js"),
-        ],
-    }
-    .render(values, &data)
+    let scripts = [
+        include_str!("grid.js"),
+        include_str!("sensitivity/heat.js"),
+        include_str!("sensitivity/charts.js"),
+        include_str!("page.js"),
+        include_str!("sensitivity/choose.js"),
+    ];
+    render(
+        include_str!("sensitivity/page.html"),
+        &scripts,
+        values,
+        &data,
+    )
 }
 
 /// The types of some tensor besides the original's own, by falling bits.
