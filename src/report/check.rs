@@ -92,18 +92,14 @@ impl CellSettings {
     /// Describes a way to run a model. `devices`: those that llama.cpp uses if the options name none, to
     /// compute large batches even where they hold no layers.
     pub fn new(model: &ModelOptions, context: &ContextOptions, devices: &[String]) -> Self {
-        let is_cpu = model.devices == ["none"] || devices.is_empty();
-        let named = if model.devices.is_empty() {
-            devices
-        } else {
-            &model.devices
+        let device = match &model.devices[..] {
+            _ if devices.is_empty() => CPU.to_owned(),
+            [none] if none == "none" => CPU.to_owned(),
+            [] => devices.join(","),
+            named => named.join(","),
         };
         Self {
-            device: if is_cpu {
-                CPU.to_owned()
-            } else {
-                named.join(",")
-            },
+            device,
             n_gpu_layers: model.n_gpu_layers.to_string(),
             kv_offload: !model.no_kv_offload,
             n_ubatch: context.calls.n_ubatch,
@@ -118,24 +114,25 @@ impl CellSettings {
 
     /// The settings in words, without the device: what differs from `base`.
     fn words(&self, base: &Self) -> String {
-        let mut words = vec![match self.n_ubatch {
+        let batches = match self.n_ubatch {
             1 => "single tokens".to_owned(),
             n => format!("batches of {}", count(n.into())),
-        }];
-        if self.flash_attn != base.flash_attn {
-            words.push(match &*self.flash_attn {
-                "on" => "flash attention".to_owned(),
-                other => format!("-fa {other}"),
-            });
-        }
-        if self.threads != base.threads {
-            words.push(count_of(self.threads.into(), "thread"));
-        }
-        if self.device != CPU && self.n_gpu_layers != "all" {
-            words.push(format!("-ngl {}", self.n_gpu_layers));
-        }
-        words.extend(self.placement.iter().cloned());
-        words.join(", ")
+        };
+        let flash_attn = match &*self.flash_attn {
+            "on" => "flash attention".to_owned(),
+            other => format!("-fa {other}"),
+        };
+        let threads = count_of(self.threads.into(), "thread");
+        let layers = format!("-ngl {}", self.n_gpu_layers);
+        let is_partly_on_device = self.device != CPU && self.n_gpu_layers != "all";
+        let words = [
+            Some(batches),
+            Some(flash_attn).filter(|_| self.flash_attn != base.flash_attn),
+            Some(threads).filter(|_| self.threads != base.threads),
+            Some(layers).filter(|_| is_partly_on_device),
+        ];
+        let words = words.into_iter().flatten();
+        Vec::from_iter(words.chain(self.placement.iter().cloned())).join(", ")
     }
 }
 
@@ -234,62 +231,54 @@ impl Check {
     fn table(&self) -> Table<&CheckedCell> {
         let kld = |value: Option<f64>| or_undefined(value, short_kld);
         let same_top = |moved: &Moved| or_undefined(moved.same_top, percent);
-        let noise = &self.noise;
+        let (noise, base) = (&self.noise, &self.base);
+        let [mean, most] = [noise.kld, noise.largest_kld].map(kld);
         let of_noise = format!(
-            "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {} nats on average and {} at most, and keeps {} of top tokens.",
-            kld(noise.kld),
-            kld(noise.largest_kld),
+            "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {mean} nats on average and {most} at most, and keeps {} of top tokens.",
             same_top(noise),
         );
-        let base = format!(
-            "{} on the CPU with {} and {}, -ctk {} -ctv {}, against others:",
-            count_of(self.n_tokens, "token"),
-            self.base.words(&self.base),
-            count_of(self.base.threads.into(), "thread"),
-            self.base.type_k,
-            self.base.type_v,
-        );
-        let mut table = Table::new(base, &self.cells)
+        let (tokens, words) = (count_of(self.n_tokens, "token"), base.words(base));
+        let threads = count_of(base.threads.into(), "thread");
+        let types = format!("-ctk {} -ctv {}", base.type_k, base.type_v);
+        let base =
+            format!("{tokens} on the CPU with {words} and {threads}, {types}, against others:");
+        let has_not_finite = self.cells.iter().any(|cell| cell.moved.n_not_finite > 0);
+        let table = Table::new(base, &self.cells)
             .left("device", |cell| cell.settings.device.clone())
-            .left("settings", |cell| {
-                let is_yours = cell.settings.is_yours;
-                let yours = if is_yours { "yours: " } else { "" };
-                yours.to_owned() + &cell.settings.words(&self.base)
+            .left("settings", |CheckedCell { settings, .. }| {
+                let yours = if settings.is_yours { "yours: " } else { "" };
+                yours.to_owned() + &settings.words(&self.base)
             })
             .right("mean KLD", |cell| kld(cell.moved.kld))
             .right("largest", |cell| kld(cell.moved.largest_kld))
-            .right("same top", |cell| same_top(&cell.moved));
-        if self.cells.iter().any(|cell| cell.moved.n_not_finite > 0) {
-            table = table.right("not finite", |cell| count(cell.moved.n_not_finite));
-        }
-        let table = table.left("verdict", |cell| cell.verdict.to_string());
+            .right("same top", |cell| same_top(&cell.moved))
+            .right("not finite", |cell| count(cell.moved.n_not_finite))
+            .shown_if(has_not_finite)
+            .left("verdict", |cell| cell.verdict.to_string());
         table.notes([of_noise]).gap(2)
     }
 
     /// The verdict: for each device what is computed wrongly, and where it differs first.
     fn sentence(&self) -> String {
-        let is_wrong = |cell: &&CheckedCell| cell.verdict == CellVerdict::Wrong;
         if self.verdict == Outcome::Ok {
             let n = count_of(self.cells.len() as u64, "setting");
             return format!("This build computes the model: {n} agree to rounding.");
         }
-        let mut sentences = Vec::new();
-        let is_same_device =
-            |a: &CheckedCell, b: &CheckedCell| a.settings.device == b.settings.device;
-        for cells in self.cells.chunk_by(is_same_device) {
+        let is_wrong = |cell: &&CheckedCell| cell.verdict == CellVerdict::Wrong;
+        let mut text = String::new();
+        let by_device = |a: &CheckedCell, b: &CheckedCell| a.settings.device == b.settings.device;
+        for cells in self.cells.chunk_by(by_device) {
             let (wrong, right): (Vec<_>, Vec<_>) = cells.iter().partition(is_wrong);
             if let [first, ..] = *wrong {
                 let (device, when) = (&first.settings.device, self.when(&wrong, &right));
                 let place = place(&wrong);
-                sentences.push(format!(
-                    "On {device}{when}, this model is computed wrongly{place}."
-                ));
+                text += &format!("On {device}{when}, this model is computed wrongly{place}. ");
             }
         }
         if !self.cells.iter().all(|cell| is_wrong(&cell)) {
-            sentences.push("All other settings agree to rounding.".to_owned());
+            text += "All other settings agree to rounding.";
         }
-        sentences.join(" ")
+        text
     }
 
     /// What the wrong settings of a device have in common, and the right ones have not.
@@ -303,48 +292,43 @@ impl Check {
             1 => ", one token at a time".to_owned(),
             n => format!(", with batches of at most {n} tokens"),
         };
-        let or_more = format!(
-            ", with batches of {} or more",
-            count_of(least.into(), "token")
-        );
+        let tokens = count_of(least.into(), "token");
+        let or_more = format!(", with batches of {tokens} or more");
         let all = (0..=u32::MAX, String::new());
         let batches = [all, (0..=most, at_most), (least..=u32::MAX, or_more)];
-        let (with, without) = (", with flash attention", ", without flash attention");
-        let kernels = [(None, ""), (Some(true), with), (Some(false), without)];
-        let mut conditions = kernels.iter().flat_map(|(flash_attn, kernel)| {
-            let both = batches.iter();
-            both.map(move |(sizes, batch)| (flash_attn, sizes, format!("{kernel}{batch}")))
-        });
-        let found = conditions.find(|(flash_attn, sizes, _)| {
-            let holds = |cell: &&CheckedCell| {
-                let has = cell.settings.flash_attn != "off";
-                flash_attn.is_none_or(|wanted| wanted == has)
-                    && sizes.contains(&cell.settings.n_ubatch)
-            };
-            wrong.iter().all(holds) && !right.iter().any(holds)
-        });
-        let each = || {
-            list(
-                wrong
-                    .iter()
-                    .map(|cell| cell.settings.words(&self.base))
-                    .collect(),
-            )
-        };
-        found.map_or_else(|| format!(", with {}", each()), |(.., words)| words)
+        for (kernel, has_kernel) in [
+            ("", None),
+            (", with flash attention", Some(true)),
+            (", without flash attention", Some(false)),
+        ] {
+            for (sizes, batch) in &batches {
+                let holds = |cell: &&CheckedCell| {
+                    let CellSettings {
+                        flash_attn,
+                        n_ubatch,
+                        ..
+                    } = &cell.settings;
+                    let is_kernel = has_kernel.is_none_or(|has| has == (flash_attn != "off"));
+                    is_kernel && sizes.contains(n_ubatch)
+                };
+                if wrong.iter().all(holds) && !right.iter().any(holds) {
+                    return format!("{kernel}{batch}");
+                }
+            }
+        }
+        let each = wrong.iter().map(|cell| cell.settings.words(&self.base));
+        format!(", with {}", list(each.collect()))
     }
 }
 
 /// Where wrong settings differ first.
 fn place(wrong: &[&CheckedCell]) -> String {
-    let firsts = wrong
-        .iter()
-        .filter_map(|cell| cell.first_difference.as_ref());
+    let firsts = wrong.iter().filter_map(|of| of.first_difference.as_ref());
     let Some(first) = firsts.min_by_key(|first| first.layer.unwrap_or(u32::MAX)) else {
         return ", though its layers agree where each is computed apart".to_owned();
     };
-    let node = first.node.as_ref();
-    let node = node.map_or(String::new(), |node| format!(" ({node})"));
+    let node = first.node.as_ref().map(|node| format!(" ({node})"));
+    let node = node.unwrap_or_default();
     match first.layer {
         Some(layer) => format!(": layer {layer} is the first that differs{node}"),
         None => format!(": its layers agree, and the output differs{node}"),

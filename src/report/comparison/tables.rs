@@ -284,43 +284,39 @@ impl Comparison {
             let (label, n) = (printable(&span.label), count(span.n_tokens));
             let title = format!("{label}\n{n}{}", mark(span.n_tokens));
             table = table.right(title, |m| {
-                let in_span = InSpan::of(self, m, span);
-                format!("{}{}", in_span.more, in_span.kld())
+                self.more_here(m, span).to_owned() + &kld_in(m, span)
             });
         }
         table.notes(self.span_legends())
     }
 
     /// The models in each span; without rows unless there are several.
-    pub(super) fn spans_table(&self, name: Name<'_>) -> Table<InSpan<'_>> {
+    pub(super) fn spans_table(&self, name: Name<'_>) -> Table<(&Bin, &ComparedModel)> {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
-        let rows = spans.iter().flat_map(|span| {
-            let models = self.models.iter();
-            models.map(move |model| InSpan::of(self, model, span))
+        let rows = spans
+            .iter()
+            .flat_map(|span| self.models.iter().map(move |m| (span, m)));
+        let best = self.best().filter(|_| has_ratios);
+        let compared = best.map(|best| {
+            let best = name(&best.label);
+            format!(", and how many times as far as {best}, the best")
         });
-        let best = self
-            .best()
-            .filter(|_| has_ratios)
-            .map(|best| name(&best.label));
-        let compared = best.map(|best| format!(", and how many times as far as {best}, the best"));
         let title = format!("By span{}", compared.unwrap_or_default());
+        let interval = &self.interval_title();
+        let times = |(span, m): &(&Bin, &ComparedModel)| Some(estimate(ratio_in(m, span)?.ratio?));
         let mut table = Table::new(title, rows)
-            .left("span", |of| of.span.label.clone())
+            .left("span", |(span, _)| span.label.clone())
             .in_markdown()
-            .left("tokens", |of| {
-                count(of.span.n_tokens) + mark(of.span.n_tokens)
+            .left("tokens", |(span, _)| {
+                count(span.n_tokens) + mark(span.n_tokens)
             })
             .in_markdown()
-            .left("\n    model", |of| format!("    {}", name(&of.model.label)))
-            .left("", |of| of.more.to_owned())
-            .right("mean\nKLD", InSpan::kld)
-            .number("same\ntop", |of| of.bin?.agreement, points)
+            .left("\n    model", |(_, m)| format!("    {}", name(&m.label)))
+            .left("", |(span, m)| self.more_here(m, span).to_owned())
+            .right("mean\nKLD", |(span, m)| kld_in(m, span))
+            .number("same\ntop", |(span, m)| bin_in(m, span)?.agreement, points)
             .unit("%")
-            .estimate(
-                ["times\nas far", &self.interval_title()],
-                |of| of.times.map(estimate),
-                ratio,
-            )
+            .estimate(["times\nas far", interval], times, ratio)
             .shown_if(has_ratios)
             .notes(self.span_legends());
         for (i, span) in spans.iter().enumerate() {
@@ -329,6 +325,12 @@ impl Comparison {
             table = table.group(i * self.models.len(), title);
         }
         table
+    }
+
+    /// The mark of a model that loses more in a span than elsewhere.
+    fn more_here(&self, model: &ComparedModel, span: &Bin) -> &'static str {
+        let loses_more = ratio_in(model, span).is_some_and(|of| self.loses_more(of));
+        if loses_more { MORE_HERE } else { "" }
     }
 
     /// The explanations of the marks that occur.
@@ -383,17 +385,15 @@ impl Comparison {
     /// The runs of each model that was run with several types of the KV cache, the largest cache first. Of
     /// runs with the same types, the first counts; one whose size is not recorded is left out.
     fn caches(&self) -> Vec<Vec<&ComparedModel>> {
-        let has_cache =
-            |m: &&ComparedModel| m.set_up.kv_cache_bytes > Some(0) && cache_types(m).is_some();
         let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
-        for model in self.models.iter().filter(has_cache) {
-            let is_its =
-                |runs: &&mut Vec<&ComparedModel>| runs.iter().any(|run| run.is_of_same_file(model));
+        for model in &self.models {
+            let types = cache_types(model);
+            if types.is_none() || model.set_up.kv_cache_bytes.unwrap_or(0) == 0 {
+                continue;
+            }
+            let is_its = |runs: &&mut Vec<&ComparedModel>| runs[0].is_of_same_file(model);
             match of_models.iter_mut().find(is_its) {
-                Some(runs)
-                    if runs
-                        .iter()
-                        .any(|run| cache_types(run) == cache_types(model)) => {}
+                Some(runs) if runs.iter().any(|run| cache_types(run) == types) => {}
                 Some(runs) => runs.push(model),
                 None => of_models.push(vec![model]),
             }
@@ -478,14 +478,15 @@ impl Comparison {
     /// cache; none where the models are runs of a single file.
     pub(in crate::report) fn drafts(&self) -> Vec<&ComparedModel> {
         let mut drafts: Vec<&ComparedModel> = Vec::new();
-        for model in self.models.iter().filter(|model| !model.is_reference_model) {
-            let is_known = drafts.iter().any(|other| other.is_of_same_file(model));
-            if model.summary.acceptance.is_some() && !is_known {
+        for model in &self.models {
+            let is_new = || !drafts.iter().any(|other| other.is_of_same_file(model));
+            let is_draft = !model.is_reference_model && model.summary.acceptance.is_some();
+            if is_draft && is_new() {
                 drafts.push(model);
             }
         }
         let first = self.models.first();
-        let is_first = |model: &ComparedModel| first.is_some_and(|of| of.is_of_same_file(model));
+        let is_first = |of: &ComparedModel| first.is_some_and(|first| of.is_of_same_file(first));
         drafts.retain(|_| !self.models.iter().all(is_first));
         drafts
     }
@@ -557,35 +558,21 @@ fn accepted(model: &ComparedModel) -> Option<Estimate> {
     acceptance.of_drafted(DEFAULT_DRAFTED).copied()
 }
 
-/// A model in a span.
-pub(super) struct InSpan<'c> {
-    span: &'c Bin,
-    model: &'c ComparedModel,
-    bin: Option<&'c Bin>,
-    /// Its ratio to the best there.
-    times: Option<Ratio>,
-    /// The mark of a model that loses more there.
-    more: &'static str,
+/// A model's tokens in a span.
+fn bin_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m Bin> {
+    let mut bins = model.breakdown.by_span.iter();
+    bins.find(|bin| bin.label == span.label)
 }
 
-impl<'c> InSpan<'c> {
-    fn of(comparison: &Comparison, model: &'c ComparedModel, span: &'c Bin) -> Self {
-        let is_it = |label: &str| label == span.label;
-        let mut ratios = model.ratio_to_best_by_span.iter();
-        let of: Option<&SpanRatio> = ratios.find(|of| is_it(&of.label));
-        let loses_more = of.is_some_and(|of| comparison.loses_more(of));
-        Self {
-            span,
-            model,
-            bin: model.breakdown.by_span.iter().find(|bin| is_it(&bin.label)),
-            times: of.and_then(|of| of.ratio),
-            more: if loses_more { MORE_HERE } else { "" },
-        }
-    }
+/// A model's ratio to the best in a span.
+fn ratio_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m SpanRatio> {
+    let mut ratios = model.ratio_to_best_by_span.iter();
+    ratios.find(|of| of.label == span.label)
+}
 
-    fn kld(&self) -> String {
-        or_undefined(self.bin.and_then(|bin| bin.kld), |kld| short_kld(kld.value))
-    }
+fn kld_in(model: &ComparedModel, span: &Bin) -> String {
+    let kld = bin_in(model, span).and_then(|bin| bin.kld);
+    or_undefined(kld, |kld| short_kld(kld.value))
 }
 
 /// The types of a run's KV cache; `None` where they are not recorded.
