@@ -303,13 +303,9 @@ impl Check {
         ] {
             for (sizes, batch) in &batches {
                 let holds = |cell: &&CheckedCell| {
-                    let CellSettings {
-                        flash_attn,
-                        n_ubatch,
-                        ..
-                    } = &cell.settings;
-                    let is_kernel = has_kernel.is_none_or(|has| has == (flash_attn != "off"));
-                    is_kernel && sizes.contains(n_ubatch)
+                    let has = cell.settings.flash_attn != "off";
+                    let is_kernel = has_kernel.is_none_or(|wanted| wanted == has);
+                    is_kernel && sizes.contains(&cell.settings.n_ubatch)
                 };
                 if wrong.iter().all(holds) && !right.iter().any(holds) {
                     return format!("{kernel}{batch}");

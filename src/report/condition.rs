@@ -86,9 +86,7 @@ const SPOKEN: [(&str, &str); 5] = [
 /// The known names that people may mean: those that others call so, or else the closest by edit distance.
 fn similar(name: &str) -> Vec<&'static str> {
     const LISTED: usize = 5;
-    let spoken = SPOKEN
-        .iter()
-        .filter(|(of_others, _)| name.contains(of_others));
+    let spoken = SPOKEN.iter().filter(|(theirs, _)| name.contains(theirs));
     let ours = Vec::from_iter(spoken.map(|(_, ours)| *ours));
     if !ours.is_empty() {
         return ours;
@@ -117,10 +115,10 @@ impl Condition {
         let holds = value.is_some_and(|value| (self.holds)(&value, &self.bound));
         let few = n_windows.filter(|n| self.section() == "ratio" && *n < MIN_WINDOWS_TO_PLAN);
         let (reason, said) = if let Some(n) = few {
-            let needed =
-                format!("needs at least {MIN_WINDOWS_TO_PLAN} windows, and these are of {n}");
+            let needed = format!("needs at least {MIN_WINDOWS_TO_PLAN} windows");
             let why = "the interval is not reliable enough to gate on";
-            (Some(Reason::FewWindows), format!("{needed}: {why}"))
+            let said = format!("{needed}, and these are of {n}: {why}");
+            (Some(Reason::FewWindows), said)
         } else if value.is_none() {
             let said = "cannot be checked: this result has no such value";
             (Some(Reason::NoValue), said.to_owned())
@@ -190,10 +188,9 @@ pub fn judge_pair(
 ) -> Vec<Verdict> {
     let numbers = named_numbers(pair);
     let left_out = || not_accepted(0, paired.n_left_out, allow_excluded);
-    let of_each = conditions.iter();
-    of_each
-        .map(|of| of.verdict(&numbers, left_out(), Some(paired.n_windows)))
-        .collect()
+    let n_windows = Some(paired.n_windows);
+    let verdict = |of: &Condition| of.verdict(&numbers, left_out(), n_windows);
+    conditions.iter().map(verdict).collect()
 }
 
 /// The outcome of one condition for one model.

@@ -35,11 +35,8 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
         doubts.push(Warning::new("far_apart", message));
     }
     if !is_part {
-        doubts.extend(few_windows(
-            &summary.clusters,
-            summary.n_windows,
-            unit(of_prompts),
-        ));
+        let (clusters, n) = (&summary.clusters, summary.n_windows);
+        doubts.extend(few_windows(clusters, n, unit(of_prompts)));
         let groups = model.breakdown.by_group.iter();
         let empty = groups.filter(|group| group.n_tokens == 0);
         doubts.extend(empty_groups(empty.map(|group| &group.label)));
@@ -69,10 +66,8 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
         let label = printable(&model.label);
         if model.is_incomplete {
             let excluded = (model.summary.n_excluded, "without a finite row");
-            let tokens = left_out([
-                excluded,
-                (model.summary.n_infinite(), "with an infinite KLD"),
-            ]);
+            let infinite = (model.summary.n_infinite(), "with an infinite KLD");
+            let tokens = left_out([excluded, infinite]);
             let message =
                 format!("{label}: {tokens} left out of its mean, but not of other models'");
             doubts.push(Warning::new("left_out_tokens", message));
@@ -89,9 +84,9 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
         Some((n, few_windows(clusters, n, unit(of_prompts))?))
     });
     doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
-    let is_known = |model: &&ComparedModel| model.summary.perplexity.is_some();
-    let known = models.iter().find(is_known);
-    doubts.extend(known.and_then(|model| high_perplexity(&model.summary, of_prompts)));
+    let mut known = models.iter().filter(|of| of.summary.perplexity.is_some());
+    let known = known.next().map(|of| &of.summary);
+    doubts.extend(known.and_then(|of| high_perplexity(of, of_prompts)));
     doubts
 }
 

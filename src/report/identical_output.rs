@@ -10,32 +10,22 @@ pub fn sentence(of: &IdenticalOutput) -> String {
         (1, 0) => "The only greedy answer is".to_owned(),
         (all, 0) => format!("All {} greedy answers are", count(all)),
         (all, n) => {
-            let verb = if all == 1 || all - n == 1 {
-                "is"
-            } else {
-                "are"
-            };
-            format!(
-                "{} of {} {verb}",
-                count(all - n),
-                count_of(all, "greedy answer")
-            )
+            let is_one = all == 1 || all - n == 1;
+            let verb = if is_one { "is" } else { "are" };
+            let (same, all) = (count(all - n), count_of(all, "greedy answer"));
+            format!("{same} of {all} {verb}")
         }
     };
     let half = of.half_differ_within.map(|n| count_of(n.into(), "token"));
     let half = half.map(|tokens| format!("; half of the others differ within {tokens}"));
-    format!(
-        "{same} the same {}{}",
-        same_to(of),
-        half.unwrap_or_default()
-    )
+    let (to, half) = (same_to(of), half.unwrap_or_default());
+    format!("{same} the same {to}{half}")
 }
 
 /// How far the answers are the same that do not differ.
 pub fn same_to(of: &IdenticalOutput) -> String {
-    let cut = of
-        .cut_at
-        .map(|n| format!(" or the cut at {}", count_of(n.into(), "token")));
+    let cut = of.cut_at.map(|n| count_of(n.into(), "token"));
+    let cut = cut.map(|tokens| format!(" or the cut at {tokens}"));
     format!("to the end{}", cut.unwrap_or_default())
 }
 

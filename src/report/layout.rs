@@ -152,11 +152,10 @@ impl Sheet {
 
     /// A value and its interval, or the one end that it has.
     pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
-        let ends = if self.has_intervals {
-            ends(estimate.lo, estimate.hi, &show)
-        } else {
-            String::new()
-        };
+        let mut ends = ends(estimate.lo, estimate.hi, &show);
+        if !self.has_intervals {
+            ends.clear();
+        }
         self.value(name, &show(estimate.value), &ends);
     }
 

@@ -25,11 +25,8 @@ pub type NamedNumbers = BTreeMap<String, Option<f64>>;
 pub fn named_numbers(model: &impl Serialize) -> NamedNumbers {
     let mut numbers = NamedNumbers::new();
     // Without JSON there are no numbers, and every condition fails.
-    collect(
-        "",
-        &serde_json::to_value(model).unwrap_or_default(),
-        &mut numbers,
-    );
+    let json = serde_json::to_value(model).unwrap_or_default();
+    collect("", &json, &mut numbers);
     numbers
 }
 

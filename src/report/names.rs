@@ -57,11 +57,9 @@ impl Names {
                 cut(name, width.saturating_sub(number.len())) + &number
             });
             let is_free = |text: &String| n_alike(text) == 0 && !taken.contains(text);
-            let text = if n_alike(plain_name) == 1 {
-                plain_name.clone()
-            } else {
-                numbered.find(is_free).unwrap_or_default()
-            };
+            let is_single = n_alike(plain_name) == 1;
+            let text = Some(plain_name.clone()).filter(|_| is_single);
+            let text = text.or_else(|| numbered.find(is_free)).unwrap_or_default();
             taken.insert(text.clone());
             shown.insert(label, text);
         }

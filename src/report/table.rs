@@ -125,11 +125,8 @@ impl<R> Table<R> {
         of: impl Fn(&R) -> Option<Estimate>,
         show: impl Fn(f64) -> String,
     ) -> Self {
-        let ends = |row: &R| {
-            of(row)
-                .map(|of| ends(of.lo, of.hi, &show))
-                .unwrap_or_default()
-        };
+        let ends = |of: Estimate| ends(of.lo, of.hi, &show);
+        let ends = |row: &R| of(row).map(ends).unwrap_or_default();
         let table = self.right(title, ends);
         table.last(|column| column.is_interval = true)
     }
@@ -270,9 +267,8 @@ impl<R> Table<R> {
                 // Intervals are in the cells of their values.
                 Some((_, values)) if of.is_interval => {
                     let both = values.iter().zip(cells);
-                    *values = both
-                        .map(|(value, ends)| format!("{value} {ends}"))
-                        .collect();
+                    let both = both.map(|(value, ends)| format!("{value} {ends}"));
+                    *values = both.collect();
                 }
                 _ => columns.push((of, cells.collect())),
             }

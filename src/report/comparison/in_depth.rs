@@ -134,8 +134,7 @@ impl InDepth {
         paired: PairedComparison,
         top: Vec<InDepthToken>,
     ) -> Self {
-        let quantiles = [a, b].map(|of| of.summary.kld.iter().flat_map(|kld| &kld.quantiles));
-        let [of_a, of_b] = quantiles;
+        let [of_a, of_b] = [a, b].map(|of| of.summary.kld.iter().flat_map(|kld| &kld.quantiles));
         let quantiles = of_a.zip(of_b).map(|(of_a, of_b)| {
             let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
             let ratio = finite(a / b);
@@ -171,10 +170,8 @@ impl InDepth {
         let name = names.in_sentences();
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
         let top = self.top.iter().take(n_shown);
-        let top: String = top
-            .map(|token| token_text(token, &a, &b, self.reference.unit()))
-            .collect();
-        text + title + &top + view.more()
+        let top = top.map(|token| token_text(token, &a, &b, self.reference.unit()));
+        text + title + &top.collect::<String>() + view.more()
     }
 
     /// The mean and the quantiles of both KLDs, and how many times b's a's are: unless b's mean is noise,
@@ -188,14 +185,12 @@ impl InDepth {
         let quantiles = self.quantiles.iter();
         let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
         let quantiles = quantiles.map(|of| (quantile_name(of.p), of.a, of.b, of.ratio));
-        Table::new(
-            "KLD, nats, and its ratio",
-            mean.into_iter().chain(quantiles),
-        )
-        .left("", |(what, ..)| format!("  {what}"))
-        .right(name(&self.a.label), |(_, a, ..)| short_kld(*a))
-        .right(name(&self.b.label), |(_, _, b, _)| short_kld(*b))
-        .number("ratio", |(.., of)| of.filter(|_| !self.b.is_noise), ratio)
+        let rows = mean.into_iter().chain(quantiles);
+        Table::new("KLD, nats, and its ratio", rows)
+            .left("", |(what, ..)| format!("  {what}"))
+            .right(name(&self.a.label), |(_, a, ..)| short_kld(*a))
+            .right(name(&self.b.label), |(_, _, b, _)| short_kld(*b))
+            .number("ratio", |(.., of)| of.filter(|_| !self.b.is_noise), ratio)
     }
 
     /// How often each of the two is nearer to the reference, and has its top token.

@@ -451,12 +451,8 @@ impl Sizes {
     /// The bytes of a model; `None` where its file's size is not known.
     pub fn of_model(self, model: &ComparedModel) -> Option<u64> {
         let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
-        Some(
-            model
-                .model
-                .shown_bytes()?
-                .saturating_add(cache.unwrap_or(0)),
-        )
+        let file = model.model.shown_bytes()?;
+        Some(file.saturating_add(cache.unwrap_or(0)))
     }
 
     /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which

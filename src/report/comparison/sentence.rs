@@ -33,9 +33,8 @@ impl Comparison {
         let is_ranked = |model: &&ComparedModel| model.is_candidate() && model.mean_kld().is_some();
         let ranked = Vec::from_iter(self.models.iter().filter(is_ranked));
         if let [best, others @ ..] = &ranked[..] {
-            let comparison = self;
             let ranked = Ranked {
-                comparison,
+                comparison: self,
                 best,
                 others,
                 name,
@@ -243,11 +242,8 @@ impl Ranked<'_> {
             is_more && self.comparison.loses_more(of) && mark(of.n_tokens).is_empty()
         });
         let (model, of, here, factor) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
-        let (name, best, span) = (
-            (self.name)(model),
-            (self.name)(self.best),
-            printable(&of.label),
-        );
+        let [name, best] = [model, self.best].map(self.name);
+        let span = printable(&of.label);
         let (here, elsewhere) = (times(&here), ratio(here.value / factor));
         Some(format!(
             "In the span {span:?}, {name} is {here} times as far as {best}; elsewhere, {elsewhere} times."

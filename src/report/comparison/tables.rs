@@ -293,9 +293,8 @@ impl Comparison {
     /// The models in each span; without rows unless there are several.
     pub(super) fn spans_table(&self, name: Name<'_>) -> Table<(&Bin, &ComparedModel)> {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
-        let rows = spans
-            .iter()
-            .flat_map(|span| self.models.iter().map(move |m| (span, m)));
+        let models = |span| self.models.iter().map(move |m| (span, m));
+        let rows = spans.iter().flat_map(models);
         let best = self.best().filter(|_| has_ratios);
         let compared = best.map(|best| {
             let best = name(&best.label);
@@ -355,14 +354,9 @@ impl Comparison {
             let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
             let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
             let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
-            let [share, title] = [
-                format!("share of\n{USUAL_CACHE}"),
-                format!(
-                    "KV caches of {}, the largest first",
-                    name.unwrap_or_default()
-                ),
-            ];
-            Table::new(title, runs)
+            let name = name.unwrap_or_default();
+            let share = format!("share of\n{USUAL_CACHE}");
+            Table::new(format!("KV caches of {name}, the largest first"), runs)
                 .gap(2)
                 .left("  K", |m| format!("  {}", types(m)[0]))
                 .left("V", |m| types(m)[1].clone())
@@ -419,36 +413,30 @@ impl Comparison {
         with_drafts: bool,
     ) -> Table<(&ComparedModel, &IdenticalOutput)> {
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        let interval = &self.interval_title();
         let answered = self.models.iter().filter_map(|model| {
             let of = model.summary.identical_output.as_ref()?;
             Some((model, of))
         });
-        let identical = || {
-            self.models
-                .iter()
-                .filter_map(|of| of.summary.identical_output.as_ref())
-        };
+        let answered = Vec::from_iter(answered);
+        let identical = || answered.iter().map(|(_, of)| *of);
         // The cut is the reference's, so it is the same for all.
-        let title = identical()
-            .next()
-            .map(|of| format!("Greedy answers that are the original's {}", same_to(of)));
+        let to = identical().next().map(same_to);
+        let title = to.map(|to| format!("Greedy answers that are the original's {to}"));
+        let notes = left_out(identical());
         Table::new(title.unwrap_or_default(), answered)
             .left("\n  model", |(m, _)| format!("  {}", name(&m.label)))
             .right("answers", |(_, of)| {
                 let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
                 format!("{same} of {all}")
             })
-            .estimate(
-                ["share\n%", &self.interval_title()],
-                |(_, of)| of.same_to_the_end,
-                points,
-            )
+            .estimate(["share\n%", interval], |(_, of)| of.same_to_the_end, points)
             .right("half of those that\ndiffer do so within", |(_, of)| {
                 or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
             })
             .number(drafted, |(m, _)| Some(accepted(m)?.value), two_decimals)
             .shown_if(with_drafts)
-            .notes(left_out(identical()))
+            .notes(notes)
     }
 
     /// The models whose drafted tokens were counted.
@@ -544,10 +532,8 @@ impl Comparison {
     /// Explains the mark in the tables of the breakdown, if it is there.
     pub(super) fn breakdown_legend(&self) -> Option<String> {
         let of_model = |model| BREAKDOWN.iter().flat_map(move |(_, bins)| bins(model));
-        let bins = self
-            .models
-            .iter()
-            .flat_map(|model| of_model(&model.breakdown));
+        let models = self.models.iter();
+        let bins = models.flat_map(|model| of_model(&model.breakdown));
         legend(bins.map(|bin| bin.n_tokens))
     }
 }

@@ -89,16 +89,12 @@ impl Comparison {
             let of = of.map_or_else(String::new, |text| format!(" of {text}"));
             let most = if reference.prompts { "at most " } else { "" };
             let n_ctx = count(reference.n_ctx.into());
-            out.line(
-                "tokens",
-                &format!("{tokens}{of} in {windows} of {most}{n_ctx}"),
-            );
+            let covered = format!("{tokens}{of} in {windows} of {most}{n_ctx}");
+            out.line("tokens", &covered);
             out.known("answers", reference.sampled_answers());
             let level = short_percent(self.confidence.level());
-            out.line(
-                "intervals",
-                &format!("at {level} %, {}", self.clusters_text()),
-            );
+            let intervals = format!("at {level} %, {}", self.clusters_text());
+            out.line("intervals", &intervals);
         }
         if !names.prefix.is_empty() {
             out.line("models", &format!("{}…", names.prefix));
@@ -154,10 +150,8 @@ impl Comparison {
                 text.push_str(&table);
             }
         }
-        let legend = self
-            .breakdown_legend()
-            .map(|legend| format!("\n{legend}\n"));
-        text + &legend.unwrap_or_default()
+        let legend = self.breakdown_legend();
+        text + &legend.map_or_else(String::new, |legend| format!("\n{legend}\n"))
     }
 
     /// The files that are not among the models; empty if all are.

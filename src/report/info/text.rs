@@ -88,10 +88,8 @@ fn put_rows(out: &mut Sheet, info: &Info) {
     let until = until.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
     out.known("until", until);
     let is_held = info.holds_tokens;
-    out.known(
-        "token ids",
-        is_held.map(|is| if is { "held" } else { "none" }),
-    );
+    let words = is_held.map(|is| if is { "held" } else { "none" });
+    out.known("token ids", words);
     let set_up = info.backend.as_ref().map(described);
     out.known("set-up", set_up.filter(|known| !known.is_empty()));
     for (key, value) in &info.others {
@@ -116,10 +114,8 @@ fn put_map(out: &mut Sheet, map: &MapInfo) {
     let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
     out.line("  types", &types.join(" "));
     let imatrix = map.imatrix.as_ref();
-    out.known(
-        "imatrix",
-        imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256)),
-    );
+    let named = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
+    out.known("imatrix", named);
 }
 
 /// Puts the lines about hidden states, their head, and how far computed rows are from the model's own.
@@ -128,10 +124,8 @@ fn put_states(out: &mut Sheet, states: &States) {
     let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
     let equal = when(states.calls.is_equal, " in equal calls");
     let batches = format!("batches of {n_batch}{equal}, physical {n_ubatch}");
-    out.line(
-        "states",
-        &format!("{n_embd} numbers each, {name}, from {batches}"),
-    );
+    let numbers = format!("{n_embd} numbers each, {name}, from {batches}");
+    out.line("states", &numbers);
 
     let head = &states.head;
     let steps = states.then.iter().map(|step| match step {
@@ -144,10 +138,8 @@ fn put_states(out: &mut Sheet, states: &States) {
     let then = when(!states.then.is_empty(), "; then ");
     let then = format!("{then}{}", Vec::from_iter(steps).join(", "));
     let (name, kind, size, hash) = (&head.name, &head.type_name, bytes(head.bytes), &head.sha256);
-    out.line(
-        "  their head",
-        &format!("{name}, {kind}, {size}, sha256 {hash}{then}"),
-    );
+    let described = format!("{name}, {kind}, {size}, sha256 {hash}{then}");
+    out.line("  their head", &described);
 
     let error = RowError::from(&states.check);
     let klds = if error.max_kld > 0.0 {
@@ -157,10 +149,8 @@ fn put_states(out: &mut Sheet, states: &States) {
         "none".to_owned()
     };
     let rows = count_of(error.n_rows, "row");
-    out.line(
-        "  their error",
-        &format!("{klds} in {rows} when it was written"),
-    );
+    let found = format!("{klds} in {rows} when it was written");
+    out.line("  their error", &found);
 }
 
 /// Puts the lines about a model's file besides its size and its name.
@@ -353,10 +343,8 @@ pub fn verified_text(info: &Info) -> String {
         };
         let windows = count_of(verified.n_windows, "window");
         let rows = count_of(verified.n_rows, "row");
-        out.line(
-            "verified",
-            &format!("whole: every {what} ({windows}, {rows})"),
-        );
+        let whole = format!("whole: every {what} ({windows}, {rows})");
+        out.line("verified", &whole);
     }
     out.text
 }

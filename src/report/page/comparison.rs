@@ -91,10 +91,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
 
 /// The values that the page's charts show; labels are unique.
 fn data_of_charts(of: &Comparison, steps: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
-    let sizes = of
-        .models
-        .iter()
-        .map(|m| (&*m.label, of.sizes().of_model(m)));
+    let sizes = of.models.iter();
+    let sizes = sizes.map(|m| (&*m.label, of.sizes().of_model(m)));
     let drafts = of.drafts().into_iter();
     let drafts = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
     let floors = of.floor.iter();
@@ -191,11 +189,7 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         let bytes = larger.size.saturating_sub(smaller.size);
         let both = [smaller.label, larger.label];
         let mut pairs = comparison.pairs.iter();
-        let pair = pairs.find(|pair| {
-            [&pair.a, &pair.b]
-                .iter()
-                .all(|of| both.contains(&of.as_str()))
-        });
+        let pair = pairs.find(|of| both.contains(&&*of.a) && both.contains(&&*of.b));
         let factor = finite(smaller.kld / larger.kld);
         let saves = sizes.saved(larger.model, smaller.model);
         let per_unit = saves.map(|bytes| (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes));
@@ -212,12 +206,10 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
 
 /// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
 fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
-    let ratio = pair.paired.ratio?;
-    let ratio = if pair.a == above {
-        ratio
-    } else {
-        ratio.inverse()
-    };
+    let mut ratio = pair.paired.ratio?;
+    if pair.a != above {
+        ratio = ratio.inverse();
+    }
     let (lo, hi) = ratio.lo.zip(ratio.hi)?;
     finite(lo).zip(finite(hi))
 }
@@ -259,8 +251,7 @@ fn settings(of: &Comparison) -> Vec<(String, Vec<Option<String>>)> {
         let values = models.iter().map(|model| value(&model.set_up));
         ((*title).to_owned(), values.collect())
     });
-    of_models
-        .chain(of_set_ups)
-        .filter(|(_, values): &(_, Vec<_>)| values.iter().any(Option::is_some))
-        .collect()
+    let mut columns: Vec<(String, Vec<_>)> = of_models.chain(of_set_ups).collect();
+    columns.retain(|(_, values)| values.iter().any(Option::is_some));
+    columns
 }

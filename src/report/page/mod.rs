@@ -152,6 +152,11 @@ mod tests {
         }
     }
 
+    /// What a page shows.
+    pub fn body(page: &str) -> &str {
+        &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()]
+    }
+
     /// The JSON in a script element of a page.
     pub fn embedded(page: &str) -> Value {
         let start = r#"<script type="application/json" id="data">"#;

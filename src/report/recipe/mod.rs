@@ -194,12 +194,11 @@ pub fn recipe_text(report: &RecipeReport) -> String {
                        with --like, beside that model.";
         out.text += &hanging("  - ", 4, measure);
     }
-    let evaluate = match report.quantized_path {
-        None => {
-            "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
-             kl -m OUT.gguf -r REF evaluates it."
-        }
-        Some(_) => "kl -m OUT.gguf -r REF evaluates the quantized file.",
+    let evaluate = if report.quantized_path.is_some() {
+        "kl -m OUT.gguf -r REF evaluates the quantized file."
+    } else {
+        "-m ORIGINAL --quantize OUT.gguf writes the quantized file itself, and \
+         kl -m OUT.gguf -r REF evaluates it."
     };
     out.text + &hanging("  - ", 4, evaluate)
 }
@@ -212,7 +211,7 @@ fn command(words: &[String]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in flags {
         match lines.last_mut() {
-            Some(line) if !word.starts_with("--") => *line = format!("{line} {}", quoted(word)),
+            Some(line) if !word.starts_with("--") => *line += &format!(" {}", quoted(word)),
             _ => lines.push(quoted(word)),
         }
     }
@@ -286,15 +285,14 @@ fn gap(report: &RecipeReport) -> String {
 
 /// The tensors of each role and the sum of their KLDs, those that cost most first.
 pub(super) fn by_role(tensors: &[RecipeTensor]) -> Vec<(&str, Vec<&RecipeTensor>, f64)> {
-    let mut by_role: BTreeMap<&str, Vec<&RecipeTensor>> = BTreeMap::new();
+    let mut by_role: BTreeMap<&str, (Vec<&RecipeTensor>, f64)> = BTreeMap::new();
     for tensor in tensors {
-        by_role.entry(&tensor.role).or_default().push(tensor);
+        let (of_role, kld) = by_role.entry(&tensor.role).or_default();
+        of_role.push(tensor);
+        *kld += tensor.kld;
     }
-    let with_kld = by_role.into_iter().map(|(role, tensors)| {
-        let kld = tensors.iter().map(|of| of.kld).sum();
-        (role, tensors, kld)
-    });
-    let mut by_role: Vec<(&str, Vec<&RecipeTensor>, f64)> = with_kld.collect();
+    let by_role = by_role.into_iter();
+    let mut by_role = Vec::from_iter(by_role.map(|(role, (of, kld))| (role, of, kld)));
     by_role.sort_by(|(.., a), (.., b)| b.total_cmp(a));
     by_role
 }
@@ -312,11 +310,8 @@ fn roles(tensors: &[RecipeTensor]) -> String {
     for (role, tensors, kld) in by_role {
         let size: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
         let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
-        let share = if all > 0.0 {
-            percent_1(kld / all)
-        } else {
-            String::new()
-        };
+        let share = Some(kld / all).filter(|_| all > 0.0);
+        let share = share.map(percent_1).unwrap_or_default();
         let bits = fixed(8.0 * size as f64 / n_params as f64, 2);
         let n = count(tensors.len() as u64);
         let start = line(&printable(role), &n, &bytes(size), &bits, &share);
@@ -335,7 +330,7 @@ fn types(tensors: &[&RecipeTensor]) -> Vec<String> {
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let shown = counts.into_iter().map(|(kind, n)| format!("{n} {kind}"));
+    let shown = counts.iter().map(|(kind, n)| format!("{n} {kind}"));
     shown.collect()
 }
 

@@ -133,9 +133,8 @@ impl Sensitivity {
             (tensor.share, tensor.relative_cost) = (alone.share, alone.relative_cost);
         }
         let roles = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
-        let mut by_role: Vec<RoleSensitivity> = roles
-            .map(|(role, part)| RoleSensitivity { role, part })
-            .collect();
+        let roles = roles.map(|(role, part)| RoleSensitivity { role, part });
+        let mut by_role: Vec<RoleSensitivity> = roles.collect();
         by_falling_cost(&mut by_role, |of| of.part.relative_cost);
         let layers = parts(&tensors, &whole, |tensor| tensor.layer);
         let layers = layers.map(|(layer, part)| LayerSensitivity { layer, part });
@@ -343,11 +342,8 @@ pub fn doubts(map: &SensitivityMap) -> Vec<Warning> {
 /// names one with the fewest tensors, as one tensor says more than all of them together.
 fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
     let most_of = |window: usize| {
-        let counts = map
-            .cells
-            .iter()
-            .filter_map(|cell| cell.n_tokens.get(window));
-        u64::from(counts.copied().max().unwrap_or(0))
+        let of_each = map.cells.iter().filter_map(|of| of.n_tokens.get(window));
+        u64::from(of_each.copied().max().unwrap_or(0))
     };
     let most: Vec<u64> = (0..map.header.windows.len()).map(most_of).collect();
     let lost = map.cells.iter().filter_map(|cell| {

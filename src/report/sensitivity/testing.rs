@@ -144,72 +144,59 @@ pub fn header(file: &str, n_params: u64) -> MapHeader {
     serde_json::from_value(header).unwrap()
 }
 
-fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
-    // Too small to matter: it follows from its group.
-    for tensor in tensors
-        .iter_mut()
-        .filter(|of| of.role == "attn_k" || of.role == "indexer.proj")
-    {
-        for cost in tensor
-            .costs
-            .iter_mut()
-            .filter(|cost| cost.kind == kind("q3_K"))
-        {
-            cost.is_measured = false;
-        }
-    }
-    let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
-    let header = header(file, n_params);
-    let cell = |exchanged: Mixture, kld: f64| Cell {
+/// A cell of two windows, with its mean KLD.
+fn cell(exchanged: Mixture, kld: f64) -> Cell {
+    Cell {
         exchanged,
         from: 0,
         klds: vec![kld * 127.0; 2],
         n_tokens: vec![127; 2],
-    };
-    let at = |name: &str, of: &str| Mixture::from([(name.to_owned(), kind(of))]);
+    }
+}
+
+fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
+    // Too small to matter: it follows from its group.
+    let in_groups = tensors.iter_mut();
+    for of in in_groups.filter(|of| ["attn_k", "indexer.proj"].contains(&&*of.role)) {
+        let mut costs = of.costs.iter_mut();
+        costs
+            .find(|cost| cost.kind == kind("q3_K"))
+            .unwrap()
+            .is_measured = false;
+    }
+    let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
     let mut cells = vec![cell(Mixture::new(), 0.0)];
-    cells.extend(tensors.iter().map(|of| cell(at(&of.name, "q3_K"), 1e-4)));
-    let sum = |of: &str| -> f64 {
-        let costs = tensors.iter().flat_map(|tensor| &tensor.costs);
-        let costs = costs.filter(|cost| cost.kind == kind(of));
-        costs.map(|cost| cost.kld.value).sum()
-    };
+    let alone = |of: &TensorCosts| Mixture::from([(of.name.clone(), kind("q3_K"))]);
+    cells.extend(tensors.iter().map(|of| cell(alone(of), 1e-4)));
+    let kld_at = |of: &TensorCosts, name: &str| of.at(kind(name)).unwrap().kld.value;
     let additivity = [
         ("q2_K", 1.1875),
         ("q3_K", 1.125),
         ("q4_K", 0.96875),
         ("q6_K", 1.03125),
     ];
-    let additivity = additivity.map(|(name, times)| Additivity {
-        kind: kind(name),
-        together: Estimate::within(
-            times * sum(name),
-            0.9 * times * sum(name),
-            1.125 * times * sum(name),
-        ),
-        sum: sum(name),
+    let additivity = additivity.map(|(name, times)| {
+        let sum = tensors.iter().map(|of| kld_at(of, name)).sum();
+        let together = times * sum;
+        Additivity {
+            kind: kind(name),
+            together: Estimate::within(together, 0.9 * together, 1.125 * together),
+            sum,
+        }
     });
     let checks = [(3, "q2_K", 1.25), (9, "q5_K", 0.875), (14, "q2_K", 1.0625)];
     let checks = checks.map(|(i, name, times)| {
-        let costs = &tensors[i].costs;
-        let predicted = costs
-            .iter()
-            .find(|cost| cost.kind == kind(name))
-            .unwrap()
-            .kld;
+        let predicted = kld_at(&tensors[i], name);
+        let measured = times * predicted;
         Check {
             tensor: tensors[i].name.clone(),
             kind: kind(name),
-            predicted: predicted.value,
-            measured: Estimate::within(
-                times * predicted.value,
-                times * predicted.value * 0.875,
-                times * predicted.value * 1.1875,
-            ),
+            predicted,
+            measured: Estimate::within(measured, measured * 0.875, measured * 1.1875),
         }
     });
     let map = SensitivityMap {
-        header,
+        header: header(file, n_params),
         errors: Default::default(),
         cells,
         is_cut_off: false,

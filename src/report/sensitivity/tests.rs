@@ -1,6 +1,7 @@
 use kl_formats::{Cell, Mixture, SensitivityMap};
 
 use super::{Sensitivity, compared, doubts, testing as sample};
+use crate::recipe::TensorCosts;
 use crate::report::json_text;
 use crate::report::layout::WIDTH;
 use crate::report::tests::schema;
@@ -15,13 +16,10 @@ fn the_json_is_as_its_schema_states() {
     let tensor = &json["tensors"][3];
     assert_eq!(tensor["name"], "blk.0.attn_v.weight");
     assert_eq!(
-        (&tensor["role"], &tensor["layer"]),
-        (&"attn_v".into(), &0.into())
+        (&tensor["role"], &tensor["type"]),
+        (&"attn_v".into(), &"q3_K".into())
     );
-    assert_eq!(
-        (&tensor["type"], &tensor["is_measured"]),
-        (&"q3_K".into(), &true.into())
-    );
+    assert!(tensor["layer"] == 0 && tensor["is_measured"] == true);
     assert_eq!(tensor["costs"].as_array().unwrap().len(), 7);
     assert_eq!(json["cost"]["n_cells"], 23);
     assert_eq!(json["cost"]["n_tokens"], 23 * 2 * 128);
@@ -34,30 +32,22 @@ fn the_json_is_as_its_schema_states() {
 fn parts_add_up_to_the_whole() {
     for (of, n_roles, n_layers) in [(sample::small(), 8, 3), (sample::experts(), 21, 61)] {
         assert_eq!((of.by_role.len(), of.by_layer.len()), (n_roles, n_layers));
-        let parts = || of.by_role.iter().map(|role| &role.part);
+        let (parts, tensors) = (|| of.by_role.iter().map(|role| &role.part), &of.tensors);
+        let n_tensors: u64 = parts().map(|part| part.n_tensors).sum();
         assert_eq!(
-            parts().map(|part| part.n_tensors).sum::<u64>(),
-            of.whole.n_tensors
+            (n_tensors, of.whole.n_tensors),
+            (tensors.len() as u64, n_tensors)
         );
-        assert_eq!(of.whole.n_tensors, of.tensors.len() as u64);
         let is = |a: f64, b: f64| assert!((a - b).abs() < 1e-9 * b, "{a} {b}");
         is(parts().filter_map(|part| part.share).sum(), 1.0);
-        is(
-            of.tensors.iter().filter_map(|tensor| tensor.share).sum(),
-            1.0,
-        );
+        is(tensors.iter().filter_map(|tensor| tensor.share).sum(), 1.0);
         is(parts().map(|part| part.kld.value).sum(), of.whole.kld.value);
         let weighed = parts().map(|part| part.relative_cost.unwrap() * part.bytes_saved as f64);
         is(weighed.sum(), of.whole.bytes_saved as f64);
-        let without = of
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.tensor.layer.is_none());
+        let without = tensors.iter().filter(|of| of.tensor.layer.is_none());
         let without: f64 = without.filter_map(|tensor| tensor.share).sum();
-        is(
-            of.by_layer.iter().filter_map(|of| of.part.share).sum(),
-            1.0 - without,
-        );
+        let in_layers = of.by_layer.iter().filter_map(|of| of.part.share);
+        is(in_layers.sum(), 1.0 - without);
     }
 }
 
@@ -66,22 +56,14 @@ fn parts_add_up_to_the_whole() {
 fn a_tensor_without_the_type_is_compared_at_another() {
     let mut tensor = sample::small().tensors.remove(0).tensor;
     let measured = sample::kind("q3_K");
-    assert_eq!(compared(&tensor, measured).unwrap().kind, measured);
+    let at = |tensor: &TensorCosts| Some(compared(tensor, measured)?.kind);
+    assert_eq!(at(&tensor), Some(measured));
     tensor.costs.retain(|cost| cost.kind != measured);
-    assert_eq!(
-        compared(&tensor, measured).unwrap().kind,
-        sample::kind("q2_K")
-    );
+    assert_eq!(at(&tensor), Some(sample::kind("q2_K")));
     tensor.costs[3].is_measured = true;
-    assert_eq!(
-        compared(&tensor, measured).unwrap().kind,
-        sample::kind("q6_K")
-    );
+    assert_eq!(at(&tensor), Some(sample::kind("q6_K")));
     tensor.costs.drain(..5);
-    assert!(
-        compared(&tensor, measured).is_none(),
-        "only the original's type is left"
-    );
+    assert_eq!(at(&tensor), None, "only the original's type is left");
 }
 
 /// No line is wider than the terminal, but for a path.
@@ -105,10 +87,8 @@ fn the_next_command_names_a_size_that_the_map_reaches() {
     let mut of = sample::small();
     of.fewest_bits = 7.009;
     let text = of.text("my map.jsonl", WIDTH);
-    assert!(
-        text.contains("kl recipe 'my map.jsonl' --bpw 7.5 "),
-        "{text}"
-    );
+    let command = "kl recipe 'my map.jsonl' --bpw 7.5 ";
+    assert!(text.contains(command), "{text}");
 }
 
 #[test]
@@ -140,20 +120,16 @@ fn the_text_fits_whatever_a_map_holds() {
     let text = of.text("map.jsonl", WIDTH);
     let (_, tables) = text.split_once("\nBy role\n").unwrap();
     check_width(tables);
-    assert!(
-        !text.contains('\u{202e}') && !text.contains("NaN"),
-        "{text}"
-    );
+    let has = ["\u{202e}", "NaN"].map(|odd| text.contains(odd));
+    assert_eq!(has, [false; 2], "{text}");
     of.tensors.clear();
     of.by_role.clear();
     of.by_layer.clear();
     of.additivity.clear();
     of.checks.clear();
     let text = of.text("map.jsonl", WIDTH);
-    assert!(
-        !text.contains("By layer") && !text.contains("together"),
-        "{text}"
-    );
+    let has = ["By layer", "together"].map(|title| text.contains(title));
+    assert_eq!(has, [false; 2], "{text}");
 }
 
 #[test]

@@ -101,10 +101,8 @@ impl Sensitivity {
             let others = count_of(n_others, "tensor");
             at += &format!(" ({others} at the nearest type allowed)");
         }
-        out.line(
-            "compared",
-            &format!("each tensor alone at {at}, against {against}"),
-        );
+        let compared = format!("each tensor alone at {at}, against {against}");
+        out.line("compared", &compared);
         let time = self.cost.seconds.map(duration);
         let time = time.map_or_else(String::new, |time| format!(", {time}"));
         let cells = count_of(self.cost.n_cells, "cell");
@@ -113,10 +111,8 @@ impl Sensitivity {
         out.known("imatrix", self.imatrix.as_ref().map(|of| &of.file_name));
         let control = self.control.map(short_kld);
         let of = "the original against itself, which must be 0";
-        out.known(
-            "control",
-            control.map(|control| format!("{control} ({of})")),
-        );
+        let explained = control.map(|control| format!("{control} ({of})"));
+        out.known("control", explained);
         let mut level = format!("at {} %", short_percent(self.confidence.level()));
         if self.tensors.iter().any(|of| !of.at.is_measured) {
             level += &format!("; {PREDICTED} marks a KLD that is predicted, not measured");
@@ -130,22 +126,16 @@ impl Sensitivity {
         &self,
         name: &dyn Fn(&str) -> String,
     ) -> Table<(String, &Part)> {
+        let interval = self.interval_title();
         let explained = "Relative cost: KLD for each byte that the type saves, over that of all \
                          tensors. Above 1, bits are better spent than elsewhere.";
-        let roles = self
-            .by_role
-            .iter()
-            .map(|role| (name(&role.role), &role.part));
+        let roles = self.by_role.iter().map(|of| (name(&of.role), &of.part));
         Table::new("By role", roles.chain([("all".to_owned(), &self.whole)]))
             .left("\nrole", |(role, _)| format!("  {role}"))
             .right("ten-\nsors", |(_, part)| count(part.n_tensors))
             .right("para-\nmeters", |(_, part)| short_count(part.n_params))
             .number("\nKLD", |(_, part)| Some(part.kld.value), short_kld)
-            .interval(
-                self.interval_title(),
-                |(_, part)| Some(part.kld),
-                two_digits,
-            )
+            .interval(interval, |(_, part)| Some(part.kld), two_digits)
             .number("share\n%", |(_, part)| part.share, share)
             .number("relative\ncost", |(_, part)| part.relative_cost, two_digits)
             .notes([explained.to_owned()])
@@ -193,10 +183,8 @@ impl Sensitivity {
             let mark = if of.at.is_measured { "" } else { PREDICTED };
             format!("{mark}{}", short_kld(of.at.kld.value))
         };
-        let labels: Vec<&str> = shown
-            .iter()
-            .map(|of| without_weight(&of.tensor.name))
-            .collect();
+        let labels = shown.iter().map(|of| without_weight(&of.tensor.name));
+        let labels: Vec<&str> = labels.collect();
         let title =
             format!("The {n} tensors that cost most per byte saved, and the {n} that cost least");
         Table::fitted(&Names::whole(&labels, width), |name| {
@@ -218,17 +206,14 @@ impl Sensitivity {
                          interact.";
         let title = "All tensors together, against the sum of each alone";
         let (together, sum) = ("KLD\ntogether", "sum of\nsingles");
+        let over_sum = |of: &&Additivity| Some(of.together.value / of.sum);
         Table::new(title, &self.additivity)
             .gap(2)
             .left("\n  all at", |of| format!("  {}", of.kind))
             .number(together, |of| Some(of.together.value), short_kld)
             .interval(self.interval_title(), |of| Some(of.together), two_digits)
             .number(sum, |of| Some(of.sum), short_kld)
-            .number(
-                "together\nover sum",
-                |of| Some(of.together.value / of.sum),
-                ratio,
-            )
+            .number("together\nover sum", over_sum, ratio)
             .notes([explained.to_owned()])
     }
 
@@ -241,9 +226,10 @@ impl Sensitivity {
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         let off = |check: &Check| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
-        let which = format!(" (the {n} that are farthest off)");
-        let which = Some(which).filter(|_| n < checks.len());
-        let title = format!("Predicted, then measured{}", which.unwrap_or_default());
+        let mut title = "Predicted, then measured".to_owned();
+        if n < checks.len() {
+            title += &format!(" (the {n} that are farthest off)");
+        }
         let tensor = |of: &&Check| format!("  {}", without_weight(&name(&of.tensor)));
         let measured = |of: &&Check| Some(of.measured.value);
         let times = |of: &&Check| Some(times_predicted(of));
@@ -290,9 +276,8 @@ impl Sensitivity {
         let most = format!("A byte saved costs most in {dear}: give more bits there.");
         let least = format!("{subject} costs least in {cheap}: save there first.");
         let said = [(dear, most), (cheap, least)].into_iter();
-        said.filter(|(of, _)| !of.is_empty())
-            .map(|(_, said)| said)
-            .collect()
+        let said = said.filter(|(of, _)| !of.is_empty());
+        said.map(|(_, said)| said).collect()
     }
 
     fn interval_title(&self) -> String {
@@ -307,10 +292,8 @@ fn times_predicted(check: &Check) -> f64 {
 
 /// How far predictions are off, the farthest first; `None` where no measurement is above 0.
 fn off_by(checks: &[&Check]) -> Option<String> {
-    let factors = checks
-        .iter()
-        .map(|check| times_predicted(check).ln().abs().exp());
-    let factors: Vec<f64> = factors.filter(|factor| factor.is_finite()).collect();
+    let factor = |of: &&Check| finite(times_predicted(of).ln().abs().exp());
+    let factors: Vec<f64> = checks.iter().filter_map(factor).collect();
     Some(match factors[..] {
         [] => return None,
         [only] => format!("The prediction is off by a factor of {}.", ratio(only)),

@@ -125,8 +125,7 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
         file_bytes: Some(size_bytes),
         n_params: Some(2_000_000),
         bpw: Some(size_bytes as f64 * 8.0 / 2e6),
-        metadata_sha256: None,
-        sample_sha256: None,
+        ..ModelInfo::default()
     }
 }
 
@@ -159,12 +158,10 @@ pub fn result(
     ModelResult {
         label: model.default_label().to_owned(),
         model,
-        is_reference_model: false,
-        is_noise_floor: false,
         n_vocab_compared: Some(512),
-        until: None,
         summary: statistics.summary,
         breakdown: statistics.breakdown,
+        ..ModelResult::default()
     }
 }
 
@@ -209,27 +206,25 @@ pub fn top() -> Vec<DivergentToken> {
         text: Some(text.to_owned()),
         p: Some(p),
     };
+    let at =
+        |window, position, kld, context: &str, [ref_top, eval_top]: [TopToken; 2]| DivergentToken {
+            window,
+            position,
+            kld,
+            context: context.to_owned(),
+            token: None,
+            token_text: None,
+            ref_top,
+            eval_top,
+        };
+    let tops = [top(3, " there", 0.75), top(5, ",", 0.5)];
     let middle = DivergentToken {
-        window: 1,
-        position: 62,
-        kld: 0.5,
-        context: "Once upon a \"time\"\n".to_owned(),
         token: Some(3),
         token_text: Some(" there".to_owned()),
-        ref_top: top(3, " there", 0.75),
-        eval_top: top(5, ",", 0.5),
+        ..at(1, 62, 0.5, "Once upon a \"time\"\n", tops)
     };
-    let end = DivergentToken {
-        window: 2,
-        position: 79,
-        kld: 0.25,
-        context: "the end".to_owned(),
-        token: None,
-        token_text: None,
-        ref_top: top(4, ".", 0.875),
-        eval_top: top(4, ".", 0.625),
-    };
-    vec![middle, end]
+    let tops = [top(4, ".", 0.875), top(4, ".", 0.625)];
+    vec![middle, at(2, 79, 0.25, "the end", tops)]
 }
 
 pub fn tokens(records: &[TokenRecord]) -> TokenColumns {
@@ -255,7 +250,6 @@ pub fn reference() -> ReferenceInfo {
         n_ctx: 80,
         n_vocab: 512,
         encoding: "u16".to_owned(),
-        states: None,
         model: Some(model("tiny-f16.gguf", 4_000_000)),
         first_scored: Some(0),
         n_windows: Some(3),
@@ -263,10 +257,7 @@ pub fn reference() -> ReferenceInfo {
         backend: serde_json::from_value(backend).unwrap(),
         seed: Some(1),
         stride: Some(40),
-        groups: None,
-        prompts: None,
-        log_probabilities: false,
-        values: Values::Logits,
+        ..ReferenceInfo::default()
     }
 }
 
@@ -314,8 +305,7 @@ pub fn reference_of_prompts() -> ReferenceInfo {
             n_conversations: 2,
             chat_template: Some("00ff".to_owned()),
             generated: Some(5),
-            spans: Vec::new(),
-            sampling: None,
+            ..PromptsInfo::default()
         }),
         stride: None,
         log_probabilities: true,
@@ -330,19 +320,14 @@ pub fn foreign_reference(path: &str, kind: &str) -> ReferenceInfo {
         path: path.to_owned(),
         kind: kind.to_owned(),
         n_ctx: 120,
-        model: None,
-        first_scored: None,
-        n_windows: None,
-        text: None,
-        backend: None,
-        seed: None,
-        stride: None,
+        n_vocab: 512,
+        encoding: "u16".to_owned(),
         log_probabilities: true,
         values: match kind {
             "llama.cpp" => Values::FlooredLogProbabilities,
             _ => Values::LogProbabilities,
         },
-        ..reference()
+        ..ReferenceInfo::default()
     }
 }
 

@@ -79,10 +79,8 @@ fn text_report_of_prompts() {
         prompts: Some(made_up::prompts(&records)),
         ..plain("tiny-f16.gguf", &records)
     };
-    (
-        report.result.is_reference_model,
-        report.result.is_noise_floor,
-    ) = (true, true);
+    report.result.is_reference_model = true;
+    report.result.is_noise_floor = true;
     assert_snapshot!(text_report(&report, &made_up::reference_of_prompts(), FULL));
 }
 
@@ -105,11 +103,8 @@ fn text_report_of_one_window() {
         interrupted: interrupted(1, None),
         ..plain("tiny-q2_K.gguf", &records)
     };
-    (
-        report.result.model.size_bytes,
-        report.result.model.file_bytes,
-    ) = (None, None);
-    report.result.model.bpw = None;
+    let model = &mut report.result.model;
+    (model.size_bytes, model.file_bytes, model.bpw) = (None, None, None);
     let reference = foreign_reference("base.kld", "llama.cpp");
     assert_snapshot!(text_report(&report, &reference, FULL));
 }
@@ -129,27 +124,18 @@ fn lines_about_hidden_states() {
     let spaced = |name: &str, text: &str| format!("{name:<34} {text}");
     let computed = spaced("reference rows", "computed on CUDA0 from f16 states");
     let found: Vec<String> = lines(&reference);
-    assert_eq!(
-        found,
-        [
-            &computed[..],
-            "off by 0.0000100 nats, 0.000123 at most",
-            &spaced("error of the encoding", "7.63e-6 nats, 0.0000610 at most"),
-        ]
-    );
+    let off = "off by 0.0000100 nats, 0.000123 at most";
+    let error = spaced("error of the encoding", "7.63e-6 nats, 0.0000610 at most");
+    assert_eq!(found, [&computed[..], off, &error]);
     let states = reference.states.as_mut().unwrap();
     let here = states.here.as_mut().unwrap();
     (here.is_exact, states.error.max_kld) = (Some(true), 0.0);
-    assert_eq!(
-        lines(&reference),
-        [&computed[..], "to the bit as the model gave them"]
-    );
+    let exact = "to the bit as the model gave them";
+    assert_eq!(lines(&reference), [&computed[..], exact]);
     let states = reference.states.as_mut().unwrap();
     states.here.as_mut().unwrap().is_exact = None;
-    assert_eq!(
-        lines(&reference)[1],
-        "not checked: it holds no row to check with"
-    );
+    let unchecked = "not checked: it holds no row to check with";
+    assert_eq!(lines(&reference)[1], unchecked);
     reference.states.as_mut().unwrap().here = None;
     assert_eq!(lines(&reference), [""; 0]);
 }

@@ -1,5 +1,7 @@
 //! A comparison built by hand, which is the same on every machine: for the tests of every output.
 
+use std::path::Path;
+
 use kl_formats::{BackendIdentity, TokenRecord};
 use serde_json::json;
 
@@ -11,7 +13,7 @@ use crate::report::comparison::{
 use crate::report::{TopToken, WorstText, WorstToken};
 use crate::report::{few_windows, json_text};
 use crate::stats::{
-    ClusterKind, ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput, Paired,
+    ClusterRule, Clustering, Clusters, Confidence, Estimate, IdenticalOutput, Paired,
     PairedComparison, Ratio, Run, SharePoint, SpanRatio, WindowSums,
 };
 
@@ -21,62 +23,31 @@ const ROWS: u32 = 80;
 /// Six models: the noise floor, the best, one that cannot be told from it, two that are worse, and
 /// stored rows of a model of unknown size.
 pub fn comparison() -> Comparison {
-    let to_best = |value, p, p_holm| RatioToBest {
-        ratio: ratio(value, p),
-        p_holm: Some(p_holm),
-    };
     let mut models = vec![
         model("tiny-f16", 4_000_000, 0.001),
         ComparedModel {
             indistinguishable_from_best: true,
-            pareto: true,
             ..model("tiny-q4_K_M", 1_250_000, 0.5)
         },
         ComparedModel {
-            ratio_to_best: Some(to_best(1.04, 0.42, 0.42)),
-            difference_to_best: Some(difference(0.0002)),
             indistinguishable_from_best: true,
-            pareto: true,
-            ..model("tiny-iq4_xs", 1_150_000, 0.52)
+            ..farther("tiny-iq4_xs", 1_150_000, 0.52, [1.04, 0.0002], [0.42, 0.42])
         },
-        ComparedModel {
-            ratio_to_best: Some(to_best(2.0, 0.004, 0.012)),
-            difference_to_best: Some(difference(0.0061)),
-            ..model("tiny-q4_0", 1_200_000, 1.0)
-        },
-        ComparedModel {
-            ratio_to_best: Some(to_best(9.0, 1e-9, 4e-9)),
-            difference_to_best: Some(difference(0.0427)),
-            pareto: true,
-            ..model("tiny-q2_K", 850_000, 4.5)
-        },
-        ComparedModel {
-            ratio_to_best: Some(to_best(12.0, 1e-7, 3e-7)),
-            difference_to_best: Some(difference(0.06)),
-            set_up: BackendIdentity::default(),
-            ..model("other.npz", 0, 6.0)
-        },
+        farther("tiny-q4_0", 1_200_000, 1.0, [2.0, 0.0061], [0.004, 0.012]),
+        farther("tiny-q2_K", 850_000, 4.5, [9.0, 0.0427], [1e-9, 4e-9]),
+        farther("other.npz", 0, 6.0, [12.0, 0.06], [1e-7, 3e-7]),
     ];
-    let worse_in_spans = models
-        .iter_mut()
-        .filter(|model| model.ratio_to_best.is_some());
-    for (i, model) in worse_in_spans.enumerate() {
-        let to_best = model.ratio_to_best.map_or(1.0, |of| of.ratio.value);
-        // The second of them is twice as much worse in tool calls, by more than chance.
-        let (times, p_holm) = if i == 1 { (2.0, 0.004) } else { (1.1, 0.5) };
-        model.ratio_to_best_by_span = vec![
-            in_span("answer", 0.9 * to_best, 1.0 / times, p_holm),
-            in_span("tool call", 0.9 * times * to_best, times, p_holm),
-        ];
+    for i in [1, 2, 4] {
+        models[i].pareto = true;
     }
     (models[0].is_reference_model, models[0].is_noise_floor) = (true, true);
-    if let Some(stored) = models.last_mut() {
-        (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
-        stored.model.bpw = None;
-        for worst in &mut stored.top {
-            worst.text = None;
-            (worst.ref_top.text, worst.eval_top.text) = (None, None);
-        }
+    let stored = &mut models[5];
+    stored.set_up = BackendIdentity::default();
+    (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
+    stored.model.bpw = None;
+    for worst in &mut stored.top {
+        worst.text = None;
+        (worst.ref_top.text, worst.eval_top.text) = (None, None);
     }
     let (best, size) = (PairKind::Best, PairKind::Size);
     let pairs = [
@@ -101,14 +72,13 @@ pub fn comparison() -> Comparison {
         },
     );
     let clusters = Clustering {
-        rule: ClusterRule::Auto,
-        kind: ClusterKind::Window,
         n: WINDOWS.into(),
         n_effective: WINDOWS.into(),
         windows_per_block: 1,
-        positions_per_part: None,
         autocorrelation: Some(0.125),
+        ..Clustering::default()
     };
+    let another = "was evaluated against another reference (wiki.gz): report it apart";
     Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
@@ -119,15 +89,8 @@ pub fn comparison() -> Comparison {
         models,
         pairs: pairs.to_vec(),
         not_compared: vec![
-            NotCompared {
-                sidecar: "old.kls".to_owned(),
-                why: "was evaluated against another reference (wiki.gz): report it apart"
-                    .to_owned(),
-            },
-            NotCompared {
-                sidecar: "q5_1.kls.partial".to_owned(),
-                why: "is not done yet".to_owned(),
-            },
+            NotCompared::new(Path::new("old.kls"), another),
+            NotCompared::new(Path::new("q5_1.kls.partial"), "is not done yet"),
         ],
         warnings: Vec::from_iter(few_windows(&clusters, WINDOWS.into(), "window")),
     }
@@ -142,10 +105,14 @@ pub fn identical(life: f64) -> IdenticalOutput {
     let half = -life * (0.5 + 0.5 * identical).ln();
     let within = |share: f64| Estimate::within(share, share.powf(1.2), share.powf(0.8));
     let points = (0..=N_TOKENS).map(|tokens| {
-        let Estimate { value, lo, hi } = within(share(tokens));
+        let Estimate {
+            value: share,
+            lo,
+            hi,
+        } = within(share(tokens));
         SharePoint {
             tokens,
-            share: value,
+            share,
             lo,
             hi,
         }
@@ -194,6 +161,35 @@ pub fn clusters(records: &[TokenRecord]) -> Clusters {
     )
 }
 
+/// A model whose mean KLD is so many times that of the best, and so many nats more, with the p-value of the ratio
+/// and Holm's.
+fn farther(
+    label: &str,
+    size_bytes: u64,
+    scale: f64,
+    [times, nats]: [f64; 2],
+    [p, p_holm]: [f64; 2],
+) -> ComparedModel {
+    // One of them is twice as much worse in tool calls, by more than chance.
+    let (more, p_of_span) = if label == "tiny-q4_0" {
+        (2.0, 0.004)
+    } else {
+        (1.1, 0.5)
+    };
+    ComparedModel {
+        ratio_to_best: Some(RatioToBest {
+            ratio: ratio(times, p),
+            p_holm: Some(p_holm),
+        }),
+        ratio_to_best_by_span: vec![
+            in_span("answer", 0.9 * times, 1.0 / more, p_of_span),
+            in_span("tool call", 0.9 * more * times, more, p_of_span),
+        ],
+        difference_to_best: Some(difference(nats)),
+        ..model(label, size_bytes, scale)
+    }
+}
+
 /// A ratio on the tokens of a span, which is so many times that on the others.
 fn in_span(label: &str, value: f64, times: f64, p_holm: f64) -> SpanRatio {
     SpanRatio {
@@ -232,10 +228,7 @@ fn reference() -> ComparedReference {
         backend: of.backend,
         n_ctx: ROWS,
         n_vocab: 512,
-        first_scored: 0,
-        groups: Vec::new(),
-        prompts: false,
-        sampling: None,
+        ..ComparedReference::default()
     }
 }
 
@@ -245,27 +238,17 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     let mut result = made_up::result(&path, size_bytes, &records(scale), &[]);
     result.label = label.to_owned();
     result.summary.identical_output = Some(identical(40.0 / scale));
+    let shares = (0..20).map(|i| f64::from(i) / 20.0);
+    let ccdf = shares.map(|share| (scale * 0.025 * share, 1.0 - share));
+    let means = (0..WINDOWS).map(|i| 0.012 + f64::from(i % 5) / 1000.0);
+    let by_window = means.zip(0..).map(|(mean, i)| (f64::from(i), scale * mean));
     ComparedModel {
         result,
         sidecar: format!("{path}.kls"),
         is_as_near: label == "tiny-q4_K_M",
         set_up: made_up::reference().backend.unwrap_or_default(),
-        ccdf: (0..20)
-            .map(|i| {
-                (
-                    scale * 0.025 * f64::from(i) / 20.0,
-                    1.0 - f64::from(i) / 20.0,
-                )
-            })
-            .collect(),
-        by_window: (0..WINDOWS)
-            .map(|window| {
-                (
-                    f64::from(window),
-                    scale * (0.012 + f64::from(window % 5) / 1000.0),
-                )
-            })
-            .collect(),
+        ccdf: ccdf.collect(),
+        by_window: by_window.collect(),
         top: vec![
             worst(scale, "Once upon a \"time\"\n", true),
             worst(scale / 2.0, "</script>", false),

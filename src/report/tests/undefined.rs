@@ -3,7 +3,7 @@
 use kl_formats::TokenRecord;
 use serde_json::json;
 
-use super::{BRIEF, FULL, made_up, sample};
+use super::{BRIEF, FULL, made_up, sample, schema};
 use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, InDepth, PairKind, RatioToBest,
 };
@@ -35,19 +35,17 @@ fn cases() -> Vec<(&'static str, Vec<Vec<TokenRecord>>)> {
     let zeros = |n, rows| records(n, rows, |_| (0.0, 0.0));
     let equal = |n, rows| records(n, rows, |_| (0.25, 1.0));
     let some = |n, rows| records(n, rows, |i| ((i % 7) as f64 / 64.0, (i % 5) as f64));
+    let tiny = records(40, 30, |i| (1e-300 * i as f64, 1e-300));
     let huge = |kld: f64| records(40, 30, move |i| (kld * (i % 9) as f64, 700.0 + i as f64));
     vec![
-        (
-            "all KLDs are 0",
-            vec![zeros(40, 30), zeros(40, 30), zeros(40, 30)],
-        ),
+        ("all KLDs are 0", vec![zeros(40, 30); 3]),
         (
             "the best is at 0",
             vec![zeros(40, 30), some(40, 30), some(40, 30)],
         ),
         (
             "all tie",
-            vec![equal(40, 30), equal(40, 30), some(40, 30), some(40, 30)],
+            [vec![equal(40, 30); 2], vec![some(40, 30); 2]].concat(),
         ),
         (
             "one window",
@@ -55,14 +53,8 @@ fn cases() -> Vec<(&'static str, Vec<Vec<TokenRecord>>)> {
         ),
         ("one token", vec![zeros(1, 1), equal(1, 1)]),
         ("two tokens", vec![zeros(2, 1), equal(2, 1)]),
-        ("no token", vec![Vec::new(), Vec::new()]),
-        (
-            "tiny",
-            vec![
-                records(40, 30, |i| (1e-300 * i as f64, 1e-300)),
-                zeros(40, 30),
-            ],
-        ),
+        ("no token", vec![Vec::new(); 2]),
+        ("tiny", vec![tiny, zeros(40, 30)]),
         ("1e39", vec![huge(1e39), huge(2e39), some(40, 30)]),
         ("1e300", vec![huge(1e300), huge(2e300), some(40, 30)]),
     ]
@@ -78,20 +70,15 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     };
     let mut models = Vec::new();
     let mut pairs = Vec::new();
+    let confidence = Confidence::default();
+    let clusters = sample::clusters(&records[0]);
+    let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
     for (i, of_model) in records.iter().enumerate() {
-        let first = &records[0];
-        let runs = Run::from_records(of_model);
-        let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
-        let clusters = sample::clusters(first);
-        let confidence = Confidence::default();
-        let paired = Paired::compare(
-            &clusters.of_tokens(&runs),
-            &klds(of_model),
-            &klds(first),
-            confidence,
-        );
-        let label = format!("q{i}");
+        let of_tokens = clusters.of_tokens(&Run::from_records(of_model));
+        let both = [of_model, &records[0]].map(|of| klds(of));
+        let paired = Paired::compare(&of_tokens, &both[0], &both[1], confidence);
         let paired = paired.filter(|_| i > 0);
+        let label = format!("q{i}");
         if let Some(paired) = &paired {
             for kind in [PairKind::Best, PairKind::Size] {
                 pairs.push(ComparedPair {
@@ -104,7 +91,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
         }
         let table = TokenTable::from_records(of_model);
         let own_clusters = Clusters::by_rule(&table.windows(), RULE);
-        let statistics = table.summarise(&own_clusters, names, Confidence::default());
+        let statistics = table.summarise(&own_clusters, names, confidence);
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
             result: ModelResult {
@@ -134,31 +121,18 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
 /// Checks that a text holds nothing that is not a number.
 #[track_caller]
 fn check(case: &str, output: &str, text: &str) {
-    let mut words = text.split(|c: char| !c.is_alphanumeric());
-    let is_none = |word: &&str| ["nan", "inf", "infinity"].contains(&word.to_lowercase().as_str());
-    if let Some(word) = words.find(is_none) {
-        let line = text.lines().find(|line| line.contains(word));
-        panic!(
-            "{case}: {output} shows {word}: {}",
-            line.unwrap_or_default()
-        );
+    let is_none = |word: &str| ["nan", "inf", "infinity"].contains(&word.to_lowercase().as_str());
+    for line in text.lines() {
+        let mut words = line.split(|c: char| !c.is_alphanumeric());
+        assert!(!words.any(is_none), "{case}: {output} shows: {line}");
     }
 }
 
 /// A page without the libraries that draw its charts.
 fn without_scripts(page: &str) -> String {
-    let parts = page.split("<script>");
-    let after = |part: &'_ str| {
-        part.split_once("</script>")
-            .map(|(_, rest)| rest.to_owned())
-    };
-    parts
-        .map(|part| {
-            after(part)
-                .filter(|_| !part.starts_with("<!doctype"))
-                .unwrap_or(part.to_owned())
-        })
-        .collect()
+    let (first, scripts) = page.split_once("<script>").unwrap();
+    let after = |part: &str| part.split_once("</script>").unwrap().1.to_owned();
+    first.to_owned() + &scripts.split("<script>").map(after).collect::<String>()
 }
 
 #[test]
@@ -175,32 +149,25 @@ fn no_output_shows_a_number_that_is_none() {
         check(case, "the model card", &of.model_card());
         check(case, "the CSV", &of.csv());
         let page = without_scripts(&page::html(&of).unwrap());
-        assert!(
-            page.len() < 500_000 && page.contains("The answer in short"),
-            "{case}"
-        );
+        let is_whole = page.len() < 500_000 && page.contains("The answer in short");
+        assert!(is_whole, "{case}");
         check(case, "the page", &page);
         // What a logarithmic scale cannot show is named.
         let is_drawn = !case.starts_with("all KLDs") && page.contains("data-chart=\"size\"");
-        let has_0 = of
-            .models
-            .iter()
-            .any(|m| m.mean_kld().is_some_and(|k| k.value == 0.0));
-        assert_eq!(
-            page.contains("a logarithmic scale cannot show a KLD of 0"),
-            is_drawn && has_0,
-            "{case}"
-        );
+        let mut means = of.models.iter().filter_map(|of| of.mean_kld());
+        let has_0 = means.any(|mean| mean.value == 0.0);
+        let names_it = page.contains("a logarithmic scale cannot show a KLD of 0");
+        assert_eq!(names_it, is_drawn && has_0, "{case}");
         let json = json_text(&of).unwrap();
         check(case, "the JSON", &json);
-        crate::report::tests::schema::check::<Comparison>(&json);
+        schema::check::<Comparison>(&json);
         let in_depth = sample::in_depth(&of, [&records[0], &records[1]]);
         if let Some(in_depth) = in_depth {
             check(case, "the pair", &in_depth.text(BRIEF));
             check(case, "the pair in full", &in_depth.text(FULL));
             let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
-            crate::report::tests::schema::check::<InDepth>(&json);
+            schema::check::<InDepth>(&json);
         }
         for of_model in &records {
             let report = ModelReport {

@@ -96,10 +96,8 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
     covered(out, report, reference);
     for missing in &report.not_available {
-        out.line(
-            "not available",
-            &format!("{}: {}", missing.what, missing.why),
-        );
+        let why = format!("{}: {}", missing.what, missing.why);
+        out.line("not available", &why);
     }
 }
 
@@ -115,10 +113,8 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let sampling = reference.prompts.as_ref().and_then(|of| of.sampling);
     out.known("answers", sampling.as_ref().map(sampled_answers));
     let until = report.until.as_ref();
-    out.known(
-        "until",
-        until.map(|of| until_line(of, report, reference.unit())),
-    );
+    let reached = until.map(|of| until_line(of, report, reference.unit()));
+    out.known("until", reached);
     if report.n_resumed > 0 {
         let n = count(report.n_resumed);
         out.line("", &format!("{n} of these measured by an earlier run"));
@@ -126,10 +122,8 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let compared = report.n_vocab_compared;
     if let Some(compared) = compared.filter(|n| *n != reference.n_vocab) {
         let [first, of] = [compared, reference.n_vocab].map(|n| count(n.into()));
-        out.line(
-            "vocabulary",
-            &format!("first {first} of {of} entries, renormalised"),
-        );
+        let compared = format!("first {first} of {of} entries, renormalised");
+        out.line("vocabulary", &compared);
     }
     if let Some(unknown) = &summary.unknown_p {
         let [mean, max] = [unknown.mean, unknown.max].map(percent);
@@ -147,10 +141,8 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
 fn states(out: &mut Sheet, states: &StatesInfo) {
     if let Some(here) = &states.here {
         let (device, of) = (&here.device, states.state_type.name());
-        out.line(
-            "reference rows",
-            &format!("computed on {device} from {of} states"),
-        );
+        let from = format!("computed on {device} from {of} states");
+        out.line("reference rows", &from);
         let off = match here.is_exact {
             Some(true) => "to the bit as the model gave them".to_owned(),
             Some(false) => format!("off by {}", nats(here.error)),

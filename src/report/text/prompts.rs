@@ -38,37 +38,31 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
             .right("cos\ndist", |row| of_logits(row, |of| of.cosine_distance))
             .shown_if(has_logits)
             .right("mean\nKLD'", |row| {
-                of_logits(row, |of| of.smoothed_kld.map(|of| of.mean))
+                of_logits(row, |of| Some(of.smoothed_kld?.mean))
             })
             .shown_if(has_logits)
             .right("max\nKLD'", |row| {
-                of_logits(row, |of| of.smoothed_kld.map(|of| of.max))
+                of_logits(row, |of| Some(of.smoothed_kld?.max))
             })
             .shown_if(has_logits);
         table.rows_text()
     };
     // The titles are as wide as the rows, and each of their characters takes one column.
-    let is_wide = |table: &String| {
-        table
-            .lines()
-            .nth(1)
-            .is_some_and(|of| of.chars().count() > WIDTH)
-    };
-    let mut widths = (MIN_LABEL_WIDTH..=LABEL_WIDTH).rev().map(&drawn);
-    let mut text = widths
-        .find(|table| !is_wide(table))
-        .unwrap_or_else(|| drawn(MIN_LABEL_WIDTH));
-    text.push_str("no.: the prompt's number, from 0\n");
+    let width = |table: &str| table.lines().nth(1).map(|of| of.chars().count());
+    let mut tables = (MIN_LABEL_WIDTH..=LABEL_WIDTH).rev().map(&drawn);
+    let table = tables.find(|table| width(table) <= Some(WIDTH));
+    let mut text = table.unwrap_or_else(|| drawn(MIN_LABEL_WIDTH));
+    text += "no.: the prompt's number, from 0\n";
     if has_logits {
         let what = "abs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10";
-        text.push_str(&wrapped(what));
+        text += &wrapped(what);
     }
     let more = prompts.len() - rows.len();
     if more > 0 {
-        text.push_str(&wrapped(&format!(
-            "The {most} prompts with the largest mean KLD; {} more in the JSON (--json).",
-            count(more as u64)
-        )));
+        let more = format!("{} more in the JSON (--json)", count(more as u64));
+        text += &wrapped(&format!(
+            "The {most} prompts with the largest mean KLD; {more}."
+        ));
     }
     text
 }

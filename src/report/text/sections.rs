@@ -144,10 +144,8 @@ fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
         let busy = format!("busy {} of the time", percent(device.busy_share));
         let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
-        out.line(
-            "device",
-            &format!("{busy}, waited {cpu} for the CPU, {file} for the file"),
-        );
+        let use_of_device = format!("{busy}, waited {cpu} for the CPU, {file} for the file");
+        out.line("device", &use_of_device);
     }
     if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
         let waited = duration(waited_s);

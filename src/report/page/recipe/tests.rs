@@ -1,6 +1,6 @@
 //! The page as text. `tests/program/page.rs` opens one in a browser.
 
-use super::super::tests::{EVIL, check_escaped, embedded};
+use super::super::tests::{EVIL, body, check_escaped, embedded};
 use super::{ReportedQuant, html};
 use crate::report::json_text;
 use crate::report::recipe::RecipeReport;
@@ -18,23 +18,16 @@ fn quants() -> Vec<ReportedQuant> {
 fn quants_are_those_of_a_report() {
     let quants = quants();
     let labels: Vec<&str> = quants.iter().map(|quant| quant.label.as_str()).collect();
-    assert_eq!(
-        labels,
-        ["tiny-q4_K_M", "tiny-iq4_xs", "tiny-q4_0", "tiny-q2_K"]
-    );
+    let expected = ["tiny-q4_K_M", "tiny-iq4_xs", "tiny-q4_0", "tiny-q2_K"];
+    assert_eq!(labels, expected);
     assert_eq!(quants[3].size_bytes, 850_000);
     assert_eq!(Some(quants[3].kld), comparison().models[4].mean_kld());
     for other in ["", "{}", r#"{"models": 1}"#, "[1]"] {
-        assert!(
-            ReportedQuant::of_json(other)
-                .unwrap_err()
-                .contains("kl report --json")
-        );
+        let error = ReportedQuant::of_json(other).unwrap_err();
+        assert!(error.contains("kl report --json"), "{error}");
     }
-    assert_eq!(
-        ReportedQuant::of_json(r#"{"models": [{}, 1]}"#),
-        Ok(Vec::new())
-    );
+    let none = ReportedQuant::of_json(r#"{"models": [{}, 1]}"#);
+    assert_eq!(none, Ok(Vec::new()));
 }
 
 #[test]
@@ -72,11 +65,9 @@ fn broken() -> RecipeReport {
 #[test]
 fn what_is_missing_leaves_the_page_whole() {
     let page = html(&broken(), &[]).unwrap();
-    let body = &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()];
-    assert!(
-        !body.contains("NaN") && body.contains("There are no sizes to draw"),
-        "{body}"
-    );
+    let body = body(&page);
+    let is_whole = !body.contains("NaN") && body.contains("There are no sizes to draw");
+    assert!(is_whole, "{body}");
     let mut of = broken();
     of.recipe.tensors.clear();
     of.frontier.clear();
