@@ -1,6 +1,6 @@
 //! Names of models where there is little room.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::report::layout::UNBOUNDED;
 use crate::report::number::printable;
@@ -49,19 +49,18 @@ impl Names {
         let names = self.names.iter();
         let plain: Vec<String> = names.map(|(_, name)| cut(name, width)).collect();
         let mut shown: HashMap<&str, String> = HashMap::new();
-        let mut taken: HashSet<String> = HashSet::new();
         for (i, ((label, name), plain_name)) in self.names.iter().zip(&plain).enumerate() {
             let n_alike = |text: &String| plain.iter().filter(|other| *other == text).count();
             let mut numbered = (i + 1..).map(|number| {
                 let number = format!(" {number}");
                 cut(name, width.saturating_sub(number.len())) + &number
             });
-            let is_free = |text: &String| n_alike(text) == 0 && !taken.contains(text);
+            let is_free =
+                |text: &String| n_alike(text) == 0 && !shown.values().any(|other| other == text);
             let is_single = n_alike(plain_name) == 1;
             let text = Some(plain_name.clone()).filter(|_| is_single);
-            let text = text.or_else(|| numbered.find(is_free)).unwrap_or_default();
-            taken.insert(text.clone());
-            shown.insert(label, text);
+            let text = text.or_else(|| numbered.find(is_free));
+            shown.insert(label, text.unwrap_or_default());
         }
         move |label| match shown.get(label) {
             Some(name) => name.clone(),
@@ -136,6 +135,8 @@ fn cut(name: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;

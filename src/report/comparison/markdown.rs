@@ -67,12 +67,11 @@ impl Comparison {
     }
 
     fn markdown_in_use(&self) -> String {
-        let identical = self.identical_table(NAME, false).markdown();
+        let mut text = self.identical_table(NAME, false).markdown();
         if self.shows_drafts() {
-            identical + &self.acceptance_table(NAME).markdown()
-        } else {
-            identical
+            text += &self.acceptance_table(NAME).markdown();
         }
+        text
     }
 
     /// A model card: front matter with a `model-index`, and the table of models.
@@ -107,8 +106,8 @@ impl Comparison {
     fn result(&self, out: &mut String, model: &ComparedModel) {
         let mean = model.mean_kld().map(|mean| mean.value);
         let quantile = "99 % quantile of the KL divergence";
-        let acceptance = model.summary.acceptance.as_ref();
-        let accepted = acceptance.map(|of| of.mean.value);
+        let accepted = model.summary.acceptance.as_ref();
+        let accepted = accepted.map(|of| of.mean.value);
         let identical = model.summary.identical_output.as_ref();
         let identical = identical.and_then(|of| Some(of.same_to_the_end?.value));
         let same_answers = "Greedy answers that stay the same";

@@ -84,14 +84,12 @@ pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
 
 /// The marks of a model.
 fn marks(model: &ComparedModel) -> String {
-    let near = if model.same_as.is_some() {
-        SAME
-    } else if model.is_near_best() {
-        NEAR_BEST
-    } else {
-        " "
-    };
-    format!("{near}{}", if model.pareto { PARETO } else { " " })
+    let pareto = if model.pareto { PARETO } else { " " };
+    match (&model.same_as, model.is_near_best()) {
+        (Some(_), _) => format!("{SAME}{pareto}"),
+        (None, true) => format!("{NEAR_BEST}{pareto}"),
+        (None, false) => format!(" {pareto}"),
+    }
 }
 
 /// A share in percent, without the sign.
@@ -107,10 +105,6 @@ fn two_decimals(number: f64) -> String {
 fn estimate(of: Ratio) -> Estimate {
     let Ratio { value, lo, hi, .. } = of;
     Estimate { value, lo, hi }
-}
-
-fn kld_of(model: &ComparedModel) -> Option<f64> {
-    Some(model.mean_kld()?.value)
 }
 
 /// Describes what an observation is in the intervals, and how many there are. `unit` is the word
@@ -146,10 +140,10 @@ impl Comparison {
         let mut n_candidates = 0;
         let place = |m: &&ComparedModel| {
             n_candidates += u64::from(m.is_candidate());
-            if m.is_candidate() {
-                n_candidates.to_string()
-            } else {
-                (if m.is_incomplete { INCOMPLETE } else { NOISE }).to_owned()
+            match (m.is_candidate(), m.is_incomplete) {
+                (true, _) => n_candidates.to_string(),
+                (false, true) => INCOMPLETE.to_owned(),
+                (false, false) => NOISE.to_owned(),
             }
         };
         Table::new("", &self.models)
@@ -364,7 +358,7 @@ impl Comparison {
                 .unit(unit.symbol)
                 .number(share, |m| Some(size(m)? / usual?), percent_1)
                 .shown_if(usual.is_some())
-                .number("mean\nKLD", |m| kld_of(m), short_kld)
+                .number("mean\nKLD", |m| Some(m.mean_kld()?.value), short_kld)
                 .right("times\nthe best", |m| match times(m) {
                     None if best == Some(&m.label) => "best".to_owned(),
                     times => or_undefined(times, |times| ratio(times.value)),
@@ -414,10 +408,8 @@ impl Comparison {
     ) -> Table<(&ComparedModel, &IdenticalOutput)> {
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         let interval = &self.interval_title();
-        let answered = self.models.iter().filter_map(|model| {
-            let of = model.summary.identical_output.as_ref()?;
-            Some((model, of))
-        });
+        let models = self.models.iter();
+        let answered = models.filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)));
         let answered = Vec::from_iter(answered);
         let identical = || answered.iter().map(|(_, of)| *of);
         // The cut is the reference's, so it is the same for all.

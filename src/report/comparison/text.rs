@@ -1,6 +1,6 @@
 //! A comparison as text.
 
-use super::tables::clusters;
+use super::tables::{Name, clusters};
 use super::{ComparedModel, Comparison};
 use crate::report::layout::{Sheet, View, hanging, list, wrapped};
 use crate::report::names::Names;
@@ -8,7 +8,6 @@ use crate::report::number::{count, count_of, printable, short_percent};
 use crate::report::result::{ModelReport, WorstToken};
 use crate::report::table::Table;
 use crate::report::text_report;
-use crate::report::warning::Warning;
 
 impl Comparison {
     /// The report of the model if there is only one: as its evaluation printed it, without what no
@@ -38,36 +37,33 @@ impl Comparison {
         let mut text = String::new();
         let sentences = self.sentences(names.in_sentences());
         if !sentences.is_empty() {
-            text.push_str(&wrapped(&sentences.join(" ")));
+            text += &wrapped(&sentences.join(" "));
         }
-        let is_unpaired = |warning: &&Warning| warning.kind() == "unpaired";
-        if let Some(warning) = self.warnings.iter().find(is_unpaired) {
-            text.push_str(&wrapped(&printable(&warning.to_string())));
+        let mut warnings = self.warnings.iter();
+        if let Some(warning) = warnings.find(|of| of.kind() == "unpaired") {
+            text += &wrapped(&printable(&warning.to_string()));
         }
         if !text.is_empty() {
             text.push('\n');
         }
-        text.push_str(&self.head(names));
+        text += &self.head(names);
         text.push('\n');
-        text.push_str(&names.fitted(|name| self.models_table(name).rows_text()));
+        text += &names.fitted(|name| self.models_table(name).rows_text());
         text.extend(self.legend().iter().map(|line| format!("{line}\n")));
         // The tables of KV caches have the ratios to the best, too.
         if view.full || !self.all_are_in_tables_of_caches() {
-            text.push_str(&Table::fitted(names, |name| self.ratios_table(name, view)));
+            text += &Table::fitted(names, |name| self.ratios_table(name, view));
         }
-        text.push_str(&if view.full {
+        text += &if view.full {
             Table::fitted(names, |name| self.spans_table(name))
         } else {
             Table::fitted(names, |name| self.brief_spans_table(name).first(view))
-        });
-        let caches = self.caches_tables();
-        text.extend(caches.iter().map(Table::text));
-        text.push_str(&self.in_use_text(names, view));
-        text.push_str(&Table::fitted(names, |name| {
-            self.set_up_table(name).first(view)
-        }));
+        };
+        text.extend(self.caches_tables().iter().map(Table::text));
+        text += &self.in_use_text(names, view);
+        text += &Table::fitted(names, |name| self.set_up_table(name).first(view));
         if view.breakdown {
-            text.push_str(&self.breakdown_text(view.width));
+            text += &self.breakdown_text(view.width);
         }
         text
     }
@@ -125,15 +121,14 @@ impl Comparison {
 
     /// How many greedy answers stay the same, and how well the models draft.
     fn in_use_text(&self, names: &Names, view: View) -> String {
-        let identical = Table::fitted(names, |name| {
+        let mut text = Table::fitted(names, |name| {
             self.identical_table(name, !view.full).first(view)
         });
         // Without greedy answers, drafts have no column there.
-        if view.full || (identical.is_empty() && self.shows_drafts()) {
-            identical + &Table::fitted(names, |name| self.acceptance_table(name).first(view))
-        } else {
-            identical
+        if view.full || (text.is_empty() && self.shows_drafts()) {
+            text += &Table::fitted(names, |name| self.acceptance_table(name).first(view));
         }
+        text
     }
 
     /// The tables of the breakdown, a few models beside each other.
@@ -143,11 +138,9 @@ impl Comparison {
         let names = self.names(width);
         let mut text = String::new();
         for models in self.models.chunks(MODELS_BESIDE) {
-            let tables =
-                |name: &dyn Fn(&str) -> String| self.breakdown_tables(models, name, Some(width));
+            let tables = |name: Name<'_>| self.breakdown_tables(models, name, Some(width));
             for i in 0..tables(&str::to_owned).len() {
-                let table = Table::fitted(&names, |name| tables(name).swap_remove(i));
-                text.push_str(&table);
+                text += &Table::fitted(&names, |name| tables(name).swap_remove(i));
             }
         }
         let legend = self.breakdown_legend();
@@ -158,13 +151,11 @@ impl Comparison {
     pub(super) fn not_compared_text(&self) -> String {
         let mut text = String::new();
         if !self.not_compared.is_empty() {
-            text.push_str("\nNot compared\n");
+            text += "\nNot compared\n";
         }
         for (why, files) in self.not_compared_by_reason() {
-            for file in files {
-                text.push_str(&format!("  {}\n", printable(file)));
-            }
-            text.push_str(&hanging("    ", 4, &printable(why)));
+            text.extend(files.iter().map(|file| format!("  {}\n", printable(file))));
+            text += &hanging("    ", 4, &printable(why));
         }
         text
     }
