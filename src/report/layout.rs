@@ -69,24 +69,18 @@ pub fn laid_out<'p>(
     let mut text = start.to_owned();
     let mut column = start.chars().count();
     for (i, piece) in pieces.enumerate() {
-        let width = piece.chars().count();
-        if i > 0 {
-            let width_of_joint = joint.chars().count();
-            if column + width_of_joint + width > WIDTH {
-                text.push_str(joint.trim_end());
-                text.push('\n');
-                text.push_str(&" ".repeat(indent));
-                column = indent;
-            } else {
-                text.push_str(joint);
-                column += width_of_joint;
-            }
+        let [width, of_joint] = [piece, joint].map(|text| text.chars().count());
+        if i > 0 && column + of_joint + width > WIDTH {
+            text += &format!("{}\n{:indent$}", joint.trim_end(), "");
+            column = indent;
+        } else if i > 0 {
+            text += joint;
+            column += of_joint;
         }
-        text.push_str(piece);
+        text += piece;
         column += width;
     }
-    text.push('\n');
-    text
+    text + "\n"
 }
 
 /// Titles, and below them lines of a name and a value. Text from outside is made printable.

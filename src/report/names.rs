@@ -57,9 +57,8 @@ impl Names {
             });
             let is_free =
                 |text: &String| n_alike(text) == 0 && !shown.values().any(|other| other == text);
-            let is_single = n_alike(plain_name) == 1;
-            let text = Some(plain_name.clone()).filter(|_| is_single);
-            let text = text.or_else(|| numbered.find(is_free));
+            let single = Some(plain_name).filter(|name| n_alike(name) == 1);
+            let text = single.cloned().or_else(|| numbered.find(is_free));
             shown.insert(label, text.unwrap_or_default());
         }
         move |label| match shown.get(label) {

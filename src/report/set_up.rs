@@ -89,12 +89,10 @@ fn placement(set_up: &BackendIdentity) -> Option<String> {
 }
 
 fn kv_types(set_up: &BackendIdentity) -> Option<String> {
-    let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
-    Some(if k == v {
-        k.clone()
-    } else {
-        format!("K {k}, V {v}")
-    })
+    match (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?) {
+        (k, v) if k == v => Some(k.clone()),
+        (k, v) => Some(format!("K {k}, V {v}")),
+    }
 }
 
 fn batch(set_up: &BackendIdentity) -> Option<String> {

@@ -1,5 +1,4 @@
-//! A table, made once from a result, and shown as text, as Markdown and as CSV. Pages show their tables by
-//! templates, from the same result.
+//! A table, made once from a result, and shown as text, as Markdown, as CSV and, by a template, on a page.
 
 use comfy_table::{CellAlignment, presets};
 use serde::{Serialize, Serializer};

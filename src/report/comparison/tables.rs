@@ -504,10 +504,9 @@ impl Comparison {
             let beyond = width.map_or(usize::MAX, |width| width.saturating_sub(WIDTH));
             let bin_name = names.within(BIN_CHARS.saturating_add(beyond));
             let title = title(by, self.reference.unit());
+            let tokens = |bin: &&Bin| format!("  {}{}", bin_name(&bin.label), mark(bin.n_tokens));
             let mut table = Table::new(format!("Mean KLD {title}, nats"), bins_of_first)
-                .left("  tokens", |bin| {
-                    format!("  {}{}", bin_name(&bin.label), mark(bin.n_tokens))
-                })
+                .left("  tokens", tokens)
                 .right("share", |bin| percent_1(bin.n_tokens as f64 / n_tokens));
             for model in models {
                 let bins = bins(&model.breakdown);

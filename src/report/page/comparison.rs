@@ -91,8 +91,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
 
 /// The values that the page's charts show; labels are unique.
 fn data_of_charts(of: &Comparison, steps: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
-    let sizes = of.models.iter();
-    let sizes = sizes.map(|m| (&*m.label, of.sizes().of_model(m)));
+    let (models, size) = (of.models.iter(), of.sizes());
+    let sizes = models.map(|m| (&*m.label, size.of_model(m)));
     let drafts = of.drafts().into_iter();
     let drafts = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
     let floors = of.floor.iter();

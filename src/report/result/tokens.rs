@@ -103,8 +103,12 @@ impl DivergentToken {
 
     /// Describes a record; `text` gives the text of tokens.
     pub fn new(record: &TokenRecord, context: &[u32], text: impl Fn(&[u32]) -> String) -> Self {
+        let top = |token, p| TopToken {
+            token,
+            text: Some(text(&[token])),
+            p: finite(p),
+        };
         let token = record.next_token();
-        let [ref_top, eval_top] = TopToken::of_both(record, |token| Some(text(&[token])));
         Self {
             window: record.window,
             position: record.position,
@@ -112,8 +116,8 @@ impl DivergentToken {
             context: last_chars(&text(context), Self::CONTEXT_CHARS).to_owned(),
             token,
             token_text: token.map(|token| text(&[token])),
-            ref_top,
-            eval_top,
+            ref_top: top(record.ref_top, record.ref_top_p),
+            eval_top: top(record.eval_top, record.eval_top_p),
         }
     }
 }
@@ -162,21 +166,6 @@ pub struct TopToken {
     pub p: Option<f64>,
 }
 
-impl TopToken {
-    /// The reference's top token and the model's; `text` gives the text of a token.
-    fn of_both(record: &TokenRecord, text: impl Fn(u32) -> Option<String>) -> [Self; 2] {
-        let tops = [
-            (record.ref_top, record.ref_top_p),
-            (record.eval_top, record.eval_top_p),
-        ];
-        tops.map(|(token, p)| Self {
-            token,
-            text: text(token),
-            p: finite(p),
-        })
-    }
-}
-
 impl WorstToken {
     /// The number of characters of text that are shown before a position.
     const CONTEXT_CHARS: usize = 60;
@@ -191,7 +180,11 @@ impl WorstToken {
         before: &[u32],
         text: impl Fn(&[u32]) -> Option<String>,
     ) -> Self {
-        let [ref_top, eval_top] = TopToken::of_both(record, |token| text(&[token]));
+        let top = |token, p: f64| TopToken {
+            token,
+            text: text(&[token]),
+            p: finite(p),
+        };
         let next_token = record.next_token();
         let next = next_token.and_then(|token| text(&[token]));
         let around = |before: String| WorstText {
@@ -204,8 +197,8 @@ impl WorstToken {
             kld: record.kld,
             next_token,
             text: text(before).map(around),
-            ref_top,
-            eval_top,
+            ref_top: top(record.ref_top, record.ref_top_p),
+            eval_top: top(record.eval_top, record.eval_top_p),
         }
     }
 }
@@ -229,10 +222,10 @@ pub struct PromptReport {
 impl PromptReport {
     /// Labels each prompt's numbers; `labels[i]` is the text of prompt `i`.
     pub fn of_each(labels: &[String], stats: Vec<PromptStats>) -> Vec<Self> {
-        let of_each = stats.into_iter().map(|stats| {
-            let prompt = labels.get(stats.window as usize).cloned();
-            let prompt = prompt.unwrap_or_default();
-            Self { prompt, stats }
+        let label = |number: u32| labels.get(number as usize).cloned().unwrap_or_default();
+        let of_each = stats.into_iter().map(|stats| Self {
+            prompt: label(stats.window),
+            stats,
         });
         of_each.collect()
     }

@@ -351,13 +351,10 @@ fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
         let kept: u64 = cell.n_tokens.iter().copied().map(u64::from).sum();
         (kept < of).then_some((cell, of - kept, of))
     });
-    let share = |(_, n, of): &(&Cell, u64, u64)| *n as f64 / *of as f64;
-    let n_tensors = |(cell, ..): &(&Cell, u64, u64)| cell.exchanged.len();
-    let worst = lost.clone().min_by(|a, b| {
-        let fewer = n_tensors(a).cmp(&n_tensors(b));
-        fewer.then(share(b).total_cmp(&share(a)))
-    });
-    let (cell, n, of) = worst?;
+    // The bits of positive numbers are in their order.
+    let kept_share = |n: u64, of: u64| (1.0 - n as f64 / of as f64).to_bits();
+    let rank = |(cell, n, of): &(&Cell, u64, u64)| (cell.exchanged.len(), kept_share(*n, *of));
+    let (cell, n, of) = lost.clone().min_by_key(rank)?;
     let (tensor, kind) = cell.exchanged.first_key_value()?;
     let more = match cell.exchanged.len() - 1 {
         0 => String::new(),

@@ -3,8 +3,7 @@
 use super::{BRIEF, FULL, made_up, sample};
 use crate::report::comparison::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 use crate::report::{ModelReport, PromptReport, text_report};
-use crate::stats::Paired;
-use crate::stats::PromptStats;
+use crate::stats::{Paired, PromptStats};
 
 /// Checks that a text has at most so many lines, and that more are there to be asked for.
 fn check(most: usize, brief: &str, full: &str) {

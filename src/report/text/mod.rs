@@ -69,11 +69,10 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
 
 /// Says what was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
-    let named = if report.label == report.model.default_label() {
-        report.model.path.clone()
-    } else {
-        format!("{} ({})", report.label, report.model.path)
-    };
+    let mut named = report.model.path.clone();
+    if report.label != report.model.default_label() {
+        named = format!("{} ({named})", report.label);
+    }
     out.title(&format!("{named} against {}", reference.path));
     let covers = "the numbers below cover only that part";
     if let Some(interrupted) = &report.interrupted {

@@ -33,19 +33,21 @@ fn documents() -> [(&'static str, Value); 7] {
 }
 
 fn schema<T: JsonSchema>(title: &str) -> Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize();
-    let generator = settings.with_transform(Plain).into_generator();
-    let mut schema = generator.into_root_schema_for::<T>();
+    let mut schema = schema_of::<T>(Plain);
     schema.insert("title".to_owned(), title.into());
     schema.to_value()
+}
+
+fn schema_of<T: JsonSchema>(transform: impl Transform + Clone + Send + 'static) -> Schema {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let generator = settings.with_transform(transform).into_generator();
+    generator.into_root_schema_for::<T>()
 }
 
 /// Checks a document: all its keys have to be in the schema of its type.
 #[track_caller]
 pub fn check<T: JsonSchema>(json: &str) {
-    let settings = SchemaSettings::draft2020_12().for_serialize();
-    let generator = settings.with_transform(Closed).into_generator();
-    let schema = generator.into_root_schema_for::<T>().to_value();
+    let schema = schema_of::<T>(Closed).to_value();
     let document = serde_json::from_str(json).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let errors = validator.iter_errors(&document);
