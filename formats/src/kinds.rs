@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// The first line of `kl`'s own reference, unpacked.
 pub const NATIVE: &str = "llama_kl_divergence_v2\n";
 
@@ -52,6 +54,39 @@ impl Kind {
             Kind::Model => "model",
         }
     }
+
+    /// The checks that a file of this kind allows.
+    pub const fn checks(self) -> Checks {
+        match self {
+            Kind::Kl => Checks::Checksums,
+            Kind::KlPy => Checks::Gzip,
+            Kind::LlamaCpp => Checks::LengthAndTokens,
+            Kind::Safetensors => Checks::Lengths,
+            Kind::Npz => Checks::Zip,
+            Kind::Model => Checks::Nothing,
+        }
+    }
+}
+
+/// The checks that a kind of file allows.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Checks {
+    /// A checksum over every byte.
+    Checksums,
+    /// gzip's own checksums, and the counts.
+    Gzip,
+    /// zip's own checksums of the arrays of rows, and the counts.
+    Zip,
+    /// The lengths of the files and their tokens: a changed logit goes unnoticed.
+    Lengths,
+    /// The file's length and its tokens, and that rows are distributions: a changed logit goes
+    /// unnoticed.
+    LengthAndTokens,
+    /// Nothing: the rows are computed, not stored.
+    Nothing,
 }
 
 impl fmt::Display for Kind {

@@ -74,11 +74,7 @@
 //! #         sha256: hex(&Sha256::digest(tensor)),
 //! #     },
 //! #     then: vec![],
-//! #     calls: Calls {
-//! #         n_batch: 2,
-//! #         n_ubatch: 2,
-//! #         is_equal: false,
-//! #     },
+//! #     calls: Calls::new(2, 2),
 //! #     check: HeadCheck::default(),
 //! # });
 //! # let target = Target::new(Kind::Kl, Some(Encoding::Hidden))?;
@@ -143,6 +139,7 @@
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
 mod about;
+mod calls;
 mod error;
 mod gzip;
 mod kinds;
@@ -182,9 +179,10 @@ pub mod npz;
 pub mod safetensors;
 pub mod sidecar;
 
-pub use about::{About, Checks, Prompts, ReferenceSummary, Sampling, Values};
+pub use about::{About, Prompts, ReferenceSummary, Sampling, Values};
+pub use calls::Calls;
 pub use error::{Error, Fault, Result};
-pub use kinds::{Found, Kind};
+pub use kinds::{Checks, Found, Kind};
 pub use map::{
     Cell, CutOffMap, ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow, MapWriter,
     Mixture, SensitivityMap,
@@ -202,7 +200,7 @@ pub use sidecar::{
     CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };
 pub use source::sniff;
-pub use states::{Calls, CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
+pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
 pub use target::Target;
 pub use window::{Groups, MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec, longest_window, n_rows};
 pub use writing::{Piece, WindowEncoder, WindowFormat, Writer, rows_per_piece};

@@ -148,6 +148,8 @@ impl Number {
 ///
 /// Sources: `ggml.h` for the numbers, `ggml-common.h` for the sizes, `ggml.c` for the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(with = "String", inline))]
 #[non_exhaustive]
 pub struct GgmlType {
     /// Its number in a GGUF.
@@ -166,19 +168,19 @@ pub struct GgmlType {
 impl GgmlType {
     /// The type with this number; `None` for one that is not known here.
     pub fn of(id: u32) -> Option<Self> {
-        let found = TYPES.into_iter().find(|row| row.0 == id);
-        found.map(|(id, name, block, block_bytes, is_for_weights)| Self {
+        Self::all().find(|kind| kind.id == id)
+    }
+
+    /// All types, by their numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let types = TYPES.into_iter();
+        types.map(|(id, name, block, block_bytes, is_for_weights)| Self {
             id,
             name,
             block,
             block_bytes,
             is_for_weights,
         })
-    }
-
-    /// All types, by their numbers.
-    pub fn all() -> impl Iterator<Item = Self> {
-        TYPES.iter().filter_map(|row| Self::of(row.0))
     }
 
     /// Bits of an element, the scales of its block among them.
@@ -224,22 +226,7 @@ impl<'de> Deserialize<'de> for GgmlType {
     }
 }
 
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for GgmlType {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "GgmlType".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string"})
-    }
-}
-
-/// The fields of each type.
+/// Every type, in the order of the fields of [`GgmlType`].
 const TYPES: [(u32, &str, u64, u64, bool); 35] = [
     (0, "f32", 1, 4, true),
     (1, "f16", 1, 2, true),

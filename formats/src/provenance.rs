@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::calls::Calls;
 use crate::error::{Named, Result};
-use crate::states::Calls;
 
 /// The model that computed rows, the text that its windows are cut from, and the set-up. The
 /// description of an open reference ([`crate::About`]) and the headers of `kl`'s own files
@@ -313,10 +313,10 @@ impl BackendIdentity {
     /// Returns the rule by which windows were split, as far as it is recorded.
     pub fn calls(&self) -> Option<Calls> {
         let n_batch = self.n_batch.filter(|&n| n > 0)?;
+        let n_ubatch = self.n_ubatch.filter(|&n| n > 0).unwrap_or(n_batch);
         Some(Calls {
-            n_batch,
-            n_ubatch: self.n_ubatch.filter(|&n| n > 0).unwrap_or(n_batch),
             is_equal: self.equal_calls == Some(true),
+            ..Calls::new(n_batch, n_ubatch)
         })
     }
 }

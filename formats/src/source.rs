@@ -1,7 +1,7 @@
 //! Files that are read: what kind each is, by its first bytes and never by its name, and its bytes at
 //! any offset, for many threads at once.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -14,16 +14,27 @@ use crate::kinds::{self, Found, Kind};
 /// An open file of known length.
 #[derive(Debug)]
 pub(crate) struct Source {
-    file: File,
+    pub(crate) file: File,
     pub(crate) name: Named,
     pub(crate) len: u64,
 }
 
 impl Source {
-    /// Opens a regular file; `role` is what messages call it.
+    /// Opens a regular file. Files are opened more than once and read at given offsets, which a pipe
+    /// does not allow. `role` is what messages call the file.
     pub(crate) fn open(path: &Path, role: &str) -> Result<Self> {
         let name = Named::new(path);
-        let (file, len) = open(&name, role)?;
+        let failed = |cause| name.io("open", cause);
+        // Before opening: that would wait for a named pipe's writer.
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(name.unsupported(format!("is a folder: {role} must be a regular file")));
+        }
+        if !metadata.is_file() {
+            return Err(name.unsupported(format!("{role} must be a regular file: save it first")));
+        }
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
         Ok(Self { file, name, len })
     }
 
@@ -65,22 +76,6 @@ impl Source {
     }
 }
 
-/// Opens a regular file; returns its length too. Files are opened more than once and read at given
-/// offsets, which a pipe does not allow. `role` is what messages call the file.
-pub(crate) fn open(name: &Named, role: &str) -> Result<(File, u64)> {
-    // Before opening: that would wait for a named pipe's writer.
-    let metadata = std::fs::metadata(name.path()).map_err(|cause| name.io("open", cause))?;
-    if metadata.is_dir() {
-        return Err(name.unsupported(format!("is a folder: {role} must be a regular file")));
-    }
-    if !metadata.is_file() {
-        return Err(name.unsupported(format!("{role} must be a regular file: save it first")));
-    }
-    let file = File::open(name.path()).map_err(|cause| name.io("open", cause))?;
-    let metadata = file.metadata().map_err(|cause| name.io("open", cause))?;
-    Ok((file, metadata.len()))
-}
-
 /// Reads `n` bytes of a stream. Memory is allocated as they arrive.
 pub(crate) fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(n.min(1 << 20) as usize);
@@ -119,12 +114,11 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Resu
 /// [`crate::Fault::NotAReference`] with what the file is instead, [`crate::Fault::Unsupported`] for
 /// what is not a regular file, [`crate::Fault::Io`].
 pub fn sniff(path: &Path) -> Result<Kind> {
-    let name = Named::new(path);
-    match recognise(&name)? {
+    match recognise(path)? {
         Found::Reference(kind) => Ok(kind),
         // A damaged npz, perhaps.
         Found::Zip => Ok(Kind::Npz),
-        found => Err(name.error(Fault::NotAReference(found))),
+        found => Err(Named::new(path).error(Fault::NotAReference(found))),
     }
 }
 
@@ -132,17 +126,17 @@ pub fn sniff(path: &Path) -> Result<Kind> {
 const START_BYTES: u64 = 512;
 
 /// Recognises a file by its first bytes, raw or inflated.
-fn recognise(name: &Named) -> Result<Found> {
-    if name.path().is_dir() {
+fn recognise(path: &Path) -> Result<Found> {
+    if path.is_dir() {
         return Ok(Found::Reference(Kind::Safetensors));
     }
-    let open = || -> Result<File> { Ok(open(name, "a reference")?.0) };
-    let raw = first_bytes(&mut open()?).map_err(|source| name.io("read", source))?;
+    let Source { mut file, name, .. } = Source::open(path, "a reference")?;
+    let raw = first_bytes(&mut file).map_err(|cause| name.io("read", cause))?;
     if !raw.starts_with(&GZIP_MAGIC) {
         return Ok(of_raw(&raw));
     }
     // A damaged stream gives nothing, or too little.
-    let plain = first_bytes(&mut GzDecoder::new(open()?)).unwrap_or_default();
+    let plain = first_bytes(GzDecoder::new(raw.chain(file))).unwrap_or_default();
     Ok(if plain.starts_with(kinds::NATIVE.as_bytes()) {
         Found::Reference(Kind::Kl)
     } else if plain.starts_with(kinds::KL_PY.as_bytes()) {
@@ -153,7 +147,7 @@ fn recognise(name: &Named) -> Result<Found> {
 }
 
 /// The first bytes, or all that came before a failure.
-fn first_bytes(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+fn first_bytes(stream: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match stream.take(START_BYTES).read_to_end(&mut bytes) {
         Err(error) if bytes.is_empty() => Err(error),
@@ -185,7 +179,7 @@ impl Found {
     /// Looks at a file. One that cannot be read is unknown.
     #[must_use]
     pub fn look(path: &Path) -> Self {
-        recognise(&Named::new(path)).unwrap_or(Self::Unknown)
+        recognise(path).unwrap_or(Self::Unknown)
     }
 }
 

@@ -161,7 +161,6 @@ pub(crate) fn describe<A>(
         encoding: first.map_or(Float::F32, |first| first.matrix.float).name(),
         values,
         holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
-        is_decodable: false,
         ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
     };
     about.first_scored = Some(0);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use bytemuck::{Pod, Zeroable};
 use indexmap::IndexSet;
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
@@ -45,8 +46,10 @@ pub struct WindowSpec {
     pub n_rows: u32,
 }
 
-/// A window as a file lists it, without its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A window as a file lists it, without its tokens. In memory the fields are as in the index of
+/// `kl`'s own file.
+#[derive(Pod, Zeroable, Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct WindowEntry {
     /// Its index in the order of the text, from 0.
     pub window: u32,

@@ -30,7 +30,7 @@ use flate2::bufread::MultiGzDecoder;
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 
-use crate::about::{About, Checks, Values};
+use crate::about::{About, Values};
 use crate::error::{Error, Named, Result};
 use crate::gzip::gzip;
 pub use crate::kinds::KL_PY as MAGIC_LINE;
@@ -39,7 +39,7 @@ use crate::provenance::BackendIdentity;
 use crate::python_literal;
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock, RowLayout};
-use crate::source::{self, read_bytes};
+use crate::source::{Source, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat};
 
@@ -151,11 +151,7 @@ fn parse(line: &[u8], path: &Path) -> Result<About, String> {
     let entries = python_literal::parse::<IndexMap<String, Value>>(line);
     let entries = entries
         .map_err(|cause| format!("the second line is not a Python dict literal: {cause}"))?;
-    let mut about = About {
-        n_ctx_is_padded: true,
-        checks: Checks::Gzip,
-        ..About::new(Kind::KlPy, path, 0, 0)
-    };
+    let mut about = About::new(Kind::KlPy, path, 0, 0);
     about.first_scored = Some(0);
     about.backend = Some(backend());
     for (key, value) in entries {
@@ -207,8 +203,7 @@ impl KlPyReader {
     /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
     /// [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
-        let name = Named::new(path);
-        let (file, file_bytes) = source::open(&name, "a reference")?;
+        let Source { file, name, len } = Source::open(path, "a reference")?;
         let members = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),
@@ -225,7 +220,7 @@ impl KlPyReader {
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
         reader.about = parse(&line, path).map_err(|fault| reader.name.header(fault))?;
-        reader.about.file_bytes = file_bytes;
+        reader.about.file_bytes = len;
         Ok(reader)
     }
 

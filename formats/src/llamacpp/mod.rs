@@ -11,7 +11,7 @@ mod tests;
 
 use std::path::Path;
 
-use crate::about::{About, Checks, Values};
+use crate::about::{About, Values};
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 pub use crate::kinds::{LLAMA_CPP as MAGIC, LOGITS2 as LOGITS2_MAGIC};
@@ -239,8 +239,6 @@ impl LlamaCppReader {
             } else {
                 Values::LogProbabilities
             },
-            hides_bos: true,
-            checks: Checks::LengthAndTokens,
             ..About::new(Kind::LlamaCpp, path, header.n_ctx, header.n_vocab)
         };
         about.first_scored = Some(header.first_scored());

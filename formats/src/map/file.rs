@@ -15,7 +15,7 @@ use crate::kinds::Found;
 use crate::numbers::GgmlType;
 use crate::provenance::OwnHeader as _;
 use crate::sidecar::{MOST_NATS, ROUNDING};
-use crate::source;
+use crate::source::Source;
 
 /// A map as far as it was written, to be continued by [`MapWriter::resume`].
 #[derive(Debug)]
@@ -49,8 +49,7 @@ impl SensitivityMap {
     /// # Errors
     /// Those of [`SensitivityMap::read`].
     pub fn read_cut_off(path: &Path) -> Result<CutOffMap> {
-        let name = Named::new(path);
-        let (file, file_bytes) = source::open(&name, "a map")?;
+        let Source { file, name, len } = Source::open(path, "a map")?;
         let mut file = BufReader::with_capacity(1 << 16, file);
         let mut line = Vec::new();
         let is_whole = next_line(&mut file, &mut line, &name)?;
@@ -58,7 +57,7 @@ impl SensitivityMap {
             return Err(name.error(Fault::NotAMap(Found::look(path))));
         }
         if !is_whole {
-            return Err(name.truncated(None, file_bytes, "the file ends within its header"));
+            return Err(name.truncated(None, len, "the file ends within its header"));
         }
         let mut read = CutOffMap::new(MapHeader::from_json(&line, &name)?);
         read.count(&line);

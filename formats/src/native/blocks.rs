@@ -9,8 +9,8 @@ use crate::gzip::checksum_matches;
 use crate::row::{ReadBlocks, RowBlock};
 use crate::window::{WindowEntry, WindowSpec};
 
-/// Bytes of a window's counts, which its tokens follow.
-const COUNTS_BYTES: u64 = 20;
+/// Numbers before a window's tokens: its counts.
+const N_COUNTS: usize = 5;
 
 /// Bytes of the checksum after a window's rows.
 const CRC_BYTES: u64 = 4;
@@ -18,38 +18,36 @@ const CRC_BYTES: u64 = 4;
 /// CRC-32 of any bytes followed by their own CRC-32, little-endian.
 const CRC_OF_WHOLE: u32 = 0x2144_df1c;
 
+/// A window's counts, as they stand before its tokens.
+pub(super) fn counts(of: &WindowEntry, n_vocab: u32) -> [u32; N_COUNTS] {
+    [of.window, of.n_tokens, of.n_rows, n_vocab, of.first_scored]
+}
+
 impl NativeReader {
     /// A window, and the bytes it was read from.
     fn window_and_bytes(&self, i: usize) -> Result<(WindowSpec, Vec<u8>)> {
-        let entry = self.placed_at(i).entry;
+        let (entry, n_vocab) = (self.placed_at(i).entry, self.header.n_vocab);
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
-        let n_bytes = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
+        let n_bytes = 4 * (N_COUNTS as u64 + u64::from(entry.n_tokens)) + crc_bytes;
         let place = self.place(i, 0);
         let corrupt = |what: String| self.name().corrupt(Some(entry.window), place.start, what);
         let plain = member::plain_at(&self.source, &place, [WINDOW, entry.window, 0], n_bytes)
             .map_err(|e| e.in_window(entry.window))?;
         let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
-        let WindowEntry {
-            window,
-            n_tokens,
-            n_rows,
-            first_scored,
-        } = entry;
-        let counts = [window, n_tokens, n_rows, self.header.n_vocab, first_scored];
         let tokens = numbers
-            .strip_prefix(&counts)
+            .strip_prefix(&counts(&entry, n_vocab))
             .filter(|_| plain.len() as u64 == n_bytes)
-            .and_then(|rest| rest.get(..n_tokens as usize))
+            .and_then(|rest| rest.get(..entry.n_tokens as usize))
             .ok_or_else(|| {
                 corrupt("the window's counts are not those of the index and the header".into())
             })?;
         let spec = WindowSpec {
-            window,
+            window: entry.window,
             tokens: tokens.to_vec(),
-            first_scored,
-            n_rows,
+            first_scored: entry.first_scored,
+            n_rows: entry.n_rows,
         };
-        match spec.fault(self.header.n_vocab) {
+        match spec.fault(n_vocab) {
             Some(fault) => Err(corrupt(fault)),
             None => Ok((spec, plain)),
         }
@@ -61,10 +59,10 @@ impl NativeReader {
         let rows = self.rows_of_block(i, b);
         let is_last = rows.end == n_rows;
         let crc_bytes = if is_last { CRC_BYTES as usize } else { 0 };
-        let (row_len, layout) = (self.header.row_len() as usize, self.header.layout());
+        let (layout, row_len) = self.header.row_layout();
         let place = self.place(i, b as usize + 1);
         let corrupt = |what| self.name().corrupt(Some(window), place.start, what);
-        let mut block = RowBlock::prepare(reuse, window, rows, row_len, layout);
+        let mut block = RowBlock::prepare(reuse, window, rows, row_len as usize, layout);
         let n = member::read_at(&self.source, &place, [ROWS, window, b], &mut block.packed)
             .map_err(|e| e.in_window(window))?;
         let is_possible = (crc_bytes..=block.most_bytes() + crc_bytes).contains(&n);

@@ -135,8 +135,8 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if they are not what the header states, or not what comes next;
     /// [`crate::Fault::Io`], also where `head` cannot be read.
     pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
-        let n_vocab = self.format.n_vocab;
-        let Some(states) = self.head_due.clone() else {
+        let n_vocab = self.start.format.n_vocab;
+        let Some(states) = self.start.states.clone() else {
             return Err(self.name().unwritable("a head where none comes next"));
         };
         let n_rows = states.check.rows.len();
@@ -167,7 +167,7 @@ impl<W: Write> Writer<W> {
         let after = head.read(&mut [0]);
         let what = match after.map_err(|cause| self.name().io("read the head for it", cause))? {
             0 if hash.matches(&states) => {
-                self.head_due = None;
+                self.start.states = None;
                 return Ok(());
             }
             0 => WRONG_HASH,

@@ -10,13 +10,28 @@ use crate::window::{PlacedWindow, WindowEntry};
 /// The index's first bytes in the plain stream.
 const MAGIC: [u8; 8] = *b"KL_INDEX";
 
-/// Bytes of a window's entry before its offsets.
-const ENTRY_BYTES: u64 = 20;
+/// Bytes of a window's entry before its offsets: its counts, and the number of the offsets.
+const ENTRY_BYTES: u64 = size_of::<WindowEntry>() as u64 + 4;
 
-/// True if a window's counts can be those of a window of this file.
-pub(super) fn fits(window: &WindowEntry, header: &Header) -> bool {
-    let end = window.first_scored.checked_add(window.n_rows);
-    window.n_tokens <= header.n_ctx && end.is_some_and(|end| end <= window.n_tokens)
+/// The windows counted so far, which must be among those that a header states.
+#[derive(Default)]
+pub(super) struct Tally {
+    seen: HashSet<u32>,
+    n_rows: u64,
+}
+
+impl Tally {
+    /// Counts one more; returns whether it can be a window of the header's file.
+    pub(super) fn add(&mut self, window: &WindowEntry, header: &Header) -> bool {
+        let end = window.first_scored.checked_add(window.n_rows);
+        let is_new = self.seen.insert(window.window);
+        self.n_rows += u64::from(window.n_rows); // at most 2^32 times 2^32
+        is_new
+            && window.n_tokens <= header.n_ctx
+            && end.is_some_and(|end| end <= window.n_tokens)
+            && self.seen.len() <= header.n_windows as usize
+            && self.n_rows <= header.n_rows
+    }
 }
 
 /// Most plain bytes of an index in a file of `file_bytes`: each offset stands for a member.
@@ -31,14 +46,8 @@ pub(super) fn encode(windows: &[PlacedWindow]) -> Vec<u8> {
     plain.extend_from_slice(&n_windows.to_le_bytes());
     for PlacedWindow { entry, offsets } in windows {
         let n_members = offsets.len() as u32; // at most one more than its rows
-        let counts = [
-            entry.window,
-            entry.n_tokens,
-            entry.n_rows,
-            entry.first_scored,
-            n_members,
-        ];
-        plain.extend_from_slice(bytemuck::cast_slice(&counts));
+        plain.extend_from_slice(bytemuck::bytes_of(entry));
+        plain.extend_from_slice(&n_members.to_le_bytes());
         plain.extend_from_slice(bytemuck::cast_slice(offsets));
     }
     plain
@@ -52,47 +61,40 @@ pub(super) fn decode(
     start: u64,
     end: u64,
 ) -> Result<Vec<PlacedWindow>, String> {
-    let short = || "the index ends within an entry".to_owned();
     let rest = plain.strip_prefix(&MAGIC);
     let mut rest = rest.ok_or("the index does not start with KL_INDEX")?;
-    let mut take = |n: u64| rest.split_off(..usize::try_from(n).ok()?);
-    let n_windows = take(4).map(bytemuck::pod_read_unaligned);
-    let n_windows: u32 = n_windows.ok_or_else(short)?;
-    let mut windows: Vec<PlacedWindow> = Vec::new();
-    let (mut seen, mut n_rows_of_all, mut next) = (HashSet::new(), 0u64, start);
+    let mut take = |n: u64| {
+        let taken = usize::try_from(n).ok().and_then(|n| rest.split_off(..n));
+        taken.ok_or("the index ends within an entry")
+    };
+    let n_windows: u32 = bytemuck::pod_read_unaligned(take(4)?);
+    let (mut windows, mut tally, mut next) = (Vec::new(), Tally::default(), start);
     for _ in 0..n_windows {
-        let counts = take(ENTRY_BYTES).map(bytemuck::pod_read_unaligned);
-        let [window, n_tokens, n_rows, first_scored, n_members]: [u32; 5] =
-            counts.ok_or_else(short)?;
-        let offsets = take(8 * u64::from(n_members)).ok_or_else(short)?;
-        let offsets: Vec<u64> = bytemuck::pod_collect_to_vec(offsets);
-        let entry = WindowEntry {
-            window,
-            n_tokens,
-            n_rows,
-            first_scored,
-        };
-        let n_pieces = n_rows.div_ceil(header.rows_per_piece);
+        let entry: WindowEntry = bytemuck::pod_read_unaligned(take(ENTRY_BYTES - 4)?);
+        let n_members: u32 = bytemuck::pod_read_unaligned(take(4)?);
+        let offsets = bytemuck::pod_collect_to_vec(take(8 * u64::from(n_members))?);
+        let n_pieces = entry.n_rows.div_ceil(header.rows_per_piece);
         let are_in_order = offsets.iter().all(|&offset| {
             let is_after = offset >= next;
-            next = offset.saturating_add(MIN_BYTES);
+            next = u64::saturating_add(offset, MIN_BYTES);
             is_after && next <= end
         });
         let is_as_long = u64::from(n_members) == u64::from(n_pieces) + 1;
-        if !is_as_long || !are_in_order || !fits(&entry, header) || !seen.insert(window) {
+        if !is_as_long || !are_in_order || !tally.add(&entry, header) {
             return Err(format!(
-                "the index's entry of window {window} does not fit the header or the members"
+                "the index's entry of window {} does not fit the header or the members",
+                entry.window
             ));
         }
-        n_rows_of_all += u64::from(n_rows); // at most 2^32 times 2^32
         windows.push(PlacedWindow { entry, offsets });
     }
     if !rest.is_empty() {
         return Err(format!("the index is {} bytes too long", rest.len()));
     }
-    if (n_windows, n_rows_of_all) != (header.n_windows, header.n_rows) {
+    let n_rows = tally.n_rows;
+    if (n_windows, n_rows) != (header.n_windows, header.n_rows) {
         return Err(format!(
-            "the index has {n_windows} windows with {n_rows_of_all} rows, the header {} with {}",
+            "the index has {n_windows} windows with {n_rows} rows, the header {} with {}",
             header.n_windows, header.n_rows
         ));
     }

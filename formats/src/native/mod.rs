@@ -98,7 +98,7 @@ impl Header {
     pub fn new(about: &About, encoding: Encoding, windows: &[WindowSpec]) -> Self {
         let longest = longest_window(windows);
         // A padded context may be longer than every window: then the windows decide.
-        let n_ctx = if about.n_ctx_is_padded {
+        let n_ctx = if about.n_ctx_is_padded() {
             longest.max(1)
         } else {
             about.n_ctx.max(longest)
@@ -114,7 +114,8 @@ impl Header {
         provenance.first_scored.get_or_insert(first);
         let states = about.states.clone().filter(|_| encoding.holds_states());
         let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
-        let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
+        let prompts = about.prompts.clone().unwrap_or_default();
+        let groups = about.groups.as_ref();
         Self {
             format_version: FORMAT_VERSION,
             provenance,
@@ -125,13 +126,13 @@ impl Header {
             rows_per_piece: rows_per_piece(layout, row_len),
             log_probabilities: about.values != Values::Logits,
             floored: about.values == Values::FlooredLogProbabilities,
-            prompts: prompts.map(|prompts| prompts.list.clone()),
-            chat_template: prompts.and_then(|prompts| prompts.chat_template.clone()),
+            prompts: about.prompts.is_some().then_some(prompts.list),
+            chat_template: prompts.chat_template,
             groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
             window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
-            generated: prompts.and_then(|prompts| prompts.generated),
-            sampling: prompts.and_then(|prompts| prompts.sampling),
-            spans: prompts.map_or_else(Vec::new, |prompts| prompts.spans.clone()),
+            generated: prompts.generated,
+            sampling: prompts.sampling,
+            spans: prompts.spans,
         }
     }
 
@@ -166,14 +167,9 @@ impl Header {
         whole
     }
 
-    /// Returns the layout of the rows.
-    pub(crate) fn layout(&self) -> RowLayout {
-        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).0
-    }
-
-    /// Numbers in a row: those of a hidden state, where these are stored.
-    pub(crate) fn row_len(&self) -> u32 {
-        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).1
+    /// The layout of a row, and the number of its values.
+    pub(crate) fn row_layout(&self) -> (RowLayout, u32) {
+        row_layout(self.encoding, self.states.as_ref(), self.n_vocab)
     }
 
     /// Returns the meaning of the rows' values.
@@ -192,7 +188,8 @@ impl OwnHeader for Header {
     const LISTS: &'static [&'static str] = &["prompts", "window_groups"];
 
     fn fault(&self) -> Option<String> {
-        let row_bytes = self.layout().row_bytes(self.row_len() as usize) as u64;
+        let (layout, row_len) = self.row_layout();
+        let row_bytes = layout.row_bytes(row_len as usize) as u64;
         let piece_bytes = row_bytes.saturating_mul(self.rows_per_piece.into());
         let n_positions = u64::from(self.n_windows) * u64::from(self.n_ctx);
         let (n, n_windows) = (self.rows_per_piece, self.n_windows);

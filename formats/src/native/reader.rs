@@ -1,13 +1,12 @@
 //! An open file: its header, its index, and where each member is; and how far a file without an intact
 //! end is whole.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
 use super::member::{self, END_BYTES, HEADER, INDEX, ROWS, Tag, WINDOW};
 use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
-use crate::about::{About, Checks, Prompts};
+use crate::about::{About, Prompts};
 use crate::error::{Error, Fault, Named, Result};
 use crate::kinds::Kind;
 use crate::provenance::OwnHeader as _;
@@ -103,20 +102,14 @@ impl NativeReader {
 
     /// Counts the windows before the first that is damaged, or that contradicts the header.
     fn count_whole_windows(&self) -> Result<usize> {
-        let (mut seen, mut n_rows) = (HashSet::new(), 0u64);
-        for (i, PlacedWindow { entry, .. }) in self.placed.iter().enumerate() {
-            n_rows += u64::from(entry.n_rows);
-            let fits = seen.insert(entry.window)
-                && i < self.header.n_windows as usize
-                && n_rows <= self.header.n_rows
-                && index::fits(entry, &self.header);
-            if !fits {
+        let mut tally = index::Tally::default();
+        for (i, placed) in self.placed.iter().enumerate() {
+            if !tally.add(&placed.entry, &self.header) {
                 return Ok(i);
             }
             match self.verify_window(i) {
-                Ok(_) => {}
                 Err(error) if error.is_damage() => return Ok(i),
-                Err(error) => return Err(error),
+                verified => verified?,
             }
         }
         Ok(self.placed.len())
@@ -184,7 +177,6 @@ impl NativeReader {
                 sampling: header.sampling,
                 spans: header.spans.clone(),
             }),
-            checks: Checks::Checksums,
             ..About::new(Kind::Kl, self.path(), header.n_ctx, header.n_vocab)
         };
         (about, Some(windows))
@@ -263,13 +255,13 @@ impl NativeReader {
             });
         };
         let plain = member::plain_at(source, &place, header.tag, header.plain_bytes.into())?;
-        let (numbers, _) = plain.as_chunks::<4>();
-        let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
+        let (numbers, _) = plain.as_chunks();
+        let count = |i| numbers.get(i).map_or(0, |n| u32::from_le_bytes(*n));
         let entry = WindowEntry {
             window,
-            n_tokens: number(1),
-            n_rows: number(2),
-            first_scored: number(4),
+            n_tokens: count(1),
+            n_rows: count(2),
+            first_scored: count(4),
         };
         let (mut offsets, mut end) = (vec![offset], place.end);
         for piece in 0..entry.n_rows.div_ceil(self.header.rows_per_piece) {

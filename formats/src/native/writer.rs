@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use super::blocks::counts;
 use super::member::{self, HEADER, INDEX, ROWS, Tag, WINDOW};
 use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
@@ -16,14 +17,7 @@ const FORMAT: FileFormat = FileFormat {
         (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
     },
     before_rows: |window, n_vocab| {
-        let entry = window.entry();
-        let counts = [
-            entry.window,
-            entry.n_tokens,
-            entry.n_rows,
-            n_vocab,
-            entry.first_scored,
-        ];
+        let counts = counts(&window.entry(), n_vocab);
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: true,
@@ -56,7 +50,8 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
-        let start = start(&Named::new(path), &cut_off.header)?;
+        let mut start = start(&Named::new(path), &cut_off.header)?;
+        start.states = None; // `cut_off` has the whole head
         let windows = cut_off.placed.clone();
         Ok(Self::at(out, start, cut_off.windows_end, windows))
     }
@@ -64,15 +59,16 @@ impl<W: Write> Writer<W> {
 
 /// The start of a file with this header.
 pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
+    let (layout, row_len) = header.row_layout();
     Ok(Start {
         bytes: member::build(HEADER, &header.to_lines(name)?),
         format: WindowFormat {
             name: name.clone(),
             file_format: &FORMAT,
-            layout: header.layout(),
+            layout,
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
-            row_len: header.row_len(),
+            row_len,
             rows_per_piece: header.rows_per_piece,
         },
         n_windows: header.n_windows,
@@ -99,7 +95,7 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if the window is not the next one or has another head,
     /// [`crate::Fault::Io`].
     pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
-        if self.head_due.is_some() {
+        if self.start.states.is_some() {
             self.copy_head(from)?;
         }
         // Reads the window's counts, which must agree with the index.
@@ -126,7 +122,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
-        if from.header.states != self.head_due {
+        if from.header.states != self.start.states {
             let what = "another head than the header states";
             return Err(from.name().unwritable(what));
         }
@@ -135,7 +131,7 @@ impl<W: Write> Writer<W> {
             member::read_at(&from.source, place, *tag, &mut bytes)?;
             self.put(&bytes)?;
         }
-        self.head_due = None;
+        self.start.states = None;
         Ok(())
     }
 }

@@ -16,13 +16,12 @@ use std::sync::Arc;
 
 use rawzip::FileReader;
 
-use crate::about::Checks;
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock};
-use crate::source;
+use crate::source::Source;
 use crate::tensors::{Matrix, TensorWindow, bytes_of_ids, describe, first_fault, values_of};
 use crate::window::WindowSpec;
 use arrays::{Arrays, MAX_META_BYTES, Meta};
@@ -50,15 +49,13 @@ impl NpzReader {
     /// for mlx-kld's sparse kind; [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
     /// [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let name = Named::new(path);
-        let (file, file_bytes) = source::open(&name, "a reference")?;
-        let (file, members) =
-            zip::directory(file).map_err(|e| name.of_stream(None, file_bytes, e))?;
+        let Source { file, name, len } = Source::open(path, "a reference")?;
+        let (file, members) = zip::directory(file).map_err(|e| name.of_stream(None, len, e))?;
         let arrays = Arrays::of(members).map_err(|what| name.unsupported(what))?;
         let mut reader = Self {
             name,
             file,
-            file_bytes,
+            file_bytes: len,
             windows: Vec::new(),
             model: None,
             next: 0,
@@ -82,7 +79,6 @@ impl NpzReader {
         let path = self.name.path();
         let (mut about, windows) =
             describe(Kind::Npz, path, self.file_bytes, &self.windows, values);
-        about.checks = Checks::Zip;
         about.model_path = self.model.take();
         let rows = Rows::Stream(Box::new(self));
         Ok(Reference::new(about, Some(windows), rows))

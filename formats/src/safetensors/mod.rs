@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::about::Checks;
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::numbers::{Float, Number};
@@ -87,8 +86,7 @@ impl SafetensorsReader {
             blocks.map(move |b| Ok((reader.block(i, b, None)?, float)))
         }))?;
         let file_bytes = self.0.iter().map(|window| window.rows.file_bytes).sum();
-        let (mut about, windows) = describe(Kind::Safetensors, path, file_bytes, &self.0, values);
-        about.checks = Checks::Lengths;
+        let (about, windows) = describe(Kind::Safetensors, path, file_bytes, &self.0, values);
         let rows = Rows::Blocks(Box::new(self));
         Ok(Reference::new(about, Some(windows), rows))
     }

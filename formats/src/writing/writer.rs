@@ -34,11 +34,8 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    pub(crate) format: WindowFormat,
-    n_windows: u32,
-    n_rows: Option<u64>,
-    /// The hidden states whose head comes next.
-    pub(crate) head_due: Option<States>,
+    /// What the file is to have. Its states are those whose head comes next.
+    pub(crate) start: Start,
     offset: u64,
     /// The windows written so far, and those of an earlier writer.
     windows: Vec<PlacedWindow>,
@@ -52,11 +49,7 @@ impl<W: Write> Writer<W> {
     /// Writes the start of any file.
     pub(crate) fn begin(out: W, mut start: Start) -> Result<Self> {
         let bytes = std::mem::take(&mut start.bytes);
-        let head_due = start.states.take();
-        let mut writer = Self {
-            head_due,
-            ..Self::at(out, start, 0, Vec::new())
-        };
+        let mut writer = Self::at(out, start, 0, Vec::new());
         writer.put(&bytes)?;
         Ok(writer)
     }
@@ -65,10 +58,7 @@ impl<W: Write> Writer<W> {
     pub(crate) fn at(out: W, start: Start, offset: u64, windows: Vec<PlacedWindow>) -> Self {
         Self {
             out,
-            format: start.format,
-            n_windows: start.n_windows,
-            n_rows: start.n_rows,
-            head_due: None,
+            start,
             offset,
             seen: windows.iter().map(|placed| placed.entry.window).collect(),
             windows,
@@ -78,11 +68,11 @@ impl<W: Write> Writer<W> {
 
     /// A copy of the settings by which windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
-        self.format.clone()
+        self.start.format.clone()
     }
 
     pub(crate) fn name(&self) -> &Named {
-        &self.format.name
+        &self.start.format.name
     }
 
     /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each, or as many hidden
@@ -96,8 +86,8 @@ impl<W: Write> Writer<W> {
         window: &WindowSpec,
         rows: impl IntoIterator<Item = R>,
     ) -> Result<RowForms> {
-        let (layout, row_len) = (self.format.layout, self.format.row_len as usize);
-        let (mut encoder, first) = self.format.begin(window)?;
+        let (layout, row_len) = (self.start.format.layout, self.start.format.row_len as usize);
+        let (mut encoder, first) = self.start.format.begin(window)?;
         self.append(first)?;
         let mut memory = None;
         for row in rows {
@@ -139,14 +129,14 @@ impl<W: Write> Writer<W> {
         match part {
             WindowPart::Start(entry) => {
                 self.check_all_written()?;
-                let (number, n) = (entry.window, self.n_windows);
+                let (number, n) = (entry.window, self.start.n_windows);
                 if self.windows.len() >= n as usize {
                     return Err(format!("window {number} is one more than the header's {n}"));
                 }
                 if !self.seen.insert(number) {
                     return Err(format!("window {number} comes twice"));
                 }
-                self.n_due = entry.n_rows.div_ceil(self.format.rows_per_piece);
+                self.n_due = entry.n_rows.div_ceil(self.start.format.rows_per_piece);
                 self.windows.push(PlacedWindow {
                     entry,
                     offsets: vec![self.offset],
@@ -169,7 +159,7 @@ impl<W: Write> Writer<W> {
     /// Checks that the head of hidden states and all rows of the last window have been written.
     fn check_all_written(&self) -> Result<(), String> {
         match (self.windows.last(), self.n_due) {
-            _ if self.head_due.is_some() => Err("hidden states without their head".to_owned()),
+            _ if self.start.states.is_some() => Err("hidden states without their head".to_owned()),
             (Some(last), 1..) => {
                 let (number, left) = (last.entry.window, self.n_due);
                 Err(format!("window {number} lacks {left} pieces of rows"))
@@ -196,14 +186,20 @@ impl<W: Write> Writer<W> {
         let rows = self.windows.iter().map(|placed| placed.entry.n_rows);
         let n_rows = rows.map(u64::from).sum::<u64>();
         let found = (self.windows.len() as u64, n_rows);
-        let stated = (self.n_windows.into(), self.n_rows.unwrap_or(n_rows));
+        let stated = (
+            self.start.n_windows.into(),
+            self.start.n_rows.unwrap_or(n_rows),
+        );
         if found != stated {
             return Err(format!(
                 "{} windows with {} rows were given, the header states {} with {}",
                 found.0, found.1, stated.0, stated.1
             ));
         }
-        Ok((self.format.file_format.end)(&self.windows, self.offset)?)
+        Ok((self.start.format.file_format.end)(
+            &self.windows,
+            self.offset,
+        )?)
     }
 
     /// Bytes written so far.
