@@ -1,6 +1,7 @@
 //! The crate's only error type. Each message is one line: where, what went wrong, what to do.
 //! Advice about a program's flags is left to the program.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -45,28 +46,12 @@ pub enum Fault {
     /// The file's header cannot be used: the field, and its fault.
     #[error("unusable header: {0}; write the file again")]
     Header(String),
-    /// The file ends too early.
-    #[error("incomplete: {what}, at {}; copy or write it again", position(*window, *offset))]
-    Truncated {
-        /// The window concerned, as numbered in the text.
-        window: Option<u32>,
-        /// Where the missing bytes should begin, in bytes of the file; for kl.py's file, in bytes
-        /// of the plain stream.
-        offset: u64,
-        /// The missing item.
-        what: String,
-    },
-    /// The file's bytes contradict themselves.
-    #[error("corrupt: {what}, at {}; copy or write it again", position(*window, *offset))]
-    Corrupt {
-        /// The window concerned, as numbered in the text.
-        window: Option<u32>,
-        /// Where the fault is, in bytes of the file; for kl.py's file, in bytes of the plain
-        /// stream.
-        offset: u64,
-        /// The fault.
-        what: String,
-    },
+    /// The file ends too early: where the missing bytes should begin, and the missing item.
+    #[error("incomplete: {1}, at {0}; copy or write it again")]
+    Truncated(Position, String),
+    /// The file's bytes contradict themselves: where, and the fault.
+    #[error("corrupt: {1}, at {0}; copy or write it again")]
+    Corrupt(Position, String),
     /// A size past the limit that this crate allocates memory for: the size, and its limit.
     #[error("too large: {0}")]
     TooLarge(String),
@@ -75,19 +60,29 @@ pub enum Fault {
     Unwritable(String),
 }
 
-/// "window 3, byte 4711", or "byte 4711".
-fn position(window: Option<u32>, offset: u64) -> String {
-    match window {
-        Some(window) => format!("window {window}, byte {offset}"),
-        None => format!("byte {offset}"),
+/// A position in a file. Shown as "window 3, byte 4711", or "byte 4711".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The window concerned, as numbered in the text.
+    pub window: Option<u32>,
+    /// Bytes of the file before it; for kl.py's file, bytes of the plain stream.
+    pub offset: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(window) = self.window {
+            write!(f, "window {window}, ")?;
+        }
+        write!(f, "byte {}", self.offset)
     }
 }
 
 impl Error {
     /// Names the window in an error that has a position.
     pub(crate) fn in_window(mut self, number: u32) -> Self {
-        if let Fault::Corrupt { window, .. } | Fault::Truncated { window, .. } = &mut self.fault {
-            *window = Some(number);
+        if let Fault::Corrupt(at, _) | Fault::Truncated(at, _) = &mut self.fault {
+            at.window = Some(number);
         }
         self
     }
@@ -123,8 +118,8 @@ impl Named {
         self.error(Fault::Io { what, cause })
     }
 
-    pub fn not_a_reference(&self, what: &str) -> Error {
-        self.error(Fault::NotAReference(Found::Other(what.to_owned())))
+    pub fn not_a_reference(&self, what: &'static str) -> Error {
+        self.error(Fault::NotAReference(Found::Other(what)))
     }
 
     pub fn unsupported(&self, what: impl Into<String>) -> Error {
@@ -144,21 +139,11 @@ impl Named {
     }
 
     pub fn truncated(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
-        let what = what.into();
-        self.error(Fault::Truncated {
-            window,
-            offset,
-            what,
-        })
+        self.error(Fault::Truncated(Position { window, offset }, what.into()))
     }
 
     pub fn corrupt(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
-        let what = what.into();
-        self.error(Fault::Corrupt {
-            window,
-            offset,
-            what,
-        })
+        self.error(Fault::Corrupt(Position { window, offset }, what.into()))
     }
 
     /// The error for a stream that cannot be read further than `offset`.

@@ -99,8 +99,6 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// No bytes at all.
-    Empty,
     /// A GGUF.
     Model,
     /// The result of an evaluation.
@@ -131,20 +129,20 @@ pub enum Found {
     Parquet,
     /// PDF.
     Pdf,
-    /// JSON.
-    Json,
     /// Another text.
     Text,
-    /// None of these.
-    Unknown,
     /// Something else, in words.
-    Other(String),
+    Other(&'static str),
+}
+
+impl Found {
+    /// None of these.
+    pub const UNKNOWN: Self = Self::Other("its first bytes are of no kind that is known");
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Empty => "it is empty",
             Self::Model => "it is a model, not what a model computed",
             Self::Sidecar => "it is a sidecar, the result of an evaluation",
             Self::Map => "it is a map of sensitivity, which kl recipe reads",
@@ -163,9 +161,7 @@ impl fmt::Display for Found {
             Self::Imatrix => "it is an importance matrix",
             Self::Parquet => "it is Parquet",
             Self::Pdf => "it is a PDF",
-            Self::Json => "it is JSON",
             Self::Text => "it is a text",
-            Self::Unknown => "its first bytes are of no kind that is known",
             Self::Other(what) => what,
         })
     }

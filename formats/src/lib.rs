@@ -181,7 +181,7 @@ pub mod sidecar;
 
 pub use about::{About, Prompts, ReferenceSummary, Sampling, Values};
 pub use calls::Calls;
-pub use error::{Error, Fault, Result};
+pub use error::{Error, Fault, Position, Result};
 pub use kinds::{Checks, Found, Kind};
 pub use map::{
     Cell, CutOffMap, ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow, MapWriter,

@@ -179,7 +179,7 @@ impl Found {
     /// Looks at a file. One that cannot be read is unknown.
     #[must_use]
     pub fn look(path: &Path) -> Self {
-        recognise(path).unwrap_or(Self::Unknown)
+        recognise(path).unwrap_or(Self::UNKNOWN)
     }
 }
 
@@ -190,7 +190,7 @@ fn of_raw(raw: &[u8]) -> Found {
     match MAGICS.iter().find(|(magic, _)| raw.starts_with(magic)) {
         Some((_, Found::Reference(Kind::Npz))) if !is_npz(raw) => Found::Zip,
         Some((_, found)) => found.clone(),
-        None if raw.is_empty() => Found::Empty,
+        None if raw.is_empty() => Found::Other("it is empty"),
         None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => Found::Imatrix,
         None => of_text(raw),
     }
@@ -217,9 +217,9 @@ fn of_text(raw: &[u8]) -> Found {
     } else if raw.get(8) == Some(&b'{') && raw.contains(&0) {
         Found::SafetensorsFile
     } else if raw.contains(&0) || !is_utf8(raw) {
-        Found::Unknown
+        Found::UNKNOWN
     } else if text.starts_with(['{', '[']) {
-        Found::Json
+        Found::Other("it is JSON")
     } else {
         Found::Text
     }

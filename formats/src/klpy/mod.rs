@@ -106,28 +106,20 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, Stri
     if let Some(fault) = size_fault(n_ctx, about.n_vocab) {
         return Err(fault);
     }
-    let model = || about.model.as_ref()?.file_name.clone();
-    let text = || about.text.as_ref()?.name.clone();
+    let (model, text) = (about.model.as_ref(), about.text.as_ref());
+    let model = (about.model_path.as_ref()).or_else(|| model?.file_name.as_ref());
+    let text = (about.text_path.as_ref()).or_else(|| text?.name.as_ref());
     let values = NOT_LOGITS.iter().find(|(of, _)| *of == about.values);
     let others = about.others.iter().map(|(key, value)| {
-        let number = value.parse::<i64>().ok();
-        let number = number.filter(|n| n.to_string() == *value);
-        (
-            &**key,
-            Some(number.map_or_else(|| json!(value), Value::from)),
-        )
+        let number = value.parse().ok().filter(|n: &i64| n.to_string() == *value);
+        let value = number.map_or_else(|| json!(value), Value::from);
+        (key.as_str(), Some(value))
     });
     let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
     let n_batch = n_batch.filter(|_| about.others.iter().all(|(key, _)| key != N_BATCH));
     let entries = [
-        (
-            "model",
-            about.model_path.clone().or_else(model).map(Value::from),
-        ),
-        (
-            "text_path",
-            about.text_path.clone().or_else(text).map(Value::from),
-        ),
+        ("model", model.map(|model| json!(model))),
+        ("text_path", text.map(|text| json!(text))),
         ("n_ctx", Some(json!(n_ctx))),
         ("n_vocab", Some(json!(about.n_vocab))),
         ("n_windows", Some(json!(n_windows))),

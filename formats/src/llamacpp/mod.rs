@@ -77,8 +77,7 @@ impl LlamaCppHeader {
 
     /// Bytes of the whole file; `u64::MAX` where that overflows.
     fn file_bytes(&self) -> u64 {
-        let rows = self.window_bytes().saturating_mul(self.n_windows.into());
-        rows.saturating_add(self.rows_start())
+        self.row_offset(self.n_windows, 0)
     }
 
     /// Finds a fault in the counts. The file's own types are signed, but for n_ctx.
@@ -93,25 +92,16 @@ impl LlamaCppHeader {
         row_bytes(self.n_vocab as usize) as u64
     }
 
-    /// Bytes of a window's rows.
-    fn window_bytes(&self) -> u64 {
-        u64::from(self.rows_per_window()) * self.row_bytes()
-    }
-
     /// Where the tokens of a window start.
     fn tokens_offset(&self, window: u32) -> u64 {
         HEADER_BYTES + 4 * u64::from(self.n_ctx) * u64::from(window)
     }
 
-    /// Where the rows of the first window start: after all tokens.
-    fn rows_start(&self) -> u64 {
-        self.tokens_offset(self.n_windows)
-    }
-
-    /// Where a row of a window that the file has starts.
+    /// Where a row of a window starts: after all tokens and the rows before it.
     fn row_offset(&self, window: u32, row: u32) -> u64 {
         let before = u64::from(window) * u64::from(self.rows_per_window()) + u64::from(row);
-        self.rows_start() + before * self.row_bytes()
+        let rows = before.saturating_mul(self.row_bytes());
+        rows.saturating_add(self.tokens_offset(self.n_windows))
     }
 }
 
@@ -144,10 +134,7 @@ pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let header = LlamaCppHeader::of_windows(about, windows);
     let (n_ctx, n_vocab) = (header.n_ctx, header.n_vocab);
-    let fault = |window: &WindowSpec| {
-        let fault = (FORMAT.window_fault)(window, n_ctx).map(str::to_owned);
-        fault.or_else(|| window.fault(n_vocab))
-    };
+    let fault = |window| FORMAT.fault(window, n_ctx, n_vocab);
     let fault = header.fault().or_else(|| windows.iter().find_map(fault));
     if let Some(fault) = fault {
         return Err(name.unwritable(fault));
@@ -210,9 +197,10 @@ impl LlamaCppReader {
             return Err(name.corrupt(None, end, what));
         }
         if end > len {
-            let rows = len.checked_sub(header.rows_start());
+            let rows = len.checked_sub(header.row_offset(0, 0));
+            let window_bytes = u64::from(header.rows_per_window()) * header.row_bytes();
             // Windows without rows cannot be what is missing.
-            let n_whole = rows.and_then(|bytes| bytes.checked_div(header.window_bytes()));
+            let n_whole = rows.and_then(|bytes| bytes.checked_div(window_bytes));
             let ends = match n_whole {
                 Some(n) => format!("ends with {n} of {n_windows} windows whole"),
                 None => "ends within its tokens".to_owned(),

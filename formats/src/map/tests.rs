@@ -355,10 +355,10 @@ fn a_header_that_cannot_be_is_named() {
 fn other_files_are_no_maps() {
     let scratch = Scratch::new();
     for (bytes, found) in [
-        (&b""[..], Found::Empty),
+        (&b""[..], Found::Other("it is empty")),
         (b"GGUF\x03\0\0\0", Found::Model),
         (b"kl_sidecar_v1\n{}", Found::Sidecar),
-        (b"{\"kl_m", Found::Json),
+        (b"{\"kl_m", Found::Other("it is JSON")),
     ] {
         let error = SensitivityMap::read(scratch.file(bytes)).unwrap_err();
         assert!(matches!(error.fault, Fault::NotAMap(what) if what == found));

@@ -226,7 +226,7 @@ impl NativeReader {
                     self.windows_end = end;
                 }
                 Err(mut error) if error.is_damage() => {
-                    if let Fault::Truncated { what, .. } = &mut error.fault {
+                    if let Fault::Truncated(_, what) = &mut error.fault {
                         let (len, n, rest) = (self.source.len, self.placed.len(), self.windows_end);
                         *what = format!(
                             "the file ends after {len} bytes with {n} of {} windows whole (the rest \

@@ -209,7 +209,7 @@ fn files_are_known_by_their_first_bytes() {
         .concat()
     };
     for (bytes, what) in [
-        (b"".to_vec(), Found::Empty),
+        (b"".to_vec(), Found::Other("it is empty")),
         (b"GGUF\x03\0\0\0".to_vec(), Found::Model),
         (b"kl_sidecar_v1\n{}".to_vec(), Found::Sidecar),
         (b"{\"kl_map\":1,\"model\":{}}".to_vec(), Found::Map),
@@ -234,17 +234,17 @@ fn files_are_known_by_their_first_bytes() {
         ),
         (b"\n  <html lang=\"en\">".to_vec(), Found::WebPage),
         (b"<!DOCTYPE html>\n\xe9".to_vec(), Found::WebPage),
-        (b"{\"error\":\"Invalid\"}".to_vec(), Found::Json),
+        (b"{\"error\":\"Invalid\"}".to_vec(), Found::Other("it is JSON")),
         (b"Entry {not found".to_vec(), Found::Text),
         ("\u{e9}".repeat(400).into_bytes(), Found::Text),
         (
             ("a".to_owned() + &"\u{e9}".repeat(400)).into_bytes(),
             Found::Text,
         ),
-        (b"caf\xe9 au lait".to_vec(), Found::Unknown),
-        (b"\x07\x07\x07\0\xff\xff".to_vec(), Found::Unknown),
+        (b"caf\xe9 au lait".to_vec(), Found::UNKNOWN),
+        (b"\x07\x07\x07\0\xff\xff".to_vec(), Found::UNKNOWN),
     ] {
         assert_eq!(Found::look(scratch.file(&bytes)), what, "{bytes:?}");
     }
-    assert_eq!(Found::look(Path::new("/no/such/file")), Found::Unknown);
+    assert_eq!(Found::look(Path::new("/no/such/file")), Found::UNKNOWN);
 }

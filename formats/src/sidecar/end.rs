@@ -105,22 +105,18 @@ pub(super) struct Trailer {
 impl Trailer {
     /// The trailer of a file with this section of texts.
     pub fn new(n_records: u64, texts: &[u8], header_crc: u32) -> Self {
-        let trailer = Self {
+        let mut trailer = Self {
             mark: END_MARK,
             n_records,
             texts_bytes: texts.len() as u64,
             texts_crc: crc32fast::hash(texts),
             crc: 0,
         };
-        trailer.sealed(header_crc)
+        trailer.crc = trailer.computed_crc(header_crc);
+        trailer
     }
 
-    /// The same with the checksum of its fields.
-    pub fn sealed(mut self, header_crc: u32) -> Self {
-        self.crc = self.computed_crc(header_crc);
-        self
-    }
-
+    /// The checksum of its fields.
     pub fn computed_crc(&self, header_crc: u32) -> u32 {
         let fields = bytemuck::bytes_of(self).split_last_chunk::<4>();
         fields.map_or(0, |(fields, _)| crc_of(header_crc, &[fields]))

@@ -69,6 +69,14 @@ pub(crate) struct FileFormat {
     pub(crate) end: fn(&[PlacedWindow], u64) -> Result<Vec<u8>, &'static str>,
 }
 
+impl FileFormat {
+    /// Finds a fault in a window that is to be written.
+    pub(crate) fn fault(&self, window: &WindowSpec, n_ctx: u32, n_vocab: u32) -> Option<String> {
+        let fault = (self.window_fault)(window, n_ctx).map(str::to_owned);
+        fault.or_else(|| window.fault(n_vocab))
+    }
+}
+
 /// The settings by which the windows of one file become pieces. Windows may be encoded on any thread;
 /// their pieces are appended in order by the [`Writer`] that this comes from.
 #[derive(Clone, Debug)]
@@ -126,8 +134,7 @@ impl WindowFormat {
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the file cannot hold such a window.
     pub fn begin(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
-        let fault = (self.file_format.window_fault)(window, self.n_ctx).map(str::to_owned);
-        if let Some(fault) = fault.or_else(|| window.fault(self.n_vocab)) {
+        if let Some(fault) = self.file_format.fault(window, self.n_ctx, self.n_vocab) {
             let what = format!("window {}: {fault}", window.window);
             return Err(self.name.unwritable(what));
         }

@@ -9,11 +9,9 @@ fn bytes_after_the_last_row_are_refused() {
     bytes.extend([0; 3]);
     match LlamaCppReader::open(Scratch::new().file(&bytes)) {
         Err(Error {
-            fault: Fault::Corrupt { offset, what, .. },
+            fault: Fault::Corrupt(at, what),
             ..
-        }) => {
-            assert_eq!((offset, &*what), (end, "3 bytes after the last row"));
-        }
+        }) => assert_eq!((at.offset, &*what), (end, "3 bytes after the last row")),
         other => panic!("{other:?}"),
     }
 }
@@ -104,13 +102,7 @@ fn a_file_that_shrinks_is_an_error() {
         reader.window(1).unwrap_err(),
         reader.block(1, 0, None).unwrap_err(),
     ] {
-        let is_right = matches!(
-            error.fault,
-            Fault::Truncated {
-                window: Some(1),
-                ..
-            }
-        );
+        let is_right = matches!(&error.fault, Fault::Truncated(at, _) if at.window == Some(1));
         assert!(is_right, "{error}");
     }
 }
