@@ -5,7 +5,6 @@
 //! [`crate::Writer::native`] writes a file with a [`Header`] of your own, [`crate::Writer::resume`]
 //! resumes one that was cut off.
 
-mod blocks;
 mod head_members;
 mod index;
 mod member;

@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::blocks::counts;
 use super::member::{self, HEADER, INDEX, ROWS, Tag, WINDOW};
+use super::reader::counts;
 use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
 use crate::provenance::OwnHeader as _;
