@@ -234,7 +234,10 @@ fn files_are_known_by_their_first_bytes() {
         ),
         (b"\n  <html lang=\"en\">".to_vec(), Found::WebPage),
         (b"<!DOCTYPE html>\n\xe9".to_vec(), Found::WebPage),
-        (b"{\"error\":\"Invalid\"}".to_vec(), Found::Other("it is JSON")),
+        (
+            b"{\"error\":\"Invalid\"}".to_vec(),
+            Found::Other("it is JSON"),
+        ),
         (b"Entry {not found".to_vec(), Found::Text),
         ("\u{e9}".repeat(400).into_bytes(), Found::Text),
         (
