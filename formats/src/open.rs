@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::about::{About, Prompts};
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::klpy::KlPyReader;
@@ -54,11 +55,30 @@ impl Reference {
 impl NativeReader {
     /// The open file as a reference, of rows or of hidden states.
     pub fn into_reference(self) -> Reference {
-        let (about, windows) = self.describe();
-        let rows = match about.states.clone() {
+        let header = &self.header;
+        let about = About {
+            provenance: header.provenance.clone(),
+            file_bytes: self.file_bytes(),
+            n_windows: Some(header.n_windows),
+            n_rows: Some(header.n_rows),
+            encoding: header.encoding.name(),
+            states: header.states.clone(),
+            values: header.values(),
+            groups: header.groups().ok().flatten(), // without a fault: see `Header::fault`
+            prompts: header.prompts.clone().map(|list| Prompts {
+                list,
+                chat_template: header.chat_template.clone(),
+                generated: header.generated,
+                sampling: header.sampling,
+                spans: header.spans.clone(),
+            }),
+            ..About::new(Kind::Kl, self.path(), header.n_ctx, header.n_vocab)
+        };
+        let windows = self.windows().copied().collect();
+        let rows = match header.states.clone() {
             None => Rows::Blocks(Box::new(self)),
             Some(states) => Rows::States(Box::new(self), states),
         };
-        Reference::new(about, windows, rows)
+        Reference::new(about, Some(windows), rows)
     }
 }

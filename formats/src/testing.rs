@@ -5,6 +5,8 @@ mod damage;
 mod hidden;
 mod sparse;
 
+use std::fmt::Debug;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
@@ -115,8 +117,12 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindo
     })
 }
 
-/// Encodes a window, `at_once` rows at a time, and returns its pieces.
-pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usize) -> Vec<Piece> {
+/// Encodes a window, `at_once` rows at a time. Returns its pieces, and how its rows are stored.
+pub(crate) fn encode(
+    format: &WindowFormat,
+    window: &SampleWindow,
+    at_once: usize,
+) -> (Vec<Piece>, RowForms) {
     let (mut encoder, first) = format.begin(&window.spec).unwrap();
     let mut pieces = vec![first];
     let row_len = format.row_len as usize;
@@ -133,22 +139,30 @@ pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usiz
             .for_each(|(out, row)| layout.encode(row, out));
         pieces.extend(encoder.commit(|i| reserved[i]));
     }
-    encoder.finish().unwrap();
-    pieces
+    (pieces, encoder.finish().unwrap())
 }
 
 /// Writes these windows, `at_once` rows at a time, and returns the file.
-pub(crate) fn written(
-    mut writer: Writer<Vec<u8>>,
+pub(crate) fn written<W: Write + Debug>(
+    writer: Writer<W>,
     windows: &[SampleWindow],
     at_once: usize,
-) -> Vec<u8> {
+) -> W {
+    try_written(writer, windows, at_once).unwrap()
+}
+
+/// The same to an output that may refuse.
+pub(crate) fn try_written<W: Write>(
+    mut writer: Writer<W>,
+    windows: &[SampleWindow],
+    at_once: usize,
+) -> crate::Result<W> {
     for window in windows {
-        for piece in encode(&writer.window_format(), window, at_once) {
-            writer.append(piece.compress()).unwrap();
+        for piece in encode(&writer.window_format(), window, at_once).0 {
+            writer.append(piece.compress())?;
         }
     }
-    writer.finish().unwrap()
+    writer.finish()
 }
 
 /// Every window of a reference, with its rows in blocks.

@@ -97,7 +97,7 @@ fn hostile_counts_are_refused() {
     ] {
         let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
         let text = error.to_string();
-        assert_fault(&error, "Corrupt { window: Some(0)");
+        assert_fault(&error, "Corrupt(Position { window: Some(0)");
         let at = format!("byte {}", LINES.len());
         assert!(text.contains(what) && text.contains(&at), "{text}");
     }
@@ -108,7 +108,7 @@ fn hostile_counts_are_refused() {
         vec![2, 1, 5, 3, 4, 0, 0],
     ] {
         let error = read(scratch.file(&gzip(&stream(&numbers))), usize::MAX).unwrap_err();
-        assert_fault(&error, "Truncated { window: Some(0)");
+        assert_fault(&error, "Truncated(Position { window: Some(0)");
     }
     let many = "{'n_ctx': 67108864, 'n_vocab': 16777216}\n";
     let tokens = 1u32 << 20;
@@ -164,22 +164,13 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
+    /// The plain stream is changed: gzip's checksum does not help.
     #[test]
-    fn changed_files_never_panic(
-        changes in prop::collection::vec(any_change(), 1..4), outside in any::<bool>()
-    ) {
+    fn changed_streams_never_panic(changes in prop::collection::vec(any_change(), 1..4)) {
         let mut plain = stream(&[2, 1, 5, 3, 4, 1, 2, 3, 4, 5, 1, 0, 5, 3]);
-        let bytes = if outside {
-            let mut bytes = gzip(&plain);
-            changes.iter().for_each(|change| change.apply(&mut bytes));
-            bytes
-        } else {
-            // The plain stream is changed: gzip's checksum does not help.
-            changes.iter().for_each(|change| change.apply(&mut plain));
-            gzip(&plain)
-        };
+        changes.iter().for_each(|change| change.apply(&mut plain));
         let scratch = Scratch::new();
-        let path = scratch.file(&bytes);
+        let path = scratch.file(&gzip(&plain));
         read(path, 3).err().iter().for_each(|error| check_message(error, path));
     }
 

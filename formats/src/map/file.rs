@@ -240,12 +240,12 @@ impl CutOffMap {
 
     /// Checks the lines before the end line against it, and that nothing follows it.
     fn check_end(&mut self, end: EndLine, file: &mut BufReader<File>, name: &Named) -> Result<()> {
-        let (stated, there) = (end.n_lines, self.n_lines);
-        if stated != there {
-            let what = format!("{stated} lines, and there are {there}");
+        let there = self.end();
+        if end.n_lines != there.n_lines {
+            let what = format!("{} lines, and there are {}", end.n_lines, there.n_lines);
             return Err(self.corrupt(name, &what));
         }
-        if end.crc32 != self.end().crc32 {
+        if end.crc32 != there.crc32 {
             return Err(self.corrupt(name, "the checksum of the lines before it does not match"));
         }
         let rest = file.fill_buf().map_err(|cause| name.io("read", cause))?;

@@ -139,7 +139,7 @@ impl Header {
     ///
     /// # Errors
     /// A phrase that states what is wrong with them.
-    fn groups(&self) -> Result<Option<Groups>, String> {
+    pub(crate) fn groups(&self) -> Result<Option<Groups>, String> {
         if self.groups.is_empty() && self.window_groups.is_empty() {
             return Ok(None);
         }

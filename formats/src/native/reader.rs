@@ -6,10 +6,8 @@ use std::path::Path;
 
 use super::member::{self, END_BYTES, HEADER, INDEX, ROWS, Tag, WINDOW};
 use super::{Header, MAGIC_LINE, MAX_HEADER_BYTES_WITH_PROMPTS, index};
-use crate::about::{About, Prompts};
 use crate::error::{Error, Fault, Named, Result};
 use crate::gzip::checksum_matches;
-use crate::kinds::Kind;
 use crate::provenance::OwnHeader as _;
 use crate::row::{ReadBlocks, RowBlock};
 use crate::source::Source;
@@ -156,31 +154,6 @@ impl NativeReader {
 
     pub(super) fn name(&self) -> &Named {
         &self.source.name
-    }
-
-    /// Describes the open file, and lists its windows.
-    pub(crate) fn describe(&self) -> (About, Option<Vec<WindowEntry>>) {
-        let windows = self.windows().copied().collect();
-        let header = &self.header;
-        let about = About {
-            provenance: header.provenance.clone(),
-            file_bytes: self.file_bytes(),
-            n_windows: Some(header.n_windows),
-            n_rows: Some(header.n_rows),
-            encoding: header.encoding.name(),
-            states: header.states.clone(),
-            values: header.values(),
-            groups: header.groups().ok().flatten(), // without a fault: see `Header::fault`
-            prompts: header.prompts.clone().map(|list| Prompts {
-                list,
-                chat_template: header.chat_template.clone(),
-                generated: header.generated,
-                sampling: header.sampling,
-                spans: header.spans.clone(),
-            }),
-            ..About::new(Kind::Kl, self.path(), header.n_ctx, header.n_vocab)
-        };
-        (about, Some(windows))
     }
 }
 
@@ -355,7 +328,6 @@ impl NativeReader {
     ///
     /// # Panics
     /// If there is no such window or row.
-    #[expect(clippy::panic, reason = "the caller's rows, as documented")]
     pub fn read_states(
         &self,
         i: usize,
@@ -365,9 +337,7 @@ impl NativeReader {
         let unsupported = || self.name().unsupported("holds rows, not hidden states");
         let states = self.header.states.as_ref().ok_or_else(unsupported)?;
         let n_rows = self.placed_at(i).entry.n_rows;
-        if rows.end > n_rows {
-            panic!("rows {rows:?} of {n_rows}");
-        }
+        assert!(rows.end <= n_rows, "rows {rows:?} of {n_rows}");
         let row_bytes = states.n_embd as usize * states.state_type.bytes();
         let mut bytes = Vec::new();
         let mut next = rows.start;
@@ -405,12 +375,11 @@ impl ReadBlocks for NativeReader {
     }
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        match self.header.states {
-            None => self.piece(i, b, reuse),
-            Some(_) => Err(self
-                .name()
-                .unsupported("holds hidden states, not rows of logits")),
+        if self.header.states.is_some() {
+            let what = "holds hidden states, not rows of logits";
+            return Err(self.name().unsupported(what));
         }
+        self.piece(i, b, reuse)
     }
 
     fn prefetch(&self, i: usize, b: u32) {

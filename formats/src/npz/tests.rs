@@ -330,5 +330,5 @@ fn a_changed_byte_of_a_row_is_noticed() {
     let mut reader = NpzReader::open(scratch.file(&bytes)).unwrap();
     let error = read(&mut reader).unwrap_err();
     assert!(error.to_string().contains("checksum"), "{error}");
-    assert_fault(&error, "Corrupt { window: Some(0)");
+    assert_fault(&error, "Corrupt(Position { window: Some(0)");
 }

@@ -71,61 +71,36 @@ fn steps_are_written_as_objects_with_their_operation() {
     assert_eq!(serde_json::from_str::<[HeadStep; 4]>(json).unwrap(), steps);
 }
 
-#[test]
-fn batches_are_the_physical_batches() {
-    let groups = |first_scored, n_rows, n_batch, n_ubatch| {
-        let states = States {
-            calls: Calls {
-                n_batch,
-                n_ubatch,
-                is_equal: false,
-            },
-            ..states(2, 3)
-        };
-        let window = WindowEntry {
-            window: 0,
-            n_tokens: 100,
-            n_rows,
-            first_scored,
-        };
-        let groups = states
-            .row_batches(&window)
-            .map(|rows| (rows.start, rows.end));
-        groups.collect::<Vec<_>>()
-    };
-    assert_eq!(groups(0, 10, 4, 4), [(0, 4), (4, 8), (8, 10)]);
-    assert_eq!(groups(0, 10, 5, 3), [(0, 3), (3, 5), (5, 8), (8, 10)]);
-    assert_eq!(groups(1, 9, 5, 3), [(0, 2), (2, 4), (4, 7), (7, 9)]);
-    assert_eq!(groups(6, 2, 5, 3), [(0, 2)]);
-    assert_eq!(groups(3, 0, 4, 4), []);
-    assert_eq!(groups(7, 3, 512, 512), [(0, 3)]);
-    assert_eq!(groups(7, 3, u32::MAX, 1), [(0, 1), (1, 2), (2, 3)]);
-    let most = u32::MAX;
-    assert_eq!(
-        groups(most, most, most - 1, most - 1),
-        [(0, most - 2), (most - 2, most)]
-    );
-}
-
-#[test]
-fn batches_are_equal_calls_where_windows_were_split_so() {
+/// The batches of a window of `first_scored + n_rows` positions.
+fn batches(calls: Calls, first_scored: u32, n_rows: u32) -> Vec<Range<u32>> {
     let states = States {
-        calls: Calls {
-            n_batch: 100,
-            n_ubatch: 100,
-            is_equal: true,
-        },
+        calls,
         ..states(2, 3)
     };
     let window = WindowEntry {
         window: 0,
-        n_tokens: 512,
-        n_rows: 201,
-        first_scored: 100,
+        n_tokens: first_scored.saturating_add(n_rows),
+        n_rows,
+        first_scored,
     };
+    states.row_batches(&window).collect()
+}
+
+#[test]
+fn batches_are_those_that_computed_the_rows() {
+    let calls = Calls::new(5, 3);
+    assert_eq!(batches(calls, 0, 10), [0..3, 3..5, 5..8, 8..10]);
+    assert_eq!(batches(calls, 1, 9), [0..2, 2..4, 4..7, 7..9]);
+    let most = u32::MAX;
+    assert_eq!(batches(Calls::new(most, 1), 7, 3), [0..1, 1..2, 2..3]);
+    let calls = Calls::new(most - 1, most - 1);
+    assert_eq!(batches(calls, most, most), [0..most - 2, most - 2..most]);
     // Four calls of 76, 75, 75 and 75.
-    let groups: Vec<_> = states.row_batches(&window).collect();
-    assert_eq!(groups, [0..51, 51..126, 126..201]);
+    let calls = Calls {
+        is_equal: true,
+        ..Calls::new(100, 100)
+    };
+    assert_eq!(batches(calls, 100, 201), [0..51, 51..126, 126..201]);
 }
 
 proptest::proptest! {
@@ -135,9 +110,7 @@ proptest::proptest! {
         first_scored in 0u32..40, n_rows in 0u32..40, n_batch in 1u32..20, n_ubatch in 1u32..20
     ) {
         let n_ubatch = n_ubatch.min(n_batch);
-        let calls = Calls { n_batch, n_ubatch, is_equal: false };
-        let states = States { calls, ..states(2, 3) };
-        let window = WindowEntry { window: 0, n_tokens: 80, n_rows, first_scored };
+        let found = batches(Calls::new(n_batch, n_ubatch), first_scored, n_rows);
         let batch_of = |row: u32| {
             let position = first_scored + row;
             (position / n_batch, position % n_batch / n_ubatch)
@@ -149,6 +122,6 @@ proptest::proptest! {
                 _ => expected.push(row..row + 1),
             }
         }
-        proptest::prop_assert_eq!(states.row_batches(&window).collect::<Vec<_>>(), expected);
+        proptest::prop_assert_eq!(found, expected);
     }
 }

@@ -1,6 +1,7 @@
 //! Files of every kind that were whole once: a flipped byte, a missing end, anything moved. Damage is
-//! found where a kind has checksums, and never does harm.
+//! found where a kind has checksums, and never does harm. Writers whose disk is full return an error.
 
+use std::io;
 use std::sync::LazyLock;
 
 use super::*;
@@ -33,8 +34,8 @@ impl Sample {
     }
 }
 
-/// A reference that the crate writes itself.
-fn written_as(kind: Kind) -> Vec<u8> {
+/// Writes a reference of a kind.
+fn reference<W: Write>(kind: Kind, out: W) -> Result<W> {
     let mut windows = [window(0, 6, 3, N_VOCAB), window(1, 6, 3, N_VOCAB)];
     for window in &mut windows {
         if kind == Kind::KlPy {
@@ -46,38 +47,39 @@ fn written_as(kind: Kind) -> Vec<u8> {
     }
     let target = Target::new(kind, None).unwrap();
     let about = about(kind, 6, N_VOCAB);
-    let writer = Writer::create(
-        Vec::new(),
-        Path::new("out"),
-        target,
-        &about,
-        &specs(&windows),
-    );
-    written(writer.unwrap(), &windows, 3)
+    let writer = Writer::create(out, Path::new("out"), target, &about, &specs(&windows))?;
+    try_written(writer, &windows, 3)
 }
 
-/// A native file whose rows have every form, in several pieces, and one of hidden states.
-fn native_files() -> [Vec<u8>; 2] {
-    let counts = [(2, 6, 1), (0, 3, 3), (1, 4, 2)];
-    let mut windows = counts.map(|(number, n, first)| window(number, n, first, N_VOCAB));
+/// The number of each window of a native file, its tokens, and its first scored position.
+const COUNTS: [(u32, u32, u32); 3] = [(2, 6, 1), (0, 3, 3), (1, 4, 2)];
+
+/// Writes a native file whose rows have every form, in several pieces.
+fn rows<W: Write>(out: W) -> Result<W> {
+    let mut windows = COUNTS.map(|(number, n, first)| window(number, n, first, N_VOCAB));
     windows[0].rows[7] = f32::NAN;
     windows[0].rows[10] = f32::NEG_INFINITY;
     windows[2].rows[4] = f32::INFINITY;
     let header = header(Encoding::U16, N_VOCAB, &windows);
-    let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();
-    let states = counts.map(|(number, n, first)| {
+    let writer = Writer::native(out, Path::new("out"), &header)?;
+    try_written(writer, &windows, 3)
+}
+
+/// Writes a native file of hidden states.
+fn hidden<W: Write>(out: W) -> Result<W> {
+    let windows = COUNTS.map(|(number, n, first)| {
         let mut window = window(number, n, first, N_VOCAB);
         window.rows.truncate(3 * window.spec.n_rows as usize);
         window
     });
-    let hidden = Hidden::new(Float::F16, N_VOCAB, states.into());
-    [written(writer, &windows, 3), hidden.bytes()]
+    let hidden = Hidden::new(Float::F16, N_VOCAB, windows.into());
+    try_written(hidden.writer(out)?, &hidden.windows, 3)
 }
 
 static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(samples);
 
 fn samples() -> Vec<Sample> {
-    let [rows, states] = native_files();
+    let written_as = |kind| reference(kind, Vec::new()).unwrap();
     let logits: Vec<f32> = (0..10u8).map(f32::from).collect();
     let sample = |name, has_checksums, bytes| Sample {
         name,
@@ -87,8 +89,8 @@ fn samples() -> Vec<Sample> {
         verify: verify_reference,
     };
     vec![
-        sample("rows", true, rows),
-        sample("states", true, states),
+        sample("rows", true, rows(Vec::new()).unwrap()),
+        sample("states", true, hidden(Vec::new()).unwrap()),
         sample("kl.py", false, written_as(Kind::KlPy)),
         sample("llama.cpp", false, written_as(Kind::LlamaCpp)),
         sample("npz", false, npz::tests::sample(false)),
@@ -105,7 +107,7 @@ fn samples() -> Vec<Sample> {
                 ))
             },
             verify: |path| sidecar::verify(path).map(|_| ()),
-            ..sample("sidecar", true, sidecar::tests::sample())
+            ..sample("sidecar", true, sidecar::tests::sample(Vec::new()).unwrap())
         },
         Sample {
             read: |path| {
@@ -202,6 +204,56 @@ fn every_truncation_is_found() {
                 ),
             }
         }
+    }
+}
+
+/// A disk with limited room; the last write accepts what fits.
+#[derive(Debug)]
+struct Disk {
+    room: usize,
+    bytes: Vec<u8>,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = bytes.len().min(self.room);
+        if n == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.room -= n;
+        self.bytes.extend_from_slice(&bytes[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_byte_is_an_error() {
+    let writers: [(&str, fn(Disk) -> Result<Disk>); 5] = [
+        ("kl", rows),
+        ("kl with hidden states", hidden),
+        ("kl.py", |disk| reference(Kind::KlPy, disk)),
+        ("llama.cpp", |disk| reference(Kind::LlamaCpp, disk)),
+        ("sidecar", sidecar::tests::sample),
+    ];
+    for (name, write) in writers {
+        let disk = |room| Disk {
+            room,
+            bytes: Vec::new(),
+        };
+        let whole = write(disk(usize::MAX)).unwrap().bytes;
+        for room in 0..whole.len() {
+            let error = write(disk(room)).unwrap_err().to_string();
+            assert!(
+                error.starts_with("out: cannot write: "),
+                "{name}, {room}: {error}"
+            );
+            assert!(!error.contains('\n'));
+        }
+        assert_eq!(write(disk(whole.len())).unwrap().bytes, whole, "{name}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! References of hidden states for tests.
 
+use std::io::Write;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -98,14 +99,14 @@ impl Hidden {
     }
 
     /// A writer of the file, up to its first window.
-    pub(crate) fn writer(&self) -> Writer<Vec<u8>> {
-        let mut writer = Writer::native(Vec::new(), Path::new("out"), &self.header).unwrap();
-        writer.write_head(&self.head[..], &self.check_rows).unwrap();
-        writer
+    pub(crate) fn writer<W: Write>(&self, out: W) -> Result<Writer<W>> {
+        let mut writer = Writer::native(out, Path::new("out"), &self.header)?;
+        writer.write_head(&self.head[..], &self.check_rows)?;
+        Ok(writer)
     }
 
     /// The whole file.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        super::written(self.writer(), &self.windows, 3)
+        super::written(self.writer(Vec::new()).unwrap(), &self.windows, 3)
     }
 }

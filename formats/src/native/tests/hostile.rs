@@ -86,7 +86,7 @@ fn hostile_indexes_are_refused() {
     let head = header_member(one);
     let w = window(7, 4, 2, N_VOCAB);
     let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
-    let pieces = encode(&writer(&header).window_format(), &w, 9);
+    let pieces = encode(&writer(&header).window_format(), &w, 9).0;
     let mut members = vec![head];
     members.extend(pieces.iter().map(|piece| piece.clone().compress().packed));
     let start = members[0].len() as u64;
@@ -137,7 +137,7 @@ fn a_wrong_checksum_after_a_window_is_found_by_verify() {
     for n_rows in [2, 0] {
         let w = window(7, 4, 4 - n_rows, N_VOCAB);
         let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
-        let mut pieces = encode(&writer(&header).window_format(), &w, 9);
+        let mut pieces = encode(&writer(&header).window_format(), &w, 9).0;
         let mut write = |change: u8| {
             *pieces.last_mut().unwrap().plain.last_mut().unwrap() ^= change;
             let mut writer = writer(&header);
@@ -190,7 +190,7 @@ fn members_that_lie_about_their_size_are_refused() {
         let mut damaged = bytes.clone();
         reseal(&mut damaged[start..end], at, value);
         let error = read(scratch.file(&damaged)).unwrap_err();
-        assert_fault(&error, "Corrupt { window: Some(2)");
+        assert_fault(&error, "Corrupt(Position { window: Some(2)");
     }
     // A header member that is a bomb: 65 MiB of zeros in 65 KiB.
     let bomb = member::build(member::HEADER, &vec![0; 65 << 20]);

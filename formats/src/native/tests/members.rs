@@ -82,13 +82,7 @@ fn check(bytes: &[u8]) -> Option<Error> {
     };
     check_message(&error, path);
     assert!(verify(path).is_err(), "{error}");
-    let is_located = matches!(
-        error.fault,
-        Fault::Corrupt {
-            window: Some(_),
-            ..
-        }
-    );
+    let is_located = matches!(&error.fault, Fault::Corrupt(at, _) if at.window.is_some());
     assert!(is_located || NativeReader::open(path).is_err(), "{error}");
     Some(error)
 }

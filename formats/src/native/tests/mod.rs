@@ -132,18 +132,7 @@ fn the_forms_of_rows_are_counted() {
     for at_once in [1, 2, 9] {
         let mut forms = RowForms::default();
         for window in &windows {
-            let (mut encoder, _) = writer(&header).window_format().begin(&window.spec).unwrap();
-            let rows: Vec<&[f32]> = window.rows.chunks(N_VOCAB as usize).collect();
-            let mut given = 0;
-            while encoder.rows_left() > 0 {
-                let (bytes, n) = encoder.reserve_rows(at_once, || None);
-                let layout = Encoding::U16.layout().unwrap();
-                let chunks = bytes.chunks_mut(bytes.len() / n);
-                (chunks.zip(&rows[given..])).for_each(|(out, row)| layout.encode(row, out));
-                encoder.commit(|i| rows[given + i]);
-                given += n;
-            }
-            forms += encoder.finish().unwrap();
+            forms += encode(&writer(&header).window_format(), window, at_once).1;
         }
         assert_eq!((forms.total, forms.exact), (header.n_rows, 2));
     }
@@ -193,7 +182,7 @@ fn a_member_spelled_out() {
 fn writers_refuse_what_the_header_does_not_state() {
     let (header, windows) = sample();
     let format = writer(&header).window_format();
-    let pieces = windows.iter().flat_map(|w| encode(&format, w, 9));
+    let pieces = windows.iter().flat_map(|w| encode(&format, w, 9).0);
     let members: Vec<_> = pieces.map(|piece| piece.compress()).collect();
     // Members that are written, and whether the next one is refused, or the end.
     let all: Vec<usize> = (0..members.len()).collect();

@@ -200,7 +200,7 @@ proptest! {
         // Rows of 5 numbers, as the windows have them.
         hidden.states().n_embd = N_VOCAB;
         hidden.set_tensor(vec![1; (4 * N_VOCAB * N_VOCAB) as usize]);
-        let bytes = written(hidden.writer(), &hidden.windows, at_once);
+        let bytes = written(hidden.writer(Vec::new()).unwrap(), &hidden.windows, at_once);
         let found = read_states(Scratch::new().file(&bytes)).unwrap();
         prop_assert_eq!(found.header, hidden.header);
         for (window, (spec, bits)) in hidden.windows.iter().zip(found.windows) {

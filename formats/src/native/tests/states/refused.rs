@@ -36,10 +36,17 @@ fn writers_refuse_a_head_that_the_header_does_not_state() {
     let states = window.rows.chunks(3);
     let error = bare().write_window(&window.spec, states).unwrap_err();
     assert!(error.to_string().contains("without their head"), "{error}");
-    let error = hidden.writer().write_head(head, rows).unwrap_err();
+    let error = hidden
+        .writer(Vec::new())
+        .unwrap()
+        .write_head(head, rows)
+        .unwrap_err();
     assert!(error.to_string().contains("none comes next"), "{error}");
     let rows_of_logits = window.rows.chunks(5);
-    let error = hidden.writer().write_window(&window.spec, rows_of_logits);
+    let error = hidden
+        .writer(Vec::new())
+        .unwrap()
+        .write_window(&window.spec, rows_of_logits);
     assert!(error.unwrap_err().to_string().contains("of 3 entries"));
 
     struct Broken;
