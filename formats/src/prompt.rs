@@ -373,6 +373,50 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
+    /// The cases of a table, and what the error about each states.
+    fn cases(table: &str) -> impl Iterator<Item = (&str, &str)> {
+        let lines = table.trim().lines();
+        lines.map(|line| line.split_once(" => ").unwrap())
+    }
+
+    const WRONG_LINES: &str = r#"
+{ => it ends too early
+{"prompt": a} => not valid JSON at column 12
+{"prompt":"a"} b => not valid JSON at column 16
+plain => not valid JSON at column 1
+7 => not a JSON object
+["a", null] => not a JSON object
+{} => neither
+{"prompt":null} => neither
+{"prompt":7} => prompt is not a string
+{"prompt":"a","messages":[]} => both
+{"messages":[]} => no message
+{"messages":{}} => messages is not a list
+{"messages":[7]} => message 1: not an object
+{"messages":[{"role":"user"}]} => message 1: no content
+{"messages":[{"content":"a"}]} => message 1: no role
+{"messages":[{"role":1,"content":"a"}]} => no role
+"#;
+
+    /// What a user's message holds.
+    const WRONG_CONTENTS: &str = r#"
+7 => message 1: content is neither
+null => message 1: no content
+[7] => part 1 of its content is not {"type": "text"
+[{"text":"a"}] => part 1
+[{"type":"text","text":7}] => part 1
+[{"type":"text","text":"a"},{"type":"image_url"}] => message 1: part 2 of its content is of type "image_url", but only texts
+"#;
+
+    const WRONG_MESSAGES: &str = r#"
+[{"role":"assistant"}] => message 1: no content
+[{"role":"assistant","content":null,"tool_calls":null}] => no content
+[{"role":"tool","content":null}] => no content
+[{"role":"user","content":null,"name":"a"}] => no content
+[{"role":"user","content":{"a":1}}] => neither a string
+[{"role":"tool","content":[{"type":"image","url":"b"}]}] => is of type "image"
+"#;
+
     #[test]
     fn a_prompt_is_kept_to_the_byte() {
         for json in [
@@ -444,37 +488,13 @@ mod tests {
         let user =
             |content: &str| format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#);
         assert!(PromptContent::from_json(&user(&format!("[{part},{part}]"))).is_ok());
-        for (json, said) in [
-            ("{", "it ends too early"),
-            (r#"{"prompt": a}"#, "not valid JSON at column 12"),
-            (r#"{"prompt":"a"} b"#, "not valid JSON at column 16"),
-            ("plain", "not valid JSON at column 1"),
-            ("7", "not a JSON object"),
-            (r#"["a", null]"#, "not a JSON object"),
-            ("{}", "neither"),
-            (r#"{"prompt":null}"#, "neither"),
-            (r#"{"prompt":7}"#, "prompt is not a string"),
-            (r#"{"prompt":"a","messages":[]}"#, "both"),
-            (r#"{"messages":[]}"#, "no message"),
-            (r#"{"messages":{}}"#, "messages is not a list"),
-            (r#"{"messages":[7]}"#, "message 1: not an object"),
-            (r#"{"messages":[{"role":"user"}]}"#, "message 1: no content"),
-            (r#"{"messages":[{"content":"a"}]}"#, "message 1: no role"),
-            (r#"{"messages":[{"role":1,"content":"a"}]}"#, "no role"),
-            (&user("7"), "message 1: content is neither"),
-            (&user("null"), "message 1: no content"),
-            (
-                &user("[7]"),
-                r#"part 1 of its content is not {"type": "text""#,
-            ),
-            (&user(r#"[{"text":"a"}]"#), "part 1"),
-            (&user(r#"[{"type":"text","text":7}]"#), "part 1"),
-            (
-                &user(r#"[{"type":"text","text":"a"},{"type":"image_url"}]"#),
-                r#"message 1: part 2 of its content is of type "image_url", but only texts"#,
-            ),
-        ] {
+        for (json, said) in cases(WRONG_LINES) {
             let reason = PromptContent::from_json(json).unwrap_err();
+            assert!(reason.contains(said), "{json}: {reason}");
+        }
+        for (content, said) in cases(WRONG_CONTENTS) {
+            let json = user(content);
+            let reason = PromptContent::from_json(&json).unwrap_err();
             assert!(reason.contains(said), "{json}: {reason}");
         }
     }
@@ -504,23 +524,7 @@ mod tests {
         ] {
             assert_eq!(messages(json).check(), Ok(()), "{json}");
         }
-        for (json, said) in [
-            (r#"[{"role":"assistant"}]"#, "message 1: no content"),
-            (
-                r#"[{"role":"assistant","content":null,"tool_calls":null}]"#,
-                "no content",
-            ),
-            (r#"[{"role":"tool","content":null}]"#, "no content"),
-            (
-                r#"[{"role":"user","content":null,"name":"a"}]"#,
-                "no content",
-            ),
-            (r#"[{"role":"user","content":{"a":1}}]"#, "neither a string"),
-            (
-                r#"[{"role":"tool","content":[{"type":"image","url":"b"}]}]"#,
-                r#"is of type "image""#,
-            ),
-        ] {
+        for (json, said) in cases(WRONG_MESSAGES) {
             let fault = messages(json).check().unwrap_err();
             assert!(fault.contains(said), "{json}: {fault}");
         }

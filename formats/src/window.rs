@@ -146,29 +146,21 @@ impl Groups {
     /// A phrase that states what is wrong: a name that is empty or that two groups have, a run of a
     /// group without a name or of no windows, or more windows than can be numbered.
     pub fn new(names: Vec<String>, runs: Vec<(u32, u32)>) -> Result<Self, String> {
-        if let Some(name) = twice(&names) {
-            return Err(format!("groups: two are named {name:?}"));
-        }
-        if names.is_empty() || names.iter().any(String::is_empty) {
-            return Err("groups: one has no name".to_owned());
-        }
-        if let Some((group, _)) = runs
-            .iter()
-            .find(|(group, _)| *group as usize >= names.len())
-        {
-            return Err(format!("window_groups: group {group} of {}", names.len()));
-        }
-        if runs.iter().any(|(_, n_windows)| *n_windows == 0) {
-            return Err("window_groups: a run of no windows".to_owned());
-        }
-        let n_windows: u64 = runs
-            .iter()
-            .map(|(_, n_windows)| u64::from(*n_windows))
-            .sum();
-        if n_windows > u32::MAX.into() {
-            return Err("window_groups: more than 2^32 windows".to_owned());
-        }
-        Ok(Self::with_ends(names, runs))
+        let n_windows: u64 = runs.iter().map(|(_, n)| u64::from(*n)).sum();
+        let nameless = runs.iter().find(|run| run.0 as usize >= names.len());
+        Err(if let Some(name) = twice(&names) {
+            format!("groups: two are named {name:?}")
+        } else if names.is_empty() || names.iter().any(String::is_empty) {
+            "groups: one has no name".to_owned()
+        } else if let Some((group, _)) = nameless {
+            format!("window_groups: group {group} of {}", names.len())
+        } else if runs.iter().any(|(_, n_windows)| *n_windows == 0) {
+            "window_groups: a run of no windows".to_owned()
+        } else if n_windows > u32::MAX.into() {
+            "window_groups: more than 2^32 windows".to_owned()
+        } else {
+            return Ok(Self::with_ends(names, runs));
+        })
     }
 
     fn with_ends(names: Vec<String>, runs: Vec<(u32, u32)>) -> Self {

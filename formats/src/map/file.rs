@@ -164,17 +164,11 @@ impl CutOffMap {
             self.check_type(tensor, *kind)?;
         }
         let fault = |what: String| {
-            let first = cell.exchanged.first_key_value();
-            let of = first.map_or(
-                "without an exchanged tensor".to_owned(),
-                |(tensor, kind)| {
-                    let more = match cell.exchanged.len() {
-                        1 => String::new(),
-                        n => format!(" and {} more", n - 1),
-                    };
-                    format!("of {} at {kind}{more}", tensor.escape_debug())
-                },
-            );
+            let of = match (cell.exchanged.first_key_value(), cell.exchanged.len()) {
+                (None, _) => "without an exchanged tensor".to_owned(),
+                (Some((name, kind)), 1) => format!("of {} at {kind}", name.escape_debug()),
+                (Some((name, _)), n) => format!("of {n} tensors from {} on", name.escape_debug()),
+            };
             Err(format!("the cell {of} {what}"))
         };
         let (n, n_counts) = (cell.klds.len(), cell.n_tokens.len());

@@ -167,48 +167,43 @@ impl OwnHeader for MapHeader {
     const MOST_BYTES: usize = MAX_LINE_BYTES;
 
     fn fault(&self) -> Option<String> {
-        let (version, n_ctx, alignment) = (self.kl_map, self.n_ctx, self.alignment);
-        let types = || self.types.iter().chain([&self.measured_type]);
-        let names = || self.tensors.iter().map(|tensor| &tensor.name);
+        let (n_ctx, alignment, metadata_bytes) = (self.n_ctx, self.alignment, self.metadata_bytes);
+        let mut types = self.types.iter().chain([&self.measured_type]);
         let sizes = self.tensors.iter().map(MapTensor::n_params);
         let n_params = sizes.fold(0, u64::saturating_add);
-        let is_version = version == MAP_VERSION;
         let is_aligned = alignment.is_power_of_two() && alignment <= MAX_SIZE;
-        size_fault(n_ctx, self.n_vocab)
-            .or_else(|| self.shard?.fault(None))
-            .or_else(|| (!is_version).then(|| format!("kl_map {version}, not {MAP_VERSION}")))
-            .or_else(|| self.windows.is_empty().then(|| "no windows".to_owned()))
-            .or_else(|| {
-                let window = twice(self.windows.iter().map(|of| of.window))?;
-                Some(format!("window {window} is listed twice"))
-            })
-            .or_else(|| {
-                let MapWindow { window, n_rows } =
-                    self.windows.iter().find(|of| of.n_rows > n_ctx)?;
-                Some(format!(
-                    "window {window} of {n_rows} rows, n_ctx is {n_ctx}"
-                ))
-            })
-            .or_else(|| {
-                let other = types().find(|kind| !kind.is_for_weights)?;
-                Some(format!("{other} is not a type of weights"))
-            })
-            .or_else(|| Some(format!("type {} is listed twice", twice(&self.types)?)))
-            .or_else(|| (!is_aligned).then(|| format!("an alignment of {alignment} bytes")))
-            .or_else(|| {
-                let n = Some(self.metadata_bytes).filter(|n| *n > MAX_SIZE)?;
-                Some(format!("{n} bytes before the tensors"))
-            })
-            .or_else(|| Some(format!("tensor {:?} is listed twice", twice(names())?)))
-            .or_else(|| {
-                let MapTensor {
-                    name, shape, kind, ..
-                } = self.tensors.iter().find(|tensor| !tensor.is_possible())?;
-                Some(format!(
-                    "tensor {name:?} of shape {shape:?} and type {kind}"
-                ))
-            })
-            .or_else(|| (n_params > MAX_SIZE).then(|| format!("{n_params} parameters")))
+        let version = Some(self.kl_map).filter(|version| *version != MAP_VERSION);
+        let long = self.windows.iter().find(|of| of.n_rows > n_ctx);
+        let impossible = self.tensors.iter().find(|tensor| !tensor.is_possible());
+        let faults = [
+            size_fault(n_ctx, self.n_vocab),
+            self.shard.and_then(|shard| shard.fault(None)),
+            version.map(|version| format!("kl_map {version}, not {MAP_VERSION}")),
+            self.windows.is_empty().then(|| "no windows".to_owned()),
+            twice(self.windows.iter().map(|of| of.window))
+                .map(|window| format!("window {window} is listed twice")),
+            long.map(|MapWindow { window, n_rows }| {
+                format!("window {window} of {n_rows} rows, n_ctx is {n_ctx}")
+            }),
+            types
+                .find(|kind| !kind.is_for_weights)
+                .map(|other| format!("{other} is not a type of weights")),
+            twice(&self.types).map(|kind| format!("type {kind} is listed twice")),
+            (!is_aligned).then(|| format!("an alignment of {alignment} bytes")),
+            (metadata_bytes > MAX_SIZE)
+                .then(|| format!("{metadata_bytes} bytes before the tensors")),
+            twice(self.tensors.iter().map(|tensor| &tensor.name))
+                .map(|name| format!("tensor {name:?} is listed twice")),
+            impossible.map(
+                |MapTensor {
+                     name, shape, kind, ..
+                 }| {
+                    format!("tensor {name:?} of shape {shape:?} and type {kind}")
+                },
+            ),
+            (n_params > MAX_SIZE).then(|| format!("{n_params} parameters")),
+        ];
+        faults.into_iter().flatten().next()
     }
 }
 

@@ -200,62 +200,46 @@ fn folders_without_proper_windows_are_refused() {
     assert!(SafetensorsReader::open(Path::new("/no/such/folder")).is_err());
 }
 
+/// Tensors whose bytes are all 1, and what the error about each file states. The last two have ids of
+/// all ones, and the largest there are.
+const WRONG_TENSORS: &str = "
+ => 0 could be
+x F32 [10] => 0 could be
+x F32 [2,5]; y F32 [2,5] => 2 could be
+logits F32 [2,5]; logprobs F32 [2,5] => leave one
+logits I64 [1,5] => type I64
+logits F8_E4M3 [8,5] => type F8_E4M3
+logits F32 [2,1,5] => its shape is [2, 1, 5]
+logits F32 [0,5] => its shape is [0, 5]
+logits F32 [1,0] => its shape is [1, 0]
+x F32 [2,5]; tokens I32 [1] => for 2 rows
+x F32 [2,5]; tokens I32 [4] => for 2 rows
+x F32 [2,5]; tokens F32 [2] => token ids must be
+x F32 [2,5]; tokens I32 [2] => position 0
+x F32 [2,5]; tokens I64 [2] => position 0
+";
+
 #[test]
 fn tensors_that_are_not_rows_or_ids_are_refused() {
     let folder = Folder::new();
-    type Case = (
-        &'static [(&'static str, &'static str, &'static [u64])],
-        &'static str,
-    );
-    let cases: [Case; 14] = [
-        (&[], "0 could be"),
-        (&[("x", "F32", &[10])], "0 could be"),
-        (
-            &[("x", "F32", &[2, 5]), ("y", "F32", &[2, 5])],
-            "2 could be",
-        ),
-        (
-            &[("logits", "F32", &[2, 5]), ("logprobs", "F32", &[2, 5])],
-            "leave one",
-        ),
-        (&[("logits", "I64", &[1, 5])], "type I64"),
-        (&[("logits", "F8_E4M3", &[8, 5])], "type F8_E4M3"),
-        (&[("logits", "F32", &[2, 1, 5])], "its shape is [2, 1, 5]"),
-        (&[("logits", "F32", &[0, 5])], "its shape is [0, 5]"),
-        (&[("logits", "F32", &[1, 0])], "its shape is [1, 0]"),
-        (
-            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[1])],
-            "for 2 rows",
-        ),
-        (
-            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[4])],
-            "for 2 rows",
-        ),
-        (
-            &[("x", "F32", &[2, 5]), ("tokens", "F32", &[2])],
-            "token ids must be",
-        ),
-        // Ids of all ones, and the largest there are.
-        (
-            &[("x", "F32", &[2, 5]), ("tokens", "I32", &[2])],
-            "position 0",
-        ),
-        (
-            &[("x", "F32", &[2, 5]), ("tokens", "I64", &[2])],
-            "position 0",
-        ),
-    ];
-    for (tensors, what) in cases {
-        let with_bytes = tensors.iter().map(|&(name, dtype, shape)| {
-            let entry = match dtype {
+    for case in WRONG_TENSORS.trim_matches('\n').lines() {
+        let (tensors, what) = case.split_once(" => ").unwrap();
+        let tensors = tensors.split_terminator("; ").map(|tensor| {
+            let words: Vec<&str> = tensor.splitn(3, ' ').collect();
+            let shape: Vec<u64> = serde_json::from_str(words[2]).unwrap();
+            let entry = match words[1] {
                 "I64" => 8,
                 "F8_E4M3" => 1,
                 _ => 4,
             };
             let n: u64 = shape.iter().product();
-            (name, dtype, shape, vec![1; (n * entry) as usize])
+            (words[0], words[1], shape, vec![1; (n * entry) as usize])
         });
-        folder.put("0.safetensors", &file(&with_bytes.collect::<Vec<_>>()));
+        let tensors: Vec<_> = tensors.collect();
+        let tensors = tensors
+            .iter()
+            .map(|(name, dtype, shape, bytes)| (*name, *dtype, &shape[..], bytes.clone()));
+        folder.put("0.safetensors", &file(&tensors.collect::<Vec<_>>()));
         folder.refused("0.safetensors", what);
     }
 }

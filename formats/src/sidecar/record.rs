@@ -157,14 +157,15 @@ pub(crate) const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
 impl SidecarHeader {
     /// Finds a group or a span of a record that has no name.
     pub(super) fn nameless(&self, record: &TokenRecord) -> Option<String> {
-        let mut indices = [
-            ("group", record.group, &self.groups),
-            ("span", record.span, &self.spans),
-        ]
-        .into_iter();
         // Without names there is one.
-        let (of, index, _) =
-            indices.find(|(_, index, names)| *index as usize >= names.len().max(1))?;
+        let is_named = |index: u32, names: &[String]| (index as usize) < names.len().max(1);
+        let (of, index) = if !is_named(record.group, &self.groups) {
+            ("group", record.group)
+        } else if !is_named(record.span, &self.spans) {
+            ("span", record.span)
+        } else {
+            return None;
+        };
         Some(format!("{of} {index} has no name"))
     }
 
@@ -175,48 +176,39 @@ impl SidecarHeader {
         if record.is_excluded() {
             return None;
         }
-        let n_vocab = self.n_vocab;
-        let (r, next) = (record, record.next_token());
+        let (r, next, n_vocab) = (record, record.next_token(), self.n_vocab);
         let is_share = |x: f64| (-ROUNDING..=1.0 + ROUNDING).contains(&x);
         let is_nats = |x: f64| (-ROUNDING..=MOST_NATS).contains(&x) || x == f64::INFINITY;
-        let is_nll = |x: f64, backend: &Option<BackendIdentity>| match next {
-            None => x.is_nan(),
-            Some(_) => is_nats(x) || (x.is_nan() && may_be_unknown(backend.as_ref())),
-        };
         let most_entropy = f64::from(n_vocab).ln() + ENTROPY_ROUNDING;
-        let is_entropy = |x: f64| (-ROUNDING..=most_entropy).contains(&x);
-        let tokens = [
-            ("ref_top", r.ref_top),
-            ("eval_top", r.eval_top),
-            ("token", next.unwrap_or(0)),
+        let is_entropy = (-ROUNDING..=most_entropy).contains(&r.ref_entropy);
+        let is_acceptance = r.acceptance.is_nan() || is_share(r.acceptance);
+        // A name, a value, and whether it is possible.
+        let token = |name, n: u32| (name, f64::from(n), n < n_vocab);
+        let rank = |name, n: u32| (name, f64::from(n), (1..=n_vocab).contains(&n));
+        let nats = |name, x| (name, x, is_nats(x));
+        let share = |name, x| (name, x, is_share(x));
+        let nll = |name, x: f64, backend: &Option<_>| match next {
+            None => (name, x, x.is_nan()),
+            Some(_) if x.is_nan() => (name, x, may_be_unknown(backend.as_ref())),
+            Some(_) => nats(name, x),
+        };
+        let values = [
+            token("ref_top", r.ref_top),
+            token("eval_top", r.eval_top),
+            token("token", next.unwrap_or(0)),
+            rank("ref_top_rank", r.ref_top_rank),
+            rank("eval_top_rank", r.eval_top_rank),
+            nats("kld", r.kld),
+            nats("reverse_kld", r.reverse_kld),
+            nll("ref_nll", r.ref_nll, &self.reference.backend),
+            nll("eval_nll", r.eval_nll, &self.backend),
+            ("ref_entropy", r.ref_entropy, is_entropy),
+            share("ref_top_p", r.ref_top_p),
+            share("eval_top_p", r.eval_top_p),
+            share("ref_unknown_p", r.ref_unknown_p),
+            ("acceptance", r.acceptance, is_acceptance),
         ];
-        let ranks = [
-            ("ref_top_rank", r.ref_top_rank),
-            ("eval_top_rank", r.eval_top_rank),
-        ];
-        let tokens = tokens.map(|(name, n)| (name, n.into(), n < n_vocab));
-        let ranks = ranks.map(|(name, n)| (name, n.into(), (1..=n_vocab).contains(&n)));
-        let numbers = [
-            ("kld", r.kld, is_nats(r.kld)),
-            ("reverse_kld", r.reverse_kld, is_nats(r.reverse_kld)),
-            (
-                "ref_nll",
-                r.ref_nll,
-                is_nll(r.ref_nll, &self.reference.backend),
-            ),
-            ("eval_nll", r.eval_nll, is_nll(r.eval_nll, &self.backend)),
-            ("ref_entropy", r.ref_entropy, is_entropy(r.ref_entropy)),
-            ("ref_top_p", r.ref_top_p, is_share(r.ref_top_p)),
-            ("eval_top_p", r.eval_top_p, is_share(r.eval_top_p)),
-            ("ref_unknown_p", r.ref_unknown_p, is_share(r.ref_unknown_p)),
-            (
-                "acceptance",
-                r.acceptance,
-                r.acceptance.is_nan() || is_share(r.acceptance),
-            ),
-        ];
-        let mut values = tokens.into_iter().chain(ranks).chain(numbers);
-        let (name, x, _): (_, f64, _) = values.find(|(.., is_possible)| !is_possible)?;
+        let (name, x, _) = values.into_iter().find(|(.., is_possible)| !is_possible)?;
         Some(format!("{name} is {x:?}, which no pair of rows gives"))
     }
 }

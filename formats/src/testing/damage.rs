@@ -232,7 +232,8 @@ impl Write for Disk {
 
 #[test]
 fn a_disk_that_is_full_at_any_byte_is_an_error() {
-    let writers: [(&str, fn(Disk) -> Result<Disk>); 5] = [
+    type Write = fn(Disk) -> Result<Disk>;
+    let writers: [(&str, Write); 5] = [
         ("kl", rows),
         ("kl with hidden states", hidden),
         ("kl.py", |disk| reference(Kind::KlPy, disk)),
