@@ -220,10 +220,8 @@ fn fingerprint_of_model(about: &About, windows: &[WindowSpec]) -> String {
         groups: &'a [String],
         window_groups: &'a [(u32, u32)],
     }
-    let (model, groups) = (
-        about.model.clone().unwrap_or_default(),
-        about.groups.as_ref(),
-    );
+    let model = about.model.clone().unwrap_or_default();
+    let groups = about.groups.as_ref();
     let described = Described {
         file_bytes: model.file_bytes,
         metadata_sha256: model.metadata_sha256.as_deref(),

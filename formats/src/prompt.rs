@@ -358,10 +358,8 @@ fn text_of(content: &Value) -> Option<String> {
     if let Some(text) = content.as_str() {
         return Some(text.to_owned());
     }
-    let texts = content
-        .as_array()?
-        .iter()
-        .filter_map(|part| part.get("text"));
+    let parts = content.as_array()?.iter();
+    let texts = parts.filter_map(|part| part.get("text"));
     texts.map(Value::as_str).collect()
 }
 

@@ -109,13 +109,8 @@ pub(crate) trait OwnHeader: Serialize + DeserializeOwned {
         let unusable = |e: serde_json::Error| name.header(e.to_string());
         let fields: Fields<'_> = serde_json::from_slice(json).map_err(unusable)?;
         let (key, versions) = Self::VERSION;
-        let version = fields
-            .get(key)
-            .map_or("no version", |version| version.get());
-        if !version
-            .parse()
-            .is_ok_and(|version| versions.contains(&version))
-        {
+        let version = fields.get(key).map_or("no version", |of| of.get());
+        if !version.parse().is_ok_and(|of| versions.contains(&of)) {
             let last = versions.end();
             return Err(name.unsupported(format!(
                 "{key} {version}, this kl reads up to {last}: use the kl that wrote it, or make it again"
@@ -221,14 +216,10 @@ impl ModelIdentity {
     /// True if both are the same model, as far as the hashes show. Without a hash, they are
     /// not.
     pub fn is_same(&self, other: &Self) -> bool {
-        let are_equal = |(here, there)| here == there;
-        let samples = self
-            .sample_sha256
-            .as_ref()
-            .zip(other.sample_sha256.as_ref());
+        let (here, there) = (&self.sample_sha256, &other.sample_sha256);
         self.metadata_sha256.is_some()
             && self.metadata_sha256 == other.metadata_sha256
-            && samples.is_none_or(are_equal)
+            && (here.is_none() || there.is_none() || here == there)
     }
 }
 

@@ -64,10 +64,8 @@ impl Source {
 
     /// `N` bytes from `offset` on; `None` if the file has fewer.
     pub(crate) fn array_at<const N: usize>(&self, offset: u64) -> Result<Option<[u8; N]>> {
-        if offset
-            .checked_add(N as u64)
-            .is_none_or(|end| end > self.len)
-        {
+        let end = offset.checked_add(N as u64);
+        if end.is_none_or(|end| end > self.len) {
             return Ok(None);
         }
         let mut bytes = [0; N];

@@ -179,10 +179,8 @@ pub trait ReadBlocks: Debug + Send + Sync {
     fn rows_of_block(&self, i: usize, b: u32) -> Range<u32> {
         assert!(b < self.n_blocks(i), "block {b} of window {i}");
         let first = b * self.rows_per_block();
-        first
-            ..first
-                .saturating_add(self.rows_per_block())
-                .min(self.n_rows(i))
+        let end = first.saturating_add(self.rows_per_block());
+        first..end.min(self.n_rows(i))
     }
 
     /// A window's tokens, and which of its rows are stored.

@@ -56,7 +56,7 @@ impl Piece {
 /// pieces of rows, and an end follows the last.
 #[derive(Debug)]
 pub(crate) struct FileFormat {
-    /// Finds the reason why a file cannot hold a window; the second argument is `n_ctx`.
+    /// Finds the reason why a file cannot hold a window of at most `n_ctx` tokens, the second argument.
     pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
     /// A window's plain bytes before its rows: counts and tokens. The second argument is `n_vocab`.
     pub(crate) before_rows: fn(&WindowSpec, u32) -> Vec<u8>,
@@ -72,8 +72,12 @@ pub(crate) struct FileFormat {
 impl FileFormat {
     /// Finds a fault in a window that is to be written.
     pub(crate) fn fault(&self, window: &WindowSpec, n_ctx: u32, n_vocab: u32) -> Option<String> {
-        let fault = (self.window_fault)(window, n_ctx).map(str::to_owned);
-        fault.or_else(|| window.fault(n_vocab))
+        let of_file = if window.tokens.len() > n_ctx as usize {
+            Some("more tokens than n_ctx")
+        } else {
+            (self.window_fault)(window, n_ctx)
+        };
+        of_file.map(str::to_owned).or_else(|| window.fault(n_vocab))
     }
 }
 
