@@ -109,10 +109,8 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindo
             })
     });
     prop::collection::vec(window, 0..4).prop_map(|mut windows| {
-        windows
-            .iter_mut()
-            .zip(0..)
-            .for_each(|(w, i)| w.spec.window = i);
+        let numbered = windows.iter_mut().zip(0..);
+        numbered.for_each(|(window, number)| window.spec.window = number);
         windows
     })
 }
@@ -133,10 +131,8 @@ pub(crate) fn encode(
         let (bytes, n) = encoder.reserve_rows(at_once, || None);
         assert_eq!(bytes.len(), n * row_bytes);
         let reserved: Vec<&[f32]> = (&mut rows).take(n).collect();
-        bytes
-            .chunks_mut(row_bytes)
-            .zip(&reserved)
-            .for_each(|(out, row)| layout.encode(row, out));
+        let room = bytes.chunks_mut(row_bytes).zip(&reserved);
+        room.for_each(|(out, row)| layout.encode(row, out));
         pieces.extend(encoder.commit(|i| reserved[i]));
     }
     (pieces, encoder.finish().unwrap())

@@ -12,12 +12,8 @@ use kl_formats::*;
 
 /// The Python in a spec.
 fn reader_of(spec: &str) -> &str {
-    spec.split("```python\n")
-        .nth(1)
-        .unwrap()
-        .split("```")
-        .next()
-        .unwrap()
+    let (_, script) = spec.split_once("```python\n").unwrap();
+    script.split_once("```").unwrap().0
 }
 
 /// Runs `script` on `path` and returns what it prints; `None` where there is no Python to run it.
@@ -29,17 +25,10 @@ fn python(script: &str, path: &Path) -> Option<String> {
         eprintln!("no python3 with numpy here: not checked");
         return None;
     }
-    let out = Command::new("python3")
-        .arg("-c")
-        .arg(script)
-        .arg(path)
-        .output()
-        .unwrap();
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    let mut run = Command::new("python3");
+    let out = run.arg("-c").arg(script).arg(path).output().unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}");
     Some(String::from_utf8(out.stdout).unwrap())
 }
 
@@ -72,6 +61,14 @@ fn row(window: u32, i: u32) -> [f32; 5] {
 fn rows(window: &WindowSpec) -> impl Iterator<Item = [f32; 5]> {
     let number = window.window;
     (0..window.n_rows).map(move |i| row(number, i))
+}
+
+/// Writes windows and their rows.
+fn write_all(mut writer: Writer<&tempfile::NamedTempFile>, windows: &[WindowSpec]) {
+    for window in windows {
+        writer.write_window(window, rows(window)).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// The text that both readers print for the windows.
@@ -122,11 +119,8 @@ fn the_reader_in_logits_md_reads_native_files() {
         let mut header = Header::new(&about, encoding, &windows());
         header.rows_per_piece = 2;
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut writer = Writer::native(&file, file.path(), &header).unwrap();
-        for window in windows() {
-            writer.write_window(&window, rows(&window)).unwrap();
-        }
-        writer.finish().unwrap();
+        let writer = Writer::native(&file, file.path(), &header).unwrap();
+        write_all(writer, &windows());
         if let Some(printed) = python(&script, file.path()) {
             assert_eq!(printed, expected(encoding));
         }
@@ -165,11 +159,8 @@ with gzip.open(sys.argv[1], "rb") as f:
     about.values = Values::FlooredLogProbabilities;
     let target = Target::new(Kind::KlPy, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
-    for window in &windows {
-        writer.write_window(window, rows(window)).unwrap();
-    }
-    writer.finish().unwrap();
+    let writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
+    write_all(writer, &windows);
     let read = Reference::open(file.path()).unwrap();
     assert_eq!(read.about().values, about.values);
     if let Some(printed) = python(script, file.path()) {
@@ -191,11 +182,8 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
     let about = common::about(Kind::LlamaCpp, 6, 5);
     let target = Target::new(Kind::LlamaCpp, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
-    for window in &windows {
-        writer.write_window(window, rows(window)).unwrap();
-    }
-    writer.finish().unwrap();
+    let writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
+    write_all(writer, &windows);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/peers");
     let logits2 = tempfile::NamedTempFile::new().unwrap();
     let mut bytes = std::fs::read(file.path()).unwrap();

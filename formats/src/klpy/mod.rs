@@ -24,6 +24,7 @@ mod tests;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
@@ -177,9 +178,8 @@ pub(crate) struct KlPyReader {
     offset: u64,
     /// The number of the window whose rows come next; `None` before the first.
     window: Option<u32>,
-    /// Its rows, and how many of them have not been read.
-    n_rows: u32,
-    rows_left: u32,
+    /// Those of its rows that have not been read.
+    rows: Range<u32>,
 }
 
 impl KlPyReader {
@@ -197,8 +197,7 @@ impl KlPyReader {
             about: About::new(Kind::KlPy, path, 0, 0),
             offset: 0,
             window: None,
-            n_rows: 0,
-            rows_left: 0,
+            rows: 0..0,
             name,
         };
         if reader.line(MAGIC_LINE.len())? != MAGIC_LINE.as_bytes() {
@@ -241,7 +240,7 @@ impl KlPyReader {
     }
 
     fn skip_rows(&mut self) -> Result<()> {
-        let rows = u64::from(std::mem::take(&mut self.rows_left));
+        let rows = std::mem::take(&mut self.rows).len() as u64;
         let bytes = rows * 4 * u64::from(self.about.n_vocab); // 2^32 x 4 x 2^24
         let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink());
         let skipped = skipped.map_err(|cause| self.error(self.window, cause))?;
@@ -312,22 +311,20 @@ impl ReadStream for KlPyReader {
             return Err(self.name.corrupt(Some(window), start, fault));
         }
         self.window = Some(window);
-        (self.n_rows, self.rows_left) = (n_rows, n_rows);
+        self.rows = 0..n_rows;
         Ok(Some(spec))
     }
 
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
-        let n_rows = max_rows.min(self.rows_left as usize);
+        let n_rows = max_rows.min(self.rows.len());
         let Some(window) = self.window.filter(|_| n_rows > 0) else {
             return Ok(None);
         };
-        let n_vocab = self.about.n_vocab;
-        let first_row = self.n_rows - self.rows_left;
-        let rows = first_row..first_row + n_rows as u32; // at most rows_left
-        let layout = RowLayout::F32;
-        let mut block = RowBlock::prepare(None, window, rows, n_vocab as usize, layout);
-        block.storage = self.words(window, u64::from(n_vocab) * n_rows as u64)?;
-        self.rows_left -= n_rows as u32;
+        let n_vocab = self.about.n_vocab as usize;
+        let rows = self.rows.start..self.rows.start + n_rows as u32; // at most those left
+        self.rows.start = rows.end;
+        let mut block = RowBlock::prepare(None, window, rows, n_vocab, RowLayout::F32);
+        block.storage = self.words(window, n_vocab as u64 * n_rows as u64)?;
         Ok(Some(block))
     }
 }

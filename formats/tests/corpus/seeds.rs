@@ -105,13 +105,14 @@ fn about(kind: Kind, n_ctx: u32, n_vocab: u32) -> About {
 
 fn prompts() -> Vec<Prompt> {
     let chat = r#"{"messages":[{"role":"user","content":[{"text":"a"}]}],"n_tokens":2}"#;
-    [
+    let texts = [
         r#"{"prompt":"a","n_tokens":3}"#,
         r#"{"prompt":"","n_tokens":1}"#,
-        chat,
-    ]
-    .map(|prompt| serde_json::from_str(prompt).unwrap())
-    .into()
+    ];
+    let prompts = texts.into_iter().chain([chat]);
+    prompts
+        .map(|prompt| serde_json::from_str(prompt).unwrap())
+        .collect()
 }
 
 fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
@@ -171,9 +172,14 @@ fn kl_py(n_vocab: u32) -> Vec<u8> {
         first_scored: 0,
         ..window
     });
-    let target = Target::new(Kind::KlPy, None).unwrap();
-    let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
-    written(writer, &windows, n_vocab)
+    created(&about, &windows)
+}
+
+/// A file of the kind of `about`, of these windows.
+fn created(about: &About, windows: &[WindowSpec]) -> Vec<u8> {
+    let target = Target::new(about.kind, None).unwrap();
+    let writer = Writer::create(Vec::new(), Path::new(""), target, about, windows).unwrap();
+    written(writer, windows, about.n_vocab)
 }
 
 fn llama_cpp(n_vocab: u32) -> Vec<u8> {
@@ -183,10 +189,7 @@ fn llama_cpp(n_vocab: u32) -> Vec<u8> {
         first_scored: 2,
         n_rows: 2,
     });
-    let target = Target::new(Kind::LlamaCpp, None).unwrap();
-    let about = about(Kind::LlamaCpp, 5, n_vocab);
-    let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
-    written(writer, &windows, n_vocab)
+    created(&about(Kind::LlamaCpp, 5, n_vocab), &windows)
 }
 
 /// The same bytes with the other meaning of their codes.
@@ -263,23 +266,11 @@ fn arrays(n_vocab: u32) -> Vec<u8> {
 
 fn prompted_arrays(n_vocab: u32) -> Vec<u8> {
     let meta = br#"{"reference_model":"m","format":"dense","prompts":[{"token_ids":[]},{}]}"#;
-    let rows = rows(3, n_vocab);
+    let (length, shape) = (format!("({},)", meta.len()), format!("(3, {n_vocab})"));
     [
-        array(
-            "meta_json.npy",
-            "|u1",
-            &format!("({},)", meta.len()),
-            meta,
-            0,
-        ),
+        array("meta_json.npy", "|u1", &length, meta, 0),
         copies("logprobs_0.npy", n_vocab),
-        array(
-            "logprobs_1.npy",
-            "<f4",
-            &format!("(3, {n_vocab})"),
-            &rows,
-            0,
-        ),
+        array("logprobs_1.npy", "<f4", &shape, &rows(3, n_vocab), 0),
     ]
     .concat()
 }
@@ -287,10 +278,8 @@ fn prompted_arrays(n_vocab: u32) -> Vec<u8> {
 /// Small files of large arrays: so many token ids of prompts, or prompts without ids, that they
 /// need more memory than the constant that every file may use.
 pub fn bombs() -> [Vec<u8>; 2] {
-    [
-        bomb(r#"{"token_ids":[1"#, ",1", "]}"),
-        bomb("{}", ",{}", ""),
-    ]
+    let ids = bomb(r#"{"token_ids":[1"#, ",1", "]}");
+    [ids, bomb("{}", ",{}", "")]
 }
 
 /// An npz with one row and these prompts.

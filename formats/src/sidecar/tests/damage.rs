@@ -4,15 +4,12 @@ use super::*;
 
 #[test]
 fn a_group_or_a_span_without_a_name_is_refused() {
-    let of_group = TokenRecord {
-        group: 2,
-        ..record(0)
-    };
-    let of_span = TokenRecord {
-        span: 2,
-        ..record(0)
-    };
-    for (nameless, what) in [(of_group, "group"), (of_span, "span")] {
+    for (group, span, what) in [(2, 1, "group"), (1, 2, "span")] {
+        let nameless = TokenRecord {
+            group,
+            span,
+            ..record(0)
+        };
         let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
         assert!(writer.push(&nameless).is_err());
         let json = serde_json::to_string(&header(1)).unwrap();
