@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::kinds::Kind;
+use crate::kinds::{Checks, Kind};
 use crate::prompt::Prompt;
 use crate::provenance::{
     BackendIdentity, ModelIdentity, Provenance, TextIdentity, deref_to_provenance, hex,
@@ -27,6 +27,8 @@ pub struct About {
     pub file_bytes: u64,
     /// Where its rows come from.
     pub provenance: Provenance,
+    /// True if `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
+    pub n_ctx_is_padded: bool,
     /// Windows in the file.
     pub n_windows: Option<u32>,
     /// Rows in the file.
@@ -38,14 +40,21 @@ pub struct About {
     pub states: Option<States>,
     /// The meaning of a row's entry.
     pub values: Values,
+    /// True if the model may put a BOS in place of each window's first token when it decodes: see
+    /// [`crate::Reference::set_bos`].
+    pub hides_bos: bool,
     /// The group of each window, where there are groups.
     pub groups: Option<Groups>,
     /// The prompts, where the windows are prompts and not parts of a text.
     pub prompts: Option<Prompts>,
     /// True if it holds token ids; `None` where every file of its kind does.
     pub holds_tokens: Option<bool>,
+    /// True if its tokens and settings suffice to run a model over the same windows.
+    pub is_decodable: bool,
     /// The other entries of kl.py's header: key and value.
     pub others: Vec<(String, String)>,
+    /// The checks that a file of its kind allows.
+    pub checks: Checks,
 }
 
 deref_to_provenance!(About);
@@ -115,7 +124,8 @@ impl Prompts {
 }
 
 impl About {
-    /// A reference of f32 logits. Set the fields that differ, and those that are known.
+    /// A reference of f32 logits, with what follows from its kind. Set the fields that differ, and those
+    /// that are known.
     pub fn new(kind: Kind, path: impl Into<PathBuf>, n_ctx: u32, n_vocab: u32) -> Self {
         Self {
             path: path.into(),
@@ -126,32 +136,20 @@ impl About {
                 n_vocab,
                 ..Provenance::default()
             },
+            n_ctx_is_padded: kind == Kind::KlPy,
             n_windows: None,
             n_rows: None,
             encoding: "f32",
             states: None,
             values: Values::Logits,
+            hides_bos: kind == Kind::LlamaCpp,
             groups: None,
             prompts: None,
             holds_tokens: None,
+            is_decodable: !matches!(kind, Kind::Safetensors | Kind::Npz),
             others: Vec::new(),
+            checks: kind.checks(),
         }
-    }
-
-    /// True if `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
-    pub fn n_ctx_is_padded(&self) -> bool {
-        self.kind == Kind::KlPy
-    }
-
-    /// True if the model may put a BOS in place of each window's first token when it decodes: see
-    /// [`crate::Reference::set_bos`].
-    pub fn hides_bos(&self) -> bool {
-        self.kind == Kind::LlamaCpp
-    }
-
-    /// True if its tokens and settings suffice to run a model over the same windows.
-    pub fn is_decodable(&self) -> bool {
-        !matches!(self.kind, Kind::Safetensors | Kind::Npz)
     }
 
     /// True if the rows are log-probabilities, from which logits cannot be computed.

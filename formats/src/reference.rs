@@ -61,7 +61,7 @@ impl Reference {
         let windows = self.windows.as_ref()?;
         let longest = windows.iter().map(|window| window.n_tokens).max();
         Some(match longest {
-            Some(longest) if self.about.is_decodable() => longest,
+            Some(longest) if self.about.is_decodable => longest,
             _ => self.about.n_ctx,
         })
     }

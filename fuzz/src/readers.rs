@@ -283,7 +283,7 @@ fn reference(path: &Path) -> Result<()> {
     // A base file has the text's own token where the model decodes its BOS.
     for bos in [0, about.n_vocab - 1, about.n_vocab] {
         reference.set_bos(Some(bos));
-        if about.hides_bos() {
+        if about.hides_bos {
             for window in reference.read_windows()?.flatten() {
                 assert!(window.tokens[0] == bos && bos < about.n_vocab);
             }

@@ -17,7 +17,7 @@ use crate::report::{Info, Verified};
 /// The first fault, with its window and byte.
 pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verified> {
     let about = reference.about();
-    let (file_bytes, checks) = (about.file_bytes, about.kind.checks());
+    let (file_bytes, checks) = (about.file_bytes, about.checks);
     let n_windows = about.n_windows.map(u64::from);
     let phase = watch.begin("verifying", n_windows, about.n_rows);
     let step = |n_rows: u32| -> Result<()> {

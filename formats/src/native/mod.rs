@@ -97,7 +97,7 @@ impl Header {
     pub fn new(about: &About, encoding: Encoding, windows: &[WindowSpec]) -> Self {
         let longest = longest_window(windows);
         // A padded context may be longer than every window: then the windows decide.
-        let n_ctx = if about.n_ctx_is_padded() {
+        let n_ctx = if about.n_ctx_is_padded {
             longest.max(1)
         } else {
             about.n_ctx.max(longest)

@@ -87,7 +87,7 @@ fn a_reference_gives_what_its_file_records() {
             (reference.windows().is_none(), reference.is_shuffled()),
             (is_kl_py, is_kl_py)
         );
-        assert_eq!(about.hides_bos(), kind == Kind::LlamaCpp);
+        assert_eq!(about.hides_bos, kind == Kind::LlamaCpp);
         assert!(reference.fingerprint().unwrap().is_some());
         let windows = windows(kind);
         let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();

@@ -174,7 +174,7 @@ struct Finder<'f> {
 
 impl<'f> Finder<'f> {
     fn new(reference: Side<'f>, other: Side<'f>, by_tokens: bool) -> Self {
-        let hides_bos = |side: Side<'_>| side.file.about().hides_bos();
+        let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
         let mut finder = Self {
             reference,
             other,

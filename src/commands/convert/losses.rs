@@ -48,7 +48,7 @@ fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Vec<
     let mut paths = [&about.model_path, &about.text_path].into_iter().flatten();
     let others: Vec<&str> = about.others.iter().map(|(key, _)| key.as_str()).collect();
     let mut losses = Vec::new();
-    if about.n_ctx_is_padded() && about.n_ctx != longest {
+    if about.n_ctx_is_padded && about.n_ctx != longest {
         losses.push(lost(format!(
             "the header's n_ctx of {}: it becomes {longest}, the longest window",
             about.n_ctx
@@ -177,7 +177,7 @@ fn of_structure(about: &About, windows: &[WindowSpec]) -> impl Iterator<Item = &
 /// If the file cannot or need not be converted.
 pub fn check_kinds(about: &About, target: Target) -> Result<()> {
     let path = about.path.display();
-    if !about.is_decodable() {
+    if !about.is_decodable {
         bail!(
             "{path}: is a file of kind {}, which kl convert cannot convert: use kl compare, which reads it as it is",
             about.kind

@@ -84,7 +84,7 @@ fn windows(
     settings: &ConvertSettings,
     watch: &Watch<'_>,
 ) -> Result<Vec<WindowSpec>> {
-    let hides_bos = reference.about().hides_bos();
+    let hides_bos = reference.about().hides_bos;
     if settings.bos.is_some() && !hides_bos {
         bail!(
             "--bos is for llama.cpp's base files, which {} is not: leave it out",

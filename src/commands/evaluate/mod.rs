@@ -177,7 +177,7 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     /// llama.cpp pads a context to a multiple of this.
     const PADDING: u32 = 256;
     let path = about.path.display();
-    if !about.is_decodable() {
+    if !about.is_decodable {
         bail!(
             "{path}: is a file of kind {}, against which no model can be run: use kl compare with two files of rows",
             about.kind
@@ -187,7 +187,7 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
         return Ok(());
     };
     let is_padded =
-        about.n_ctx_is_padded() && n_ctx.checked_next_multiple_of(PADDING) == Some(about.n_ctx);
+        about.n_ctx_is_padded && n_ctx.checked_next_multiple_of(PADDING) == Some(about.n_ctx);
     if n_ctx != about.n_ctx && !is_padded {
         bail!(
             "--n-ctx {n_ctx}: {path} has windows of {} tokens: leave --n-ctx out",

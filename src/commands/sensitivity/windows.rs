@@ -242,7 +242,7 @@ fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> 
 /// Refuses a reference whose rows are rounded: what a single tensor costs is often less than that.
 fn check_exact(about: &About) -> Result<()> {
     let path = about.path.display();
-    if !about.is_decodable() {
+    if !about.is_decodable {
         bail!(
             "{path}: is a file of kind {}, against which no model can be run: give -t TEXT, or a reference of kl",
             about.kind

@@ -65,7 +65,7 @@ fn code_0_is_a_probability_of_0_and_there_is_no_floor() {
     assert!((0..5).all(|i| block.row(0).get(i) == f32::NEG_INFINITY));
     let about = Reference::open(path).unwrap().about().clone();
     assert_eq!(about.values, Values::LogProbabilities);
-    assert!(about.hides_bos());
+    assert!(about.hides_bos);
     assert_eq!((about.kind, about.n_rows), (Kind::LlamaCpp, Some(2)));
 }
 
