@@ -14,6 +14,8 @@ use kl_formats::{
     About, Calls, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer,
 };
 
+use tempfile::NamedTempFile;
+
 use super::*;
 use crate::engine::{ContextOptions, Engine, FakeDecoder, FakeEngine};
 use crate::input::{Plan, ScoreFrom, Source};
@@ -66,62 +68,71 @@ fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) 
     Writer::native(out, Path::new("out"), &header).unwrap()
 }
 
-pub(super) fn write_native(
-    path: &Path,
+/// Writes the rows of the plan's windows, as the first fake model gives them in calls of `n_batch` tokens.
+fn write<W: Write + Send + 'static>(
+    writer: Writer<W>,
     plan: &Plan,
-    encoding: Encoding,
     n_batch: usize,
-    piece: u32,
-) {
-    let file = std::fs::File::create(path).unwrap();
-    let writer = native_writer(file, plan, encoding, piece);
+) -> Result<(), Error> {
     let source = Sources::ready(fake(1, n_batch));
-    write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
+    write_reference(source, &plan.windows, writer, |_| Ok(())).map(drop)
 }
 
-fn write_klpy(path: &Path, plan: &Plan) {
-    let file = std::fs::File::create(path).unwrap();
+/// A native file of these windows, in pieces of so many rows.
+pub(super) fn native(plan: &Plan, n_batch: usize, piece: u32) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    let writer = native_writer(file.reopen().unwrap(), plan, Encoding::F32, piece);
+    write(writer, plan, n_batch).unwrap();
+    file
+}
+
+/// kl.py's file of these windows.
+fn klpy(plan: &Plan) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
     let target = Target::new(Kind::KlPy, None).unwrap();
     let about = about(Kind::KlPy, plan);
-    let writer = Writer::create(file, path, target, &about, &plan.windows).unwrap();
-    let source = Sources::ready(fake(1, 5));
-    write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
+    let writer = Writer::create(
+        file.reopen().unwrap(),
+        file.path(),
+        target,
+        &about,
+        &plan.windows,
+    );
+    write(writer.unwrap(), plan, 5).unwrap();
+    file
 }
 
 /// Opens a reference that is to be read; a fake head makes rows of hidden states.
-fn open(path: &Path) -> ReferenceRows<'static> {
+fn open(path: impl AsRef<Path>) -> ReferenceRows<'static> {
     let engine: &'static FakeEngine = Box::leak(Box::default());
-    let reference = Reference::open(path).unwrap();
+    let reference = Reference::open(path.as_ref()).unwrap();
     ReferenceRows::open(reference, |states, section| {
         engine.load_head(states, section, 1)
     })
     .unwrap()
 }
 
-fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
-    read_with(1, path, seed, n_batch, max_rows)
+/// The records of the second fake model in calls of `n_batch` tokens, as text.
+fn read(file: &NamedTempFile, n_batch: usize, max_rows: Option<u64>) -> Vec<String> {
+    let rows = open(file).choose(max_rows, None, false);
+    bits(&records(&rows, 1, 2, n_batch))
 }
 
-fn read_with(
+/// The records of a fake model, evaluated by so many sources in calls of `n_batch` tokens.
+fn records(
+    rows: &ReferenceRows<'_>,
     n_sources: usize,
-    path: &Path,
     seed: u64,
     n_batch: usize,
-    max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = open(path).choose(max_rows, None, false);
-    evaluate(
-        sources(n_sources, || Ok(fake(seed, n_batch))),
-        &blocks,
-        NOTHING_MORE,
-        |step| {
-            if let Step::Window(window) = step {
-                records.extend(window.records);
-            }
-            Ok(())
-        },
-    )
+    let sources = sources(n_sources, || Ok(fake(seed, n_batch)));
+    evaluate(sources, rows, NOTHING_MORE, |step| {
+        if let Step::Window(window) = step {
+            records.extend(window.records);
+        }
+        Ok(())
+    })
     .unwrap();
     records
 }
@@ -171,48 +182,38 @@ fn bits(records: &[TokenRecord]) -> Vec<String> {
 
 #[test]
 fn what_is_written_is_scored_row_by_row_whatever_the_batches_and_pieces() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
     for score in [ScoreFrom::All, ScoreFrom::Half, ScoreFrom::Position(15)] {
         let plan = plan(score);
-        let expected = expected(&plan, 2);
+        let expected = bits(&expected(&plan, 2));
         assert_eq!(expected.len() as u64, plan.n_rows());
         for (write_batch, piece, read_batch) in [(1, 1, 1), (3, 4, 7), (100, 5, 2), (16, 1000, 16)]
         {
-            write_native(&path, &plan, Encoding::F32, write_batch, piece);
-            assert_eq!(bits(&read(&path, 2, read_batch, None)), bits(&expected));
+            let file = native(&plan, write_batch, piece);
+            assert_eq!(read(&file, read_batch, None), expected);
         }
     }
 }
 
 #[test]
 fn several_sources_give_what_one_gives_in_the_same_order() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
-    let check = || {
+    for file in [native(&plan, 4, 5), klpy(&plan)] {
         for max_rows in [None, Some(20)] {
-            let one = bits(&read(&path, 2, 3, max_rows));
+            let one = read(&file, 3, max_rows);
             for n_sources in [2, 3, 9] {
-                assert_eq!(bits(&read_with(n_sources, &path, 2, 3, max_rows)), one);
+                let rows = open(&file).choose(max_rows, None, false);
+                assert_eq!(bits(&records(&rows, n_sources, 2, 3)), one);
             }
         }
-    };
-    write_native(&path, &plan, Encoding::F32, 4, 5);
-    check();
-    write_klpy(&path, &plan);
-    check();
+    }
 }
 
 #[test]
 fn what_is_measured_besides_sees_the_rows_of_its_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    let plan = plan(ScoreFrom::Half);
-    write_native(&path, &plan, Encoding::F32, 4, 5);
+    let file = native(&plan(ScoreFrom::Half), 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = open(&path).choose(Some(20), None, false);
+        let rows = open(&file).choose(Some(20), None, false);
         let make = || Ok(fake(2, 3));
         let measure = |pair: &RowPair<'_>| (pair.next, score(pair));
         evaluate(sources(n_sources, make), &rows, measure, |step| {
@@ -238,9 +239,7 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
 
 #[test]
 fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let file = native(&plan(ScoreFrom::All), 4, 4);
     let made = AtomicUsize::new(0);
     let run = |allowed: usize| {
         made.store(0, Ordering::Relaxed);
@@ -249,7 +248,7 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
             n if n < allowed => Ok(fake(2, 4)),
             _ => Err(Error::WorkerLost),
         };
-        let rows = open(&path);
+        let rows = open(&file);
         let done = evaluate(sources(2, make), &rows, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
                 n_rows += window.records.len() as u64;
@@ -265,24 +264,17 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
 
 #[test]
 fn a_part_is_exactly_as_long_as_asked_and_taken_from_the_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
-    write_native(&path, &plan, Encoding::F32, 4, 4);
-    let whole = bits(&read(&path, 2, 4, None));
+    let file = native(&plan, 4, 4);
+    let whole = read(&file, 4, None);
     for max_rows in [1, 15, 16, 17, 50, plan.n_rows() - 1] {
-        let part = bits(&read(&path, 2, 4, Some(max_rows)));
+        let part = read(&file, 4, Some(max_rows));
         assert_eq!(part.len() as u64, max_rows);
         assert!(part.iter().all(|record| whole.contains(record)));
     }
-    assert_eq!(bits(&read(&path, 2, 4, Some(plan.n_rows() + 9))), whole);
-
-    write_klpy(&path, &plan);
-    assert_eq!(
-        bits(&read(&path, 2, 4, Some(20))),
-        whole[..20],
-        "kl.py's own order"
-    );
+    assert_eq!(read(&file, 4, Some(plan.n_rows() + 9)), whole);
+    // In kl.py's own order.
+    assert_eq!(read(&klpy(&plan), 4, Some(20)), whole[..20]);
 }
 
 #[test]
@@ -301,27 +293,21 @@ fn a_reference_is_bad_if_its_file_is_damaged_and_not_if_the_disk_fails() {
 
 #[test]
 fn a_token_outside_the_vocabulary_is_located() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let blocks = open(&path);
+    let file = native(&plan(ScoreFrom::All), 4, 4);
+    let rows = open(&file);
     let make = || Ok(fake_with(5, 1, 4));
-    let error = evaluate(sources(1, make), &blocks, NOTHING_MORE, |_| Ok(())).unwrap_err();
-    assert!(
-        error.to_string().starts_with("window 0, position 2"),
-        "{error}"
-    );
+    let error = evaluate(sources(1, make), &rows, NOTHING_MORE, |_| Ok(())).unwrap_err();
+    let error = error.to_string();
+    assert!(error.starts_with("window 0, position 2"), "{error}");
 }
 
 #[test]
 fn a_caller_can_stop_either_way() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
-    write_native(&path, &plan, Encoding::F32, 4, 4);
-    let blocks = open(&path);
+    let file = native(&plan, 4, 4);
+    let rows = open(&file);
     let make = || Ok(fake(2, 4));
-    let stopped = evaluate(sources(2, make), &blocks, NOTHING_MORE, |_| {
+    let stopped = evaluate(sources(2, make), &rows, NOTHING_MORE, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));
@@ -352,24 +338,11 @@ impl Write for FullDisk {
 
 #[test]
 fn a_disk_that_fills_up_is_the_error_that_is_returned() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
-    write_native(&path, &plan, Encoding::F32, 4, 4);
-    let whole = std::fs::metadata(&path).unwrap().len() as usize;
-    for room in [2000, 5000, whole - 1] {
+    let whole = native(&plan, 4, 4).as_file().metadata().unwrap().len();
+    for room in [2000, 5000, whole as usize - 1] {
         let writer = native_writer(FullDisk(room), &plan, Encoding::F32, 4);
-        let error = write_reference(
-            Sources::ready(fake(1, 4)),
-            &plan.windows,
-            writer,
-            |_| Ok(()),
-        )
-        .err()
-        .expect("the disk is full");
-        assert!(
-            error.to_string().contains("no space left"),
-            "{room}: {error}"
-        );
+        let error = write(writer, &plan, 4).unwrap_err().to_string();
+        assert!(error.contains("no space left"), "{room}: {error}");
     }
 }

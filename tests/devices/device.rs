@@ -5,8 +5,6 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::session::{Session, short_text};
-
 #[allow(dead_code, reason = "an example of its own")]
 #[path = "../../fixtures/rpc_server.rs"]
 mod rpc_server;
@@ -137,13 +135,6 @@ pub fn rpc_flags(servers: &[Server; 2]) -> String {
 /// Whether the tests are to run on servers of their own, and not on another device.
 pub fn has_servers() -> bool {
     std::env::var(FLAGS).is_err()
-}
-
-/// A session with `short.txt`.
-pub fn session() -> Session {
-    let session = Session::new();
-    session.write("short.txt", short_text());
-    session
 }
 
 /// How far a device may be from the CPU: the KLD of a row of the f16 model, and the change of a

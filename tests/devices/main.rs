@@ -21,8 +21,6 @@ mod session;
 
 mod device;
 
-mod against_cpu;
-mod check;
 mod dying;
 mod exchange;
 mod placement;

@@ -1,12 +1,13 @@
 //! What cannot be used is refused in one line.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
-use crate::device::{Device, Server, has_servers, session};
+use crate::device::{Device, Server, has_servers};
+use crate::session::Session;
 
 #[test]
 fn a_device_that_is_not_there_is_refused() {
-    let (session, device) = (session(), Device::new());
+    let (session, device) = (Session::with_text(), Device::new());
     let servers = device.flags.split(" -dev").next().unwrap();
     let servers = if has_servers() { servers } else { "" };
     let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q {servers} -ngl 99 -dev Nonesuch7");
@@ -16,7 +17,7 @@ fn a_device_that_is_not_there_is_refused() {
 
 #[test]
 fn what_is_not_a_server_is_refused() {
-    let session = session();
+    let session = Session::with_text();
     let fails = |address: &str, what: &str| {
         let flag = format!("--rpc {address}");
         let write = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q -ngl 99 {flag}");
@@ -35,23 +36,13 @@ fn what_is_not_a_server_is_refused() {
 }
 
 #[test]
-fn a_server_that_is_busy_is_refused() {
-    let (session, server) = (session(), Server::start());
-    let _other_program = std::net::TcpStream::connect(&server.address).unwrap();
-    let line = format!(
-        "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {}",
-        server.address
-    );
+fn a_server_that_is_busy_or_named_twice_is_refused() {
+    let (session, server) = (Session::with_text(), Server::start());
+    let address = &server.address;
+    let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {address}");
+    let (_, port) = address.split_once(':').unwrap();
+    let twice = format!("{line},localhost:{port}");
+    session.fails(&twice, 1, &["is the same server as", "name it once"]);
+    let _other_program = TcpStream::connect(address).unwrap();
     session.fails(&line, 1, &["one program at a time"]);
-}
-
-#[test]
-fn a_server_under_two_names_is_refused() {
-    let (session, server) = (session(), Server::start());
-    let (_, port) = server.address.split_once(':').unwrap();
-    let line = format!(
-        "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {},localhost:{port}",
-        server.address
-    );
-    session.fails(&line, 1, &["is the same server as", "name it once"]);
 }

@@ -1,7 +1,8 @@
 //! Several windows in a decode call.
 
-use crate::device::{Device, has_servers, session};
+use crate::device::{Device, has_servers};
 use crate::numbers::number;
+use crate::session::Session;
 
 /// How far rows may be from those of one window a call, in nats. A GPU may compute in half precision.
 fn bound() -> f64 {
@@ -18,7 +19,7 @@ const WINDOWS: [&str; 4] = [
 
 #[test]
 fn rows_are_those_of_one_window_a_call() {
-    let (session, device) = (session(), Device::new());
+    let (session, device) = (Session::with_text(), Device::new());
     let all = device.all_layers();
     for windows in WINDOWS {
         for n in [1, 3, 16] {
@@ -38,7 +39,7 @@ fn rows_are_those_of_one_window_a_call() {
 
 #[test]
 fn a_device_decodes_several_windows_a_call_unless_layers_are_recurrent() {
-    let (session, device) = (session(), Device::new());
+    let (session, device) = (Session::with_text(), Device::new());
     let all = device.all_layers();
     let n_seq = |model: &str| {
         let write = format!("-m {model} -t short.txt -c 64 -w ref.gz --force --encoding u16 {all}");

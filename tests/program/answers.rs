@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::session::{Session, fixture, has};
+use crate::gguf::set_value;
+use crate::session::{Session, has};
 use crate::shards::check_parts;
 
 /// The arguments of a run that writes `name` with answers of at most 40 tokens.
@@ -27,13 +28,9 @@ pub fn answers(session: &Session, name: &str) -> Vec<Vec<u32>> {
 
 /// Writes a copy of the fixture `name` that ends an answer with `token`, as `name` with `.gguf`.
 fn with_end(session: &Session, name: &str, token: u32) {
-    let mut model = fs::read(fixture(name)).unwrap();
-    let key = b"tokenizer.ggml.eos_token_id";
-    let at = model.windows(key.len()).position(|bytes| bytes == key);
-    // The key is followed by the type, 4 for u32, and the value.
-    let value = at.unwrap() + key.len() + 4;
-    model[value..value + 4].copy_from_slice(&token.to_le_bytes());
-    session.write(&format!("{name}.gguf"), model);
+    session.change(&format!("@{name}"), &format!("{name}.gguf"), |model| {
+        set_value(model, "tokenizer.ggml.eos_token_id", token.to_le_bytes());
+    });
 }
 
 #[test]
@@ -66,9 +63,11 @@ fn a_seed_gives_the_same_file_and_another_one_another() {
     ] {
         session.ok(line).prints(&[&sampled]);
     }
-    let page = String::from_utf8(session.read("page.html")).unwrap();
+    let page = session.read_text("page.html");
     assert!(page.contains(&format!("The answers were {sampled}")));
     assert_eq!(session.json("report .")["reference"]["sampling"]["seed"], 7);
+    session.ok(&call("@f16", "zero.gz", "--temp 0"));
+    assert_eq!(session.header("zero.gz").sampling, None);
     // Without --temp, --top-k lists tokens.
     let listed = session.result("-m @q4 -r one.gz --no-sidecar --top-k 3");
     assert_eq!(listed["top"].as_array().unwrap().len(), 3);
@@ -108,18 +107,9 @@ fn an_answer_ends_where_the_model_ends_it() {
     let n_rows = short.iter().map(|answer| answer.len() as u64).sum::<u64>();
     assert_eq!(session.header("short.gz").n_rows, n_rows);
     let itself = session.result("-m f16.gguf -r short.gz --no-sidecar");
-    assert_eq!(
-        (&itself["kld"]["max"], &itself["n_tokens"]),
-        (&0.0.into(), &n_rows.into())
-    );
-}
+    has(&itself, &json!({"kld": {"max": 0}, "n_tokens": n_rows}));
 
-/// No part knows how long the answers of the others are.
-#[test]
-fn parts_whose_answers_end_make_the_bytes_of_one_run() {
-    let session = Session::new();
-    session.ok(&call("@f16", "long.gz", ""));
-    with_end(&session, "f16", answers(&session, "long.gz")[0][9]);
+    // No part knows how long the answers of the others are.
     for flags in ["--temp 1 --seed 4", "--encoding hidden"] {
         let run = format!("-m f16.gguf --prompts @prompts --generate 40 {flags} -w");
         check_parts(&session, &run, "gz", 3);
@@ -153,7 +143,7 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     session.write(kept, answers_there);
 
     // A mark that no run would leave shows that what is kept is used.
-    let text = String::from_utf8(session.read(kept)).unwrap();
+    let text = session.read_text(kept);
     let mut all: Vec<String> = text.lines().map(str::to_owned).collect();
     let mut first: serde_json::Value = serde_json::from_str(&all[1]).unwrap();
     let true_answer = first["answer"].take();
@@ -192,13 +182,6 @@ fn a_run_that_is_killed_keeps_the_answers_that_are_finished() {
     let resumed = answers(&session, "ref.gz");
     assert_eq!(resumed[window] == [5; 90], window < 10);
     assert_eq!(resumed[39], whole[39]);
-}
-
-#[test]
-fn a_temperature_of_0_is_greedy() {
-    let session = Session::new();
-    session.ok(&call("@f16", "zero.gz", "--temp 0"));
-    assert_eq!(session.header("zero.gz").sampling, None);
 }
 
 #[test]

@@ -4,26 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use serde_json::json;
 
 use crate::numbers::number;
-use crate::session::{Session, fixture, short_text};
+use crate::session::{Session, fixture, has, labels, short_text};
 
 #[path = "../../fixtures/quantize.rs"]
 #[allow(dead_code)]
 mod quantize;
 
 /// The models of `fixtures/architectures`.
-const MODELS: [&str; 9] = [
-    "gemma2",
-    "qwen2",
-    "command-r",
-    "phi2",
-    "mixtral",
-    "mamba",
-    "falcon-h1",
-    "lfm2",
-    "gpt2",
-];
+const MODELS: &str = "gemma2 qwen2 command-r phi2 mixtral mamba falcon-h1 lfm2 gpt2";
 
 /// Four windows, the last one short, in which a batch of 64 tokens is less than a window. `gpt2` has
 /// 48 positions.
@@ -45,7 +36,7 @@ fn quantized(session: &Session, model: &Path, kind: &str) -> String {
 
 /// For each model, a folder with `f16.gguf`, the same in Q8_0 as `q8_0.gguf`, and a text.
 fn each(check: impl Fn(&Session, &str)) {
-    for model in MODELS {
+    for model in MODELS.split(' ') {
         let session = Session::new();
         session.write("text.txt", &short_text()[..300]);
         let path = fixture(&format!("architectures/{model}.gguf"));
@@ -64,25 +55,42 @@ fn largest(session: &Session, reference: &str, flags: &str) -> f64 {
     number(&result["kld"]["max"])
 }
 
-/// Rows and the hidden states that give their bits, in batches of any size.
+/// Rows, the hidden states that give their bits, and a second model in memory, in batches of any size.
 #[test]
-fn rows_and_hidden_states_are_exactly_the_models_in_batches_of_any_size() {
+fn rows_are_exactly_the_models_wherever_they_come_from() {
     each(|session, model| {
-        let windows = windows(model);
-        for batch in ["-b 1", "-b 7", "-b 64", ""] {
+        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
+        let prompts = "--prompts prompts.txt -q";
+        for (input, more) in [
+            (windows(model), "-b 1"),
+            (windows(model), "-b 7"),
+            (windows(model), "-b 64"),
+            (prompts, ""),
+            (prompts, "--score all -b 7"),
+            (prompts, "--generate 6"),
+            (prompts, "--generate 6 --score all -b 3"),
+            (windows(model), ""),
+        ] {
             let records = ["f32", "hidden"].map(|of| {
-                let write = format!("-m f16.gguf {windows} {batch} -w {of}.gz --force");
+                let write = format!("-m f16.gguf {input} {more} -w {of}.gz --force");
                 session.ok(&format!("{write} --encoding {of}"));
-                let own = largest(session, &format!("{of}.gz"), batch);
-                assert_eq!(own, 0.0, "{model} {batch} {of}");
-                let read = format!("-m q8_0.gguf -r {of}.gz {batch} --force -q");
+                let own = largest(session, &format!("{of}.gz"), "");
+                assert_eq!(own, 0.0, "{model} {input} {more} {of}");
+                let read = format!("-m q8_0.gguf -r {of}.gz --force -q");
                 session.ok(&format!("{read} --sidecar {of}.kls"));
                 session.record_bits(&format!("{of}.kls"))
             });
-            assert_eq!(records[0], records[1], "{model} {batch}");
-            // Nothing is lost or left over between one call and the next.
+            assert_eq!(records[0], records[1], "{model} {input} {more}");
+            // Nothing is lost or left over between one call and the next, and tokens that were generated
+            // one at a time are evaluated all at once.
             let other = largest(session, "f32.gz", "-b 96 -ub 96");
-            assert!(other < 1e-4, "{model} {batch}: {other}");
+            assert!(other < 1e-4, "{model} {input} {more}: {other}");
+            if !more.contains("--generate") {
+                let both = format!("-m q8_0.gguf --ref-model f16.gguf {input} {more}");
+                session.ok(&format!("{both} --sidecar memory.kls --force"));
+                let in_memory = session.record_bits("memory.kls");
+                assert_eq!(in_memory, records[0], "{model} {input} {more}");
+            }
         }
         session.ok("info hidden.gz --verify -q");
         session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
@@ -117,103 +125,62 @@ fn windows_are_decoded_together_unless_layers_are_recurrent() {
 }
 
 #[test]
-fn prompts_and_generated_tokens_are_evaluated_from_rows_and_hidden_states() {
-    each(|session, model| {
-        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
-        for generated in ["", "--generate 6", "--generate 6 --score all -b 3"] {
-            let records = ["f32", "hidden"].map(|of| {
-                let write = format!("-m f16.gguf --prompts prompts.txt {generated} -q --force");
-                session.ok(&format!("{write} -w {of}.gz --encoding {of}"));
-                session.ok(&format!(
-                    "-m q8_0.gguf -r {of}.gz --sidecar {of}.kls --force -q"
-                ));
-                session.record_bits(&format!("{of}.kls"))
-            });
-            assert_eq!(records[0], records[1], "{model} {generated}");
-            let own = largest(session, "hidden.gz", "");
-            assert_eq!(own, 0.0, "{model} {generated}");
-            // Generated tokens are decoded one at a time, and evaluated all at once.
-            let other = largest(session, "f32.gz", "-b 96 -ub 96");
-            assert!(other < 1e-4, "{model} {generated}: {other}");
-        }
-    });
-}
-
-#[test]
 fn stored_rows_are_converted_compared_and_verified() {
     each(|session, model| {
         let windows = windows(model);
         session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
-        session.ok(&format!("-m q8_0.gguf {windows} -w q8.gz --encoding f32"));
+        session.ok(&format!(
+            "-m q8_0.gguf {windows} -w q8.gz --encoding hidden"
+        ));
         session.ok("info ref.gz --verify -q");
-        for (name, format) in [
-            ("u16.gz", "kl"),
-            ("klpy.gz", "kl.py"),
-            ("base.kld", "llama.cpp"),
-        ] {
-            session.ok(&format!("convert ref.gz {name} --format {format} -q"));
-            session.ok(&format!("info {name} --verify -q"));
+        for format in ["kl", "kl.py", "llama.cpp"] {
+            session.ok(&format!("convert ref.gz of.{format} --format {format} -q"));
+            session.ok(&format!("info of.{format} --verify -q"));
         }
-        let compared = |a: &str, b: &str| session.result(&format!("compare {a} {b} --no-sidecar"));
-        assert_eq!(compared("ref.gz", "klpy.gz")["kld"]["max"], 0.0, "{model}");
-        let coded = number(&compared("ref.gz", "u16.gz")["kld"]["max"]);
+        let compared = |with: &str| {
+            let mut result = session.result(&format!("compare ref.gz {with} --no-sidecar"));
+            result["kld"].take()
+        };
+        assert_eq!(compared("of.kl.py")["max"], 0.0, "{model}");
+        let coded = number(&compared("of.kl")["max"]);
         assert!(coded < 1e-6, "{model}: {coded}");
-        // From stored rows the same as from the model's own, in a run of two models.
+        // From stored states the same as from the model's own rows, in a run of two models.
         let models = session.json("-m q8_0.gguf -m f16.gguf -r ref.gz")["models"].take();
-        let stored = compared("ref.gz", "q8.gz")["kld"].take();
-        assert_eq!(stored, models[0]["kld"], "{model}");
+        assert_eq!(compared("q8.gz"), models[0]["kld"], "{model}");
         let klds = [0, 1].map(|i| number(&models[i]["kld"]["mean"]["value"]));
         assert!(klds[0] > 1e-5 && klds[0] < 0.1, "{model}: {klds:?}");
         assert_eq!(klds[1], 0.0, "{model}");
         let report = session.json("report f16@ref.kls q8_0@ref.kls");
-        assert_eq!(report["models"].as_array().unwrap().len(), 2, "{model}");
+        assert_eq!(labels(&report), ["f16", "q8_0"], "{model}");
     });
 }
 
-/// The smallest that gives the rows: for a quantized head, f32, whatever the architecture.
+/// The smallest that gives the rows: for a quantized head, f32.
 #[test]
 fn states_have_the_smallest_type_that_gives_the_rows() {
-    let check = |session: &Session, model: &str, windows: &str, head: &str, states: &str| {
-        session.ok(&format!(
-            "-m {model} {windows} -w hidden.gz --encoding hidden --force"
-        ));
-        let result = session.json(&format!("-m {model} -r hidden.gz --no-sidecar"));
-        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{model} {head}");
-        let of = &result["reference"]["states"];
-        assert_eq!(of["type"], states, "{model} {head}");
-        let kind = of["head"]["type"].as_str().unwrap();
-        assert!(kind.eq_ignore_ascii_case(head), "{kind}, not {head}");
-    };
-    each(|session, model| check(session, "q8_0.gguf", windows(model), "q8_0", "f32"));
     let session = Session::new();
     session.write("text.txt", &short_text()[..300]);
-    for (head, states) in [
-        ("f16", "f16"),
-        ("bf16", "bf16"),
-        ("f32", "f32"),
-        ("q6_K", "f32"),
+    let gemma2 = |kind: &str| quantized(&session, &fixture("architectures/gemma2.gguf"), kind);
+    for (model, head, states) in [
+        ("@f16", "f16", "f16"),
+        ("@q4", "q6_K", "f32"),
+        ("@q8", "q8_0", "f32"),
+        (&gemma2("f16"), "f16", "f16"),
+        (&gemma2("bf16"), "bf16", "bf16"),
+        (&gemma2("f32"), "f32", "f32"),
+        (&gemma2("q6_K"), "q6_K", "f32"),
     ] {
-        let model = quantized(&session, &fixture("architectures/gemma2.gguf"), head);
-        check(&session, &model, "-t text.txt -c 96 -q", head, states);
+        let write = format!("-m {model} -t text.txt -c 96 -q -w hidden.gz --force");
+        session.ok(&format!("{write} --encoding hidden"));
+        let result = session.json(&format!("-m {model} -r hidden.gz --no-sidecar"));
+        let here = json!({"device": "CPU", "is_exact": true, "shares_model_head": true});
+        let expected = json!({"type": states, "error": {"max_kld": 0}, "here": here});
+        let states = &result["reference"]["states"];
+        has(states, &expected);
+        has(&result["models"][0]["kld"], &json!({"max": 0}));
+        let kind = states["head"]["type"].as_str().unwrap();
+        assert!(kind.eq_ignore_ascii_case(head), "{kind}, not {head}");
     }
-}
-
-#[test]
-fn a_reference_model_in_memory_gives_the_bits_of_stored_rows() {
-    each(|session, model| {
-        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
-        let windows = windows(model);
-        for input in [windows, "--prompts prompts.txt --score all -b 7 -q"] {
-            session.ok(&format!(
-                "-m f16.gguf {input} -w ref.gz --encoding f32 --force"
-            ));
-            session.ok("-m q8_0.gguf -r ref.gz --sidecar file.kls --force -q");
-            let both = format!("-m q8_0.gguf --ref-model f16.gguf {input} --force");
-            session.ok(&format!("{both} --sidecar memory.kls"));
-            let [file, memory] = ["file.kls", "memory.kls"].map(|name| session.record_bits(name));
-            assert_eq!(file, memory, "{model} {input}");
-        }
-    });
 }
 
 #[test]

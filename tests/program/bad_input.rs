@@ -54,39 +54,76 @@ fn an_existing_output_is_refused_before_the_model_is_loaded() {
 }
 
 #[test]
-fn a_damaged_reference_is_located_and_gives_no_numbers() {
+fn damage_is_located_and_gives_no_numbers() {
     let session = Session::with_reference("");
     session.reference_of("@f16", "hidden.gz", "--encoding hidden");
-    let whole = session.read("hidden.gz");
-    let cases = "
-        info bad.gz --verify -q => bad.gz
-        -m @q4 -r bad.gz -q --no-sidecar => bad.gz
-        convert bad.gz out --format kl -q => bad.gz";
+    let lines = [
+        "info bad.gz --verify -q",
+        "info bad.gz --verify --json -q",
+        "-m @q8 -r bad.gz -q --no-sidecar",
+        "convert bad.gz out --format kl.py --force -q",
+    ];
+    let refused = |lines: &[&str], what: &[&str]| {
+        for line in lines {
+            let run = session.fails(line, 1, &[&["bad.gz"], what].concat());
+            run.prints_not("whole");
+            assert!(line.starts_with("info") || run.stdout.is_empty());
+        }
+    };
     // Somewhere in the header, in the head, and in the states.
-    for at in [60, whole.len() / 8, whole.len() * 3 / 4] {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 0x10;
-        session.write("bad.gz", damaged);
-        session.fails_each(1, "", cases);
+    for share in [0.001, 0.125, 0.75] {
+        session.flip("hidden.gz", "bad.gz", share);
+        refused(&lines, &[]);
     }
-    let whole = session.read("ref.gz");
-    for length in [whole.len() - 1, 30, 1] {
-        session.write("cut.gz", &whole[..length]);
-        session.fails("-m @q8 -r cut.gz -q", 1, &["cut.gz"]);
+    session.cut("ref.gz", "bad.gz", 0.5);
+    refused(&lines, &["window", "byte"]);
+    for n_bytes in [session.length("ref.gz") as usize - 1, 30, 1] {
+        session.change("ref.gz", "bad.gz", |bytes| bytes.truncate(n_bytes));
+        refused(&lines, &[]);
     }
-    session.write("cut.gz", &whole[..whole.len() / 2]);
-    let mut bytes = whole;
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    session.write("bad.gz", bytes);
-    for name in ["cut.gz", "bad.gz"] {
-        let run = session.fails(
-            &format!("-m @q8 -r {name} -q"),
-            1,
-            &[name, "window", "byte"],
-        );
-        assert_eq!(run.stdout, "");
+    // In a window; a later fault is not the one that is reported.
+    let starts = window_starts(&session.read("ref.gz"));
+    let (_, last) = *starts.last().unwrap();
+    for pair in starts[1..].windows(2).take(3) {
+        let ((window, _), (_, next)) = (pair[0], pair[1]);
+        session.change("ref.gz", "bad.gz", |bytes| {
+            bytes[next - 100] ^= 1;
+            bytes[last + 60] ^= 1;
+        });
+        refused(&lines[..2], &[&format!("window {window}, byte ")]);
+        // It is seen only if everything is read.
+        session.ok("info bad.gz");
     }
+
+    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
+    session.flip("q8.kls", "bad.kls", 0.5);
+    session.flip("@klpy", "bad-kl_py.gz", 0.5);
+    let n_bytes = session.length("@base") as usize;
+    session.change("@base", "cut.kld", |base| base.truncate(n_bytes - 1));
+    // Pages that never reached the disk.
+    session.change("@base", "torn.kld", |base| base[n_bytes - 5000..].fill(0));
+    session.ok("info torn.kld");
+    let cases = "
+        bad.kls => record | byte
+        bad-kl_py.gz => corrupt | window
+        cut.kld => 1 of 2 windows
+        torn.kld => torn.kld | window 1 | row 60 | not to 1";
+    session.fails_each(1, "info --verify -q", cases);
+}
+
+/// Each window's number in a native reference, and its first byte: that of the member with its
+/// tokens (see `formats/LOGITS.md`).
+fn window_starts(reference: &[u8]) -> Vec<(u32, usize)> {
+    let field = |at: usize| u32::from_le_bytes(reference[at..at + 4].try_into().unwrap());
+    let (mut starts, mut at) = (Vec::new(), 0);
+    while at < reference.len() {
+        let (member_bytes, kind, window) = (field(at + 16), field(at + 24), field(at + 28));
+        if kind == 1 {
+            starts.push((window, at));
+        }
+        at += member_bytes as usize;
+    }
+    starts
 }
 
 #[cfg(unix)]

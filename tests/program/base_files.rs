@@ -1,11 +1,11 @@
 //! Base files of peaked rows with a wide vocabulary, and files converted from them: an entry at the
-//! floor has no known probability, and counts for nothing.
+//! floor has no known probability, and counts for nothing. Base files without a floor.
 
 use kl_formats::{Kind, Values, WindowSpec};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::numbers::{Window, kld, log_softmax, mean, number};
-use crate::session::Session;
+use crate::numbers::{Window, close, kld, log_softmax, mean, number};
+use crate::session::{Session, has};
 
 const N_VOCAB: u32 = 100_352;
 const N_CTX: u32 = 16;
@@ -164,21 +164,11 @@ fn files_converted_from_a_base_file_give_its_numbers() {
         let result = session.result("compare converted.gz base.kld --no-sidecar");
         assert!(number(&result["kld"]["max"]) < 1e-9, "{format}");
     }
-}
-
-/// kl.py's file needs a row for each token, which a base file does not have: this one is made of the
-/// rows that a base file holds.
-#[test]
-fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
-    let session = session();
-    let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
+    // kl.py's file needs a row for each token, which a base file does not have: this one is made of the rows
+    // that a base file holds.
+    let floored = Values::FlooredLogProbabilities;
     for (from, to, kind, values) in [
-        (
-            "base.kld",
-            "klpy.gz",
-            Kind::KlPy,
-            Values::FlooredLogProbabilities,
-        ),
+        ("base.kld", "klpy.gz", Kind::KlPy, floored),
         ("quant.gz", "short.gz", Kind::Kl, Values::Logits),
     ] {
         let mut windows = session.windows(from);
@@ -190,4 +180,72 @@ fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
     }
     let klpy = mean_kld(&session.result("compare klpy.gz short.gz --no-sidecar"));
     assert!((klpy / of_base - 1.0).abs() < 1e-9, "{klpy} {of_base}");
+}
+
+/// A row of beellama.cpp, as LLAMACPP.md describes it.
+fn logits2_row(row: &[f32]) -> Vec<u8> {
+    let finite = || row.iter().copied().filter(|x| x.is_finite());
+    let least = finite().fold(f32::MAX, f32::min);
+    let most = finite().fold(f32::MIN, f32::max);
+    let sum: f64 = finite().map(|x| f64::from(x - most).exp()).sum();
+    let scale = (most - least) / 65534.0;
+    let code = |x: &f32| {
+        let steps = ((x - least) * (1.0 / scale)).round();
+        if x.is_finite() { 1 + steps as u16 } else { 0 }
+    };
+    let min_log_prob = least - most - sum.ln() as f32;
+    let mut bytes = [scale, min_log_prob].map(f32::to_le_bytes).concat();
+    bytes.extend(row.iter().flat_map(|x| code(x).to_le_bytes()));
+    bytes
+}
+
+/// A `_logits2` file of windows of 64 tokens, with the rows of positions 32 to 62.
+fn logits2(windows: &[Window]) -> Vec<u8> {
+    let n_vocab = windows[0].rows[0].len() as u32;
+    let counts = [64, n_vocab, windows.len() as u32].map(u32::to_le_bytes);
+    let mut bytes = [b"_logits2".as_slice(), &counts.concat()].concat();
+    let tokens = windows.iter().flat_map(|window| &window.spec.tokens);
+    bytes.extend(tokens.flat_map(|token| token.to_le_bytes()));
+    let rows = windows.iter().flat_map(|window| &window.rows[32..63]);
+    bytes.extend(rows.flat_map(|row| logits2_row(row)));
+    bytes
+}
+
+#[test]
+fn a_base_file_of_beellama_cpp_is_described_evaluated_converted_and_compared() {
+    let session = Session::with_reference("--encoding f32 --score all");
+    let mut windows = session.windows("ref.gz");
+    windows.retain(|window| window.spec.tokens.len() == 64);
+    windows[0].rows[32][9] = f32::NEG_INFINITY;
+    session.write("bee.kld", logits2(&windows));
+    let expected = json!({"kind": "llama.cpp", "log_probabilities": true});
+    has(&session.info("bee.kld --verify"), &expected);
+
+    // Nothing is floored, so the model's KLD is the one against its logits.
+    session.ok("-m @q2 -fa off -r ref.gz -q --sidecar ref.kls");
+    session.ok("-m @q2 -fa off -r bee.kld -q --sidecar bee.kls");
+    let all = session.records("ref.kls");
+    let found = session.records("bee.kls");
+    assert_eq!(found.len(), 31 * windows.len());
+    for record in &found[1..] {
+        let at = (record.window, record.position);
+        let mut all = all.iter();
+        let expected = all.find(|of| (of.window, of.position) == at).unwrap();
+        assert_eq!(record.token, expected.token);
+        // Half a step is 2.5e-4 nats.
+        close(record.kld, expected.kld, 1e-4, "KLD");
+        close(record.ref_nll, expected.ref_nll, 1e-3, "NLL");
+    }
+
+    let run = session.ok("convert bee.kld f32.gz --format kl --encoding f32");
+    run.warns(&["the rows stay log-probabilities"]);
+    assert_eq!(session.rows("f32.gz"), session.rows("bee.kld"));
+    assert!(session.header("f32.gz").log_probabilities && !session.header("f32.gz").floored);
+    session.ok("convert bee.kld u16.gz --format kl -q");
+    assert_eq!(session.rows("u16.gz")[0][9], f32::NEG_INFINITY);
+    session.ok("compare bee.kld f32.gz -q");
+    session.ok("convert bee.kld base.kld --format llama.cpp -q");
+    assert!(session.read("base.kld").starts_with(b"_logits_"));
+    session.ok("convert base.kld floored.gz --format kl -q");
+    assert!(session.header("floored.gz").floored);
 }

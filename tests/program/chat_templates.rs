@@ -1,12 +1,10 @@
 //! Prompts in a chat template: the model's own, one from a file, or none.
 
-use std::fs;
-
 use kl_formats::PromptContent;
 use serde_json::json;
 
 use crate::gguf::{Pair, with_pairs};
-use crate::session::{Session, fixture};
+use crate::session::Session;
 
 /// Messages as lines, the BOS first, as a model's template would have it.
 pub const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}{{ message.role }}: \
@@ -24,19 +22,7 @@ const RENDERED: [&str; 4] = [
 /// Writes `chat.gguf`: the q2 model with a chat template before its other keys.
 fn model_with_template(session: &Session, template: &str) {
     let template = Pair::text("tokenizer.chat_template", template);
-    let model = with_pairs(&fs::read(fixture("q2")).unwrap(), &[template]);
-    session.write("chat.gguf", model);
-}
-
-#[test]
-fn a_model_without_a_template_is_one_warning() {
-    let session = Session::new();
-    let run = session.ok("-m @f16 --prompts @prompts -q -w a.gz");
-    let n_warnings = run.stderr.matches("no chat template").count();
-    assert_eq!(n_warnings, 1, "{}", run.stderr);
-    let without = session.ok("-m @f16 --prompts @prompts -q -w b.gz --no-chat-template");
-    without.warns_not("template");
-    assert_eq!(session.specs("a.gz"), session.specs("b.gz"));
+    session.write("chat.gguf", with_pairs(&session.read("@q2"), &[template]));
 }
 
 #[test]
@@ -67,7 +53,7 @@ fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     assert!(session.tokens("text.gz")[0].len() > tokens[0].len());
 
     // The messages are kept to the byte.
-    let given = fs::read_to_string(fixture("chats")).unwrap();
+    let given = session.read_text("@chats");
     let second = given.lines().nth(1).unwrap();
     let PromptContent::Messages(messages) = &header.prompts.as_ref().unwrap()[1].content else {
         panic!("messages")
@@ -91,4 +77,12 @@ fn a_template_from_a_file_replaces_the_models() {
     }
     let what = ["prompts.jsonl: line 1", "not this one", "chat template:1"];
     session.fails(&format!("{line} -w b.gz"), 1, &what);
+
+    // A model without one is one warning.
+    let run = session.ok("-m @f16 --prompts @prompts -q -w c.gz");
+    let n_warnings = run.stderr.matches("no chat template").count();
+    assert_eq!(n_warnings, 1, "{}", run.stderr);
+    let without = session.ok("-m @f16 --prompts @prompts -q -w d.gz --no-chat-template");
+    without.warns_not("template");
+    assert_eq!(session.specs("c.gz"), session.specs("d.gz"));
 }

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::session::{Session, fixture, has};
+use crate::numbers::number;
+use crate::session::{Session, has};
 
 const FEW: &str = "--threads 2 -c 64 -n 256";
 
@@ -10,16 +11,11 @@ const FEW: &str = "--threads 2 -c 64 -n 256";
 fn the_cpu_computes_the_models_of_all_kinds() {
     let session = Session::new();
     for model in ["gpt2", "mamba", "mixtral-q4_0", "gemma2", "lfm2"] {
-        let path = fixture(&format!("architectures/{model}.gguf"));
-        session.write(&format!("{model}.gguf"), std::fs::read(path).unwrap());
         let n_ctx = if model == "gpt2" { 48 } else { 64 };
-        let line = format!("check -m {model}.gguf -t @eval --threads 2 -c {n_ctx} -n 192");
-        let found = session.json(&line);
+        let check = format!("check -m @architectures/{model}.gguf -t @eval --threads 2");
+        let found = session.json(&format!("{check} -c {n_ctx} -n 192"));
         has(&found, &json!({"verdict": "ok", "skipped": []}));
-        assert!(
-            found["noise"]["kld"].as_f64() > Some(0.0),
-            "{model}: {found}"
-        );
+        assert!(number(&found["noise"]["kld"]) > 0.0, "{model}: {found}");
     }
 }
 
@@ -34,35 +30,28 @@ fn a_floor_is_found_and_a_report_shows_it() {
         "CPU     single tokens",
         "yours: batches of 64",
     ]);
-    let floor = session.read_json("floor.json")["floor"]["kld"]
-        .as_f64()
-        .unwrap();
-    assert!((1e-9..1e-3).contains(&floor), "{floor}");
-    let report = "report tiny-q4_K_M@ref.kls --floor floor.json --html page.html";
-    let found = session.json(report);
-    assert_eq!(found["floor"]["kld"].as_f64(), Some(floor));
-    let page = String::from_utf8(session.read("page.html")).unwrap();
+    let floor = session.read_json("floor.json")["floor"]["kld"].take();
+    assert!((1e-9..1e-3).contains(&number(&floor)), "{floor}");
+    let report = "report tiny-q4_K_M@ref.kls --floor";
+    let found = session.json(&format!("{report} floor.json --html page.html"));
+    assert_eq!(found["floor"]["kld"], floor);
+    let page = session.read_text("page.html");
     assert!(page.contains("Rounding alone moves the set-up"), "{page}");
-    session.fails(
-        "report tiny-q4_K_M@ref.kls --floor tiny-q4_K_M@ref.kls",
-        1,
-        &["tiny-q4_K_M@ref.kls", "holds no floor", "kl check --json"],
-    );
+    let what = ["tiny-q4_K_M@ref.kls", "holds no floor", "kl check --json"];
+    session.fails(&format!("{report} tiny-q4_K_M@ref.kls"), 1, &what);
 }
 
 #[test]
 fn what_cannot_be_checked_is_refused_in_one_line() {
     let session = Session::new();
-    session.fails("check -m @eval", 1, &["not a GGUF"]);
-    session.fails("check -m none.gguf", 1, &["none.gguf"]);
-    session.fails(&format!("check -m @q4 {FEW} -t none.txt"), 1, &["none.txt"]);
-    session.fails(&format!("check -m @q4 {FEW} -dev CUDA7"), 1, &["CUDA7"]);
-    session.fails("check", 2, &["--model"]);
-    session.fails("check -m @q4 -n 1", 2, &["--n-tokens", "from 2"]);
     session.write("floor.json", "{}");
-    session.fails(
-        "check -m @q4 --json floor.json",
-        1,
-        &["floor.json", "--force"],
-    );
+    let cases = "
+        -m @eval => not a GGUF
+        -m none.gguf => none.gguf
+        -m @q4 -n 256 -t none.txt => none.txt
+        -m @q4 -n 256 -dev CUDA7 => CUDA7
+        => exit 2 | --model
+        -m @q4 -n 1 => exit 2 | --n-tokens | from 2
+        -m @q4 --json floor.json => floor.json | --force";
+    session.fails_each(1, "check", cases);
 }

@@ -1,7 +1,6 @@
 //! `kl compare`: stored rows against stored rows.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::Value;
 
@@ -24,9 +23,9 @@ fn every_kind_gives_numpys_numbers() {
         let klds = pair["kld"].as_array().unwrap();
         assert_eq!(result["n_tokens"], klds.len());
         let ours = result["tokens"]["kld"].as_array().unwrap();
-        ours.iter()
-            .zip(klds)
-            .for_each(|(ours, kld)| close(ours, kld));
+        for (ours, kld) in ours.iter().zip(klds) {
+            close(ours, kld);
+        }
         close(&result["kld"]["mean"]["value"], &pair["mean"]);
         let reverse = &result["reverse_kld"]["mean"]["value"];
         close(reverse, &pair["reverse_mean"]);
@@ -43,19 +42,6 @@ fn every_kind_gives_numpys_numbers() {
         assert!(result["model"]["size_bytes"].is_null());
         assert_eq!(result["is_reference_model"], false);
     }
-}
-
-/// Each model answers in its own words, so two of their references are not of the same tokens.
-#[test]
-fn references_with_answers_of_two_models_are_refused_with_the_reason() {
-    let session = Session::new();
-    for model in ["f16", "q2"] {
-        let write = format!("-m @{model} -w {model}.gz -q --prompts @prompts");
-        session.ok(&format!("{write} --generate 40"));
-    }
-    let why = "answers that a model generated are its own; evaluate the other model against this \
-               reference, with kl -m MODEL -r";
-    session.fails("compare f16.gz q2.gz", 1, &["q2.gz: window", why]);
 }
 
 /// All columns of the tokens except their texts.
@@ -99,12 +85,12 @@ fn the_same_file_twice_is_warned_of() {
 
     // A model whose header differs in its name alone.
     session.reference("--encoding f32");
-    let mut model = fs::read(fixture("f16")).unwrap();
-    let name = b"tiny stories";
-    let mut texts = model.windows(name.len());
-    let at = texts.position(|text| text == name).unwrap();
-    model[at] = b'T';
-    session.write("renamed.gguf", model);
+    session.change("@f16", "renamed.gguf", |model| {
+        let name = b"tiny stories";
+        let mut texts = model.windows(name.len());
+        let at = texts.position(|text| text == name).unwrap();
+        model[at] = b'T';
+    });
     let run = session.ok("-m renamed.gguf -m @f16 -m @q8 -r ref.gz -q");
     run.warns(&["renamed.gguf", "exactly 0", "twice"]);
     assert_eq!(run.stderr.matches("exactly 0").count(), 1, "{}", run.stderr);
@@ -179,8 +165,8 @@ fn files_that_do_not_match_are_refused() {
     let run = session.ends("compare ref.gz ref.gz none.gz -q --no-sidecar", 1);
     run.warns(&["none.gz"]).warns(&["1 of 2"]);
     for file in ["@npz", "@safetensors"] {
-        let convert = format!("convert {file} o.gz --format kl");
-        session.fails(&convert, 1, &["kl compare"]);
+        let line = format!("convert {file} o.gz --format kl");
+        session.fails(&line, 1, &["kl compare"]);
     }
     let lossy = "compare @npz @peers/mlx-kld-q2_K.npz -q --fail-if 'kld.mean > 0.001'";
     session.ends(lossy, 3);
@@ -191,7 +177,7 @@ fn files_that_do_not_match_are_refused() {
 
 /// Two of the three prompts are paired by their tokens; the third has the number of one of these.
 #[test]
-fn a_window_whose_number_another_has_is_refused() {
+fn windows_of_other_tokens_are_refused() {
     let session = Session::new();
     for (name, prompts) in [
         ("here", "a dog\na cat\na big cat"),
@@ -205,46 +191,45 @@ fn a_window_whose_number_another_has_is_refused() {
         => there.gz: window 2 has token | window 2 of here.gz | differ in text
         -n 5 => there.gz: window 2 has token | window 2 of here.gz | differ in text";
     session.fails_each(1, "compare here.gz there.gz", cases);
+    // Each model answers in its own words, so two of their references are not of the same tokens.
+    for model in ["f16", "q2"] {
+        let write = format!("-m @{model} -w {model}.gz -q --prompts @prompts");
+        session.ok(&format!("{write} --generate 40"));
+    }
+    let why = "answers that a model generated are its own; evaluate the other model against this \
+               reference, with kl -m MODEL -r";
+    session.fails("compare f16.gz q2.gz", 1, &["q2.gz: window", why]);
 }
 
 #[test]
 fn damaged_files_and_folders_are_one_line() {
     let session = Session::new();
-    let copy = |folder: &str, window: usize, to: &str| {
-        let folder = session.path(folder);
-        fs::create_dir_all(&folder).unwrap();
-        let from = fixture("safetensors").join(format!("{window}.safetensors"));
-        fs::copy(from, folder.join(to)).unwrap();
-    };
-    let refused = |name: &str, what: &[&str]| {
-        session.fails(&format!("compare @safetensors {name}"), 1, what);
-        session.fails(&format!("compare {name} @safetensors"), 1, what);
-        session.fails(&format!("info {name} --verify"), 1, what);
-    };
-    fs::create_dir(session.path("empty")).unwrap();
-    refused("empty", &["empty", "safetensors"]);
-    copy("gap", 0, "0.safetensors");
-    copy("gap", 1, "2.safetensors");
-    refused("gap", &["gap", "window 1"]);
-    copy("named", 0, "0.safetensors");
-    copy("named", 1, "model.safetensors");
-    refused("named", &["model.safetensors", "number"]);
-    let cut = |path: &Path, to: &str| {
-        let bytes = fs::read(path).unwrap();
-        session.write(to, &bytes[..bytes.len() - 100]);
-    };
-    copy("cut", 0, "0.safetensors");
-    let last = fixture("safetensors").join("1.safetensors");
-    cut(&last, "cut/1.safetensors");
-    refused("cut", &["1.safetensors", "incomplete"]);
-    let npz = fixture("peers/mlx-kld-q2_K.npz");
-    cut(&npz, "cut.npz");
-    refused("cut.npz", &["cut.npz", "incomplete"]);
-    let mut bytes = fs::read(npz).unwrap();
-    let in_rows = bytes.len() / 4;
-    bytes[in_rows] ^= 0x10;
-    session.write("bad.npz", bytes);
-    refused("bad.npz", &["bad.npz", "logprobs_0.npy", "window 0"]);
-    let one_window = "info @peers/safetensors-f16/0.safetensors";
-    session.fails(one_window, 1, &["folder"]);
+    for folder in ["empty", "gap", "named", "cut"] {
+        fs::create_dir(session.path(folder)).unwrap();
+    }
+    let windows = [0, 1].map(|window| format!("@peers/safetensors-f16/{window}.safetensors"));
+    for (window, to) in [
+        (0, "gap/0.safetensors"),
+        (1, "gap/2.safetensors"),
+        (0, "named/0.safetensors"),
+        (1, "named/model.safetensors"),
+        (0, "cut/0.safetensors"),
+    ] {
+        session.write(to, session.read(&windows[window]));
+    }
+    session.cut(&windows[1], "cut/1.safetensors", 0.99);
+    session.cut("@peers/mlx-kld-q2_K.npz", "cut.npz", 0.99);
+    session.flip("@peers/mlx-kld-q2_K.npz", "bad.npz", 0.25);
+    let cases = "
+        empty => empty | safetensors
+        gap => gap | window 1
+        named => model.safetensors | number
+        cut => 1.safetensors | incomplete
+        cut.npz => cut.npz | incomplete
+        bad.npz => bad.npz | logprobs_0.npy | window 0";
+    session.fails_each(1, "compare @safetensors", cases);
+    session.fails_each(1, "compare", &cases.replace(" =>", " @safetensors =>"));
+    session.fails_each(1, "info --verify", cases);
+    let one_window = format!("info {}", windows[0]);
+    session.fails(&one_window, 1, &["folder"]);
 }

@@ -1,14 +1,24 @@
-//! `--list-devices`.
+//! Devices and threads: `--list-devices`, `kl doctor`, `-ngl`, `--threads`.
 
 use std::net::TcpListener;
 
 use crate::session::Session;
 
 #[test]
-fn devices_are_listed_without_a_model() {
-    let listed = Session::new().ok("--list-devices").stdout;
+fn devices_are_listed_and_layers_without_one_are_a_warning() {
+    let session = Session::with_reference("");
+    let listed = session.ok("--list-devices").stdout;
     assert!(listed.starts_with("Available devices:\n"), "{listed}");
     assert!(listed.contains("\n  CPU: "), "{listed}");
+    let devices = listed.lines().filter(|line| line.ends_with(" MiB free)"));
+    if devices.count() > 1 {
+        println!("skipped: this kl has a device besides the CPU");
+        return;
+    }
+    let run = session.ok("-m @q8 -r ref.gz -ngl 99 -q --no-sidecar");
+    run.warns(&["-ngl 99 has no effect", "docs/GPU.md"]);
+    let other = "-m @q8 -r ref.gz -dev CUDA0 -q";
+    session.fails(other, 1, &["no device 'CUDA0'", "'none'", "--list-devices"]);
 }
 
 #[test]

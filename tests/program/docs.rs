@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Captures, Regex};
 use tempfile::TempDir;
 
 use crate::hub::FakeHub;
-use crate::session::{fixture, program};
+use crate::session::{Run, fixture, program};
 
 /// Programs whose commands run in this test, where the machine has them.
 const QUICK: [&str; 5] = ["kl", "for", "scripts/example.sh", "cd", "jq"];
@@ -80,15 +80,23 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The pages that show commands, by their paths from the root.
+/// The pages that show commands, by their paths from the root, in the order in which somebody reads them.
 fn pages() -> Vec<String> {
+    let first = [
+        "README.md",
+        "docs/GUIDE.md",
+        "docs/READING.md",
+        "docs/REPORT.md",
+    ];
     let docs = fs::read_dir(root().join("docs")).unwrap();
     let names = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let docs = names.filter(|name| name.ends_with(".md"));
-    let mut pages: Vec<String> = docs.map(|name| format!("docs/{name}")).collect();
-    pages.extend(["README.md", "formats/README.md"].map(str::to_owned));
-    pages.sort();
-    pages
+    let mut others: Vec<String> = docs.map(|name| format!("docs/{name}")).collect();
+    others.push("formats/README.md".to_owned());
+    others.retain(|page| !first.contains(&page.as_str()));
+    others.sort();
+    let first = first.into_iter().map(str::to_owned);
+    first.chain(others).collect()
 }
 
 fn read(page: &str) -> String {
@@ -97,46 +105,28 @@ fn read(page: &str) -> String {
 
 /// The blocks of a page: between fences, or indented by four spaces after an empty line.
 fn blocks(page: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let (mut fenced, mut indented, mut after_empty) = (false, false, true);
-    for (line, text) in page.lines().enumerate() {
-        let code = text.strip_prefix("    ");
-        if let Some(language) = text.strip_prefix("```") {
-            fenced = !fenced;
-            indented = false;
-            if fenced {
-                blocks.push(block(line, language));
-            }
-        } else if fenced || indented && (code.is_some() || text.is_empty()) {
-            let text = if fenced {
-                text
-            } else {
-                code.unwrap_or_default()
-            };
-            let block = blocks.last_mut().unwrap();
-            block.text += text;
-            block.text.push('\n');
-        } else if let (true, Some(code)) = (after_empty, code) {
-            indented = true;
-            blocks.push(block(line, ""));
-            blocks.last_mut().unwrap().text = format!("{code}\n");
-        } else {
-            indented = false;
+    static BLOCK: LazyLock<Regex> = LazyLock::new(|| {
+        let fenced = "^```(?<language>.*)\n(?<fenced>(?s:.*?))^```";
+        let indented = "^\n(?<indented>( {4}.*\n|\n)* {4}.*\n)";
+        Regex::new(&format!("(?m){fenced}|{indented}")).unwrap()
+    });
+    let block = |found: Captures<'_>| {
+        let fenced = found.name("fenced");
+        let code = fenced.or(found.name("indented")).unwrap();
+        let lines = code.as_str().lines().map(|line| {
+            let is_indented = fenced.is_none() && !line.is_empty();
+            if is_indented { &line[4..] } else { line }
+        });
+        Block {
+            line: 1 + page[..code.start()].matches('\n').count(),
+            language: found
+                .name("language")
+                .map_or("", |of| of.as_str())
+                .to_owned(),
+            text: lines.collect::<Vec<_>>().join("\n").trim_end().to_owned(),
         }
-        after_empty = text.is_empty();
-    }
-    for block in &mut blocks {
-        block.text.truncate(block.text.trim_end().len());
-    }
-    blocks
-}
-
-fn block(line: usize, language: &str) -> Block {
-    Block {
-        line: line + 1,
-        language: language.to_owned(),
-        text: String::new(),
-    }
+    };
+    BLOCK.captures_iter(page).map(block).collect()
 }
 
 /// The commands of a block without comments, with lines that end in a backslash joined.
@@ -161,10 +151,12 @@ fn kind(block: &Block) -> Kind {
     }
     let commands = commands(block);
     let all = |programs: &[&str]| commands.iter().all(|c| programs.contains(&first_word(c)));
-    match () {
-        () if all(&QUICK) => Kind::Quick,
-        () if all(&[&SLOW[..], &QUICK].concat()) => Kind::Slow,
-        () => Kind::Shown,
+    if all(&QUICK) {
+        Kind::Quick
+    } else if all(&[&SLOW[..], &QUICK].concat()) {
+        Kind::Slow
+    } else {
+        Kind::Shown
     }
 }
 
@@ -182,13 +174,6 @@ const IN_REPOSITORY: [(&str, &str); 4] = [
     ("q4", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
     ("q2", "Llama-3.2-1B-Instruct-IQ2_M.gguf"),
 ];
-
-/// What a command printed: to stdout, and to stderr.
-#[derive(Default)]
-struct Output {
-    printed: [String; 2],
-    code: i32,
-}
 
 impl Example {
     fn new() -> Self {
@@ -225,8 +210,8 @@ impl Example {
     /// The files in it, but for those that it came with in folders.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(self.path()).unwrap();
-        let files = entries.map(|entry| entry.unwrap().path());
-        let files = files.filter(|path| path.is_file()).map(|path| {
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let files = paths.filter(|path| path.is_file()).map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap();
             (name.to_owned(), fs::read(&path).unwrap())
         });
@@ -240,7 +225,7 @@ impl Example {
     }
 
     /// Runs a command with `sh`.
-    fn run(&self, script: &str) -> Output {
+    fn run(&self, script: &str) -> Run {
         let bin = self.folder.path().join("bin");
         let path = std::env::var("PATH").unwrap();
         let mut shell = Command::new("sh");
@@ -248,24 +233,22 @@ impl Example {
         shell.env("PATH", format!("{}:{path}", bin.display()));
         shell.env("HOME", self.folder.path()).env_remove("HF_HOME");
         shell.env("HF_ENDPOINT", &self.hub.endpoint);
-        let output = shell.current_dir(self.path()).output().unwrap();
-        let printed = [output.stdout, output.stderr];
-        Output {
-            printed: printed.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
-            code: output.status.code().unwrap_or(-1),
-        }
+        Run::from(shell.current_dir(self.path()).output().unwrap())
     }
 }
 
-/// A line without what another run or another machine prints otherwise: times, the digits that its kernels
-/// compute, and the widths of columns.
-fn without_digits(line: &str) -> String {
+/// The lines of a text without what another run or another machine prints otherwise: times, the digits that
+/// its kernels compute, and the widths of columns.
+fn shapes(text: &str) -> Vec<String> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         let time = r"(\d+ min )?[\d.,]+ (ms|s|min|h|scored tokens/s|MiB/s|GiB/s)\b";
         Regex::new(&format!(r"{time}|[-+]?\d[\d.,]*(e-\d+)?")).unwrap()
     });
-    let line = NUMBER.replace_all(line, "#");
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    let shape = |line| {
+        let line = NUMBER.replace_all(line, "#");
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(shape).collect()
 }
 
 /// A line of a block that stands for lines which are left out.
@@ -274,12 +257,7 @@ const LEFT_OUT: &str = "...";
 /// Whether a block shows lines that were printed one after the other. What starts at the top of an output
 /// is all of it, unless the block says that lines are left out.
 fn is_shown_in(block: &str, printed: &str) -> bool {
-    // A line about other work on the machine comes and goes.
-    let printed = printed
-        .lines()
-        .filter(|line| !line.contains("busy elsewhere"));
-    let printed: Vec<String> = printed.map(without_digits).collect();
-    let shown: Vec<String> = block.lines().map(without_digits).collect();
+    let (shown, printed) = (shapes(block), shapes(printed));
     let mut rest = &printed[..];
     for part in shown.split(|line| line == LEFT_OUT) {
         let mut places = rest.windows(part.len().max(1));
@@ -292,10 +270,9 @@ fn is_shown_in(block: &str, printed: &str) -> bool {
     is_whole || shown.first() != printed.first()
 }
 
-/// The block as it should be, from the output that is most like it: between the first and the last line of
-/// each part that have not changed but for digits. `None` where the lines of a part are not there.
+/// The block as it should be, from the output that is most like it: each of its parts from the first to the
+/// last line that has changed only in digits. `None` where a part has no such line.
 fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
-    let shapes = |text: &str| text.lines().map(without_digits).collect::<Vec<_>>();
     let shown = shapes(block);
     let n_alike = |text: &&String| {
         let printed = shapes(text);
@@ -304,17 +281,12 @@ fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
     };
     let output = outputs.iter().max_by_key(n_alike)?;
     let (printed, lines) = (shapes(output), Vec::from_iter(output.lines()));
-    if shown.first() == printed.first() && !shown.iter().any(|line| line == LEFT_OUT) {
-        return Some(lines.join("\n"));
-    }
     let parts = shown.split(|line| line == LEFT_OUT).map(|part| {
         let place = |line: &String| printed.iter().position(|of| of == line && !line.is_empty());
-        let places = part.iter().enumerate();
-        let mut known = places.filter_map(|(i, line)| Some((i, place(line)?)));
-        let (first, from) = known.next()?;
-        let (last, to) = known.next_back().unwrap_or((first, from));
-        let end = (to + part.len() - last).min(lines.len());
-        Some(lines.get(from.saturating_sub(first)..end)?.join("\n"))
+        let mut known = part.iter().filter_map(place);
+        let first = known.next()?;
+        let last = known.next_back().unwrap_or(first);
+        Some(lines.get(first..=last)?.join("\n"))
     });
     let parts = parts.collect::<Option<Vec<_>>>()?;
     Some(parts.join(&format!("\n{LEFT_OUT}\n")))
@@ -323,101 +295,95 @@ fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
 /// Puts other text in the place of a block: with the block's own indentation.
 fn replace(page: &str, block: &str, text: &str) {
     let indented = |text: &str| {
-        let lines = text.lines().map(|line| match line {
-            "" => String::new(),
-            line => format!("    {line}"),
-        });
+        let lines = text.lines().map(|line| format!("    {line}"));
+        let lines = lines.map(|line| line.trim_end().to_owned());
         lines.collect::<Vec<_>>().join("\n")
     };
     let old = read(page);
-    let new = if old.contains(&indented(block)) {
-        old.replace(&indented(block), &indented(text))
-    } else {
+    let new = old.replace(&indented(block), &indented(text));
+    let new = if new == old {
         old.replace(block, text)
+    } else {
+        new
     };
     fs::write(root().join(page), new).unwrap();
 }
 
-/// The pages in the order in which somebody reads them.
-fn in_reading_order() -> Vec<String> {
-    let rank = |page: &String| {
-        let first = [
-            "README.md",
-            "docs/GUIDE.md",
-            "docs/READING.md",
-            "docs/REPORT.md",
-        ];
-        let place = first.iter().position(|first| page == first);
-        place.unwrap_or(first.len())
-    };
-    let mut pages = pages();
-    pages.sort_by_key(rank);
-    pages
+/// Runs a command of a page, which may lose or replace no file of those that are there. Returns what it
+/// printed to stdout and to stderr.
+fn run_one(
+    example: &Example,
+    page: &str,
+    command: &str,
+    files: &mut BTreeMap<String, Vec<u8>>,
+    faults: &mut Vec<String>,
+) -> [String; 2] {
+    let Run {
+        code,
+        stdout,
+        stderr,
+    } = example.run(command);
+    // Of other machines only the flags are checked: exit code 2 is wrong usage.
+    if code == 2 || code != 0 && page != OTHER_MACHINES {
+        faults.push(format!("{page}: {command}: exit code {code}: {stderr}"));
+    }
+    let is_report = command.starts_with("kl report");
+    if is_report && stdout.contains("Not compared") {
+        faults.push(format!("{page}: {command}: leaves something out: {stdout}"));
+    }
+    let after = example.files();
+    // A report is made again and again.
+    for (name, bytes) in &*files {
+        if !after.contains_key(name) || after[name] != *bytes && !is_report {
+            faults.push(format!("{page}: {command}: loses or replaces {name}"));
+        }
+    }
+    *files = after;
+    [stdout, stderr]
 }
 
 /// The commands of all pages in one folder, from top to bottom, as somebody types them who reads all of
 /// them: each works, none loses or replaces a file of an earlier one, and what the pages show is what the
-/// commands print.
+/// commands print. With `INSTA_UPDATE=always`, what they show is replaced.
 #[test]
 fn the_commands_in_the_docs_print_what_the_docs_show() {
     let example = Example::new();
-    let mut files = example.files();
-    let (mut faults, mut shown) = (Vec::new(), Vec::new());
-    // The pages of which a program is missing, so that not all that they show is printed.
-    let mut in_part = Vec::new();
-    for page in in_reading_order() {
+    let (mut files, mut faults) = (example.files(), Vec::new());
+    let updates = std::env::var("INSTA_UPDATE").is_ok_and(|value| value == "always");
+    for page in pages() {
         let mut printed: Vec<String> = Vec::new();
+        // Where a program is missing, not all that the page shows is printed.
+        let mut is_whole = true;
+        let mut shown = Vec::new();
         for block in blocks(&read(&page)) {
-            let place = format!("{page}:{}", block.line);
             let is_listed =
                 |(of, start, _): &(&str, &str, _)| *of == page && block.text.starts_with(start);
             match kind(&block) {
                 Kind::Shown if !NOT_PRINTED.iter().any(is_listed) => {
-                    shown.push((page.clone(), block.line, block.text, printed.clone()));
+                    shown.push((block, printed.clone()));
                 }
                 Kind::Quick if page != RECIPES && !block.text.starts_with("scripts/example.sh") => {
                     for command in commands(&block) {
-                        let place = format!("{place}: {command}");
-                        if page != OTHER_MACHINES && !example.has(&command) {
-                            println!("{place}: skipped, as its program is missing");
-                            in_part.push(page.clone());
-                            continue;
+                        if page == OTHER_MACHINES || example.has(&command) {
+                            let now = run_one(&example, &page, &command, &mut files, &mut faults);
+                            printed.extend(now);
+                        } else {
+                            println!("{page}: {command}: skipped, as its program is missing");
+                            is_whole = false;
                         }
-                        let Output { printed: now, code } = example.run(&command);
-                        let [stdout, stderr] = &now;
-                        // Of other machines only the flags are checked: exit code 2 is wrong usage.
-                        if code == 2 || code != 0 && page != OTHER_MACHINES {
-                            faults.push(format!("{place}: exit code {code}: {stderr}"));
-                        }
-                        if command.starts_with("kl report") && stdout.contains("Not compared") {
-                            faults.push(format!("{place}: leaves something out: {stdout}"));
-                        }
-                        let after = example.files();
-                        for (name, bytes) in &files {
-                            match after.get(name) {
-                                Some(same) if same == bytes => {}
-                                // A report is made again and again.
-                                Some(_) if command.starts_with("kl report") => {}
-                                Some(_) => faults.push(format!("{place}: replaces {name}")),
-                                None => faults.push(format!("{place}: loses {name}")),
-                            }
-                        }
-                        files = after;
-                        printed.extend(now);
                     }
                 }
                 _ => {}
             }
         }
-    }
-    let updates = std::env::var("INSTA_UPDATE").is_ok_and(|value| value == "always");
-    for (page, line, block, printed) in shown {
-        if in_part.contains(&page) || printed.iter().any(|printed| is_shown_in(&block, printed)) {
-            continue;
-        }
-        match as_printed(&block, &printed).filter(|_| updates) {
-            Some(text) => replace(&page, &block, &text),
-            None => faults.push(format!("{page}:{line}: no command prints\n{block}")),
+        let is_printed =
+            |text: &str, printed: &[String]| printed.iter().any(|of| is_shown_in(text, of));
+        shown.retain(|(block, printed)| is_whole && !is_printed(&block.text, printed));
+        for (Block { line, text, .. }, printed) in shown {
+            match as_printed(&text, &printed).filter(|_| updates) {
+                Some(new) => replace(&page, &text, &new),
+                None => faults.push(format!("{page}:{line}: no command prints\n{text}")),
+            }
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -441,8 +407,8 @@ fn slow_commands_in_the_docs_run() {
                 continue;
             }
             let place = format!("{page}:{}", block.line);
-            let programs = commands(&block);
-            let programs = programs.iter().map(|command| first_word(command));
+            let commands = commands(&block);
+            let programs = commands.iter().map(|command| first_word(command));
             let programs = programs.map(|program| format!("command -v {program}"));
             let needs = NEEDS.iter().filter(|(word, _)| block.text.contains(word));
             let mut needs = programs.chain(needs.map(|(_, script)| (*script).to_owned()));
@@ -459,9 +425,9 @@ fn slow_commands_in_the_docs_run() {
             let path = std::env::var("PATH").unwrap();
             let release = root().join("target/release");
             shell.env("PATH", format!("{}:{path}", release.display()));
-            match shell.status().unwrap() {
-                status if status.success() => {}
-                status => faults.push(format!("{place}: {status}")),
+            let status = shell.status().unwrap();
+            if !status.success() {
+                faults.push(format!("{place}: {status}"));
             }
         }
     }

@@ -124,25 +124,30 @@ fn what_a_schema_does_not_state_is_found() {
     let session = crate::session::Session::new();
     session.reference("-n 100");
     let document = session.json("-m @q4 -r ref.gz");
-    let changed = |change: fn(&mut Value)| {
+    assert_eq!(faults(&document, &THIS), [""; 0]);
+    // What comes on request is not there otherwise.
+    let model = document["models"][0].as_object().unwrap();
+    assert!(
+        !["top", "tokens", "conditions"]
+            .iter()
+            .any(|key| model.contains_key(*key))
+    );
+    let changed = |parent: &str, change: &dyn Fn(&mut Value)| {
         let mut document = document.clone();
-        change(&mut document);
-        faults(&document, &THIS)
+        change(document.pointer_mut(parent).unwrap());
+        assert_eq!(faults(&document, &THIS).len(), 1, "{parent}");
     };
-    assert_eq!(changed(|_| ()), [""; 0]);
-    for change in [
-        |document: &mut Value| document["json_version"] = "1".into(),
-        |document: &mut Value| document["reference"]["new"] = 1.into(),
-        |document: &mut Value| document["models"][0]["kld"]["mean"]["new"] = 1.into(),
-        |document: &mut Value| document["models"][0]["clusters"]["kind"] = "token".into(),
-        |document: &mut Value| document["models"][0]["kld"]["mean"] = Value::Null,
-        |document: &mut Value| {
-            let fields = document["models"][0].as_object_mut().unwrap();
-            fields.remove("n_excluded");
-        },
-        // Then no kind has the document.
-        |document: &mut Value| drop(document.as_object_mut().unwrap().remove("complete")),
+    for (parent, key, value) in [
+        ("", "json_version", Value::from("1")),
+        ("/reference", "new", Value::from(1)),
+        ("/models/0/kld/mean", "new", Value::from(1)),
+        ("/models/0/clusters", "kind", Value::from("token")),
+        ("/models/0/kld", "mean", Value::Null),
     ] {
-        assert_eq!(changed(change).len(), 1);
+        changed(parent, &|of| of[key] = value.clone());
+    }
+    // Without the second, no kind has the document.
+    for (parent, key) in [("/models/0", "n_excluded"), ("", "complete")] {
+        changed(parent, &|of| drop(of.as_object_mut().unwrap().remove(key)));
     }
 }

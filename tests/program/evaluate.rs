@@ -8,31 +8,16 @@ use crate::session::{Session, has};
 
 #[test]
 fn a_reference_is_written_and_a_quant_evaluated_against_it() {
-    let session = Session::new();
-    session.write("short.txt", crate::session::short_text());
+    let session = Session::with_text();
     let write = session.ok("-m @f16 -t short.txt -w ref.gz -c 64");
     assert_eq!(write.stdout, "", "nothing but results on stdout");
-    for what in [
-        "model",
-        "windows",
-        "scored positions",
-        "at most",
-        "free",
-        "wrote ref.gz",
-    ] {
+    for what in "model|windows|scored positions|at most|free|wrote ref.gz".split('|') {
         write.warns(&[what]);
     }
 
     let read = session.ok("-m @q4 -r ref.gz");
-    let numbers = [
-        "mean",
-        "by window (8 clusters)",
-        "99.9 %",
-        "maximum",
-        "same top token",
-    ];
-    read.prints(&numbers)
-        .prints(&["PPL ratio", "BPW", "tokens/s"]);
+    read.prints(&["mean", "by window (8 clusters)", "99.9 %", "maximum"]);
+    read.prints(&["same top token", "PPL ratio", "BPW", "tokens/s"]);
     let n_lines = |text: &str| text.lines().count();
     assert!(n_lines(&read.stdout) <= 30, "{}", read.stdout);
     let full = session.ok("-m @q4 -r ref.gz --full -q");
@@ -43,9 +28,8 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     // With -q nothing but results, and with -v llama.cpp's log.
     session.reference("-c 16 --force");
     assert_eq!(session.ok("-m @q8 -r ref.gz -q --force").stderr, "");
-    session
-        .ok("-m @q8 -r ref.gz -v")
-        .warns(&["model buffer size"]);
+    let verbose = session.ok("-m @q8 -r ref.gz -v");
+    verbose.warns(&["model buffer size"]);
 }
 
 /// What another KV cache costs is not noise.

@@ -1,4 +1,5 @@
-//! Output for scripts: conditions and their exit code, the worst tokens, every token's values.
+//! Output for scripts: conditions and their exit code, of a model and of a new build against one that is
+//! known to be good; the worst tokens, every token's values.
 
 use std::collections::HashMap;
 
@@ -49,38 +50,98 @@ fn conditions_decide_the_exit_code() {
     loud.warns_not("passed");
     let none = session.ok("-m @q8 -m @q4 -r ref.gz --fail-if kld.mean>1 --force");
     none.warns(&["--fail-if: none of 2 models fails"]);
-    // An error comes before conditions.
-    session.write("bad.gguf", "no model");
-    let line = "-m bad.gguf -m @q2 -r ref.gz -q --fail-if 'kld.mean > 0'";
-    session
-        .ends(line, 1)
-        .warns(&["failed", "kld.mean > 0", ": 0.00"]);
-}
-
-#[test]
-fn a_report_judges_each_of_its_models() {
-    let session = Session::with_reference("");
-    session.ok("-m @q2 -m @q8 -r ref.gz -q");
-    let gate = "--fail-if 'kld.mean > 0.003'";
-    let line = format!("report tiny-q2_K@ref.kls tiny-q8_0@ref.kls {gate} --json o.json -q");
+    // A report judges each of its models, the best first.
+    let line = "report tiny-q2_K@ref.kls tiny-q8_0@ref.kls --fail-if 'kld.mean > 0.003'";
     let what = ["tiny-q2_K@ref.kls: failed: kld.mean > 0.003 holds"];
-    session.fails(&line, 3, &what);
+    session.fails(&format!("{line} --json o.json -q"), 3, &what);
     let json = session.read_json("o.json");
     let failed = [0, 1].map(|model| json["models"][model]["conditions"][0]["failed"].clone());
-    assert_eq!(failed, [false, true], "the best model comes first");
-    let alone = session.ok(&format!("report tiny-q8_0@ref.kls {gate}"));
+    assert_eq!(failed, [false, true]);
+    let alone = session.ok(&line.replace("tiny-q2_K@ref.kls ", ""));
     alone.warns(&["tiny-q8_0@ref.kls: passed"]);
-}
-
-#[test]
-fn a_condition_on_a_missing_number_has_failed() {
-    let session = Session::with_reference("");
-    // One window alone has no clustered interval.
+    // A condition on a missing number has failed: one window alone has no clustered interval.
     let line = "-m @q4 -r ref.gz -q -n 60 --json out.json --fail-if 'kld.mean.cluster_hi > 1000'";
     let what = ["failed", "kld.mean.cluster_hi > 1000", "no such value"];
-    session.fails(line, 3, &what);
+    session.fails(&format!("{line} --no-sidecar"), 3, &what);
     let condition = &session.read_json("out.json")["models"][0]["conditions"][0];
     has(condition, &json!({"value": null, "failed": true}));
+    // An error comes before conditions.
+    session.write("bad.gguf", "no model");
+    let line = "-m bad.gguf -m @q2 -r ref.gz -q --fail-if 'kld.mean > 0' --no-sidecar";
+    let run = session.ends(line, 1);
+    run.warns(&["failed", "kld.mean > 0", ": 0.00"]);
+}
+
+/// The conditions that the guide recommends.
+const GATE: &str = "--fail-if 'ratio.upper > 1.05' --fail-if 'agreement.difference.lo < -0.005' \
+                    --fail-if 'q99.9.ratio > 1.5'";
+
+#[test]
+fn a_pair_of_the_same_build_passes_and_a_worse_one_fails() {
+    let session = Session::new();
+    // Of 182 windows.
+    session.ok("-m @f16 -t @eval -w ref.gz -c 24 -q");
+    session.ok("-m @q4 -r ref.gz --sidecar good.kls -q");
+    // The same build, the same build in other calls, and a better one.
+    session.ok("-m @q4 -r ref.gz --sidecar same.kls -q");
+    assert_eq!(session.read("same.kls"), session.read("good.kls"));
+    session.ok("-m @q4 -r ref.gz -b 16 -ub 16 --sidecar calls.kls -q");
+    session.ok("-m @q8 -r ref.gz --sidecar better.kls -q");
+    for new in ["same", "calls", "better"] {
+        let run = session.ok(&format!("report {new}.kls good.kls --pair {GATE}"));
+        run.warns(&[&format!("{new}.kls: passed: ratio.upper > 1.05 does not")]);
+        run.warns(&["passed: q99.9.ratio > 1.5 does not hold"]);
+        assert!(!run.stdout.contains("passed"), "results alone on stdout");
+    }
+    let same = session.ok(&format!("report same.kls good.kls --pair {GATE} --json -"));
+    let outcomes = json!([
+        {"expression": "ratio.upper > 1.05", "value": 1, "failed": false},
+        {"expression": "agreement.difference.lo < -0.005", "value": 0, "failed": false},
+        {"expression": "q99.9.ratio > 1.5", "value": 1, "failed": false},
+    ]);
+    has(&same.json()["conditions"], &outcomes);
+
+    session.ok("-m @q2 -r ref.gz --sidecar worse.kls -q");
+    let line = format!("report worse.kls good.kls --pair -q {GATE} --json gate.json");
+    let run = session.ends(&line, 3);
+    run.warns(&["worse.kls: failed: ratio.upper > 1.05 holds: "]);
+    let gate = session.read_json("gate.json");
+    let holds = json!({"failed": true, "reason": "holds"});
+    has(&gate["conditions"], &json!([holds, holds, holds]));
+    assert_eq!(gate["conditions"][0]["value"], gate["ratio"]["upper"]);
+    // One-sided: nearer to the ratio than the upper end of the interval is.
+    let [value, upper, hi] = ["value", "upper", "hi"].map(|key| number(&gate["ratio"][key]));
+    assert!(value < upper && upper < hi, "{value} {upper} {hi}");
+    // The other way around, the good one is better than the worse.
+    session.ok(&format!("report good.kls worse.kls --pair -q {GATE}"));
+
+    // Quantiles are those of each evaluation.
+    let quantiles = gate["quantiles"].as_array().unwrap();
+    for (side, file) in [("a", "worse.kls"), ("b", "good.kls")] {
+        let alone = session.ok(&format!("report {file} --json -")).json();
+        let alone = alone["models"][0]["kld"]["quantiles"].clone();
+        for (of_pair, alone) in quantiles.iter().zip(alone.as_array().unwrap()) {
+            has(of_pair, &json!({"p": alone["p"], side: alone["value"]}));
+            let ratio = number(&of_pair["a"]) / number(&of_pair["b"]);
+            assert_eq!(number(&of_pair["ratio"]), ratio);
+        }
+    }
+    let last = json!({"p": 0.999, "ratio": gate["conditions"][2]["value"]});
+    has(quantiles.last().unwrap(), &last);
+
+    // Few windows fail a gate on the ratio.
+    for (name, more) in [("few", ""), ("few_too", " -b 16 -ub 16")] {
+        let sidecar = format!("--sidecar {name}.kls -q{more}");
+        session.ok(&format!("-m @q4 -r ref.gz -n 900 {sidecar}"));
+    }
+    let pair = format!("report few.kls few_too.kls --pair -q {GATE} --json gate.json");
+    let needs = "few.kls: failed: ratio.upper > 1.05 needs at least 100 windows";
+    session.fails(&pair, 3, &[needs, "of 40"]);
+    let gate = session.read_json("gate.json");
+    let [failed, passed] = [true, false].map(|is| json!({"failed": is}));
+    let outcomes = json!({"n_windows": 40, "conditions": [failed, passed, passed]});
+    has(&gate, &outcomes);
+    assert_eq!(gate["conditions"][0]["reason"], "few_windows");
 }
 
 #[test]
@@ -99,6 +160,12 @@ fn tokens_that_are_left_out_fail_every_condition() {
     // What holds, holds.
     let holds = line.replace("> 1", "< 1");
     session.ends(&format!("{holds} --allow-excluded"), 3);
+    // So it is with a pair.
+    session.ok("-m @q4 -r bad.gz --sidecar good.kls -q");
+    let line = "report tiny-q8_0@bad.kls good.kls --pair -q --fail-if 'q99.ratio > 1'";
+    let what = "q99.ratio > 1 does not hold, but 1 token";
+    session.fails(line, 3, &[what, "--allow-excluded"]);
+    session.ok(&format!("{line} --allow-excluded"));
 }
 
 #[test]
@@ -167,11 +234,6 @@ fn the_worst_tokens_are_shown_in_context() {
             let p = format!("{:.2} %", 100.0 * number(&token[top]["p"]));
             assert!(lines[2].contains(&p), "{lines:#?}");
         }
-    }
-    // Without the flags there are none of these keys.
-    let plain = session.result("-m @q4 -r ref.gz");
-    for key in ["top", "tokens", "conditions"] {
-        assert!(plain.get(key).is_none(), "{key}");
     }
     let all = session.result("-m @q4 -r ref.gz --top-k 4294967295");
     assert_eq!(all["n_tokens"], all["top"].as_array().unwrap().len());

@@ -1,38 +1,22 @@
 //! `kl --generate`: what the shells make of the completions, and man of the page. What `make install`
 //! installs.
 
-#[cfg(unix)]
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::session::{Session, program};
+use crate::session::{Run, Session, can_run, program};
 
 /// Lines, and what completes their end: all of it, in a folder of some files.
 const COMPLETED: [(&str, &str); 4] = [
     ("kl -m b", "b.gguf"),
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
     (
-        "kl -m a.gguf --threads 9 --ref-",
+        "kl -q --ref-",
         "--ref-device --ref-hf --ref-model --ref-ngl",
     ),
     ("kl convert a b --format kl", "kl kl.py"),
 ];
-
-/// Whether a tool is installed; if not, the test says that it skips.
-fn installed(tool: &str) -> bool {
-    let mut version = Command::new(tool);
-    let version = version
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let is_installed = version.status().is_ok_and(|status| status.success());
-    if !is_installed {
-        eprintln!("skipped: {tool} is not installed");
-    }
-    is_installed
-}
 
 /// A shell, the file that it looks for its completions in, and the command that completes the line in
 /// `$1`, with that file's folder in `$2`.
@@ -57,7 +41,7 @@ fn shells_complete_flags_and_files() {
     fs::create_dir(session.path("quants")).unwrap();
     let shells = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shells");
     for (shell, name, command) in SHELLS {
-        if !installed(shell) {
+        if !can_run(shell, &["--version"]) {
             continue;
         }
         let scripts = Session::new();
@@ -81,7 +65,7 @@ fn shells_complete_flags_and_files() {
 
 #[test]
 fn the_man_page_renders_without_warnings() {
-    if !installed("groff") {
+    if !can_run("groff", &["--version"]) {
         return;
     }
     let session = Session::new();
@@ -94,61 +78,37 @@ fn the_man_page_renders_without_warnings() {
     assert!(!output.stdout.is_empty());
 }
 
-#[cfg(unix)]
+/// What cargo has built elsewhere is installed, where man and the shells look, and removed again.
 #[test]
-fn what_is_installed_lies_where_man_and_the_shells_look() {
-    let session = Session::new();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let share = |kl: &OsStr| {
-        let mut share = Command::new(root.join("scripts/share.sh"));
-        let done = share
-            .arg(kl)
-            .args(["share", "share/doc/kl"])
-            .current_dir(session.folder.path());
-        assert!(done.status().unwrap().success());
-    };
-    share(&program());
-    let files = [
-        "man/man1/kl.1",
-        "bash-completion/completions/kl",
-        "zsh/site-functions/_kl",
-        "fish/vendor_completions.d/kl.fish",
-        "doc/kl/LICENSE",
-        "doc/kl/THIRD-PARTY.txt",
-        "doc/kl/README.md",
-        "doc/kl/docs/GPU.md",
-        "doc/kl/formats/SIDECAR.md",
-    ];
-    for file in files {
-        assert!(session.length(&format!("share/{file}")) > 0, "{file}");
-    }
-    share(OsStr::new("--remove"));
-    for file in files {
-        assert!(!session.exists(&format!("share/{file}")), "{file}");
-    }
-}
-
-#[test]
-fn make_install_installs_what_cargo_has_built_elsewhere() {
-    if !installed("make") {
+fn make_installs_and_uninstalls() {
+    if !can_run("make", &["--version"]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("target");
-    fs::create_dir_all(target.join("release")).unwrap();
-    fs::copy(program(), target.join("release/kl")).unwrap();
-    let root = folder.path().join("root");
-    let output = Command::new("make")
+    let session = Session::new();
+    fs::create_dir_all(session.path("target/release")).unwrap();
+    fs::copy(program(), session.path("target/release/kl")).unwrap();
+    let make = |target: &str| {
+        let mut make = Command::new("make");
         // Nothing is to be built.
-        .args(["-o", "build", "install", "PREFIX=/usr"])
-        .arg(format!("DESTDIR={}", root.display()))
-        .env("CARGO_TARGET_DIR", &target)
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{log}");
-    let installed = fs::read(root.join("usr/bin/kl")).unwrap();
-    assert!(installed == fs::read(program()).unwrap());
-    assert!(root.join("usr/share/man/man1/kl.1").exists());
+        make.args(["-o", "build", target, "PREFIX=/usr"]);
+        make.arg(format!("DESTDIR={}", session.path("root").display()));
+        make.env("CARGO_TARGET_DIR", session.path("target"));
+        make.current_dir(env!("CARGO_MANIFEST_DIR"));
+        let run = Run::from(make.output().unwrap());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+    };
+    make("install");
+    assert!(session.read("root/usr/bin/kl") == fs::read(program()).unwrap());
+    let files = "bin/kl share/man/man1/kl.1 share/bash-completion/completions/kl \
+        share/zsh/site-functions/_kl share/fish/vendor_completions.d/kl.fish share/doc/kl/LICENSE \
+        share/doc/kl/THIRD-PARTY.txt share/doc/kl/README.md share/doc/kl/docs/GPU.md \
+        share/doc/kl/formats/SIDECAR.md";
+    let files = || {
+        files
+            .split_whitespace()
+            .map(|file| format!("root/usr/{file}"))
+    };
+    assert!(files().all(|file| session.length(&file) > 0));
+    make("uninstall");
+    assert!(!files().any(|file| session.exists(&file)));
 }

@@ -48,6 +48,15 @@ pub fn with_pairs(gguf: &[u8], pairs: &[Pair]) -> Vec<u8> {
     [&gguf[..16], &n_pairs.to_le_bytes(), &added, &gguf[START..]].concat()
 }
 
+/// Sets the value of a key that a GGUF has, of four bytes.
+pub fn set_value(gguf: &mut [u8], key: &str, value: [u8; 4]) {
+    let mut places = gguf.windows(key.len());
+    let place = places.position(|bytes| bytes == key.as_bytes());
+    // The type of the value stands before it.
+    let start = place.unwrap() + key.len() + 4;
+    gguf[start..start + 4].copy_from_slice(&value);
+}
+
 /// Reads numbers at a position that moves on.
 struct Cursor<'b>(&'b [u8], usize);
 
@@ -61,17 +70,13 @@ impl Cursor<'_> {
         u64::from(self.u32()) | u64::from(self.u32()) << 32
     }
 
-    fn skip_string(&mut self) {
-        self.1 += self.u64() as usize;
-    }
-
     /// Skips a value (ggml's `docs/gguf.md`).
     fn skip_value(&mut self, kind: u32) {
         match kind {
             0 | 1 | 7 => self.1 += 1,
             2 | 3 => self.1 += 2,
             4..=6 => self.1 += 4,
-            8 => self.skip_string(),
+            STRING => self.1 += self.u64() as usize,
             9 => {
                 let (kind, n) = (self.u32(), self.u64());
                 (0..n).for_each(|_| self.skip_value(kind));
@@ -96,7 +101,7 @@ impl Gguf {
         let mut cursor = Cursor(&bytes, 8);
         let (n_tensors, n_pairs) = (cursor.u64(), cursor.u64());
         for _ in 0..n_pairs {
-            cursor.skip_string();
+            cursor.skip_value(STRING);
             let kind = cursor.u32();
             cursor.skip_value(kind);
         }
@@ -104,7 +109,7 @@ impl Gguf {
         let mut infos = Vec::new();
         for _ in 0..n_tensors {
             let start = cursor.1;
-            cursor.skip_string();
+            cursor.skip_value(STRING);
             let n_dimensions = cursor.u32() as usize;
             cursor.1 += 8 * n_dimensions + 4;
             let info = bytes[start..cursor.1].to_vec();
@@ -144,11 +149,8 @@ impl Gguf {
 
     /// All of it.
     pub fn whole(&self) -> Vec<u8> {
-        let (n_pairs, pairs) = (
-            Cursor(&self.bytes, 16).u64(),
-            &self.bytes[START..self.pairs_end],
-        );
-        self.with(n_pairs, pairs, &self.tensors)
+        let n_pairs = Cursor(&self.bytes, 16).u64();
+        self.with(n_pairs, &self.bytes[START..self.pairs_end], &self.tensors)
     }
 
     /// The index of a tensor.

@@ -17,19 +17,6 @@ fn session(more: &str) -> Session {
 }
 
 #[test]
-fn a_text_without_a_scored_token_is_named() {
-    let session = session("");
-    let what = ["no token of code is scored", "raise -n"];
-    let write = "-m @f16 -t wiki=wiki.txt -t code=code.txt -c 64 -q -w few.gz";
-    session.ok(&format!("{write} -n 100")).warns(&what);
-    session
-        .ok("-m @q4 -r ref.gz -n 100 -q --no-sidecar")
-        .warns(&what);
-    let all = session.ok("-m @q4 -r ref.gz -q --no-sidecar");
-    all.warns_not("no token of");
-}
-
-#[test]
 fn a_reference_of_two_texts_records_both() {
     let session = session("");
     let info = session.info("ref.gz --verify");
@@ -49,53 +36,14 @@ fn a_reference_of_two_texts_records_both() {
     }
     let info = session.ok("info tiny-q4_K_M@ref.kls");
     info.prints(&["groups", "wiki, code"]);
-}
 
-/// The windows of each text are those of a reference of that text alone.
-#[test]
-fn windows_are_cut_from_each_text_alone() {
-    let session = session("--encoding f32");
-    let records = |reference: &str| {
-        session.ok(&format!(
-            "-m @q4 -r {reference} -q --sidecar out.kls --force"
-        ));
-        session.records("out.kls")
-    };
-    let both = records("ref.gz");
-    let mut alone = Vec::new();
-    for name in ["wiki.txt", "code.txt"] {
-        let write = format!("-m @f16 -t {name} -w one.gz -c 64 -q --force");
-        session.ok(&format!("{write} --encoding f32"));
-        alone.extend(records("one.gz"));
-    }
-    assert_eq!(both.len(), alone.len());
-    for (both, alone) in both.iter().zip(&alone) {
-        assert_eq!(both.position, alone.position);
-        assert_eq!(both.kld.to_bits(), alone.kld.to_bits());
-    }
-}
-
-#[test]
-fn a_sample_and_the_first_windows_are_of_every_text() {
-    let sampled = session("-n 150").info("ref.gz");
-    has(&sampled, &json!({"n_rows": 150, "seed": 123}));
-    let first = session("--max-windows 1").info("ref.gz");
-    let one = json!([{"name": "wiki", "n_windows": 1}, {"name": "code", "n_windows": 1}]);
-    has(&first, &json!({"n_windows": 2, "groups": one}));
-}
-
-#[test]
-fn a_write_of_other_texts_is_not_resumed() {
-    let session = session("");
-    let whole = session.read("ref.gz");
-    session.write("ref.gz.partial", &whole[..whole.len() / 2]);
-    session.remove("ref.gz");
-    let write = "-m @f16 -w ref.gz -c 64 -q --resume";
-    let cases = "
-        -t code=code.txt -t wiki=wiki.txt => belongs to another run | text
-        -t wiki=wiki.txt -t prose=code.txt => belongs to another run | text
-        -t wiki.txt => belongs to another run | text";
-    session.fails_each(1, write, cases);
+    // A text without a scored token is named.
+    let what = ["no token of code is scored", "raise -n"];
+    let write = "-m @f16 -t wiki=wiki.txt -t code=code.txt -c 64 -q -w few.gz";
+    session.ok(&format!("{write} -n 100")).warns(&what);
+    let read = "-m @q4 -r ref.gz -q --no-sidecar";
+    session.ok(&format!("{read} -n 100")).warns(&what);
+    session.ok(read).warns_not("no token of");
 }
 
 #[test]

@@ -29,9 +29,8 @@ fn sentences(n: usize) -> String {
 fn with_reference(n_prompts: usize, flags: &str) -> Session {
     let session = Session::new();
     session.write("prompts.txt", sentences(n_prompts));
-    session.ok(&format!(
-        "-m @f16 --prompts prompts.txt -w ref.gz --force -q {flags}"
-    ));
+    let write = "-m @f16 --prompts prompts.txt -w ref.gz -q";
+    session.ok(&format!("{write} {flags}"));
     session
 }
 
@@ -50,10 +49,9 @@ fn of_records(session: &Session, name: &str) -> BTreeMap<u32, Option<usize>> {
         *differs |= record.eval_top != record.token;
         *n_same += usize::from(!*differs);
     }
-    let first = first.into_iter();
-    first
-        .map(|(window, (n_same, differs))| (window, differs.then_some(n_same)))
-        .collect()
+    let of_window =
+        |(window, (n_same, differs)): (u32, (usize, bool))| (window, differs.then_some(n_same));
+    first.into_iter().map(of_window).collect()
 }
 
 /// Each quant answers 100 prompts by itself, token by token, in calls of one token: the reference's

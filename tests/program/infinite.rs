@@ -1,82 +1,14 @@
-//! Tokens that a model excludes: logits of −∞, and large finite ones in their place. Rows with NaN or
-//! infinite logits: left out, counted, located, never turned into numbers.
+//! Tokens that a model excludes: logits of −∞, and large finite ones in their place, in files of every
+//! kind. Rows with NaN or infinite logits: left out, counted, located, never turned into numbers.
 
 use std::collections::BTreeSet;
-use std::fs;
 
-use kl_formats::Encoding;
 use serde_json::json;
 
-use crate::numbers::{accurate, close, kld, log_softmax, mean, number};
-use crate::session::{Session, fixture, has};
+use crate::numbers::{Window, accurate, close, kld, log_softmax, mean, number};
+use crate::session::{Session, has};
 
 const MASK: f32 = f32::NEG_INFINITY;
-
-/// CRC-32 as zip uses it (ISO 3309), bit by bit.
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);
-    !bytes.iter().fold(!0, byte)
-}
-
-/// Copies mlx-kld's npz, with some logits of every row set anew.
-fn rewrite_npz(session: &Session, to: &str, logits: &[(usize, f32)]) {
-    const N_VOCAB: usize = 1024;
-    const HEADER: usize = 128;
-    let mut bytes = fs::read(fixture("npz")).unwrap();
-    let starts: Vec<usize> = (0..bytes.len())
-        .filter(|&at| bytes[at..].starts_with(b"\x93NUMPY"))
-        .collect();
-    // The first array is the metadata.
-    for &start in &starts[1..] {
-        let end = start + HEADER + 32 * N_VOCAB * 4;
-        let old = crc32(&bytes[start..end]).to_le_bytes();
-        for row in bytes[start + HEADER..end].chunks_exact_mut(4 * N_VOCAB) {
-            for (token, logit) in logits {
-                row[4 * token..][..4].copy_from_slice(&logit.to_le_bytes());
-            }
-        }
-        let new = crc32(&bytes[start..end]).to_le_bytes();
-        // In the zip's local header and in its directory.
-        let stated: Vec<usize> = (0..bytes.len() - 3)
-            .filter(|&at| bytes[at..at + 4] == old)
-            .collect();
-        assert_eq!(stated.len(), 2);
-        for at in stated {
-            bytes[at..at + 4].copy_from_slice(&new);
-        }
-    }
-    session.write(to, bytes);
-}
-
-/// Without the entries that are masked.
-fn unmasked(row: &[f32]) -> Vec<f32> {
-    row.iter().copied().filter(|x| *x > MASK).collect()
-}
-
-#[test]
-fn a_column_masked_on_both_sides_leaves_statistics_over_all_rows() {
-    let session = Session::new();
-    rewrite_npz(&session, "ref.npz", &[(700, MASK)]);
-    let other = [(10, -2.0), (11, -3.0), (500, -4.0)];
-    rewrite_npz(&session, "whole.npz", &other);
-    let masked = [&other[..], &[(700, MASK)]].concat();
-    rewrite_npz(&session, "other.npz", &masked);
-    let result = session.result("compare ref.npz other.npz --stats logits");
-    has(&result, &json!({"n_tokens": 64, "n_excluded": 0}));
-    let (p, q) = (session.rows("ref.npz"), session.rows("other.npz"));
-    let klds = p.iter().zip(&q);
-    let klds = klds.map(|(p, q)| kld(&log_softmax(&unmasked(p)), &log_softmax(&unmasked(q))));
-    let exact = mean(&klds.collect::<Vec<_>>());
-    accurate(number(&result["kld"]["mean"]["value"]), exact, "mean");
-    let smoothed = number(&result["smoothed_kld"]["mean"]["value"]);
-    assert!((smoothed / exact - 1.0).abs() < 1e-3, "{smoothed}");
-    assert!(number(&result["jensen_shannon"]["mean"]["value"]) > 0.0);
-    // The same as without the column.
-    let whole = session.result("compare @npz whole.npz");
-    let whole = number(&whole["kld"]["mean"]["value"]);
-    assert!((exact / whole - 1.0).abs() < 0.1, "{whole}");
-}
 
 #[test]
 fn a_token_that_only_one_model_excludes_is_infinitely_far() {
@@ -109,6 +41,7 @@ fn a_token_that_only_one_model_excludes_is_infinitely_far() {
 fn masks_on_both_sides_count_for_nothing_however_they_are_written() {
     let session = Session::with_reference("--encoding f32");
     session.reference_of("@q8", "q8.gz", "--encoding f32");
+    session.reference_of("@q2", "q2.gz", "--encoding f32");
     // 64 tokens that the text does not use.
     let used: BTreeSet<u32> = session.tokens("ref.gz").concat().into_iter().collect();
     let unused = (0..1024u32).filter(|token| !used.contains(token));
@@ -121,26 +54,82 @@ fn masks_on_both_sides_count_for_nothing_however_they_are_written() {
         };
         session.rewrite("ref.gz", "f32.gz", masked);
         session.rewrite("q8.gz", "eval.gz", masked);
-        session.rewrite_as(Encoding::U16, "ref.gz", "u16.gz", masked);
+        let run = session.ok("convert f32.gz u16.gz --format kl --force");
+        run.warns_not("stored exactly");
         assert!(session.length("u16.gz") < session.length("f32.gz") * 6 / 10);
-        let of_reference = |reference: &str| {
-            let line = format!("compare {reference} eval.gz --no-sidecar");
-            let result = session.result(&line);
+        session.ok("info u16.gz --verify -q");
+        let mean_kld = |files: &str| {
+            let result = session.result(&format!("compare {files} --no-sidecar"));
             assert_eq!(result["n_excluded"], 0);
             number(&result["kld"]["mean"]["value"])
         };
-        let (exact, coded) = (of_reference("f32.gz"), of_reference("u16.gz"));
-        close(coded, exact, 1e-6, &format!("{mask}"));
+        // The original alone is masked, or both are.
+        for eval in ["q8.gz", "eval.gz"] {
+            let [coded, exact] = ["u16.gz", "f32.gz"].map(|of| mean_kld(&format!("{of} {eval}")));
+            close(coded, exact, 1e-6, &format!("{mask} {eval}"));
+        }
         let kept = |row: &[f32]| -> Vec<f32> {
             let entries = row.iter().copied();
             entries.filter(|x| *x != mask).collect()
         };
         let (p, q) = (session.rows("f32.gz"), session.rows("eval.gz"));
-        let klds = p
-            .iter()
-            .zip(&q)
-            .map(|(p, q)| kld(&log_softmax(&kept(p)), &log_softmax(&kept(q))));
-        accurate(exact, mean(&klds.collect::<Vec<_>>()), "mean");
+        let rows = p.iter().zip(&q);
+        let klds = rows.map(|(p, q)| kld(&log_softmax(&kept(p)), &log_softmax(&kept(q))));
+        let exact = mean(&klds.collect::<Vec<_>>());
+        accurate(mean_kld("f32.gz eval.gz"), exact, "mean");
+        // Nor do they count in the other divergences.
+        session.rewrite("q2.gz", "far.gz", masked);
+        let result = session.result("compare f32.gz far.gz --stats logits --no-sidecar");
+        let means = ["kld", "smoothed_kld", "jensen_shannon"];
+        let [kld, smoothed, js] = means.map(|key| number(&result[key]["mean"]["value"]));
+        assert!((smoothed / kld - 1.0).abs() < 1e-3, "{smoothed}, not {kld}");
+        assert!(js > 0.0 && js < kld, "{js}");
+    }
+}
+
+#[test]
+fn rows_that_u16_cannot_hold_are_stored_exactly_with_a_warning() {
+    let session = Session::with_reference("--encoding f32");
+    session.rewrite("ref.gz", "odd.gz", |_, row, mut logits| {
+        match row {
+            3 => (logits[8], logits[9]) = (-1e4, -2e4),
+            5 => logits[8] = f32::NAN,
+            _ => {}
+        }
+        logits
+    });
+    let run = session.ok("convert odd.gz u16.gz --format kl");
+    let n_exact = format!("{} of ", 2 * session.specs("ref.gz").len());
+    run.warns(&[&n_exact, "stored exactly", "--encoding f32"]);
+    session.ok("info u16.gz --verify -q");
+    let coded = session.windows("u16.gz").into_iter();
+    for (coded, exact) in coded.zip(session.windows("odd.gz")) {
+        for row in [3, 5] {
+            let bits = |of: &Window| Vec::from_iter(of.rows[row].iter().map(|x| x.to_bits()));
+            assert_eq!(bits(&coded), bits(&exact));
+        }
+    }
+}
+
+#[test]
+fn minus_infinity_is_kept_where_a_file_can_hold_it() {
+    let session = Session::with_reference("--encoding f32 --score all");
+    session.rewrite("ref.gz", "masked.gz", |_, _, mut logits| {
+        logits[700..764].fill(MASK);
+        logits
+    });
+    session.ok("convert masked.gz u16.gz --format kl -q");
+    session.ok("convert u16.gz klpy.gz --format kl.py -q");
+    let coded = session.rows("u16.gz");
+    assert_eq!(coded, session.rows("klpy.gz"));
+    let is_kept = |row: &Vec<f32>| row[700..764] == [MASK; 64] && row[764].is_finite();
+    assert!(coded.iter().all(is_kept));
+    // A base file raises it to the floor, as llama-perplexity does.
+    session.ok("convert u16.gz base.kld --format llama.cpp -q");
+    session.ok("info base.kld --verify -q");
+    for row in session.rows("base.kld") {
+        let least = row.iter().copied().fold(f32::MAX, f32::min);
+        assert_eq!(row[700..764], [least; 64]);
     }
 }
 
@@ -165,14 +154,12 @@ fn rows_that_are_not_finite_are_left_out_counted_and_located() {
     run.prints(&["2 left out"]);
     run.warns(&["warning", "2 tokens", "left out"]);
     let result = session.read_json("out.json")["models"][0].take();
-    assert_eq!(result["n_excluded"], 2);
     let n_tokens = result["n_tokens"].as_u64().unwrap();
     assert_eq!(whole["n_tokens"], n_tokens + 2);
-    let excluded = json!([{"window": 1, "position": 7}, {"window": 1, "position": 8}]);
-    for i in 0..2 {
-        has(&result["excluded"][i], &excluded[i]);
-    }
-    assert_eq!(result["excluded"][0]["which"], "ref");
+    let excluded = json!([
+        {"window": 1, "position": 7, "which": "ref"}, {"window": 1, "position": 8, "which": "ref"},
+    ]);
+    has(&result, &json!({"n_excluded": 2, "excluded": excluded}));
 
     let records = session.records("bad.kls");
     let n_excluded = records.iter().filter(|record| record.is_excluded()).count();

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Folders whose pages are checked.
 const FOLDERS: [&str; 6] = [".", "docs", "formats", "fixtures", "fuzz", "benches"];
 
 /// The anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().to_lowercase();
-    let kept = kept
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    let mut anchor = heading.trim().to_lowercase().replace(' ', "-");
+    anchor.retain(|c| c.is_alphanumeric() || "-_".contains(c));
+    anchor
 }
 
 /// A page's lines that are not code between fences.
@@ -29,9 +27,8 @@ fn prose(page: &str) -> impl Iterator<Item = &str> {
 fn anchors(page: &Path) -> BTreeSet<String> {
     let page = fs::read_to_string(page).unwrap();
     let headings = prose(&page).filter(|line| line.starts_with('#'));
-    headings
-        .map(|line| anchor(line.trim_start_matches('#')))
-        .collect()
+    let anchors = headings.map(|line| anchor(line.trim_start_matches('#')));
+    anchors.collect()
 }
 
 /// The targets of the links in a page, but not those to other sites.
@@ -51,19 +48,16 @@ fn every_link_in_the_docs_leads_somewhere() {
         let folder = root.join(folder);
         let entries = fs::read_dir(&folder).unwrap();
         let pages = entries.map(|entry| entry.unwrap().path());
-        let pages: Vec<PathBuf> = pages
-            .filter(|path| path.extension().is_some_and(|end| end == "md"))
-            .collect();
-        for page in pages {
+        for page in pages.filter(|path| path.extension().is_some_and(|end| end == "md")) {
             for target in targets(&fs::read_to_string(&page).unwrap()) {
                 let (file, heading) = target.split_once('#').unwrap_or((&target, ""));
-                let file = match file {
-                    "" => page.clone(),
-                    file => folder.join(file),
+                let file = if file.is_empty() {
+                    page.clone()
+                } else {
+                    folder.join(file)
                 };
-                let is_there =
-                    file.exists() && (heading.is_empty() || anchors(&file).contains(heading));
-                if !is_there {
+                let has_heading = || heading.is_empty() || anchors(&file).contains(heading);
+                if !file.exists() || !has_heading() {
                     broken.push(format!("{}: {target}", page.display()));
                 }
             }

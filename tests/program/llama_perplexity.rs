@@ -47,10 +47,8 @@ fn the_block_is_what_llama_perplexity_printed() {
         for ((name, ours), (their_name, theirs)) in ours.iter().zip(&theirs) {
             assert_eq!((name, ours.len()), (their_name, theirs.len()));
             let is_percent = name.contains(" p") || name.contains("Δp") || name.contains("Cor");
-            let (share, nats, percent) = match name.contains("PPL") {
-                true => PERPLEXITY,
-                false => OTHER_CPU,
-            };
+            let is_ppl = name.contains("PPL");
+            let (share, nats, percent) = if is_ppl { PERPLEXITY } else { OTHER_CPU };
             for (&ours, &theirs) in ours.iter().zip(theirs) {
                 let bound = share * theirs.abs() + if is_percent { percent } else { nats };
                 close(ours, theirs, bound, &format!("{quant}, {name}"));
@@ -76,16 +74,11 @@ fn windows(session: &Session, model: &str, name: &str) -> Vec<Window> {
     windows
 }
 
-fn encoded(row: &[f32]) -> Vec<u8> {
+/// ln p as the base file holds it, in float64.
+fn stored(row: &[f32]) -> Vec<f64> {
     let layout = RowLayout::LlamaCpp { is_floored: true };
     let mut bytes = vec![0; layout.row_bytes(row.len())];
     layout.encode(row, &mut bytes);
-    bytes
-}
-
-/// ln p as the base file holds it, in float64.
-fn stored(row: &[f32]) -> Vec<f64> {
-    let bytes = encoded(row);
     let float = |at: usize| f64::from(f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()));
     let codes = bytes[8..].chunks_exact(2).take(row.len());
     codes
@@ -157,11 +150,8 @@ fn a_base_file_is_scored_as_stored_and_a_native_reference_exactly() {
     ] {
         close(value(&result, key), number(own), 1e-12, key);
     }
-}
 
-#[test]
-fn the_block_changes_nothing_else_in_the_report() {
-    let session = Session::new();
+    // It changes nothing else in the report.
     let mut with = session.result("-m @q4 -r @base --stats llama-perplexity");
     let mut without = session.result("-m @q4 -r @base --stats kl");
     assert!(without["llama_perplexity"].is_null() && with["llama_perplexity"].is_object());

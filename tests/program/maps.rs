@@ -1,8 +1,6 @@
 //! Maps of sensitivity as files: `kl merge` joins parts, `kl info` describes them, other commands name
 //! them.
 
-use std::path::Path;
-
 use kl_formats::{Cell, GgmlType, MapHeader, MapWriter, SensitivityMap};
 use serde_json::json;
 
@@ -57,10 +55,8 @@ fn write(session: &Session, name: &str, header: MapHeader, cells: &[Cell], is_fi
     let file = std::fs::File::create(&path).unwrap();
     let mut writer = MapWriter::create(file, &path, header).unwrap();
     for (i, tensor) in TENSORS.iter().enumerate() {
-        let is_own = cells
-            .iter()
-            .any(|cell| cell.exchanged.contains_key(*tensor));
-        if i == 0 || is_own {
+        let mut exchanged = cells.iter().map(|cell| &cell.exchanged);
+        if i == 0 || exchanged.any(|of| of.contains_key(*tensor)) {
             let errors = [(kind("q3_K"), 0.01 * i as f64), (kind("q8_0"), 1e-5)].into();
             writer.write_errors(tensor, &errors).unwrap();
         }
@@ -90,10 +86,6 @@ fn write_parts(session: &Session, count: usize) -> Vec<String> {
         name
     });
     parts.collect()
-}
-
-fn read(path: &Path) -> SensitivityMap {
-    SensitivityMap::read(path).unwrap()
 }
 
 #[test]
@@ -145,7 +137,7 @@ fn an_importance_matrix_opens_its_types_to_the_tensors_that_it_knows() {
     let types = "--types q4_K,iq2_xxs";
     let imatrix = "--imatrix @imatrix/tiny.gguf";
     session.ok(&format!("{line} -m @f16 {types} {imatrix}"));
-    let map = read(&session.path("map.jsonl"));
+    let map = SensitivityMap::read(&session.path("map.jsonl")).unwrap();
     let of = map.header.imatrix.unwrap();
     assert_eq!(of.file_name, "tiny.gguf");
     let has = |tensor: &str| {
@@ -178,7 +170,7 @@ fn a_map_is_described_checked_and_named_in_the_place_of_another_file() {
     write(&session, "cut.jsonl", header(None), &singles(), false);
     let run = session.ok("info cut.jsonl");
     run.prints(&["7 cells, 20 tokens scored; not finished"]);
-    let whole = String::from_utf8(session.read("map.jsonl")).unwrap();
+    let whole = session.read_text("map.jsonl");
     session.write("bad.jsonl", whole.replacen("0.1]", "x]", 1));
     let cases = "
         info cut.jsonl --verify => cut.jsonl: incomplete | 15 whole lines

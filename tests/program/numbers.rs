@@ -117,45 +117,31 @@ impl Session {
         let mut about = About::new(kind, &path, n_ctx, windows[0].rows[0].len() as u32);
         about.values = values;
         let specs: Vec<_> = windows.iter().map(|window| window.spec.clone()).collect();
-        let mut writer = Writer::create(file, &path, target, &about, &specs).unwrap();
-        for Window { spec, rows } in windows {
-            writer.write_window(spec, rows).unwrap();
-        }
-        writer.finish().unwrap();
+        let writer = Writer::create(file, &path, target, &about, &specs).unwrap();
+        write_all(writer, windows);
     }
 
     /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index
     /// of a row in it and the row's logits, and returns those to write: as many for every row.
     pub fn rewrite(&self, from: &str, to: &str, change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>) {
-        let encoding = self.header(from).encoding;
-        self.rewrite_as(encoding, from, to, change);
-    }
-
-    /// Does the same in another encoding.
-    pub fn rewrite_as(
-        &self,
-        encoding: Encoding,
-        from: &str,
-        to: &str,
-        change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>,
-    ) {
-        let mut windows = self.windows(from);
+        let (mut windows, mut header) = (self.windows(from), self.header(from));
         for Window { spec, rows } in &mut windows {
             for (i, row) in rows.iter_mut().enumerate() {
                 *row = change(spec.window, i, std::mem::take(row));
             }
         }
-        let mut header = self.header(from);
-        header.encoding = encoding;
         header.n_vocab = windows[0].rows[0].len() as u32;
         let path = self.path(to);
         let file = File::create(&path).unwrap();
-        let mut writer = Writer::native(file, &path, &header).unwrap();
-        for Window { spec, rows } in &windows {
-            writer.write_window(spec, rows).unwrap();
-        }
-        writer.finish().unwrap();
+        write_all(Writer::native(file, &path, &header).unwrap(), &windows);
     }
+}
+
+fn write_all(mut writer: Writer<File>, windows: &[Window]) {
+    for Window { spec, rows } in windows {
+        writer.write_window(spec, rows).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// The logits of a block's rows.

@@ -49,13 +49,7 @@ fn reading_kl_pys_reference_gives_kl_pys_numbers() {
                 close(&quantiles[i][key], theirs, &format!("{name} {key}"));
             }
         }
-        for name in [
-            "ref_top1",
-            "ref_top5",
-            "ref_top10",
-            "eval_top5",
-            "eval_top10",
-        ] {
+        for name in "ref_top1 ref_top5 ref_top10 eval_top5 eval_top10".split(' ') {
             let theirs = *printed(quant, name).last().unwrap();
             close(&result["agreement"][name]["value"], theirs, name);
         }
@@ -65,7 +59,9 @@ fn reading_kl_pys_reference_gives_kl_pys_numbers() {
 #[test]
 fn every_token_is_kl_pys() {
     let session = Session::new();
-    session.ok("-m @q4 -r @klpy -q");
+    // The context in kl.py's header is padded by llama.cpp: it is not a window's size.
+    let run = session.ok("-m @q4 -r @klpy -q -c 128");
+    run.warns(&["tokenizer"]);
     let ours = session.records("tiny-q4_K_M@kl_py-f16-c128.kls");
     // A .npy file: a header padded to 64 bytes, then float64.
     let bytes = fs::read(fixture("peers/kl_py-q4_K_M.npy")).unwrap();
@@ -78,16 +74,6 @@ fn every_token_is_kl_pys() {
     }
     // kl.py's softmax of the stored row is float32: 4e-7 off by itself. The rest is room for
     // another CPU, which moves some tokens by a few per cent.
-    assert!(
-        worst < 5e-3 && total / (ours.len() as f64) < 5e-5,
-        "worst {worst}, total {total}"
-    );
-}
-
-#[test]
-fn kl_pys_file_is_read_with_a_warning_that_its_tokenizer_is_unknown() {
-    let session = Session::new();
-    session.ok("-m @q8 -r @klpy -q").warns(&["tokenizer"]);
-    // The context in kl.py's header is padded by llama.cpp: it is not a window's size.
-    session.ok("-m @q8 -r @klpy -q -c 128");
+    let mean = total / ours.len() as f64;
+    assert!(worst < 5e-3 && mean < 5e-5, "worst {worst}, mean {mean}");
 }

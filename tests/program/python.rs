@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::session::{Session, fixture, program};
+use crate::session::{Session, can_run, fixture, program};
 
 #[test]
 fn the_python_reader_reads_what_kl_writes() {
-    if !has_numpy() {
-        eprintln!("skipped: no python3 with numpy is installed");
+    if !can_run("python3", &["-c", "import numpy"]) {
         return;
     }
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/test_kl_files.py");
@@ -26,8 +25,7 @@ fn the_python_reader_reads_what_kl_writes() {
 #[test]
 fn the_notebooks_run_in_a_new_python() {
     const PAGE: &str = include_str!("../../docs/NOTEBOOKS.md");
-    if !has_numpy() {
-        eprintln!("skipped: no python3 with numpy is installed");
+    if !can_run("python3", &["-c", "import numpy"]) {
         return;
     }
     let session = Session::with_reference("");
@@ -66,10 +64,4 @@ fn the_notebooks_run_in_a_new_python() {
         .unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{log}");
-}
-
-fn has_numpy() -> bool {
-    let mut python = Command::new("python3");
-    let output = python.args(["-c", "import numpy"]).output();
-    output.is_ok_and(|output| output.status.success())
 }

@@ -1,6 +1,7 @@
 //! `kl recipe` on the fixtures: from a map to a file, measured on another text.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
@@ -16,10 +17,20 @@ fn halves(session: &Session) {
     session.write("b.txt", &text[end..]);
 }
 
-/// A map of few tokens, on the first half.
-fn small_map(session: &Session) {
-    halves(session);
+/// A map of few tokens of the first half, shared by all tests.
+static SMALL_MAP: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let session = Session::new();
+    halves(&session);
     session.ok("sensitivity -m @f16 -t a.txt -n 254 -w map -q");
+    session.read("map")
+});
+
+/// A session with this map, and both halves.
+fn with_small_map() -> Session {
+    let session = Session::new();
+    halves(&session);
+    session.write("map", &*SMALL_MAP);
+    session
 }
 
 /// A map of one half of the text, judged on the other: better than llama.cpp's own mixtures of the same
@@ -61,8 +72,7 @@ fn a_recipe_beats_the_mixture_of_its_size_on_another_text() {
 
 #[test]
 fn a_recipe_needs_no_model() {
-    let session = Session::new();
-    small_map(&session);
+    let session = with_small_map();
     let run = session.ok("recipe map --size 1.2MB -w types --json r.json");
     run.prints(&["A recipe for tiny-f16.gguf, by map", "<- this recipe"]);
     run.prints(&["--tensor-type-file types", "--token-embedding-type"]);
@@ -72,8 +82,7 @@ fn a_recipe_needs_no_model() {
     assert!((1_190_000..=1_200_000).contains(&size), "{size}");
     assert_eq!(recipe["kld"]["measured"], Value::Null);
     assert_eq!(recipe["tensors"].as_array().unwrap().len(), 22);
-    let types = String::from_utf8(session.read("types")).unwrap();
-    assert_eq!(types.lines().count(), 22);
+    assert_eq!(session.read_text("types").lines().count(), 22);
 
     // Only what was asked for.
     let recipe = |line: &str| session.ok(&format!("recipe map {line} --json -")).json();
@@ -100,8 +109,7 @@ fn a_recipe_needs_no_model() {
 
 #[test]
 fn what_makes_no_recipe_is_named() {
-    let session = Session::new();
-    small_map(&session);
+    let session = with_small_map();
     session.reference("");
     session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
     let cases = "
@@ -115,7 +123,7 @@ fn what_makes_no_recipe_is_named() {
         map --like b.txt => not a GGUF model
         map --bpw 4 --imatrix b.txt => without an importance matrix
         map --bpw 4 -m @f16 -t none.txt => none.txt";
-    session.fails_each(1, "recipe -w types", cases);
+    session.fails_each(1, "recipe -w none", cases);
     // Before anything is measured.
     session.write("there.gguf", "mine");
     let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";
@@ -125,14 +133,13 @@ fn what_makes_no_recipe_is_named() {
     let own = session.ok("recipe map --bpw 4 -m @f16 -t a.txt -c 128 -n 500");
     own.warns(&["the map was made on this text"]);
 
-    // Cut off in the middle of a line.
-    let map = session.read("map");
-    session.write("cut", &map[..map.len() * 9 / 10]);
+    // Cut off in the middle of a line, and in the header.
+    session.cut("map", "cut", 0.9);
+    let n_bytes = session.length("cut");
     let cut = session.ok("recipe cut --bpw 8");
     cut.warns(&["the map is not finished"]);
-    assert_eq!(session.read("cut"), map[..map.len() * 9 / 10]);
-    let end = map.iter().position(|byte| *byte == b'\n').unwrap();
-    session.write("cut", &map[..end / 2]);
+    assert_eq!(session.length("cut"), n_bytes);
+    session.change("map", "cut", |map| map.truncate(100));
     session.fails("recipe cut --bpw 8", 1, &["cut"]);
 }
 

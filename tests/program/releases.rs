@@ -8,17 +8,16 @@ use serde_json::Value;
 
 use crate::documents;
 use crate::numbers::number;
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, labels};
 
 /// The files of all releases; at least those of the first.
 fn files() -> Vec<PathBuf> {
-    let in_folder = |folder: &Path| {
+    let in_folder = |folder: PathBuf| {
         let entries = fs::read_dir(folder).unwrap();
-        Vec::from_iter(entries.map(|entry| entry.unwrap().path()))
+        entries.map(|entry| entry.unwrap().path())
     };
-    let releases = in_folder(&fixture("releases"));
-    let folders = releases.iter().filter(|path| path.is_dir());
-    let mut files: Vec<PathBuf> = folders.flat_map(|folder| in_folder(folder)).collect();
+    let folders = in_folder(fixture("releases")).filter(|path| path.is_dir());
+    let mut files: Vec<PathBuf> = folders.flat_map(in_folder).collect();
     files.sort();
     assert!(files.len() > 30, "{files:?}");
     files
@@ -103,16 +102,11 @@ fn sidecars_give_the_numbers_of_their_time() {
         let paths: Vec<PathBuf> = models.iter().map(sidecar).collect();
         let line: Vec<&str> = paths.iter().map(|path| shown(path)).collect();
         let now = json(&line.join(" "));
-        let means = |of: &Value| -> Vec<(Value, f64)> {
-            let models = of["models"].as_array().unwrap().iter();
-            let mean = |model: &Value| number(&model["kld"]["mean"]["value"]);
-            let means = models.map(|model| (model["label"].clone(), mean(model)));
-            means.collect()
-        };
-        for (now, then) in means(&now).iter().zip(means(&recorded)) {
-            assert_eq!(now.0, then.0);
-            let error = (now.1 - then.1).abs();
-            assert!(error <= 1e-12 * then.1, "{now:?}, not {then:?}");
+        assert_eq!(labels(&now), labels(&recorded));
+        for (i, then) in models.iter().enumerate() {
+            let [now, then] =
+                [&now["models"][i], then].map(|of| number(&of["kld"]["mean"]["value"]));
+            assert!((now - then).abs() <= 1e-12 * then, "{now}, not {then}");
         }
     }
 }
@@ -128,12 +122,11 @@ fn documents_have_the_keys_of_this_release() {
         let then = fs::read_to_string(&path).unwrap();
         let sidecars = path.with_file_name("groups.kls");
         let now = session.ok(&format!("report {} --csv - -q", shown(&sidecars)));
-        let columns = |csv: &str| -> Vec<String> {
-            let first = csv.lines().next().unwrap();
-            first.split(',').map(str::to_owned).collect()
-        };
-        let mut then = columns(&then);
+        let [mut then, now] = [&then, &now.stdout].map(|csv| {
+            let columns = csv.lines().next().unwrap().split(',');
+            columns.collect::<Vec<_>>()
+        });
         then.retain(|column| !column.starts_with("kld_macro"));
-        assert!(columns(&now.stdout).starts_with(&then));
+        assert!(now.starts_with(&then));
     }
 }

@@ -1,7 +1,6 @@
 //! `kl sensitivity` on the fixtures' model.
 
 use kl_formats::{Cell, SensitivityMap};
-use serde_json::Value;
 
 use crate::session::{Run, Session};
 
@@ -32,11 +31,8 @@ fn a_map_shows_which_tensors_hurt() {
     ));
     run.prints(&["control       0", "token_embd", "kl recipe map"]);
     let map = map(&session, "map");
-    let of = |n: usize| {
-        map.cells
-            .iter()
-            .filter(move |cell| cell.exchanged.len() == n)
-    };
+    let cells = || map.cells.iter();
+    let of = |n: usize| cells().filter(move |cell| cell.exchanged.len() == n);
     let control = of(0).next().unwrap();
     assert!(control.klds.iter().all(|kld| *kld == 0.0), "{control:?}");
     let at_measured = |cell: &&Cell| {
@@ -50,12 +46,10 @@ fn a_map_shows_which_tensors_hurt() {
     assert!((0.7..1.5).contains(&(whole / sum)), "{whole} {sum}");
 
     let json = session.read_json("m.json");
-    let by_role: Vec<&Value> = json["by_role"].as_array().unwrap().iter().collect();
-    assert_eq!(by_role[0]["role"], "token_embd");
+    assert_eq!(json["by_role"][0]["role"], "token_embd");
     assert_eq!(json["control"], 0.0);
-    let text = |name: &str| String::from_utf8(session.read(name)).unwrap();
-    assert!(text("m.csv").lines().count() > 22 * 13);
-    assert!(text("m.html").contains("<html"));
+    assert!(session.read_text("m.csv").lines().count() > 22 * 13);
+    assert!(session.read_text("m.html").contains("<html"));
     session.ok("info map --verify -q");
 }
 
@@ -85,7 +79,7 @@ fn a_map_is_the_same_on_one_thread_and_two_in_parts_and_against_exact_rows() {
     }
 }
 
-/// Starts a run and sends it a signal once `map.partial` has so many lines.
+/// Starts a run and sends it a signal once `map.partial` has this many lines.
 fn cut_off(session: &Session, line: &str, signal: &str, n_lines: usize) -> Option<Run> {
     let lines_of = |map: Vec<u8>| map.into_iter().filter(|byte| *byte == b'\n').count();
     let begun = || std::fs::read(session.path("map.partial")).map_or(0, lines_of);
@@ -97,11 +91,8 @@ fn a_map_that_is_killed_again_and_again_is_the_same() {
     let session = Session::new();
     session.ok(&format!("{FEW} whole -q"));
     let line = format!("{FEW} map -q --resume");
-    let mut kills = 0;
-    for n_lines in [2, 7, 13] {
-        kills += u32::from(cut_off(&session, &line, "-KILL", n_lines).is_some());
-    }
-    assert!(kills >= 1, "{kills} kills");
+    let kills = [2, 7, 13].map(|n_lines| cut_off(&session, &line, "-KILL", n_lines));
+    assert!(kills.iter().any(Option::is_some));
     if let Some(run) = cut_off(&session, &line, "-TERM", 15) {
         let last = run.stderr.lines().last().unwrap();
         let is_said = last.contains("map.partial keeps ") && last.contains("--resume continues it");

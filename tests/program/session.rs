@@ -62,6 +62,13 @@ impl Session {
         }
     }
 
+    /// A session with the short text in `short.txt`.
+    pub fn with_text() -> Self {
+        let session = Self::new();
+        session.write("short.txt", short_text());
+        session
+    }
+
     /// A session with the short text, and its reference `ref.gz`: see [`Session::reference`].
     #[track_caller]
     pub fn with_reference(more: &str) -> Self {
@@ -84,6 +91,32 @@ impl Session {
 
     pub fn read(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap()
+    }
+
+    pub fn read_text(&self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap()
+    }
+
+    /// Writes a changed copy of a file.
+    pub fn change(&self, from: &str, to: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.read(from);
+        change(&mut bytes);
+        self.write(to, bytes);
+    }
+
+    /// Writes a copy of the first part of a file: this share of its bytes.
+    pub fn cut(&self, from: &str, to: &str, share: f64) {
+        self.change(from, to, |bytes| {
+            bytes.truncate((bytes.len() as f64 * share) as usize);
+        });
+    }
+
+    /// Writes a copy of a file with one bit changed, so far into it.
+    pub fn flip(&self, from: &str, to: &str, share: f64) {
+        self.change(from, to, |bytes| {
+            let at = (bytes.len() as f64 * share) as usize;
+            bytes[at] ^= 1;
+        });
     }
 
     /// A document of the program, which has to be as its schema states.
@@ -208,10 +241,8 @@ impl Session {
     /// with `=> exit 2 | WORDS ...`.
     #[track_caller]
     pub fn fails_each(&self, code: i32, start: &str, cases: &str) {
-        for case in cases.trim().lines() {
-            let (line, what) = case.split_once("=>").expect(case);
-            let what: Vec<&str> = what.split(" | ").map(str::trim).collect();
-            let line = format!("{start} {}", line.trim());
+        for (line, what) in table(cases) {
+            let line = format!("{start} {line}");
             match what.split_first() {
                 Some((&"exit 2", what)) => self.fails(&line, 2, what),
                 _ => self.fails(&line, code, &what),
@@ -261,19 +292,40 @@ impl Session {
     }
 }
 
+/// The lines of a table, `CALL => WORDS | WORDS ...`.
+pub fn table(lines: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    lines.trim().lines().map(|line| {
+        let (call, words) = line.split_once("=>").expect(line);
+        (call.trim(), words.split(" | ").map(str::trim).collect())
+    })
+}
+
+/// Whether a command that a test needs succeeds; if not, the test says that it is skipped.
+pub fn can_run(program: &str, args: &[&str]) -> bool {
+    let output = Command::new(program).args(args).output();
+    let can_run = output.is_ok_and(|output| output.status.success());
+    if !can_run {
+        eprintln!("skipped: {program} {} fails", args.join(" "));
+    }
+    can_run
+}
+
 /// Checks that a document has all that is expected: the keys, and their values. A key that is expected to
 /// be null may be missing.
 #[track_caller]
 pub fn has(found: &Value, expected: &Value) {
-    let is_equal = match expected {
-        Value::Object(fields) => {
-            fields.iter().for_each(|(key, of)| has(&found[key], of));
-            return;
+    match expected {
+        Value::Object(fields) => fields.iter().for_each(|(key, of)| has(&found[key], of)),
+        Value::Array(elements) => {
+            assert_eq!(found.as_array().map(Vec::len), Some(elements.len()));
+            elements
+                .iter()
+                .enumerate()
+                .for_each(|(i, of)| has(&found[i], of));
         }
-        Value::Number(number) => number.as_f64() == found.as_f64(),
-        other => other == found,
-    };
-    assert!(is_equal, "{found}, not {expected}");
+        Value::Number(number) => assert_eq!(found.as_f64(), number.as_f64()),
+        other => assert_eq!(found, other),
+    }
 }
 
 /// Waits until it is time, or until a process has ended.

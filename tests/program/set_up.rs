@@ -1,16 +1,15 @@
 //! How a model is run: what it cannot do is refused, and a warning names each setting that moves
 //! results, and no other.
 
-use crate::session::{Session, program};
+use crate::session::{Session, program, table};
 
 /// The line's warnings about settings that differ from the reference's.
 fn differences(session: &Session, line: &str) -> Vec<String> {
     let json = session.json(line);
     let warnings = json["warnings"].as_array().unwrap().iter();
     let differences = warnings.filter(|warning| warning["kind"] == "set_up_differs");
-    differences
-        .map(|warning| warning["message"].to_string())
-        .collect()
+    let messages = differences.map(|warning| warning["message"].to_string());
+    messages.collect()
 }
 
 #[test]
@@ -24,15 +23,10 @@ fn a_setting_that_moves_results_is_one_warning() {
         -fa off => flash attention is off | auto for the reference | --flash-attn auto
         -ctk q8_0 => keys is q8_0 | f16 for the reference | --cache-type-k f16
         -ctv f32 => values is f32 | f16 for the reference | --cache-type-v f16";
-    for case in cases.trim().lines() {
-        let (flags, what) = case.split_once("=>").unwrap();
+    for (flags, what) in table(cases) {
         let found = differences(&session, &format!("{part} {flags}"));
-        assert_eq!(found.len(), 1, "{flags}: {found:?}");
-        let mut what = what.split('|').map(str::trim);
-        assert!(
-            what.all(|what| found[0].contains(what)),
-            "{flags}: {found:?}"
-        );
+        let is_named = what.iter().all(|what| found[0].contains(what));
+        assert!(found.len() == 1 && is_named, "{flags}: {found:?}");
     }
     let run = session.ok(&format!("{part} --threads 2"));
     run.warns(&["threads", "2 here", "1"]);
@@ -42,11 +36,8 @@ fn a_setting_that_moves_results_is_one_warning() {
 fn a_setting_without_effect_is_not_a_warning() {
     let session = Session::new();
     let moves_nothing = |model: &str, written: &str, flags: &str| {
-        session.reference_of(
-            model,
-            "ref.gz",
-            &format!("--encoding f32 {written} --force"),
-        );
+        let exact = format!("--encoding f32 {written} --force");
+        session.reference_of(model, "ref.gz", &exact);
         let line = format!("-m {model} -r ref.gz {flags} --no-sidecar");
         assert_eq!(differences(&session, &line), [""; 0], "{line}");
         assert_eq!(session.result(&line)["kld"]["max"], 0.0, "{line}");
@@ -60,8 +51,7 @@ fn a_setting_without_effect_is_not_a_warning() {
 
 #[test]
 fn a_window_beyond_the_learned_positions_is_refused() {
-    let session = Session::new();
-    session.write("short.txt", crate::session::short_text());
+    let session = Session::with_text();
     session.write("prompt.txt", "Once upon a time there was a dog.");
     let write = "-m @gpt2 -t short.txt -w ref.gz -q -c";
     let beyond = ["gpt2.gguf", "48 learned positions"];
@@ -92,8 +82,9 @@ fn ggmls_threads_sleep_while_they_wait() {
     let program = std::fs::read(program()).unwrap();
     let name = b"ggml_barrier_n_sleeping";
     let is_there = program.windows(name.len()).any(|bytes| bytes == name);
+    let what_to_do = "cargo clean --release -p llama-cpp-sys-2";
     assert!(
         is_there,
-        "scripts/llama-cpp.cmake was not used: cargo clean --release -p llama-cpp-sys-2"
+        "scripts/llama-cpp.cmake was not used: {what_to_do}"
     );
 }

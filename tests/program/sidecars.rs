@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::session::{Session, fixture, labels};
+use crate::session::{Session, fixture, labels, table};
 
 const ADVICE: [&str; 2] = ["--sidecar", "--force"];
 
@@ -18,22 +18,25 @@ fn a_sidecar_is_named_after_both_sides() {
     let session = Session::with_reference("");
     // One model against two references is two files.
     session.reference_of("@f16", "other.gz", "-n 100");
-    let in_memory = "-m @q4 --ref-model @f16 -t short.txt -c 64";
-    for (line, name) in [
-        ("-m @q4 -r ref.gz", "tiny-q4_K_M@ref.kls"),
-        ("-m @q4 -r other.gz", "tiny-q4_K_M@other.kls"),
-        ("-m @q4 -r ref.gz --label small", "small@ref.kls"),
-        ("-m @q4 -r ref.gz --shard 1/2", "tiny-q4_K_M@ref.1-of-2.kls"),
-        (in_memory, "tiny-q4_K_M@tiny-f16.kls"),
-        ("compare ref.gz ref.gz", "ref@ref.kls"),
-        (
-            "compare @npz @peers/mlx-kld-q2_K.npz",
-            "mlx-kld-q2_K@mlx-kld-f16.kls",
-        ),
-    ] {
-        assert_eq!(session.result(line)["sidecar"], name);
-        assert!(session.exists(name), "{name}");
+    let cases = "
+        -m @q4 -r ref.gz => tiny-q4_K_M@ref.kls
+        -m @q4 -r other.gz => tiny-q4_K_M@other.kls
+        -m @q4 -r ref.gz --label small => small@ref.kls
+        -m @q4 -r ref.gz --shard 1/2 => tiny-q4_K_M@ref.1-of-2.kls
+        -m @q4 --ref-model @f16 -t short.txt -c 64 => tiny-q4_K_M@tiny-f16.kls
+        -m @q8 --ref-model @f16 -t short.txt -c 64 => tiny-q8_0@tiny-f16.kls
+        compare ref.gz ref.gz => ref@ref.kls
+        compare @npz @peers/mlx-kld-q2_K.npz => mlx-kld-q2_K@mlx-kld-f16.kls";
+    for (line, name) in table(cases) {
+        assert_eq!(session.result(line)["sidecar"], name[0]);
+        assert!(session.exists(name[0]), "{line}");
     }
+    // A file of the same rows is another reference than the model.
+    let in_memory = "report tiny-q4_K_M@tiny-f16.kls tiny-q8_0@tiny-f16.kls";
+    let report = session.ok(in_memory);
+    report.prints(&["2 models against", "tiny-f16.gguf"]);
+    let report = session.ok(&format!("{in_memory} small@ref.kls"));
+    report.prints(&["--ref-model tiny-f16.gguf"]);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn stored_rows_and_their_model_do_not_replace_each_other() {
     ] {
         session.ok(&format!("{first} --force"));
         let before = session.read(name);
-        let what = [&[name, what][..], &ADVICE].concat();
+        let what = [&[name, what], &ADVICE[..]].concat();
         session.fails(other, 1, &what);
         if other == evaluated {
             session.fails(&format!("{other} --resume"), 1, &what);
@@ -143,12 +146,12 @@ fn a_model_that_is_newer_than_its_sidecar_is_read_whole() {
     let run = session.ok("-m q8.gguf -r ref.gz --resume");
     run.warns_not("is newer");
     // One changed byte of a weight, between the samples that are hashed.
-    let mut bytes = session.read("q8.gguf");
-    let n = bytes.len();
-    let mut samples = (0..64).map(|i| (n - 4096) * i / 63 + 4096);
-    let at = samples.find(|end| *end > n / 2).unwrap();
-    bytes[at] ^= 0x40;
-    session.write("q8.gguf", bytes);
+    session.change("q8.gguf", "q8.gguf", |bytes| {
+        let n = bytes.len();
+        let mut samples = (0..64).map(|i| (n - 4096) * i / 63 + 4096);
+        let at = samples.find(|end| *end > n / 2).unwrap();
+        bytes[at] ^= 0x40;
+    });
     let what = [&["q8@ref.kls: holds other values"][..], &ADVICE].concat();
     for more in ["--resume", ""] {
         let run = session.ends(&format!("-m q8.gguf -r ref.gz -q {more}"), 1);
@@ -163,11 +166,10 @@ fn a_cut_off_sidecar_is_resumed_however_its_model_is_spelled() {
     copy(&session, "q4", "models/q4.gguf");
     session.ok("-m models/q4.gguf -r ref.gz -q");
     let whole = session.read("q4@ref.kls");
-    let left = &whole[..whole.len() / 2];
-    session.write("q4@ref.kls.partial", left);
+    session.cut("q4@ref.kls", "q4@ref.kls.partial", 0.5);
     // What is finished is done, whatever another run has left.
     session.ok("-m models/q4.gguf -r ref.gz -q --resume");
-    assert!(session.read("q4@ref.kls.partial") == left);
+    assert!(session.exists("q4@ref.kls.partial"));
     session.remove("q4@ref.kls");
     session.ok("-m ./models/../models/q4.gguf -r ref.gz -q --resume");
     assert!(session.read("q4@ref.kls") == whole);
@@ -192,21 +194,9 @@ fn a_label_names_the_row_and_the_file() {
     // Several models have a label each, in their order.
     session.reference_of("@q8", "q8.gz", "");
     session.reference_of("@q4", "q4.gz", "");
-    for (line, expected) in [
-        (
-            "-m @q8 -m @q4 -r ref.gz --label large --label small",
-            ["large", "small"],
-        ),
-        (
-            "compare ref.gz q8.gz q4.gz --label rows8 --label rows4",
-            ["rows8", "rows4"],
-        ),
-    ] {
-        assert_eq!(labels(&session.json(line)), expected);
-        assert!(
-            expected
-                .iter()
-                .all(|label| session.exists(&format!("{label}@ref.kls")))
-        );
+    for line in ["-m @q8 -m @q4 -r ref.gz", "compare ref.gz q8.gz q4.gz"] {
+        let json = session.json(&format!("{line} --label large --label small --force"));
+        assert_eq!(labels(&json), ["large", "small"]);
+        assert!(session.exists("large@ref.kls") && session.exists("small@ref.kls"));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::session::{Session, has};
+use crate::session::{Session, has, labels};
 
 const CELLS: [(&str, &str); 4] = [
     ("f16", "f16"),
@@ -93,23 +93,17 @@ fn several_models_are_swept_and_a_reference_may_be_a_model() {
         let sweep = "--sweep ctk=q8_0,f16 --no-sidecar -q";
         let json = session.json(&format!("-m @q4 -m @f16 {reference} {sweep}"));
         // The original with the reference's own types is the noise floor, with others it is not.
-        let expected = [
-            ("tiny-q4_K_M-k_q8_0-v_f16", false),
-            ("tiny-q4_K_M-k_f16-v_f16", false),
-            ("tiny-f16-k_q8_0-v_f16", false),
-            ("tiny-f16-k_f16-v_f16", true),
+        let cells = [
+            "tiny-q4_K_M-k_q8_0-v_f16",
+            "tiny-q4_K_M-k_f16-v_f16",
+            "tiny-f16-k_q8_0-v_f16",
+            "tiny-f16-k_f16-v_f16",
         ];
-        assert_eq!(json["models"].as_array().unwrap().len(), 4);
-        for (i, (label, is_floor)) in expected.into_iter().enumerate() {
-            let of = json!({"label": label, "is_noise_floor": is_floor});
-            has(&json["models"][i], &of);
-        }
+        assert_eq!(labels(&json), cells);
+        let is_floor = |i: usize| json["models"][i]["is_noise_floor"] == true;
+        assert_eq!([0, 1, 2, 3].map(is_floor), [false, false, false, true]);
     }
-}
-
-#[test]
-fn a_cell_that_llama_cpp_refuses_is_named() {
-    let session = Session::new();
+    // A cell that llama.cpp refuses is named.
     session.reference_of("@gpt2", "gpt2.gz", "-c 48");
     // A head has 16 elements, and a block of q8_0 32.
     let run = session.ends("-m @gpt2 -r gpt2.gz --sweep ctk=q8_0,f16 -q --label g", 1);

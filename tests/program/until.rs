@@ -5,16 +5,11 @@ use serde_json::json;
 use crate::numbers::number;
 use crate::session::{Session, has};
 
-/// A reference of enough short windows to stop before its end.
-fn session() -> Session {
-    let session = Session::new();
-    session.ok("-m @f16 -t @eval -w ref.gz -c 12 -q");
-    session
-}
-
 #[test]
 fn each_model_stops_where_its_own_interval_is_narrow_enough() {
-    let session = session();
+    let session = Session::new();
+    // Enough short windows to stop before its end.
+    session.ok("-m @f16 -t @eval -w ref.gz -c 12 -q");
     let run = session.ok("-m @q4 -m @q8 -r ref.gz --until 12% --json until.json -q --full");
     run.prints(&["the mean is known to ±", "stopped at --until 12% after "]);
     let json = session.read_json("until.json");
@@ -57,30 +52,24 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
     assert_eq!(resumed["n_resumed"], records.len());
     let other = session.result("-m @q4 -r ref.gz --until 10% --force");
     assert!(other["n_tokens"].as_u64().unwrap() > records.len() as u64);
+
+    // A text that is too short says how much would do.
+    let line = "-m @q4 -r ref.gz --until 0.5% --json short.json -q --no-sidecar";
+    let run = session.ok(line);
+    run.prints(&["needs at least 450 windows, and there are 381"]);
+    let model = session.read_json("short.json")["models"][0].take();
+    assert_eq!(model["until"]["reached"], false);
 }
 
 #[test]
-fn a_text_that_is_too_short_says_how_much_would_do() {
-    let session = session();
-    let run = session.ok("-m @q4 -r ref.gz --until 0.5% --json until.json -q");
-    run.prints(&["needs at least 450 windows, and there are 381"]);
-    let model = session.read_json("until.json")["models"][0].take();
-    assert_eq!(model["until"]["reached"], false);
-
-    session.reference("--force");
-    let run = session.ok("-m @q4 -r ref.gz --until 50% -q --force");
-    run.prints(&["--until needs at least 100 windows, and there are 8"]);
-    // A stream that ended is the same evaluation each time.
+fn a_stream_is_read_until_it_is_enough_or_ends() {
+    let session = Session::new();
+    // One that ended is the same evaluation each time.
     let few = "-n 1000 --sidecar n.kls";
     for more in ["", "", "--resume", few, few] {
         let run = session.ok(&format!("-m @q4 -r @klpy --until 50% -q {more}"));
         run.prints(&["--until needs at least 100 windows"]);
     }
-}
-
-#[test]
-fn a_stream_is_read_until_it_is_enough() {
-    let session = Session::new();
     session.ok("-m @f16 -t @eval -w ref.gz -c 6 -q --format kl.py");
     let line = "-m @q4 -r ref.gz --until 30%";
     let result = session.result(line);

@@ -3,6 +3,7 @@
 
 use kl_formats::{Kind, Reference, Rows};
 
+use super::write_states::with;
 use super::*;
 use crate::engine::FakeStates;
 use crate::report::Warning;
@@ -16,38 +17,16 @@ struct Both {
 
 impl Both {
     fn new() -> Self {
-        Self::written_as(Encoding::Hidden, FakeStates::default())
-    }
-
-    /// Stores the states of a model that has such.
-    fn written_as(encoding: Encoding, states: FakeStates) -> Self {
-        let engine = FakeEngine {
-            states,
-            ..FakeEngine::default()
-        };
-        let both = Self {
-            folder: Folder::new(),
-            engine,
-        };
-        both.write("ref", Encoding::F32, None);
-        both.write("hidden", encoding, None);
-        both
-    }
-
-    fn write(&self, name: &str, encoding: Encoding, part: Option<&str>) {
-        let mut settings = self.folder.write_settings(name);
-        settings.target = target(Kind::Kl, Some(encoding));
-        settings.part = part.map(|part| part.parse().unwrap());
-        write(&settings, &self.engine, &()).unwrap();
+        let folder = Folder::new();
+        folder.write("ref");
+        written(&folder.states_settings("hidden", Encoding::Hidden));
+        let engine = FakeEngine::default();
+        Self { folder, engine }
     }
 
     /// The same folder, but with an engine whose rows of states are off by up to `error`.
     fn read_with_error(self, error: f32) -> Self {
-        let states = FakeStates::Never { error };
-        let engine = FakeEngine {
-            states,
-            ..self.engine
-        };
+        let engine = with(FakeStates::Never { error });
         Self { engine, ..self }
     }
 
@@ -133,28 +112,25 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
 #[test]
 fn info_shows_the_states_and_verify_reads_the_head() {
     let both = Both::new();
-    let shown = info(
-        &both.folder.path("hidden"),
-        true,
-        None,
-        &FakeEngine::default(),
-        &(),
-    )
-    .unwrap();
+    let path = both.folder.path("hidden");
+    let described = || info(&path, true, None, &both.engine, &());
+    let shown = described().unwrap();
     let text = crate::report::info_text(&shown);
-    for what in [
-        "8 numbers each, f16, from batches of 16",
-        "output.weight, f32, 4.00 KiB, sha256",
-    ] {
-        assert!(text.contains(what), "{text}");
-    }
+    assert!(
+        text.contains("8 numbers each, f16, from batches of 16"),
+        "{text}"
+    );
+    assert!(
+        text.contains("output.weight, f32, 4.00 KiB, sha256"),
+        "{text}"
+    );
     let json = serde_json::to_value(&shown).unwrap();
     assert_eq!(json["encoding"], "hidden");
     assert_eq!(json["states"]["check"]["rows"][7]["position"], 63);
 
     // A byte of the head, and one of a check row: every command finds the fault.
     let whole = both.folder.bytes("hidden");
-    let reference = Reference::open(&both.folder.path("hidden")).unwrap();
+    let reference = Reference::open(&path).unwrap();
     let Rows::States(rows, _) = reference.rows() else {
         panic!("hidden states")
     };
@@ -166,16 +142,11 @@ fn info_shows_the_states_and_verify_reads_the_head() {
         let at = whole.windows(part.len()).position(|bytes| bytes == part);
         let mut damaged = whole.clone();
         damaged[at.expect("stored, not deflated")] ^= 1;
-        fs::write(both.folder.path("hidden"), &damaged).unwrap();
-        let path = both.folder.path("hidden");
-        says(
-            info(&path, true, None, &FakeEngine::default(), &()).unwrap_err(),
-            &["hidden"],
-        );
+        fs::write(&path, &damaged).unwrap();
+        says(described().unwrap_err(), &["hidden"]);
         let report = both.try_evaluate("hidden", |_| ());
         let error = &report.failed[0].error;
         says(error, &["checksum"]);
-        let path = path.display().to_string();
-        assert_eq!(error.matches(&path).count(), 1);
+        assert_eq!(error.matches(&path.display().to_string()).count(), 1);
     }
 }

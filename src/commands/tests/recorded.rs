@@ -1,8 +1,8 @@
 //! The parts of a sidecar that describe tokens: groups, special tokens and texts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kl_formats::{SidecarReader, TokenTexts};
+use kl_formats::{SidecarReader, TokenRecord, TokenTexts};
 
 use super::*;
 
@@ -39,14 +39,10 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     let sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
     let texts = sidecar.texts().unwrap();
     let records = sidecar.read_all().unwrap();
-    let mut tokens: Vec<u32> = records
-        .iter()
-        .flat_map(|record| [record.token, record.ref_top, record.eval_top])
-        .filter(|&token| token != u32::MAX)
-        .collect();
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert!(texts.iter().map(|(id, _)| id).eq(tokens.iter().copied()));
+    let of_record = |of: &TokenRecord| [of.token, of.ref_top, of.eval_top];
+    let mut tokens: BTreeSet<u32> = records.iter().flat_map(of_record).collect();
+    tokens.remove(&u32::MAX);
+    assert!(texts.iter().map(|(id, _)| id).eq(tokens));
     let word = "some".bytes().map(u32::from).collect::<Vec<_>>();
     assert_eq!(texts.text(&word), "some");
     // Rows that were stored have no vocabulary.

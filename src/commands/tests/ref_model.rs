@@ -1,7 +1,6 @@
 //! A second model in the place of a reference file: everything is as if its rows had been written
 //! and read.
 
-use clap::ValueEnum as _;
 use serde_json::Value;
 
 use super::*;
@@ -244,10 +243,9 @@ fn another_measurement_is_refused_before_answers_are_generated() {
     fn prompts(settings: &mut EvaluateSettings) -> &mut Source {
         &mut reference_of(settings).input
     }
-    let cached = "the type of cached keys: f16 there, q8_0 here";
     type Change<'c> = &'c dyn Fn(&mut EvaluateSettings);
     // The reference model must tokenize the prompts first where their windows may be others.
-    let refused: [(&str, usize, Change<'_>); 8] = [
+    let refused: [(&str, usize, Change<'_>); 6] = [
         ("(reference.model.", 0, &|of| {
             reference_of(of).path = folder.path("q4");
         }),
@@ -256,12 +254,6 @@ fn another_measurement_is_refused_before_answers_are_generated() {
         }),
         ("(reference.sampling: none there, ", 0, &|of| {
             prompts(of).temp = Some(1.0)
-        }),
-        ("(until: none there, 0.05 here)", 0, &|of| {
-            of.until = Some(0.05)
-        }),
-        (cached, 0, &|of| {
-            of.run.type_k = CacheType::from_str("q8_0", false).unwrap();
         }),
         ("(model.file_name: q4 there, copy here)", 0, &|of| {
             of.models = vec![folder.path("copy"); 2]

@@ -2,7 +2,9 @@
 
 use std::io::Read as _;
 
-use kl_formats::{Float, Header, Kind, NativeReader, ReadBlocks as _, Reference, Rows, States};
+use kl_formats::{
+    Float, Header, Kind, NativeReader, ReadBlocks as _, Reference, Row, Rows, States,
+};
 
 use super::*;
 use crate::engine::{Engine as _, FakeStates};
@@ -32,16 +34,14 @@ impl Folder {
             Rows::States(file, states) => (0..n_windows)
                 .flat_map(|i| of_states(file, states, i))
                 .collect(),
-            Rows::Blocks(file) => (0..n_windows)
-                .flat_map(|i| (0..file.n_blocks(i)).map(move |b| file.block(i, b, None).unwrap()))
-                .flat_map(|block| {
-                    let rows = block.rows().map(|row| {
-                        let entries = (0..row.len()).map(|i| row.get(i).to_bits());
-                        entries.collect()
-                    });
-                    rows.collect::<Vec<_>>()
-                })
-                .collect(),
+            Rows::Blocks(file) => {
+                let bits = |row: Row<'_>| (0..row.len()).map(|i| row.get(i).to_bits()).collect();
+                let blocks = (0..n_windows).flat_map(|i| {
+                    (0..file.n_blocks(i)).map(move |b| file.block(i, b, None).unwrap())
+                });
+                let rows = blocks.flat_map(|block| block.rows().map(bits).collect::<Vec<_>>());
+                rows.collect()
+            }
             rows => panic!("a file without blocks: {rows:?}"),
         }
     }
@@ -77,14 +77,8 @@ pub(super) fn with(states: FakeStates) -> FakeEngine {
 fn hidden_states_give_the_rows_that_f32_would_hold() {
     let folder = Folder::new();
     folder.write("ref");
-    let batches = [
-        (1, None),
-        (7, Some(3)),
-        (16, Some(16)),
-        (64, Some(5)),
-        (500, None),
-    ];
-    for (n_batch, n_ubatch) in batches {
+    let physical = [None, Some(3), Some(16), Some(5), None];
+    for (n_batch, n_ubatch) in [1, 7, 16, 64, 500].into_iter().zip(physical) {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = Some(n_batch);
         settings.run.n_ubatch = n_ubatch;

@@ -81,12 +81,10 @@ impl LogitSource for OnDevice<'_> {
 
 #[test]
 fn a_call_begins_before_the_rows_of_the_last_are_scored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let file = native(&plan(ScoreFrom::All), 4, 4);
+    let rows = open(&file);
     let device = Device::default();
     let clock = DeviceClock::default();
-    let rows = open(&path);
     // Scoring a row of the first call ends only once the device has begun another.
     let overlaps = |_: &RowPair<'_>| device.wait_for(2);
     let mut n_rows = 0;
@@ -155,9 +153,8 @@ fn whoever_fails_the_cause_is_returned() {
     for n in [1, 2, 5] {
         // The disk, while sources wait for it.
         let writer = native_writer(FullDisk(3000), &plan, Encoding::F32, 4);
-        let written = write_reference(sources(n, || Ok(fake(1, 4))), &plan.windows, writer, |_| {
-            Ok(())
-        });
+        let fakes = sources(n, || Ok(fake(1, 4)));
+        let written = write_reference(fakes, &plan.windows, writer, |_| Ok(()));
         let error = written.err().unwrap();
         assert!(error.to_string().contains("no space left"), "{n}: {error}");
         // A source, while others continue.

@@ -1,7 +1,7 @@
-//! References of hidden states, as they are written: smaller files with the same rows.
+//! References of hidden states: smaller files with the same rows, which every command computes from them.
 
 use kl_formats::{About, Encoding, Float, Kind, Target, WindowSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::session::{Run, Session, has, short_text};
 
@@ -16,8 +16,7 @@ fn plan<'r>(run: &'r Run, name: &str) -> &'r str {
 
 #[test]
 fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
-    let session = Session::new();
-    session.write("short.txt", short_text());
+    let session = Session::with_text();
     session.write("code.txt", short_text().to_uppercase());
     for flags in [
         "-t short.txt -c 64",
@@ -43,25 +42,80 @@ fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
     }
 }
 
+/// References of one text: the rows in `f32.gz`, their hidden states in `hidden.gz`.
+fn both(more: &str) -> Session {
+    let session = Session::new();
+    for encoding in ["f32", "hidden"] {
+        let more = format!("{more} --encoding {encoding}");
+        session.reference_of("@f16", &format!("{encoding}.gz"), &more);
+    }
+    session
+}
+
+/// Every number of every token, which JSON gives to the bit.
+#[track_caller]
+fn tokens(session: &Session, line: &str) -> Value {
+    let mut result = session.result(&format!("{line} --json-tokens --no-sidecar"));
+    let tokens = result["tokens"].take();
+    assert!(!tokens["kld"].as_array().unwrap().is_empty());
+    tokens
+}
+
+#[test]
+fn a_quant_gets_the_bits_that_stored_rows_give_in_batches_of_any_size() {
+    for written in ["", "-b 48 -ub 16", "-b 7"] {
+        let session = both(written);
+        for read in [
+            "",
+            "-b 7",
+            "-b 64 -ub 5",
+            "--contexts 2",
+            "-n 100",
+            "--shard 1/3",
+        ] {
+            let of = |encoding: &str| tokens(&session, &format!("-m @q4 -r {encoding}.gz {read}"));
+            assert_eq!(of("hidden"), of("f32"), "{written}, {read}");
+        }
+    }
+}
+
+#[test]
+fn conversions_and_comparisons_are_those_of_stored_rows() {
+    let session = both("--score all");
+    session.reference_of("@q2", "q2.gz", "--score all --encoding hidden");
+    session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
+    assert!(session.read("rows.gz") == session.read("f32.gz"));
+    for format in ["kl", "kl.py", "llama.cpp"] {
+        let convert = |from: &str| {
+            let line = format!("convert {from}.gz out --format {format} --force -q");
+            session.ok(&line);
+            session.read("out")
+        };
+        assert!(convert("hidden") == convert("f32"), "{format}");
+    }
+    let evaluated = tokens(&session, "-m @q2 -r f32.gz");
+    for reference in ["f32", "hidden"] {
+        let mut compared = tokens(&session, &format!("compare {reference}.gz q2.gz"));
+        // A comparison has no vocabulary to name tokens with.
+        compared["text"] = evaluated["text"].clone();
+        assert_eq!(compared, evaluated, "{reference}");
+    }
+    let hidden = "convert f32.gz no --format kl --encoding hidden";
+    session.fails(hidden, 2, &["only a run of the model"]);
+}
+
 #[test]
 fn a_run_prints_all_sizes_and_what_it_has_checked() {
-    let session = Session::new();
-    session.write("short.txt", short_text());
+    let session = Session::with_text();
     let write = "-t short.txt -c 64 --force -w ref.gz";
     for encoding in ["u16", "f32", "hidden"] {
         let run = session.ok(&format!("-m @f16 {write} --encoding {encoding}"));
         run.warns(&["sizes ", "u16 ", ", f32 ", ", hidden "]);
-        for line in run.stderr.lines() {
-            let names = ["sizes ", "encoding ", "checked "];
-            let is_plan = names.iter().any(|name| line.starts_with(name));
-            assert!(!is_plan || line.chars().count() <= 80, "{line}");
-        }
+        let is_wide = |line: &str| line.starts_with("sizes ") && line.chars().count() > 80;
+        assert!(!run.stderr.lines().any(is_wide), "{}", run.stderr);
         if encoding == "hidden" {
-            let found = plan(&run, "encoding");
-            assert_eq!(
-                found,
-                "hidden (f16): 126 rows computed again, all to the bit"
-            );
+            let tried = "hidden (f16): 126 rows computed again, all to the bit";
+            assert_eq!(plan(&run, "encoding"), tried);
             let checked = plan(&run, "checked");
             assert!(checked.ends_with("computed from the hidden states: all to the bit"));
             let most = plan(&run, "file").split("at most ").nth(1).unwrap();
