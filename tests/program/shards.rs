@@ -64,7 +64,6 @@ fn parts_make_the_bytes_of_one_run() {
         ("-t short.txt -c 64", "-n 500", 3),
         ("-t short.txt -c 64 --encoding hidden", "", 7),
         // The last window of a sample is cut short.
-        ("-t short.txt -c 64 -n 440", "", 3),
         ("-t short.txt -c 64 -n 440", "", 7),
         ("-t short.txt -c 20 -n 300 --encoding hidden", "", 3),
         ("-t wiki=short.txt -t code=code.txt -c 64", "", 3),

@@ -19,7 +19,7 @@ fn lines() -> Vec<Value> {
 #[test]
 fn a_reference_of_the_starter_prompts_names_them_and_has_their_groups() {
     let session = Session::new();
-    let line = "-m @f16 --prompts starter --max-windows 12 --generate 8 --no-chat-template -q";
+    let line = "-m @f16 --prompts starter --max-windows 12 --generate 2 --no-chat-template -q";
     session.ok(&format!("{line} -w ref.gz"));
     let info = session.info("ref.gz --verify");
     let expected = json!({"text": {"name": "starter-1"}, "prompts": {"n_prompts": 12}});
