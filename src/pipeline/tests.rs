@@ -279,14 +279,12 @@ fn a_part_is_exactly_as_long_as_asked_and_taken_from_the_whole() {
 
 #[test]
 fn a_reference_is_bad_if_its_file_is_damaged_and_not_if_the_disk_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    let (there, missing) = (folder.path().join("r"), folder.path().join("none"));
-    write_native(&there, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let bytes = std::fs::read(&there).unwrap();
-    std::fs::write(&there, &bytes[..bytes.len() / 2]).unwrap();
+    let file = native(&plan(ScoreFrom::All), 4, 4);
+    let n_bytes = file.as_file().metadata().unwrap().len();
+    file.as_file().set_len(n_bytes / 2).unwrap();
     let is_bad =
         |path: &Path| Error::from(Reference::open(path).unwrap_err()).is_of_bad_reference();
-    assert!(is_bad(&there) && !is_bad(&missing));
+    assert!(is_bad(file.path()) && !is_bad(Path::new("none")));
     assert!(Error::inconsistent("").is_of_bad_reference());
     assert!(!Error::WorkerLost.is_of_bad_reference() && !Error::Interrupted.is_of_bad_reference());
 }

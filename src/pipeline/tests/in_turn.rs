@@ -210,9 +210,7 @@ impl Drop for Panicking<'_> {
 
 #[test]
 fn a_panic_ends_the_run_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("r");
-    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let file = native(&plan(ScoreFrom::All), 4, 4);
     let (device, n_made, n_scored) = (Device::default(), AtomicUsize::new(0), AtomicUsize::new(0));
     let make = || {
         Ok(Panicking {
@@ -226,7 +224,7 @@ fn a_panic_ends_the_run_at_once() {
         n_windows: 1,
         ..sources(2, make)
     };
-    let ran = evaluate(sources, &open(&path), count, |_| Ok(()));
+    let ran = evaluate(sources, &open(&file), count, |_| Ok(()));
     assert!(matches!(ran, Err(Error::WorkerLost)));
     assert!(
         n_scored.into_inner() < 107 / 2,
