@@ -129,8 +129,9 @@ fn exit_code(done: Result<ExitCode>) -> ExitCode {
 
 /// Prints a text that is all of the result.
 fn print(text: &str) -> Result<ExitCode> {
-    let nothing = |_| Ok(String::new());
-    Results::default().write(|| text.to_owned(), nothing, true)?;
+    let mut results = Results::default();
+    results.print_text(text);
+    results.close(true)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,10 +140,7 @@ fn run(call: Call, shelf: Shelf) -> Result<ExitCode> {
     let (mut command, quiet, verbose) = (call.command, call.quiet, call.verbose);
     follow_log(verbose);
     on_abort(stop::abort);
-    stop::listen(matches!(
-        command,
-        Write(_) | Evaluate(_) | Sensitivity(_) | Recipe(_) | Command::Check(_)
-    ));
+    stop::listen();
     let engine = LlamaCpp::default();
     if verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);

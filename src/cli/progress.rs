@@ -95,8 +95,6 @@ impl Loading {
 /// The progress of one run over its windows and rows.
 pub struct Progress {
     line: Line,
-    /// The name of what is counted as windows.
-    unit: String,
     n_windows: Option<u64>,
     n_rows: Option<u64>,
     windows: u64,
@@ -107,10 +105,9 @@ pub struct Progress {
 
 impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
-    pub fn new(label: &str, unit: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
+    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         Self {
             line: Line::new(label, n_rows.or(n_windows)),
-            unit: unit.to_owned(),
             n_windows,
             n_rows,
             windows: 0,
@@ -142,7 +139,7 @@ impl Progress {
 
     /// Windows done, speed, and what the result looks like so far.
     fn message(&self) -> String {
-        let mut message = format!("{} {}", self.unit, self.windows);
+        let mut message = self.windows.to_string();
         if let Some(n) = self.n_windows {
             message += &format!("/{n}");
         }

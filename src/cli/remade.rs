@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 
 use super::results::{Form, Results};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
@@ -95,9 +95,6 @@ pub fn show_sensitivity(
         (&settings.html, Form::Page),
     ];
     let results = Results::new(wanted, existing(settings.force))?;
-    if settings.part.is_some() && results.has_forms() {
-        bail!("--shard: a part has no results of its own: join the parts with kl merge first");
-    }
     let mapped = commands::sensitivity(settings, engine, terminal)?;
     if let Some(sensitivity) = &mapped.sensitivity {
         let text = || sensitivity.text(&mapped.file.path, stdout_width());

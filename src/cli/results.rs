@@ -61,11 +61,6 @@ impl<'p> Results<'p> {
         Ok(results)
     }
 
-    /// Whether the result is wanted in another form than text.
-    pub fn has_forms(&self) -> bool {
-        self.printed.is_some() || !self.files.is_empty()
-    }
-
     /// Prints text, unless stdout is reserved for another form.
     pub fn print_text(&mut self, text: &str) {
         if self.printed.is_none() {

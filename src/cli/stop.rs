@@ -24,9 +24,6 @@ static ASKED: AtomicI32 = AtomicI32::new(0);
 /// True if there is work that looks at `ASKED`.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// True if the work consists of decode calls, which cannot be interrupted.
-static DECODES: AtomicBool = AtomicBool::new(false);
-
 /// True if decode calls, or other work of which there is progress, are under way.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
@@ -58,13 +55,7 @@ fn on_signal(signal: i32) {
     }
     let servers = servers().join(" or ");
     if servers.is_empty() {
-        let decodes = DECODES.load(Ordering::Relaxed);
-        let when = if decodes {
-            " after this decode call"
-        } else {
-            ""
-        };
-        say!("kl: stopping{when}; press Ctrl-C again to stop at once");
+        say!("kl: stopping as soon as possible; press Ctrl-C again to stop at once");
         return;
     }
     say!(
@@ -85,11 +76,9 @@ fn on_signal(signal: i32) {
     });
 }
 
-/// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal
-/// ends the program as usual.
+/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
 #[cfg(unix)]
-pub fn listen(decodes: bool) {
-    DECODES.store(decodes, Ordering::Relaxed);
+pub fn listen() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     // With this signal caught, a file that reaches a size limit fails like one on a full disk.
     let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
@@ -107,11 +96,9 @@ pub fn listen(decodes: bool) {
     }
 }
 
-/// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal
-/// ends the program as usual.
+/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
 #[cfg(not(unix))]
-pub fn listen(decodes: bool) {
-    DECODES.store(decodes, Ordering::Relaxed);
+pub fn listen() {
     let _ = ctrlc::set_handler(|| on_signal(2));
 }
 

@@ -103,12 +103,11 @@ impl Observer for Terminal<'_> {
             Event::Plan(..) => {}
             Event::Begin {
                 label,
-                unit,
                 n_windows,
                 n_rows,
             } => {
                 stop::begin();
-                let shown = (!self.quiet).then(|| Progress::new(label, unit, n_windows, n_rows));
+                let shown = (!self.quiet).then(|| Progress::new(label, n_windows, n_rows));
                 *progress() = shown;
             }
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),

@@ -134,20 +134,25 @@ fn of_other_commands(flag: &str) -> Option<&'static str> {
 
 /// A message of clap's without the words of Rust's parsers.
 fn plain_words(message: &str) -> String {
-    let whole = "expected a whole number";
-    let message = message
-        .replace("invalid digit found in string", whole)
-        .replace("cannot parse integer from empty string", whole)
-        .replace(
+    let mut message = message.to_owned();
+    for (of_rust, plain) in [
+        ("invalid digit found in string", "expected a whole number"),
+        (
+            "cannot parse integer from empty string",
+            "expected a whole number",
+        ),
+        (
             "number too large to fit in target type",
             "the number is too large",
-        )
-        .replace(
+        ),
+        (
             "number too small to fit in target type",
             "the number is too small",
-        );
-    let simple = in_range(&message).or_else(|| one_of(&message));
-    simple.unwrap_or(message)
+        ),
+    ] {
+        message = message.replace(of_rust, plain);
+    }
+    in_range(&message).unwrap_or(message)
 }
 
 /// A message of clap's about a number that is out of range, with the range in words.
@@ -156,15 +161,6 @@ fn in_range(message: &str) -> Option<String> {
     let (start, _number) = start.rsplit_once(' ')?;
     let (least, most) = range.split_once("..=")?;
     Some(format!("{start} expected a number from {least} to {most}"))
-}
-
-/// A message of clap's about a word that is none of those possible, with these in a sentence.
-fn one_of(message: &str) -> Option<String> {
-    let (start, words) = message
-        .strip_suffix(']')?
-        .split_once(" [possible values: ")?;
-    let (first, last) = words.rsplit_once(", ")?;
-    Some(format!("{start}: expected {first} or {last}"))
 }
 
 #[cfg(test)]

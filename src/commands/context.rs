@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum as _;
-use kl_formats::{About, BackendIdentity, Calls, ModelIdentity};
+use kl_formats::{BackendIdentity, Calls, ModelIdentity};
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
@@ -77,31 +77,15 @@ pub fn context_sources<'m, M: Model + Sync>(
     }
 }
 
-/// The advice where the windows are those of a reference.
-pub fn shorter_reference(about: &About) -> &'static str {
-    match about.prompts.as_ref().map(|prompts| prompts.generated) {
-        None => "write the reference with shorter windows (--n-ctx)",
-        Some(None) => "write the reference without the longest prompts",
-        Some(Some(_)) => {
-            "write the reference with a lower --generate, or without the longest prompts"
-        }
-    }
-}
-
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
-/// are longer than the context that it was trained for; `advice` states how to make them shorter.
-pub fn check_windows(
-    n_ctx: u32,
-    model: &impl Model,
-    advice: &'static str,
-    watch: &Watch<'_>,
-) -> Result<()> {
+/// are longer than the context that it was trained for.
+pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Result<()> {
     model.facts().check_window(n_ctx.into())?;
     if let Some(n_ctx_train) = model.facts().n_ctx_train
         && n_ctx > n_ctx_train
     {
         let message = format!(
-            "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; {advice}"
+            "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; use shorter windows: lower --n-ctx or --generate, or leave out the longest prompts"
         );
         watch.warn(Warning::new("long_window", message));
     }

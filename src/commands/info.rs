@@ -142,7 +142,8 @@ fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
     types
 }
 
-fn of_reference(about: &About) -> Info {
+/// Describes a reference.
+pub fn of_reference(about: &About) -> Info {
     let about = about.clone();
     Info {
         kind: about.kind.to_string(),

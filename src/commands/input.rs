@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
-use kl_formats::{About, BackendIdentity, Kind, Prompts, Provenance, longest_window};
+use kl_formats::{About, BackendIdentity, Kind, Provenance, longest_window};
 
 use super::context::{Decoding, check_windows, context_options, writer};
-use super::observer::Watch;
+use super::info::of_reference;
+use super::observer::{Event, Watch};
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection, Source};
-use crate::report::number::{count, count_of, sampled};
-use crate::report::{Warning, empty_groups};
+use crate::report::number::count_of;
+use crate::report::{Info, Warning, empty_groups, planned_lines};
 
 /// Reads the input before a model is loaded, and warns of bytes that are not text.
 ///
@@ -57,7 +58,7 @@ pub fn plan<M: Model>(
     warn_of_input(&input, watch);
     // With -c, conversations may grow longer than they were planned, but seldom do.
     let longest = longest_window(&input.plan.windows);
-    check_windows(longest, model, shorter(source), watch)?;
+    check_windows(longest, model, watch)?;
     Ok(input)
 }
 
@@ -96,15 +97,6 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
         n_seq: decoding.n_answers(run.n_parallel, n_ctx),
         has_own_caches: true,
         ..context_options(run, n_ctx, decoding.one_by_one(), [None; 2])
-    }
-}
-
-/// Advice on how to make windows shorter.
-fn shorter(source: &Source) -> &'static str {
-    match (&source.prompts, source.generate) {
-        (None, _) => "lower --n-ctx",
-        (_, Some(_)) => "lower --generate, or leave out the longest prompts",
-        _ => "leave out the longest prompts",
     }
 }
 
@@ -159,57 +151,13 @@ pub fn describe(kind: Kind, path: &Path, input: &PreparedInput, backend: Backend
     about
 }
 
-/// Describes the input and its windows, one line each: a name and a text.
-pub fn in_words(input: &PreparedInput, in_chunks: bool) -> [(&'static str, String); 2] {
-    let of = &input.provenance;
-    let n_tokens = of.text.as_ref().and_then(|text| text.n_tokens);
-    let n_tokens = count_of(n_tokens.unwrap_or(0), "token");
-    let n_rows = count_of(input.plan.n_rows(), "scored position");
-    let n_windows = count(input.plan.windows.len() as u64);
-    let bos = match (of.add_bos, in_chunks) {
-        (Some(true), true) => ", each with a BOS for its first token",
-        (Some(true), false) => ", each with a BOS",
-        _ => "",
+/// Reports what a reference will be of: the model, the text or the prompts, and their windows.
+pub fn announce(about: &About, watch: &Watch<'_>) {
+    let info = Info {
+        encoding: None,
+        ..of_reference(about)
     };
-    let (name, what, shape) = match &input.prompts {
-        None => {
-            let stride = of.stride;
-            let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
-            let shape = format!("of {} tokens{stride}", count(of.n_ctx.into()));
-            ("text", String::new(), shape)
-        }
-        Some(prompts) => {
-            let longest = count(longest_window(&input.plan.windows).into());
-            let generated = prompts.generated.map_or(String::new(), |n| {
-                let sampled = sampled(prompts.sampling.as_ref());
-                format!(", at most {n} of them generated{sampled}")
-            });
-            let shape = format!("of at most {longest} tokens{generated}");
-            ("prompts", prompts_in_words(prompts), shape)
-        }
-    };
-    let source = of.text_path.as_deref().unwrap_or_default();
-    [
-        (name, format!("{source}{what}, {n_tokens}")),
-        ("windows", format!("{n_windows} {shape}{bos}, {n_rows}")),
-    ]
-}
-
-/// The number of prompts, and whether they are in a chat template.
-fn prompts_in_words(prompts: &Prompts) -> String {
-    // Without those that their conversations did not reach.
-    let reached = prompts.list.iter().filter(|prompt| prompt.n_tokens > 0);
-    let begun = prompts.list.iter().filter(|prompt| !prompt.continues);
-    let (n_windows, n_begun) = (reached.count() as u64, begun.count() as u64);
-    let number = if n_begun < n_windows {
-        let conversations = count_of(n_begun, "conversation");
-        format!("{} in {conversations}", count_of(n_windows, "answer"))
-    } else {
-        count(n_windows)
-    };
-    let template = match prompts.chat_template {
-        Some(_) => "in a chat template",
-        None => "as they are",
-    };
-    format!(", {number} {template}")
+    for (name, text) in planned_lines(&info) {
+        watch.event(&Event::Plan(name, &text));
+    }
 }

@@ -42,9 +42,7 @@ pub enum Event<'e> {
     Begin {
         /// The work, as a verb or a file's name.
         label: &'e str,
-        /// The name of what is counted as windows.
-        unit: &'e str,
-        /// Windows to come, if known.
+        /// Windows to come, or other units of the work, if known.
         n_windows: Option<u64>,
         /// Rows to come, if known.
         n_rows: Option<u64>,
@@ -123,35 +121,28 @@ impl<'o> Watch<'o> {
 
     /// Reports a warning, and keeps it for the result. One that was given already is not repeated.
     pub fn warn(&self, warning: Warning) {
-        let mut warnings = self.locked();
-        let model = warnings.model;
-        let mut given = warnings.given.iter_mut();
-        if let Some((_, models)) = given.find(|(known, _)| *known == warning) {
-            models.iter_mut().for_each(|models| models.extend(model));
-            return;
-        }
-        self.give(warnings, warning, model.map(|model| vec![model]));
+        let model = self.locked().model;
+        self.give(&warning, model, |known| *known == warning);
     }
 
     /// Reports a warning about the reference for the first model alone: the others would repeat it
     /// with other digits.
     pub fn warn_once(&self, warning: Warning) {
-        let (warnings, kind) = (self.locked(), warning.kind());
-        if !warnings.given.iter().any(|(known, _)| known.kind() == kind) {
-            self.give(warnings, warning, None);
-        }
+        self.give(&warning, None, |known| known.kind() == warning.kind());
     }
 
-    fn give(
-        &self,
-        mut warnings: MutexGuard<'_, Warnings>,
-        warning: Warning,
-        models: Option<Vec<usize>>,
-    ) {
+    fn give(&self, warning: &Warning, model: Option<usize>, is_same: impl Fn(&Warning) -> bool) {
+        let mut warnings = self.locked();
+        let mut given = warnings.given.iter_mut();
+        if let Some((_, models)) = given.find(|(known, _)| is_same(known)) {
+            models.iter_mut().for_each(|models| models.extend(model));
+            return;
+        }
+        let models = model.map(|model| vec![model]);
         warnings.given.push((warning.clone(), models));
         // The observer may take its time, or ask for the warnings.
         drop(warnings);
-        self.event(&Event::Warning(&warning));
+        self.event(&Event::Warning(warning));
     }
 
     /// Reports warnings in turn, as [`Watch::warn`] does.
@@ -215,22 +206,10 @@ impl<'o> Watch<'o> {
         Ok(())
     }
 
-    /// Begins a piece of work whose progress is shown.
+    /// Begins a piece of work whose progress is shown; what is counted as windows may be another unit.
     pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
-        self.begin_units(label, "window", n_windows, n_rows)
-    }
-
-    /// The same where something else than a window is counted, the `unit`.
-    pub fn begin_units(
-        &self,
-        label: &str,
-        unit: &str,
-        n_windows: Option<u64>,
-        n_rows: Option<u64>,
-    ) -> Phase<'_> {
         self.event(&Event::Begin {
             label,
-            unit,
             n_windows,
             n_rows,
         });

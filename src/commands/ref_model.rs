@@ -93,9 +93,7 @@ pub fn load<'e, E: Engine>(
     let decoding = Decoding::from_model(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
-    for (name, text) in input::in_words(&prepared, false) {
-        watch.event(&Event::Plan(name, &text));
-    }
+    input::announce(&about, watch);
     let windows = prepared.plan.windows;
     Ok(RefModel {
         summary: ReferenceSummary::of_model(&about, &windows),

@@ -50,7 +50,7 @@ pub fn verify_model<E: Engine>(
         findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
     }
     let n_tensors = header.tensors.len() as u64;
-    let phase = watch.begin_units("verifying", "tensor", Some(n_tensors), None);
+    let phase = watch.begin("verifying", Some(n_tensors), None);
     let mut weight_errors = Vec::new();
     for tensor in &header.tensors {
         let same = original.as_ref().and_then(|original| {

@@ -6,13 +6,13 @@ use std::mem::take;
 use std::ops::Range;
 use std::rc::Rc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kl_formats::{
     Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, WindowSpec, longest_window,
 };
 
 use super::chat::{Chat, answered, unanswered};
-use super::chat_template::{ChatTemplate, TemplateError};
+use super::chat_template::ChatTemplate;
 use super::generation::{Answering, Dialogue, with_bos};
 use super::prompt_file::PromptLine;
 use super::spans::Spans;
@@ -20,6 +20,8 @@ use super::{AnswerFile, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Sou
 use crate::engine::{ContextOptions, Model};
 use crate::pipeline::Step;
 
+/// The fault of a prompt that the chat template does not take; its reason follows.
+const REFUSED: &str = "the chat template refuses it";
 /// The fault of a prompt whose answers are to be scored.
 const NO_ANSWER: &str = "has no answer to score: --score answers needs \"messages\" with one of role \
      assistant after another message; to let the model answer, use --generate";
@@ -126,6 +128,9 @@ impl<M: Model> PromptWindows<'_, M> {
         let is_named = |name: &str| template.is_some_and(|template| template.names(name));
         line.variables.retain(is_named);
         let first_window = self.input.plan.windows.len() as u32;
+        // Read again as text, an answer can have a few more tokens than it was generated with, and a template
+        // adds some.
+        let room = (self.source.generate).map_or(0, |most| (most + most / 8 + 32) as usize);
         let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
         for (index, turn) in turns.into_iter().enumerate() {
             let n_own = turn.prompt.len() as u64;
@@ -134,7 +139,7 @@ impl<M: Model> PromptWindows<'_, M> {
                 first_prompt.clone_from(&tokens);
             }
             // Later prompts hold answers that are not known yet.
-            tokens.resize(tokens.len() + index * self.room(), 0);
+            tokens.resize(tokens.len() + index * room, 0);
             let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
             prompt.continues = index > 0;
             prompt.variables = take(&mut line.variables);
@@ -196,12 +201,12 @@ impl<M: Model> PromptWindows<'_, M> {
         if ends.is_empty() {
             bail!(fault);
         }
-        let mut chat = Chat::new(template, &messages, &line.variables).map_err(refused)?;
+        let mut chat = Chat::new(template, &messages, &line.variables).context(REFUSED)?;
         chat.ends.clone_from(&ends);
         let (mut turns, mut after_first, mut start) = (Vec::new(), None, 0);
         for end in ends {
             let (prompt, answer) = if scores_given {
-                let (prompt, answer) = chat.answer(end).map_err(refused)?;
+                let (prompt, answer) = chat.answer(end).context(REFUSED)?;
                 if answer.is_empty() {
                     bail!("the chat template makes nothing of message {}", end + 1);
                 }
@@ -209,7 +214,7 @@ impl<M: Model> PromptWindows<'_, M> {
             } else {
                 let prompt = chat.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| chat.clone());
-                let prompt = model.tokenize(&prompt.map_err(refused)?, true)?;
+                let prompt = model.tokenize(&prompt.context(REFUSED)?, true)?;
                 (prompt, generated.clone())
             };
             turns.push(Turn {
@@ -317,17 +322,6 @@ impl<M: Model> PromptWindows<'_, M> {
             n_rows: scored_end.saturating_sub(first_scored),
         })
     }
-
-    /// Tokens to leave in a prompt for each answer that it will hold. Read again as text, an answer
-    /// can have a few more tokens than it was generated with, and a template adds some.
-    fn room(&self) -> usize {
-        let generate = self.source.generate.map(|most| most as usize);
-        generate.map_or(0, |most| most + most / 8 + 32)
-    }
-}
-
-fn refused(error: TemplateError) -> anyhow::Error {
-    anyhow!("the chat template refuses it: {error}")
 }
 
 /// The messages with these indices, which keep their bytes, as does the list of all; a text stays one.

@@ -4,6 +4,7 @@
 //! nothing nests, so code within a thought is part of the thought. A marker belongs to its span, and a
 //! token to the span of its first byte.
 
+use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::source::{GROUP_NAMES, is_group_name};
@@ -165,27 +166,28 @@ impl Spans {
     /// markers it has. `given` are the user's, which come before others that begin at the same byte.
     pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
         let template = template.unwrap_or_default();
-        let of_template = |name: &'static str, markers| {
-            let used = known(markers).filter(|(.., [one, other])| {
-                template.contains(one) || !other.is_empty() && template.contains(other)
+        let reasoning = known(&REASONING_MARKERS).map(|markers| (REASONING, markers));
+        let tool_calls = known(&TOOL_CALL_MARKERS).map(|markers| (TOOL_CALL, markers));
+        let used = reasoning
+            .chain(tool_calls)
+            .filter(|(_, [open, close, sign])| {
+                let has = |text: &str| !text.is_empty() && template.contains(text);
+                has(sign) || sign.is_empty() && (has(open) || has(close))
             });
-            used.map(move |(open, close, _)| SpanRule {
-                name: name.to_owned(),
-                open: open.to_owned(),
-                close: close.to_owned(),
-            })
-        };
-        let mut rules = given.to_vec();
-        rules.extend(of_template(REASONING, &REASONING_MARKERS));
-        rules.extend(of_template(TOOL_CALL, &TOOL_CALL_MARKERS));
-        let (given, known) = rules.split_at(given.len());
-        let mut names = [PROMPT, ANSWER].map(str::to_owned).to_vec();
-        let found = known.iter().map(|rule| &*rule.name).chain([CODE]);
-        for name in found.chain(given.iter().map(|rule| &*rule.name)) {
-            if !names.iter().any(|other| other == name) {
-                names.push(name.to_owned());
-            }
-        }
+        let used = used.map(|(name, [open, close, _])| SpanRule {
+            name: name.to_owned(),
+            open: open.to_owned(),
+            close: close.to_owned(),
+        });
+        let mut rules: Vec<SpanRule> = used.collect();
+        let mut names = vec![PROMPT, ANSWER];
+        names.extend(rules.iter().map(|rule| &*rule.name));
+        names.push(CODE);
+        names.extend(given.iter().map(|rule| &*rule.name));
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(*name));
+        let names = names.into_iter().map(str::to_owned).collect();
+        rules.splice(0..0, given.iter().cloned());
         Self { names, rules }
     }
 
@@ -263,36 +265,25 @@ impl Spans {
     }
 }
 
-/// The opening and the closing marker of each of these rules, and the texts of which a template with
-/// these markers has one.
-fn known(
-    rules: &'static [&'static str],
-) -> impl Iterator<Item = (&'static str, &'static str, [&'static str; 2])> {
+/// The opening marker of each of these rules, the closing one, and the text that a template with these
+/// markers has; if that is empty, it has one of them.
+fn known(rules: &'static [&'static str]) -> impl Iterator<Item = [&'static str; 3]> {
     rules.iter().filter_map(|rule| {
         let (markers, sign) = rule.split_once(" if ").unwrap_or((rule, ""));
         let (open, close) = markers.rsplit_once("..")?;
-        Some((
-            open,
-            close,
-            if sign.is_empty() {
-                [open, close]
-            } else {
-                [sign; 2]
-            },
-        ))
+        Some([open, close, sign])
     })
 }
 
 /// The position of the first known opening marker of reasoning in a text.
 pub fn opening_in(text: &str) -> Option<usize> {
-    known(&REASONING_MARKERS)
-        .filter_map(|(open, ..)| text.find(open))
-        .min()
+    let markers = known(&REASONING_MARKERS);
+    markers.filter_map(|[open, ..]| text.find(open)).min()
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
 pub fn reasoning_of(text: &str) -> Option<&str> {
-    known(&REASONING_MARKERS).find_map(|(open, close, _)| {
+    known(&REASONING_MARKERS).find_map(|[open, close, _]| {
         let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
         Some(reasoning)
     })
@@ -301,7 +292,7 @@ pub fn reasoning_of(text: &str) -> Option<&str> {
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let trimmed = text.trim_end();
-    let start = known(&REASONING_MARKERS).find_map(|(open, ..)| trimmed.strip_suffix(open))?;
+    let start = known(&REASONING_MARKERS).find_map(|[open, ..]| trimmed.strip_suffix(open))?;
     text.get(start.len()..)
 }
 

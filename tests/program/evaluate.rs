@@ -11,7 +11,7 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     let session = Session::with_text();
     let write = session.ok("-m @f16 -t short.txt -w ref.gz -c 64");
     assert_eq!(write.stdout, "", "nothing but results on stdout");
-    for what in "model|windows|scored positions|at most|free|wrote ref.gz".split('|') {
+    for what in "model|windows|scored from position|at most|free|wrote ref.gz".split('|') {
         write.warns(&[what]);
     }
 

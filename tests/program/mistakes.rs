@@ -322,7 +322,7 @@ fn windows_of_the_wrong_size_are_noticed() {
             "lower --n-ctx",
         ),
         (prompts, "879", "leave out the longest prompts"),
-        (read, "879", "without the longest prompts"),
+        (read, "879", "leave out the longest prompts"),
     ] {
         let run = session.ok(&format!("-m {line} -q"));
         let trained = "longer than the 512 that the model was trained on";

@@ -118,7 +118,7 @@ fn what_cannot_be_measured_is_one_line() {
         -m @f16 -t @eval --imatrix notes => notes
         -m @f16 -t @eval -c 8192 => at least two windows
         -m @f16 -t @eval -sm row => --split-mode
-        -m @f16 -t @eval --shard 0/2 --csv - => join the parts with kl merge
+        -m @f16 -t @eval --shard 0/2 --csv - => exit 2 | --shard
         -m @f16 => exit 2 | --text-path
         -m @f16 -t @eval --types q4 => exit 2 | no type 'q4'
         -m @f16 -t @eval --tensors '(' => exit 2 | unclosed group

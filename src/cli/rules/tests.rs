@@ -6,38 +6,40 @@ use kl_formats::{Encoding, Kind};
 use super::check;
 use crate::cli::args::{self, Command};
 use crate::cli::{short_flags, usage};
-use crate::commands::settings::ReferenceSource;
+use crate::commands::settings::{EvaluateSettings, ReferenceSource, WriteSettings};
 use crate::engine::{CacheType, GpuLayers};
 use crate::input::ScoreFrom;
 
 fn command(line: &str) -> Result<Command, String> {
-    let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    let args = short_flags::expand(line.split(' ').map(OsString::from));
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
     check(cli)
 }
 
+fn written(line: &str) -> WriteSettings {
+    match command(line) {
+        Ok(Command::Write(write)) => *write,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn evaluated(line: &str) -> EvaluateSettings {
+    match command(line) {
+        Ok(Command::Evaluate(evaluate)) => *evaluate,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
 #[test]
 fn the_two_classic_calls() {
-    let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
-        panic!("write")
-    };
+    let write = written("kl -m a -t t -w w");
     assert_eq!(write.input.n_ctx, Some(512));
-    assert_eq!(
-        (write.target.kind(), write.target.encoding()),
-        (Kind::Kl, Encoding::U16)
-    );
     assert_eq!((write.input.score, write.run.max_rows), (None, None));
-    let Command::Write(write) = command("kl -m a -t t -w w --format kl.py").unwrap() else {
-        panic!("write")
-    };
+    let write = written("kl -m a -t t -w w --format kl.py");
     assert_eq!(write.input.score, Some(ScoreFrom::All), "as kl.py");
-    let Command::Evaluate(evaluate) = command("kl -m a -m b -r r -n 100").unwrap() else {
-        panic!("evaluate")
-    };
-    assert_eq!(
-        (evaluate.models.len(), evaluate.run.max_rows),
-        (2, Some(100))
-    );
+    let evaluate = evaluated("kl -m a -m b -r r -n 100");
+    let (n_models, max_rows) = (evaluate.models.len(), evaluate.run.max_rows);
+    assert_eq!((n_models, max_rows), (2, Some(100)));
     let ReferenceSource::File { n_ctx, .. } = evaluate.reference else {
         panic!("file")
     };
@@ -54,46 +56,35 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
         (" --ref-ngl 3", 3, &["X", "Y"]),
         (" --ref-ngl=0 --ref-device Z", 0, &["Z"]),
     ] {
-        let line = format!("{call}{flags}");
-        let args = short_flags::expand(line.split(' ').map(OsString::from));
-        let command = check(args::parse(&args).unwrap()).unwrap();
-        let Command::Evaluate(evaluate) = command else {
-            panic!("evaluate")
-        };
+        let evaluate = evaluated(&format!("{call}{flags}"));
         let ReferenceSource::Model(model) = evaluate.reference else {
             panic!("model")
         };
+        let run = model.run;
         assert_eq!((model.input.n_ctx, model.input.score), (Some(64), None));
-        assert_eq!(model.run.model.n_gpu_layers, GpuLayers::Count(n_gpu_layers));
-        assert_eq!(model.run.model.devices, devices);
-        assert_eq!(
-            (model.run.n_batch, model.run.max_rows),
-            (Some(8), Some(100))
-        );
+        assert_eq!(run.model.n_gpu_layers, GpuLayers::Count(n_gpu_layers));
+        assert_eq!(run.model.devices, devices);
+        assert_eq!((run.n_batch, run.max_rows), (Some(8), Some(100)));
         // What -ctk changes is measured against a cache of f16.
-        assert_eq!(model.run.type_k, CacheType::default());
+        assert_eq!(run.type_k, CacheType::default());
         assert_eq!(evaluate.run.type_k.to_string(), "q8_0");
-        assert_eq!(
-            (evaluate.models.len(), evaluate.run.model.n_gpu_layers),
-            (2, GpuLayers::Count(9))
-        );
+        assert_eq!(evaluate.models.len(), 2);
+        assert_eq!(evaluate.run.model.n_gpu_layers, GpuLayers::Count(9));
     }
 }
 
 #[test]
 fn rows_are_stored_as_the_flag_says() {
-    for (flags, encoding) in [
-        ("", Encoding::U16),
-        (" --encoding u16", Encoding::U16),
-        (" --encoding f32", Encoding::F32),
-        (" --encoding hidden --format kl", Encoding::Hidden),
-        (" --format kl.py", Encoding::F32),
-        (" --format kl.py --encoding f32", Encoding::F32),
+    for (flags, kind, encoding) in [
+        ("", Kind::Kl, Encoding::U16),
+        (" --encoding u16", Kind::Kl, Encoding::U16),
+        (" --encoding f32", Kind::Kl, Encoding::F32),
+        (" --encoding hidden --format kl", Kind::Kl, Encoding::Hidden),
+        (" --format kl.py", Kind::KlPy, Encoding::F32),
+        (" --format kl.py --encoding f32", Kind::KlPy, Encoding::F32),
     ] {
-        let Command::Write(write) = command(&format!("kl -m a -t t -w w{flags}")).unwrap() else {
-            panic!("write")
-        };
-        assert_eq!(write.target.encoding(), encoding, "{flags}");
+        let target = written(&format!("kl -m a -t t -w w{flags}")).target;
+        assert_eq!((target.kind(), target.encoding()), (kind, encoding));
     }
 }
 
@@ -101,26 +92,20 @@ fn rows_are_stored_as_the_flag_says() {
 fn prompts_are_scored_from_where_the_flags_say() {
     for (flags, n_ctx, score) in [
         ("", None, None),
-        ("-c 64 --score 3", Some(64), Some(ScoreFrom::Position(3))),
-        ("--generate 5 --no-chat-template", None, None),
-        ("--generate 5 --score all", None, Some(ScoreFrom::All)),
+        (" -c 64 --score 3", Some(64), Some(ScoreFrom::Position(3))),
+        (" --generate 5 --no-chat-template", None, None),
+        (" --generate 5 --score all", None, Some(ScoreFrom::All)),
     ] {
-        let line = format!("kl -m a --prompts - -w w {flags}");
-        let Command::Write(write) = command(line.trim()).unwrap() else {
-            panic!("write")
-        };
-        assert_eq!((write.input.n_ctx, write.input.score), (n_ctx, score));
-        assert_eq!(write.input.generate.is_some(), flags.contains("--generate"));
+        let input = written(&format!("kl -m a --prompts - -w w{flags}")).input;
+        assert_eq!((input.n_ctx, input.score), (n_ctx, score));
+        assert_eq!(input.generate.is_some(), flags.contains("--generate"));
     }
     for (given, path) in [
         ("starter", None),
         ("./starter", Some(Path::new("./starter"))),
     ] {
-        let line = format!("kl -m a --prompts {given} -w w");
-        let Ok(Command::Write(write)) = command(&line) else {
-            panic!("write")
-        };
-        assert_eq!(write.input.prompt_file(), path);
+        let input = written(&format!("kl -m a --prompts {given} -w w")).input;
+        assert_eq!(input.prompt_file(), path);
     }
     let range = command("kl -m a --prompts p -w w --generate 0").unwrap_err();
     assert!(range.contains("--generate"), "{range}");

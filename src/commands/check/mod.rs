@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use kl_formats::{TokenRecord, WindowSpec, longest_window};
 
 use super::bench::{Bench, keep_rows};
-use super::context::{check_windows, context_sources};
+use super::context::context_sources;
 use super::devices::{connect_devices, load};
 use super::input;
 use super::observer::{Observer, Phase, Watch, one_line};
@@ -111,7 +111,6 @@ fn windows(
     raw.source = &source;
     let prepared = input::plan(raw, model, &Selection::default(), watch)?;
     let mut windows = prepared.plan.windows;
-    check_windows(longest_window(&windows), model, "lower --n-ctx", watch)?;
     let mut left = ROW_BYTES;
     let fits = |window: &&WindowSpec| {
         let rest = left.checked_sub(KeptRows::bytes_of(window, facts.n_vocab));
@@ -230,7 +229,7 @@ impl<'c, M: Model + Sync> Checking<'c, M> {
         let mut checking = Self {
             model,
             bench,
-            phase: watch.begin_units("checking", "setting", n_cells, Some(n_all_rows)),
+            phase: watch.begin("checking", n_cells, Some(n_all_rows)),
             traced: cells.few_windows(),
             positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
             base: Vec::new(),

@@ -13,61 +13,46 @@ const GPU: Decoding = Decoding {
     ..CPU
 };
 
-fn chosen(decoding: Decoding, n_ctx: u32, change: fn(&mut RunSettings)) -> (u32, u32, u32) {
-    let mut run = RunSettings {
+fn unset() -> RunSettings {
+    RunSettings {
         n_batch: None,
         ..run()
-    };
-    change(&mut run);
-    let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
-    (calls.n_batch, calls.n_ubatch, n_seq)
+    }
 }
 
 #[test]
-fn accelerators_decode_as_many_whole_windows_as_a_batch_holds() {
-    assert_eq!(chosen(GPU, 512, |_| ()), (2048, 512, 4));
-    assert_eq!(chosen(GPU, 700, |_| ()), (1400, 512, 2));
-    assert_eq!(chosen(GPU, 4096, |_| ()), (2048, 512, 1));
-    assert_eq!(
-        chosen(GPU, 512, |run| run.n_batch = Some(1024)),
-        (1024, 512, 2)
-    );
-    assert_eq!(
-        chosen(GPU, 512, |run| run.n_parallel = Some(2)),
-        (1024, 512, 2)
-    );
-    assert_eq!(chosen(GPU.one_by_one(), 512, |_| ()), (512, 512, 1));
-}
-
-#[test]
-fn the_cpu_decodes_one_window_unless_told_otherwise() {
-    assert_eq!(chosen(CPU, 512, |_| ()), (512, 512, 1));
-    assert_eq!(chosen(CPU, 128, |_| ()), (128, 128, 1));
-    assert_eq!(
-        chosen(CPU, 128, |run| run.n_parallel = Some(3)),
-        (384, 128, 3)
-    );
-    assert_eq!(
-        chosen(CPU, 128, |run| run.n_parallel = Some(9)),
-        (512, 128, 4)
-    );
-    assert_eq!(
-        chosen(CPU.one_by_one(), 128, |run| run.n_parallel = Some(3)),
-        (128, 128, 1)
-    );
+fn calls_hold_as_many_whole_windows_as_the_device_likes_or_the_user_asks_for() {
+    let none = |_: &mut RunSettings| ();
+    let parallel_3 = |run: &mut RunSettings| run.n_parallel = Some(3);
+    let cases: [(Decoding, u32, fn(&mut RunSettings), _); 11] = [
+        (GPU, 512, none, (2048, 512, 4)),
+        (GPU, 700, none, (1400, 512, 2)),
+        (GPU, 4096, none, (2048, 512, 1)),
+        (GPU, 512, |run| run.n_batch = Some(1024), (1024, 512, 2)),
+        (GPU, 512, |run| run.n_parallel = Some(2), (1024, 512, 2)),
+        (GPU.one_by_one(), 512, none, (512, 512, 1)),
+        (CPU, 512, none, (512, 512, 1)),
+        (CPU, 128, none, (128, 128, 1)),
+        (CPU, 128, parallel_3, (384, 128, 3)),
+        (CPU, 128, |run| run.n_parallel = Some(9), (512, 128, 4)),
+        (CPU.one_by_one(), 128, parallel_3, (128, 128, 1)),
+    ];
+    for (decoding, n_ctx, change, expected) in cases {
+        let mut run = unset();
+        change(&mut run);
+        let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
+        assert_eq!((calls.n_batch, calls.n_ubatch, n_seq), expected, "{n_ctx}");
+    }
 }
 
 #[test]
 fn a_reference_is_evaluated_as_it_was_written() {
-    let run = RunSettings {
-        n_batch: None,
-        ..run()
-    };
-    let written = Split::choose(&run, 512, GPU, None);
-    assert_eq!(Split::choose(&run, 512, CPU, Some(written)), written);
-    let written = Split::choose(&run, 600, CPU, None);
-    assert!(written.calls.is_equal);
-    assert_eq!(Split::choose(&run, 600, GPU, Some(written)), written);
+    for (n_ctx, writer, other) in [(512, GPU, CPU), (600, CPU, GPU)] {
+        let written = Split::choose(&unset(), n_ctx, writer, None);
+        let evaluated = Split::choose(&unset(), n_ctx, other, Some(written));
+        assert_eq!(evaluated, written);
+        assert_eq!(written.calls.is_equal, n_ctx == 600);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use kl_formats::{About, ModelIdentity, Reference, SidecarHeader, States};
 
 use crate::commands::context::{
     Decoding, ReadFromDisk, Split, backend_identity, check_models, check_parallel, check_windows,
-    context_options, largest_context, settled_identity, shorter_reference,
+    context_options, largest_context, settled_identity,
 };
 use crate::commands::devices::load;
 use crate::commands::differences;
@@ -217,7 +217,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let mut header = self.header.clone();
         header.n_vocab_compared = Some(check_vocabulary(about, &entries, vocabulary, watch)?);
         if let Some(longest) = reference.longest_window() {
-            check_windows(longest, model, shorter_reference(about), watch)?;
+            check_windows(longest, model, watch)?;
         }
         check_models(about.model.as_ref(), &facts.identity, watch);
         header.model = Some(facts.identity.clone());

@@ -9,16 +9,28 @@ fn create(target: &Path, (may_replace, begun): (bool, Existing)) -> Result<Parti
     PartialFile::create(target, may_replace, begun)
 }
 
+/// A file that was created, and has these bytes.
+fn begun(target: &Path, rules: (bool, Existing), bytes: &[u8]) -> PartialFile {
+    let output = create(target, rules).unwrap();
+    output.file().unwrap().write_all(bytes).unwrap();
+    output
+}
+
+/// An empty folder, and the path of a file in it.
+fn target() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("a");
+    (folder, target)
+}
+
 fn refused(target: &Path, rules: (bool, Existing)) -> String {
     create(target, rules).unwrap_err().to_string()
 }
 
 #[test]
 fn what_was_written_is_replaced_as_a_whole_and_stays_locked() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
-    let mut output = create(&target, NEW).unwrap();
-    output.file().unwrap().write_all(b"in some order").unwrap();
+    let (folder, target) = target();
+    let mut output = begun(&target, NEW, b"in some order");
     output.replace(b"in order").unwrap();
     assert_eq!(fs::read(output.path()).unwrap(), b"in order");
     let other = refused(&target, RESUMED);
@@ -29,12 +41,11 @@ fn what_was_written_is_replaced_as_a_whole_and_stays_locked() {
 }
 
 #[test]
-fn a_file_appears_when_it_is_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
-    let output = create(&target, NEW).unwrap();
-    output.file().unwrap().write_all(b"whole").unwrap();
+fn a_file_appears_when_it_is_whole_and_only_one_run_writes_it() {
+    let (folder, target) = target();
+    let output = begun(&target, FORCED, b"whole");
     assert!(!target.exists());
+    assert!(refused(&target, FORCED).contains("another run"));
     output.commit().unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"whole");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -42,12 +53,10 @@ fn a_file_appears_when_it_is_whole() {
 
 #[test]
 fn a_run_that_fails_leaves_the_old_file_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
+    let (folder, target) = target();
     fs::write(&target, b"old").unwrap();
     assert!(refused(&target, NEW).contains("--force"));
-    let output = create(&target, FORCED).unwrap();
-    output.file().unwrap().write_all(b"ha").unwrap();
+    let output = begun(&target, FORCED, b"ha");
     drop(output);
     assert_eq!(fs::read(&target).unwrap(), b"old");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -55,8 +64,7 @@ fn a_run_that_fails_leaves_the_old_file_and_nothing_else() {
 
 #[test]
 fn a_partial_file_is_named_and_not_touched() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
+    let (folder, target) = target();
     let partial = folder.path().join("a.partial");
     fs::write(&partial, b"left").unwrap();
     let message = refused(&target, NEW);
@@ -71,8 +79,7 @@ fn a_partial_file_is_named_and_not_touched() {
 
 #[test]
 fn what_is_worth_keeping_is_kept_and_resumed() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
+    let (folder, target) = target();
     let mut output = create(&target, RESUMED).unwrap();
     assert!(!output.is_resumed);
     output.file().unwrap().write_all(b"half").unwrap();
@@ -93,30 +100,6 @@ fn what_is_worth_keeping_is_kept_and_resumed() {
 }
 
 #[test]
-fn two_runs_never_write_one_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
-    let first = create(&target, FORCED).unwrap();
-    assert!(refused(&target, FORCED).contains("another run"));
-    first.file().unwrap().write_all(b"first").unwrap();
-    first.commit().unwrap();
-    assert_eq!(fs::read(&target).unwrap(), b"first");
-}
-
-#[test]
-fn a_name_taken_meanwhile_is_respected_and_the_work_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
-    let output = create(&target, NEW).unwrap();
-    output.file().unwrap().write_all(b"work").unwrap();
-    fs::write(&target, b"precious").unwrap();
-    let message = output.commit().unwrap_err().to_string();
-    assert!(message.contains("a.partial"), "{message}");
-    assert_eq!(fs::read(&target).unwrap(), b"precious");
-    assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
-}
-
-#[test]
 fn a_partial_name_that_stays_is_told_from_a_name_that_cannot_be_given() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("a.partial"), folder.path().join("a"));
@@ -129,14 +112,18 @@ fn a_partial_name_that_stays_is_told_from_a_name_that_cannot_be_given() {
 
 #[test]
 fn a_name_that_cannot_be_given_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a");
-    let output = create(&target, FORCED).unwrap();
-    output.file().unwrap().write_all(b"work").unwrap();
-    fs::create_dir(&target).unwrap();
-    let message = output.commit().unwrap_err().to_string();
-    assert!(message.contains("whole, in"), "{message}");
-    assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    let is_taken: fn(&Path) = |target| fs::write(target, b"precious").unwrap();
+    let is_folder: fn(&Path) = |target| fs::create_dir(target).unwrap();
+    for (rules, meanwhile) in [(NEW, is_taken), (FORCED, is_folder)] {
+        let (folder, target) = target();
+        let output = begun(&target, rules, b"work");
+        meanwhile(&target);
+        let message = output.commit().unwrap_err().to_string();
+        let is_named = message.contains("whole, in") && message.contains("a.partial");
+        assert!(is_named, "{message}");
+        assert!(target.is_dir() || fs::read(&target).unwrap() == b"precious");
+        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
 }
 
 #[test]
@@ -153,8 +140,7 @@ fn a_link_is_followed_and_a_device_refused() {
     let (real, link) = (folder.path().join("real"), folder.path().join("link"));
     fs::write(&real, b"old").unwrap();
     std::os::unix::fs::symlink(&real, &link).unwrap();
-    let output = create(&link, FORCED).unwrap();
-    output.file().unwrap().write_all(b"new").unwrap();
+    let output = begun(&link, FORCED, b"new");
     output.commit().unwrap();
     assert_eq!(fs::read(&real).unwrap(), b"new");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());

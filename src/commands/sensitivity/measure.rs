@@ -46,7 +46,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let pieces = plan::pieces(self.original, self.settings, n_windows, self.n_together());
         let n_steps = pieces.len() as u64 + 3;
         let watch = self.bench.watch;
-        let phase = &watch.begin_units("measuring", "step", Some(n_steps), None);
+        let phase = &watch.begin("measuring", Some(n_steps), None);
         self.control(phase)?;
         phase.window(None);
         let whole = &plan::at_measured_types(tensors);

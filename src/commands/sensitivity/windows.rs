@@ -13,7 +13,7 @@ use kl_formats::{
 use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
 use crate::commands::context::{
     Decoding, backend_identity, check_models, check_windows, context_options, context_sources,
-    shorter_reference, writer,
+    writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -114,7 +114,7 @@ impl<'s> Opened<'s> {
         }
         let longest = longest_window(&windows);
         if reference.is_some() {
-            check_windows(longest, model, shorter_reference(&about), watch)?;
+            check_windows(longest, model, watch)?;
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
         let decoding = Decoding::from_model(model, most_rows.unwrap_or(longest));

@@ -107,7 +107,10 @@ pub struct SensitivitySettings {
     /// Measure only part I of N, counted from 0: every N-th tensor
     ///
     /// Each part may run on another machine; kl merge joins what they write.
-    #[arg(long = "shard", value_name = "I/N", help_heading = INPUT)]
+    #[arg(
+        long = "shard", value_name = "I/N", help_heading = INPUT,
+        conflicts_with_all = ["json", "csv", "html"]
+    )]
     pub part: Option<Part>,
 
     /// Write the result as JSON; '-' writes it to stdout

@@ -275,11 +275,6 @@ impl ConvertSettings {
     pub fn target(&self) -> Result<Target, String> {
         target(self.format, self.encoding)
     }
-
-    /// The treatment of an existing output, which cannot be resumed.
-    pub fn existing(&self) -> Existing {
-        Existing::asked(self.force, None)
-    }
 }
 
 /// A kind of file, and how it is to store rows.
@@ -602,11 +597,7 @@ impl RunSettings {
     /// The number of contexts of a model to use in turn: two where an accelerator computes all
     /// layers, since the CPU has time for the rows of one while the other decodes.
     pub fn n_contexts(&self, is_offloaded: bool) -> u32 {
-        match self.contexts {
-            Some(n) => n,
-            None if is_offloaded => 2,
-            None => 1,
-        }
+        self.contexts.unwrap_or(if is_offloaded { 2 } else { 1 })
     }
 }
 

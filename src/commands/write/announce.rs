@@ -3,11 +3,11 @@
 use kl_formats::Target;
 
 use super::choice::Choice;
-use crate::commands::input::in_words;
+use crate::commands::input::announce;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::output::{PartialFile, free_space};
 use crate::engine::Model;
-use crate::report::number::{bytes, count, count_of, printable};
+use crate::report::number::{bytes, count_of};
 
 fn say(watch: &Watch<'_>, name: &str, text: &str) {
     watch.event(&Event::Plan(name, text));
@@ -16,25 +16,10 @@ fn say(watch: &Watch<'_>, name: &str, text: &str) {
 /// Describes the model, the input, which part of it is written, and the size of the file in each encoding
 /// where there is a choice.
 pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, watch: &Watch<'_>) {
-    let (target, facts, input) = (choice.settings.target, choice.model.facts(), choice.input);
-    let identity = facts.identity.clone();
-    let size = bytes(identity.shown_bytes().unwrap_or(0));
-    let name = identity.name.or(identity.file_name).unwrap_or_default();
-    let n_vocab = count(u64::from(facts.n_vocab));
-    let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
-    say(watch, "model", &text);
-    for (name, text) in in_words(input, target == Target::LlamaCpp) {
-        say(watch, name, &text);
-    }
-    if input.prompts.is_none() && facts.chat_template.is_some() {
+    announce(&choice.about, watch);
+    if choice.input.prompts.is_none() && choice.model.facts().chat_template.is_some() {
         let text = "has a template, which a text does not use; --prompts uses it";
         say(watch, "chat", text);
-    }
-    if let Some(shard) = input.provenance.shard {
-        let parts = count_of(shard.count.into(), "part");
-        let windows = count_of(shard.n_windows.into(), "window");
-        let text = format!("{} (from 0) of {parts} of {windows}", shard.index);
-        say(watch, "part", &text);
     }
     let in_words = |(target, size): (Target, u64)| format!("{} {}", target.encoding(), bytes(size));
     let sizes: Vec<String> = choice.sizes().into_iter().map(in_words).collect();

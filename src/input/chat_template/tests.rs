@@ -78,6 +78,9 @@ fn a_template_gets_a_prompts_variables_and_those_that_it_names_are_known() {
     ];
     let used = names.map(|name| template.names(name));
     assert_eq!(used, [true, false, true, true, true, false]);
+    // A turn that has ended has no generation prompt.
+    let ended = template.render(&[], &template.defaults, false).unwrap();
+    assert_eq!(ended, "0<s>False0");
 }
 
 #[test]
@@ -130,20 +133,6 @@ fn a_template_gets_arguments_as_an_object_if_it_reads_them_as_one() {
 }
 
 #[test]
-fn a_turn_that_has_ended_has_no_generation_prompt() {
-    let source = "{{ messages[-1].content }}{% if add_generation_prompt %}: {% endif %}";
-    let template = template(source).unwrap();
-    let messages = template
-        .messages(r#"[{"role":"user","content":"Hi"}]"#)
-        .unwrap();
-    let [open, ended] = [true, false].map(|asks| {
-        let text = template.render(&messages, &template.defaults, asks);
-        text.unwrap()
-    });
-    assert_eq!((&*open, &*ended), ("Hi: ", "Hi"));
-}
-
-#[test]
 fn errors_are_one_line_with_the_cause_and_its_line() {
     for (source, said) in [
         (
@@ -186,25 +175,17 @@ fn a_hostile_template_ends_in_an_error() {
 }
 
 #[test]
-fn windows_line_ends_are_normalised() {
-    let text = apply("a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n");
-    assert_eq!(text, Ok("a\nb\n".to_owned()));
-}
-
-#[test]
-fn a_generation_block_is_a_plain_block() {
-    let text = apply("a \n{%- generation -%} b {%- endgeneration %} c");
-    assert_eq!(text, Ok("ab c".to_owned()));
-    let text = apply("{% generation %}\nb\n{% endgeneration %}\nc");
-    assert_eq!(text, Ok("b\nc".to_owned()));
-}
-
-#[test]
-fn the_hash_is_that_of_the_source() {
-    let sha256 = |source| template(source).unwrap().sha256;
-    assert_ne!(sha256("a"), sha256("b"));
+fn line_ends_and_generation_blocks_are_those_of_transformers() {
+    for (source, text) in [
+        ("a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n", "a\nb\n"),
+        ("a \n{%- generation -%} b {%- endgeneration %} c", "ab c"),
+        ("{% generation %}\nb\n{% endgeneration %}\nc", "b\nc"),
+    ] {
+        assert_eq!(apply(source).as_deref(), Ok(text));
+    }
+    // The hash is that of the source.
     assert_eq!(
-        sha256("abc"),
+        template("abc").unwrap().sha256,
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     );
 }

@@ -23,22 +23,22 @@ fn model() -> FakeModel {
     engine.load(&path, &ModelOptions::default()).unwrap()
 }
 
-/// Answers of at most `most` tokens in windows of `n_ctx`, by chance where there is a seed; `n_seq` at a
-/// time in calls of `n_batch` tokens.
-#[derive(Clone, Copy)]
-struct Asked {
-    most: usize,
-    n_ctx: u32,
-    seed: Option<u32>,
-    n_seq: u32,
-    n_batch: u32,
+/// A context for windows of `n_ctx` tokens, `n_seq` at a time in calls of `n_batch` tokens.
+fn context(n_ctx: u32, n_seq: u32, n_batch: u32) -> ContextOptions {
+    ContextOptions {
+        n_ctx,
+        n_seq,
+        calls: Calls::new(n_batch, n_batch),
+        ..ContextOptions::default()
+    }
 }
 
-/// The answers to as many dialogues as there are `n_turns`. Each message has one token, which differs
-/// between dialogues; `on_step` gets each step.
+/// The answers of at most `most` tokens, by chance where there is a seed, to as many dialogues as there are
+/// `n_turns`. Each message has one token, which differs between dialogues; `on_step` gets each step.
 fn answered(
     n_turns: &[u32],
-    asked: Asked,
+    context: ContextOptions,
+    (most, seed): (usize, Option<u32>),
     on_step: &mut dyn FnMut(Step<()>) -> Result<()>,
 ) -> Result<Answered> {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
@@ -64,13 +64,7 @@ fn answered(
             sampler: None,
         }
     });
-    let options = ContextOptions {
-        n_ctx: asked.n_ctx,
-        n_seq: asked.n_seq,
-        calls: Calls::new(asked.n_batch, asked.n_batch),
-        ..ContextOptions::default()
-    };
-    let sampling = asked.seed.map(|seed| Sampling {
+    let sampling = seed.map(|seed| Sampling {
         temp: 1.0,
         top_k: 0,
         top_p: 1.0,
@@ -78,29 +72,16 @@ fn answered(
         seed,
     });
     let (dialogues, model) = (dialogues.collect(), model());
-    let answering = Answering::new(&model, options, (asked.most, sampling), None, on_step)?;
+    let answering = Answering::new(&model, context, (most, sampling), None, on_step)?;
     answering.answer(dialogues)
 }
-
-const ONE_BY_ONE: Asked = Asked {
-    most: 20,
-    n_ctx: 500,
-    seed: None,
-    n_seq: 1,
-    n_batch: 512,
-};
 
 #[test]
 fn answers_depend_on_their_prompts_and_seeds_alone() {
     let n_turns = [1, 3, 0, 2, 1, 1, 1, 4];
     let run = |n_turns: &[u32], seed, (n_seq, n_batch)| {
-        let asked = Asked {
-            seed,
-            n_seq,
-            n_batch,
-            ..ONE_BY_ONE
-        };
-        answered(n_turns, asked, &mut |_| Ok(())).unwrap()
+        let context = context(500, n_seq, n_batch);
+        answered(n_turns, context, (20, seed), &mut |_| Ok(())).unwrap()
     };
     for seed in [None, Some(1), Some(2)] {
         let alone = run(&n_turns, seed, (1, 512));
@@ -117,12 +98,7 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
 #[test]
 fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
     let (mut n_rows, mut n_done) = (0, 0);
-    let asked = Asked {
-        most: 6,
-        n_seq: 4,
-        ..ONE_BY_ONE
-    };
-    let all = answered(&[1; 20], asked, &mut |step| {
+    let all = answered(&[1; 20], context(500, 4, 512), (6, None), &mut |step| {
         match step {
             Step::Rows(n) => n_rows += n,
             Step::Window(()) => n_done += 1,
@@ -148,14 +124,8 @@ fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
 fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
     let n_turns = [3, 1, 3, 2, 3, 3];
     let n_cut = [10, 15, 500].map(|n_ctx| {
-        let asked = Asked {
-            most: 12,
-            n_ctx,
-            seed: Some(5),
-            n_seq: 2,
-            ..ONE_BY_ONE
-        };
-        let all = answered(&n_turns, asked, &mut |_| Ok(())).unwrap();
+        let context = context(n_ctx, 2, 512);
+        let all = answered(&n_turns, context, (12, Some(5)), &mut |_| Ok(())).unwrap();
         let whole = all.values().flatten();
         assert!(
             whole
@@ -186,7 +156,7 @@ fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
 #[test]
 fn an_error_of_a_step_ends_the_work() {
     let mut n_left = 5;
-    let stopped = answered(&[3; 3], ONE_BY_ONE, &mut |_| {
+    let stopped = answered(&[3; 3], context(50, 1, 512), (5, None), &mut |_| {
         n_left -= 1;
         anyhow::ensure!(n_left > 0, "stop");
         Ok(())

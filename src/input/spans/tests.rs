@@ -50,13 +50,8 @@ fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
     pieces
 }
 
-/// Checks the spans of an answer after a prompt, given as `NAME=TEXT` each.
-fn check(template: &str, prompt: &str, pieces: &[&str]) {
-    check_with(&[], template, prompt, pieces);
-}
-
-/// The same with the user's rules.
-fn check_with(rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
+/// Checks the spans of an answer after a prompt, given as `NAME=TEXT` each; `rules` are the user's.
+fn check(rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
     let rules: Vec<SpanRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let template = Some(template).filter(|template| !template.is_empty());
     let spans = Spans::new(template, &rules);
@@ -173,13 +168,14 @@ fn the_answers_of_families() {
             panic!("{family}")
         };
         let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-        check(template, prompt, &pieces);
+        check(&[], template, prompt, &pieces);
     }
 }
 
 #[test]
 fn code_is_between_lines_of_backticks() {
     check(
+        &[],
         "",
         "Write: ",
         &[
@@ -191,15 +187,15 @@ fn code_is_between_lines_of_backticks() {
             "code=```\nleft open\n",
         ],
     );
-    check("", "", &["code=```\na\n```"]);
+    check(&[], "", "", &["code=```\na\n```"]);
     // Markers that the template does not have are text.
-    check("", "<think>", &["answer=<think>a</think> <tool_call>"]);
-    check("<think>", "", &["answer=[THINK]a"]);
+    check(&[], "", "<think>", &["answer=<think>a</think> <tool_call>"]);
+    check(&[], "<think>", "", &["answer=[THINK]a"]);
 }
 
 #[test]
 fn the_users_spans_come_first() {
-    check_with(
+    check(
         &["plan=<plan>..</plan>", "rest=END..", "reasoning=(..)"],
         "<think>",
         "",

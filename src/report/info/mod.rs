@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{PromptsInfo, Versions, Warning};
 
-pub use text::{info_text, prompts_text, verified_text};
+pub use text::{info_text, planned_lines, prompts_text, verified_text};
 
 /// The contents of a file: null where it does not record them.
 #[derive(Serialize, Debug, Default)]

@@ -62,22 +62,9 @@ fn put_rows(out: &mut Sheet, info: &Info) {
         out.known("  its model", reference.model.as_ref().map(model));
         out.known("  its text", reference.text.as_ref().map(text_identity));
     }
-    let of_info = info.prompts.as_ref();
-    let is_generated = of_info.is_some_and(|prompts| prompts.generated.is_some());
-    out.known("prompts", of_info.map(prompts));
-    let groups = Vec::from_iter(info.groups.iter().map(group)).join(", ");
-    out.known("groups", Some(groups).filter(|of| !of.is_empty()));
-    if let Some(shard) = &info.shard {
-        // A part does not know how long the answers of the others are.
-        let at_most = when(is_generated, "at most ");
-        let (windows, rows) = (shard.n_windows.into(), count(shard.n_rows));
-        let whole = format!("{} and {at_most}{rows} rows", count_of(windows, "window"));
-        out.line("part", &format!("{}, of {whole} in all", part(shard)));
+    for (name, value) in window_lines(info) {
+        out.known(name, value);
     }
-    out.line("window", &window(info, is_generated));
-    out.known("windows", info.n_windows.map(|n| windows(n, info)));
-    let is_sidecar = info.kind == "sidecar";
-    out.line(if is_sidecar { "records" } else { "rows" }, &rows(info));
     if let Some(map) = &info.map {
         put_map(out, map);
     }
@@ -95,6 +82,40 @@ fn put_rows(out: &mut Sheet, info: &Info) {
     for (key, value) in &info.others {
         out.line(key, value);
     }
+}
+
+/// The lines about the windows of a file; what it does not record has no value.
+fn window_lines(info: &Info) -> [(&'static str, Option<String>); 6] {
+    let of_info = info.prompts.as_ref();
+    let is_generated = of_info.is_some_and(|prompts| prompts.generated.is_some());
+    let groups = Vec::from_iter(info.groups.iter().map(group)).join(", ");
+    let part = info.shard.as_ref().map(|shard| {
+        // A part does not know how long the answers of the others are.
+        let at_most = when(is_generated, "at most ");
+        let (windows, rows) = (shard.n_windows.into(), count(shard.n_rows));
+        let whole = format!("{} and {at_most}{rows} rows", count_of(windows, "window"));
+        format!("{}, of {whole} in all", part(shard))
+    });
+    let is_sidecar = info.kind == "sidecar";
+    let rows_name = if is_sidecar { "records" } else { "rows" };
+    [
+        ("prompts", of_info.map(prompts)),
+        ("groups", Some(groups).filter(|of| !of.is_empty())),
+        ("part", part),
+        ("window", Some(window(info, is_generated))),
+        ("windows", info.n_windows.map(|n| windows(n, info))),
+        (rows_name, Some(rows(info))),
+    ]
+}
+
+/// The lines about the model, the text and the windows of a reference that is about to be computed: a name
+/// and a value each.
+pub fn planned_lines(info: &Info) -> Vec<(&'static str, String)> {
+    let (of, text) = (info.model.as_ref(), info.text.as_ref());
+    let input = [("model", of.map(model)), ("text", text.map(text_identity))];
+    let lines = input.into_iter().chain(window_lines(info));
+    let known = lines.filter_map(|(name, value)| Some((name, printable(&value?))));
+    known.collect()
 }
 
 /// Puts the lines about what a map measured.
