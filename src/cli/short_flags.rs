@@ -59,25 +59,21 @@ fn long_form(arg: &str, known: &[String]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn expanded(args: &[&str]) -> Vec<String> {
-        expand(args.iter().map(OsString::from))
-            .into_iter()
-            .map(|arg| arg.into_string().unwrap())
-            .collect()
-    }
-
     #[test]
     fn flags_of_llama_cpp_get_a_second_dash() {
         assert_eq!(known().len(), 18);
-        assert_eq!(expanded(&["kl", "-ngl", "99"]), ["kl", "--ngl", "99"]);
-        assert_eq!(expanded(&["-ngl=99"]), ["--ngl=99"]);
-        assert_eq!(expanded(&["-ngl99", "-c4096"]), ["--ngl=99", "-c4096"]);
-        assert_eq!(
-            expanded(&["-n", "9", "-m", "a-ngl"]),
-            ["-n", "9", "-m", "a-ngl"]
-        );
-        assert_eq!(expanded(&["-ub512x"]), ["-ub512x"]);
-        assert_eq!(expanded(&["-hf=a/b"]), ["--model=hf:a/b"]);
-        assert_eq!(expanded(&["--", "-ngl"]), ["--", "-ngl"]);
+        for (line, expected) in [
+            ("kl -ngl 99", "kl --ngl 99"),
+            ("-ngl=99", "--ngl=99"),
+            ("-ngl99 -c4096", "--ngl=99 -c4096"),
+            ("-n 9 -m a-ngl", "-n 9 -m a-ngl"),
+            ("-ub512x", "-ub512x"),
+            ("-hf=a/b", "--model=hf:a/b"),
+            ("-- -ngl", "-- -ngl"),
+        ] {
+            let args = expand(line.split(' ').map(OsString::from));
+            let args = args.into_iter().map(|arg| arg.into_string().unwrap());
+            assert_eq!(args.collect::<Vec<_>>().join(" "), expected);
+        }
     }
 }

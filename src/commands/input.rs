@@ -101,21 +101,16 @@ pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> Cont
 }
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
-    let left_out = |n: u64, kind, what: &dyn Fn() -> String| {
+    const GROWN: &str =
+        " of conversations that grow longer than a window (--n-ctx makes windows longer)";
+    let left_out = |n: u64, kind, [before, unit, why]: [&str; 3]| {
+        let what = || format!("{before}{}{why}", count_of(n, unit));
         watch.warn_all((n > 0).then(|| Warning::left_out(kind, &what())));
     };
-    let n = input.n_left_out;
-    left_out(n, "tokens_left_out", &|| {
-        let tokens = count_of(n, "token");
-        format!("the last {tokens}, too few to fill a window")
-    });
-    let n = input.n_turns_left_out;
-    left_out(n, "turns_left_out", &|| {
-        let answers = count_of(n, "answer");
-        format!(
-            "{answers} of conversations that grow longer than a window (--n-ctx makes windows longer)"
-        )
-    });
+    let too_few = ["the last ", "token", ", too few to fill a window"];
+    left_out(input.n_left_out, "tokens_left_out", too_few);
+    let too_long = ["", "answer", GROWN];
+    left_out(input.n_turns_left_out, "turns_left_out", too_long);
     if let Some(groups) = &input.groups {
         let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
         let scored: BTreeSet<u32> = windows
@@ -125,15 +120,12 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
         let empty = names.filter(|(group, _)| !scored.contains(group));
         watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
     }
-    let n = input.plan.n_unscored as u64;
     let (kind, last, unit) = match &input.prompts {
         Some(_) => ("unscored_prompts", "", "prompt"),
         None => ("unscored_windows", "the last ", "window"),
     };
-    left_out(n, kind, &|| {
-        let unscored = count_of(n, unit);
-        format!("{last}{unscored}, too short to hold a scored position")
-    });
+    let too_short = [last, unit, ", too short to hold a scored position"];
+    left_out(input.plan.n_unscored as u64, kind, too_short);
 }
 
 /// Describes in full the reference of this kind and path that a model makes of `input`.

@@ -291,7 +291,7 @@ fn a_turn_that_outgrows_its_plan_is_left_out_unless_n_ctx_has_room() {
     };
     let (n, run) = n_answers("short.gz", "");
     assert!((3..8).contains(&n), "{n}");
-    run.warns(&[&format!("chat.jsonl, {n} ")]);
+    run.warns(&[&format!("prompts  {n}")]);
     let prompt = "chat.jsonl: line 1: a prompt of ";
     run.warns(&["left out: ", prompt, "use a larger --n-ctx"]);
     let (n, run) = n_answers("long.gz", "-c 600");

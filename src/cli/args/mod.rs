@@ -231,43 +231,24 @@ mod tests {
     use super::*;
 
     /// The flags that may repeat, each of whose values counts.
-    const REPEATABLE: [&str; 8] = [
-        "--device",
-        "--fail-if",
-        "--label",
-        "--override-tensor",
-        "--ref-device",
-        "--rpc",
-        "--stats",
-        "--types",
-    ];
+    const REPEATABLE: &str =
+        "--device --fail-if --label --override-tensor --ref-device --rpc --stats --types";
 
     /// Those that may repeat in the classic calls alone.
-    const REPEATABLE_IN_CLASSIC: [&str; 5] =
-        ["--model", "--quants", "--span", "--sweep", "--text-path"];
+    const REPEATABLE_IN_CLASSIC: &str = "--model --quants --span --sweep --text-path";
 
     /// Values of which every flag accepts one.
-    const VALUES: [&str; 19] = [
-        "ctk=f16",
-        "she=She..!",
-        "2",
-        "ratio > 1",
-        "0.5",
-        "5%",
-        "0/2",
-        "all",
-        "on",
-        "none",
-        "same",
-        "auto",
-        "u16",
-        "kl",
-        "q8_0",
-        "a=CPU",
-        "kld.mean>1",
-        "logits",
-        "host:1",
-    ];
+    const VALUES: &str = "ctk=f16|she=She..!|2|ratio > 1|0.5|5%|0/2|all|on|none|same|auto|u16|kl|q8_0|\
+         a=CPU|kld.mean>1|logits|host:1";
+
+    /// Flags whose value may start with a minus: names, patterns, and the index of a device, which is checked
+    /// where it is used.
+    const NAMES: &str = "--label --device --ref-device --main-gpu --tensors --quants --hf-repo --hf-file \
+         --ref-hf";
+
+    fn is_in(list: &str, flag: &str) -> bool {
+        list.split(' ').any(|listed| listed == flag)
+    }
 
     /// Every flag of every command, with the command's name: none for the classic calls.
     fn flags() -> Vec<(Option<String>, Arg)> {
@@ -308,18 +289,14 @@ mod tests {
                 let answer = answer(command.as_deref(), &[&long, value]);
                 !answer.contains("invalid value")
             };
-            let words = match takes_value {
-                true => {
-                    let value = VALUES.into_iter().find(is_valid).expect(&long);
-                    vec![long.as_str(), value, long.as_str(), value]
-                }
-                false => vec![long.as_str(), long.as_str()],
-            };
+            let mut words = vec![&*long];
+            words.extend(takes_value.then(|| VALUES.split('|').find(is_valid).expect(&long)));
+            let words = words.repeat(2);
             let answer = answer(command.as_deref(), &words);
             let is_refused = answer.contains("cannot be used multiple times");
             let may_repeat = !takes_value
-                || REPEATABLE.contains(&long.as_str())
-                || command.is_none() && REPEATABLE_IN_CLASSIC.contains(&long.as_str());
+                || is_in(REPEATABLE, &long)
+                || command.is_none() && is_in(REPEATABLE_IN_CLASSIC, &long);
             assert_eq!(is_refused, !may_repeat, "{command:?} {long}: {answer}");
             assert!(!is_refused || answer.contains(&long), "{long}: {answer}");
         }
@@ -335,20 +312,7 @@ mod tests {
             }
             let answer = answer(command.as_deref(), &[&long, "-7"]);
             let is_named = answer.contains(&format!("invalid value '-7' for '{long} "));
-            // A name or a pattern may start with a minus, and the index of a device is checked where it
-            // is used.
-            let is_name = [
-                "--label",
-                "--device",
-                "--ref-device",
-                "--main-gpu",
-                "--tensors",
-                "--quants",
-                "--hf-repo",
-                "--hf-file",
-                "--ref-hf",
-            ];
-            let is_name = is_name.contains(&long.as_str());
+            let is_name = is_in(NAMES, &long);
             assert!(is_named || is_name, "{command:?} {long}: {answer}");
         }
     }
