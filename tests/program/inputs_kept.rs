@@ -127,7 +127,7 @@ fn other_files_of_an_input_folder_may_be_written_once() {
     assert!(session.exists("models/q4.json") && session.exists("results/all.html"));
     // But no file twice.
     let cases = "
-        --json x --sidecar x => --sidecar and --json both name
+        --json x --sidecar x => x: would be written twice
         -m ./models/q4.gguf => q4@ref.kls | twice";
     session.fails_each(2, "-m models/q4.gguf -r ref.gz --force", cases);
 }

@@ -2,7 +2,7 @@
 //! already refused flags for writing beside flags for evaluating, and an input beside a reference that is
 //! read.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
@@ -273,12 +273,6 @@ fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, Str
             files.len()
         ));
     }
-    let mut seen = HashSet::new();
-    if let Some(label) = given.iter().find(|label| !seen.insert(*label)) {
-        return wrong(format!(
-            "--label {label}: names two evaluations: give each its own"
-        ));
-    }
     Ok(files.iter().cloned().zip(given).collect())
 }
 
@@ -291,12 +285,6 @@ pub fn check_results(
     sweep: &[CacheTypes],
     mut inputs: Vec<PathBuf>,
 ) -> Result<(), String> {
-    let n = files.len() * sweep.len().max(1);
-    if results.sidecar.is_some() && n > 1 {
-        return wrong(format!(
-            "--sidecar names one file, but {n} are evaluated: omit it, and each gets its own"
-        ));
-    }
     results.labels = labels(files, take(&mut results.label))?;
     for condition in &results.conditions {
         if !condition.is_of_model() {
@@ -313,12 +301,10 @@ pub fn check_results(
             return wrong(format!("--fail-if '{condition}' needs --stats {name}"));
         }
     }
-    paths::written([("--sidecar", &results.sidecar), ("--json", &results.json)])?;
     inputs.extend_from_slice(files);
     let subjects = files.iter().flat_map(|path| Subject::of_model(path, sweep));
     let sidecars = subjects.filter_map(|subject| results.sidecar_path(&subject));
-    let json = results.json.clone().filter(|path| path.as_os_str() != "-");
-    let outputs: Vec<PathBuf> = sidecars.chain(json).collect();
+    let outputs: Vec<PathBuf> = sidecars.chain(results.json.clone()).collect();
     // Of folders, -m reads the models and kl compare the rows.
     let is_read = |path: &Path| is_gguf(path) || kl_formats::safetensors::is_window(path);
     paths::check(&inputs, is_read, &outputs)

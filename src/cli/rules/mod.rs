@@ -7,6 +7,8 @@ mod paths;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
+
 use kl_formats::Kind;
 
 use super::args::{Cli, Command};
@@ -17,7 +19,6 @@ use crate::commands::settings::{
     SensitivitySettings,
 };
 use classic::check_results;
-use paths::is_stdout;
 
 /// Checks how the flags of a call go together.
 ///
@@ -85,7 +86,8 @@ fn compare(args: &mut CompareSettings) -> Result<(), String> {
 }
 
 fn report(args: &ReportSettings) -> Result<(), String> {
-    let (json, csv) = (is_stdout(&args.json), is_stdout(&args.csv));
+    let is_printed = |path: &Option<PathBuf>| path.as_deref().is_some_and(paths::is_dash);
+    let (json, csv) = (is_printed(&args.json), is_printed(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
     if printed.into_iter().filter(|is_asked| *is_asked).count() > 1 {
         return wrong(
@@ -105,52 +107,33 @@ fn report(args: &ReportSettings) -> Result<(), String> {
             ));
         }
     }
-    let outputs = [
-        ("--json", &args.json),
-        ("--csv", &args.csv),
-        ("--html", &args.html),
-    ];
-    paths::check(&args.paths, is_listed, paths::written(outputs)?)
+    let outputs = [&args.json, &args.csv, &args.html];
+    paths::check(&args.paths, is_listed, outputs.into_iter().flatten())
 }
 
 fn sensitivity(args: &mut SensitivitySettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
-    let map = Some(args.output.clone());
-    let outputs = [
-        ("--write-path", &map),
-        ("--json", &args.json),
-        ("--csv", &args.csv),
-        ("--html", &args.html),
-    ];
-    let inputs = [&args.imatrix, &args.read_path, &args.text_path].map(Option::as_ref);
+    let inputs = [&args.imatrix, &args.read_path, &args.text_path];
     let inputs = inputs.into_iter().flatten().chain([&args.model]);
-    paths::check(inputs, |_| false, paths::written(outputs)?)?;
+    let outputs = [&args.json, &args.csv, &args.html];
+    let outputs = outputs.into_iter().flatten().chain([&args.output]);
+    paths::check(inputs, |_| false, outputs)?;
     args.run.model.is_exchangeable = true;
     Ok(())
 }
 
 fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
-    let outputs = [
-        ("--write-path", &args.output),
-        ("--json", &args.json),
-        ("--html", &args.html),
-        ("--quantize", &args.quantize),
-    ];
-    let outputs = paths::written(outputs)?;
     if args.model.is_some() && args.text_path.is_none() && args.quantize.is_none() {
         return wrong(
             "nothing to do with -m: give -t TEXT to measure the recipe, or --quantize OUT to write its file",
         );
     }
-    let inputs = [
-        &args.like,
-        &args.model,
-        &args.text_path,
-        &args.imatrix,
-        &args.report,
-    ];
-    let inputs = inputs.map(Option::as_ref).into_iter().flatten();
+    let models = [&args.like, &args.model];
+    let inputs = [&args.text_path, &args.imatrix, &args.report];
+    let inputs = inputs.into_iter().chain(models).flatten();
+    let outputs = [&args.output, &args.json, &args.html, &args.quantize];
+    let outputs = outputs.into_iter().flatten();
     paths::check(inputs.chain([&args.map]), |_| false, outputs)?;
     args.run.model.is_exchangeable = true;
     Ok(())

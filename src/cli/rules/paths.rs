@@ -7,8 +7,8 @@ use super::wrong;
 use crate::commands::folder::{entries, parts_of};
 use crate::commands::output::{file_id, folder_of, follow_links, partial_path};
 
-/// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
-/// folder among the inputs, the run reads the files whose names `is_read` accepts.
+/// Refuses a run that would overwrite what it reads or has just written, `--force` or not. `-` is stdout
+/// among the outputs. Of a folder among the inputs, the run reads the files whose names `is_read` accepts.
 pub fn check<'p>(
     inputs: impl IntoIterator<Item = &'p PathBuf>,
     is_read: fn(&Path) -> bool,
@@ -26,15 +26,15 @@ pub fn check<'p>(
         let would_be_read =
             |path: &PathBuf| is_read(path) && folders.iter().any(|input| input == folder_of(path));
         let is_in_folder = |path: &PathBuf| is_among(path, &in_folders) || would_be_read(path);
-        let fault = if written.iter().any(|path| is_among(path, &named)) {
+        let is_file = !is_dash(output);
+        let fault = if is_file && written.iter().any(|path| is_among(path, &named)) {
             "this output, or its .partial file, is an input of this run: name another output"
-        } else if written.iter().any(is_in_folder) {
+        } else if is_file && written.iter().any(is_in_folder) {
             "this output, or its .partial file, is one of the files that this run reads in a \
              folder: name another output"
         } else if written.iter().any(|path| taken.contains(path)) {
-            "would be written twice (by a model that is given twice, by two models, or as --json \
-             and a model's sidecar): evaluate one model at a time with --sidecar, or use \
-             --no-sidecar"
+            "would be written twice, by two flags or two models: name each output once; a model's \
+             file is named after its --label, and --no-sidecar writes none"
         } else {
             taken.extend(written);
             continue;
@@ -44,29 +44,9 @@ pub fn check<'p>(
     Ok(())
 }
 
-/// The files that these flags name; `-` is none. Refuses two flags that name one file, or `-`.
-pub fn written<'p, const N: usize>(
-    flags: [(&str, &'p Option<PathBuf>); N],
-) -> Result<Vec<&'p PathBuf>, String> {
-    let mut files = Vec::new();
-    for (flag, path) in flags {
-        let Some(path) = path else { continue };
-        let same = |(_, other): &&(&str, &PathBuf)| resolved(other) == resolved(path);
-        if let Some((other, _)) = files.iter().find(same) {
-            return wrong(format!(
-                "{other} and {flag} both name {}: give each its own file",
-                path.display()
-            ));
-        }
-        files.push((flag, path));
-    }
-    let files = files.into_iter().map(|(_, path)| path);
-    Ok(files.filter(|path| path.as_os_str() != "-").collect())
-}
-
-/// Returns true if an output is `-`.
-pub fn is_stdout(path: &Option<PathBuf>) -> bool {
-    path.as_ref().is_some_and(|path| path.as_os_str() == "-")
+/// Returns true if an output is stdout.
+pub fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Returns true if `path` leads to one of these files, under this name or another.
