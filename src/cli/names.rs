@@ -32,8 +32,9 @@ struct Name {
 impl Name {
     /// Reads `hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE`, alone or after `--FLAG=`.
     fn of(arg: &OsStr) -> Option<Self> {
+        let arg = arg.to_str().filter(|arg| arg.contains(HUB))?;
         let pattern = format!("^(?s)(--[^=]*=|){HUB}([^/]*/[^/:]*)(?::([^/]*))?(?:/(.*))?$");
-        let found = Regex::new(&pattern).ok()?.captures(arg.to_str()?)?;
+        let found = Regex::new(&pattern).ok()?.captures(arg)?;
         let part = |index| Some(found.get(index)?.as_str().to_owned());
         Some(Self {
             flag: part(1)?,
