@@ -274,8 +274,8 @@ fn an_observer_hears_what_happens_in_order() {
     let observer = Recorder::default();
     let engine = FakeEngine::default();
     write(&folder.write_settings("ref"), &engine, &observer).unwrap();
-    let order = "warning few_windows, plan model, plan text, plan windows, plan sizes, plan file, \
-         begin writing, end";
+    let order = "warning few_windows, plan model, plan text, plan window, plan windows, plan rows, \
+         plan sizes, plan file, begin writing, end";
     assert_eq!(observer.heard().join(", "), order);
     let observer = Recorder::default();
     let settings = folder.evaluate_settings(&["copy", "missing", "q4"]);

@@ -153,7 +153,7 @@ fn several_models_run_beside_one_that_is_loaded_once() {
     assert_eq!((report.models.len(), report.failed.len()), (1, 1));
     let heard = observer.heard();
     assert!(heard[0].contains("missing"), "{heard:?}");
-    assert_eq!(heard[1..4], ["plan memory", "plan text", "plan windows"]);
+    assert_eq!(heard[1..4], ["plan memory", "plan model", "plan text"]);
 }
 
 #[test]
