@@ -22,24 +22,25 @@ fn unset() -> RunSettings {
 
 #[test]
 fn calls_hold_as_many_whole_windows_as_the_device_likes_or_the_user_asks_for() {
-    let none = |_: &mut RunSettings| ();
-    let parallel_3 = |run: &mut RunSettings| run.n_parallel = Some(3);
-    let cases: [(Decoding, u32, fn(&mut RunSettings), _); 11] = [
-        (GPU, 512, none, (2048, 512, 4)),
-        (GPU, 700, none, (1400, 512, 2)),
-        (GPU, 4096, none, (2048, 512, 1)),
-        (GPU, 512, |run| run.n_batch = Some(1024), (1024, 512, 2)),
-        (GPU, 512, |run| run.n_parallel = Some(2), (1024, 512, 2)),
-        (GPU.one_by_one(), 512, none, (512, 512, 1)),
-        (CPU, 512, none, (512, 512, 1)),
-        (CPU, 128, none, (128, 128, 1)),
-        (CPU, 128, parallel_3, (384, 128, 3)),
-        (CPU, 128, |run| run.n_parallel = Some(9), (512, 128, 4)),
-        (CPU.one_by_one(), 128, parallel_3, (128, 128, 1)),
-    ];
-    for (decoding, n_ctx, change, expected) in cases {
-        let mut run = unset();
-        change(&mut run);
+    // The device, the window, and the -b and -np of the user.
+    for (decoding, n_ctx, n_batch, n_parallel, expected) in [
+        (GPU, 512, None, None, (2048, 512, 4)),
+        (GPU, 700, None, None, (1400, 512, 2)),
+        (GPU, 4096, None, None, (2048, 512, 1)),
+        (GPU, 512, Some(1024), None, (1024, 512, 2)),
+        (GPU, 512, None, Some(2), (1024, 512, 2)),
+        (GPU.one_by_one(), 512, None, None, (512, 512, 1)),
+        (CPU, 512, None, None, (512, 512, 1)),
+        (CPU, 128, None, None, (128, 128, 1)),
+        (CPU, 128, None, Some(3), (384, 128, 3)),
+        (CPU, 128, None, Some(9), (512, 128, 4)),
+        (CPU.one_by_one(), 128, None, Some(3), (128, 128, 1)),
+    ] {
+        let run = RunSettings {
+            n_batch,
+            n_parallel,
+            ..run()
+        };
         let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
         assert_eq!((calls.n_batch, calls.n_ubatch, n_seq), expected, "{n_ctx}");
     }
