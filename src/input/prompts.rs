@@ -384,9 +384,9 @@ fn questions(
 
 impl PreparedInput {
     /// Lets the model answer the prompts, if it is to, in a context with the options for
-    /// [this many tokens](Questions::n_ctx), and keeps what is selected. `kept` are the answers of an
-    /// earlier run, to which new ones are added; `None`: none are kept. `on_step` is called for each token
-    /// and each answer, and after each decode call; its error ends the work.
+    /// [this many tokens](Questions::n_ctx). `kept` are the answers of an earlier run, to which new ones are
+    /// added; `None`: none are kept. `on_step` is called after each decode call, with the tokens that it gave,
+    /// and for each answer; its error ends the work.
     ///
     /// A window whose conversation has ended before it loses its tokens and its rows: it stays in the
     /// plan, since parts share that.
@@ -418,6 +418,7 @@ impl PreparedInput {
             n_unanswered += u64::from(found.is_none());
             let (tokens, n_prompt) = found.unwrap_or_default();
             if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
+                // Else the prompt's last row, which predicts the answer, is the first.
                 let is_prompt_scored = window.first_scored + 1 < prompt.n_tokens;
                 prompt.n_tokens = n_prompt as u32;
                 fill(window, tokens, n_prompt, is_prompt_scored);
