@@ -20,54 +20,48 @@ use super::{Fault, Hub, HubFile, Step, Watch};
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of), and returns how many bytes
-    /// were loaded for that: fewer than its size if an earlier call had begun. `mark`: set to let
+    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of). `mark`: set to let
     /// [`discard`](Self::discard) remove it, in this run or a later one. A file that is there without a mark
     /// gets none; one that is asked for without a mark loses it.
     ///
     /// # Errors
     /// If it cannot be loaded or stored, or the caller stops. What has arrived stays, and the next call
     /// continues.
-    pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<u64> {
+    pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<()> {
         let loaded = self.make_whole(file, mark, watch);
         loaded.map_err(|fault| Error::from(fault).context(file.path.clone()))
     }
 
-    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<u64, Fault> {
+    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<(), Fault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
         let mark_path = mark_of(&blob);
         if is_whole(&path, file) && !mark_path.exists() {
-            return Ok(0);
+            return Ok(());
         }
         let _lock = self.lock(file, watch)?;
         let cannot = || format!("{} cannot be written to", self.cache.display());
         if !mark && mark_path.exists() {
             fs::remove_file(&mark_path).with_context(cannot)?;
         }
-        let mut n_bytes = 0;
         if !is_whole(&path, file) && !is_whole(&blob, file) {
             if mark {
                 File::create(&mark_path).with_context(cannot)?;
             }
-            n_bytes = self.load_blob(file, watch)?;
+            self.load_blob(file, watch)?;
         }
-        self.link(file).with_context(cannot)?;
-        Ok(n_bytes)
+        Ok(self.link(file).with_context(cannot)?)
     }
 
-    /// Loads a blob, and returns how many bytes that took.
-    fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<u64, Fault> {
+    fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<(), Fault> {
         const WRONG: &str = "what arrived has another hash than the hub states";
-        let mut n_bytes = 0;
         for is_last in [false, true] {
             let mut partial = Partial::open(self.blob(file), file, watch)?;
             let mut patience = Patience::new(self.wait);
-            while let Err(fault) = self.receive(&mut partial, &mut n_bytes, watch) {
+            while let Err(fault) = self.receive(&mut partial, watch) {
                 patience.wait(fault, partial.length, watch)?;
             }
             if partial.is_right() {
-                partial.keep()?;
-                return Ok(n_bytes);
+                return Ok(partial.keep()?);
             }
             partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
             if !is_last {
@@ -78,13 +72,8 @@ impl Hub {
         Err(anyhow!("{WRONG}, twice: nothing of it is kept").into())
     }
 
-    /// Receives what is missing, over one connection, and counts its bytes.
-    fn receive(
-        &self,
-        partial: &mut Partial,
-        n_bytes: &mut u64,
-        watch: &Watch,
-    ) -> Result<(), Fault> {
+    /// Receives what is missing, over one connection.
+    fn receive(&self, partial: &mut Partial, watch: &Watch) -> Result<(), Fault> {
         let (file, from) = (partial.of, partial.length);
         if from == file.size {
             return Ok(());
@@ -99,7 +88,6 @@ impl Hub {
         while partial.length < file.size {
             let why = match reader.read(&mut block) {
                 Ok(n @ 1..) => {
-                    *n_bytes += n as u64;
                     partial.write(block.get(..n).unwrap_or_default())?;
                     told(watch, Step::There(partial.length))?;
                     continue;

@@ -86,11 +86,8 @@ impl FakeHub {
 
     /// The next request whose path contains `path` meets a fault; for several, in this order.
     pub fn fault(&self, path: &str, fault: Fault) {
-        self.state
-            .faults
-            .lock()
-            .unwrap()
-            .push((path.to_owned(), fault));
+        let mut faults = self.state.faults.lock().unwrap();
+        faults.push((path.to_owned(), fault));
     }
 
     /// The bytes that were sent of a file, `USER/REPO/PATH`.
@@ -121,17 +118,14 @@ struct Request {
 impl State {
     fn connection(&self, mut stream: TcpStream, is_hub: bool) {
         while let Ok(Some(request)) = read_request(&mut stream) {
-            let range = if request.from > 0 {
-                format!(" from {}", request.from)
-            } else {
-                String::new()
-            };
             let method = if request.is_head { "HEAD" } else { "GET" };
-            let line = format!("{method} {}{range}", request.path);
-            self.requests
-                .lock()
-                .unwrap()
-                .push((line, request.has_token));
+            let mut line = format!("{method} {}", request.path);
+            if request.from > 0 {
+                line += &format!(" from {}", request.from);
+            }
+            let mut requests = self.requests.lock().unwrap();
+            requests.push((line, request.has_token));
+            drop(requests);
             let answered = if is_hub {
                 self.answer(&mut stream, &request)
             } else {
@@ -147,13 +141,7 @@ impl State {
 
     fn answer(&self, stream: &mut TcpStream, request: &Request) -> io::Result<()> {
         if let Some(Fault::Answers(status, header)) = self.take_fault(request, true) {
-            return send(
-                stream,
-                request,
-                status,
-                &[header],
-                b"{\"error\":\"refused\"}",
-            );
+            return send(stream, request, status, &[header], b"{}");
         }
         let path = request.path.split('?').next().unwrap();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -169,13 +157,8 @@ impl State {
         };
         if repository.is_empty() || !self.folder.join(&repository).is_dir() {
             let status = if request.has_token { 404 } else { 401 };
-            return send(
-                stream,
-                request,
-                status,
-                &["X-Error-Code: RepoNotFound"],
-                b"{\"error\":\"Repository not found\"}",
-            );
+            let code = "X-Error-Code: RepoNotFound";
+            return send(stream, request, status, &[code], b"{}");
         }
         let files = self.files(&repository);
         let commit = self.commit(&repository, &files);
@@ -214,12 +197,8 @@ impl State {
 
     fn send_file(&self, stream: &mut TcpStream, request: &Request, path: &str) -> io::Result<()> {
         let mut bytes = fs::read(self.folder.join(path))?;
-        let (repository, file) = path
-            .match_indices('/')
-            .nth(1)
-            .map(|(at, _)| path.split_at(at))
-            .unwrap();
-        let file = file.trim_start_matches('/');
+        let (at, _) = path.match_indices('/').nth(1).unwrap();
+        let (repository, file) = (&path[..at], &path[at + 1..]);
         let size = bytes.len();
         let mut from = usize::try_from(request.from).unwrap();
         let fault = self.take_fault(request, false);
@@ -238,17 +217,11 @@ impl State {
         let body = &bytes[from.min(bytes.len())..];
         let digest = self.digest(repository, file);
         let commit = self.commit(repository, &self.files(repository));
-        let (status, range) = if from > 0 {
-            (
-                206,
-                format!(
-                    "Content-Range: bytes {from}-{}/{size}",
-                    bytes.len().max(1) - 1
-                ),
-            )
-        } else {
-            (200, "Accept-Ranges: bytes".to_owned())
-        };
+        let (mut status, mut range) = (200, "Accept-Ranges: bytes".to_owned());
+        if from > 0 {
+            let last = bytes.len().max(1) - 1;
+            (status, range) = (206, format!("Content-Range: bytes {from}-{last}/{size}"));
+        }
         let etag = format!("ETag: \"{digest}\"");
         let commit = format!("X-Repo-Commit: {commit}");
         let head = head(status, &[&range, &etag, &commit], body.len());
@@ -264,12 +237,9 @@ impl State {
             .clamp(1, 1 << 16);
         for piece in body.chunks(piece) {
             stream.write_all(piece)?;
-            *self
-                .served
-                .lock()
-                .unwrap()
-                .entry(path.to_owned())
-                .or_default() += piece.len() as u64;
+            let mut served = self.served.lock().unwrap();
+            *served.entry(path.to_owned()).or_default() += piece.len() as u64;
+            drop(served);
             if rate < u64::MAX {
                 thread::sleep(Duration::from_secs_f64(piece.len() as f64 / rate as f64));
             }
@@ -301,17 +271,12 @@ impl State {
         let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().flatten() {
-                if entry.path().is_dir() {
-                    folders.push(entry.path());
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
                 } else {
-                    let path = entry.path();
-                    files.push(
-                        path.strip_prefix(&root)
-                            .unwrap()
-                            .to_str()
-                            .unwrap()
-                            .to_owned(),
-                    );
+                    let path = path.strip_prefix(&root).unwrap().to_str();
+                    files.push(path.unwrap().to_owned());
                 }
             }
         }
@@ -321,18 +286,16 @@ impl State {
 
     /// A commit that changes with the files.
     fn commit(&self, repository: &str, files: &[String]) -> String {
-        let listed = files
-            .iter()
-            .map(|file| format!("{file} {}\n", self.digest(repository, file)));
-        hex(&Sha1::digest(listed.collect::<String>()))
+        let line = |file: &String| format!("{file} {}\n", self.digest(repository, file));
+        hex(&Sha1::digest(files.iter().map(line).collect::<String>()))
     }
 
+    /// As the hub states it of a file.
     fn digest(&self, repository: &str, file: &str) -> String {
         let path = self.folder.join(repository).join(file);
         let size = path.metadata().unwrap().len();
-        if let Some((of, digest)) = self.digests.lock().unwrap().get(&path)
-            && *of == size
-        {
+        let mut digests = self.digests.lock().unwrap();
+        if let Some((_, digest)) = digests.get(&path).filter(|(of, _)| *of == size) {
             return digest.clone();
         }
         let bytes = fs::read(&path).unwrap();
@@ -343,10 +306,7 @@ impl State {
                 .chain_update(&bytes)
                 .finalize())
         };
-        self.digests
-            .lock()
-            .unwrap()
-            .insert(path, (size, digest.clone()));
+        digests.insert(path, (size, digest.clone()));
         digest
     }
 
@@ -387,12 +347,11 @@ fn unescaped(path: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = path.bytes();
     while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next().unwrap(), rest.next().unwrap()];
-                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
-            }
-            byte => byte,
+        let mut digit = || char::from(rest.next().unwrap()).to_digit(16).unwrap() as u8;
+        bytes.push(if byte == b'%' {
+            digit() << 4 | digit()
+        } else {
+            byte
         });
     }
     String::from_utf8(bytes).unwrap()
