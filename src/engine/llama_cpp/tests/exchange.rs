@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use kl_formats::{Float, Mixture};
 use tempfile::TempDir;
 
+use super::quantize::write;
 use super::quantizer_rules::{MODELS, kind};
 use super::*;
 use crate::engine::gguf;
-use crate::engine::{Exchange, Quantization, SplitMode, needs_imatrix};
+use crate::engine::{Exchange, SplitMode, needs_imatrix};
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../../../../tests/program/gguf.rs"]
@@ -51,18 +52,6 @@ fn importances(folder: &TempDir, model: &LlamaCppModel<'_>) -> Imatrix {
     Imatrix::read(&path).unwrap()
 }
 
-/// Writes a file with llama.cpp's quantizer.
-fn write_quantized(input: &Path, output: &Path, mixture: &Mixture, imatrix: Option<&Imatrix>) {
-    let quantization = Quantization {
-        input,
-        output,
-        mixture,
-        imatrix,
-        threads: THREADS,
-    };
-    ENGINE.quantize(&quantization).unwrap();
-}
-
 /// The logits of the file that llama.cpp's quantizer writes.
 fn logits_of_file(
     folder: &TempDir,
@@ -71,7 +60,7 @@ fn logits_of_file(
     imatrix: Option<&Imatrix>,
 ) -> Vec<Vec<u32>> {
     let output = folder.path().join("quantized.gguf");
-    write_quantized(input, &output, mixture, imatrix);
+    write(input, &output, mixture, imatrix).unwrap();
     logits(&exchangeable(&output))
 }
 
@@ -167,7 +156,7 @@ fn originals_of_other_types_and_split_ones_are_exchanged() {
             own => {
                 let path = folder.path().join(format!("{own}.gguf"));
                 let mixture = all_at(&names, kind(own));
-                write_quantized(&f16, &path, &mixture, None);
+                write(&f16, &path, &mixture, None).unwrap();
                 path
             }
         };
@@ -216,43 +205,38 @@ fn what_cannot_be_exchanged_is_refused_in_one_line() {
     let tiny = "tiny-f16.gguf";
     let of = |model: &str| importances(&folder, &exchangeable(&fixture(model)));
     let [mamba, gpt2] = ["mamba", "gpt2"].map(|name| of(&format!("architectures/{name}.gguf")));
+    let (experts, quantized) = ("architectures/mixtral.gguf", "tiny-q4_K_M.gguf");
     // A file, a tensor and a type; then an importance matrix, and the message.
-    for (case, imatrix, part) in [
-        ("tiny blk.9.attn_q q8_0", None, "decoding does not use it"),
-        ("tiny output_norm f16", None, "does not quantize it"),
+    for (file, name, to, imatrix, part) in [
         (
-            "tiny blk.0.attn_q f32",
+            tiny,
+            "blk.9.attn_q",
+            "q8_0",
             None,
-            "f32 is larger than the original's",
+            "decoding does not use it",
         ),
-        ("tiny blk.0.attn_q q8_1", None, "no type of weights"),
-        ("tiny blk.0.attn_q iq2_s", None, "give one with --imatrix"),
+        (tiny, "output_norm", "f16", None, "does not quantize it"),
+        (tiny, "blk.0.attn_q", "f32", None, "f32 is larger than the "),
+        (tiny, "blk.0.attn_q", "q8_1", None, "no type of weights"),
         (
-            "tiny blk.0.attn_q iq1_m",
-            Some(&mamba),
-            "matrix with values for it",
-        ),
-        (
-            "tiny token_embd iq1_s",
-            Some(&gpt2),
-            "it has 32 values for token_embd",
-        ),
-        ("experts blk.0.ffn_down_exps q4_K", None, "whole blocks"),
-        (
-            "experts blk.0.ffn_gate_inp q8_0",
+            tiny,
+            "blk.0.attn_q",
+            "iq2_s",
             None,
-            "does not quantize it",
+            "give one with --imatrix",
         ),
-        ("quantized blk.0.attn_q q2_K", None, "give the original"),
+        (tiny, "blk.0.attn_q", "iq1_m", Some(&mamba), "values for it"),
+        (tiny, "token_embd", "iq1_s", Some(&gpt2), "it has 32 values"),
+        (experts, "blk.0.ffn_down_exps", "q4_K", None, "whole blocks"),
+        (
+            experts,
+            "blk.0.ffn_gate_inp",
+            "q8_0",
+            None,
+            "not quantize it",
+        ),
+        (quantized, "blk.0.attn_q", "q2_K", None, "give the original"),
     ] {
-        let [file, name, to] = case.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{case}");
-        };
-        let file = match file {
-            "tiny" => tiny,
-            "experts" => "architectures/mixtral.gguf",
-            _ => "tiny-q4_K_M.gguf",
-        };
         let name = &format!("{name}.weight");
         let model = exchangeable(&fixture(file));
         let mixture = Mixture::from([(name.to_owned(), kind(to))]);
@@ -288,29 +272,22 @@ fn numbers(path: &Path, name: &str) -> Vec<f64> {
         Float::F16.decode(bytes, &mut value);
         f64::from(value[0])
     };
-    match tensor.kind.name {
-        "f16" => bytes.chunks(2).map(f16).collect(),
-        _ => {
-            let blocks = bytes.chunks(34).map(|block| block.split_at(2));
-            let numbers = |(scale, numbers): (&[u8], &[u8])| {
-                let scale = f16(scale);
-                let numbers = numbers.iter();
-                numbers
-                    .map(|&n| scale * f64::from(n as i8))
-                    .collect::<Vec<_>>()
-            };
-            blocks.flat_map(numbers).collect()
-        }
+    if tensor.kind.name == "f16" {
+        return bytes.chunks(2).map(f16).collect();
     }
+    let of_block = |block: &[u8]| {
+        let scale = f16(&block[..2]);
+        let numbers = block[2..].iter().map(|&n| scale * f64::from(n as i8));
+        numbers.collect::<Vec<_>>()
+    };
+    bytes.chunks(34).flat_map(of_block).collect()
 }
 
 #[test]
 fn errors_of_weights_are_those_of_the_written_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, name) = (
-        fixture("architectures/mixtral.gguf"),
-        "blk.0.ffn_up_exps.weight",
-    );
+    let path = fixture("architectures/mixtral.gguf");
+    let name = "blk.0.ffn_up_exps.weight";
     let (n_columns, rows_of_expert, n_rows) = (256, 32, 4 * 32);
     let model = exchangeable(&path);
     let imatrix = importances(&folder, &model);
@@ -318,7 +295,7 @@ fn errors_of_weights_are_those_of_the_written_file() {
     for imatrix in [None, Some(&imatrix)] {
         let output = folder.path().join("quantized.gguf");
         let mixture = Mixture::from([(name.to_owned(), kinds[0])]);
-        write_quantized(&path, &output, &mixture, imatrix);
+        write(&path, &output, &mixture, imatrix).unwrap();
         let (original, quantized) = (numbers(&path, name), numbers(&output, name));
         let values = imatrix.map(|imatrix| imatrix.values(name).unwrap());
         for most in [1, 10, n_rows, usize::MAX] {
@@ -334,11 +311,8 @@ fn errors_of_weights_are_those_of_the_written_file() {
                 }
             }
             let found = model.weight_errors(name, &kinds, imatrix, most).unwrap();
-            let expected = errors / weights;
-            assert!(
-                (found[0] / expected - 1.0).abs() < 1e-5,
-                "{found:?} {expected}"
-            );
+            let ratio = found[0] / (errors / weights);
+            assert!((ratio - 1.0).abs() < 1e-5, "{found:?} {ratio}");
             assert_eq!(found[1], 0.0);
             assert!(found[2] > 100.0 * found[0], "{found:?}");
         }

@@ -3,6 +3,15 @@
 use super::*;
 use crate::engine::{Appended, Decoder, top_token};
 
+fn appended(sequence: usize, tokens: &[u32], start: usize) -> Appended<'_> {
+    Appended {
+        sequence,
+        window: sequence as u32,
+        tokens,
+        start,
+    }
+}
+
 /// Appends `n` top tokens to each of these texts, all in one call, after each was decoded by itself in
 /// calls of `n_batch` tokens. Returns the texts, and the last row of each.
 pub fn grow(
@@ -18,13 +27,10 @@ pub fn grow(
         let mut row = Vec::new();
         for start in (0..text.len()).step_by(n_batch) {
             let tokens = &text[..text.len().min(start + n_batch)];
-            let appended = Appended {
-                sequence,
-                window: sequence as u32,
-                tokens,
-                start,
-            };
-            row = decoder.append(&[appended]).unwrap()[0].to_vec();
+            let rows = decoder
+                .append(&[appended(sequence, tokens, start)])
+                .unwrap();
+            row = rows[0].to_vec();
         }
         last.push(row);
     }
@@ -33,28 +39,25 @@ pub fn grow(
             text.push(top_token(row).unwrap());
         }
         if i < n {
-            let appended = texts.iter().enumerate().map(|(sequence, tokens)| Appended {
-                sequence,
-                window: sequence as u32,
-                tokens,
-                start: tokens.len() - 1,
-            });
-            let appended: Vec<_> = appended.collect();
-            let rows = decoder.append(&appended).unwrap();
+            let all = texts.iter().enumerate();
+            let all = all.map(|(sequence, text)| appended(sequence, text, text.len() - 1));
+            let rows = decoder.append(&all.collect::<Vec<_>>()).unwrap();
             last = rows.iter().map(|row| row.to_vec()).collect();
         }
     }
     (texts, last)
 }
 
+const MODELS: [&str; 3] = [
+    "tiny-f16.gguf",
+    "architectures/gemma2.gguf",
+    "architectures/mixtral.gguf",
+];
+
 /// With a cache for each, a text grows beside others as it does by itself, to the bit.
 #[test]
 fn texts_grow_together_as_they_do_alone() {
-    for name in [
-        "tiny-f16.gguf",
-        "architectures/gemma2.gguf",
-        "architectures/mixtral.gguf",
-    ] {
+    for name in MODELS {
         let model = load(&fixture(name));
         let text = |i: u32| window(&model, 20 + 9 * i, i).tokens;
         let texts: Vec<Vec<u32>> = (0..8).map(text).collect();
@@ -86,11 +89,7 @@ fn texts_grow_together_as_they_do_alone() {
 /// they get alone, to the bit: from 64 tokens on, since ggml computes attention otherwise for fewer.
 #[test]
 fn windows_are_decoded_together_as_they_are_alone() {
-    for name in [
-        "tiny-f16.gguf",
-        "architectures/gemma2.gguf",
-        "architectures/mixtral.gguf",
-    ] {
+    for name in MODELS {
         let model = load(&fixture(name));
         let windows: Vec<_> = [90, 65, 140, 64].map(|n| window(&model, n, n / 2)).into();
         let rows = |windows: &[&WindowSpec]| {

@@ -24,19 +24,19 @@ fn mixture(blueprint: &Blueprint, kinds: &[&str], imatrix: Option<&Imatrix>) -> 
         .collect()
 }
 
-fn write(
+/// Writes a file with llama.cpp's quantizer.
+pub(super) fn write(
     input: &Path,
     output: &Path,
     mixture: &Mixture,
     imatrix: Option<&Imatrix>,
 ) -> Result<(), EngineError> {
-    hush();
     ENGINE.quantize(&Quantization {
         input,
         output,
         mixture,
         imatrix,
-        threads: 2,
+        threads: THREADS,
     })
 }
 
@@ -198,26 +198,11 @@ fn what_the_quantizer_would_abort_on_is_refused() {
         (&tiny, "blk.9.x q4_0", None, "no tensor \"blk.9.x.weight\""),
         (&tiny, "output_norm q4_0", None, "another type than f32"),
         (&tiny, "token_embd q8_1", None, "no type of weights"),
-        (
-            &gpt2,
-            "token_embd q4_K",
-            None,
-            "rows of 32 elements are not",
-        ),
-        (
-            &tiny,
-            "blk.0.attn_q iq3_xxs",
-            None,
-            "give one with --imatrix",
-        ),
+        (&gpt2, "token_embd q4_K", None, "rows of 32 elements"),
+        (&tiny, "blk.0.attn_q iq3_xxs", None, "with --imatrix"),
         (&tiny, "token_embd iq2_xs", Some(&of_tiny), "values for it"),
         (&tiny, "token_embd q4_0", Some(&of_mixtral), "another model"),
-        (
-            &quantized,
-            "blk.0.attn_q q2_K",
-            None,
-            "another type than q4_K",
-        ),
+        (&quantized, "blk.0.attn_q q2_K", None, "type than q4_K"),
     ] {
         let (tensor, name) = case.split_once(' ').unwrap();
         let mixture = Mixture::from([(format!("{tensor}.weight"), kind(name))]);
@@ -252,14 +237,8 @@ fn a_refusal_of_the_quantizer_is_one_line() {
     fs::write(&path, model.bytes()).unwrap();
     crate::engine::follow_log(false);
     let output = output(&folder);
-    let quantization = Quantization {
-        input: &path,
-        output: &output,
-        mixture: &Mixture::new(),
-        imatrix: None,
-        threads: 1,
-    };
-    let message = ENGINE.quantize(&quantization).unwrap_err().to_string();
+    let refused = write(&path, &output, &Mixture::new(), None);
+    let message = refused.unwrap_err().to_string();
     let what =
         "llama.cpp's quantizer refuses it: failed to quantize: key not found in model: llama.";
     assert!(message.contains(what), "{message}");
