@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use kl_formats::{Calls, WindowSpec};
+use kl_formats::WindowSpec;
 
 use super::FakeEngine;
 use super::head::state_numbers;
@@ -29,11 +29,7 @@ pub struct FakeDecoder {
     engine: FakeEngine,
     /// Stands for the weights: contexts with the same seed are of the same model.
     seed: u64,
-    calls: Calls,
-    /// Most windows of a call.
-    n_seq: usize,
-    cache_bytes: u64,
-    shows_states: bool,
+    options: ContextOptions,
     path: PathBuf,
     /// The exchanged weights of the model.
     pub(super) perturbation: Arc<Mutex<Perturbation>>,
@@ -49,13 +45,7 @@ impl FakeDecoder {
         Self {
             engine: engine.clone(),
             seed,
-            calls: options.calls,
-            n_seq: options.n_seq.max(1) as usize,
-            cache_bytes: {
-                let of = |kind| if kind == CacheType::F16 { 2 } else { 1 };
-                u64::from(options.n_ctx) * (of(options.type_k) + of(options.type_v))
-            },
-            shows_states: options.shows_states,
+            options: options.clone(),
             path: path.to_owned(),
             perturbation: Arc::default(),
             moved: Moved::default(),
@@ -91,7 +81,7 @@ impl FakeDecoder {
         if self.engine.fails_at == Some(window.window) {
             return Err(self.failed(window.window, start, "a fake failure"));
         }
-        Ok(Call::new(window, self.calls, start))
+        Ok(Call::new(window, self.options.calls, start))
     }
 }
 
@@ -102,15 +92,17 @@ impl Decoder for FakeDecoder {
 
     /// Two bytes for each token of K and of V as f16, and one as any other type.
     fn cache_bytes(&self) -> u64 {
-        self.cache_bytes
+        let of = |kind| if kind == CacheType::F16 { 2 } else { 1 };
+        let options = &self.options;
+        u64::from(options.n_ctx) * (of(options.type_k) + of(options.type_v))
     }
 
     fn context_bytes(&self) -> u64 {
-        self.cache_bytes * self.n_seq as u64
+        self.cache_bytes() * u64::from(self.options.n_seq.max(1))
     }
 
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
-        windows.len().min(self.n_seq)
+        windows.len().min(self.options.n_seq.max(1) as usize)
     }
 
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
@@ -136,14 +128,14 @@ impl Decoder for FakeDecoder {
         let hashes = self.hashes(window, &call);
         let wanted = hashes.iter().filter(|_| wants_rows);
         self.rows = wanted.map(|&hash| self.row(hash)).collect();
-        let shown = hashes.iter().filter(|_| self.shows_states);
+        let shown = hashes.iter().filter(|_| self.options.shows_states);
         Ok(Outputs {
             next: call.next,
             rows: slices(&self.rows),
             states: shown
                 .flat_map(|&hash| state_numbers(hash, self.engine.states))
                 .collect(),
-            groups: call.groups(window, self.calls),
+            groups: call.groups(window, self.options.calls),
         })
     }
 

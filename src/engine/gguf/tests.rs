@@ -70,17 +70,9 @@ fn a_header_is_summarised() {
     assert_eq!(summary.text("tokenizer.chat_template"), Some("{{ x }}"));
     let tokenizer = summary.tokenizer.unwrap();
     assert_eq!((tokenizer.model.as_str(), tokenizer.n_tokens), ("llama", 2));
-    use sha2::{Digest, Sha256};
-    let of = |bytes: &[u8]| {
-        Sha256::digest(bytes)
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect::<String>()
-    };
-    assert_eq!(
-        tokenizer.sha256,
-        of(b"\x03\0\0\0\0\0\0\0<s>\0\0\0\0\0\0\0\0")
-    );
+    let of = |bytes: &[u8]| hex(&Sha256::digest(bytes));
+    let listed = b"\x03\0\0\0\0\0\0\0<s>\0\0\0\0\0\0\0\0";
+    assert_eq!(tokenizer.sha256, of(listed));
     // The header ends before the padding and the 132 bytes of data.
     let infos_end = sample().pairs.concat().len() + sample().infos.concat().len() + 24;
     assert_eq!(summary.metadata_sha256, of(&bytes[..infos_end]));
@@ -143,10 +135,8 @@ fn a_string_too_long_to_keep_is_skipped() {
         .pair("tokenizer.huggingface.json", STRING, &string(&list));
     let header = read_bytes(&model.bytes()).unwrap();
     assert_eq!(header.text("tokenizer.huggingface.json"), None);
-    assert_eq!(
-        header.text("tokenizer.chat_template.tool"),
-        Some(&*template)
-    );
+    let kept = header.text("tokenizer.chat_template.tool");
+    assert_eq!(kept, Some(&*template));
 }
 
 /// With the keys that llama-gguf-split writes to a part after the first.
@@ -195,10 +185,8 @@ fn tensors_are_found_in_the_part_that_holds_them() {
     };
     let (tensor, found) = read("head").unwrap();
     assert_eq!((&tensor.shape[..], tensor.kind.id), (&[4, 2][..], 1));
-    assert_eq!(
-        (tensor.n_params(), &found[..]),
-        (8, &b"0123456789abcdef"[..])
-    );
+    assert_eq!(tensor.n_params(), 8);
+    assert_eq!(found, b"0123456789abcdef");
     let (tensor, found) = read("out").unwrap();
     assert_eq!((&tensor.shape[..], tensor.kind.id), (&[32, 2][..], 8));
     assert_eq!(found, first.split_off(first.len() - 68));
@@ -234,12 +222,7 @@ fn truncation_is_found_at_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     for n in 0..bytes.len() {
         let error = read_in(&folder, &bytes[..n]).expect_err(&format!("{n} bytes"));
-        let is_short = n < 4;
-        let what = if is_short {
-            ": not a GGUF model: "
-        } else {
-            ": incomplete at byte "
-        };
+        let what = [": incomplete at byte ", ": not a GGUF model: "][usize::from(n < 4)];
         assert!(error.to_string().contains(what), "{n}: {error}");
     }
     let last = bytes.len() - 1;

@@ -115,10 +115,8 @@ fn refused(bytes: &[u8], what: &str) {
 fn sums_are_divided_by_the_counts_of_their_expert() {
     let sums = [6.0, 9.0, 4.0, 5.0, 0.0, 8.0];
     let imatrix = read_bytes(&gguf_of(keys(), &sums, &[2.6, 0.0, 0.4])).unwrap();
-    assert_eq!(
-        imatrix.values("a.weight").unwrap(),
-        [2.0, 3.0, 1.0, 1.0, 1.0, 1.0]
-    );
+    let values = imatrix.values("a.weight").unwrap();
+    assert_eq!(values, [2.0, 3.0, 1.0, 1.0, 1.0, 1.0]);
     assert_eq!((imatrix.n_chunks, imatrix.datasets.len()), (Some(7), 2));
     assert_eq!(imatrix.values("b.weight"), None);
 }
@@ -134,19 +132,17 @@ fn an_older_file_may_say_nothing_of_its_text() {
 
 #[test]
 fn what_is_no_importance_matrix_is_refused() {
-    refused(b"", "not an importance matrix");
-    refused(
-        b"Once upon a time there was a fox.",
-        "not an importance matrix",
-    );
-    refused(&[0; 64], "not an importance matrix");
     let mut model = Model::default();
     model.pair("general.architecture", STRING, &string("llama"));
-    refused(&model.bytes(), "not an importance matrix: it is a model");
-    refused(
-        &keys().bytes(),
-        "not an importance matrix: it holds no sums",
-    );
+    for (bytes, what) in [
+        (&b""[..], ""),
+        (b"Once upon a time there was a fox.", ""),
+        (&[0; 64], ""),
+        (&model.bytes(), ": it is a model"),
+        (&keys().bytes(), ": it holds no sums"),
+    ] {
+        refused(bytes, &format!("not an importance matrix{what}"));
+    }
     let error = Imatrix::read(Path::new("/")).unwrap_err().to_string();
     assert_eq!(error, "/: is a folder: give a file");
 }
@@ -157,10 +153,8 @@ fn damaged_files_are_refused() {
     for n in 12..whole.len() {
         refused(&whole[..n], "incomplete at byte ");
     }
-    refused(
-        &[&whole[..], b"\x07\0\0\0\x05\0\0\0a.t"].concat(),
-        "incomplete",
-    );
+    let cut = [&whole[..], b"\x07\0\0\0\x05\0\0\0a.t"].concat();
+    refused(&cut, "incomplete");
     let whole = gguf_of(keys(), &[6.0, 9.0], &[1.0]);
     for n in 0..whole.len() {
         assert!(read_bytes(&whole[..n]).is_err(), "{n}");
@@ -173,10 +167,8 @@ fn damaged_files_are_refused() {
 
     refused(&gguf_of(keys(), &[], &[1.0]), "0 sums and 1 counts");
     refused(&gguf_of(keys(), &[1.0, 1.0], &[]), "sums and 0 counts");
-    refused(
-        &gguf_of(Model::default(), &[1.0], &[1.0]),
-        "lacks imatrix.datasets",
-    );
+    let without = gguf_of(Model::default(), &[1.0], &[1.0]);
+    refused(&without, "lacks imatrix.datasets");
 }
 
 #[test]
@@ -184,14 +176,10 @@ fn hostile_counts_take_no_memory() {
     let start = |n_entries: i32, name: i32| {
         [n_entries.to_le_bytes(), name.to_le_bytes(), *b"blk."].concat()
     };
-    refused(
-        &start(i32::MAX, i32::MAX),
-        "corrupt at byte 8: a name of 2147483647 bytes",
-    );
-    refused(
-        &start(i32::MAX, -1),
-        "corrupt at byte 8: a name of length -1",
-    );
+    for (n, what) in [(i32::MAX, "2147483647 bytes"), (-1, "length -1")] {
+        let what = format!("corrupt at byte 8: a name of {what}");
+        refused(&start(i32::MAX, n), &what);
+    }
     let mut bytes = dat_of(&[("a", 1, &[1.0]), ("b", 1, &[1.0])]);
     let at = bytes.len() - 8;
     bytes[at..at + 4].copy_from_slice(&i32::MAX.to_le_bytes());
@@ -239,11 +227,8 @@ fn texts_are_cut_as_llama_quantize_cuts_them() {
     imatrix.path = PathBuf::from("é".repeat(100));
     imatrix.datasets = vec!["a\0b".to_owned()];
     imatrix.n_chunks = Some(3);
-    let pairs: Vec<_> = imatrix.pairs();
-    let sizes: Vec<_> = pairs
-        .iter()
-        .map(|(key, value)| (*key, value.bytes()))
-        .collect();
+    let pairs = imatrix.pairs().into_iter();
+    let sizes: Vec<_> = pairs.map(|(key, value)| (key, value.bytes())).collect();
     let expected = [
         ("quantize.imatrix.file", 8 + 127),
         ("quantize.imatrix.dataset", 8 + 1),
