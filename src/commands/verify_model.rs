@@ -158,7 +158,7 @@ fn compared(
     let errors: Vec<RowError> = errors.collect::<Result<_, EngineError>>()?;
     let sum = |of: fn(&RowError) -> f64| errors.iter().map(of).sum::<f64>();
     let squares = sum(|row| row.squares);
-    let (tensor, kind) = (rows.tensor.name.clone(), rows.kind);
+    let (tensor, kind) = (rows.tensor.name.clone(), rows.tensor.kind);
     let whole = WeightError {
         error: sum(|row| row.error) / squares,
         expected: sum(|row| row.expected) / squares,

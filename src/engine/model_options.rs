@@ -141,17 +141,13 @@ impl ModelOptions {
         let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
         let split = self.tensor_split.as_ref();
-        let overrides: Vec<_> = self
-            .tensor_overrides
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let overrides = Some(joined(&self.tensor_overrides)).filter(|all| !all.is_empty());
         let n_cpu_moe = Some(self.n_cpu_moe).filter(|&n| n > 0 && !self.cpu_moe);
         let flags = [
             split_mode.map(|mode| format!("-sm {mode}")),
             main_gpu.map(|gpu| format!("-mg {gpu}")),
             split.map(|split| format!("-ts {split}")),
-            (!overrides.is_empty()).then(|| format!("-ot {}", overrides.join(","))),
+            overrides.map(|overrides| format!("-ot {overrides}")),
             self.cpu_moe.then(|| "-cmoe".to_owned()),
             n_cpu_moe.map(|n| format!("-ncmoe {n}")),
             self.no_kv_offload.then(|| "-nkvo".to_owned()),
@@ -159,6 +155,11 @@ impl ModelOptions {
         ];
         flags.into_iter().flatten().collect()
     }
+}
+
+fn joined(values: &[impl ToString]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    values.join(",")
 }
 
 /// Parses the address of a server.
@@ -295,8 +296,7 @@ impl FromStr for TensorSplit {
 
 impl fmt::Display for TensorSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&numbers.join(","))
+        f.write_str(&joined(&self.0))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules of llama.cpp's quantizer: the tensors that it changes, the types that it refuses without an
 //! importance matrix, and the files that it writes. Source: `src/llama-quant.cpp`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use kl_formats::{GgmlType, MapTensor, Mixture};
 
@@ -136,15 +136,11 @@ const LENGTH_BYTES: u64 = 8;
 /// Bytes of a type's number, or of another u32.
 const U32_BYTES: u64 = 4;
 
-/// The pairs that the quantizer leaves out, since its output is one file, and those that it sets in every
-/// file, with the bytes of their values.
-const CHANGED: [(&str, Option<u64>); 5] = [
-    ("split.no", None),
-    ("split.count", None),
-    ("split.tensors.count", None),
-    ("general.quantization_version", Some(U32_BYTES)),
-    ("general.file_type", Some(U32_BYTES)),
-];
+/// The pairs that the quantizer leaves out, since its output is one file.
+const LEFT_OUT: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
+
+/// The pairs that it sets in every file, to a u32.
+const SET: [&str; 2] = ["general.quantization_version", "general.file_type"];
 
 impl Blueprint {
     /// Describes the file that the quantizer makes of the model with this header. An importance matrix is
@@ -184,28 +180,25 @@ impl Blueprint {
 /// Bytes of a quantized file before its tensors: the original's pairs, those that the quantizer adds, and
 /// what describes the tensors (`gguf_write_out` in `ggml/src/gguf.cpp`).
 fn metadata_bytes(header: &Gguf, tensors: &[MapTensor], imatrix: Option<&Imatrix>) -> u64 {
-    let mut changed = CHANGED.to_vec();
-    let of_imatrix = imatrix.map(Imatrix::pairs).unwrap_or_default();
-    changed.extend(
-        of_imatrix
-            .iter()
-            .map(|(key, value)| (*key, Some(value.bytes()))),
-    );
-    let is_copied = |key: &str| changed.iter().all(|(changed, _)| *changed != key);
-    let copied = header.pair_bytes().filter(|(key, _)| is_copied(key));
-    let copied: u64 = copied.map(|(_, bytes)| bytes).sum();
-    let pair = |(key, value): &(&str, Option<u64>)| {
-        value.map_or(0, |bytes| {
-            LENGTH_BYTES + key.len() as u64 + U32_BYTES + bytes
-        })
-    };
-    let set: u64 = changed.iter().map(pair).sum();
+    let mut pairs: HashMap<&str, u64> = header.pair_bytes().collect();
+    pairs.retain(|key, _| !LEFT_OUT.contains(key));
+    let of_imatrix = imatrix.map(Imatrix::pairs).unwrap_or_default().into_iter();
+    let of_imatrix = of_imatrix.map(|(key, value)| (key, value.bytes()));
+    let set = SET
+        .map(|key| (key, U32_BYTES))
+        .into_iter()
+        .chain(of_imatrix);
+    pairs.extend(set.map(|(key, bytes)| {
+        let bytes_of_key = LENGTH_BYTES + key.len() as u64;
+        (key, bytes_of_key + U32_BYTES + bytes)
+    }));
     let infos = tensors.iter().map(|tensor| {
         let shape = 8 * n_dims(&tensor.shape) as u64;
         // The offset has eight bytes.
         LENGTH_BYTES + tensor.name.len() as u64 + U32_BYTES + shape + U32_BYTES + 8
     });
-    (START_BYTES + copied + set + infos.sum::<u64>()).next_multiple_of(ALIGNMENT)
+    let pairs: u64 = pairs.values().sum();
+    (START_BYTES + pairs + infos.sum::<u64>()).next_multiple_of(ALIGNMENT)
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     let missing = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
     let add_server = add_server.ok_or_else(|| fails(missing.to_owned()))?;
     let addresses = resolve(endpoint).map_err(fails)?;
-    // The server would not answer: it serves one connection at a time, and ggml holds that one.
+    // The server would not answer: it serves one connection at a time, and ggml will hold that one.
     let is_same = |known: &&String| {
         let known = resolve(known).unwrap_or_default();
         addresses.iter().any(|address| known.contains(address))
@@ -204,7 +204,7 @@ fn check(addresses: &[SocketAddr]) -> Result<(), String> {
 
 /// Opens a connection to a server.
 fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
-    let mut refused = "the host has no IPv4 address".to_owned();
+    let mut refused = "the host has no IPv4 address, and ggml uses IPv4 only".to_owned();
     for address in addresses {
         match TcpStream::connect_timeout(address, PATIENCE) {
             Ok(stream) => return Ok(stream),
@@ -216,19 +216,10 @@ fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
     ))
 }
 
-/// The addresses of a server. ggml splits at the first colon, and uses IPv4 only.
+/// The addresses of a server that ggml can use.
 fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
-    let (host, port) = endpoint.split_once(':').unwrap_or_default();
-    if port.contains(':') {
-        return Err("ggml's RPC backend uses IPv4 only: give a name or an IPv4 address".into());
-    }
-    let port = port.parse().unwrap_or(0_u16);
-    if host.is_empty() || port == 0 {
-        return Err("is not HOST:PORT, such as 192.168.1.2:50052".into());
-    }
-    let all = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| format!("the host is not known ({error}): check its name"))?;
+    let all = endpoint.to_socket_addrs();
+    let all = all.map_err(|error| format!("the host is not known ({error}): check its name"))?;
     Ok(all.filter(SocketAddr::is_ipv4).collect())
 }
 
@@ -303,13 +294,10 @@ mod tests {
     fn a_wrong_address_is_refused() {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
         for (endpoint, what) in [
-            ("", "is not HOST:PORT"),
-            ("host", "is not HOST:PORT"),
-            (":50052", "is not HOST:PORT"),
-            ("host:0", "is not HOST:PORT"),
-            ("host:65536", "is not HOST:PORT"),
+            ("", "is not known"),
+            ("host", "is not known"),
+            ("host:65536", "is not known"),
             ("[::1]:50052", "IPv4 only"),
-            ("::1:50052", "IPv4 only"),
             (&nobody.unwrap().to_string(), "cannot be reached"),
         ] {
             let connected = resolve(endpoint).and_then(|addresses| connect(&addresses));

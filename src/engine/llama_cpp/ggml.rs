@@ -1,9 +1,8 @@
 //! ggml's tensors, as graphs show them and as weights lie in memory; and its objects that compute rows from
-//! hidden states, freed when they are dropped: matrices in the memory of a device, arenas of descriptions, and
-//! the scheduler that spreads a graph over devices.
+//! hidden states, freed when they are dropped: arenas of descriptions, and the scheduler that spreads a graph
+//! over devices.
 
 use std::ffi::CStr;
-use std::io::{self, ErrorKind, Read};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -219,7 +218,7 @@ fn original(name: &str) -> Option<&str> {
 }
 
 /// One of ggml's objects, which is freed when it is dropped.
-struct Owned<T> {
+pub(super) struct Owned<T> {
     pointer: NonNull<T>,
     free: unsafe extern "C" fn(*mut T),
 }
@@ -229,7 +228,7 @@ impl<T> Owned<T> {
     ///
     /// # Safety
     /// The pointer is null, or points to an object that `free` frees and nothing else does.
-    unsafe fn new(pointer: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+    pub(super) unsafe fn new(pointer: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
         NonNull::new(pointer).map(|pointer| Self { pointer, free })
     }
 
@@ -316,56 +315,6 @@ impl Arena {
         let (kind, n_embd, n_rows) = (matrix.kind, matrix.n_embd, matrix.n_rows);
         // SAFETY: as required.
         unsafe { sys::ggml_new_tensor_2d(self.as_ptr(), kind, n_embd, n_rows) }
-    }
-}
-
-/// A matrix in the memory of a device.
-pub(super) struct DeviceMatrix {
-    pub(super) tensor: *mut sys::ggml_tensor,
-    _buffer: Owned<sys::ggml_backend_buffer>,
-    _arena: Arena,
-}
-
-impl DeviceMatrix {
-    /// Reads a matrix from `section` into memory of this kind, in pieces of at most `piece_bytes`.
-    pub(super) fn read(
-        matrix: Matrix,
-        memory: BufferType,
-        piece_bytes: usize,
-        section: &mut dyn Read,
-    ) -> io::Result<Self> {
-        let arena = Arena::new().ok_or(ErrorKind::OutOfMemory)?;
-        // SAFETY: the arena is empty, and its tensor gets a buffer of its own, which outlives it. The
-        // scheduler computes on the device that holds the weights.
-        let weight = unsafe {
-            let tensor = arena.tensor(matrix);
-            let (context, memory) = (arena.as_ptr(), memory.as_ptr());
-            let buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(context, memory);
-            let owned = Owned::new(buffer, sys::ggml_backend_buffer_free);
-            let _buffer = owned.ok_or(ErrorKind::OutOfMemory)?;
-            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-            sys::ggml_backend_buffer_set_usage(buffer, usage);
-            Self {
-                tensor,
-                _buffer,
-                _arena: arena,
-            }
-        };
-        // SAFETY: the tensor is valid.
-        let n_bytes = unsafe { sys::ggml_nbytes(weight.tensor) };
-        let mut piece = Vec::new();
-        piece.try_reserve_exact(n_bytes.min(piece_bytes))?;
-        piece.resize(n_bytes.min(piece_bytes), 0);
-        for offset in (0..n_bytes).step_by(piece_bytes) {
-            let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
-            section.read_exact(piece)?;
-            // SAFETY: the piece lies within the tensor.
-            unsafe {
-                let data = piece.as_ptr().cast();
-                sys::ggml_backend_tensor_set(weight.tensor, data, offset, piece.len());
-            }
-        }
-        Ok(weight)
     }
 }
 

@@ -2,7 +2,7 @@
 //! own graph, on the device where llama.cpp would put it.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
@@ -10,7 +10,7 @@ use llama_cpp_sys_2 as sys;
 use super::LlamaCppModel;
 use super::backends::TURN;
 use super::device::{BufferType, GgmlDevice};
-use super::ggml::{Arena, DeviceMatrix, Matrix, ModelTensor, Scheduler};
+use super::ggml::{Arena, Matrix, ModelTensor, Owned, Scheduler};
 use super::log::last_log_errors;
 use crate::engine::{DeviceKind, EngineError, Head, Model as _};
 use crate::lock::locked;
@@ -61,7 +61,7 @@ impl<'m> HeadProduct<'m> {
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
         let shared = model.and_then(|model| model.shared_head(states));
         let own = if shared.is_none() {
-            Some(read_matrix(matrix, place, section)?)
+            Some(DeviceMatrix::read(matrix, place, section)?)
         } else {
             // The values of its steps follow the matrix.
             if states.then.iter().any(|step| step.n_values() > 0) {
@@ -77,7 +77,7 @@ impl<'m> HeadProduct<'m> {
             let read = (step.n_values() > 0).then(|| {
                 let memory = place.device.buffer_type();
                 let memory = memory.ok_or_else(|| fault("its device has no memory"))?;
-                read_matrix(values, Place { memory, ..place }, section)
+                DeviceMatrix::read(values, Place { memory, ..place }, section)
             });
             steps.push((step, read.transpose()?));
         }
@@ -217,20 +217,53 @@ fn matrix(states: &States) -> Result<Matrix, EngineError> {
     }
 }
 
-/// Reads a matrix into a device's memory.
-fn read_matrix(
-    matrix: Matrix,
-    place: Place,
-    section: &mut dyn Read,
-) -> Result<DeviceMatrix, EngineError> {
-    let read = DeviceMatrix::read(matrix, place.memory, place.piece_bytes, section);
-    read.map_err(|error| {
-        if error.kind() != ErrorKind::OutOfMemory {
-            return EngineError::ReadHead(error);
+/// A matrix in the memory of a device.
+struct DeviceMatrix {
+    tensor: *mut sys::ggml_tensor,
+    _buffer: Owned<sys::ggml_backend_buffer>,
+    _arena: Arena,
+}
+
+impl DeviceMatrix {
+    /// Reads a matrix from `section` into a device's memory.
+    fn read(matrix: Matrix, place: Place, section: &mut dyn Read) -> Result<Self, EngineError> {
+        let no_memory = || {
+            let (device, reason) = (place.device.name(), last_log_errors());
+            fault(format!("no memory for it on {device}: {reason}"))
+        };
+        let arena = Arena::new().ok_or_else(no_memory)?;
+        // SAFETY: the arena is empty, and its tensor gets a buffer of its own, which outlives it. The
+        // scheduler computes on the device that holds the weights.
+        let (tensor, buffer, n_bytes) = unsafe {
+            let tensor = arena.tensor(matrix);
+            let (context, memory) = (arena.as_ptr(), place.memory.as_ptr());
+            let buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(context, memory);
+            let owned = Owned::new(buffer, sys::ggml_backend_buffer_free).ok_or_else(no_memory)?;
+            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+            sys::ggml_backend_buffer_set_usage(buffer, usage);
+            (tensor, owned, sys::ggml_nbytes(tensor))
+        };
+        let mut piece = Vec::new();
+        let n_at_once = n_bytes.min(place.piece_bytes);
+        piece
+            .try_reserve_exact(n_at_once)
+            .map_err(|_| no_memory())?;
+        piece.resize(n_at_once, 0);
+        for offset in (0..n_bytes).step_by(place.piece_bytes) {
+            let piece = &mut piece[..n_at_once.min(n_bytes - offset)];
+            section.read_exact(piece).map_err(EngineError::ReadHead)?;
+            // SAFETY: the piece lies within the tensor.
+            unsafe {
+                let data = piece.as_ptr().cast();
+                sys::ggml_backend_tensor_set(tensor, data, offset, piece.len());
+            }
         }
-        let (device, reason) = (place.device.name(), last_log_errors());
-        fault(format!("no memory for it on {device}: {reason}"))
-    })
+        Ok(Self {
+            tensor,
+            _buffer: buffer,
+            _arena: arena,
+        })
+    }
 }
 
 /// The memory for a matrix, and the device that multiplies it there.
@@ -246,8 +279,6 @@ struct Place {
 /// has, or else what llama.cpp would choose (`make_cpu_buft_list`, `make_gpu_buft_list` and
 /// `select_weight_buft` in llama.cpp's sources).
 fn place(matrix: Matrix, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
-    let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
-    let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
     let plain = |device: GgmlDevice| {
         device.buffer_type().map(|memory| Place {
             device,
@@ -255,26 +286,29 @@ fn place(matrix: Matrix, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
             piece_bytes: PIECE_BYTES,
         })
     };
+    let cpus: Vec<GgmlDevice> = GgmlDevice::of_kind(DeviceKind::Cpu).collect();
+    let of_cpu = cpus.iter().find_map(|cpu| cpu.buffer_type());
     let home = model.and_then(LlamaCppModel::head_gpu).and_then(plain);
-    let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator)
-        .filter_map(plain)
-        .filter(|place| Some(place.memory) != of_cpu);
+    let mut places: Vec<Place> = home.into_iter().collect();
+    let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator).filter_map(plain);
+    places.extend(libraries.filter(|place| Some(place.memory) != of_cpu));
     // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
     // mapped, as it is by default, uses the CPU's plain memory in its place.
-    let gpus = model.map_or(&[][..], |model| &model.gpus).iter();
-    let mut hosts = gpus.filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
-    let is_hosted =
-        (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
-    let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
-        let memories = device.extra_buffer_types().into_iter();
-        memories.map(move |memory| Place {
-            device,
-            memory,
-            piece_bytes: usize::MAX,
-        })
-    });
-    let places = home.into_iter().chain(libraries).chain(reordered);
-    let mut places = places.chain(cpus().filter_map(plain));
+    let mut gpus = model.map_or(&[][..], |model| &model.gpus).iter();
+    let host = gpus.find_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
+    if !host.is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory)) {
+        let reordered = cpus.iter().take(1).flat_map(|&device| {
+            let memories = device.extra_buffer_types().into_iter();
+            memories.map(move |memory| Place {
+                device,
+                memory,
+                piece_bytes: usize::MAX,
+            })
+        });
+        places.extend(reordered);
+    }
+    places.extend(cpus.into_iter().filter_map(plain));
+    let mut places = places.into_iter();
     places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
 }
 

@@ -142,10 +142,9 @@ pub fn on_abort(handler: fn(&str) -> !) {
 
 /// Runs `load`: a fatal error in it is reported as the fault of the model at `path`.
 pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
-    let set = |path| *locked(&LOADING) = path;
-    set(Some(path.display().to_string()));
+    *locked(&LOADING) = Some(path.display().to_string());
     let loaded = load();
-    set(None);
+    *locked(&LOADING) = None;
     loaded
 }
 
@@ -161,12 +160,8 @@ unsafe extern "C" fn aborted(message: *const c_char) {
     // SAFETY: the message is a string that lives until this returns.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
     if let Some(handler) = HANDLER.get() {
-        let loading = locked(&LOADING);
-        handler(&explain(
-            &message,
-            loading.as_deref(),
-            &servers().join(" or "),
-        ));
+        let (loading, servers) = (locked(&LOADING), servers().join(" or "));
+        handler(&explain(&message, loading.as_deref(), &servers));
     }
 }
 

@@ -235,28 +235,24 @@ impl ModelParams {
 /// Refuses options that do not go together, or for other devices than these.
 fn check(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<(), EngineError> {
     let known = names(gpus).join(", ");
-    // llama.cpp ignores a wrong index, unless it uses that device alone.
-    let is_there = |main: &i32| usize::try_from(*main).is_ok_and(|index| index < gpus.len());
-    let main_gpu = options.main_gpu.filter(|main| !is_there(main));
-    let split = options.tensor_split.as_ref();
-    let n_split = split.map_or(0, |TensorSplit(split)| split.len());
-    let mode = options.split_mode;
-    let what = if let Some(mode @ (SplitMode::Row | SplitMode::Tensor)) = mode
-        && options.is_exchangeable
-    {
-        format!(
-            "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
-        )
-    } else if gpus.is_empty() {
-        return Ok(());
-    } else if let Some(main_gpu) = main_gpu {
-        format!("--main-gpu {main_gpu}: counted from 0, the devices are {known}")
-    } else if n_split > gpus.len() {
-        format!(
-            "--tensor-split: {n_split} proportions, but the devices are {known}: give one for each"
-        )
-    } else {
-        return Ok(());
+    let what = match (options.split_mode, options.main_gpu, &options.tensor_split) {
+        (Some(mode @ (SplitMode::Row | SplitMode::Tensor)), ..) if options.is_exchangeable => {
+            format!(
+                "--split-mode {mode}: weights that are split cannot be exchanged: use --split-mode layer"
+            )
+        }
+        _ if gpus.is_empty() => return Ok(()),
+        // llama.cpp ignores a wrong index, unless it uses that device alone.
+        (_, Some(main), _) if usize::try_from(main).map_or(true, |main| main >= gpus.len()) => {
+            format!("--main-gpu {main}: counted from 0, the devices are {known}")
+        }
+        (.., Some(TensorSplit(split))) if split.len() > gpus.len() => {
+            let n = split.len();
+            format!(
+                "--tensor-split: {n} proportions, but the devices are {known}: give one for each"
+            )
+        }
+        _ => return Ok(()),
     };
     Err(EngineError::Setup(what))
 }

@@ -20,7 +20,6 @@ const PIECE_ELEMENTS: usize = 1 << 18;
 pub struct StoredRows<'f> {
     header: &'f Gguf,
     pub tensor: &'f Tensor,
-    pub kind: GgmlType,
     pub(super) n_columns: usize,
     /// Rows of all experts.
     pub n_rows: usize,
@@ -59,7 +58,6 @@ impl<'f> StoredRows<'f> {
         (n_rows > 0 && tensor.kind.is_for_weights).then_some(Self {
             header,
             tensor,
-            kind: tensor.kind,
             n_columns: dimension(0),
             n_rows,
             n_rows_of_expert: dimension(1),
@@ -83,7 +81,7 @@ impl<'f> StoredRows<'f> {
             let first = piece * n_at_once;
             let end = self.n_rows.min(first + n_at_once);
             let (blocks, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
-            let rows = blocks.chunks_exact(self.row_bytes(self.kind));
+            let rows = blocks.chunks_exact(self.row_bytes(self.tensor.kind));
             let faulty = rows.zip(first..end).map(|(row, index)| {
                 let block = self.first_bad_block(row, &mut weights);
                 let is_sound = may_be_zero || weights.iter().any(|&weight| weight != 0.0);
@@ -98,16 +96,16 @@ impl<'f> StoredRows<'f> {
 
     /// Converts a row, and returns its first block with a weight or a scale that is not valid.
     fn first_bad_block(&self, row: &[u8], weights: &mut [f32]) -> Option<usize> {
-        to_f32(self.kind, row, weights);
+        to_f32(self.tensor.kind, row, weights);
         let not_finite = weights.iter().position(|weight| !weight.is_finite());
-        let (kind, data) = (self.kind.id as sys::ggml_type, row.as_ptr().cast());
+        let (kind, data) = (self.tensor.kind.id as sys::ggml_type, row.as_ptr().cast());
         // Only where all weights are finite, since it prints a line if a scale is not valid.
         // SAFETY: the row is valid for reads of all its bytes.
         let is_valid = || {
             not_finite.is_some() || unsafe { sys::ggml_validate_row_data(kind, data, row.len()) }
         };
         let column = if is_valid() { not_finite } else { Some(0) };
-        column.map(|column| column / self.kind.block as usize)
+        column.map(|column| column / self.tensor.kind.block as usize)
     }
 
     /// At most `n` rows, evenly spaced, by their indices.
@@ -122,9 +120,9 @@ impl<'f> StoredRows<'f> {
     /// A file that cannot be read, or an original whose weights are not finite.
     pub fn error(&self, original: &Self, index: usize) -> Result<RowError, EngineError> {
         let ones = vec![1.0; self.n_columns];
-        let ones = needs_imatrix(&self.tensor.name, self.kind).then_some(&*ones);
+        let ones = needs_imatrix(&self.tensor.name, self.tensor.kind).then_some(&*ones);
         let weights = original.weights(index..index + 1)?;
-        let expected = quantized(self.kind, &weights, ones).ok_or_else(|| {
+        let expected = quantized(self.tensor.kind, &weights, ones).ok_or_else(|| {
             let what = format!("{} is not finite: check it with --verify", self.tensor.name);
             EngineError::model(original.header.path(), what)
         })?;
@@ -148,13 +146,13 @@ impl<'f> StoredRows<'f> {
     /// A file that cannot be read.
     pub fn weights(&self, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
         let mut weights = vec![0.0; rows.len() * self.n_columns];
-        to_f32(self.kind, &self.read(rows)?, &mut weights);
+        to_f32(self.tensor.kind, &self.read(rows)?, &mut weights);
         Ok(weights)
     }
 
     /// Reads rows as they are in the file.
     pub(super) fn read(&self, rows: Range<usize>) -> Result<Blocks, EngineError> {
-        let row_bytes = self.row_bytes(self.kind);
+        let row_bytes = self.row_bytes(self.tensor.kind);
         let mut blocks = Blocks::zeros(rows.len() * row_bytes);
         let mut file = self.header.open(self.tensor)?;
         file.seek(SeekFrom::Start((rows.start * row_bytes) as u64))
