@@ -57,11 +57,11 @@ impl FromStr for Condition {
             return Ok(condition);
         }
         let similar = similar(name).join(", ");
-        Err(format!(
-            "the result has no number named '{name}'; similar names: {similar}"
-        ))
+        let has_none = format!("the result has no number named '{name}'");
+        Err(format!("{has_none}; similar names: {similar}"))
     }
 }
+
 impl Condition {
     /// True if its number is one of a model's.
     pub fn is_of_model(&self) -> bool {
@@ -72,32 +72,7 @@ impl Condition {
     pub fn is_of_pair(&self) -> bool {
         NAMES_OF_PAIR.lines().any(|name| name == self.name)
     }
-}
 
-/// What others call some numbers, and their names here.
-const SPOKEN: [(&str, &str); 5] = [
-    ("top1", "agreement.ref_top1"),
-    ("top_1", "agreement.ref_top1"),
-    ("top_p", "agreement.ref_top1"),
-    ("same_top", "agreement.ref_top1"),
-    ("ppl", "perplexity.ratio"),
-];
-
-/// The known names that people may mean: those that others call so, or else the closest by edit distance.
-fn similar(name: &str) -> Vec<&'static str> {
-    const LISTED: usize = 5;
-    let spoken = SPOKEN.iter().filter(|(theirs, _)| name.contains(theirs));
-    let ours = Vec::from_iter(spoken.map(|(_, ours)| *ours));
-    if !ours.is_empty() {
-        return ours;
-    }
-    let mut known: Vec<_> = NAMES.lines().chain(NAMES_OF_PAIR.lines()).collect();
-    known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
-    known.truncate(LISTED);
-    known
-}
-
-impl Condition {
     /// The section of the report that its number is in: the first key of the number's name.
     pub fn section(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
@@ -139,6 +114,29 @@ impl Condition {
             said,
         }
     }
+}
+
+/// What others call some numbers, and their names here.
+const SPOKEN: [(&str, &str); 5] = [
+    ("top1", "agreement.ref_top1"),
+    ("top_1", "agreement.ref_top1"),
+    ("top_p", "agreement.ref_top1"),
+    ("same_top", "agreement.ref_top1"),
+    ("ppl", "perplexity.ratio"),
+];
+
+/// The known names that people may mean: those that others call so, or else the closest by edit distance.
+fn similar(name: &str) -> Vec<&'static str> {
+    const LISTED: usize = 5;
+    let spoken = SPOKEN.iter().filter(|(theirs, _)| name.contains(theirs));
+    let ours = Vec::from_iter(spoken.map(|(_, ours)| *ours));
+    if !ours.is_empty() {
+        return ours;
+    }
+    let mut known: Vec<_> = NAMES.lines().chain(NAMES_OF_PAIR.lines()).collect();
+    known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
+    known.truncate(LISTED);
+    known
 }
 
 /// The tokens that a number leaves out: those that no statistic counts, and those with an infinite KLD or

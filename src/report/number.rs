@@ -40,15 +40,14 @@ pub fn significant(value: f64, digits: usize) -> String {
         return "0".to_owned();
     }
     // Rounded first, so that 9.9999999 counts as 10.
-    let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1))
-        .parse()
-        .unwrap_or(value);
+    let with_exponent = format!("{value:.*e}", digits.saturating_sub(1));
+    let rounded: f64 = with_exponent.parse().unwrap_or(value);
     let magnitude = rounded.abs().log10().floor() as i32;
     if (-5..=digits as i32 + 2).contains(&magnitude) {
         let decimals = (digits as i32 - 1 - magnitude).max(0) as usize;
         format!("{value:.decimals$}")
     } else {
-        format!("{value:.*e}", digits.saturating_sub(1))
+        with_exponent
     }
 }
 

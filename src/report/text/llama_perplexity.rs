@@ -11,8 +11,7 @@ use crate::stats::llama_perplexity::WithError;
 /// Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`.
 pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
     let s = statistics;
-    let mut out = String::new();
-    out.push_str("====== Perplexity statistics ======\n");
+    let mut out = "====== Perplexity statistics ======\n".to_owned();
     wide(&mut out, "Mean PPL(Q)                   ", s.mean_ppl_q);
     wide(&mut out, "Mean PPL(base)                ", s.mean_ppl_base);
     let correlation = fixed(100.0 * s.cor_ln_ppl.unwrap_or(f64::NAN), 2);
