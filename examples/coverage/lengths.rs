@@ -117,7 +117,7 @@ fn see(lengths: Lengths<'_>, truth: [f64; 4], seed: u64) -> Seen {
     let summary = statistics.summary;
     let klds = Vec::from_iter(records.iter().map(usable_kld));
     let paired =
-        Paired::compare(&clusters.of_tokens(&table.runs), &klds, &others, confidence).unwrap();
+        Paired::compare(&clusters.estimator(&table.runs, confidence), &klds, &others).unwrap();
     let (kld, ratio) = (summary.kld.unwrap(), paired.ratio.unwrap());
     let same_top = summary.agreement.unwrap().ref_top1.estimate;
     let quantile = kld

@@ -1,7 +1,7 @@
 //! Few long windows: intervals by parts, of the mean and by depth.
 
 use kl::stats::{
-    Cluster, ClusterKind, ClusterRule, ClusteredMean, Clusters, Confidence, Run, WindowSums,
+    Cluster, ClusterKind, ClusterRule, Clusters, Confidence, Estimator, Run, WindowSums,
 };
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
@@ -163,22 +163,26 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
     }
     let windows = WindowSums::from_tokens(&runs, &klds);
     let clusters = Clusters::by_rule(&windows, ClusterRule::Auto);
-    let by_window = Clusters::by_rule(&windows, ClusterRule::Window).of_tokens(&runs);
-    let of_depths = clusters.of_tokens_by_depth(&runs);
-    let mean = |clusters: &[Cluster], klds: &[f64]| {
-        let mean =
-            ClusteredMean::of_positive(clusters, klds.iter().copied(), Confidence::default())?;
+    let confidence = Confidence::default();
+    let by_window = Clusters::by_rule(&windows, ClusterRule::Window).estimator(&runs, confidence);
+    let of_depths = clusters.estimator_by_depth(&runs, confidence).clusters;
+    let mean = |estimator: &Estimator, klds: &[f64]| {
+        let mean = estimator.mean_of_positive(klds.iter().copied())?;
         let (lo, hi) = mean.clustered.ends()?;
         Some((lo, hi, mean.independent.value))
     };
     let mut measured = vec![
-        mean(&clusters.of_tokens(&runs), &klds),
+        mean(&clusters.estimator(&runs, confidence), &klds),
         mean(&by_window, &klds),
     ];
     for (from, to) in depths() {
         let inside = (0..klds.len()).filter(|&i| (from..to).contains(&positions[i]));
-        let (of_depth, inside): (Vec<Cluster>, Vec<f64>) =
+        let (clusters, inside): (Vec<Cluster>, Vec<f64>) =
             inside.map(|i| (of_depths[i], klds[i])).unzip();
+        let of_depth = Estimator {
+            clusters,
+            confidence,
+        };
         measured.push(mean(&of_depth, &inside));
     }
     (clusters.clustering.kind == ClusterKind::Part, measured)

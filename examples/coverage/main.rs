@@ -26,8 +26,8 @@ mod until;
 
 use kl::stats::probability::student_two_sided;
 use kl::stats::{
-    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Clusters, Confidence, Estimate,
-    PartNames, TokenTable,
+    ClusterRule, ClusteredInterval, Clusters, Confidence, Estimate, Estimator, PartNames,
+    TokenTable,
 };
 use rayon::prelude::*;
 
@@ -134,9 +134,12 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let statistics = table.summarise(&clusters, PartNames::default(), confidence);
     let summary = statistics.summary;
     let kld = summary.kld.as_ref().unwrap().mean;
-    let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
+    let by_window = Estimator {
+        clusters: records.iter().map(|r| r.window.into()).collect(),
+        confidence,
+    };
     let klds = records.iter().map(|record| record.kld);
-    let by_window = ClusteredMean::of_positive(&windows, klds, confidence).unwrap();
+    let by_window = by_window.mean_of_positive(klds).unwrap();
     let student = {
         let t = student_two_sided(confidence, f64::from(n_windows) - 1.0);
         let half_width = t * by_window.clustered.se.unwrap();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use kl::stats::{
-    Cluster, ClusterRule, Clusters, Confidence, PairSums, Paired, PairedComparison, Ratio, Run,
+    Cluster, ClusterRule, Clusters, Confidence, Paired, PairedComparison, Ratio, Run, Totals,
     WindowSums, holm, usable_kld,
 };
 use kl_formats::TokenRecord;
@@ -92,7 +92,7 @@ fn two_models(of: &str, tails: &str, text: &Text, own_sd: f64, n_windows: u32, r
             let a: Vec<f64> = klds.of_models[0].iter().map(|kld| ratio * kld).collect();
             let b = &klds.of_models[1];
             let paired =
-                Paired::compare(&clusters.of_tokens(&runs), &a, b, Confidence::default()).unwrap();
+                Paired::compare(&clusters.estimator(&runs, Confidence::default()), &a, b).unwrap();
             let (got, difference) = (paired.ratio.unwrap(), paired.difference);
             let truth = (ratio - 1.0) * text.mean_kld();
             [
@@ -123,7 +123,7 @@ fn clusters(klds: &Klds, runs: &[Run]) -> Clusters {
         .filter_map(WindowSums::autocorrelation)
         .collect();
     let mean = each.iter().sum::<f64>() / each.len() as f64;
-    Clusters::chosen_by(&windows[0], ClusterRule::Auto, Some(mean))
+    Clusters::new(&windows[0], ClusterRule::Auto, None, Some(mean))
 }
 
 /// How often the nearest of several models is told from the best: where all are equal (a given one),
@@ -187,8 +187,8 @@ fn left_out(sums: &[BTreeMap<Cluster, (f64, f64)>], factors: &[f64], n_tests: us
     let p = |i: usize| {
         let both = sums[i].iter().zip(sums[best].values());
         let both = both.map(|((cluster, (n, of_i)), (_, of_best))| {
-            let (n, a, b) = (*n, factors[i] * of_i, factors[best] * of_best);
-            (*cluster, PairSums { n, a, b })
+            let (n, sums) = (*n, [factors[i] * of_i, factors[best] * of_best, 0.0]);
+            (*cluster, Totals { n, sums })
         });
         Ratio::from_sums(&both.collect(), Confidence::default())
             .unwrap()

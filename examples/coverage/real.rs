@@ -125,7 +125,7 @@ fn rows(
             let runs = Run::from_records(&tokens_of(&windows));
             let clusters =
                 Clusters::by_rule(&WindowSums::from_tokens(&runs, &b), ClusterRule::Auto);
-            let paired = Paired::compare(&clusters.of_tokens(&runs), &a, &b, Confidence::default());
+            let paired = Paired::compare(&clusters.estimator(&runs, Confidence::default()), &a, &b);
             paired
                 .and_then(|paired| paired.ratio?.upper)
                 .unwrap_or(f64::INFINITY)

@@ -71,15 +71,8 @@ fn hold(n_windows: u32, with_span: u32, seed: u64) -> [bool; 2] {
     }
     let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &a), ClusterRule::Auto);
     let names = ["others", "span"].map(str::to_owned);
-    let confidence = Confidence::default();
-    let of_each = SpanRatio::of_each(
-        &runs,
-        &names,
-        &a,
-        &b,
-        &clusters.of_tokens(&runs),
-        confidence,
-    );
+    let estimator = clusters.estimator(&runs, Confidence::default());
+    let of_each = SpanRatio::of_each(&estimator, &runs, &names, &a, &b);
     let holds = |ratio: Option<Ratio>| {
         let ends = ratio.and_then(|ratio| Some(ratio.lo?..=ratio.hi?));
         ends.is_some_and(|ends| ends.contains(&1.0))

@@ -1,6 +1,6 @@
 //! Evaluations that stop where their interval is narrow enough: how often it then holds the true mean.
 
-use kl::stats::{ClusterRule, ClusteredMean, Clusters, Confidence, KldSoFar, Run, WindowSums};
+use kl::stats::{ClusterRule, Clusters, Confidence, KldSoFar, Run, WindowSums};
 use kl_formats::TokenRecord;
 use rayon::prelude::*;
 
@@ -70,8 +70,8 @@ pub fn stop(windows: impl Iterator<Item = Vec<TokenRecord>>, target: f64) -> Opt
         n_windows += 1;
         if until.push(&window) {
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
-            let (clusters, klds) = (clusters.of_tokens(&runs), klds.iter().copied());
-            let mean = ClusteredMean::of_positive(&clusters, klds, confidence)?;
+            let estimator = clusters.estimator(&runs, confidence);
+            let mean = estimator.mean_of_positive(klds.iter().copied())?;
             return Some(Stop {
                 n_windows,
                 interval: super::ends(mean.independent.value, mean.clustered.lo, mean.clustered.hi),

@@ -3,8 +3,7 @@
 use kl_formats::TokenRecord;
 
 use crate::stats::{
-    ClusterRule, ClusteredMean, Clusters, Confidence, Estimate, Paired, Run, WindowSums,
-    is_counted, usable_kld,
+    ClusterRule, Clusters, Confidence, Estimate, Paired, Run, WindowSums, is_counted, usable_kld,
 };
 
 /// The KLD of each token of some windows, in nats: NaN where it is not counted or not finite.
@@ -54,8 +53,9 @@ impl Klds {
 
     /// The mean KLD with its clustered interval; `None` without tokens.
     pub fn estimate(&self, clusters: &Clusters, confidence: Confidence) -> Option<Estimate> {
-        let (clusters, klds) = (clusters.of_tokens(&self.runs), self.klds.iter().copied());
-        Some(ClusteredMean::of_positive(&clusters, klds, confidence)?.estimate())
+        let estimator = clusters.estimator(&self.runs, confidence);
+        let mean = estimator.mean_of_positive(self.klds.iter().copied())?;
+        Some(mean.estimate())
     }
 
     /// This model over another, on the tokens that both count; `None` without any.
@@ -65,7 +65,7 @@ impl Klds {
         clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Paired> {
-        let clusters = clusters.of_tokens(&self.runs);
-        Paired::compare(&clusters, &self.klds, &other.klds, confidence)
+        let estimator = clusters.estimator(&self.runs, confidence);
+        Paired::compare(&estimator, &self.klds, &other.klds)
     }
 }

@@ -24,7 +24,7 @@ use crate::report::comparison::{
 };
 use crate::report::{Verdict, Versions, Warning, doubts_of_models, judge, judge_pair};
 use crate::stats::{
-    Cluster, ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run,
+    ClusterRule, Clusters, Confidence, Estimator, Paired, PairedComparison, PairedToken, Run,
     SpanRatio, TokenTable,
 };
 use comparable::why_not_compared;
@@ -150,8 +150,7 @@ pub struct Comparer {
 struct ComparedTokens {
     runs: Vec<Run>,
     clusters: Clusters,
-    /// The cluster of each token.
-    of_each: Vec<Cluster>,
+    estimator: Estimator,
 }
 
 impl Comparer {
@@ -275,12 +274,11 @@ impl Comparer {
             return Ok(None);
         };
         let (runs, windows) = first.read_windows()?;
-        let clusters = Clusters::chosen_by(&windows, self.rule, mean);
-        let of_each = clusters.of_tokens(&runs);
+        let clusters = Clusters::new(&windows, self.rule, None, mean);
         Ok(Some(ComparedTokens {
+            estimator: clusters.estimator(&runs, self.confidence),
             runs,
             clusters,
-            of_each,
         }))
     }
 
@@ -317,14 +315,15 @@ impl Comparer {
     fn compare_pair(
         &self,
         ranking: &Ranking<'_>,
-        ComparedTokens { runs, of_each, .. }: &ComparedTokens,
+        ComparedTokens {
+            runs, estimator, ..
+        }: &ComparedTokens,
         [klds_a, klds_b]: [&[f64]; 2],
         (kind, a, b): (PairKind, usize, usize),
     ) -> Option<Compared> {
-        let confidence = self.confidence;
         let names = &ranking.rows.get(a)?.header().spans;
         let spans = if kind == PairKind::Best {
-            SpanRatio::of_each(runs, names, klds_a, klds_b, of_each, confidence)
+            SpanRatio::of_each(estimator, runs, names, klds_a, klds_b)
         } else {
             Vec::new()
         };
@@ -332,7 +331,7 @@ impl Comparer {
             kind,
             a,
             b,
-            paired: Paired::compare(of_each, klds_a, klds_b, confidence)?,
+            paired: Paired::compare(estimator, klds_a, klds_b)?,
             spans,
         })
     }

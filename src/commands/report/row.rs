@@ -86,10 +86,7 @@ impl Row {
         })?;
         let windows = table.windows();
         let autocorrelation = windows.autocorrelation();
-        let clusters = match kind {
-            Some(kind) => Clusters::of_kind(&windows, rule, kind, autocorrelation),
-            None => Clusters::chosen_by(&windows, rule, autocorrelation),
-        };
+        let clusters = Clusters::new(&windows, rule, kind, autocorrelation);
         let (groups, spans) = (&header.groups, &header.spans);
         let statistics = table.summarise(&clusters, PartNames { groups, spans }, confidence);
         let result = ModelResult {

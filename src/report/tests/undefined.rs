@@ -74,9 +74,9 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let clusters = sample::clusters(&records[0]);
     let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
     for (i, of_model) in records.iter().enumerate() {
-        let of_tokens = clusters.of_tokens(&Run::from_records(of_model));
+        let estimator = clusters.estimator(&Run::from_records(of_model), confidence);
         let both = [of_model, &records[0]].map(|of| klds(of));
-        let paired = Paired::compare(&of_tokens, &both[0], &both[1], confidence);
+        let paired = Paired::compare(&estimator, &both[0], &both[1]);
         let paired = paired.filter(|_| i > 0);
         let label = format!("q{i}");
         if let Some(paired) = &paired {

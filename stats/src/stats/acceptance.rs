@@ -5,13 +5,12 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::clustered::ClusteredMean;
-use super::estimate::{Confidence, Estimate};
-use super::mean::{Powers, Sum};
+use super::clusters::Estimator;
+use super::estimate::Estimate;
+use super::mean::{Sum, Totals};
 use super::spread::{Spread, by_cluster};
 use super::table::TokenTable;
 use super::token::TokenLocation;
-use super::windows::Cluster;
 
 /// The longest draft.
 const MAX_DRAFTED: usize = 16;
@@ -62,26 +61,16 @@ pub struct Drafted {
 }
 
 impl Acceptance {
-    /// Summarises the counted tokens of an evaluation, the `i`-th of which is in cluster
-    /// `clusters[i]`; `None` where no acceptance is known.
-    pub(super) fn from_table(
-        table: &TokenTable,
-        clusters: &[Cluster],
-        confidence: Confidence,
-    ) -> Option<Self> {
+    /// Summarises the counted tokens of an evaluation; `None` where no acceptance is known.
+    pub(super) fn from_table(table: &TokenTable, estimator: &Estimator) -> Option<Self> {
         let [_, _, acceptances, ..] = &table.columns;
-        let mean = ClusteredMean::from_samples(clusters, acceptances.iter().copied(), confidence)?;
-        let stretches = stretches(table, acceptances).into_iter();
-        let stretches = stretches.map(|at| (&clusters[at.clone()], &acceptances[at]));
-        let stretches: Vec<(&[Cluster], &[f64])> = stretches.collect();
-        let mut memory = (Vec::new(), Vec::new());
+        let mean = estimator.mean(acceptances.iter().copied())?;
+        let interval = mean.clustered.clamp(0.0, 1.0);
+        let stretches = stretches(table, acceptances);
         let drafts =
-            (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, &mut memory, confidence));
+            (1..=MAX_DRAFTED).map_while(|n| Drafted::along(n, &stretches, acceptances, estimator));
         Some(Self {
-            mean: mean
-                .clustered
-                .clamp(0.0, 1.0)
-                .around(mean.independent.value),
+            mean: interval.around(mean.independent.value),
             drafted: drafts.collect(),
         })
     }
@@ -94,20 +83,19 @@ impl Acceptance {
 }
 
 impl Drafted {
-    /// Follows drafts of so many tokens along stretches of adjacent positions, given as each position's
-    /// cluster and acceptance; `None` where none is as long as a draft. The starts of rounds, and the cluster
-    /// of each, are held in the memory of an earlier draft.
+    /// Follows drafts of so many tokens along stretches of adjacent positions; `None` where none is as long
+    /// as a draft.
     fn along(
         n_drafted: usize,
-        stretches: &[(&[Cluster], &[f64])],
-        (of_starts, all): &mut (Vec<Cluster>, Vec<(f64, f64)>),
-        confidence: Confidence,
+        stretches: &[Range<usize>],
+        acceptances: &[f64],
+        estimator: &Estimator,
     ) -> Option<Self> {
-        of_starts.clear();
-        all.clear();
+        let (mut of_starts, mut all) = (Vec::new(), Vec::new());
         // A round counts in the cluster that it starts in.
-        for (clusters, acceptances) in stretches {
-            all.extend(starts(acceptances, n_drafted));
+        for at in stretches {
+            all.extend(starts(&acceptances[at.clone()], n_drafted));
+            let clusters = &estimator.clusters[at.start..];
             of_starts.extend_from_slice(&clusters[..all.len() - of_starts.len()]);
         }
         all.first()?;
@@ -117,11 +105,9 @@ impl Drafted {
             .map(|(probability, of)| probability * of)
             .collect();
         let value = accepted.value() / n_rounds.value();
-        let residuals = all.iter();
-        let residuals =
-            residuals.map(|(probability, of)| Powers::weighted(of - value, *probability));
-        let spread = Spread::of_clusters(&by_cluster(of_starts, residuals));
-        let interval = spread.interval(value, confidence);
+        let residual = |(probability, of): &(f64, f64)| Totals::of_powers(of - value, *probability);
+        let spread = Spread::of_clusters(&by_cluster(&of_starts, all.iter().map(residual)));
+        let interval = spread.interval(value, estimator.confidence);
         Some(Self {
             n_drafted: n_drafted as u32,
             accepted: interval.clamp(0.0, n_drafted as f64).around(value),
@@ -155,16 +141,10 @@ fn stretches(table: &TokenTable, acceptances: &[f64]) -> Vec<Range<usize>> {
     let mut stretches: Vec<Range<usize>> = Vec::new();
     let tokens = table.locations().zip(acceptances).enumerate();
     let mut next = None;
-    for (
-        at,
-        (
-            TokenLocation {
-                window, position, ..
-            },
-            _,
-        ),
-    ) in tokens.filter(|(_, (_, acceptance))| !acceptance.is_nan())
-    {
+    for (at, (of, _)) in tokens.filter(|(_, (_, acceptance))| !acceptance.is_nan()) {
+        let TokenLocation {
+            window, position, ..
+        } = of;
         let is_next = next == Some((at, window, Some(position)));
         match stretches.last_mut().filter(|_| is_next) {
             Some(stretch) => stretch.end += 1,

@@ -5,11 +5,10 @@ use std::iter::repeat_n;
 
 use serde::Serialize;
 
-use super::clustered::ClusteredMean;
-use super::estimate::{Confidence, Estimate, finite};
+use super::clusters::Estimator;
+use super::estimate::{Estimate, finite};
 use super::mean::Sum;
 use super::table::{CONFIDENCE_EDGES, PartNames, TokenTable};
-use super::windows::Cluster;
 
 /// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
 /// and reports mark such a bin.
@@ -56,18 +55,16 @@ pub struct Bin {
 }
 
 impl Breakdown {
-    /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`, and among
-    /// the tokens of its depth in `by_depth[i]`.
+    /// Sorts the counted tokens into bins. `by_depth` has their clusters among the tokens of one depth.
     pub(super) fn from_table(
         table: &TokenTable,
-        clusters: &[Cluster],
-        by_depth: &[Cluster],
+        estimator: &Estimator,
+        by_depth: &Estimator,
         names: PartNames<'_>,
-        confidence: Confidence,
     ) -> Self {
         let tokens = &table.tokens[..];
         let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
-            bins(table, clusters, names, bin_of, confidence)
+            bins(table, estimator, names, bin_of)
         };
         let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
         let without_ends = |label: &str| (label.to_owned(), None, None);
@@ -77,8 +74,10 @@ impl Breakdown {
         let special_names = ["special tokens", "other tokens"].map(without_ends);
         let mut of = Self {
             by_confidence: bins(confidence_names(), &|at| tokens[at].confidence_bin.into()),
-            by_position: self::bins(table, by_depth, position_names(), &power, confidence),
-            by_group: bins(of_parts(names.groups), &|at| clusters[at].stratum as usize),
+            by_position: self::bins(table, by_depth, position_names(), &power),
+            by_group: bins(of_parts(names.groups), &|at| {
+                estimator.clusters[at].stratum as usize
+            }),
             by_span: bins(of_parts(names.spans), &|at| spans[at] as usize),
             special: bins(special_names.into(), &|at| {
                 usize::from(!tokens[at].is_special)
@@ -96,14 +95,13 @@ impl Breakdown {
     }
 }
 
-/// The named bins of counted tokens, the `i`-th of which is in cluster `clusters[i]` and in bin `bin_of(i)`; one of a
-/// bin beyond these is in none.
+/// The named bins of counted tokens, the `i`-th of which is in bin `bin_of(i)`; one of a bin beyond these is
+/// in none.
 fn bins(
     table: &TokenTable,
-    clusters: &[Cluster],
+    estimator: &Estimator,
     names: Vec<Name>,
     bin_of: &dyn Fn(usize) -> usize,
-    confidence: Confidence,
 ) -> Vec<Bin> {
     let sum = |klds: &mut dyn Iterator<Item = f64>| {
         klds.filter(|kld| kld.is_finite()).collect::<Sum>().value()
@@ -117,14 +115,18 @@ fn bins(
             members.push(token as u32);
         }
     }
-    let mut of_members = Vec::new();
+    let mut of_members = Estimator {
+        clusters: Vec::new(),
+        confidence: estimator.confidence,
+    };
     let bin = |((label, from, to), members): (Name, Vec<u32>)| {
         let n_tokens = members.len();
         let members = members.iter().map(|index| *index as usize);
         let klds = members.clone().map(|at| all_klds[at]);
-        of_members.clear();
-        of_members.extend(members.clone().map(|at| clusters[at]));
-        let mean = ClusteredMean::of_positive(&of_members, klds.clone(), confidence);
+        of_members.clusters.clear();
+        let clusters = members.clone().map(|at| estimator.clusters[at]);
+        of_members.clusters.extend(clusters);
+        let mean = of_members.mean_of_positive(klds.clone());
         let n_same_top = members.filter(|at| table.tokens[*at].has_same_top).count();
         Bin {
             label,

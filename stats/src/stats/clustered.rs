@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use super::clusters::Estimator;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Moments;
 use super::probability;
@@ -49,40 +50,6 @@ impl ClusteredValue {
 }
 
 impl ClusteredMean {
-    /// Estimates the mean of `samples`, the `i`-th of which is in cluster `clusters[i]`. Those that are not
-    /// finite do not count; `None` without others.
-    pub fn from_samples(
-        clusters: &[Cluster],
-        samples: impl Iterator<Item = f64> + Clone,
-        confidence: Confidence,
-    ) -> Option<Self> {
-        Self::with(clusters, samples, confidence, Spread::interval)
-    }
-
-    /// The same, of samples that cannot be negative.
-    pub fn of_positive(
-        clusters: &[Cluster],
-        samples: impl Iterator<Item = f64> + Clone,
-        confidence: Confidence,
-    ) -> Option<Self> {
-        Self::with(clusters, samples, confidence, Spread::interval_of_positive)
-    }
-
-    fn with(
-        clusters: &[Cluster],
-        samples: impl Iterator<Item = f64> + Clone,
-        confidence: Confidence,
-        interval: impl Fn(&Spread, f64, Confidence) -> ClusteredInterval,
-    ) -> Option<Self> {
-        let moments = Moments::from_samples(samples.clone())?;
-        let spread = Spread::from_residuals(clusters, samples.map(|x| x - moments.mean));
-        Some(Self {
-            independent: moments.estimate(confidence),
-            se: moments.standard_error().and_then(finite),
-            clustered: interval(&spread, moments.mean, confidence),
-        })
-    }
-
     /// The mean with the interval to believe, by cluster.
     pub fn estimate(&self) -> Estimate {
         self.clustered.around(self.independent.value)
@@ -119,23 +86,58 @@ pub struct Share {
     pub n_effective: f64,
 }
 
-impl Share {
-    /// Estimates the share of tokens that are hits, the `i`-th of which is in cluster `clusters[i]`; `None`
-    /// is for a token that does not count.
+impl Estimator {
+    /// Estimates the mean of samples, one for each token. Those that are not finite do not count; `None`
+    /// without others.
+    pub fn mean(&self, samples: impl Iterator<Item = f64> + Clone) -> Option<ClusteredMean> {
+        self.mean_with(samples, Spread::interval)
+    }
+
+    /// The same, of samples that cannot be negative.
+    pub fn mean_of_positive(
+        &self,
+        samples: impl Iterator<Item = f64> + Clone,
+    ) -> Option<ClusteredMean> {
+        self.mean_with(samples, Spread::interval_of_positive)
+    }
+
+    fn mean_with(
+        &self,
+        samples: impl Iterator<Item = f64> + Clone,
+        interval: fn(&Spread, f64, Confidence) -> ClusteredInterval,
+    ) -> Option<ClusteredMean> {
+        let moments = Moments::from_samples(samples.clone())?;
+        let spread = Spread::from_residuals(&self.clusters, samples.map(|x| x - moments.mean));
+        Some(ClusteredMean {
+            independent: moments.estimate(self.confidence),
+            se: moments.standard_error().and_then(finite),
+            clustered: interval(&spread, moments.mean, self.confidence),
+        })
+    }
+
+    /// Estimates a value whose linearisation has these residuals.
+    pub(super) fn value(&self, value: f64, residuals: impl Iterator<Item = f64>) -> ClusteredValue {
+        let spread = Spread::from_residuals(&self.clusters, residuals);
+        ClusteredValue {
+            value,
+            se: spread.se.and_then(finite),
+            clustered: spread.interval(value, self.confidence),
+        }
+    }
+
+    /// Estimates the share of tokens that are hits; `None` is for a token that does not count.
     ///
     /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
     /// without tokens.
-    pub fn from_hits(
-        clusters: &[Cluster],
-        hits: impl Iterator<Item = Option<bool>> + Clone,
-        confidence: Confidence,
-    ) -> Option<Self> {
+    pub fn share(&self, hits: impl Iterator<Item = Option<bool>> + Clone) -> Option<Share> {
         let hits = hits.map(|hit| hit.map_or(f64::NAN, |hit| u8::from(hit).into()));
         let share = Moments::from_samples(hits.clone())?.mean;
-        let spread = Spread::from_residuals(clusters, hits.map(|hit| hit - share));
-        let n = spread.n_for_share(confidence);
-        Some(Self {
-            estimate: n.map_or(Estimate::point(share), |n| jeffreys(share, n, confidence)),
+        let spread = Spread::from_residuals(&self.clusters, hits.map(|hit| hit - share));
+        let n = spread.n_for_share(self.confidence);
+        Some(Share {
+            estimate: n.map_or(Estimate::point(share), |n| {
+                jeffreys(share, n, self.confidence)
+            }),
             n_effective: spread.n_effective(),
         })
     }

@@ -5,7 +5,8 @@ use std::iter::repeat_n;
 
 use serde::{Deserialize, Serialize};
 
-use super::windows::{Cluster, Parts, Run, WindowPiece, WindowSums};
+use super::estimate::Confidence;
+use super::windows::{Cluster, PIECE, Parts, Run, WindowPiece, WindowSums};
 
 /// From this many windows on, intervals hold the true value about as often as they promise, if the
 /// windows are independent: see docs/INTERVALS.md.
@@ -140,68 +141,74 @@ pub struct Clusters {
     parts_by_depth: BTreeMap<WindowPiece, Cluster>,
 }
 
+/// Estimates numbers of tokens from samples: the cluster of each token, and the level of all intervals.
+#[derive(Clone, Debug)]
+pub struct Estimator {
+    pub clusters: Vec<Cluster>,
+    pub confidence: Confidence,
+}
+
 impl Clusters {
     /// Puts the windows of one evaluation into clusters.
     pub fn by_rule(windows: &WindowSums, rule: ClusterRule) -> Self {
-        Self::chosen_by(windows, rule, windows.autocorrelation())
+        Self::new(windows, rule, None, windows.autocorrelation())
     }
 
-    /// Puts windows into clusters, where neighbours have this correlation: of several models on the
-    /// same windows, the mean of theirs.
-    pub fn chosen_by(
+    /// Puts windows into clusters of the kind that a comparison with other models has chosen, or that the
+    /// rule chooses where neighbours have this correlation: of several models on the same windows, the mean
+    /// of theirs.
+    pub fn new(
         windows: &WindowSums,
         rule: ClusterRule,
+        kind: Option<ClusterKind>,
         autocorrelation: Option<f64>,
     ) -> Self {
         let parts = Parts::of_few(windows);
         let n = parts.as_ref().map_or(windows.count(), |of| of.n as usize) as f64;
         let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
         let can_have_blocks = windows.count() >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
-        let kind = match (rule, &parts) {
+        let kind = kind.unwrap_or(match (rule, &parts) {
             (ClusterRule::Window, _) => ClusterKind::Window,
             (ClusterRule::Block, _) => ClusterKind::Block,
             (_, Some(_)) if !are_alike || windows.count() == 1 => ClusterKind::Part,
             (_, None) if are_alike && can_have_blocks => ClusterKind::Block,
             _ => ClusterKind::Window,
-        };
-        Self::of_kind(windows, rule, kind, autocorrelation)
-    }
-
-    /// Puts windows into clusters of a kind, which a comparison with other models has chosen.
-    pub fn of_kind(
-        windows: &WindowSums,
-        rule: ClusterRule,
-        kind: ClusterKind,
-        autocorrelation: Option<f64>,
-    ) -> Self {
-        let (of_windows, number, longest) = numbered(&windows.numbers(), kind);
-        let parts = Some(kind).filter(|kind| *kind == ClusterKind::Part);
-        let parts = parts.and_then(|_| Parts::of_few(windows));
+        });
+        let of_windows = numbered(&windows.windows(), kind);
+        let parts = parts.filter(|_| kind == ClusterKind::Part);
+        let pieces = windows.pieces();
         let of_depth = |depth: u32| {
-            let inside = windows.pieces().into_iter();
-            Parts::divide(&Vec::from_iter(inside.filter(|of| of.depth() == depth)))
+            let inside = pieces.iter().filter(|of| of.depth() == depth);
+            Parts::of_windows(&Vec::from_iter(inside.copied()))
         };
         let depths = 1..=if parts.is_some() { u32::BITS } else { 0 };
+        let chosen = parts.as_ref().unwrap_or(&of_windows);
         let mut clusters = Self {
             clustering: Clustering {
                 rule,
-                kind: match (&parts, longest) {
+                kind: match (&parts, of_windows.longest) {
                     (Some(_), _) => ClusterKind::Part,
                     (None, 0 | 1) => ClusterKind::Window,
                     (None, _) => kind,
                 },
-                n: parts.as_ref().map_or(number, |of| of.n).into(),
+                n: chosen.n.into(),
                 n_effective: 0.0,
-                windows_per_block: longest as u64,
-                positions_per_part: parts.as_ref().map(|parts| parts.longest),
+                windows_per_block: of_windows.longest as u64,
+                positions_per_part: parts
+                    .as_ref()
+                    .map(|of| of.longest as u64 * u64::from(PIECE)),
                 autocorrelation,
             },
-            windows: of_windows,
-            parts: parts.map(|parts| parts.clusters).unwrap_or_default(),
             parts_by_depth: depths
                 .filter_map(of_depth)
                 .flat_map(|of| of.clusters)
                 .collect(),
+            windows: of_windows
+                .clusters
+                .into_iter()
+                .map(|(first, cluster)| (first.window, cluster))
+                .collect(),
+            parts: parts.map(|parts| parts.clusters).unwrap_or_default(),
         };
         let mut lengths = BTreeMap::<Cluster, f64>::new();
         for (piece, sums) in windows.sums_of_pieces() {
@@ -225,47 +232,52 @@ impl Clusters {
         part.unwrap_or_else(|| self.of_window(piece.window))
     }
 
-    /// The cluster of each token.
-    pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
-        let of_run = |run: &Run| repeat_n(self.of_piece(&self.parts, &run.piece), run.n);
-        runs.iter().flat_map(of_run).collect()
+    /// Estimates numbers of these tokens.
+    pub fn estimator(&self, runs: &[Run], confidence: Confidence) -> Estimator {
+        self.of_tokens(&self.parts, runs, confidence)
     }
 
-    /// The cluster of each token among those of pieces of one depth.
+    /// Estimates numbers of these tokens, among those of pieces of one depth.
     ///
     /// Where parts of windows are clusters, those positions have parts of their own; where there are
     /// too few of them, their windows are the clusters.
-    pub fn of_tokens_by_depth(&self, runs: &[Run]) -> Vec<Cluster> {
-        let of_run = |run: &Run| repeat_n(self.of_piece(&self.parts_by_depth, &run.piece), run.n);
-        runs.iter().flat_map(of_run).collect()
+    pub fn estimator_by_depth(&self, runs: &[Run], confidence: Confidence) -> Estimator {
+        self.of_tokens(&self.parts_by_depth, runs, confidence)
+    }
+
+    fn of_tokens(
+        &self,
+        parts: &BTreeMap<WindowPiece, Cluster>,
+        runs: &[Run],
+        confidence: Confidence,
+    ) -> Estimator {
+        let of_run = |run: &Run| repeat_n(self.of_piece(parts, &run.piece), run.n);
+        Estimator {
+            clusters: runs.iter().flat_map(of_run).collect(),
+            confidence,
+        }
     }
 }
 
-/// Windows, given with their groups, each as a cluster or in blocks: the cluster of each, their number, and
-/// the windows of the longest.
+/// Windows, each as a cluster or in blocks.
 ///
 /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
-/// windows. Window i of n is in block `⌊i B / n⌋` of B.
-fn numbered(windows: &[(u32, u32)], kind: ClusterKind) -> (BTreeMap<u32, Cluster>, u32, usize) {
-    let (mut clusters, mut number, mut longest) = (BTreeMap::new(), 0, 0);
+/// windows.
+fn numbered(windows: &[WindowPiece], kind: ClusterKind) -> Parts {
     let all = windows.len();
-    for of_group in windows.chunk_by(|(one, _), (next, _)| one == next) {
-        let n = of_group.len();
-        // A group has as many blocks as its share of the windows.
-        let share = n_blocks(all) as f64 * n as f64 / all as f64;
-        let n_blocks = match kind {
-            ClusterKind::Block if n == all => n_blocks(n),
-            ClusterKind::Block => (share.round() as usize).clamp(n.min(2), n),
-            ClusterKind::Window | ClusterKind::Part => n,
-        };
-        for (i, &(stratum, window)) in of_group.iter().enumerate() {
-            let number = number + (i * n_blocks / n) as u32;
-            clusters.insert(window, Cluster { stratum, number });
-        }
-        number += n_blocks as u32;
-        longest = longest.max(n.div_ceil(n_blocks));
-    }
-    (clusters, number, longest)
+    Parts::divide(
+        windows,
+        |of| of.group,
+        |n| {
+            // A group has as many blocks as its share of the windows.
+            let share = n_blocks(all) as f64 * n as f64 / all as f64;
+            match kind {
+                ClusterKind::Block if n == all => n_blocks(n),
+                ClusterKind::Block => (share.round() as usize).clamp(n.min(2), n),
+                ClusterKind::Window | ClusterKind::Part => n,
+            }
+        },
+    )
 }
 
 /// The number of blocks of so many windows.

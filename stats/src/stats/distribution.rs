@@ -4,12 +4,12 @@
 use serde::Serialize;
 
 use super::clustered::{ClusteredMean, ClusteredValue};
-use super::estimate::{Confidence, finite};
+use super::clusters::Estimator;
+use super::estimate::finite;
 use super::mean::Sum;
 use super::quantile::{self, QuantileEstimate};
 use super::table::TokenTable;
 use super::token::TokenLocation;
-use super::windows::Cluster;
 
 /// The distribution of one per-token divergence, in nats.
 ///
@@ -37,18 +37,17 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Summarises a number of the counted tokens that cannot be negative, `values[i]` of which is in
-    /// cluster `clusters[i]`; `sorted` are the finite ones, and ascend. `None` if there are none.
+    /// Summarises a number of the counted tokens that cannot be negative; `sorted` are the finite ones of
+    /// `values`, and ascend. `None` if there are none.
     pub(super) fn from_values(
         table: &TokenTable,
-        clusters: &[Cluster],
+        estimator: &Estimator,
         values: &[f64],
         sorted: &[f64],
         quantiles: &[f64],
-        confidence: Confidence,
     ) -> Option<Self> {
         let (min, max, n) = (*sorted.first()?, *sorted.last()?, sorted.len());
-        let mean = ClusteredMean::of_positive(clusters, values.iter().copied(), confidence)?;
+        let mean = estimator.mean_of_positive(values.iter().copied())?;
         let tokens = table.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);
         Some(Self {
@@ -58,7 +57,7 @@ impl Distribution {
             min,
             max,
             max_at: at_max.map(|(location, _)| location).min()?,
-            quantiles: quantile::estimates(clusters, values, sorted, quantiles, confidence),
+            quantiles: estimator.quantiles(values, sorted, quantiles),
             tail: Tail::from_sorted(sorted),
         })
     }
@@ -127,21 +126,15 @@ pub struct DeltaP {
 }
 
 impl DeltaP {
-    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`, and NaN where it is not
-    /// known. `None` without others.
-    pub fn from_changes(
-        clusters: &[Cluster],
-        changes: &[f64],
-        confidence: Confidence,
-    ) -> Option<Self> {
+    /// Summarises the change of each token, NaN where it is not known. `None` without others.
+    pub(super) fn from_changes(estimator: &Estimator, changes: &[f64]) -> Option<Self> {
         let sorted = quantile::sorted(changes);
-        let ps = &DELTA_P_QUANTILES;
         let squares = changes.iter().map(|x| x * x);
-        let mean_square = ClusteredMean::of_positive(clusters, squares, confidence)?;
+        let mean_square = estimator.mean_of_positive(squares)?;
         let rms = mean_square.independent.value.sqrt();
         let se = |se: f64| finite(if se == 0.0 { 0.0 } else { 0.5 * se / rms });
         Some(Self {
-            mean: ClusteredMean::from_samples(clusters, changes.iter().copied(), confidence)?,
+            mean: estimator.mean(changes.iter().copied())?,
             rms: ClusteredValue {
                 value: rms,
                 se: mean_square.se.and_then(se),
@@ -149,7 +142,7 @@ impl DeltaP {
             },
             min: *sorted.first()?,
             max: *sorted.last()?,
-            quantiles: quantile::estimates(clusters, changes, &sorted, ps, confidence),
+            quantiles: estimator.quantiles(changes, &sorted, &DELTA_P_QUANTILES),
         })
     }
 }

@@ -7,8 +7,7 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::clustered::Share;
-use super::clusters::Clusters;
+use super::clusters::{Clusters, Estimator};
 use super::estimate::{Confidence, Estimate};
 use super::token::is_counted;
 
@@ -139,12 +138,15 @@ impl IdenticalOutput {
         }
         let [n_near_ties, n_unknown, n_cut_short] = left_out;
         let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
-        let of_answers = Vec::from_iter(of_answers);
+        let estimator = Estimator {
+            clusters: of_answers.collect(),
+            confidence,
+        };
         // Without answers, no share is defined.
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
             let hits = counted.iter().map(|of| Some(is_same(of)));
-            Some(Share::from_hits(&of_answers, hits, confidence)?.estimate)
+            Some(estimator.share(hits)?.estimate)
         };
         let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
         differ_at.sort_unstable();

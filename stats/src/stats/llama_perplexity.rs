@@ -7,6 +7,7 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
+use super::clusters::Estimator;
 use super::estimate::{Confidence, finite_or_null};
 use super::mean::Moments;
 use super::perplexity::Perplexity;
@@ -124,9 +125,12 @@ impl LlamaPerplexity {
         let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
             counted.iter().map(|record| value(record)).collect()
         };
-        let tokens = vec![Cluster::default(); counted.len()];
+        let independent = Estimator {
+            clusters: vec![Cluster::default(); counted.len()],
+            confidence: Confidence::default(),
+        };
         let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
-        let ppl = Perplexity::from_nlls(&tokens, &base_nll, &eval_nll, Confidence::default())?;
+        let ppl = Perplexity::from_nlls(&independent, &base_nll, &eval_nll)?;
         let klds = of_each(|r| r.kld);
         let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
         let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));

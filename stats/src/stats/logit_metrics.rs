@@ -79,7 +79,8 @@ impl LogitSummary {
         rule: ClusterRule,
     ) -> Self {
         let windows = WindowSums::from_tokens(&table.counted, table.klds());
-        let clusters = Clusters::by_rule(&windows, rule).of_tokens(&table.counted);
+        let clusters = Clusters::by_rule(&windows, rule);
+        let estimator = clusters.estimator(&table.counted, confidence);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let value = |metrics| {
                 if LogitMetrics::is_finite(metrics) {
@@ -90,9 +91,7 @@ impl LogitSummary {
             };
             let values: Vec<f64> = metrics.iter().map(value).collect();
             let sorted = quantile::sorted(&values);
-            let of = Distribution::from_values(
-                table, &clusters, &values, &sorted, &QUANTILES, confidence,
-            )?;
+            let of = Distribution::from_values(table, &estimator, &values, &sorted, &QUANTILES)?;
             Some(Metric {
                 mean: of.mean,
                 max: of.max,

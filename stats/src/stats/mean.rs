@@ -78,16 +78,17 @@ impl MeanMaxSoFar {
     }
 }
 
-/// The number of some values, and the sums of their first three powers.
+/// The number of some tokens, and totals over them: of the first three powers of a value, or of a value of
+/// each of two models.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Powers {
+pub struct Totals {
     pub n: f64,
     pub sums: [f64; 3],
 }
 
-impl Powers {
-    /// Those of one value that counts `weight` times.
-    pub fn weighted(x: f64, weight: f64) -> Self {
+impl Totals {
+    /// The powers of one value that counts `weight` times.
+    pub fn of_powers(x: f64, weight: f64) -> Self {
         Self {
             n: weight,
             sums: [weight * x, weight * x * x, weight * x.powi(3)],
@@ -124,13 +125,16 @@ impl Powers {
     }
 }
 
-impl FromIterator<f64> for Powers {
+impl FromIterator<f64> for Totals {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
-        values.into_iter().map(|x| Self::weighted(x, 1.0)).collect()
+        values
+            .into_iter()
+            .map(|x| Self::of_powers(x, 1.0))
+            .collect()
     }
 }
 
-impl FromIterator<Self> for Powers {
+impl FromIterator<Self> for Totals {
     fn from_iter<I: IntoIterator<Item = Self>>(parts: I) -> Self {
         let (mut n, mut sums) = (0.0, [Sum::default(); 3]);
         for part in parts {
@@ -144,7 +148,7 @@ impl FromIterator<Self> for Powers {
     }
 }
 
-impl AddAssign for Powers {
+impl AddAssign for Totals {
     fn add_assign(&mut self, more: Self) {
         self.n += more.n;
         for (sum, x) in self.sums.iter_mut().zip(more.sums) {

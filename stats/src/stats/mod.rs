@@ -52,19 +52,21 @@ mod windows;
 pub use acceptance::{Acceptance, DEFAULT_DRAFTED, Drafted};
 pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
 pub use clustered::ClusteredMean;
-pub use clusters::{ClusterKind, ClusterRule, Clustering, Clusters, WINDOWS_FOR_MOST_BLOCKS};
+pub use clusters::{
+    ClusterKind, ClusterRule, Clustering, Clusters, Estimator, WINDOWS_FOR_MOST_BLOCKS,
+};
 pub use distribution::{DeltaP, Distribution, Point};
 pub use estimate::{Confidence, Estimate, share};
 pub use identical_output::{IdenticalOutput, SharePoint};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitSummary, LogitsNotAvailable, Metric};
-pub use mean::MeanMax;
-pub use pair::{PairedComparison, PairedToken, ShareDifference};
+pub use mean::{MeanMax, Totals};
+pub use pair::{PairedComparison, PairedToken};
 pub use perplexity::Perplexity;
 pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::{QuantileEstimate, linear, sorted};
-pub use ratio::{PairSums, Paired, Ratio, SpanRatio, holm};
-pub use spread::ClusteredInterval;
+pub use ratio::{Paired, Ratio, SpanRatio, holm};
+pub use spread::{ClusteredInterval, ShareDifference};
 pub use summary::{Agreement, Statistics, Summary};
 pub use table::{PartNames, TokenTable};
 pub use token::{MostDivergent, TokenLocation, is_counted, usable_kld};

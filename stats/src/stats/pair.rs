@@ -6,12 +6,12 @@ use kl_formats::TokenRecord;
 use serde::Serialize;
 
 use super::clustered::Share;
-use super::clusters::Clusters;
+use super::clusters::{Clusters, Estimator};
 use super::estimate::{Confidence, Estimate};
 use super::ratio::{Paired, Ratio, SpanRatio};
-use super::spread::Spread;
+use super::spread::{ShareDifference, Spread};
 use super::token::{TokenLocation, usable_kld};
-use super::windows::{Cluster, Run};
+use super::windows::Run;
 
 /// The comparison of two evaluations against one reference, token by token. Ratios are a's over
 /// b's, and differences a's less b's.
@@ -95,12 +95,12 @@ impl PairedComparison {
             pairs.iter().map(|(a, b)| (number(a), number(b))).unzip()
         };
         let (a_klds, b_klds) = of_both(|record| record.kld);
-        let clusters = &clusters.of_tokens(&runs);
-        let paired = Paired::compare(clusters, &a_klds, &b_klds, confidence)?;
+        let estimator = &clusters.estimator(&runs, confidence);
+        let paired = Paired::compare(estimator, &a_klds, &b_klds)?;
         // An acceptance that is not known is NaN, which leaves its token out.
         let (a_accepts, b_accepts) = of_both(|record| record.acceptance);
-        let acceptance = Paired::compare(clusters, &a_accepts, &b_accepts, confidence);
-        let mut by_span = SpanRatio::of_each(&runs, spans, &a_klds, &b_klds, clusters, confidence);
+        let acceptance = Paired::compare(estimator, &a_accepts, &b_accepts);
+        let mut by_span = SpanRatio::of_each(estimator, &runs, spans, &a_klds, &b_klds);
         SpanRatio::adjust([&mut by_span].into_iter());
         Some(Self {
             n_tokens: pairs.len() as u64,
@@ -108,8 +108,8 @@ impl PairedComparison {
             n_windows: Run::n_windows(&runs),
             ratio: paired.ratio,
             difference: paired.difference,
-            nearer: Nearer::from_pairs(clusters, &pairs, confidence),
-            agreement: McNemar::from_pairs(clusters, &pairs, confidence),
+            nearer: Nearer::from_pairs(estimator, &pairs),
+            agreement: McNemar::from_pairs(estimator, &pairs),
             acceptance_difference: acceptance.map(|paired| paired.difference),
             by_span,
             top: top(pairs, n_top),
@@ -118,7 +118,7 @@ impl PairedComparison {
 }
 
 impl Nearer {
-    fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
+    fn from_pairs(estimator: &Estimator, pairs: &[Pair<'_>]) -> Self {
         let orders = pairs.iter().map(|(a, b)| a.kld.total_cmp(&b.kld));
         let count = |which| orders.clone().filter(|order| *order == which).count() as u64;
         let a_is_nearer = orders
@@ -128,7 +128,7 @@ impl Nearer {
             n_a: count(Ordering::Less),
             n_b: count(Ordering::Greater),
             n_ties: count(Ordering::Equal),
-            share_a: Share::from_hits(clusters, a_is_nearer, confidence),
+            share_a: estimator.share(a_is_nearer),
         }
     }
 }
@@ -190,20 +190,9 @@ pub struct McNemar {
     pub difference: ShareDifference,
 }
 
-/// The difference of two models' shares of tokens.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
-pub struct ShareDifference {
-    /// The difference, with its interval by cluster.
-    #[serde(flatten)]
-    pub estimate: Estimate,
-    /// The two-sided p-value of equal shares; `None` for fewer than two clusters.
-    pub p: Option<f64>,
-}
-
 impl McNemar {
     /// Compares whether each token's top token agrees, under either model.
-    fn from_pairs(clusters: &[Cluster], pairs: &[Pair<'_>], confidence: Confidence) -> Self {
+    fn from_pairs(estimator: &Estimator, pairs: &[Pair<'_>]) -> Self {
         let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
         let agree = pairs.iter().map(|(a, b)| [agrees(a), agrees(b)]);
         let which = [[true, true], [true, false], [false, true], [false, false]];
@@ -211,17 +200,13 @@ impl McNemar {
             which.map(|which| agree.clone().filter(|pair| *pair == which).count() as u64);
         let value = (n_only_a as f64 - n_only_b as f64) / pairs.len() as f64;
         let residual = |[a, b]: [bool; 2]| f64::from(i8::from(a) - i8::from(b)) - value;
-        let spread = Spread::from_residuals(clusters, agree.map(residual));
-        let student = spread.student(value, confidence);
+        let spread = Spread::from_residuals(&estimator.clusters, agree.map(residual));
         Self {
             n_both,
             n_only_a,
             n_only_b,
             n_neither,
-            difference: ShareDifference {
-                estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
-                p: student.map(|(_, p)| p),
-            },
+            difference: spread.student(value, estimator.confidence),
         }
     }
 }

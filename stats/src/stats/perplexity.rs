@@ -3,10 +3,9 @@
 use serde::Serialize;
 
 use super::clustered::ClusteredValue;
-use super::estimate::{Confidence, finite, finite_or_null};
+use super::clusters::Estimator;
+use super::estimate::{finite, finite_or_null};
 use super::mean::{Moments, Sum};
-use super::spread::Spread;
-use super::windows::Cluster;
 
 /// The perplexities of both models, as llama-perplexity defines them, and their ratio.
 ///
@@ -62,27 +61,20 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// Computes them from the NLLs of the same tokens in the same order, which are in these clusters: NaN
-    /// under both models where one is not known. `None` without others.
-    pub fn from_nlls(
-        clusters: &[Cluster],
+    /// Computes them from the NLLs of the same tokens in the same order: NaN under both models where one
+    /// is not known. `None` without others.
+    pub(super) fn from_nlls(
+        estimator: &Estimator,
         ref_nll: &[f64],
         eval_nll: &[f64],
-        confidence: Confidence,
     ) -> Option<Self> {
         let reference = Moments::from_samples(ref_nll.iter().copied())?;
         let evaluated = Moments::from_samples(eval_nll.iter().copied())?;
         let nlls = || ref_nll.iter().zip(eval_nll);
         let residuals = || nlls().map(|(r, e)| (r - reference.mean, e - evaluated.mean));
-        // Of a value whose linearisation has these residuals. The textbook's `var + var − 2 cov` is
-        // the same standard error, but cancels where the models agree.
+        // The textbook's `var + var − 2 cov` is the same standard error, but cancels where the models agree.
         let with_interval = |value: f64, residual: &dyn Fn((f64, f64)) -> f64| {
-            let spread = Spread::from_residuals(clusters, residuals().map(residual));
-            ClusteredValue {
-                value,
-                se: spread.se.and_then(finite),
-                clustered: spread.interval(value, confidence),
-            }
+            estimator.value(value, residuals().map(residual))
         };
         let (ref_ppl, eval_ppl) = (reference.mean.exp(), evaluated.mean.exp());
         // A mean NLL is never negative, so that no perplexity is below 1.
@@ -122,12 +114,11 @@ impl Perplexity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::oracle::assert_close;
+    use crate::stats::oracle::{assert_close, estimator};
 
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {
-        let clusters: Vec<Cluster> = (0..ref_nll.len() as u32).map(Cluster::from).collect();
-        Perplexity::from_nlls(&clusters, ref_nll, eval_nll, Confidence::default())
+        Perplexity::from_nlls(&estimator(0..ref_nll.len() as u32), ref_nll, eval_nll)
     }
 
     /// llama-perplexity's own formulas, by sums and covariance.

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
+use super::clusters::Estimator;
 use super::estimate::{Confidence, Estimate};
-use super::mean::Powers;
+use super::mean::Totals;
 use super::probability::{self, normal_two_sided};
 use super::spread::Spread;
 use super::windows::Cluster;
@@ -27,58 +28,59 @@ pub struct QuantileEstimate {
     pub mj_hi: Option<f64>,
 }
 
-/// Estimates several quantiles of the finite samples, where `samples[i]` is in cluster `clusters[i]`;
-/// empty without any. `sorted` are the finite samples, and ascend; so do `ps`.
-///
-/// The value is [`linear`]. The interval is of the order statistics that hold the quantile with the
-/// asked confidence, by the binomial distribution of how many samples are below it. Samples of a
-/// cluster resemble each other: the number of samples in that distribution is the effective one
-/// for the share of samples below the quantile (Woodruff 1952, J. Am. Stat. Assoc. 47).
-///
-/// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it. One
-/// cluster gives no ends.
-pub fn estimates(
-    clusters: &[Cluster],
-    samples: &[f64],
-    sorted: &[f64],
-    ps: &[f64],
-    confidence: Confidence,
-) -> Vec<QuantileEstimate> {
-    let values: Option<Vec<f64>> = ps.iter().map(|p| linear(sorted, *p)).collect();
-    let Some(values) = values else {
-        return Vec::new();
-    };
-    let spreads = spreads_up_to(clusters, samples, &values);
-    let estimate = |((&p, value), spread): ((&f64, f64), Spread)| {
-        let n_effective = spread.n_for_share(confidence);
-        let ranks = |n| interval_ranks(sorted.len(), n, p, confidence);
-        let (lo, hi) = n_effective.map_or((None, None), ranks);
-        let at = |rank: usize| sorted.get(rank - 1).copied();
-        let mj = maritz_jarrett_interval(sorted, p, confidence);
-        QuantileEstimate {
-            p,
-            estimate: Estimate {
-                value,
-                // The value may lie between two samples, beyond the last that is an end.
-                lo: lo.and_then(at).map(|lo| lo.min(value)),
-                hi: hi.and_then(at).map(|hi| hi.max(value)),
-            },
-            mj_lo: mj.map(|(lo, _)| lo),
-            mj_hi: mj.map(|(_, hi)| hi),
+impl Estimator {
+    /// Estimates several quantiles of the finite samples, one for each token; empty without any. `sorted`
+    /// are the finite samples, and ascend; so do `ps`.
+    ///
+    /// The value is [`linear`]. The interval is of the order statistics that hold the quantile with the
+    /// asked confidence, by the binomial distribution of how many samples are below it. Samples of a
+    /// cluster resemble each other: the number of samples in that distribution is the effective one
+    /// for the share of samples below the quantile (Woodruff 1952, J. Am. Stat. Assoc. 47).
+    ///
+    /// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it. One
+    /// cluster gives no ends.
+    pub(super) fn quantiles(
+        &self,
+        samples: &[f64],
+        sorted: &[f64],
+        ps: &[f64],
+    ) -> Vec<QuantileEstimate> {
+        let values: Option<Vec<f64>> = ps.iter().map(|p| linear(sorted, *p)).collect();
+        let Some(values) = values else {
+            return Vec::new();
+        };
+        let spreads = spreads_up_to(&self.clusters, samples, &values);
+        let estimate = |((&p, value), spread): ((&f64, f64), Spread)| {
+            let n_effective = spread.n_for_share(self.confidence);
+            let ranks = |n| interval_ranks(sorted.len(), n, p, self.confidence);
+            let (lo, hi) = n_effective.map_or((None, None), ranks);
+            let at = |rank: usize| sorted.get(rank - 1).copied();
+            let mj = maritz_jarrett_interval(sorted, p, self.confidence);
+            QuantileEstimate {
+                p,
+                estimate: Estimate {
+                    value,
+                    // The value may lie between two samples, beyond the last that is an end.
+                    lo: lo.and_then(at).map(|lo| lo.min(value)),
+                    hi: hi.and_then(at).map(|hi| hi.max(value)),
+                },
+                mj_lo: mj.map(|(lo, _)| lo),
+                mj_hi: mj.map(|(_, hi)| hi),
+            }
+        };
+        let quantiles = ps.iter().zip(values).zip(spreads);
+        let mut quantiles: Vec<QuantileEstimate> = quantiles.map(estimate).collect();
+        let (mut highest, mut lowest) = (None, None);
+        for QuantileEstimate { estimate, .. } in &mut quantiles {
+            highest = estimate.lo.into_iter().chain(highest).reduce(f64::max);
+            estimate.lo = highest;
         }
-    };
-    let quantiles = ps.iter().zip(values).zip(spreads);
-    let mut quantiles: Vec<QuantileEstimate> = quantiles.map(estimate).collect();
-    let (mut highest, mut lowest) = (None, None);
-    for QuantileEstimate { estimate, .. } in &mut quantiles {
-        highest = estimate.lo.into_iter().chain(highest).reduce(f64::max);
-        estimate.lo = highest;
+        for QuantileEstimate { estimate, .. } in quantiles.iter_mut().rev() {
+            lowest = estimate.hi.into_iter().chain(lowest).reduce(f64::min);
+            estimate.hi = lowest;
+        }
+        quantiles
     }
-    for QuantileEstimate { estimate, .. } in quantiles.iter_mut().rev() {
-        lowest = estimate.hi.into_iter().chain(lowest).reduce(f64::min);
-        estimate.hi = lowest;
-    }
-    quantiles
 }
 
 /// The spread of the share of finite samples up to each of some values.
@@ -105,7 +107,7 @@ fn spreads_up_to(clusters: &[Cluster], samples: &[f64], values: &[f64]) -> Vec<S
             let (hits, misses) = (up_to[index], n - up_to[index]);
             let total = |power| hits * (1.0 - share).powi(power) + misses * (-share).powi(power);
             let sums = [hits - n * share, total(2), total(3)];
-            (*cluster, Powers { n: *n, sums })
+            (*cluster, Totals { n: *n, sums })
         };
         Spread::of_clusters(&counts.iter().map(residuals).collect())
     };

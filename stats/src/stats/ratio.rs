@@ -6,9 +6,9 @@ use std::iter::repeat_n;
 
 use serde::Serialize;
 
-use super::clustered::ClusteredMean;
+use super::clusters::Estimator;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
-use super::mean::{Powers, Sum};
+use super::mean::Totals;
 use super::probability::{student_one_sided, student_outside, student_two_sided};
 use super::spread::{by_cluster, degrees, standard_error, strata};
 use super::windows::{Cluster, Run};
@@ -40,31 +40,19 @@ pub struct Ratio {
     pub p: Option<f64>,
 }
 
-/// Two models' sums of KLDs over the tokens of a cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PairSums {
-    /// The number of tokens.
-    pub n: f64,
-    pub a: f64,
-    pub b: f64,
+/// The numbers of tokens in each cluster, and the sums of both models' KLDs over them.
+pub type KldSums = BTreeMap<Cluster, Totals>;
+
+/// The sums over all clusters.
+fn total(sums: &KldSums) -> Totals {
+    sums.values().copied().collect()
 }
 
-impl PairSums {
-    /// The sums over all clusters.
-    fn total(sums: &BTreeMap<Cluster, Self>) -> Self {
-        let add = |of: fn(&Self) -> f64| sums.values().map(of).collect::<Sum>().value();
-        Self {
-            n: add(|sums| sums.n),
-            a: add(|sums| sums.a),
-            b: add(|sums| sums.b),
-        }
-    }
-
-    /// The logarithm of the ratio, of these sums less those of a cluster.
-    fn ln_without(self, cluster: Self) -> f64 {
-        // A difference, so that swapping the two changes the sign alone.
-        (self.a - cluster.a).ln() - (self.b - cluster.b).ln()
-    }
+/// The logarithm of the ratio, of all sums less those of a cluster.
+fn ln_without(all: Totals, cluster: Totals) -> f64 {
+    let [a, b, _] = std::array::from_fn(|model| all.sums[model] - cluster.sums[model]);
+    // A difference, so that swapping the two changes the sign alone.
+    f64::ln(a) - f64::ln(b)
 }
 
 impl Ratio {
@@ -73,9 +61,9 @@ impl Ratio {
     ///
     /// The error is that of the ratio's logarithm, left without each cluster in turn (see
     /// `standard_error`), and the interval is Student's.
-    pub fn from_sums(sums: &BTreeMap<Cluster, PairSums>, confidence: Confidence) -> Option<Self> {
-        let total = PairSums::total(sums);
-        let PairSums { a, b, .. } = total;
+    pub fn from_sums(sums: &KldSums, confidence: Confidence) -> Option<Self> {
+        let all = total(sums);
+        let [a, b, _] = all.sums;
         let value = a / b;
         if value.is_nan() {
             return None;
@@ -93,13 +81,19 @@ impl Ratio {
                 ..Self::point(value, Some(0.0))
             });
         }
-        let without = sums.iter();
-        let without = without.map(|(cluster, of)| (*cluster, total.ln_without(*of)));
+        let without = sums
+            .iter()
+            .map(|(cluster, of)| (*cluster, ln_without(all, *of)));
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let degrees = degrees(sums, |of| of.n);
-        let without = without.collect();
-        Some(Self::within(value, distance, &without, degrees, confidence))
+        Some(Self::within(
+            value,
+            distance,
+            &without.collect(),
+            degrees,
+            confidence,
+        ))
     }
 
     /// Estimates how many times as large the ratio is on some tokens as on others, from both models'
@@ -109,22 +103,32 @@ impl Ratio {
     /// Each cluster is left out of both at once, so what its tokens have in common cancels. The degrees
     /// of freedom are those of the tokens whose clusters are worth less, since what these differ by is
     /// known least.
-    fn of_ratios(sums: [&BTreeMap<Cluster, PairSums>; 2], confidence: Confidence) -> Option<Self> {
-        let [inside, outside] = sums.map(PairSums::total);
-        let value = inside.a / inside.b / (outside.a / outside.b);
+    fn of_ratios(sums: [&KldSums; 2], confidence: Confidence) -> Option<Self> {
+        let all = sums.map(total);
+        let [inside, outside] = all.map(
+            |Totals {
+                 sums: [a, b, _], ..
+             }| a / b,
+        );
+        let value = inside / outside;
         let distance = value.ln().abs();
         if sums.iter().any(|of| of.len() < 2) || !distance.is_finite() {
             return None;
         }
         let without = sums.iter().flat_map(|of| of.keys()).map(|cluster| {
             let of = sums.map(|of| of.get(cluster).copied().unwrap_or_default());
-            let ln = inside.ln_without(of[0]) - outside.ln_without(of[1]);
+            let ln = ln_without(all[0], of[0]) - ln_without(all[1], of[1]);
             (*cluster, ln)
         });
-        let degrees = sums.map(|of| degrees(of, |of| of.n));
-        let degrees = degrees[0].min(degrees[1]);
-        let without = without.collect();
-        Some(Self::within(value, distance, &without, degrees, confidence))
+        let [of_inside, of_outside] = sums.map(|of| degrees(of, |of| of.n));
+        let degrees = of_inside.min(of_outside);
+        Some(Self::within(
+            value,
+            distance,
+            &without.collect(),
+            degrees,
+            confidence,
+        ))
     }
 
     /// A ratio whose logarithm is `distance` from 0, and is `without` each cluster.
@@ -196,49 +200,35 @@ pub struct Paired {
 }
 
 impl Paired {
-    /// Compares the KLDs of two models, in nats, on the same tokens, which are in these clusters: NaN where
-    /// a model does not count a token. `None` if they have no token in common.
-    pub fn compare(
-        clusters: &[Cluster],
-        a: &[f64],
-        b: &[f64],
-        confidence: Confidence,
-    ) -> Option<Self> {
+    /// Compares the KLDs of two models, in nats, on the same tokens: NaN where a model does not count a
+    /// token. `None` if they have no token in common.
+    pub fn compare(estimator: &Estimator, a: &[f64], b: &[f64]) -> Option<Self> {
         let differences = a.iter().zip(b).map(|(a, b)| a - b);
         let count = |is: fn(f64) -> bool| differences.clone().filter(|x| is(*x)).count();
         let (n_nearer, n_farther) = (count(|x| x < 0.0), count(|x| x > 0.0));
+        let sums = sums(estimator, a, b, |_| true);
         Some(Self {
             n_tokens: count(f64::is_finite) as u64,
-            ratio: Ratio::from_sums(&sums(clusters, a, b, |_| true), confidence),
-            difference: ClusteredMean::from_samples(clusters, differences.clone(), confidence)?
-                .estimate(),
+            ratio: Ratio::from_sums(&sums, estimator.confidence),
+            difference: estimator.mean(differences.clone())?.estimate(),
             share_a_nearer: finite(n_nearer as f64 / (n_nearer + n_farther) as f64),
         })
     }
 }
 
 /// The sums in each cluster of two models' KLDs on the tokens that both count and whose number `is_inside`
-/// accepts: the `i`-th token is in cluster `clusters[i]`.
-fn sums(
-    clusters: &[Cluster],
-    a: &[f64],
-    b: &[f64],
-    is_inside: impl Fn(usize) -> bool,
-) -> BTreeMap<Cluster, PairSums> {
-    let of = |klds: &[f64], others: &[f64]| {
-        let tokens = klds.iter().zip(others).enumerate();
-        let values = tokens.map(|(token, (kld, other))| {
-            let is_counted = is_inside(token) && !other.is_nan();
-            Powers::weighted(if is_counted { *kld } else { f64::NAN }, 1.0)
-        });
-        by_cluster(clusters, values)
+/// accepts.
+fn sums(estimator: &Estimator, a: &[f64], b: &[f64], is_inside: impl Fn(usize) -> bool) -> KldSums {
+    let of_token = |(token, (a, b)): (usize, (&f64, &f64))| {
+        let is_counted = is_inside(token) && !b.is_nan();
+        let a = if is_counted { *a } else { f64::NAN };
+        Totals {
+            n: 1.0,
+            sums: [a, *b, 0.0],
+        }
     };
-    let both = of(a, b).into_iter().zip(of(b, a).into_values());
-    let sums = |((cluster, a), b): ((Cluster, Powers), Powers)| {
-        let (n, a, b) = (a.n, a.sum(), b.sum());
-        (cluster, PairSums { n, a, b })
-    };
-    both.map(sums).collect()
+    let tokens = a.iter().zip(b).enumerate();
+    by_cluster(&estimator.clusters, tokens.map(of_token))
 }
 
 /// The ratio of two models' mean KLDs on the tokens of a span.
@@ -265,12 +255,11 @@ impl SpanRatio {
     /// count a token: a ratio for each span that has tokens, in the order of `names`. Empty unless two
     /// spans have some: a single one is all of the tokens.
     pub fn of_each(
+        estimator: &Estimator,
         runs: &[Run],
         names: &[String],
         a: &[f64],
         b: &[f64],
-        clusters: &[Cluster],
-        confidence: Confidence,
     ) -> Vec<Self> {
         if names.len() < 2 {
             return Vec::new();
@@ -278,13 +267,13 @@ impl SpanRatio {
         let runs_of_spans = runs.iter().map(|run| repeat_n(run.span as usize, run.n));
         let spans: Vec<usize> = runs_of_spans.flatten().collect();
         let of_span = |(span, label): (usize, &String)| {
-            let inside = sums(clusters, a, b, |token| spans[token] == span);
-            let outside = sums(clusters, a, b, |token| spans[token] != span);
+            let inside = sums(estimator, a, b, |token| spans[token] == span);
+            let outside = sums(estimator, a, b, |token| spans[token] != span);
             Self {
                 label: label.clone(),
-                n_tokens: PairSums::total(&inside).n as u64,
-                ratio: Ratio::from_sums(&inside, confidence),
-                to_others: Ratio::of_ratios([&inside, &outside], confidence),
+                n_tokens: total(&inside).n as u64,
+                ratio: Ratio::from_sums(&inside, estimator.confidence),
+                to_others: Ratio::of_ratios([&inside, &outside], estimator.confidence),
                 p_holm: None,
             }
         };

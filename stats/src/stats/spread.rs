@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::clusters::n_effective;
 use super::estimate::{Confidence, Estimate, finite};
-use super::mean::{Powers, Sum};
+use super::mean::{Sum, Totals};
 use super::probability::{normal_two_sided, student_outside, student_two_sided};
 use super::windows::Cluster;
 
@@ -19,9 +19,9 @@ const MAX_SKEWNESS: f64 = 0.3;
 /// `clusters[i]`.
 pub(super) fn by_cluster(
     clusters: &[Cluster],
-    values: impl IntoIterator<Item = Powers>,
-) -> BTreeMap<Cluster, Powers> {
-    let mut sums = BTreeMap::<Cluster, Powers>::new();
+    values: impl IntoIterator<Item = Totals>,
+) -> BTreeMap<Cluster, Totals> {
+    let mut sums = BTreeMap::<Cluster, Totals>::new();
     let mut values = values.into_iter();
     // Adjacent tokens mostly share a cluster: one look-up for each run of them.
     for run in clusters.chunk_by(|one, next| one == next) {
@@ -126,6 +126,17 @@ pub struct ClusteredInterval {
     pub n_effective: Option<f64>,
 }
 
+/// The difference of two models' shares of tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct ShareDifference {
+    /// The difference, with its interval by cluster.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The two-sided p-value of equal shares; `None` for fewer than two clusters.
+    pub p: Option<f64>,
+}
+
 impl Spread {
     /// Computes both errors of a mean from its samples' residuals, whose sum is 0. The `i`-th belongs to
     /// cluster `clusters[i]`; NaN stands for a missing sample. A cluster's samples may be anywhere in the
@@ -139,23 +150,23 @@ impl Spread {
     /// With strata, each has its own mean, whose share in the mean of all is not left to chance: a
     /// cluster changes only its stratum's mean.
     pub fn from_residuals(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
-        let residuals = residuals.into_iter().map(|x| Powers::weighted(x, 1.0));
+        let residuals = residuals.into_iter().map(|x| Totals::of_powers(x, 1.0));
         Self::of_clusters(&by_cluster(clusters, residuals))
     }
 
     /// The same from the sums of each cluster's residuals.
-    pub fn of_clusters(clusters: &BTreeMap<Cluster, Powers>) -> Self {
+    pub fn of_clusters(clusters: &BTreeMap<Cluster, Totals>) -> Self {
         let strata = strata(clusters);
         let n: f64 = clusters.values().map(|cluster| cluster.n).sum();
         let (mut squares, mut without) = (0.0, Vec::with_capacity(strata.len()));
         for stratum in &strata {
-            let all: Powers = stratum.iter().copied().collect();
+            let all: Totals = stratum.iter().copied().collect();
             let (mean, of_n) = (all.mean(), all.n / n);
             let [_, squares_about, _] = all.about(mean).sums;
             // So that the formula of one stratum gives the variance of several.
             squares += squares_about * all.n / (all.n - 1.0) * (n - 1.0) / n;
             let change =
-                |cluster: &Powers| (cluster.n * mean - cluster.sum()) / (all.n - cluster.n) * of_n;
+                |cluster: &Totals| (cluster.n * mean - cluster.sum()) / (all.n - cluster.n) * of_n;
             without.push(Vec::from_iter(stratum.iter().map(change)));
         }
         let cubes = clusters
@@ -234,18 +245,23 @@ impl Spread {
         }
     }
 
-    /// The interval and the two-sided p-value of a value that may be 0, from Student's t alone: by
-    /// the larger of the two standard errors. `None` for fewer than two clusters.
-    pub fn student(&self, value: f64, confidence: Confidence) -> Option<(Estimate, f64)> {
-        let clustered = self.clustered.as_ref()?;
-        let se = clustered.se.max(self.se?);
-        let half_width = student_two_sided(confidence, clustered.degrees) * se;
-        let p = if value == 0.0 {
-            1.0
-        } else {
-            student_outside((value / se).abs(), clustered.degrees)
-        };
-        Some((Estimate::symmetric(value, half_width), finite(p)?))
+    /// A difference of shares, from Student's t alone: by the larger of the two standard errors.
+    pub fn student(&self, value: f64, confidence: Confidence) -> ShareDifference {
+        let errors = self.clustered.as_ref().zip(self.se);
+        let known = errors.and_then(|(clustered, se)| {
+            let se = clustered.se.max(se);
+            let half_width = student_two_sided(confidence, clustered.degrees) * se;
+            let p = if value == 0.0 {
+                1.0
+            } else {
+                student_outside((value / se).abs(), clustered.degrees)
+            };
+            Some((Estimate::symmetric(value, half_width), finite(p)?))
+        });
+        ShareDifference {
+            estimate: known.map_or(Estimate::point(value), |(estimate, _)| estimate),
+            p: known.map(|(_, p)| p),
+        }
     }
 
     /// The distances to the lower and to the upper end, in multiples of `unit`, as `clustered_se` is:

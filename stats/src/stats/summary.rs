@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::acceptance::Acceptance;
 use super::breakdown::Breakdown;
 use super::clustered::Share;
-use super::clusters::{Clustering, Clusters};
+use super::clusters::{Clustering, Clusters, Estimator};
 use super::distribution::{self, DeltaP, Distribution, Point};
 use super::estimate::Confidence;
 use super::identical_output::IdenticalOutput;
@@ -14,7 +14,7 @@ use super::perplexity::Perplexity;
 use super::quantile;
 use super::table::{PartNames, Token, TokenTable};
 use super::token::{ExcludedToken, delta_p};
-use super::windows::{Cluster, Run};
+use super::windows::Run;
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -104,21 +104,18 @@ impl TokenTable {
         names: PartNames<'_>,
         confidence: Confidence,
     ) -> Statistics {
-        let of_tokens = clusters.of_tokens(&self.counted);
+        let estimator = &clusters.estimator(&self.counted, confidence);
         let [klds, reverse_klds, _, ref_nlls, eval_nlls] = &self.columns;
         let divergence = |values: &[f64]| {
             let sorted = quantile::sorted(values);
-            let distribution = Distribution::from_values(
-                self, &of_tokens, values, &sorted, &QUANTILES, confidence,
-            );
-            (distribution, distribution::ccdf(&sorted, values.len()))
+            let of = Distribution::from_values(self, estimator, values, &sorted, &QUANTILES);
+            (of, distribution::ccdf(&sorted, values.len()))
         };
         let (kld, ccdf) = divergence(klds);
         let (reverse_kld, _) = divergence(reverse_klds);
-        let perplexity = Perplexity::from_nlls(&of_tokens, ref_nlls, eval_nlls, confidence);
+        let perplexity = Perplexity::from_nlls(estimator, ref_nlls, eval_nlls);
         let changes = ref_nlls.iter().zip(eval_nlls);
         let changes: Vec<f64> = changes.map(|(r, e)| delta_p(*r, *e)).collect();
-        let delta_p = DeltaP::from_changes(&of_tokens, &changes, confidence);
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
             n_excluded: self.n_excluded,
@@ -127,36 +124,31 @@ impl TokenTable {
             clusters: clusters.clustering,
             kld,
             reverse_kld,
-            agreement: Agreement::from_table(self, &of_tokens, confidence),
-            acceptance: Acceptance::from_table(self, &of_tokens, confidence),
+            agreement: Agreement::from_table(self, estimator),
+            acceptance: Acceptance::from_table(self, estimator),
             perplexity: perplexity.map(|perplexity| Perplexity {
                 n_infinite: self.n_nll_infinite,
                 n_unknown: self.n_nll_unknown,
                 ..perplexity
             }),
-            delta_p,
+            delta_p: DeltaP::from_changes(estimator, &changes),
             identical_output: IdenticalOutput::from_answers(&self.answers, clusters, confidence),
             unknown_p: self.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: self.excluded.clone(),
         };
-        let by_depth = clusters.of_tokens_by_depth(&self.counted);
+        let by_depth = clusters.estimator_by_depth(&self.counted, confidence);
         Statistics {
             summary,
-            breakdown: Breakdown::from_table(self, &of_tokens, &by_depth, names, confidence),
+            breakdown: Breakdown::from_table(self, estimator, &by_depth, names),
             ccdf,
         }
     }
 }
 
 impl Agreement {
-    fn from_table(
-        table: &TokenTable,
-        clusters: &[Cluster],
-        confidence: Confidence,
-    ) -> Option<Self> {
+    fn from_table(table: &TokenTable, estimator: &Estimator) -> Option<Self> {
         let share = |is_hit: fn(&Token) -> bool| {
-            let hits = table.tokens.iter().map(|token| Some(is_hit(token)));
-            Share::from_hits(clusters, hits, confidence)
+            estimator.share(table.tokens.iter().map(|token| Some(is_hit(token))))
         };
         Some(Self {
             ref_top1: share(|token| token.has_same_top)?,

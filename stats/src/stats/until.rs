@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::clustered::ClusteredMean;
 use super::clusters::{ClusterKind, ClusterRule, Clusters, WINDOWS_FOR_MOST_BLOCKS};
 use super::estimate::{Confidence, finite};
-use super::mean::{Powers, Sum};
+use super::mean::{Sum, Totals};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
@@ -106,7 +106,7 @@ impl KldSoFar {
             return None;
         }
         let mean = self.mean()?;
-        let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
+        let mut by_cluster = BTreeMap::<Cluster, Totals>::new();
         for (first, sums) in self.windows.sums() {
             let cluster = clusters.of_window(first.window);
             *by_cluster.entry(cluster).or_default() += sums.about(mean);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::TokenRecord;
 
-use super::mean::{Powers, Sum};
+use super::mean::{Sum, Totals};
 
 /// Positions in a piece of a window. The parts that a long window may be divided into are of whole
 /// pieces, so the sums of pieces are all that is kept of its tokens to choose them.
@@ -76,7 +76,7 @@ impl Run {
 
 /// The sums of some tokens' finite values, of each piece of a window.
 #[derive(Clone, Debug, Default)]
-pub struct WindowSums(BTreeMap<WindowPiece, Powers>);
+pub struct WindowSums(BTreeMap<WindowPiece, Totals>);
 
 impl WindowSums {
     /// The windows of tokens with these values.
@@ -100,16 +100,16 @@ impl WindowSums {
         self.0.keys().copied().collect()
     }
 
-    /// The group and the number of each window.
-    pub(super) fn numbers(&self) -> Vec<(u32, u32)> {
-        let mut windows: Vec<(u32, u32)> = self.0.keys().map(|of| (of.group, of.window)).collect();
-        windows.dedup();
+    /// The first piece of each window.
+    pub(super) fn windows(&self) -> Vec<WindowPiece> {
+        let mut windows = self.pieces();
+        windows.dedup_by_key(|of| (of.group, of.window));
         windows
     }
 
     /// The number of windows.
     pub fn count(&self) -> usize {
-        self.numbers().len()
+        self.windows().len()
     }
 
     /// The mean along the text: points of the number of the first window, and the mean of the finite values
@@ -121,14 +121,14 @@ impl WindowSums {
         windows.sort_by_key(|(first, _)| first.window);
         let per_point = windows.len().div_ceil(MOST_POINTS).max(1);
         let points = windows.chunks(per_point).map(|chunk| {
-            let sums: Powers = chunk.iter().map(|(_, sums)| *sums).collect();
+            let sums: Totals = chunk.iter().map(|(_, sums)| *sums).collect();
             (f64::from(chunk[0].0.window), sums.mean())
         });
         points.collect()
     }
 
     /// The sums of each piece, and the piece.
-    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (&WindowPiece, &Powers)> {
+    pub(super) fn sums_of_pieces(&self) -> impl Iterator<Item = (&WindowPiece, &Totals)> {
         self.0.iter()
     }
 
@@ -137,19 +137,19 @@ impl WindowSums {
     fn sums_by<K: PartialEq>(
         &self,
         observation: impl Fn(&WindowPiece) -> K,
-    ) -> Vec<(WindowPiece, Powers)> {
-        let pieces: Vec<(&WindowPiece, &Powers)> = self.0.iter().collect();
+    ) -> Vec<(WindowPiece, Totals)> {
+        let pieces: Vec<(&WindowPiece, &Totals)> = self.0.iter().collect();
         let observations = pieces.chunk_by(|(a, _), (b, _)| observation(a) == observation(b));
         let sums = observations.filter_map(|of| {
             let (first, _) = of.first()?;
             Some((**first, of.iter().map(|(_, sums)| **sums).collect()))
         });
-        sums.filter(|(_, sums): &(WindowPiece, Powers)| sums.n > 0.0)
+        sums.filter(|(_, sums): &(WindowPiece, Totals)| sums.n > 0.0)
             .collect()
     }
 
     /// The sums of each window that has a finite value, and its first piece.
-    pub fn sums(&self) -> Vec<(WindowPiece, Powers)> {
+    pub fn sums(&self) -> Vec<(WindowPiece, Totals)> {
         self.sums_by(|of| (of.group, of.window))
     }
 
@@ -200,44 +200,60 @@ const MIN_PARTS: u32 = 8;
 /// The fewest pieces of a part: 1,024 positions.
 const MIN_PIECES: usize = 4;
 
-/// Windows in parts of equal length, but for a piece.
+/// Pieces, or whole windows, in parts of equal length, but for one.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// The part of each piece.
+    /// The part of each.
     pub clusters: BTreeMap<WindowPiece, Cluster>,
     /// The number of parts.
     pub n: u32,
-    /// Positions in the longest.
-    pub longest: u64,
+    /// The number of pieces or windows in the longest.
+    pub longest: usize,
 }
 
 impl Parts {
     /// The parts of windows; `None` where these are enough by themselves, or too short.
     pub fn of_few(windows: &WindowSums) -> Option<Self> {
-        let pieces = windows.pieces();
-        (windows.count() < ENOUGH_WINDOWS).then(|| Self::divide(&pieces))?
+        (windows.count() < ENOUGH_WINDOWS).then(|| Self::of_windows(&windows.pieces()))?
     }
 
     /// Gives each window its share of [`PARTS`], rounded up, of which none has fewer than
-    /// [`MIN_PIECES`]. Piece i of n is in part `⌊i P / n⌋` of P.
-    pub fn divide(pieces: &[WindowPiece]) -> Option<Self> {
+    /// [`MIN_PIECES`]; `None` if these are too few.
+    pub fn of_windows(pieces: &[WindowPiece]) -> Option<Self> {
+        let parts = Self::divide(
+            pieces,
+            |of| of.window,
+            |n| {
+                let share = (PARTS * n).div_ceil(pieces.len());
+                share.min(n / MIN_PIECES).max(1)
+            },
+        );
+        (parts.n >= MIN_PARTS).then_some(parts)
+    }
+
+    /// Divides adjacent pieces that have the same `whole` into the parts that so many have. Piece i of n is
+    /// in part `⌊i P / n⌋` of P.
+    pub fn divide(
+        pieces: &[WindowPiece],
+        whole: impl Fn(&WindowPiece) -> u32,
+        n_parts: impl Fn(usize) -> usize,
+    ) -> Self {
         let (mut clusters, mut all, mut longest) = (BTreeMap::new(), 0, 0);
-        for of_window in pieces.chunk_by(|one, next| one.window == next.window) {
-            let n = of_window.len();
-            let share = (PARTS * n).div_ceil(pieces.len());
-            let n_parts = share.min(n / MIN_PIECES).max(1);
-            for (i, piece) in of_window.iter().enumerate() {
+        for of_whole in pieces.chunk_by(|one, next| whole(one) == whole(next)) {
+            let n = of_whole.len();
+            let n_parts = n_parts(n);
+            for (i, piece) in of_whole.iter().enumerate() {
                 let (stratum, number) = (piece.group, all + (i * n_parts / n) as u32);
                 clusters.insert(*piece, Cluster { stratum, number });
             }
             all += n_parts as u32;
-            longest = longest.max(n.div_ceil(n_parts) as u64 * u64::from(PIECE));
+            longest = longest.max(n.div_ceil(n_parts));
         }
-        (all >= MIN_PARTS).then_some(Self {
+        Self {
             clusters,
             n: all,
             longest,
-        })
+        }
     }
 }
 

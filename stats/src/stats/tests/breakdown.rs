@@ -2,7 +2,7 @@ use kl_formats::TokenRecord;
 
 use super::*;
 use crate::stats::oracle::{records, statistics, summary};
-use crate::stats::{ClusterRule, Clusters};
+use crate::stats::{ClusterRule, Clusters, Confidence};
 
 fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
     let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();

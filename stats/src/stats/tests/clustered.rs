@@ -1,22 +1,14 @@
 mod clustered_mean {
     use super::super::*;
-    use crate::stats::oracle::splitmix_normals;
+    use crate::stats::oracle::{estimator, splitmix_normals};
 
     #[test]
     fn one_window_has_no_clustered_interval() {
         let samples = [1.0, 2.0, 3.0, 4.0];
-        let mean = ClusteredMean::from_samples(
-            &[3; 4].map(Cluster::from),
-            samples.into_iter(),
-            Confidence::default(),
-        )
-        .unwrap();
+        let mean = estimator([3; 4]).mean(samples.into_iter()).unwrap();
         assert!(mean.independent.lo.is_some() && mean.se.is_some());
         assert_eq!(mean.clustered.ends(), None);
-        assert_eq!(
-            ClusteredMean::from_samples(&[], [].into_iter(), Confidence::default()),
-            None
-        );
+        assert_eq!(estimator([]).mean([].into_iter()), None);
     }
 
     /// Samples of a window share a term, as the tokens of a text do: intra-window correlation 1/4.
@@ -29,18 +21,16 @@ mod clustered_mean {
         let mut normal = || normals.next().unwrap();
         let (mut naive, mut clustered) = (0, 0);
         for _ in 0..REPLICATIONS {
-            let (mut windows, mut samples) = (Vec::<Cluster>::new(), Vec::new());
+            let (mut windows, mut samples) = (Vec::new(), Vec::new());
             for window in 0..WINDOWS {
                 let shared = normal() / 3f64.sqrt();
                 // Unequal sizes: the last window of a text is short.
                 for _ in 0..20 + window % 3 * 10 {
-                    windows.push(window.into());
+                    windows.push(window);
                     samples.push(TRUTH + shared + normal());
                 }
             }
-            let mean =
-                ClusteredMean::from_samples(&windows, samples.into_iter(), Confidence::default())
-                    .unwrap();
+            let mean = estimator(windows).mean(samples.into_iter()).unwrap();
             let holds = |lo: Option<f64>, hi: Option<f64>| {
                 (lo.unwrap()..=hi.unwrap()).contains(&TRUTH) as usize
             };
@@ -94,7 +84,7 @@ mod clustered_mean {
 
 mod proportion {
     use super::super::*;
-    use crate::stats::oracle::assert_close;
+    use crate::stats::oracle::{assert_close, estimator};
 
     /// scipy.stats.beta.ppf([0.025, 0.975], k + 0.5, n - k + 0.5), from `oracle.py`.
     #[test]
@@ -133,10 +123,7 @@ mod proportion {
         assert_eq!(at(50, 50).hi, Some(1.0));
         assert!(at(0, 50).hi.unwrap() < 0.05);
         assert_eq!(at(0, 1).lo, Some(0.0));
-        assert_eq!(
-            Share::from_hits(&[], [].into_iter(), Confidence::default()),
-            None
-        );
+        assert_eq!(estimator([]).share([].into_iter()), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::clusters::Clusters;
-use super::{ClusterRule, ClusteredMean, Confidence, Paired, Run, WindowSums};
+use super::{ClusterRule, Confidence, Paired, Run, WindowSums};
 
 #[path = "../../../../examples/coverage/text.rs"]
 mod text;
@@ -24,8 +24,8 @@ fn coverage<const N: usize>(
         rules.map(|rule| {
             let counted = Run::from_records(&records);
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&counted, &klds), rule);
-            let (clusters, klds) = (clusters.of_tokens(&counted), klds.iter().copied());
-            let mean = ClusteredMean::of_positive(&clusters, klds, Confidence::default()).unwrap();
+            let estimator = clusters.estimator(&counted, Confidence::default());
+            let mean = estimator.mean_of_positive(klds.iter().copied()).unwrap();
             let (lo, hi) = mean.clustered.ends().unwrap();
             (lo..=hi).contains(&text.mean_kld())
         })
@@ -75,7 +75,7 @@ fn the_interval_of_a_ratio_covers() {
         let (a, b): (Vec<f64>, Vec<f64>) = (a.map(|kld| 3.0 * kld).collect(), b.copied().collect());
         let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &b), ClusterRule::Auto);
         let paired =
-            Paired::compare(&clusters.of_tokens(&runs), &a, &b, Confidence::default()).unwrap();
+            Paired::compare(&clusters.estimator(&runs, Confidence::default()), &a, &b).unwrap();
         let ratio = paired.ratio.unwrap();
         (ratio.lo.unwrap()..=ratio.hi.unwrap()).contains(&3.0)
     };

@@ -34,16 +34,11 @@ mod distribution {
 
 mod delta_p {
     use super::super::*;
-    use crate::stats::oracle::assert_close;
+    use crate::stats::oracle::{assert_close, estimator};
 
     #[test]
     fn rms_and_its_error() {
-        let got = DeltaP::from_changes(
-            &[0, 0, 1].map(Cluster::from),
-            &[0.1, -0.3, 0.2],
-            Confidence::default(),
-        )
-        .unwrap();
+        let got = DeltaP::from_changes(&estimator([0, 0, 1]), &[0.1, -0.3, 0.2]).unwrap();
         let mean_square: f64 = (0.01 + 0.09 + 0.04) / 3.0;
         let mean_fourth: f64 = (0.0001 + 0.0081 + 0.0016) / 3.0;
         let se = ((mean_fourth - mean_square.powi(2)) / 2.0).sqrt();
@@ -55,14 +50,9 @@ mod delta_p {
 
     #[test]
     fn no_change_and_no_tokens() {
-        let got = DeltaP::from_changes(
-            &[0, 1].map(Cluster::from),
-            &[0.0, 0.0],
-            Confidence::default(),
-        )
-        .unwrap();
+        let got = DeltaP::from_changes(&estimator([0, 1]), &[0.0, 0.0]).unwrap();
         assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
-        assert_eq!(DeltaP::from_changes(&[], &[], Confidence::default()), None);
+        assert_eq!(DeltaP::from_changes(&estimator([]), &[]), None);
     }
 }
 

@@ -3,7 +3,9 @@
 use kl_formats::TokenRecord;
 
 use super::distribution::Point;
-use super::{Breakdown, ClusterRule, Clusters, Confidence, PartNames, Run, Summary, TokenTable};
+use super::{
+    Breakdown, ClusterRule, Clusters, Confidence, Estimator, PartNames, Run, Summary, TokenTable,
+};
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -81,6 +83,14 @@ pub fn records() -> Vec<TokenRecord> {
         }
     }
     records
+}
+
+/// Tokens in these clusters, at the default confidence.
+pub fn estimator(clusters: impl IntoIterator<Item = u32>) -> Estimator {
+    Estimator {
+        clusters: clusters.into_iter().map(Into::into).collect(),
+        confidence: Confidence::default(),
+    }
 }
 
 /// The runs of tokens, each given as its window and its group.

@@ -1,12 +1,14 @@
 mod ratio {
     use super::super::*;
+    use crate::stats::mean::Sum;
     use crate::stats::oracle::{Lcg, assert_close};
 
     /// The ratio of clusters in these strata, with these numbers of tokens.
     fn ratio_in(clusters: &[(u32, f64)], a: &[f64], b: &[f64]) -> Option<Ratio> {
         let both = clusters.iter().zip(a.iter().zip(b)).zip(0..);
         let sums = both.map(|((&(stratum, n), (&a, &b)), number)| {
-            (Cluster { stratum, number }, PairSums { n, a, b })
+            let sums = [a, b, 0.0];
+            (Cluster { stratum, number }, Totals { n, sums })
         });
         Ratio::from_sums(&sums.collect(), Confidence::default())
     }
@@ -173,7 +175,7 @@ mod paired {
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
         let runs = runs(windows.iter().map(|window| (*window, 0)));
         let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, a), ClusterRule::Window);
-        Paired::compare(&clusters.of_tokens(&runs), a, b, Confidence::default())
+        Paired::compare(&clusters.estimator(&runs, Confidence::default()), a, b)
     }
 
     #[test]
@@ -210,13 +212,10 @@ mod paired {
             let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
             let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
             let clusters = Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), rule);
-            let got = Paired::compare(
-                &clusters.of_tokens(&runs),
-                &others,
-                &klds,
-                Confidence::default(),
-            );
-            let got = got.unwrap().difference;
+            let estimator = clusters.estimator(&runs, Confidence::default());
+            let got = Paired::compare(&estimator, &others, &klds)
+                .unwrap()
+                .difference;
             assert_close(got.value, value, 1e-9);
             assert_close(got.lo.unwrap(), lo, 1e-9);
             assert_close(got.hi.unwrap(), hi, 1e-9);
@@ -264,15 +263,9 @@ mod span_ratio {
         let reverse: Vec<f64> = records.iter().map(|record| record.reverse_kld).collect();
         let clusters =
             Clusters::by_rule(&WindowSums::from_tokens(&runs, &klds), ClusterRule::Window);
-        let (names, confidence) = (NAMES.map(str::to_owned), Confidence::default());
-        SpanRatio::of_each(
-            &runs,
-            &names,
-            &reverse,
-            &klds,
-            &clusters.of_tokens(&runs),
-            confidence,
-        )
+        let estimator = clusters.estimator(&runs, Confidence::default());
+        let names = NAMES.map(str::to_owned);
+        SpanRatio::of_each(&estimator, &runs, &names, &reverse, &klds)
     }
 
     /// The cases of `oracle.py`.

@@ -3,7 +3,7 @@ mod parts {
 
     use super::super::*;
     use crate::stats::oracle::{assert_close, records, skewed, statistics};
-    use crate::stats::{ClusterKind, ClusterRule, Clusters};
+    use crate::stats::{ClusterKind, ClusterRule, Clusters, Confidence};
 
     /// Windows of these lengths, and the means of each piece of theirs.
     fn windows(lengths: &[u32], mean: impl Fn(u32, u32) -> f64) -> (Vec<Run>, WindowSums) {
@@ -93,9 +93,9 @@ mod parts {
     fn depths_are_divided_by_themselves() {
         let (runs, windows) = windows(&[65_536], |_, piece| f64::from(piece % 3));
         let clusters = Clusters::by_rule(&windows, ClusterRule::Auto);
-        let by_depth = clusters.of_tokens_by_depth(&runs);
+        let by_depth = clusters.estimator_by_depth(&runs, Confidence::default());
         let n_parts = |positions: std::ops::Range<usize>| {
-            let mut parts = by_depth[positions.start - 1..positions.end - 1].to_vec();
+            let mut parts = by_depth.clusters[positions.start - 1..positions.end - 1].to_vec();
             parts.dedup();
             parts.len()
         };
