@@ -88,8 +88,8 @@ fn is_possible(floor: f32) -> bool {
     floor.abs() <= FARTHEST
 }
 
-/// The smallest and the largest entry.
-fn range(row: &[f32]) -> (f32, f32) {
+/// The smallest and the largest entry that are not NaN.
+pub(super) fn range(row: &[f32]) -> (f32, f32) {
     /// Independent lanes: a float minimum is not a reduction that the compiler may reorder.
     const LANES: usize = 32;
     let mut least = [f32::INFINITY; LANES];

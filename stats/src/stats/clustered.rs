@@ -8,7 +8,6 @@ use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Moments;
 use super::probability;
 use super::spread::{ClusteredInterval, Spread};
-use super::windows::Cluster;
 
 /// A mean with two intervals: one that treats tokens as independent, one that treats clusters so.
 ///

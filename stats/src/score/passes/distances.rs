@@ -15,12 +15,27 @@ pub(in crate::score) fn distances<S: Simd>(rows: Rows<'_, S>) -> LogitMetrics {
     let Ok(sums) = rows.two_passes() else {
         return LogitMetrics::EXCLUDED;
     };
-    let norms = Norms::new(rows);
-    let [cosine, jensen_shannon, smoothed_kld] = norms.distances(rows, &sums);
+    let zero: S::f64s = 0.0.simd_into(rows.simd);
+    let one: S::f64s = 1.0.simd_into(rows.simd);
+    let mut max_abs_diff = zero;
+    let [abs_diff, n_logits, l_squares, m_squares] = sum(
+        rows,
+        #[inline(always)]
+        |half: Half<S>| {
+            let has_no_logits = half.has_no_logits;
+            let [l, m] = [half.l, half.m].map(|x| has_no_logits.select(zero, x));
+            let distance = (l - m).abs();
+            max_abs_diff = max_abs_diff.max(distance);
+            [distance, has_no_logits.select(zero, one), l * l, m * m]
+        },
+    );
+    let squares = [l_squares, m_squares];
+    let [cosine, jensen_shannon, smoothed_kld] = relative(rows, &sums, squares);
+    let lanes = max_abs_diff.as_slice().iter().copied();
     LogitMetrics {
-        mean_abs_diff: norms.abs_diff / norms.n_logits,
-        max_abs_diff: norms.max_abs_diff,
-        cosine_distance: match norms.squares.map(|squares| squares == 0.0) {
+        mean_abs_diff: abs_diff / n_logits,
+        max_abs_diff: lanes.fold(0.0, f64::max),
+        cosine_distance: match squares.map(|squares| squares == 0.0) {
             [false, false] => cosine.min(2.0),
             [true, true] => 0.0,
             _ => 1.0,
@@ -90,86 +105,47 @@ fn sum<S: Simd, const N: usize>(
     total
 }
 
-/// The differences of logits, and the norms of the rows.
-struct Norms {
-    /// Σ |l − m|
-    abs_diff: f64,
-    max_abs_diff: f64,
-    /// Entries with a logit in both rows.
-    n_logits: f64,
-    /// Σ l² and Σ m²
-    squares: [f64; 2],
-}
-
-impl Norms {
-    #[inline(always)]
-    fn new<S: Simd>(rows: Rows<'_, S>) -> Self {
-        let zero: S::f64s = 0.0.simd_into(rows.simd);
-        let one: S::f64s = 1.0.simd_into(rows.simd);
-        let mut max_abs_diff = zero;
-        let [abs_diff, n_logits, l_squares, m_squares] = sum(
-            rows,
-            #[inline(always)]
-            |half: Half<S>| {
-                let has_no_logits = half.has_no_logits;
-                let [l, m] = [half.l, half.m].map(|x| has_no_logits.select(zero, x));
-                let distance = (l - m).abs();
-                max_abs_diff = max_abs_diff.max(distance);
-                [distance, has_no_logits.select(zero, one), l * l, m * m]
-            },
-        );
-        let lanes = max_abs_diff.as_slice().iter().copied();
-        Self {
-            abs_diff,
-            max_abs_diff: lanes.fold(0.0, f64::max),
-            n_logits,
-            squares: [l_squares, m_squares],
-        }
-    }
-
-    /// The cosine distance, the Jensen-Shannon divergence and the smoothed KLD, of rows with these sums.
-    #[inline(always)]
-    fn distances<S: Simd>(&self, rows: Rows<'_, S>, sums: &Sums) -> [f64; 3] {
-        let entries = rows.logits[0].iter().zip(rows.logits[1]);
-        let n = entries.len();
-        let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));
-        let n_unknown = if rows.floors == [None; 2] {
-            0
-        } else {
-            entries
-                .filter(|(l, m)| **l <= ref_floor || **m <= eval_floor)
-                .count()
-        };
-        // The share of the mass that smoothing does not spread.
-        let kept_mass = 1.0 - (n - n_unknown) as f64 * SMOOTHING;
-        // Infinite for a row of zeros.
-        let [ref_inverse_norm, eval_inverse_norm] =
-            self.squares.map(|squares| 1.0 / squares.sqrt());
-        let [p_scale, q_scale] = sums.weights.map(f64::recip);
-        // Not the logarithm of the quotient: this only changes its sign when the rows are swapped.
-        let ln_ratio = sums.weights[0].ln() - sums.weights[1].ln();
-        let zero: S::f64s = 0.0.simd_into(rows.simd);
-        sum(
-            rows,
-            #[inline(always)]
-            |half: Half<S>| {
-                let (l, m) = (half.l, half.m);
-                let angle = l * ref_inverse_norm - m * eval_inverse_norm;
-                let (a, b) = (l - sums.shifts[0], m - sums.shifts[1]);
-                let [p, q] = exp::<S, 2>([a, b]);
-                let (p, q) = (p * p_scale, q * q_scale);
-                let u = ((a - b) - ln_ratio).abs();
-                let divergence = (p + q) * 0.5 * jensen_shannon::<S>(u);
-                let (p, q) = (p * kept_mass + SMOOTHING, q * kept_mass + SMOOTHING);
-                let smoothed = p * ln::<S>(p / q) + (q - p);
-                [
-                    half.has_no_logits.select(zero, angle * angle * 0.5),
-                    half.is_unknown.select(zero, divergence),
-                    half.is_unknown.select(zero, smoothed),
-                ]
-            },
-        )
-    }
+/// The cosine distance, the Jensen-Shannon divergence and the smoothed KLD, of rows with these sums, and with
+/// logits whose squares have these sums.
+#[inline(always)]
+fn relative<S: Simd>(rows: Rows<'_, S>, sums: &Sums, squares: [f64; 2]) -> [f64; 3] {
+    let entries = rows.logits[0].iter().zip(rows.logits[1]);
+    let n = entries.len();
+    let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));
+    let is_unknown = |(l, m): (&f32, &f32)| *l <= ref_floor || *m <= eval_floor;
+    let n_unknown = if rows.floors == [None; 2] {
+        0
+    } else {
+        entries.filter(|of| is_unknown(*of)).count()
+    };
+    // The share of the mass that smoothing does not spread.
+    let kept_mass = 1.0 - (n - n_unknown) as f64 * SMOOTHING;
+    // Infinite for a row of zeros.
+    let [ref_inverse_norm, eval_inverse_norm] = squares.map(|squares| 1.0 / squares.sqrt());
+    let [p_scale, q_scale] = sums.weights.map(f64::recip);
+    // Not the logarithm of the quotient: this only changes its sign when the rows are swapped.
+    let ln_ratio = sums.weights[0].ln() - sums.weights[1].ln();
+    let zero: S::f64s = 0.0.simd_into(rows.simd);
+    sum(
+        rows,
+        #[inline(always)]
+        |half: Half<S>| {
+            let (l, m) = (half.l, half.m);
+            let angle = l * ref_inverse_norm - m * eval_inverse_norm;
+            let (a, b) = (l - sums.shifts[0], m - sums.shifts[1]);
+            let [p, q] = exp::<S, 2>([a, b]);
+            let (p, q) = (p * p_scale, q * q_scale);
+            let u = ((a - b) - ln_ratio).abs();
+            let divergence = (p + q) * 0.5 * jensen_shannon::<S>(u);
+            let (p, q) = (p * kept_mass + SMOOTHING, q * kept_mass + SMOOTHING);
+            let smoothed = p * ln::<S>(p / q) + (q - p);
+            [
+                half.has_no_logits.select(zero, angle * angle * 0.5),
+                half.is_unknown.select(zero, divergence),
+                half.is_unknown.select(zero, smoothed),
+            ]
+        },
+    )
 }
 
 /// Below this `u` the Jensen-Shannon divergence is computed by its series, whose relative error

@@ -36,8 +36,7 @@ pub(super) fn score<S: Simd>(rows: Rows<'_, S>) -> TokenRecord {
 
 #[inline(always)]
 fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
-    let Rows { simd, logits, .. } = rows;
-    let [reference, eval] = logits;
+    let [reference, eval] = rows.logits;
     let are_infinite = are_infinite(rows, sums);
     let [p, q] = sums.weights;
     let are_equal = p == q && sums.differences == [0.0; 2] && are_infinite == [false; 2];
@@ -54,10 +53,7 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
     let (ref_top_rank, eval_top_rank) = if ref_top.index == eval_top.index {
         (1, 1)
     } else {
-        (
-            rank(simd, eval, ref_top.index),
-            rank(simd, reference, eval_top.index),
-        )
+        (rank(eval, ref_top.index), rank(reference, eval_top.index))
     };
     let [kld, reverse_kld] = divergences(rows, sums, are_infinite, are_equal);
     TokenRecord {
@@ -77,7 +73,7 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
         ref_top_p: top_p(0),
         eval_top_p: top_p(1),
         ref_unknown_p: rows.floors[0].map_or(0.0, |floor| {
-            let n_unknown = reference.len() - count_above(simd, reference, floor) as usize;
+            let n_unknown = reference.len() - count_above(reference, floor) as usize;
             at_most_one(n_unknown as f64 * f64::from(floor).exp())
         }),
         // Exactly, and without another pass.
@@ -146,15 +142,14 @@ fn are_infinite<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [bool; 2] {
     if !sums.may_be_masked {
         return [false; 2];
     }
-    let Rows { simd, floors, .. } = rows;
     let [reference, eval] = rows.logits;
     let weighs = |row: usize, logit: f32| {
         let weight = f64::from(logit) - f64::from(sums.tops[row].logit);
-        logit > floors[row].unwrap_or(f32::NEG_INFINITY) && weight >= UNDERFLOW
+        logit > rows.floors[row].unwrap_or(f32::NEG_INFINITY) && weight >= UNDERFLOW
     };
     [
-        is_masked_elsewhere(simd, reference, |logit| weighs(0, logit), eval),
-        is_masked_elsewhere(simd, eval, |logit| weighs(1, logit), reference),
+        is_masked_elsewhere(reference, |logit| weighs(0, logit), eval),
+        is_masked_elsewhere(eval, |logit| weighs(1, logit), reference),
     ]
 }
 

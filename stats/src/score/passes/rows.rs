@@ -3,7 +3,7 @@
 
 use fearless_simd::prelude::*;
 
-use crate::score::pair::RowPair;
+use crate::score::pair::{RowPair, range};
 
 /// Entries summed before the sums are added to the row's: keeps rounding errors from growing with
 /// the row.
@@ -219,72 +219,55 @@ impl Top {
 
     /// A row's first maximum; `None` if an entry is NaN or +∞, or if all are −∞.
     #[inline(always)]
-    pub fn first_of<S: Simd>(simd: S, row: &[f32]) -> Option<Self> {
-        let whole = row.len() - row.len() % S::f32s::LEN;
-        let mut top = Self::NONE;
-        let mut is_sound = true;
-        for (start, end) in blocks(whole) {
-            let mut most: S::f32s = f32::NEG_INFINITY.simd_into(simd);
-            let mut at = start;
-            while at < end {
-                let x = vector(simd, row, at);
-                most = most.max(x);
-                is_sound &= x.simd_lt(f32::INFINITY).all_true();
-                at += S::f32s::LEN;
+    pub fn first_of(row: &[f32]) -> Option<Self> {
+        let (mut top, mut is_sound) = (Self::NONE, true);
+        for (start, end) in blocks(row.len()) {
+            let block = &row[start..end];
+            is_sound &= block
+                .iter()
+                .fold(true, |so_far, x| so_far & (*x < f32::INFINITY));
+            let (_, logit) = range(block);
+            if logit > top.logit {
+                top = Self {
+                    logit,
+                    index: start,
+                };
             }
-            top.block(most, start);
         }
-        is_sound &= row[whole..].iter().all(|logit| *logit < f32::INFINITY);
-        let top = top.finish(row, whole);
+        let top = top.finish(row, row.len());
         (is_sound && top.logit > f32::NEG_INFINITY).then_some(top)
     }
 }
 
 /// Whether an entry that weighs something in `row` is −∞ in the `other` row.
 #[inline(always)]
-pub(super) fn is_masked_elsewhere<S: Simd>(
-    simd: S,
+pub(super) fn is_masked_elsewhere(
     row: &[f32],
     weighs: impl Fn(f32) -> bool,
     other: &[f32],
 ) -> bool {
-    let (mut at, n) = (0, row.len());
-    while at < n {
-        let end = n.min(at + S::f32s::LEN);
-        let is_whole = end - at == S::f32s::LEN;
-        if !is_whole || vector(simd, other, at).simd_lt(-f32::MAX).any_true() {
-            for i in at..end {
-                if other[i] == f32::NEG_INFINITY && weighs(row[i]) {
-                    return true;
-                }
-            }
-        }
-        at = end;
-    }
-    false
+    let is_masked = |logit: &f32| *logit == f32::NEG_INFINITY;
+    // Most blocks have no such entry: looking for one in all of a block needs no branches.
+    row.chunks(64).zip(other.chunks(64)).any(|(row, other)| {
+        let has_masked = other.iter().fold(false, |so_far, x| so_far | is_masked(x));
+        has_masked
+            && row
+                .iter()
+                .zip(other)
+                .any(|(x, other)| is_masked(other) && weighs(*x))
+    })
 }
 
 /// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
 #[inline(always)]
-pub(super) fn rank<S: Simd>(simd: S, row: &[f32], of: usize) -> u32 {
+pub(super) fn rank(row: &[f32], of: usize) -> u32 {
     let bar = row[of];
-    let before = if bar == f32::NEG_INFINITY {
-        of as u32
-    } else {
-        // x ≥ bar is x > the float below it.
-        count_above(simd, &row[..of], bar.next_down())
-    };
-    1 + before + count_above(simd, &row[of + 1..], bar)
+    let before: u32 = row[..of].iter().map(|logit| u32::from(*logit >= bar)).sum();
+    1 + before + count_above(&row[of + 1..], bar)
 }
 
 /// Counts the entries that are above `bar`.
 #[inline(always)]
-pub(super) fn count_above<S: Simd>(simd: S, row: &[f32], bar: f32) -> u32 {
-    let (mut count, mut at) = (0, 0);
-    while at + S::f32s::LEN <= row.len() {
-        let above = vector(simd, row, at).simd_gt(bar);
-        count += above.to_bitmask().count_ones();
-        at += S::f32s::LEN;
-    }
-    count + row[at..].iter().filter(|logit| **logit > bar).count() as u32
+pub(super) fn count_above(row: &[f32], bar: f32) -> u32 {
+    row.iter().map(|logit| u32::from(*logit > bar)).sum()
 }

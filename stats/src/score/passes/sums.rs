@@ -81,15 +81,14 @@ impl<S: Simd> Rows<'_, S> {
     /// The sums of any rows in two passes: the maxima first, then the sums relative to them.
     #[inline(always)]
     pub(super) fn two_passes(&self) -> Result<Sums, [bool; 2]> {
-        let [l, m] = self.logits;
-        let tops = [Top::first_of(self.simd, l), Top::first_of(self.simd, m)];
+        let tops = self.logits.map(Top::first_of);
         let [Some(ref_top), Some(eval_top)] = tops else {
             return Err(tops.map(|top| top.is_some()));
         };
         let tops = [ref_top, eval_top];
         let shifts = tops.map(|top| f64::from(top.logit));
         let mut total = Lanes::zero(self.simd);
-        for (start, end) in blocks(m.len()) {
+        for (start, end) in blocks(self.logits[1].len()) {
             let mut sums = Lanes::zero(self.simd);
             self.each(
                 start,
