@@ -179,11 +179,7 @@ fn measure(text: &Long, n_windows: u32, seed: u64) -> (bool, Vec<Measured>) {
         let inside = (0..klds.len()).filter(|&i| (from..to).contains(&positions[i]));
         let (clusters, inside): (Vec<Cluster>, Vec<f64>) =
             inside.map(|i| (of_depths[i], klds[i])).unzip();
-        let of_depth = Estimator {
-            clusters,
-            confidence,
-        };
-        measured.push(mean(&of_depth, &inside));
+        measured.push(mean(&Estimator::new(clusters, confidence), &inside));
     }
     (clusters.clustering.kind == ClusterKind::Part, measured)
 }

@@ -134,10 +134,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let statistics = table.summarise(&clusters, PartNames::default(), confidence);
     let summary = statistics.summary;
     let kld = summary.kld.as_ref().unwrap().mean;
-    let by_window = Estimator {
-        clusters: records.iter().map(|r| r.window.into()).collect(),
-        confidence,
-    };
+    let by_window = Estimator::new(records.iter().map(|r| r.window.into()), confidence);
     let klds = records.iter().map(|record| record.kld);
     let by_window = by_window.mean_of_positive(klds).unwrap();
     let student = {

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use kl_formats::{GgmlType, MapTensor, SensitivityMap};
 
 use super::combination::{CellMean, Combination, Doubt};
-use super::role_and_layer;
+use super::{Check, role_and_layer};
+use crate::stats::Confidence;
 
 /// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
 /// and on another model it is 0.2.
@@ -83,15 +84,6 @@ impl Known<'_> {
         let (kld, error) = self.known()?;
         Some(kld.times(self.error(kind)? / error))
     }
-}
-
-/// A single cell that follows from another one.
-pub struct Predicted {
-    /// The tensor's index.
-    pub tensor: usize,
-    pub kind: GgmlType,
-    pub predicted: Combination,
-    pub measured: Combination,
 }
 
 /// A map, read for the tensors that the quantizer may change.
@@ -287,29 +279,41 @@ impl<'m> Reader<'m> {
         rounding.is_finite().then(|| (role.clone(), kind, rounding))
     }
 
-    /// The single cells that follow from another one.
-    pub fn checks(&self) -> Vec<Predicted> {
-        let mut checks = Vec::new();
-        for (tensor, known) in self.tensors.iter().enumerate() {
+    /// The single cells that follow from another one, and the standard deviation of the logarithm of a KLD
+    /// that follows from another type's: what these are off, less what few windows explain of it.
+    pub fn checks(&self, confidence: Confidence) -> (Vec<Check>, f64) {
+        let (mut checks, mut squares) = (Vec::new(), Vec::new());
+        for known in &self.tensors {
             for (&kind, &cell) in &known.singles {
                 let is_source = known.source.as_ref().is_some_and(|(of, _)| *of == kind);
-                let predicted = known.follows(kind).filter(|_| !is_source);
-                checks.extend(predicted.map(|predicted| Predicted {
-                    tensor,
+                let Some(predicted) = known.follows(kind).filter(|_| !is_source) else {
+                    continue;
+                };
+                let measured = Combination::of_cell(self.means, cell);
+                let off = (measured.value / predicted.value).ln().abs();
+                if off.is_finite() {
+                    let ratio = measured.relative_to(&predicted);
+                    let of_windows = ratio.of_windows(self.means).map(|(_, sd)| sd * sd);
+                    squares.push(off.min(FARTHEST_CHECK).powi(2) - of_windows.sum::<f64>());
+                }
+                checks.push(Check {
+                    tensor: known.tensor.name.clone(),
                     kind,
-                    predicted,
-                    measured: Combination::of_cell(self.means, cell),
-                }));
+                    predicted: predicted.value,
+                    measured: measured.estimate(self.means, confidence),
+                });
             }
         }
-        checks
+        let usual = CHECKS_OF_DOUBT * TYPE_DOUBT.powi(2);
+        let n = CHECKS_OF_DOUBT + squares.len() as f64;
+        let doubt = ((usual + squares.iter().sum::<f64>()) / n).sqrt();
+        (checks, doubt.max(LEAST_TYPE_DOUBT))
     }
 
     /// The KLD of each tensor at each type that it was measured at or has a weight error at, from the
     /// cell at it, or else from the one whose weight error is nearest; and at its own type. Tensors of
-    /// which the map says nothing have that alone.
-    pub fn klds(&self, checks: &[Predicted]) -> Vec<BTreeMap<GgmlType, Combination>> {
-        let doubt = type_doubt(checks, self.means);
+    /// which the map says nothing have that alone. `type_doubt` is that of [`Self::checks`].
+    pub fn klds(&self, type_doubt: f64) -> Vec<BTreeMap<GgmlType, Combination>> {
         let tensors = self.tensors.iter().enumerate();
         let klds = tensors.map(|(index, known)| {
             let cells = known.singles.iter();
@@ -328,43 +332,18 @@ impl<'m> Reader<'m> {
                 if let Some((of_nearest, (nearest, kld))) = by_distance {
                     let mut kld = kld.times(error / of_nearest);
                     if kind != *nearest {
-                        kld = kld.doubted(Doubt::Type(index, kind), doubt);
+                        kld = kld.doubted(Doubt::Type(index, kind), type_doubt);
                     }
                     klds.insert(kind, kld);
                 }
             }
             klds.insert(known.tensor.kind, Combination::default());
             for (kind, kld) in cells {
-                let is_known = kld.value > 0.0;
-                klds.insert(
-                    kind,
-                    if is_known {
-                        kld
-                    } else {
-                        Combination::default()
-                    },
-                );
+                let known = Some(kld).filter(|kld| kld.value > 0.0);
+                klds.insert(kind, known.unwrap_or_default());
             }
             klds
         });
         klds.collect()
     }
-}
-
-/// The standard deviation of the logarithm of a KLD that follows from another type's: what checks are
-/// off, less what few windows explain of it.
-fn type_doubt(checks: &[Predicted], means: &[CellMean]) -> f64 {
-    let squares = checks.iter().filter_map(|check| {
-        let (measured, predicted) = (&check.measured, &check.predicted);
-        let off = (measured.value / predicted.value).ln().abs();
-        let ratio = measured.relative_to(predicted);
-        let of_windows: f64 = ratio.of_windows(means).map(|(_, sd)| sd * sd).sum();
-        off.is_finite()
-            .then(|| off.min(FARTHEST_CHECK).powi(2) - of_windows)
-    });
-    let squares: Vec<f64> = squares.collect();
-    let usual = CHECKS_OF_DOUBT * TYPE_DOUBT.powi(2);
-    let n = CHECKS_OF_DOUBT + squares.len() as f64;
-    let doubt = ((usual + squares.iter().sum::<f64>()) / n).sqrt();
-    doubt.max(LEAST_TYPE_DOUBT)
 }

@@ -45,14 +45,9 @@ pub fn selection(
     }
     let sums = best.iter().zip(lost).zip(gained);
     let factors = sums.map(|((best, lost), gained)| (best + lost) / (best - gained));
-    factors
-        .map(|factor| {
-            if factor.is_finite() {
-                factor.max(1.0)
-            } else {
-                1.0
-            }
-        })
+    let finite = factors.map(|factor| Some(factor).filter(|factor| factor.is_finite()));
+    finite
+        .map(|factor| factor.unwrap_or(1.0).max(1.0))
         .collect()
 }
 

@@ -59,7 +59,7 @@ impl Sensitivities {
     pub fn from_map(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
         let means = CellMean::of_each(&map.cells);
         let reader = Reader::read(map, &means)?;
-        let checks = reader.checks();
+        let (checks, type_doubt) = reader.checks(confidence);
         let header = &map.header;
         let data = |tensor: &MapTensor| tensor.kind.bytes(tensor.n_params()).unwrap_or(0);
         let pad = |bytes: u64| bytes.next_multiple_of(header.alignment.max(1));
@@ -71,7 +71,8 @@ impl Sensitivities {
             n_params: header.tensors.iter().map(MapTensor::n_params).sum(),
             confidence,
             index: names.zip(0..).collect(),
-            klds: reader.klds(&checks),
+            klds: reader.klds(type_doubt),
+            checks,
             ..Self::default()
         };
         for (known, klds) in reader.tensors.iter().zip(&this.klds) {
@@ -88,13 +89,6 @@ impl Sensitivities {
             }));
         }
         this.means = means.clone();
-        let checks = checks.into_iter().map(|check| Check {
-            tensor: this.tensors[check.tensor].name.clone(),
-            kind: check.kind,
-            predicted: check.predicted.value,
-            measured: this.estimate(&check.measured),
-        });
-        this.checks = checks.collect();
         this.add_wholes(map);
         Ok(this)
     }
@@ -139,16 +133,13 @@ impl Sensitivities {
 
     /// The recipe of this mixture, whose KLD another one of its size may undercut by `gap`.
     pub(super) fn recipe(&self, mixture: &Mixture, selection: f64, gap: f64) -> Recipe {
-        let tensors = self.tensors.iter().filter_map(|tensor| {
-            let cost = tensor.at(*mixture.get(&tensor.name)?)?;
-            Some(RecipeTensor {
-                name: tensor.name.clone(),
-                kind: cost.kind,
-                bytes: cost.bytes,
-                kld: cost.kld.value,
-                role: tensor.role.clone(),
-                n_params: tensor.n_params,
-            })
+        let tensors = self.in_mixture(mixture).map(|(tensor, cost)| RecipeTensor {
+            name: tensor.name.clone(),
+            kind: cost.kind,
+            bytes: cost.bytes,
+            kld: cost.kld.value,
+            role: tensor.role.clone(),
+            n_params: tensor.n_params,
         });
         Recipe {
             size_bytes: self.size_bytes(mixture),
@@ -209,6 +200,15 @@ impl Sensitivities {
             let cost = kind.and_then(|kind| tensor.at(*kind));
             Some((tensor, cost.or(tensor.costs.last())?))
         })
+    }
+
+    /// The same for the tensors that have their type in the mixture.
+    pub(super) fn in_mixture(
+        &self,
+        mixture: &Mixture,
+    ) -> impl Iterator<Item = (&TensorCosts, &Cost)> {
+        let chosen = self.chosen(mixture);
+        chosen.filter(|(tensor, cost)| mixture.get(&tensor.name) == Some(&cost.kind))
     }
 
     /// The sum of the KLDs of a mixture's tensors; `None` if the map does not know one of them.

@@ -8,6 +8,7 @@ use kl_formats::{GgmlType, Mixture};
 use super::knapsack::{Item, Path, minimise};
 use super::selection::selection;
 use super::{Cost, FrontierPoint, Goal, Recipe, Sensitivities, TensorCosts};
+use crate::stats::Estimate;
 
 /// KLDs that differ by less than this part are equal: their sums depend on the order.
 const ROUNDING: f64 = 1e-12;
@@ -243,7 +244,7 @@ pub fn neighbours(
     types: &[GgmlType],
 ) -> Vec<(String, GgmlType)> {
     let mut neighbours = Vec::new();
-    for (tensor, own) in in_recipe(of, recipe) {
+    for (tensor, own) in of.in_mixture(&recipe.mixture()) {
         let allowed = tensor.costs.iter();
         let allowed = allowed.filter(|cost| types.is_empty() || types.contains(&cost.kind));
         let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
@@ -257,17 +258,6 @@ pub fn neighbours(
         }
     }
     neighbours
-}
-
-/// The tensors of a recipe, with their costs in it.
-fn in_recipe<'s>(
-    of: &'s Sensitivities,
-    recipe: &Recipe,
-) -> impl Iterator<Item = (&'s TensorCosts, &'s Cost)> {
-    let mixture = recipe.mixture();
-    of.tensors
-        .iter()
-        .filter_map(move |tensor| Some((tensor, tensor.at(*mixture.get(&tensor.name)?)?)))
 }
 
 /// Finds the best mixture of the recipe's types and of its neighbours', at most as large as the recipe;
@@ -284,41 +274,33 @@ pub fn improved(
         Goal::Bpw(_) => tensor.data_bytes(cost.kind) as f64,
         Goal::Size(_) | Goal::Kld(_) => cost.bytes as f64,
     };
-    let (mut classes, mut choices, mut budget) = (Vec::new(), Vec::new(), 0.0);
-    for (tensor, own) in in_recipe(of, recipe) {
+    let mixture = recipe.mixture();
+    let mut budget = 0.0;
+    let tensors = of.in_mixture(&mixture).map(|(tensor, own)| {
         budget += weight(tensor, own);
-        let mut changes = vec![(own, 0.0)];
-        let moved = neighbours
-            .iter()
-            .filter(|((name, _), _)| *name == tensor.name);
-        for ((_, kind), moved) in moved {
+        let moved = neighbours.iter();
+        let moved = moved.filter(|((name, _), _)| *name == tensor.name);
+        let changes = moved.filter_map(|((_, kind), moved)| {
+            let cost = tensor.at(*kind)?;
             // Where a smaller type measures better, that is chance: it counts as equal.
-            let least = |cost: &Cost| {
-                if cost.bytes < own.bytes {
-                    0.0
-                } else {
-                    f64::NEG_INFINITY
-                }
-            };
-            let cost = tensor.at(*kind);
-            changes.extend(cost.map(|cost| (cost, f64::max(moved - kld, least(cost)))));
-        }
-        let least = changes.iter().fold(0.0, |least, of| f64::min(least, of.1));
-        let item = |(cost, change): &(&Cost, f64)| Item {
-            cost: change - least,
-            weight: weight(tensor, cost),
-        };
-        classes.push(changes.iter().map(item).collect::<Vec<Item>>());
-        choices.push((tensor, changes));
-    }
+            let (change, is_smaller) = (moved - kld, cost.bytes < own.bytes);
+            Some((cost, if is_smaller { change.max(0.0) } else { change }))
+        });
+        let changes = [(own, 0.0)].into_iter().chain(changes);
+        let changed = changes.map(|(cost, change)| Cost {
+            kld: Estimate::point(change),
+            ..*cost
+        });
+        (tensor, changed.collect())
+    });
+    let choices = Choices {
+        of,
+        tensors: tensors.collect(),
+    };
+    let classes = choices.classes(|tensor, cost| (cost.kld.value, weight(tensor, cost)));
     let found = minimise(&classes, budget).map_or(vec![0; classes.len()], |found| found.items);
-    let chosen = choices.iter().zip(found);
-    let chosen: Vec<_> = chosen.map(|((tensor, of), i)| (tensor, of[i])).collect();
-    let mixture = chosen
-        .iter()
-        .map(|(tensor, (cost, _))| (tensor.name.clone(), cost.kind));
-    let change: f64 = chosen.iter().map(|(_, (_, change))| change).sum();
-    let mut better = of.recipe(&mixture.collect(), recipe.selection, 0.0);
+    let change: f64 = choices.chosen(&found).map(|(_, cost)| cost.kld.value).sum();
+    let mut better = of.recipe(&choices.mixture(&found), recipe.selection, 0.0);
     // By the map, no mixture is better than the first recipe by more than its own gap.
     let loss = better.kld.predicted.value - recipe.kld.predicted.value;
     better.gap = (loss + recipe.gap).max(0.0);

@@ -89,6 +89,7 @@ fn is_possible(floor: f32) -> bool {
 }
 
 /// The smallest and the largest entry that are not NaN.
+#[inline(always)]
 pub(super) fn range(row: &[f32]) -> (f32, f32) {
     /// Independent lanes: a float minimum is not a reduction that the compiler may reorder.
     const LANES: usize = 32;

@@ -115,10 +115,7 @@ fn bins(
             members.push(token as u32);
         }
     }
-    let mut of_members = Estimator {
-        clusters: Vec::new(),
-        confidence: estimator.confidence,
-    };
+    let mut of_members = Estimator::new([], estimator.confidence);
     let bin = |((label, from, to), members): (Name, Vec<u32>)| {
         let n_tokens = members.len();
         let members = members.iter().map(|index| *index as usize);

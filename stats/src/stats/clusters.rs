@@ -148,6 +148,38 @@ pub struct Estimator {
     pub confidence: Confidence,
 }
 
+impl Estimator {
+    /// Tokens in these clusters.
+    pub fn new(clusters: impl IntoIterator<Item = Cluster>, confidence: Confidence) -> Self {
+        Self {
+            clusters: clusters.into_iter().collect(),
+            confidence,
+        }
+    }
+}
+
+impl ClusterRule {
+    /// The kind of cluster that it chooses for windows, or their parts, that have this correlation with the
+    /// next.
+    fn kind(
+        self,
+        windows: &WindowSums,
+        parts: Option<&Parts>,
+        autocorrelation: Option<f64>,
+    ) -> ClusterKind {
+        let n = parts.map_or(windows.count(), |of| of.n as usize) as f64;
+        let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
+        let can_have_blocks = windows.count() >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
+        match (self, parts) {
+            (Self::Window, _) => ClusterKind::Window,
+            (Self::Block, _) => ClusterKind::Block,
+            (_, Some(_)) if !are_alike || windows.count() == 1 => ClusterKind::Part,
+            (_, None) if are_alike && can_have_blocks => ClusterKind::Block,
+            _ => ClusterKind::Window,
+        }
+    }
+}
+
 impl Clusters {
     /// Puts the windows of one evaluation into clusters.
     pub fn by_rule(windows: &WindowSums, rule: ClusterRule) -> Self {
@@ -164,16 +196,7 @@ impl Clusters {
         autocorrelation: Option<f64>,
     ) -> Self {
         let parts = Parts::of_few(windows);
-        let n = parts.as_ref().map_or(windows.count(), |of| of.n as usize) as f64;
-        let are_alike = autocorrelation.is_some_and(|r| r * n.sqrt() >= AUTOCORRELATED);
-        let can_have_blocks = windows.count() >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK;
-        let kind = kind.unwrap_or(match (rule, &parts) {
-            (ClusterRule::Window, _) => ClusterKind::Window,
-            (ClusterRule::Block, _) => ClusterKind::Block,
-            (_, Some(_)) if !are_alike || windows.count() == 1 => ClusterKind::Part,
-            (_, None) if are_alike && can_have_blocks => ClusterKind::Block,
-            _ => ClusterKind::Window,
-        });
+        let kind = kind.unwrap_or_else(|| rule.kind(windows, parts.as_ref(), autocorrelation));
         let of_windows = numbered(&windows.windows(), kind);
         let parts = parts.filter(|_| kind == ClusterKind::Part);
         let pieces = windows.pieces();
@@ -182,7 +205,10 @@ impl Clusters {
             Parts::of_windows(&Vec::from_iter(inside.copied()))
         };
         let depths = 1..=if parts.is_some() { u32::BITS } else { 0 };
+        let by_number = of_windows.clusters.iter();
+        let by_number = by_number.map(|(first, cluster)| (first.window, *cluster));
         let chosen = parts.as_ref().unwrap_or(&of_windows);
+        let longest_part = parts.as_ref().map(|of| of.longest as u64);
         let mut clusters = Self {
             clustering: Clustering {
                 rule,
@@ -194,20 +220,14 @@ impl Clusters {
                 n: chosen.n.into(),
                 n_effective: 0.0,
                 windows_per_block: of_windows.longest as u64,
-                positions_per_part: parts
-                    .as_ref()
-                    .map(|of| of.longest as u64 * u64::from(PIECE)),
+                positions_per_part: longest_part.map(|n_pieces| n_pieces * u64::from(PIECE)),
                 autocorrelation,
             },
             parts_by_depth: depths
                 .filter_map(of_depth)
                 .flat_map(|of| of.clusters)
                 .collect(),
-            windows: of_windows
-                .clusters
-                .into_iter()
-                .map(|(first, cluster)| (first.window, cluster))
-                .collect(),
+            windows: by_number.collect(),
             parts: parts.map(|parts| parts.clusters).unwrap_or_default(),
         };
         let mut lengths = BTreeMap::<Cluster, f64>::new();
@@ -252,10 +272,7 @@ impl Clusters {
         confidence: Confidence,
     ) -> Estimator {
         let of_run = |run: &Run| repeat_n(self.of_piece(parts, &run.piece), run.n);
-        Estimator {
-            clusters: runs.iter().flat_map(of_run).collect(),
-            confidence,
-        }
+        Estimator::new(runs.iter().flat_map(of_run), confidence)
     }
 }
 

@@ -138,10 +138,7 @@ impl IdenticalOutput {
         }
         let [n_near_ties, n_unknown, n_cut_short] = left_out;
         let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
-        let estimator = Estimator {
-            clusters: of_answers.collect(),
-            confidence,
-        };
+        let estimator = Estimator::new(of_answers, confidence);
         // Without answers, no share is defined.
         let share = |tokens: u32| {
             let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);

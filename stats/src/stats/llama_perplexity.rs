@@ -125,12 +125,10 @@ impl LlamaPerplexity {
         let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
             counted.iter().map(|record| value(record)).collect()
         };
-        let independent = Estimator {
-            clusters: vec![Cluster::default(); counted.len()],
-            confidence: Confidence::default(),
-        };
+        let tokens = vec![Cluster::default(); counted.len()];
+        let independent = Estimator::new(tokens, Confidence::default());
         let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
-        let ppl = Perplexity::from_nlls(&independent, &base_nll, &eval_nll)?;
+        let ppl = Perplexity::from_nlls(&independent, &base_nll, &eval_nll, [0; 2])?;
         let klds = of_each(|r| r.kld);
         let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
         let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));

@@ -1,7 +1,7 @@
-"""Prints the values pinned in tests/llama_perplexity.rs, from numpy, as Rust literals.
+"""Prints the values that tests/llama_perplexity.rs compares with, from numpy: a row of each.
 
     pip install numpy scipy
-    python llama_perplexity_oracle.py
+    python llama_perplexity_oracle.py >> tests/pinned.txt
 
 The samples are oracle.py's records that have a next token.
 """
@@ -61,11 +61,9 @@ def table(name, rows):
     for key, *values in rows:
         keys = [f"/{key}/value", f"/{key}/err"] if len(values) == 2 else [f"/{key}"]
         flat += zip(keys, values)
-    print(f"const {name}: [(&str, f64); {len(flat)}] = [")
     for key, value in flat:
-        print(f'    ("{key}", {literal(float(value))}),')
-    print("];\n")
+        print(name, key, literal(float(value)))
 
 
 if __name__ == "__main__":
-    table("EXACT", exact())
+    table("LLAMA_PERPLEXITY", exact())

@@ -82,14 +82,8 @@ impl LogitSummary {
         let clusters = Clusters::by_rule(&windows, rule);
         let estimator = clusters.estimator(&table.counted, confidence);
         let metric = |of: fn(&LogitMetrics) -> f64| {
-            let value = |metrics| {
-                if LogitMetrics::is_finite(metrics) {
-                    of(metrics)
-                } else {
-                    f64::NAN
-                }
-            };
-            let values: Vec<f64> = metrics.iter().map(value).collect();
+            let usable = metrics.iter().map(|of| of.is_finite().then_some(of));
+            let values: Vec<f64> = usable.map(|usable| usable.map_or(f64::NAN, of)).collect();
             let sorted = quantile::sorted(&values);
             let of = Distribution::from_values(table, &estimator, &values, &sorted, &QUANTILES)?;
             Some(Metric {

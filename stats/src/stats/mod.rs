@@ -4,7 +4,7 @@
 //! one of a later step:
 //!
 //! 1. `token`: whether a record is counted;
-//! 2. `windows`: the sums of each window; `clusters`: tokens in clusters;
+//! 2. `windows`: the sums of each window; `clusters`: tokens in clusters, as an [`Estimator`];
 //! 3. `spread`: the error of a mean by cluster, and its interval;
 //! 4. `clustered`, `quantile`: estimates that have such intervals, from a column of numbers that has NaN
 //!    where a token does not count;
@@ -18,7 +18,7 @@
 //! from one sample, a clustered interval from one cluster.
 //!
 //! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
-//! them.
+//! `tests/pinned.txt`.
 
 mod acceptance;
 mod breakdown;

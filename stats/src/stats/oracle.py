@@ -1,7 +1,7 @@
-"""Prints the values pinned in this module's tests, from numpy and scipy, as Rust literals.
+"""Prints the values pinned in this module's tests, from numpy and scipy: a row of numbers after its name.
 
     pip install numpy scipy
-    python oracle.py
+    python oracle.py > tests/pinned.txt
 """
 
 import numpy as np
@@ -56,19 +56,13 @@ def records():
     return rows
 
 
-def table(name, kind, rows, digits=17):
-    print(f"    const {name}: [{kind}; {len(rows)}] = [")
+def table(name, rows, digits=17):
     for row in rows:
-        print("        (" + ", ".join(literal(x, digits) for x in row) + "),")
-    print("    ];\n")
-
-
-class Rust(str):
-    """A literal of Rust."""
+        print(name, *(literal(x, digits) for x in row))
 
 
 def literal(x, digits=17):
-    return str(x) if isinstance(x, (int, Rust)) else repr(float(f"{x:.{digits}g}"))
+    return str(x) if isinstance(x, int) else repr(float(f"{x:.{digits}g}"))
 
 
 def beta_quantiles():
@@ -257,7 +251,7 @@ def differences():
         group = window % groups
         cluster = blocks(window, group) if rule == "Block" else window
         difference = clustered_mean(half * b - a, cluster, group)
-        out.append((Rust(rule), groups, float(half), difference.value,
+        out.append((int(rule == 'Block'), groups, float(half), difference.value,
                     *difference.ends()))
     return out
 
@@ -462,27 +456,28 @@ def summary(name, windows_per_block, but=()):
     left_out = ("/delta_p/mean/se", *(f"/delta_p/quantiles/{i}/" for i in range(2, 9)))
     out += [(pointer, value) for pointer, value in described(columns, cluster)
             if np.isfinite(value) and not pointer.startswith(left_out)]
-    lines = [f'    ("{pointer}", {literal(float(value))}),' for pointer, value in out]
+    lines = [f"{pointer} {literal(float(value))}" for pointer, value in out]
     lines = [line for line in lines if line not in but]
-    print("\n".join([f"pub const {name}: [(&str, f64); {len(lines)}] = [", *lines, "];\n"]))
+    for line in lines:
+        print(name, line)
     return lines
 
 
 if __name__ == "__main__":
-    table("PINNED", "(f64, f64, f64, f64)", beta_quantiles())
-    table("STUDENT", "(f64, f64, f64)", student_two_sided())
-    table("NORMAL", "(f64, f64)", normal())
-    table("BAYES_MVS", "(usize, f64, f64, f64)", bayes_mvs(), 11)
-    table("CIMJ", "(usize, f64, f64, f64, f64)", cimj(), 11)
-    table("JEFFREYS", "(u64, u64, f64, f64)", jeffreys())
-    table("HALL", "(f64, f64, f64, f64)", hall())
-    table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
-    table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences(), 10)
-    table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
-    table("SPAN_RATIOS", "Pinned", span_ratios())
-    print(f"const STRATIFIED: (f64, f64, f64) = {stratified()};\n")
-    table("LONG", "(f64, f64, f64)", long_windows())
-    table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
+    table("BETA_QUANTILES", beta_quantiles())
+    table("STUDENT", student_two_sided())
+    table("NORMAL", normal())
+    table("BAYES_MVS", bayes_mvs(), 11)
+    table("CIMJ", cimj(), 11)
+    table("JEFFREYS", jeffreys())
+    table("HALL", hall())
+    table("RANKS", order_statistics())
+    table("DIFFERENCES", differences(), 10)
+    table("RATIOS", ratios())
+    table("SPAN_RATIOS", span_ratios())
+    table("STRATIFIED", [stratified()])
+    table("LONG", long_windows())
+    table("STUDENT_OUTSIDE", student_outside())
     by_window = summary("BY_WINDOW", 1)
     # Only what is another by block.
     summary("BY_BLOCK", 4, by_window)

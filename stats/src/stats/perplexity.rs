@@ -62,11 +62,12 @@ pub struct Perplexity {
 
 impl Perplexity {
     /// Computes them from the NLLs of the same tokens in the same order: NaN under both models where one
-    /// is not known. `None` without others.
+    /// is infinite or not known, as so many are. `None` without others.
     pub(super) fn from_nlls(
         estimator: &Estimator,
         ref_nll: &[f64],
         eval_nll: &[f64],
+        [n_infinite, n_unknown]: [u64; 2],
     ) -> Option<Self> {
         let reference = Moments::from_samples(ref_nll.iter().copied())?;
         let evaluated = Moments::from_samples(eval_nll.iter().copied())?;
@@ -91,8 +92,8 @@ impl Perplexity {
         let correlation = product.value() / reference.n as f64 / scale;
         Some(Self {
             n_tokens: reference.n as u64,
-            n_infinite: 0,
-            n_unknown: 0,
+            n_infinite,
+            n_unknown,
             reference: ref_ppl,
             ref_se: of_ref.se,
             ref_cluster_se: of_ref.clustered.se,
@@ -118,7 +119,8 @@ mod tests {
 
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {
-        Perplexity::from_nlls(&estimator(0..ref_nll.len() as u32), ref_nll, eval_nll)
+        let clusters = 0..ref_nll.len() as u32;
+        Perplexity::from_nlls(&estimator(clusters), ref_nll, eval_nll, [0; 2])
     }
 
     /// llama-perplexity's own formulas, by sums and covariance.

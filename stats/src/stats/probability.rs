@@ -189,8 +189,17 @@ pub fn student_one_sided(confidence: Confidence, degrees: f64) -> f64 {
     inside.map_or(0.0, |inside| student_two_sided(inside, degrees))
 }
 
+/// The two-sided p-value of a distance with this standard error, by Student's t; 1 of none, even without an
+/// error.
+pub(super) fn student_p(distance: f64, se: f64, degrees: f64) -> f64 {
+    if distance == 0.0 {
+        return 1.0;
+    }
+    student_outside(distance.abs() / se, degrees)
+}
+
 /// `P(|T| > t)` for a Student T with ν = `degrees` > 0 degrees of freedom and `t ≥ 0`.
-pub fn student_outside(t: f64, degrees: f64) -> f64 {
+fn student_outside(t: f64, degrees: f64) -> f64 {
     let square = t * t;
     if square.is_infinite() {
         return 0.0;

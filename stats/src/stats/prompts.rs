@@ -43,14 +43,6 @@ pub struct PromptLogits {
     pub smoothed_kld: Option<MeanMax>,
 }
 
-/// Summarises the finite ones of some values; `None` without any.
-fn mean_max(values: impl Iterator<Item = f64>) -> Option<MeanMax> {
-    let mut so_far = MeanMaxSoFar::default();
-    let finite = values.filter(|value| value.is_finite());
-    finite.for_each(|value| so_far.push(value));
-    so_far.value()
-}
-
 impl PromptStats {
     /// Computes the statistics of each prompt that has records, in the order of the prompts'
     /// numbers.
@@ -72,7 +64,8 @@ impl PromptStats {
     /// Computes the statistics of one prompt from its records.
     fn of_prompt(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
         let counted = || records.iter().filter(|record| is_counted(record));
-        let of_records = |value: fn(&TokenRecord) -> f64| mean_max(counted().map(value));
+        let of_records =
+            |value: fn(&TokenRecord) -> f64| counted().map(value).collect::<MeanMaxSoFar>().value();
         let mean = |of: Option<MeanMax>| of.map(|of| of.mean);
         Some(Self {
             window: records.first()?.window,
@@ -86,7 +79,8 @@ impl PromptStats {
                 let counted =
                     measured.filter(|(of, metrics)| is_counted(of) && metrics.is_finite());
                 let of_metrics = |value: fn(&LogitMetrics) -> f64| {
-                    mean_max(counted.clone().map(|(_, metrics)| value(metrics)))
+                    let values = counted.clone().map(|(_, metrics)| value(metrics));
+                    values.collect::<MeanMaxSoFar>().value()
                 };
                 PromptLogits {
                     mean_abs_diff: mean(of_metrics(|metrics| metrics.mean_abs_diff)),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::clusters::Estimator;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Totals;
-use super::probability::{student_one_sided, student_outside, student_two_sided};
+use super::probability::{student_one_sided, student_p, student_two_sided};
 use super::spread::{by_cluster, degrees, standard_error, strata};
 use super::windows::{Cluster, Run};
 
@@ -18,7 +18,7 @@ use super::windows::{Cluster, Run};
 ///
 /// What makes a text hard multiplies every model's KLD, so in the ratio it cancels, however far the
 /// models are apart. Its interval is the exponential of that of its logarithm.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Ratio {
     /// The first model's mean KLD over the second's; null where it is not finite, because the
@@ -69,31 +69,29 @@ impl Ratio {
             return None;
         }
         if sums.len() < 2 {
-            return Some(Self::point(value, None));
+            return Some(Self {
+                value,
+                ..Self::default()
+            });
         }
         if a == 0.0 || b == 0.0 {
             // Only one of them is the reference's equal: 0 times as far as the other, or infinitely.
             let end = finite(value);
             return Some(Self {
+                value,
                 lo: end,
                 hi: end,
                 upper: end,
-                ..Self::point(value, Some(0.0))
+                p: Some(0.0),
+                ..Self::default()
             });
         }
-        let without = sums
-            .iter()
-            .map(|(cluster, of)| (*cluster, ln_without(all, *of)));
+        let without = sums.iter();
+        let without = without.map(|(cluster, of)| (*cluster, ln_without(all, *of)));
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let degrees = degrees(sums, |of| of.n);
-        Some(Self::within(
-            value,
-            distance,
-            &without.collect(),
-            degrees,
-            confidence,
-        ))
+        Some(Self::within(value, distance, without, degrees, confidence))
     }
 
     /// Estimates how many times as large the ratio is on some tokens as on others, from both models'
@@ -105,11 +103,7 @@ impl Ratio {
     /// known least.
     fn of_ratios(sums: [&KldSums; 2], confidence: Confidence) -> Option<Self> {
         let all = sums.map(total);
-        let [inside, outside] = all.map(
-            |Totals {
-                 sums: [a, b, _], ..
-             }| a / b,
-        );
+        let [inside, outside] = all.map(|of| of.sums[0] / of.sums[1]);
         let value = inside / outside;
         let distance = value.ln().abs();
         if sums.iter().any(|of| of.len() < 2) || !distance.is_finite() {
@@ -122,24 +116,18 @@ impl Ratio {
         });
         let [of_inside, of_outside] = sums.map(|of| degrees(of, |of| of.n));
         let degrees = of_inside.min(of_outside);
-        Some(Self::within(
-            value,
-            distance,
-            &without.collect(),
-            degrees,
-            confidence,
-        ))
+        Some(Self::within(value, distance, without, degrees, confidence))
     }
 
     /// A ratio whose logarithm is `distance` from 0, and is `without` each cluster.
     fn within(
         value: f64,
         distance: f64,
-        without: &BTreeMap<Cluster, f64>,
+        without: impl Iterator<Item = (Cluster, f64)>,
         degrees: f64,
         confidence: Confidence,
     ) -> Self {
-        let se = standard_error(&strata(without));
+        let se = standard_error(&strata(&without.collect()));
         let factor = (student_two_sided(confidence, degrees) * se).exp();
         let factor_above = (student_one_sided(confidence, degrees) * se).exp();
         Self {
@@ -148,28 +136,17 @@ impl Ratio {
             lo: finite(value / factor),
             hi: finite(value * factor),
             upper: finite(value * factor_above),
-            p: if distance == 0.0 {
-                Some(1.0)
-            } else {
-                finite(student_outside(distance / se, degrees))
-            },
-        }
-    }
-
-    fn point(value: f64, p: Option<f64>) -> Self {
-        Self {
-            value,
-            se_ln: None,
-            lo: None,
-            hi: None,
-            upper: None,
-            p,
+            p: finite(student_p(distance, se, degrees)),
         }
     }
 
     /// The p-value alone, where the second mean is too small for a multiple of it to say anything.
     pub fn p_alone(self) -> Self {
-        Self::point(f64::INFINITY, self.p)
+        Self {
+            value: f64::INFINITY,
+            p: self.p,
+            ..Self::default()
+        }
     }
 
     /// The second model over the first. Its one-sided end is not known.

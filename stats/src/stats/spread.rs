@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::clusters::n_effective;
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::{Sum, Totals};
-use super::probability::{normal_two_sided, student_outside, student_two_sided};
+use super::probability::{normal_two_sided, student_p, student_two_sided};
 use super::windows::Cluster;
 
 /// Hall's correction is made for at most this skewness of a mean. Beyond it the transformation is
@@ -251,12 +251,8 @@ impl Spread {
         let known = errors.and_then(|(clustered, se)| {
             let se = clustered.se.max(se);
             let half_width = student_two_sided(confidence, clustered.degrees) * se;
-            let p = if value == 0.0 {
-                1.0
-            } else {
-                student_outside((value / se).abs(), clustered.degrees)
-            };
-            Some((Estimate::symmetric(value, half_width), finite(p)?))
+            let p = finite(student_p(value, se, clustered.degrees))?;
+            Some((Estimate::symmetric(value, half_width), p))
         });
         ShareDifference {
             estimate: known.map_or(Estimate::point(value), |(estimate, _)| estimate),

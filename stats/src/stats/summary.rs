@@ -113,7 +113,6 @@ impl TokenTable {
         };
         let (kld, ccdf) = divergence(klds);
         let (reverse_kld, _) = divergence(reverse_klds);
-        let perplexity = Perplexity::from_nlls(estimator, ref_nlls, eval_nlls);
         let changes = ref_nlls.iter().zip(eval_nlls);
         let changes: Vec<f64> = changes.map(|(r, e)| delta_p(*r, *e)).collect();
         let summary = Summary {
@@ -126,11 +125,7 @@ impl TokenTable {
             reverse_kld,
             agreement: Agreement::from_table(self, estimator),
             acceptance: Acceptance::from_table(self, estimator),
-            perplexity: perplexity.map(|perplexity| Perplexity {
-                n_infinite: self.n_nll_infinite,
-                n_unknown: self.n_nll_unknown,
-                ..perplexity
-            }),
+            perplexity: Perplexity::from_nlls(estimator, ref_nlls, eval_nlls, self.n_left_out),
             delta_p: DeltaP::from_changes(estimator, &changes),
             identical_output: IdenticalOutput::from_answers(&self.answers, clusters, confidence),
             unknown_p: self.unknown_p.value().filter(|p| p.max > 0.0),
@@ -160,9 +155,6 @@ impl Agreement {
     }
 }
 
-#[cfg(test)]
-#[path = "tests/summary_pinned.rs"]
-mod pinned;
 #[cfg(test)]
 #[path = "tests/summary.rs"]
 mod tests;

@@ -55,8 +55,8 @@ pub struct TokenTable {
     /// min(p, q) over the vocabulary, NaN where it is not known; and the next token's NLL under the
     /// reference and under the model, NaN unless its probability is known and not 0.
     pub(super) columns: [Vec<f64>; 5],
-    pub(super) n_nll_infinite: u64,
-    pub(super) n_nll_unknown: u64,
+    /// Tokens with an NLL that is infinite, and with one that is not known.
+    pub(super) n_left_out: [u64; 2],
     pub(super) unknown_p: MeanMaxSoFar,
     /// The answers that the reference's model gave greedily.
     pub(super) answers: Answers,
@@ -107,15 +107,14 @@ impl TokenTable {
             return;
         }
         Run::add(&mut self.counted, record);
-        if record.ref_unknown_p.is_finite() {
-            self.unknown_p.push(record.ref_unknown_p);
-        }
+        self.unknown_p.push(record.ref_unknown_p);
         let nlls = [record.ref_nll, record.eval_nll];
         let has_next = record.next_token().is_some();
         let is_known = has_next && nlls.iter().all(|nll| nll.is_finite());
         let is_unknown = nlls.iter().any(|nll| nll.is_nan());
-        self.n_nll_unknown += u64::from(has_next && is_unknown);
-        self.n_nll_infinite += u64::from(has_next && !is_known && !is_unknown);
+        if has_next && !is_known {
+            self.n_left_out[usize::from(is_unknown)] += 1;
+        }
         let [ref_nll, eval_nll] = nlls.map(|nll| if is_known { nll } else { f64::NAN });
         let TokenRecord {
             kld,

@@ -51,7 +51,7 @@ mod clustered_mean {
 
         use super::*;
         use crate::stats::ClusterRule;
-        use crate::stats::oracle::{self, assert_close, records};
+        use crate::stats::oracle::{self, assert_close, pinned, records};
 
         /// The mean of the records, in groups.
         fn mean(group: fn(u32) -> u32) -> ClusteredMean {
@@ -66,14 +66,11 @@ mod clustered_mean {
         #[test]
         fn strata_match_numpy_and_scipy() {
             let mean = mean(|window| u32::from(window >= 5) + u32::from(window >= 20));
-            let (value, lo, hi) = STRATIFIED;
+            let [value, lo, hi] = pinned("STRATIFIED").next().unwrap();
             assert_close(mean.independent.value, value, 1e-12);
             assert_close(mean.clustered.lo.unwrap(), lo, 1e-11);
             assert_close(mean.clustered.hi.unwrap(), hi, 1e-11);
         }
-
-        const STRATIFIED: (f64, f64, f64) =
-            (0.4403726113181395, 0.33507205471816215, 0.6439979126268416);
 
         #[test]
         fn a_group_of_one_cluster_is_joined_with_the_others() {
@@ -84,31 +81,18 @@ mod clustered_mean {
 
 mod proportion {
     use super::super::*;
-    use crate::stats::oracle::{assert_close, estimator};
+    use crate::stats::oracle::{assert_close, estimator, pinned};
 
     /// scipy.stats.beta.ppf([0.025, 0.975], k + 0.5, n - k + 0.5), from `oracle.py`.
     #[test]
     fn matches_scipy() {
-        for (k, n, lo, hi) in JEFFREYS {
-            let (share, n) = (k as f64 / n as f64, n as f64);
-            let got = jeffreys(share, n, Confidence::default());
-            assert_close(got.value, share, 1e-15);
+        for [k, n, lo, hi] in pinned("JEFFREYS") {
+            let got = jeffreys(k / n, n, Confidence::default());
+            assert_close(got.value, k / n, 1e-15);
             assert_close(got.lo.unwrap(), lo, 1e-13);
             assert_close(got.hi.unwrap(), hi, 1e-13);
         }
     }
-
-    const JEFFREYS: [(u64, u64, f64, f64); 9] = [
-        (1, 2, 0.06083027592009732, 0.9391697240799026),
-        (3, 10, 0.09269459393815316, 0.6058183181486713),
-        (868, 1000, 0.8459666417873076, 0.8879070610138672),
-        (1188, 1369, 0.8490732004230881, 0.8849471658486512),
-        (1, 1000000, 1.0789766246541867e-07, 4.6741920467298275e-06),
-        (999000, 1000000, 0.998936597358415, 0.9990605142644841),
-        (1, 10000000, 1.0789764342729502e-08, 4.674200826695119e-07),
-        (5000000, 10000000, 0.4996901025213566, 0.5003098974786434),
-        (9999990, 10000000, 0.9999982260569356, 0.9999994858549989),
-    ];
 
     #[test]
     fn none_and_all() {

@@ -1,11 +1,54 @@
 //! Samples that the tests and `oracle.py` both generate, bit for bit, and a check of closeness.
 
+use std::collections::BTreeMap;
+
 use kl_formats::TokenRecord;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::distribution::Point;
 use super::{
     Breakdown, ClusterRule, Clusters, Confidence, Estimator, PartNames, Run, Summary, TokenTable,
 };
+
+/// The rows that `oracle.py` and `llama_perplexity_oracle.py` print under a name.
+fn pinned_rows(name: &str) -> impl Iterator<Item = &'static str> {
+    let rows = include_str!("pinned.txt").lines();
+    rows.filter_map(move |row| row.strip_prefix(name)?.strip_prefix(' '))
+}
+
+/// Rows of numbers.
+pub fn pinned<const N: usize>(name: &str) -> impl Iterator<Item = [f64; N]> {
+    let number = |text: &str| text.parse().unwrap();
+    pinned_rows(name).map(move |row| {
+        Vec::from_iter(row.split(' ').map(number))
+            .try_into()
+            .unwrap()
+    })
+}
+
+/// Numbers of a JSON document, by their pointers.
+pub fn pinned_numbers(name: &str) -> BTreeMap<&'static str, f64> {
+    let rows = pinned_rows(name).map(|row| row.split_once(' ').unwrap());
+    rows.map(|(pointer, number)| (pointer, number.parse().unwrap()))
+        .collect()
+}
+
+/// Panics unless the document of a value has these numbers.
+#[track_caller]
+pub fn assert_pinned(value: &impl Serialize, numbers: BTreeMap<&str, f64>) {
+    let json = serde_json::to_value(value).unwrap();
+    assert!(!numbers.is_empty());
+    for (pointer, expected) in numbers {
+        let got = json.pointer(pointer).and_then(Value::as_f64);
+        let got = got.unwrap_or_else(|| panic!("no number at {pointer}"));
+        let error = (got - expected).abs() / expected.abs().max(1e-3);
+        assert!(
+            error < 1e-11,
+            "{pointer}: {got} is not {expected}: off by {error:e}"
+        );
+    }
+}
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -87,10 +130,7 @@ pub fn records() -> Vec<TokenRecord> {
 
 /// Tokens in these clusters, at the default confidence.
 pub fn estimator(clusters: impl IntoIterator<Item = u32>) -> Estimator {
-    Estimator {
-        clusters: clusters.into_iter().map(Into::into).collect(),
-        confidence: Confidence::default(),
-    }
+    Estimator::new(clusters.into_iter().map(Into::into), Confidence::default())
 }
 
 /// The runs of tokens, each given as its window and its group.

@@ -1,7 +1,7 @@
 mod ratio {
     use super::super::*;
     use crate::stats::mean::Sum;
-    use crate::stats::oracle::{Lcg, assert_close};
+    use crate::stats::oracle::{Lcg, assert_close, pinned};
 
     /// The ratio of clusters in these strata, with these numbers of tokens.
     fn ratio_in(clusters: &[(u32, f64)], a: &[f64], b: &[f64]) -> Option<Ratio> {
@@ -30,7 +30,7 @@ mod ratio {
             ratio_in(&[5.0, 9.0, 7.0, 19.0].map(|n| (0, n)), &a, &b),
             ratio(&rare, &[0.01; 10]),
         ];
-        for (got, (value, se_ln, lo, hi, upper, p)) in cases.into_iter().zip(RATIOS) {
+        for (got, [value, se_ln, lo, hi, upper, p]) in cases.into_iter().zip(pinned("RATIOS")) {
             let got = got.unwrap();
             assert_close(got.value, value, 1e-14);
             let got = [got.se_ln, got.lo, got.hi, got.upper, got.p].map(Option::unwrap);
@@ -42,57 +42,6 @@ mod ratio {
             }
         }
     }
-
-    const RATIOS: [(f64, f64, f64, f64, f64, f64); 6] = [
-        (
-            1.1764705882352942,
-            0.13170151537298708,
-            0.7736667361996183,
-            1.7889912803819752,
-            1.6039357621132808,
-            0.30506124791683903,
-        ),
-        (
-            0.85,
-            0.13170151537298705,
-            0.5589742169042243,
-            1.2925462000759769,
-            1.1588435881268453,
-            0.30506124791683864,
-        ),
-        (
-            11.76470588235294,
-            0.13170151537298716,
-            7.736667361996181,
-            17.889912803819755,
-            16.039357621132815,
-            0.0003328836965644246,
-        ),
-        (
-            1.1764705882352942,
-            0.10073540728461353,
-            0.7626847188287124,
-            1.814751247551275,
-            1.5787996864398537,
-            0.2480136483937392,
-        ),
-        (
-            1.1764705882352942,
-            0.13170151537298708,
-            0.6846289519432521,
-            2.021654271345252,
-            1.7070988128057434,
-            0.3373900083523721,
-        ),
-        (
-            5.0200000000000005,
-            0.126161094860187,
-            3.773616061650455,
-            6.6780508637590925,
-            6.326185629112748,
-            4.469306305776208e-07,
-        ),
-    ];
 
     /// Sums of so many clusters, and those of a model that is `factor` times as far.
     fn models(n: usize, factor: f64) -> [Vec<f64>; 2] {
@@ -169,7 +118,7 @@ mod ratio {
 
 mod paired {
     use super::super::*;
-    use crate::stats::oracle::{assert_close, records, runs};
+    use crate::stats::oracle::{assert_close, pinned, records, runs};
     use crate::stats::{ClusterRule, Clusters, WindowSums};
 
     fn compare(windows: &[u32], a: &[f64], b: &[f64]) -> Option<Paired> {
@@ -207,7 +156,13 @@ mod paired {
     #[test]
     fn the_difference_matches_numpy_and_scipy() {
         let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
-        for (rule, groups, half, value, lo, hi) in DIFFERENCES {
+        for [is_block, groups, half, value, lo, hi] in pinned("DIFFERENCES") {
+            let rule = if is_block == 1.0 {
+                ClusterRule::Block
+            } else {
+                ClusterRule::Window
+            };
+            let groups = groups as u32;
             let runs = runs(records.iter().map(|r| (r.window, r.window % groups)));
             let klds: Vec<f64> = records.iter().map(|r| r.kld).collect();
             let others: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
@@ -221,34 +176,12 @@ mod paired {
             assert_close(got.hi.unwrap(), hi, 1e-9);
         }
     }
-
-    use ClusterRule::{Block, Window};
-
-    const DIFFERENCES: [(ClusterRule, u32, f64, f64, f64, f64); 7] = [
-        (Window, 1, 1.0, 0.01230952995, -0.0313568936, 0.07324893499),
-        (Block, 1, 1.0, 0.01230952995, -0.03225678704, 0.08403079513),
-        (Window, 3, 1.0, 0.01230952995, -0.03063563918, 0.0731953896),
-        (
-            Window,
-            1,
-            0.9,
-            -0.03295868418,
-            -0.07244706767,
-            0.009206786333,
-        ),
-        (Window, 3, 0.9, -0.03295868418, -0.071207639, 0.008149586082),
-        (Block, 1, 0.7, -0.1234951124, -0.1869814879, -0.08606350941),
-        (Block, 3, 0.7, -0.1234951124, -0.1913932281, -0.08351599325),
-    ];
 }
 
 mod span_ratio {
     use super::super::*;
-    use crate::stats::oracle::{assert_close, records};
+    use crate::stats::oracle::{assert_close, pinned, records};
     use crate::stats::{ClusterRule, Clusters, WindowSums};
-
-    /// Of a ratio and of its quotient with that of the others: value, ends and p-value.
-    type Pinned = (f64, f64, f64, f64, f64, f64, f64, f64);
 
     const NAMES: [&str; 5] = ["prompt", "answer", "reasoning", "tool call", "code"];
 
@@ -278,20 +211,12 @@ mod span_ratio {
         });
         let labels: Vec<&str> = got.iter().map(|of| of.label.as_str()).collect();
         assert_eq!(labels, ["answer", "reasoning", "tool call"]);
-        for (got, expected) in got.iter().zip(SPAN_RATIOS) {
-            let (value, lo, hi, p, times, times_lo, times_hi, times_p) = expected;
-            let (ratio, to_others) = (got.ratio.unwrap(), got.to_others.unwrap());
-            for (got, expected) in [
-                (ratio.value, value),
-                (ratio.lo.unwrap(), lo),
-                (ratio.hi.unwrap(), hi),
-                (ratio.p.unwrap(), p),
-                (to_others.value, times),
-                (to_others.lo.unwrap(), times_lo),
-                (to_others.hi.unwrap(), times_hi),
-                (to_others.p.unwrap(), times_p),
-            ] {
-                assert_close(got, expected, 1e-12);
+        // Of a ratio and of its quotient with that of the others: value, ends and p-value.
+        for (got, expected) in got.iter().zip(pinned::<8>("SPAN_RATIOS")) {
+            let both = [got.ratio, got.to_others].map(Option::unwrap);
+            let ends = |of: Ratio| [of.value, of.lo.unwrap(), of.hi.unwrap(), of.p.unwrap()];
+            for (got, expected) in both.map(ends).as_flattened().iter().zip(expected) {
+                assert_close(*got, expected, 1e-12);
             }
         }
     }
@@ -305,39 +230,6 @@ mod span_ratio {
         assert!(got[1].ratio.is_some_and(|ratio| ratio.p.is_none()));
         assert!(got.iter().all(|of| of.to_others.is_none()));
     }
-
-    const SPAN_RATIOS: [Pinned; 3] = [
-        (
-            1.096273305830919,
-            0.7961636340591315,
-            1.5095077314071248,
-            0.5643899069403084,
-            1.0894795661721317,
-            0.8022341128046939,
-            1.4795752339137769,
-            0.573405723769918,
-        ),
-        (
-            0.9949731519460324,
-            0.8947151952280248,
-            1.1064655863379196,
-            0.9235954964623685,
-            0.9090077271068299,
-            0.72115028740703,
-            1.1458014541059862,
-            0.4046410105191533,
-        ),
-        (
-            1.0900039271850859,
-            0.994569787287374,
-            1.194595468779924,
-            0.06236545275276526,
-            1.0667270524697008,
-            0.9349717483450358,
-            1.2170491851597318,
-            0.2981685543046307,
-        ),
-    ];
 }
 
 mod adjusted {

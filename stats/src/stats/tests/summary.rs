@@ -1,15 +1,12 @@
 //! The whole summary against numpy and scipy, and at the edges.
 
-use std::collections::BTreeMap;
-
 use kl_formats::TokenRecord;
 use serde_json::Value;
 
 use super::super::clusters::ClusterRule;
-use super::super::oracle::{self, assert_close, records};
+use super::super::oracle::{self, assert_close, assert_pinned, pinned_numbers, records};
 use super::super::table::MAX_EXCLUDED_LISTED;
 use super::super::token::ExclusionReason;
-use super::pinned::{BY_BLOCK, BY_WINDOW};
 use super::*;
 
 fn summary(records: &[TokenRecord]) -> Summary {
@@ -22,23 +19,15 @@ fn json(records: &[TokenRecord]) -> Value {
 
 #[test]
 fn every_number_matches_numpy_and_scipy() {
-    let by_window: BTreeMap<&str, f64> = BTreeMap::from(BY_WINDOW);
+    let by_window = pinned_numbers("BY_WINDOW");
     let mut by_block = by_window.clone();
-    by_block.extend(BY_BLOCK);
-    for (rule, pinned) in [
+    by_block.extend(pinned_numbers("BY_BLOCK"));
+    for (rule, numbers) in [
         (ClusterRule::Window, by_window),
         (ClusterRule::Block, by_block),
     ] {
-        let json = serde_json::to_value(oracle::summary(&records(), rule)).unwrap();
-        for (pointer, expected) in &pinned {
-            let got = json.pointer(pointer).and_then(Value::as_f64);
-            let got = got.unwrap_or_else(|| panic!("no number at {pointer}"));
-            let error = (got - expected).abs() / expected.abs().max(1e-3);
-            assert!(
-                error < 1e-11,
-                "{rule:?} {pointer}: {got} is not {expected}: off by {error:e}"
-            );
-        }
+        assert_eq!(numbers.len(), 199);
+        assert_pinned(&oracle::summary(&records(), rule), numbers);
     }
 }
 
