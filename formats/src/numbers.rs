@@ -148,8 +148,6 @@ impl Number {
 ///
 /// Sources: `ggml.h` for the numbers, `ggml-common.h` for the sizes, `ggml.c` for the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(with = "String", inline))]
 #[non_exhaustive]
 pub struct GgmlType {
     /// Its number in a GGUF.
@@ -223,6 +221,21 @@ impl<'de> Deserialize<'de> for GgmlType {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = String::deserialize(from)?;
         name.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for GgmlType {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "GgmlType".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string"})
     }
 }
 
