@@ -168,12 +168,8 @@ fn what_was_not_measured_alike_is_listed_with_the_reason() {
     session.fails("report . none.kls", 1, &missing);
     let run = session.ok("report .");
     run.prints(&["\nNot compared\n", "\n  ./cut.kls\n"]);
-}
 
-/// A quant of another model cannot be evaluated against this reference.
-#[test]
-fn what_is_not_compared_is_grouped_by_its_reference_and_names_the_model() {
-    let session = session();
+    // It is grouped by its reference. A quant of another model cannot be evaluated against this one.
     session.reference_of("@gpt2", "gpt2.gz", "-c 48");
     session.ok("-m @gpt2 -r gpt2.gz -q --sidecar g1.kls");
     session.ok("-m @gpt2 -r gpt2.gz -q --label two --sidecar g2.kls");
