@@ -1,14 +1,17 @@
 //! An original's own rows of some windows, kept in memory: the same windows are decoded again, with some of
-//! its tensors exchanged, and scored against them.
+//! its tensors exchanged or in another way, and scored against them.
 
 use std::ops::Range;
+use std::path::Path;
 
+use anyhow::Result;
 use kl_formats::{TokenRecord, WindowSpec, n_rows};
 
-use super::context::context_sources;
+use super::context::{check_parallel, context_sources, largest_context};
+use super::devices::{connect_devices, load};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, Model, memory};
+use crate::engine::{ContextOptions, Engine, Model, memory};
 use crate::pipeline::{Error, KeptRows, LogitSource, ReferenceRows, Sources, Step, evaluate};
 
 /// The rows may take this share of the memory that is free: contexts and a tensor lie beside them.
@@ -22,7 +25,26 @@ pub struct Bench<'b> {
     pub watch: &'b Watch<'b>,
 }
 
-impl Bench<'_> {
+impl<'b> Bench<'b> {
+    /// Takes the rows that a model computes of these windows into memory.
+    ///
+    /// # Errors
+    /// Why the model cannot decode, or that the observer asks to stop.
+    pub fn of_model<M: Model + Sync>(
+        model: &M,
+        windows: Vec<WindowSpec>,
+        options: ContextOptions,
+        run: &'b RunSettings,
+        watch: &'b Watch<'b>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            rows: keep_rows(context_sources(model, &options, run), windows, watch)?,
+            options,
+            run,
+            watch,
+        })
+    }
+
     /// The rows of these windows.
     pub fn n_rows(&self, windows: Range<usize>) -> u64 {
         n_rows(self.rows.windows.get(windows).unwrap_or_default())
@@ -36,7 +58,7 @@ impl Bench<'_> {
         &self,
         model: &M,
         windows: Range<usize>,
-        phase: Option<&Phase<'_>>,
+        phase: &Phase<'_>,
         mut on_window: impl FnMut(&[TokenRecord]),
     ) -> Result<(), Error> {
         let rows = ReferenceRows::kept(&self.rows, windows);
@@ -47,7 +69,7 @@ impl Bench<'_> {
             |_| (),
             |step| {
                 match step {
-                    Step::Rows(n) => phase.iter().for_each(|phase| phase.rows(n)),
+                    Step::Rows(n) => phase.rows(n),
                     Step::Window(scored) => on_window(&scored.records),
                 }
                 self.watch.check()
@@ -55,6 +77,23 @@ impl Bench<'_> {
         );
         scored.map(drop)
     }
+}
+
+/// Loads the original for windows of at most `n_ctx` tokens, as far as that is known.
+///
+/// # Errors
+/// What is wrong with the model, the devices or the settings.
+pub fn load_original<'e, E: Engine>(
+    engine: &'e E,
+    path: &Path,
+    run: &RunSettings,
+    n_ctx: Option<u32>,
+    watch: &Watch<'_>,
+) -> Result<E::Model<'e>> {
+    check_parallel(run, engine, path)?;
+    connect_devices(engine, run, watch)?;
+    let beside = || (largest_context(run, n_ctx, [None; 2]), None);
+    Ok(load(engine, path, run, beside, watch)?)
 }
 
 /// Takes an original's rows into memory, from a file or as it computes them.
@@ -66,11 +105,8 @@ pub fn keep_rows<S: LogitSource>(
     windows: Vec<WindowSpec>,
     watch: &Watch<'_>,
 ) -> Result<KeptRows, Error> {
-    let phase = watch.begin(
-        "original",
-        Some(windows.len() as u64),
-        Some(n_rows(&windows)),
-    );
+    let (n_windows, n_rows) = (windows.len() as u64, n_rows(&windows));
+    let phase = watch.begin("original", Some(n_windows), Some(n_rows));
     let kept = KeptRows::keep(sources, windows, |n| {
         phase.rows(n);
         watch.check()
@@ -81,4 +117,20 @@ pub fn keep_rows<S: LogitSource>(
 /// The memory that rows may take, if it is known.
 pub fn memory_for_rows() -> Option<u64> {
     memory::available().map(|free| free / MEMORY_SHARE)
+}
+
+/// The bytes that the rows of these windows take.
+pub fn bytes_of_rows(windows: &[WindowSpec], n_vocab: u32) -> u64 {
+    let sizes = windows.iter().map(|of| KeptRows::bytes_of(of, n_vocab));
+    sizes.sum()
+}
+
+/// Counts the first windows whose rows take at most so many bytes together.
+pub fn n_that_fit(windows: &[WindowSpec], n_vocab: u32, mut bytes: u64) -> usize {
+    let fits = |window: &&WindowSpec| {
+        let rest = bytes.checked_sub(KeptRows::bytes_of(window, n_vocab));
+        bytes = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    windows.iter().take_while(fits).count()
 }

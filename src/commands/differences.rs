@@ -7,51 +7,47 @@ use super::context::Split;
 use super::observer::Watch;
 use crate::engine::CacheType;
 use crate::report::Warning;
-use crate::report::set_up::{SettingValue, devices, gpu_layers};
+use crate::report::set_up::{devices, gpu_layers};
 
-/// The settings whose values are compared: the key in a header, what a message calls it, the flag that
-/// sets it, and its value. The layers offloaded are at most those that the model has.
-const SETTINGS: [(&str, &str, &str, SettingValue); 9] = [
-    ("llama_cpp", "llama.cpp", "", |s| s.llama_cpp.clone()),
-    ("devices", "the set of devices", "", devices),
-    ("threads", "the number of threads", "--threads ", |s| {
-        s.threads.map(|n| n.to_string())
-    }),
-    ("flash_attn", "flash attention", "--flash-attn ", |s| {
-        s.flash_attn.clone()
-    }),
-    (
-        "type_k",
-        "the type of cached keys",
-        "--cache-type-k ",
-        |s| s.type_k.clone(),
-    ),
-    (
-        "type_v",
-        "the type of cached values",
-        "--cache-type-v ",
-        |s| s.type_v.clone(),
-    ),
-    (
-        "n_gpu_layers",
-        "the number of offloaded layers",
-        "-ngl ",
-        gpu_layers,
-    ),
-    ("placement", "the placement", PLACEMENT, placement),
-    (
-        "n_seq",
-        "the number of windows in a call",
-        "--parallel ",
-        |s| s.n_batch.map(|_| s.n_seq.unwrap_or(1).to_string()),
-    ),
+/// The settings whose values are compared: the key in a header, what a message calls it, and the flag that
+/// sets it.
+const SETTINGS: [(&str, &str, &str); 9] = [
+    ("llama_cpp", "llama.cpp", ""),
+    ("devices", "the set of devices", ""),
+    ("threads", "the number of threads", "--threads "),
+    (FLASH_ATTN, "flash attention", "--flash-attn "),
+    ("type_k", "the type of cached keys", "--cache-type-k "),
+    ("type_v", "the type of cached values", "--cache-type-v "),
+    ("n_gpu_layers", "the number of offloaded layers", "-ngl "),
+    ("placement", "the placement", PLACEMENT),
+    (N_SEQ, "the number of windows in a call", PARALLEL),
 ];
+
+const FLASH_ATTN: &str = "flash_attn";
+const N_SEQ: &str = "n_seq";
+const PARALLEL: &str = "--parallel ";
+
+/// The value of a setting as text; `None` where it is not recorded. The layers offloaded are at most those
+/// that the model has.
+fn value(key: &str, of: &BackendIdentity) -> Option<String> {
+    match key {
+        "llama_cpp" => of.llama_cpp.clone(),
+        "devices" => devices(of),
+        "threads" => of.threads.map(|n| n.to_string()),
+        FLASH_ATTN => of.flash_attn.clone(),
+        "type_k" => of.type_k.clone(),
+        "type_v" => of.type_v.clone(),
+        "n_gpu_layers" => gpu_layers(of),
+        "placement" => placement(of),
+        _ => of.n_batch.map(|_| of.n_seq.unwrap_or(1).to_string()),
+    }
+}
 
 /// The placement's value is flags itself.
 const PLACEMENT: &str = "-";
 
 /// Those of them that a model without attention does not have.
-const OF_ATTENTION: [&str; 3] = ["flash_attn", "type_k", "type_v"];
+const OF_ATTENTION: [&str; 3] = [FLASH_ATTN, "type_k", "type_v"];
 
 const BATCH: &str = "the batch";
 const PHYSICAL_BATCH: &str = "the physical batch";
@@ -141,20 +137,20 @@ impl SetUps<'_> {
         let settings = settings.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
         // A model that is larger than the memory computes as many windows at once as there is room for.
         let [split, other] = [self.here, self.there].map(|of| Split::of_reference(of, self.n_ctx));
-        let settings = settings.filter(|of| of.0 != "n_seq" || split != other);
-        let differ = settings.filter_map(|&(key, what, flag, value)| {
-            let (here, there) = (value(self.here)?, value(self.there)?);
+        let settings = settings.filter(|of| of.0 != N_SEQ || split != other);
+        let differ = settings.filter_map(|&(key, what, flag)| {
+            let (here, there) = (value(key, self.here)?, value(key, self.there)?);
             let flags = match (flag, there.as_str(), self.there.n_batch) {
                 ("", ..) | (PLACEMENT, "none", _) => String::new(),
                 (PLACEMENT, flags, _) => flags.to_owned(),
                 // The windows must fit into the batch.
-                ("--parallel ", n, Some(n_batch)) if n != "1" => {
+                (PARALLEL, n, Some(n_batch)) if n != "1" => {
                     format!("{flag}{n} --n-batch {n_batch}")
                 }
                 _ => format!("{flag}{there}"),
             };
             let is_same_attention =
-                key == "flash_attn" && flash_attention(self.here) == flash_attention(self.there);
+                key == FLASH_ATTN && flash_attention(self.here) == flash_attention(self.there);
             (here != there && !is_same_attention).then_some(Difference {
                 what,
                 here,

@@ -91,12 +91,8 @@ fn split(path: &Path) -> Option<(&str, u32, u32)> {
 /// The name of a file without its folder and its extension; of a split model, without the number of
 /// its first part too. A folder's name has no extension.
 pub fn stem(path: &Path) -> String {
-    let is_folder = path.is_dir();
-    let name = if is_folder {
-        path.file_name()
-    } else {
-        path.file_stem()
-    };
+    let (whole, stem) = (path.file_name(), path.file_stem());
+    let name = if path.is_dir() { whole } else { stem };
     let name = name.unwrap_or_default().to_string_lossy();
     without_part(&name).unwrap_or(&name).to_owned()
 }
@@ -114,14 +110,12 @@ pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
     }
     let mut taken: HashSet<String> = by_name.keys().cloned().collect();
     let mut labels = BTreeMap::new();
-    for (name, paths) in by_name {
-        if paths.len() > 1 {
-            taken.remove(&name);
-            let of_these = distinct(&paths, &taken);
-            taken.insert(name);
-            taken.extend(of_these.iter().map(|(_, label)| label.clone()));
-            labels.extend(of_these);
-        }
+    for (name, paths) in by_name.into_iter().filter(|of| of.1.len() > 1) {
+        taken.remove(&name);
+        let of_these = distinct(&paths, &taken);
+        taken.insert(name);
+        taken.extend(of_these.iter().map(|(_, label)| label.clone()));
+        labels.extend(of_these);
     }
     labels
 }
@@ -131,12 +125,9 @@ fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String
     let label = |path: &Path, is_whole: bool, n_folders: usize| {
         let mut parts = folders(path);
         parts.drain(..parts.len().saturating_sub(n_folders));
-        let whole = path.file_name().unwrap_or_default().to_string_lossy();
-        parts.push(if is_whole {
-            whole.into_owned()
-        } else {
-            stem(path)
-        });
+        let whole = path.file_name().filter(|_| is_whole);
+        let whole = whole.map(|name| name.to_string_lossy().into_owned());
+        parts.push(whole.unwrap_or_else(|| stem(path)));
         parts.join("-").trim_start_matches('.').to_owned()
     };
     let most = paths.iter().map(|path| folders(path).len()).max();

@@ -5,14 +5,17 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Found, Reference, SensitivityMap, SidecarReader};
+use kl_formats::{
+    About, Checks, Found, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SensitivityMap,
+    SidecarReader, map, rows_per_piece, sidecar,
+};
+use rayon::prelude::*;
 
 use super::observer::{Event, Observer, Watch};
-use super::verify::{verify_records, verify_reference};
 use super::verify_model::verify_model;
 use crate::engine::Engine;
 use crate::engine::gguf::{self, Gguf};
-use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo};
+use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 
 /// Describes the file, and then reads it whole if `verify`, a model's beside its `original`. The observer gets
 /// the description first.
@@ -47,7 +50,19 @@ pub fn info<E: Engine>(
             None if info.gguf.is_some() => {
                 info.verification = Some(verify_model(path, original, engine, watch)?);
             }
-            None => info.verified = Some(verify_records(path, &info)?),
+            None => {
+                // A sidecar or a map.
+                let n_windows = match info.map {
+                    Some(_) => map::verify(path).map(|_| info.n_windows.map_or(0, u64::from))?,
+                    None => sidecar::verify(path)?,
+                };
+                info.verified = Some(Verified {
+                    n_windows,
+                    n_rows: info.n_rows.unwrap_or(0),
+                    file_bytes: info.file_bytes,
+                    checks: Checks::Checksums,
+                });
+            }
         }
         watch.event(&Event::Verified(&info));
     }
@@ -58,10 +73,9 @@ pub fn info<E: Engine>(
 fn of_sidecar(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
     let (header, n_records) = (sidecar.header.clone(), sidecar.n_records());
-    let groups = header.groups.into_iter().map(|name| GroupInfo {
-        name,
-        n_windows: None,
-    });
+    let n_windows = None;
+    let groups = header.groups.into_iter();
+    let groups = groups.map(|name| GroupInfo { name, n_windows });
     Ok(Info {
         kind: "sidecar".to_owned(),
         label: header.label,
@@ -98,6 +112,7 @@ fn of_model(path: &Path) -> Result<Info> {
     let number = |n: Option<i128>| n.and_then(|n| u32::try_from(n).ok());
     let token = |name: &str| number(header.number(&format!("tokenizer.ggml.{name}")));
     let tokenizer = header.tokenizer.clone();
+    let chat_template = header.text("tokenizer.chat_template");
     Ok(Info {
         kind: "model".to_owned(),
         file_bytes: header.file_bytes,
@@ -113,9 +128,7 @@ fn of_model(path: &Path) -> Result<Info> {
             pre_tokenizer: header.pre_tokenizer().map(str::to_owned),
             bos: token("bos_token_id"),
             eos: token("eos_token_id"),
-            chat_template_bytes: header
-                .text("tokenizer.chat_template")
-                .map(|text| text.len() as u64),
+            chat_template_bytes: chat_template.map(|text| text.len() as u64),
         }),
         model: Some(model),
         tokenizer,
@@ -145,6 +158,7 @@ fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
 /// Describes a reference.
 pub fn of_reference(about: &About) -> Info {
     let about = about.clone();
+    let groups = about.groups.as_ref().map(GroupInfo::of_each);
     Info {
         kind: about.kind.to_string(),
         file_bytes: about.file_bytes,
@@ -154,12 +168,73 @@ pub fn of_reference(about: &About) -> Info {
         log_probabilities: Some(about.holds_log_probabilities()),
         states: about.states,
         holds_tokens: about.holds_tokens,
-        groups: about
-            .groups
-            .as_ref()
-            .map_or_else(Vec::new, GroupInfo::of_each),
+        groups: groups.unwrap_or_default(),
         prompts: about.prompts.as_ref().map(PromptsInfo::new),
         others: about.others.into_iter().collect(),
         ..Info::from_provenance(about.provenance)
     }
+}
+
+/// Reads a reference whole.
+///
+/// # Errors
+/// The first fault, with its window and byte.
+fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verified> {
+    let about = reference.about();
+    let (file_bytes, checks, n_vocab) = (about.file_bytes, about.checks, about.n_vocab);
+    let n_windows = about.n_windows.map(u64::from);
+    let phase = watch.begin("verifying", n_windows, about.n_rows);
+    let step = |n_rows: u32| -> Result<()> {
+        phase.window(None);
+        phase.rows(n_rows as usize);
+        Ok(watch.check()?)
+    };
+    let windows = reference.windows().unwrap_or_default().iter();
+    let rows_per_window: Vec<u32> = windows.map(|window| window.n_rows).collect();
+    let rows_per_window = match reference.into_rows() {
+        Rows::Blocks(rows) => verify_windows(|i| rows.verify_window(i), rows_per_window, step)?,
+        Rows::States(rows, _) => {
+            rows.verify_head()?;
+            verify_windows(|i| rows.verify_window(i), rows_per_window, step)?
+        }
+        Rows::Stream(rows) => verify_stream(rows, n_vocab, step)?,
+        Rows::Model(windows) => vec![0; windows.len()],
+    };
+    Ok(Verified {
+        n_windows: rows_per_window.len() as u64,
+        n_rows: rows_per_window.into_iter().map(u64::from).sum(),
+        file_bytes,
+        checks,
+    })
+}
+
+/// Reads all windows, which have these rows, on all cores, and returns the rows of each. Of several
+/// faults it reports the first in the file.
+fn verify_windows(
+    verify: impl Fn(usize) -> kl_formats::Result<()> + Sync,
+    rows_per_window: Vec<u32>,
+    step: impl Fn(u32) -> Result<()> + Sync,
+) -> Result<Vec<u32>> {
+    let windows = rows_per_window.par_iter().enumerate().with_max_len(1);
+    let fault = windows.find_map_first(|(index, &n_rows)| {
+        let read = verify(index).map_err(anyhow::Error::from);
+        read.and_then(|()| step(n_rows)).err()
+    });
+    fault.map_or(Ok(rows_per_window), Err)
+}
+
+/// Reads one window after another, and returns the rows of each.
+fn verify_stream(
+    mut rows: Box<dyn ReadStream>,
+    n_vocab: u32,
+    step: impl Fn(u32) -> Result<()>,
+) -> Result<Vec<u32>> {
+    let rows_at_once = rows_per_piece(RowLayout::F32, n_vocab) as usize;
+    let mut rows_per_window = Vec::new();
+    while let Some(window) = rows.next_window()? {
+        while rows.next_rows(rows_at_once)?.is_some() {}
+        rows_per_window.push(window.n_rows);
+        step(window.n_rows)?;
+    }
+    Ok(rows_per_window)
 }

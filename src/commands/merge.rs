@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Take, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Take, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,16 +18,6 @@ use super::parts::{PartFile, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
 
 const NO_PARTS: &str = "no parts were given";
-
-/// What a file holds a part of. Anything that is neither a sidecar nor a map is opened as a reference, whose
-/// errors say more.
-fn kind_of(path: &Path) -> &'static str {
-    match Found::look(path) {
-        Found::Sidecar => "a sidecar",
-        Found::Map => "a map",
-        _ => "a reference",
-    }
-}
 
 /// Writes the whole of all its parts, references, sidecars or maps. With [`Existing::Resume`], an output that is
 /// already that whole is a success.
@@ -46,7 +36,7 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
     };
     Ok(NewFile {
         path: settings.output.display().to_string(),
-        is_map: kind_of(&settings.output) == "a map",
+        is_map: Found::look(&settings.output) == Found::Map,
         was_whole,
         file_bytes,
         n_rows,
@@ -81,9 +71,10 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     const START_BYTES: u64 = 1 << 20;
     let path = &*partial_path(&follow_links(&settings.output));
     // Errors of a file or a part are reported when the merge writes.
-    let Ok(mut start) = Compared::open(path, START_BYTES) else {
+    let Ok(file) = File::open(path) else {
         return true;
     };
+    let mut start = Compared::new(file.take(START_BYTES));
     let _ = join(&settings.parts, &mut start, path, &Watch::new(&()));
     !start.differs
 }
@@ -93,9 +84,11 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
 fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let path = &*settings.output;
     let unreadable = || format!("{}: cannot be read", path.display());
-    let mut file = Compared::open(path, u64::MAX).with_context(unreadable)?;
+    let file = File::open(path).with_context(unreadable)?;
+    let file_bytes = file.metadata().with_context(unreadable)?.len();
+    let mut file = Compared::new(file.take(u64::MAX));
     let joined = join(&settings.parts, &mut file, path, watch);
-    let is_longer = joined.is_ok() && !file.file.fill_buf().with_context(unreadable)?.is_empty();
+    let is_longer = joined.is_ok() && file.n_same < file_bytes;
     if file.differs || file.is_short || is_longer {
         bail!(
             "{}: exists, and is not what these parts make: name another file, or replace it with \
@@ -103,8 +96,7 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
             path.display()
         );
     }
-    let about = fs::metadata(path).with_context(unreadable)?;
-    Ok((joined?, about.len()))
+    Ok((joined?, file_bytes))
 }
 
 /// Writes the whole of parts that are all of one kind to `out`, whose `path` is only used in messages.
@@ -117,23 +109,29 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
             folder.join("ref.*.gz").display()
         );
     }
-    let first = parts.first().context(NO_PARTS)?;
-    let kind = kind_of(first);
-    if let Some(other) = parts.iter().find(|part| kind_of(part) != kind) {
+    let kind = |path: &PathBuf| match Found::look(path) {
+        Found::Sidecar => "a sidecar",
+        Found::Map => "a map",
+        _ => "a reference",
+    };
+    if let [first, others @ ..] = parts
+        && let Some(other) = others.iter().find(|other| kind(other) != kind(first))
+    {
         bail!(
-            "{} is {kind} and {} is {}: merge each kind by itself",
+            "{} is {} and {} is {}: merge each kind by itself",
             first.display(),
+            kind(first),
             other.display(),
-            kind_of(other)
+            kind(other)
         );
     }
     let opened = parts.iter().map(|path| PartFile::open(path));
-    let parts = in_order(opened.collect::<Result<_>>()?)?;
-    watch.warn_all(warnings(&parts));
-    match kind {
-        "a sidecar" => join_sidecars(&parts, out, path, watch),
-        "a map" => join_maps(&parts, out, path),
-        _ => join_references(&parts, out, path, watch),
+    let parts = &in_order(opened.collect::<Result<_>>()?)?;
+    watch.warn_all(warnings(parts));
+    match parts.first().map(|part| Found::look(&part.path)) {
+        Some(Found::Sidecar) => join_sidecars(parts, out, path, watch),
+        Some(Found::Map) => join_maps(parts, out, path),
+        _ => join_references(parts, out, path, watch),
     }
 }
 
@@ -268,6 +266,8 @@ fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
 /// file ends, writing stops with an error.
 struct Compared {
     file: BufReader<Take<File>>,
+    /// Bytes that were the same so far.
+    n_same: u64,
     /// True once the file was found to hold other bytes.
     differs: bool,
     /// True once the file was found to end before what is written.
@@ -275,14 +275,13 @@ struct Compared {
 }
 
 impl Compared {
-    /// Compares at most the first `n_first` bytes.
-    fn open(path: &Path, n_first: u64) -> io::Result<Self> {
-        let file = File::open(path)?.take(n_first);
-        Ok(Self {
+    fn new(file: Take<File>) -> Self {
+        Self {
             file: BufReader::with_capacity(1 << 20, file),
+            n_same: 0,
             differs: false,
             is_short: false,
-        })
+        }
     }
 }
 
@@ -290,17 +289,14 @@ impl Write for Compared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = self.file.fill_buf()?;
         let n = found.len().min(bytes.len());
-        if n == 0 && !bytes.is_empty() {
-            self.is_short = true;
-            return Err(io::Error::other("ends here"));
-        }
+        self.is_short = n == 0 && !bytes.is_empty();
         self.differs = found.get(..n) != bytes.get(..n);
         self.file.consume(n);
-        if self.differs {
-            Err(io::Error::other("holds other bytes"))
-        } else {
-            Ok(n)
+        self.n_same += n as u64;
+        if self.is_short || self.differs {
+            return Err(io::Error::other("does not hold these bytes"));
         }
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {

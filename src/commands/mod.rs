@@ -39,7 +39,6 @@ mod resume;
 mod sensitivity;
 pub mod settings;
 mod shelf;
-mod verify;
 mod verify_model;
 mod write;
 

@@ -2,7 +2,6 @@
 //! their sidecars hold them, one file each, or several.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
@@ -17,6 +16,7 @@ use super::differences;
 use super::observer::one_line;
 use super::resume::first_difference;
 use crate::report::Warning;
+use crate::report::comparison::NotCompared;
 use crate::report::number::count;
 
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
@@ -24,29 +24,26 @@ use crate::report::number::count;
 pub struct StoredEvaluation {
     /// The header of the whole evaluation.
     pub header: SidecarHeader,
-    /// The file, or the files of the parts in the order of their indices.
+    /// The file, or the files of the parts in the order of their indices; none if it has no file.
     pub paths: Vec<PathBuf>,
     /// Records of the whole evaluation.
     pub n_records: u64,
-    /// Warnings of what was not alike when the parts were computed, as far as it may move results.
-    pub warnings: Vec<Warning>,
 }
 
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
 /// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
 /// comes twice, or if a file holds the whole.
-pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(PathBuf, String)>) {
+pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotCompared>) {
     let (mut evaluations, mut unusable) = (Vec::new(), Vec::new());
     let mut groups: Vec<Vec<PartFile>> = Vec::new();
     for path in paths {
         match PartFile::of_sidecar(path) {
-            Err(error) => unusable.push((path.clone(), one_line(&error))),
+            Err(error) => unusable.push(NotCompared::new(path, one_line(&error))),
             Ok(part) => {
-                let is_its = |group: &&mut Vec<PartFile>| {
-                    let first = group.first().filter(|_| part.provenance.shard.is_some());
-                    first.is_some_and(|first| first.identity == part.identity)
+                let is_its = |first: &PartFile| {
+                    part.provenance.shard.is_some() && first.identity == part.identity
                 };
-                match groups.iter_mut().find(is_its) {
+                match groups.iter_mut().find(|of| of.first().is_some_and(is_its)) {
                     Some(group) => group.push(part),
                     None => groups.push(vec![part]),
                 }
@@ -54,15 +51,13 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
         }
     }
     for group in &groups {
-        let whole = group.first().and_then(|part| {
-            let mut files = groups.iter().flatten();
-            files.find(|file| file.is_whole_of(part))
-        });
+        let mut files = groups.iter().flatten();
+        let whole = files.find(|file| group.first().is_some_and(|part| file.is_whole_of(part)));
         let evaluation = match (whole, &group[..]) {
-            (Some(whole), _) => Err(anyhow!(
-                "is a part of {}, which holds all of it",
-                whole.path.display()
-            )),
+            (Some(whole), _) => {
+                let whole = whole.path.display();
+                Err(anyhow!("is a part of {whole}, which holds all of it"))
+            }
             (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_files(group),
             _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_files(&parts)),
         };
@@ -70,7 +65,8 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
             Ok(evaluation) => evaluations.push(evaluation),
             Err(error) => {
                 let why = one_line(&error);
-                unusable.extend(group.iter().map(|part| (part.path.clone(), why.clone())));
+                let unused = group.iter().map(|part| NotCompared::new(&part.path, &*why));
+                unusable.extend(unused);
             }
         }
     }
@@ -78,16 +74,6 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
 }
 
 impl StoredEvaluation {
-    /// The evaluation of `n_records` records in a whole file, or of one without a file.
-    pub fn whole(header: SidecarHeader, path: Option<PathBuf>, n_records: u64) -> Self {
-        Self {
-            header,
-            paths: path.into_iter().collect(),
-            n_records,
-            warnings: Vec::new(),
-        }
-    }
-
     /// The evaluation of a whole file, or of all parts in their order.
     ///
     /// # Errors
@@ -111,7 +97,6 @@ impl StoredEvaluation {
             header: SidecarReader::open(&first.path)?.header.of_whole(),
             paths: files.iter().map(|part| part.path.clone()).collect(),
             n_records,
-            warnings: warnings(files),
         })
     }
 
@@ -176,17 +161,16 @@ impl PartFile {
                 if map.is_cut_off {
                     bail!("{shown}: is not finished: finish that run with --resume, then merge");
                 }
-                let (whole, n_cells) = (map.header.of_whole(), map.cells.len() as u64);
-                Ok(Self::new(path, &map.header, &whole, n_cells))
+                let (header, n_cells) = (&map.header, map.cells.len() as u64);
+                Ok(Self::new(path, header, &header.of_whole(), n_cells))
             }
             _ => {
                 let kind = sniff(path)?;
                 if kind != Kind::Kl {
                     bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
                 }
-                let reader = NativeReader::open(path)?;
-                let header = &reader.header;
-                Ok(Self::new(path, header, &header.of_whole(), header.n_rows))
+                let header = NativeReader::open(path)?.header;
+                Ok(Self::new(path, &header, &header.of_whole(), header.n_rows))
             }
         }
     }
@@ -194,29 +178,14 @@ impl PartFile {
     fn of_sidecar(path: &Path) -> Result<Self> {
         let reader = SidecarReader::open(path)?;
         let (header, n_records) = (&reader.header, reader.n_records());
-        if let (Some(_), Some(n)) = (header.shard, header.n_records)
-            && n_records != n
-        {
-            bail!(
-                "{}: holds {} of the {} records of its part",
-                path.display(),
-                count(n_records),
-                count(n)
-            );
-        }
         Ok(Self::new(path, header, &header.of_whole(), n_records))
     }
 
-    fn new<H: Deref<Target = Provenance> + Serialize>(
-        path: &Path,
-        header: &H,
-        whole: &H,
-        n_rows: u64,
-    ) -> Self {
+    fn new(path: &Path, of: &Provenance, whole: &impl Serialize, n_rows: u64) -> Self {
         Self {
             path: path.to_owned(),
-            provenance: Provenance::clone(header),
-            identity: identity(whole, header.shard),
+            provenance: of.clone(),
+            identity: identity(whole, of.shard),
             n_rows,
         }
     }
@@ -271,10 +240,9 @@ fn forget(value: &mut Value, key: &str) {
             items.iter_mut().for_each(|item| forget(item, rest));
         }
         (Value::Object(object), Some((first, rest))) => {
-            object
-                .get_mut(first)
-                .into_iter()
-                .for_each(|inner| forget(inner, rest));
+            if let Some(inner) = object.get_mut(first) {
+                forget(inner, rest);
+            }
         }
         (Value::Object(object), None) => drop(object.remove(key)),
         _ => {}
@@ -287,12 +255,9 @@ fn forget(value: &mut Value, key: &str) {
 /// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
 /// twice: which, and in which files.
 pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
-    let whole = parts.iter().find(|part| part.provenance.shard.is_none());
-    if let Some(whole) = whole {
-        bail!(
-            "{}: is whole, not a part: leave it out",
-            whole.path.display()
-        );
+    if let Some(whole) = parts.iter().find(|part| part.provenance.shard.is_none()) {
+        let shown = whole.path.display();
+        bail!("{shown}: is whole, not a part: leave it out");
     }
     let Some((first, others)) = parts.split_first() else {
         bail!("no parts were given");
@@ -317,33 +282,28 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
         );
     }
     let is_missing = |wanted: &u32| parts.iter().all(|part| part.index() != *wanted);
-    let missing: Vec<u32> = (0..count).filter(is_missing).collect();
-    if missing.is_empty() {
-        return Ok(parts);
+    let missing = Vec::from_iter((0..count).filter(is_missing).map(|n| n.to_string()));
+    if let [first, ..] = &missing[..] {
+        /// More would not help.
+        const MOST_SHOWN: usize = 10;
+        let and_more = |n: usize| match n {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let shown = missing.get(..MOST_SHOWN).unwrap_or(&missing).join(", ");
+        let shown = shown + &and_more(missing.len().saturating_sub(MOST_SHOWN));
+        let (what, are, them, index) = match missing.len() {
+            1 => ("part", "is", "it", &**first),
+            _ => ("parts", "are", "them", "I"),
+        };
+        let present = parts.iter().map(|part| part.path.display()).next();
+        let present = present.map(|path| format!("{path}{}", and_more(parts.len() - 1)));
+        bail!(
+            "{what} {shown} of {count} {are} missing beside {}: make {them} with --shard {index}/{count}",
+            present.unwrap_or_default()
+        );
     }
-    bail!("{}", missing_parts(&parts, &missing, count))
-}
-
-/// Names the parts that are missing, and the files that are there.
-fn missing_parts(parts: &[PartFile], missing: &[u32], count: u32) -> String {
-    /// More would not help.
-    const MOST_SHOWN: usize = 10;
-    let and_more = |text: String, n: usize| match n {
-        0 => text,
-        n => format!("{text} and {n} more"),
-    };
-    let shown = missing.iter().take(MOST_SHOWN).map(u32::to_string);
-    let shown = shown.collect::<Vec<_>>().join(", ");
-    let shown = and_more(shown, missing.len().saturating_sub(MOST_SHOWN));
-    let (what, are, them, index) = match missing {
-        [_] => ("part", "is", "it", &*shown),
-        _ => ("parts", "are", "them", "I"),
-    };
-    let first = parts.first().map(|part| part.path.display().to_string());
-    let present = and_more(first.unwrap_or_default(), parts.len().saturating_sub(1));
-    format!(
-        "{what} {shown} of {count} {are} missing beside {present}: make {them} with --shard {index}/{count}"
-    )
+    Ok(parts)
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.

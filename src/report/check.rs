@@ -150,16 +150,6 @@ pub struct Moved {
     pub n_not_finite: u64,
 }
 
-impl Moved {
-    /// What is left of it where nothing is wrong: the floor.
-    pub fn floor(&self) -> Option<Floor> {
-        Some(Floor {
-            kld: self.kld?,
-            same_top: self.same_top?,
-        })
-    }
-}
-
 /// A setting that was checked.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

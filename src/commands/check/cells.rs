@@ -6,7 +6,7 @@ use std::ops::Range;
 use kl_formats::Calls;
 
 use crate::commands::settings::RunSettings;
-use crate::engine::{CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions};
+use crate::engine::{ContextOptions, FlashAttention, GpuLayers, ModelOptions};
 use crate::report::check::CellSettings;
 
 /// Most tokens that a device computes at once: llama.cpp's own physical batch.
@@ -54,18 +54,13 @@ impl Cells<'_> {
     /// The plain settings, on the CPU: one batch after another of as many tokens as llama.cpp computes at
     /// once, without flash attention unless the cache needs it.
     pub fn plain(&self) -> Cell {
-        let flash_attn = if self.needs_flash_attention() {
+        let needs_it = self.run.type_v.is_quantized();
+        let flash_attn = if needs_it {
             FlashAttention::On
         } else {
             FlashAttention::Off
         };
-        self.cell(on_cpu(), self.context(LARGEST, flash_attn))
-    }
-
-    /// llama.cpp keeps values in quantized types for flash attention only.
-    fn needs_flash_attention(&self) -> bool {
-        use CacheType::{Bf16, F16, F32};
-        ![F32, F16, Bf16].contains(&self.run.type_v)
+        self.cell(&on_cpu(), LARGEST, flash_attn, self.run.threads)
     }
 
     /// A quarter of the windows: those of settings that are slow, and those whose layers are compared.
@@ -73,57 +68,53 @@ impl Cells<'_> {
         0..self.n_windows.div_ceil(4)
     }
 
-    fn context(&self, n_ubatch: u32, flash_attn: FlashAttention) -> ContextOptions {
+    fn cell(
+        &self,
+        model: &ModelOptions,
+        n_ubatch: u32,
+        flash_attn: FlashAttention,
+        threads: u32,
+    ) -> Cell {
         let n_ubatch = n_ubatch.min(self.n_ctx);
-        ContextOptions {
+        let context = ContextOptions {
             n_ctx: self.n_ctx,
             calls: Calls::new(n_ubatch, n_ubatch),
-            threads: self.run.threads,
+            threads,
             flash_attn,
             type_k: self.run.type_k,
             type_v: self.run.type_v,
             ..ContextOptions::default()
-        }
-    }
-
-    fn cell(&self, model: ModelOptions, context: ContextOptions) -> Cell {
-        let is_slow = context.calls.n_ubatch <= 8 || context.threads < self.run.threads;
+        };
+        let is_slow = n_ubatch <= 8 || threads < self.run.threads;
         Cell {
-            settings: CellSettings::new(&model, &context, &self.devices),
+            settings: CellSettings::new(model, &context, &self.devices),
             windows: if is_slow {
                 self.few_windows()
             } else {
                 0..self.n_windows
             },
-            model,
+            model: model.clone(),
             context,
         }
     }
 
-    /// The cells of one place: batches of all sizes, with and without flash attention.
+    /// The cells of one place: batches of all sizes, with and without flash attention, which llama.cpp needs
+    /// for quantized values.
     fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = Cell> {
         use FlashAttention::{Off, On};
-        let all = [
-            (Off, LARGEST),
-            (Off, 64),
-            (Off, 8),
-            (Off, 1),
-            (On, LARGEST),
-            (On, 8),
-            (On, 1),
-        ];
-        all.into_iter()
-            .filter(|&(flash_attn, _)| flash_attn == On || !self.needs_flash_attention())
-            .map(|(flash_attn, n)| self.cell(model.clone(), self.context(n, flash_attn)))
+        let run = self.run;
+        let without = [LARGEST, 64, 8, 1].map(|n| (Off, n));
+        let all = without.into_iter().chain([LARGEST, 8, 1].map(|n| (On, n)));
+        all.filter(|(flash_attn, _)| *flash_attn == On || !run.type_v.is_quantized())
+            .map(|(flash_attn, n)| self.cell(model, n, flash_attn, run.threads))
     }
 
     /// All settings but the plain ones, those of one place after the other.
     pub fn all(&self) -> Vec<Cell> {
-        let plain = self.plain();
+        let (run, plain) = (self.run, self.plain());
+        let flash_attn = plain.context.flash_attn;
         let mut cells: Vec<Cell> = self.kernels(&on_cpu()).collect();
-        let mut one_thread = plain.context.clone();
-        one_thread.threads = 1;
-        cells.push(self.cell(on_cpu(), one_thread));
+        cells.push(self.cell(&on_cpu(), LARGEST, flash_attn, 1));
         for device in &self.devices {
             let whole = ModelOptions {
                 devices: vec![device.clone()],
@@ -135,14 +126,14 @@ impl Cells<'_> {
             half.n_gpu_layers = GpuLayers::Count(self.n_layers.div_ceil(2));
             cache_on_host.no_kv_offload = true;
             let both = [cache_on_host, half];
-            cells.extend(both.map(|model| self.cell(model, plain.context.clone())));
+            cells.extend(both.map(|model| self.cell(&model, LARGEST, flash_attn, run.threads)));
         }
         cells.retain(|cell| cell.settings != plain.settings);
         // Windows can be shorter than batches.
         cells.dedup_by(|a, b| a.settings == b.settings);
-        let n_ubatch = self.run.n_ubatch.unwrap_or(LARGEST);
-        let context = self.context(n_ubatch, self.run.flash_attn.unwrap_or_default());
-        let mut yours = self.cell(self.run.model.clone(), context);
+        let n_ubatch = run.n_ubatch.unwrap_or(LARGEST);
+        let flash_attn = run.flash_attn.unwrap_or_default();
+        let mut yours = self.cell(&run.model, n_ubatch, flash_attn, run.threads);
         yours.settings.is_yours = true;
         cells.push(yours);
         cells

@@ -5,22 +5,19 @@ mod cells;
 mod differences;
 
 use std::ops::Range;
-use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_formats::{TokenRecord, WindowSpec, longest_window};
 
-use super::bench::{Bench, keep_rows};
-use super::context::context_sources;
+use super::bench::{Bench, n_that_fit};
 use super::devices::{connect_devices, load};
 use super::input;
 use super::observer::{Observer, Phase, Watch, one_line};
-use super::settings::{CheckSettings, RunSettings};
+use super::settings::CheckSettings;
 use crate::engine::{Engine, Model, ModelOptions, Nodes, TracedNode};
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
-use crate::pipeline::KeptRows;
 use crate::report::check::{
-    CellVerdict, Check, CheckedCell, FirstDifference, Moved, Outcome, SkippedCell,
+    CellVerdict, Check, CheckedCell, FirstDifference, Floor, Moved, Outcome, SkippedCell,
 };
 use crate::report::{ModelInfo, Versions};
 use crate::stats::{linear, sorted};
@@ -65,17 +62,11 @@ pub fn check<E: Engine>(
         n_layers: model.facts().n_layers,
         devices: devices(settings, engine)?,
     };
-    let plain = cells.plain();
-    let sources = context_sources(&model, &plain.context, &settings.run);
-    let bench = Bench {
-        rows: keep_rows(sources, windows, watch)?,
-        options: plain.context.clone(),
-        run: &settings.run,
-        watch,
-    };
-    let all = cells.all();
-    let (mut checking, noise) = Checking::begin(&model, &cells, &all, bench)?;
-    let (cells, skipped) = check_all(&mut checking, all, &noise, engine)?;
+    let (plain, all) = (cells.plain(), cells.all());
+    let context = plain.context.clone();
+    let bench = Bench::of_model(&model, windows, context, &settings.run, watch)?;
+    let mut checking = Checking::begin(engine, &model, &cells, &all, bench)?;
+    let (cells, skipped) = checking.check_all(all)?;
     let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
     Ok(Check {
         versions: Versions::default(),
@@ -84,11 +75,14 @@ pub fn check<E: Engine>(
         } else {
             Outcome::Ok
         },
-        floor: cells.last().and_then(|yours| yours.moved.floor()),
+        floor: cells.last().and_then(|yours| {
+            let (kld, same_top) = (yours.moved.kld?, yours.moved.same_top?);
+            Some(Floor { kld, same_top })
+        }),
         model: ModelInfo::new(path, &model.facts().identity),
         n_tokens,
         base: plain.settings,
-        noise: moved(&noise.records),
+        noise: moved(&checking.noise.records),
         cells,
         skipped,
         warnings: watch.warnings(),
@@ -109,83 +103,23 @@ fn windows(
     let source = settings.source(settings.n_ctx.unwrap_or(default));
     let mut raw: RawInput<'_> = raw;
     raw.source = &source;
-    let prepared = input::plan(raw, model, &Selection::default(), watch)?;
-    let mut windows = prepared.plan.windows;
-    let mut left = ROW_BYTES;
-    let fits = |window: &&WindowSpec| {
-        let rest = left.checked_sub(KeptRows::bytes_of(window, facts.n_vocab));
-        left = rest.unwrap_or_default();
-        rest.is_some()
-    };
-    let n = windows.iter().take_while(fits).count();
+    let planned = input::plan(raw, model, &Selection::default(), watch)?;
+    let mut windows = planned.plan.windows;
+    let n = n_that_fit(&windows, facts.n_vocab, ROW_BYTES);
     windows.truncate(n.max(1));
     Ok(windows)
 }
 
-/// Refuses a model whose own rows are not finite.
-fn check_base(path: &Path, records: &[TokenRecord]) -> Result<()> {
-    let is_broken = |of: &&TokenRecord| of.flags & TokenRecord::REF_NOT_FINITE != 0;
-    match records.iter().filter(is_broken).count() {
-        0 => Ok(()),
-        n => bail!(
-            "{}: with plain settings on the CPU, {n} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
-            path.display(),
-            records.len()
-        ),
-    }
-}
-
-/// Checks all settings, of which those of one place follow each other. One that cannot be run is skipped,
-/// unless it is the user's.
-fn check_all<'e, E: Engine>(
-    checking: &mut Checking<'_, E::Model<'e>>,
-    all: Vec<Cell>,
-    noise: &Seen,
-    engine: &'e E,
-) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
-    let (on_cpu, watch) = (checking.model, checking.bench.watch);
-    let (mut checked, mut skipped) = (Vec::new(), Vec::new());
-    let mut loaded: Option<(ModelOptions, E::Model<'e>)> = None;
-    for cell in all {
-        // Two do not lie on a device together.
-        loaded = loaded.filter(|(options, _)| *options == cell.model);
-        let mut check = || -> Result<CheckedCell> {
-            if loaded.is_none() && cell.model != cells::on_cpu() {
-                let model = cell.model.clone();
-                let run = RunSettings {
-                    model: model.clone(),
-                    ..checking.bench.run.clone()
-                };
-                let context = || (cell.context.clone(), None);
-                let on_device = load(engine, &on_cpu.facts().path, &run, context, watch)?;
-                loaded = Some((model, on_device));
-            }
-            let model = loaded.as_ref().map_or(on_cpu, |(_, model)| model);
-            checking.check(model, &cell, noise)
-        };
-        match check() {
-            Ok(found) => checked.push(found),
-            Err(error) if cell.settings.is_yours || watch.should_stop() => return Err(error),
-            Err(error) => skipped.push(SkippedCell {
-                settings: cell.settings,
-                why: one_line(&error),
-            }),
-        }
-        checking.phase.window(None);
-    }
-    Ok((checked, skipped))
-}
-
 /// The devices to check, by name: those that the user names, or all.
 fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>> {
+    let mut all = engine.devices()?;
+    all.retain(|device| device.kind.is_gpu());
+    let mut all = Vec::from_iter(all.into_iter().map(|device| device.name));
     let named = &settings.run.model.devices;
-    let all = engine.devices()?.into_iter();
-    let all = all.filter(|device| device.kind.is_gpu());
-    let mut all: Vec<String> = all.map(|device| device.name).collect();
-    if let Some(name) = named
+    let mut unknown = named
         .iter()
-        .find(|&name| name != "none" && !all.contains(name))
-    {
+        .filter(|name| *name != "none" && !all.contains(name));
+    if let Some(name) = unknown.next() {
         bail!("no device '{name}': kl --list-devices shows those that there are");
     }
     all.retain(|name| named.is_empty() || named.contains(name));
@@ -193,15 +127,17 @@ fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>
 }
 
 /// What a setting gave beside the plain ones.
+#[derive(Default)]
 struct Seen {
     records: Vec<TokenRecord>,
     layers: Vec<Difference>,
 }
 
 /// A check under way.
-struct Checking<'c, M> {
+struct Checking<'m, 'c, E: Engine + 'c> {
+    engine: &'c E,
     /// The model on the CPU.
-    model: &'c M,
+    model: &'m E::Model<'c>,
     bench: Bench<'c>,
     phase: Phase<'c>,
     /// The windows whose layers are compared, ...
@@ -210,37 +146,82 @@ struct Checking<'c, M> {
     positions: Vec<usize>,
     /// What the layers add with plain settings.
     base: Vec<TracedNode>,
+    /// What noise does to the plain settings.
+    noise: Seen,
 }
 
-impl<'c, M: Model + Sync> Checking<'c, M> {
+impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     /// Begins to check these settings, with what noise does to the plain ones.
     fn begin(
-        model: &'c M,
+        engine: &'c E,
+        model: &'m E::Model<'c>,
         cells: &Cells<'_>,
         all: &[Cell],
         bench: Bench<'c>,
-    ) -> Result<(Self, Seen)> {
-        let plain = cells.plain();
-        let n_traced = bench.n_rows(cells.few_windows());
-        let n_rows = |cell: &Cell| n_traced + bench.n_rows(cell.windows.clone());
-        let n_all_rows = all.iter().chain([&plain]).map(n_rows).sum();
-        let (watch, n_ctx) = (bench.watch, cells.n_ctx as usize);
+    ) -> Result<Self> {
+        let (plain, few, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
+        let n_rows = |cell: &Cell| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
+        let n_rows = Some(all.iter().chain([&plain]).map(n_rows).sum());
         let n_cells = Some(all.len() as u64);
         let mut checking = Self {
+            engine,
             model,
+            phase: (bench.watch).begin("checking", n_cells, n_rows),
             bench,
-            phase: watch.begin("checking", n_cells, Some(n_all_rows)),
-            traced: cells.few_windows(),
+            traced: few,
             positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
             base: Vec::new(),
+            noise: Seen::default(),
         };
         checking.base = added(checking.trace(model, &plain, Nodes::LayerOutputs)?);
-        let noise = checking.see(model, &plain.with_noise())?;
-        check_base(&model.facts().path, &noise.records)?;
-        Ok((checking, noise))
+        checking.noise = checking.see(model, &plain.with_noise())?;
+        let records = &checking.noise.records;
+        let is_broken = |of: &&TokenRecord| of.flags & TokenRecord::REF_NOT_FINITE != 0;
+        let n = records.iter().filter(is_broken).count();
+        if n > 0 {
+            bail!(
+                "{}: with plain settings on the CPU, {n} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
+                model.facts().path.display(),
+                records.len()
+            );
+        }
+        Ok(checking)
     }
 
-    fn trace(&self, model: &M, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
+    /// Checks all settings, of which those of one place follow each other. One that cannot be run is
+    /// skipped, unless it is the user's.
+    fn check_all(&mut self, all: Vec<Cell>) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
+        let (on_cpu, watch) = (self.model, self.bench.watch);
+        let (mut checked, mut skipped) = (Vec::new(), Vec::new());
+        let mut loaded: Option<(ModelOptions, E::Model<'c>)> = None;
+        for cell in all {
+            // Two do not lie on a device together.
+            loaded = loaded.filter(|(options, _)| *options == cell.model);
+            let mut check = || -> Result<CheckedCell> {
+                if loaded.is_none() && cell.model != cells::on_cpu() {
+                    let mut run = self.bench.run.clone();
+                    run.model.clone_from(&cell.model);
+                    let (path, context) = (&on_cpu.facts().path, cell.context.clone());
+                    let model = load(self.engine, path, &run, || (context, None), watch)?;
+                    loaded = Some((run.model, model));
+                }
+                let model = loaded.as_ref().map_or(on_cpu, |(_, model)| model);
+                self.check(model, &cell)
+            };
+            match check() {
+                Ok(found) => checked.push(found),
+                Err(error) if cell.settings.is_yours || watch.should_stop() => return Err(error),
+                Err(error) => skipped.push(SkippedCell {
+                    settings: cell.settings,
+                    why: one_line(&error),
+                }),
+            }
+            self.phase.window(None);
+        }
+        Ok((checked, skipped))
+    }
+
+    fn trace(&self, model: &E::Model<'c>, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
         let windows = self.bench.rows.windows.get(self.traced.clone());
         let windows = windows.unwrap_or_default();
         let traced = model.trace(&cell.context, windows, &self.positions, nodes)?;
@@ -249,32 +230,29 @@ impl<'c, M: Model + Sync> Checking<'c, M> {
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &M, cell: &Cell) -> Result<Seen> {
+    fn see(&mut self, model: &E::Model<'c>, cell: &Cell) -> Result<Seen> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
-        self.bench.score(model, windows, Some(&self.phase), |of| {
+        self.bench.score(model, windows, &self.phase, |of| {
             records.extend_from_slice(of)
         })?;
         let layers = added(self.trace(model, cell, Nodes::LayerOutputs)?);
-        self.phase
-            .rows(self.bench.n_rows(self.traced.clone()) as usize);
+        let n_rows = self.bench.n_rows(self.traced.clone());
+        self.phase.rows(n_rows as usize);
         let layers = differences(&self.base, &layers);
         Ok(Seen { records, layers })
     }
 
     /// Runs a setting and judges it by what noise does.
-    fn check(&mut self, model: &M, cell: &Cell, noise: &Seen) -> Result<CheckedCell> {
-        let seen = self.see(model, cell)?;
+    fn check(&mut self, model: &E::Model<'c>, cell: &Cell) -> Result<CheckedCell> {
+        let (seen, noise) = (self.see(model, cell)?, &self.noise);
         let mut layers = seen.layers.iter().zip(&noise.layers);
         let first = layers.find(|(layer, noise)| layer.exceeds(noise));
         let is_same = seen.layers.iter().all(Difference::is_none);
         // One token can go to another expert by rounding, and its row is then far off.
-        let last = if self.model.facts().has_experts {
-            0.9
-        } else {
-            1.0
-        };
+        let has_experts = self.model.facts().has_experts;
+        let last = if has_experts { 0.9 } else { 1.0 };
         let verdict = if first.is_some() || rows_exceed(&seen.records, &noise.records, last) {
             CellVerdict::Wrong
         } else if is_same && seen.records.iter().all(|of| of.kld == 0.0) {
@@ -294,7 +272,7 @@ impl<'c, M: Model + Sync> Checking<'c, M> {
     /// Finds the first node of a layer that is wrong.
     fn look_into(
         &self,
-        model: &M,
+        model: &E::Model<'c>,
         cell: &Cell,
         layer: Option<u32>,
         noise: &Difference,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Display;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::{Kind, Reference, Rows, WindowSpec};
 
 use crate::commands::observer::Watch;
@@ -68,7 +68,8 @@ pub fn pair(
     max_rows: Option<u64>,
     watch: &Watch<'_>,
 ) -> Result<Vec<Pair>> {
-    let by_tokens = reference.has_tokens() && other.has_tokens();
+    let sides = [reference, other];
+    let by_tokens = sides.iter().all(|side| side.has_tokens());
     if !by_tokens {
         watch.warn(Warning::new(
             "tokens_unchecked",
@@ -76,14 +77,11 @@ pub fn pair(
         ));
     }
     // Windows are numbered by their order in the text, but those of kl.py by that in the file.
-    let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
-    let mut finder = Finder::new(reference, other, by_tokens);
+    let kinds = sides.map(|side| side.file.about().kind);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
-    let windows = reference.windows.iter().enumerate();
-    for (index, window) in windows.filter(|(_, window)| window.n_rows > 0) {
-        match finder.find(index, window) {
+    for (index, window, found) in partners(sides, by_tokens) {
+        match found {
             Ok(Some((other_index, theirs))) => {
-                let sides = [reference, other];
                 let (window, other) = paired_rows(sides, [window, theirs], by_tokens)?;
                 pairs.push(Pair {
                     index,
@@ -92,12 +90,11 @@ pub fn pair(
                     other,
                 });
             }
-            Err(error) if is_numbered(reference) && is_numbered(other) => return Err(error),
-            Err(error) => {
-                mismatch.get_or_insert(error);
+            Err(error) if !kinds.contains(&Kind::KlPy) => return Err(error),
+            found => {
+                mismatch = mismatch.or(found.err());
                 missing.push(window.window);
             }
-            Ok(None) => missing.push(window.window),
         }
     }
     if pairs.is_empty() {
@@ -109,8 +106,7 @@ pub fn pair(
             )
         }));
     }
-    let is_partial = max_rows.is_some();
-    check_unpaired([reference, other], &missing, pairs.len(), is_partial, watch)?;
+    check_unpaired(sides, &missing, pairs.len(), max_rows.is_some(), watch)?;
     if other.is_stream() && !reference.is_stream() {
         pairs.sort_by_key(|pair| pair.other_index);
     }
@@ -155,102 +151,80 @@ fn check_unpaired(
     Ok(())
 }
 
-/// The windows of the other file, each with its index there.
-struct Finder<'f> {
-    reference: Side<'f>,
-    other: Side<'f>,
-    /// Tokens at the start of each window that need not agree.
-    skipped: usize,
-    /// True if windows are paired with those at the same index.
-    is_side_by_side: bool,
-    /// Those without a partner, by their tokens from the first that has to agree; empty where tokens
-    /// identify no window, and side by side.
-    by_tokens: BTreeSet<(&'f [u32], usize)>,
-    /// All of them, by their numbers, or by their indices.
-    by_number: BTreeMap<u32, usize>,
-    /// Those that have a partner.
-    paired: BTreeSet<usize>,
-}
+/// A window of the reference that has rows, its index there, and its partner in the other file with that
+/// one's index; `None` where it has none, and an error where the window of its number holds other tokens.
+type Partnered<'s> = (
+    usize,
+    &'s WindowSpec,
+    Result<Option<(usize, &'s WindowSpec)>>,
+);
 
-impl<'f> Finder<'f> {
-    fn new(reference: Side<'f>, other: Side<'f>, by_tokens: bool) -> Self {
-        let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
-        let mut finder = Self {
-            reference,
-            other,
-            skipped: usize::from(hides_bos(reference) || hides_bos(other)),
-            is_side_by_side: reference.is_stream() && other.is_stream(),
-            by_tokens: BTreeSet::new(),
-            by_number: BTreeMap::new(),
-            paired: BTreeSet::new(),
-        };
-        for (index, window) in other.windows.iter().enumerate() {
-            let number = finder.number(index, window);
-            finder.by_number.insert(number, index);
-            if by_tokens && window.n_rows > 0 && !finder.is_side_by_side {
-                finder.by_tokens.insert((finder.tokens(window), index));
-            }
-        }
-        finder
-    }
-
-    fn number(&self, index: usize, window: &WindowSpec) -> u32 {
-        if self.is_side_by_side {
+/// Finds the partner of each window of the reference. One that is not found by its tokens may have its
+/// number, if it is cut differently: pairing the rows shows what is missing.
+fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partnered<'s>> {
+    // Tokens at the start of each window that need not agree.
+    let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
+    let skipped = usize::from(hides_bos(reference) || hides_bos(other));
+    let tokens = |window: &'s WindowSpec| window.tokens.get(skipped..).unwrap_or_default();
+    let is_side_by_side = reference.is_stream() && other.is_stream();
+    let number = |index: usize, window: &WindowSpec| {
+        if is_side_by_side {
             index as u32
         } else {
             window.window
         }
+    };
+    let theirs = || other.windows.iter().enumerate();
+    let by_number = theirs().map(|(index, window)| (number(index, window), index));
+    let by_number: BTreeMap<u32, usize> = by_number.collect();
+    // Those without a partner, if their tokens identify them.
+    let mut left: BTreeSet<(&[u32], usize)> = BTreeSet::new();
+    if by_tokens && !is_side_by_side {
+        let with_rows = theirs().filter(|(_, window)| window.n_rows > 0);
+        left.extend(with_rows.map(|(index, window)| (tokens(window), index)));
     }
-
-    fn tokens(&self, window: &'f WindowSpec) -> &'f [u32] {
-        window.tokens.get(self.skipped..).unwrap_or_default()
-    }
-
-    /// Finds the partner of `window`, the reference's window at `index`. One that is not found by its
-    /// tokens may have its number, if it is cut differently: pairing the rows shows what is missing.
-    ///
-    /// # Errors
-    /// If the window of the same number holds other tokens.
-    fn find(
-        &mut self,
-        index: usize,
-        window: &'f WindowSpec,
-    ) -> Result<Option<(usize, &'f WindowSpec)>> {
-        let (number, tokens) = (self.number(index, window), self.tokens(window));
-        let found = take(&mut self.by_tokens, tokens);
-        let found = found.or_else(|| self.by_number.get(&number).copied());
-        let Some((found, theirs)) = found.and_then(|i| Some((i, self.other.windows.get(i)?)))
-        else {
+    let mut paired = BTreeSet::new();
+    let mut find = |index: usize, window: &'s WindowSpec| -> Result<_> {
+        let found = take(&mut left, tokens(window));
+        let found = found.or_else(|| by_number.get(&number(index, window)).copied());
+        let Some((found, theirs)) = found.and_then(|i| Some((i, other.windows.get(i)?))) else {
             return Ok(None);
         };
-        if let Some(error) = self.difference(window, theirs) {
-            return Err(error);
-        }
-        self.by_tokens.remove(&(self.tokens(theirs), found));
-        let is_left = self.paired.insert(found);
-        Ok(is_left.then_some((found, theirs)))
-    }
+        check_tokens([reference, other], [window, theirs], skipped)?;
+        left.remove(&(tokens(theirs), found));
+        Ok(paired.insert(found).then_some((found, theirs)))
+    };
+    let windows = reference.windows.iter().enumerate();
+    let windows = windows.filter(|(_, window)| window.n_rows > 0);
+    let found = windows.map(|(index, window)| (index, window, find(index, window)));
+    found.collect()
+}
 
-    /// Describes the first difference between the tokens of two windows, over the length that both
-    /// have.
-    fn difference(&self, window: &WindowSpec, theirs: &WindowSpec) -> Option<Error> {
-        let both = window.tokens.iter().zip(&theirs.tokens).enumerate();
-        let (position, (here, there)) = both
-            .skip(self.skipped)
-            .find(|(_, (here, there))| here != there)?;
-        let why = if self.reference.is_answered() || self.other.is_answered() {
-            "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
-        } else {
-            "the files differ in text or tokenizer; use files of the same text and model"
-        };
-        Some(anyhow!(
-            "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: {why}",
-            self.other.shown_path(),
-            theirs.window,
-            window.window,
-            self.reference.shown_path()
-        ))
-    }
+/// Refuses two windows whose tokens differ, after those that are skipped, over the length that both have.
+fn check_tokens(
+    [reference, other]: [Side<'_>; 2],
+    [window, theirs]: [&WindowSpec; 2],
+    skipped: usize,
+) -> Result<()> {
+    let both = window.tokens.iter().zip(&theirs.tokens).enumerate();
+    let mut differing = both
+        .skip(skipped)
+        .filter(|(_, (here, there))| here != there);
+    let Some((position, (here, there))) = differing.next() else {
+        return Ok(());
+    };
+    let why = if reference.is_answered() || other.is_answered() {
+        "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
+    } else {
+        "the files differ in text or tokenizer; use files of the same text and model"
+    };
+    bail!(
+        "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: {why}",
+        other.shown_path(),
+        theirs.window,
+        window.window,
+        reference.shown_path()
+    )
 }
 
 /// Removes a window that begins with these tokens, or lacks only the last of them (the token after
@@ -295,21 +269,16 @@ fn paired_rows(
             here.end.saturating_sub(1)
         );
     }
-    let longer = if theirs.tokens.len() > window.tokens.len() {
-        theirs
-    } else {
-        window
-    };
-    let ours = WindowSpec {
-        tokens: longer.tokens.clone(),
+    let mut longer = &window.tokens;
+    if theirs.tokens.len() > longer.len() {
+        longer = &theirs.tokens;
+    }
+    let rows = |of: &WindowSpec, tokens| WindowSpec {
+        window: of.window,
+        tokens,
         ..*window
     };
-    let theirs = WindowSpec {
-        window: theirs.window,
-        tokens: Vec::new(),
-        ..*window
-    };
-    Ok((ours, theirs))
+    Ok((rows(window, longer.clone()), rows(theirs, Vec::new())))
 }
 
 #[cfg(test)]

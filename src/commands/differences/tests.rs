@@ -10,22 +10,22 @@ fn backend(n_batch: u32, n_ubatch: u32, flash_attn: &str) -> BackendIdentity {
     backend
 }
 
-/// Lists the settings that differ, with the flags to match.
-fn differences(
-    here: &BackendIdentity,
-    there: &BackendIdentity,
-    attention: bool,
-) -> Vec<[String; 2]> {
+/// Lists the settings that differ, each with the flags to match.
+fn of_set_ups(here: &BackendIdentity, there: &BackendIdentity, has_attention: bool) -> Vec<String> {
     let run = SetUps {
         here,
         there,
         n_ctx: 64,
-        has_attention: attention,
+        has_attention,
     };
     let differences = run.differences().into_iter();
     differences
-        .map(|difference| [difference.what.to_owned(), difference.flags])
+        .map(|of| format!("{}: {}", of.what, of.flags))
         .collect()
+}
+
+fn differences(here: &BackendIdentity, there: &BackendIdentity) -> Vec<String> {
+    of_set_ups(here, there, true)
 }
 
 #[test]
@@ -36,57 +36,59 @@ fn batches_differ_where_they_split_a_window_in_other_places() {
         (64, 16, None),
         (16, 16, None),
         (48, 16, None),
-        (40, 16, Some(["the batch", "--n-batch 32"])),
-        (32, 8, Some(["the physical batch", "--n-ubatch 16"])),
-        (8, 8, Some(["the batch", "--n-batch 32 --n-ubatch 16"])),
+        (40, 16, Some("the batch: --n-batch 32")),
+        (32, 8, Some("the physical batch: --n-ubatch 16")),
+        (8, 8, Some("the batch: --n-batch 32 --n-ubatch 16")),
     ] {
-        let found = differences(&backend(n_batch, n_ubatch, "auto"), &there, true);
-        let expected = expected.map(|both| both.map(str::to_owned));
+        let found = differences(&backend(n_batch, n_ubatch, "auto"), &there);
         assert_eq!(found, Vec::from_iter(expected), "{n_batch} {n_ubatch}");
     }
     // A reference of equal calls is evaluated in these unless a batch is set.
     let mut equal = backend(32, 32, "auto");
     equal.equal_calls = Some(true);
-    assert!(differences(&equal, &equal, true).is_empty());
-    let steps = ["the batch", ""].map(str::to_owned);
-    assert_eq!(differences(&backend(32, 32, "auto"), &equal, true), [steps]);
-    let flags = ["the batch", "--n-batch 32 --n-ubatch 16"].map(str::to_owned);
-    assert_eq!(differences(&equal, &there, true), [flags]);
+    assert!(differences(&equal, &equal).is_empty());
+    assert_eq!(
+        differences(&backend(32, 32, "auto"), &equal),
+        ["the batch: "]
+    );
+    let flags = "the batch: --n-batch 32 --n-ubatch 16";
+    assert_eq!(differences(&equal, &there), [flags]);
     // Several windows in a call.
     let with = |n_batch, n_seq| {
         let mut backend = backend(n_batch, 32, "auto");
         backend.n_seq = Some(n_seq).filter(|&n| n > 1);
         backend
     };
-    let flags = |flags: &str| ["the number of windows in a call", flags].map(str::to_owned);
-    let four = with(256, 4);
-    assert!(differences(&four, &four, true).is_empty());
-    let alone = with(64, 1);
-    let to_match = flags("--parallel 4 --n-batch 256");
-    assert_eq!(differences(&alone, &four, true), [to_match]);
-    assert_eq!(differences(&four, &alone, true), [flags("--parallel 1")]);
+    let (four, alone) = (with(256, 4), with(64, 1));
+    assert!(differences(&four, &four).is_empty());
+    let windows = |flags: &str| [format!("the number of windows in a call: {flags}")];
+    assert_eq!(
+        differences(&alone, &four),
+        windows("--parallel 4 --n-batch 256")
+    );
+    assert_eq!(differences(&four, &alone), windows("--parallel 1"));
     let mut unknown = BackendIdentity::default();
     unknown.n_gpu_layers = Some(0);
-    assert!(differences(&four, &unknown, true).is_empty());
+    assert!(differences(&four, &unknown).is_empty());
     // A window holds less than either batch.
     let larger = backend(512, 512, "auto");
-    assert!(differences(&backend(64, 64, "auto"), &larger, true).is_empty());
+    assert!(differences(&backend(64, 64, "auto"), &larger).is_empty());
 }
 
 #[test]
 fn automatic_flash_attention_is_on_where_the_cpu_computes_all_layers() {
     let auto = backend(32, 16, "auto");
-    assert!(differences(&backend(32, 16, "on"), &auto, true).is_empty());
-    let off = [["flash attention", "--flash-attn auto"].map(str::to_owned)];
-    assert_eq!(differences(&backend(32, 16, "off"), &auto, true), off);
+    assert!(differences(&backend(32, 16, "on"), &auto).is_empty());
+    let off = ["flash attention: --flash-attn auto"];
+    assert_eq!(differences(&backend(32, 16, "off"), &auto), off);
     let mut offloaded = backend(32, 16, "on");
     offloaded.n_gpu_layers = Some(9);
     let mut there = auto.clone();
     there.n_gpu_layers = Some(9);
-    assert_eq!(differences(&offloaded, &there, true).len(), 1);
+    assert_eq!(differences(&offloaded, &there).len(), 1);
     // Where both leave it to llama.cpp, nothing is known to differ but the layers.
-    let layers = ["the number of offloaded layers", "-ngl 0"].map(str::to_owned);
-    assert_eq!(differences(&there, &auto, true), [layers]);
+    let layers = ["the number of offloaded layers: -ngl 0"];
+    assert_eq!(differences(&there, &auto), layers);
 }
 
 #[test]
@@ -99,12 +101,11 @@ fn layers_and_where_they_are_placed_differ() {
         backend
     };
     let all = with(33, &[]);
-    let layers = ["the number of offloaded layers", "-ngl 20"].map(str::to_owned);
-    assert_eq!(differences(&all, &with(20, &[]), true), [layers]);
+    let layers = ["the number of offloaded layers: -ngl 20"];
+    assert_eq!(differences(&all, &with(20, &[])), layers);
     let split = with(33, &["-ts 3,1", "-nkvo"]);
-    let placed = |flags: &str| ["the placement", flags].map(str::to_owned);
-    assert_eq!(differences(&all, &split, true), [placed("-ts 3,1 -nkvo")]);
-    assert_eq!(differences(&split, &all, true), [placed("")]);
+    assert_eq!(differences(&all, &split), ["the placement: -ts 3,1 -nkvo"]);
+    assert_eq!(differences(&split, &all), ["the placement: "]);
     // Of equal devices, each computes a layer alike.
     let of_equal = |placement: &[&str]| {
         let mut backend = with(33, placement);
@@ -112,14 +113,12 @@ fn layers_and_where_they_are_placed_differ() {
         backend.devices = Some(devices.map(str::to_owned).to_vec());
         backend
     };
-    assert!(differences(&of_equal(&["-ts 3,1"]), &of_equal(&[]), true).is_empty());
+    assert!(differences(&of_equal(&["-ts 3,1"]), &of_equal(&[])).is_empty());
     let rows = of_equal(&["-sm row", "-ts 3,1"]);
-    assert_eq!(
-        differences(&rows, &of_equal(&["-sm row"]), true),
-        [placed("-sm row")]
-    );
+    let by_row = ["the placement: -sm row"];
+    assert_eq!(differences(&rows, &of_equal(&["-sm row"])), by_row);
     // On the CPU, it has no effect.
-    assert!(differences(&with(0, &["-nkvo"]), &with(0, &[]), true).is_empty());
+    assert!(differences(&with(0, &["-nkvo"]), &with(0, &[])).is_empty());
 }
 
 #[test]
@@ -127,6 +126,6 @@ fn a_model_without_attention_has_no_settings_of_it() {
     let there = backend(32, 16, "auto");
     let mut here = backend(32, 16, "off");
     here.type_k = Some("q8_0".to_owned());
-    assert_eq!(differences(&here, &there, true).len(), 2);
-    assert!(differences(&here, &there, false).is_empty());
+    assert_eq!(differences(&here, &there).len(), 2);
+    assert!(of_set_ups(&here, &there, false).is_empty());
 }

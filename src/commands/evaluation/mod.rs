@@ -326,8 +326,12 @@ impl Evaluation<'_> {
         texts: TokenTexts,
         n_windows: Option<u64>,
     ) -> Result<Row> {
-        let (header, records) = (self.header.clone(), &log.records);
-        let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
+        let records = &log.records;
+        let stored = StoredEvaluation {
+            header: self.header.clone(),
+            paths: sidecar.into_iter().collect(),
+            n_records: records.len() as u64,
+        };
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
         let mut row = Row::measure(
             stored,

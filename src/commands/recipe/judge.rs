@@ -5,26 +5,24 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kl_formats::{Mixture, WindowSpec, n_rows};
+use kl_formats::{Mixture, TokenRecord, WindowSpec, n_rows};
 
 use super::Inputs;
-use super::klds::Klds;
-use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
-use crate::commands::context::{
-    Decoding, Split, check_models, check_parallel, context_options, context_sources,
-    largest_context,
-};
-use crate::commands::devices::{connect_devices, load};
+use crate::commands::bench::{Bench, bytes_of_rows, load_original, memory_for_rows};
+use crate::commands::context::{Decoding, Split, check_models, context_options};
+use crate::commands::devices::load;
 use crate::commands::input;
 use crate::commands::observer::Event;
-use crate::engine::{Engine, Model};
+use crate::engine::{Engine, Exchange as _, Model as _};
 use crate::input::{Selection, Source};
-use crate::pipeline::{DEFAULT_SEED, KeptRows, keep_until, shuffled};
+use crate::pipeline::{DEFAULT_SEED, keep_until, shuffled};
 use crate::recipe::{Goal, Recipe, improved, neighbours};
 use crate::report::number::{bytes, count, count_of, ratio, short_kld};
 use crate::report::recipe::{ChangedType, KeptBackKld, LikeCheck, RecipeCheck, SecondRound};
 use crate::report::{Warning, few_windows, left_out_tokens};
-use crate::stats::{Clusters, Estimate};
+use crate::stats::{
+    Clusters, Estimate, Estimator, Paired, Ratio, Run, WindowSums, is_counted, usable_kld,
+};
 
 /// A measured KLD that is so many times the predicted one, or the inverse, is far from it.
 const FAR_OFF: f64 = 2.0;
@@ -39,32 +37,30 @@ const KEPT_BACK: usize = 4;
 const CONTROL_WINDOWS: usize = 4;
 
 /// The original in memory, with its own rows of the text that judges.
-pub struct Judge<'j, M> {
+pub struct Judge<'j, E: Engine + 'j> {
     inputs: &'j Inputs<'j>,
+    engine: &'j E,
     source: &'j Source,
-    model: M,
+    model: E::Model<'j>,
     /// The windows that judge a recipe come first; the others are kept back for a second round.
     bench: Bench<'j>,
     n_judging: usize,
 }
 
-impl<'j, M: Model + Sync> Judge<'j, M> {
+impl<'j, E: Engine> Judge<'j, E> {
     /// Loads the original, and computes its rows of the text.
     ///
     /// # Errors
     /// What is wrong with the text or the model, or rows that do not fit in memory.
-    pub fn new<'e, E: Engine<Model<'e> = M>>(
+    pub fn new(
         inputs: &'j Inputs<'j>,
-        engine: &'e E,
+        engine: &'j E,
         path: &Path,
         source: &'j Source,
     ) -> Result<Self> {
         let (run, watch) = (&inputs.settings.run, inputs.watch);
         let raw = input::read(source, watch)?;
-        check_parallel(run, engine, path)?;
-        connect_devices(engine, run, watch)?;
-        let context = || largest_context(run, source.n_ctx, [None; 2]);
-        let model: M = load(engine, path, run, || (context(), None), watch)?;
+        let model = load_original(engine, path, run, source.n_ctx, watch)?;
         let prepared = input::plan(raw, &model, &Selection::default(), watch)?;
         let text = prepared.provenance.text.as_ref();
         let sha256 = text.and_then(|text| text.sha256.as_ref());
@@ -86,21 +82,25 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
             count(kept_back.len() as u64),
         );
         let windows = [judging, kept_back].concat();
-        check_memory(&windows, model.facts().n_vocab, source)?;
+        let n_vocab = model.facts().n_vocab;
+        let needed = bytes_of_rows(&windows, n_vocab);
+        if let Some(free) = memory_for_rows().filter(|free| needed > *free) {
+            bail!(
+                "-t {source}: the original's rows take {} of memory, and {} is free for them: use fewer with -n {}",
+                bytes(needed),
+                bytes(free),
+                free / (4 * u64::from(n_vocab.max(1)))
+            );
+        }
         Split::announce(&options, decoding, Some(windows.len()), watch);
         watch.event(&Event::Plan("text", &plan));
         model.exchange(&Mixture::new(), None)?;
-        let rows = keep_rows(context_sources(&model, &options, run), windows, watch)?;
         Ok(Self {
+            bench: Bench::of_model(&model, windows, options, run, watch)?,
             inputs,
+            engine,
             source,
             model,
-            bench: Bench {
-                rows,
-                options,
-                run,
-                watch,
-            },
             n_judging,
         })
     }
@@ -109,77 +109,79 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
     ///
     /// # Errors
     /// What is wrong with the text or a model, or why one cannot decode.
-    pub fn check<'e, E: Engine<Model<'e> = M>>(
-        self,
-        engine: &'e E,
-        recipe: &mut Recipe,
-    ) -> Result<RecipeCheck> {
+    pub fn check(self, recipe: &mut Recipe) -> Result<RecipeCheck> {
         let settings = self.inputs.settings;
-        let mut klds = self.judge(recipe)?;
+        let mut records = self.measure(&recipe.mixture(), 0..self.n_judging, "recipe")?;
         // Chosen once, for all that is measured on these windows.
-        let clusters = klds.clusters(settings.clusters);
-        let measured = self.estimate(&klds, &clusters)?;
+        let runs = Run::from_records(&records);
+        let windows = WindowSums::from_tokens(&runs, &klds(&records));
+        let clusters = Clusters::by_rule(&windows, settings.clusters);
+        let (n_windows, clustering) = (windows.count() as u64, clusters.clustering);
+        let estimator = &clusters.estimator(&runs, settings.confidence);
+        let measured = self.estimate(&records, estimator)?;
         recipe.kld.measured = Some(measured);
+        let is_below = |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| a < b);
+        let predicted = recipe.kld.predicted;
+        let are_apart = is_below(predicted.hi, measured.lo) || is_below(measured.hi, predicted.lo);
         let mut second_round = None;
-        if are_apart(&recipe.kld.predicted, &measured)
-            && let Some((round, after, again)) = self.second_round(recipe, &klds, &clusters)?
+        if are_apart
+            && let Some((round, after, again)) = self.second_round(recipe, &records, estimator)?
         {
             if round.is_used {
-                (*recipe, klds) = (after, again);
+                (*recipe, records) = (after, again);
             }
             second_round = Some(round);
         }
-        self.warn(&klds, &clusters, recipe);
-        let control = self.control()?;
-        let (source, n_tokens, n_windows) = (self.source, klds.n_tokens(), klds.n_windows());
-        let like = settings.like.as_deref();
-        let like = like.map(|path| self.like(engine, path, recipe, &klds, &clusters));
+        let n_tokens = klds(&records).iter().filter(|kld| kld.is_finite()).count() as u64;
+        let n_counted = records.iter().filter(|of| is_counted(of)).count() as u64;
+        let n_excluded = records.len() as u64 - n_counted;
+        let watch = self.bench.watch;
+        watch.warn_all(left_out_tokens(n_excluded, n_counted - n_tokens));
+        watch.warn_all(few_windows(&clustering, n_windows, "window"));
+        self.warn_of_kld(recipe);
         Ok(RecipeCheck {
-            text_path: source.to_string(),
+            text_path: self.source.to_string(),
             n_tokens,
             n_windows,
-            clusters: clusters.clustering,
-            control,
+            clusters: clustering,
+            control: self.control()?,
             second_round,
-            like: like.transpose()?,
+            like: match &settings.like {
+                Some(path) => Some(self.like(path, recipe, &records, estimator)?),
+                None => None,
+            },
         })
     }
 
-    /// Measures a recipe on the windows that judge.
-    fn judge(&self, recipe: &Recipe) -> Result<Klds> {
-        self.measure(&recipe.mixture(), 0..self.n_judging, Some("recipe"))
-    }
-
+    /// The records of a mixture in some windows. The progress is shown under a label.
     fn measure(
         &self,
         mixture: &Mixture,
         windows: Range<usize>,
-        label: Option<&str>,
-    ) -> Result<Klds> {
-        self.model.exchange(mixture, self.inputs.imatrix)?;
+        label: &str,
+    ) -> Result<Vec<TokenRecord>> {
+        self.model.exchange(mixture, self.inputs.imatrix.as_ref())?;
         self.score(windows, label)
     }
 
-    /// Scores the model as it is, and shows the progress under a label if there is one.
-    fn score(&self, windows: Range<usize>, label: Option<&str>) -> Result<Klds> {
-        let n_rows = self.bench.n_rows(windows.clone());
-        let n_windows = Some(windows.len() as u64);
-        let begin = |label| self.bench.watch.begin(label, n_windows, Some(n_rows));
-        let phase = &label.map(begin);
-        let mut klds = Klds::default();
-        self.bench
-            .score(&self.model, windows, phase.as_ref(), |records| {
-                klds.add(records);
-                phase.iter().for_each(|phase| phase.window(klds.mean()));
-            })?;
-        Ok(klds)
+    /// The same of the model as it is.
+    fn score(&self, windows: Range<usize>, label: &str) -> Result<Vec<TokenRecord>> {
+        let bench = &self.bench;
+        let (n_windows, n_rows) = (windows.len() as u64, bench.n_rows(windows.clone()));
+        let phase = &bench.watch.begin(label, Some(n_windows), Some(n_rows));
+        let mut records = Vec::new();
+        bench.score(&self.model, windows, phase, |of| {
+            records.extend_from_slice(of);
+            phase.window(mean(&records));
+        })?;
+        Ok(records)
     }
 
     /// The mean KLD of the original, with all tensors back, from its first rows, which must be 0.
     fn control(&self) -> Result<f64> {
         let windows = 0..self.n_judging.min(CONTROL_WINDOWS);
-        let klds = self.measure(&Mixture::new(), windows, Some("control"))?;
-        let control = klds.mean().context("the control has no tokens")?;
+        let records = self.measure(&Mixture::new(), windows, "control")?;
+        let control = mean(&records).context("the control has no tokens")?;
         if control != 0.0 {
             bail!(
                 "{}: with its tensors back, the original differs from itself by a KLD of {control:e}: the device does not compute the same twice, or the file has changed",
@@ -189,40 +191,43 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
         Ok(control)
     }
 
-    fn estimate(&self, klds: &Klds, clusters: &Clusters) -> Result<Estimate> {
-        let estimate = klds.estimate(clusters, self.inputs.settings.confidence);
-        estimate.with_context(|| {
+    /// The mean KLD of these tokens.
+    fn estimate(&self, records: &[TokenRecord], estimator: &Estimator) -> Result<Estimate> {
+        let mean = estimator.mean_of_positive(records.iter().map(usable_kld));
+        let mean = mean.with_context(|| {
             format!(
                 "-t {}: no token has a finite KLD: use another text",
                 self.source
             )
-        })
+        })?;
+        Ok(mean.estimate())
     }
 
     /// Measures the recipe's neighbours on the windows that are kept back, solves again, and measures what
-    /// is found on the windows that judge: returns it, and what they have measured. `None` where no
-    /// windows are kept back.
+    /// is found on the windows that judge: returns it, and its records. `None` where no windows are kept
+    /// back.
     fn second_round(
         &self,
         before: &Recipe,
-        klds: &Klds,
-        clusters: &Clusters,
-    ) -> Result<Option<(SecondRound, Recipe, Klds)>> {
-        let Inputs {
-            costs, settings, ..
-        } = self.inputs;
-        let kept_back = self.n_judging..self.bench.rows.windows.len();
-        let n_rows = self.bench.n_rows(kept_back.clone());
-        let neighbours = neighbours(costs, before, &settings.types);
+        records: &[TokenRecord],
+        estimator: &Estimator,
+    ) -> Result<Option<(SecondRound, Recipe, Vec<TokenRecord>)>> {
+        let (inputs, bench, watch) = (self.inputs, &self.bench, self.bench.watch);
+        let kept_back = self.n_judging..bench.rows.windows.len();
+        let n_rows = bench.n_rows(kept_back.clone());
+        let neighbours = neighbours(&inputs.costs, before, &inputs.settings.types);
         let n_cells = neighbours.len() as u64 + 1;
         if n_rows == 0 {
             return Ok(None);
         }
-        let watch = self.bench.watch;
-        let phase = watch.begin("second round", Some(n_cells), Some(n_cells * n_rows));
+        let n_tokens = n_cells * n_rows;
+        let phase = watch.begin("second round", Some(n_cells), Some(n_tokens));
         let measure = |mixture: &Mixture| -> Result<Option<f64>> {
-            let mean = self.measure(mixture, kept_back.clone(), None)?.mean();
-            phase.rows(n_rows as usize);
+            self.model.exchange(mixture, inputs.imatrix.as_ref())?;
+            let mut records = Vec::new();
+            let on_window = |of: &[TokenRecord]| records.extend_from_slice(of);
+            bench.score(&self.model, kept_back.clone(), &phase, on_window)?;
+            let mean = mean(&records);
             phase.window(mean);
             Ok(mean)
         };
@@ -237,19 +242,18 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
             moved.extend(measure(&mixture)?.map(|kld| ((tensor, kind), kld)));
         }
         drop(phase);
-        let (mut after, expected) = improved(costs, before, self.inputs.goal, kld, &moved);
+        let (mut after, expected) = improved(&inputs.costs, before, inputs.goal, kld, &moved);
         let changed = ChangedType::of_each(&mixture, &after.mixture());
         let again = if changed.is_empty() {
-            klds.clone()
+            records.to_vec()
         } else {
-            self.judge(&after)?
+            self.measure(&after.mixture(), 0..self.n_judging, "recipe")?
         };
-        after.kld.measured = Some(self.estimate(&again, clusters)?);
-        let paired = again.over(klds, clusters, settings.confidence);
-        let ratio = paired.and_then(|paired| paired.ratio);
+        after.kld.measured = Some(self.estimate(&again, estimator)?);
+        let ratio = ratio_of(&again, records, estimator);
         let round = SecondRound {
             n_cells,
-            n_tokens: n_cells * n_rows,
+            n_tokens,
             before: before.kld,
             after: after.kld,
             kept_back: KeptBackKld {
@@ -263,15 +267,9 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
         Ok(Some((round, after, again)))
     }
 
-    /// Warns of tokens that do not count, of few windows, and of a KLD that is not as predicted or asked.
-    fn warn(&self, klds: &Klds, clusters: &Clusters, recipe: &Recipe) {
+    /// Warns of a KLD that is not as predicted or asked.
+    fn warn_of_kld(&self, recipe: &Recipe) {
         let watch = self.bench.watch;
-        watch.warn_all(left_out_tokens(klds.n_excluded, klds.n_infinite));
-        watch.warn_all(few_windows(
-            &clusters.clustering,
-            klds.n_windows(),
-            "window",
-        ));
         let Some(measured) = recipe.kld.measured else {
             return;
         };
@@ -295,61 +293,70 @@ impl<'j, M: Model + Sync> Judge<'j, M> {
     }
 
     /// Frees the original, and measures the model of `--like` on the windows that judged.
-    fn like<'e, E: Engine<Model<'e> = M>>(
+    fn like(
         mut self,
-        engine: &'e E,
         path: &Path,
         recipe: &Recipe,
-        klds: &Klds,
-        clusters: &Clusters,
+        records: &[TokenRecord],
+        estimator: &Estimator,
     ) -> Result<LikeCheck> {
-        let (run, watch) = (self.bench.run, self.bench.watch);
+        let (run, watch, shown) = (self.bench.run, self.bench.watch, path.display());
         let original = self.model.facts().clone();
         drop(self.model);
         let options = self.bench.options.clone();
-        self.model = load(engine, path, run, || (options, None), watch)?;
+        self.model = load(self.engine, path, run, || (options, None), watch)?;
         let facts = self.model.facts();
         if facts.n_vocab != original.n_vocab || facts.tokenizer != original.tokenizer {
             bail!(
-                "--like {}: its tokenizer is not that of {}: give a quant of the same model",
-                path.display(),
+                "--like {shown}: its tokenizer is not that of {}: give a quant of the same model",
                 original.path.display()
             );
         }
         check_models(Some(&original.identity), &facts.identity, watch);
-        let of_like = self.score(0..self.n_judging, Some("--like"))?;
-        let kld = self.estimate(&of_like, clusters)?;
+        let of_like = self.score(0..self.n_judging, "--like")?;
+        let kld = self.estimate(&of_like, estimator)?;
+        let ratio = ratio_of(records, &of_like, estimator);
         self.model.drop_last();
-        let paired = klds.over(&of_like, clusters, self.inputs.settings.confidence);
         // The tensors that have another type than in the map's model.
-        let mut types = Mixture::new();
-        for tensor in engine.blueprint(path, None)?.tensors {
-            let mut known = self.inputs.header.tensors.iter();
-            if !known.any(|of| (&of.name, of.kind) == (&tensor.name, tensor.kind)) {
-                types.insert(tensor.name, tensor.kind);
-            }
-        }
+        let mut types = self.engine.blueprint(path, None)?.tensors;
+        let tensors = &self.inputs.header.tensors;
+        types.retain(|of| {
+            !tensors
+                .iter()
+                .any(|known| (&known.name, known.kind) == (&of.name, of.kind))
+        });
+        let types = types.into_iter().map(|of| (of.name, of.kind)).collect();
         Ok(LikeCheck {
-            path: path.display().to_string(),
-            size_bytes: file_bytes(engine, path)?,
+            path: shown.to_string(),
+            size_bytes: file_bytes(self.engine, path)?,
             kld,
-            ratio: paired.and_then(|paired| paired.ratio),
+            ratio,
             predicted_ratio: self.inputs.costs.predict_ratio(recipe, &types),
         })
     }
+}
+
+/// The ratio of the mean KLDs of two models on the same tokens.
+fn ratio_of(a: &[TokenRecord], b: &[TokenRecord], estimator: &Estimator) -> Option<Ratio> {
+    Paired::compare(estimator, &klds(a), &klds(b))?.ratio
+}
+
+/// The KLD of each token, in nats: NaN where it is not counted or not finite.
+fn klds(records: &[TokenRecord]) -> Vec<f64> {
+    records.iter().map(usable_kld).collect()
+}
+
+/// The mean of the finite KLDs; `None` without any.
+fn mean(records: &[TokenRecord]) -> Option<f64> {
+    let finite = records.iter().map(usable_kld).filter(|kld| kld.is_finite());
+    let (n, sum) = finite.fold((0_u64, 0.0), |(n, sum), kld| (n + 1, sum + kld));
+    (n > 0).then(|| sum / n as f64)
 }
 
 /// The bytes of a model's files.
 pub fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64> {
     let bytes = engine.inspect(path)?.identity.file_bytes;
     bytes.with_context(|| format!("--like {}: its size is not known", path.display()))
-}
-
-/// Whether two intervals have nothing in common.
-fn are_apart(a: &Estimate, b: &Estimate) -> bool {
-    let is_below =
-        |a: &Estimate, b: &Estimate| matches!((a.hi, b.lo), (Some(hi), Some(lo)) if hi < lo);
-    is_below(a, b) || is_below(b, a)
 }
 
 /// Chooses the windows that judge, in text order, and those that are kept back for a second round, which
@@ -368,21 +375,6 @@ fn split(windows: Vec<WindowSpec>, max_rows: Option<u64>) -> (Vec<WindowSpec>, V
         windows.cloned().collect()
     };
     (chosen(order), chosen(kept_back))
-}
-
-/// Refuses rows that do not fit in their share of the memory that is free.
-fn check_memory(windows: &[WindowSpec], n_vocab: u32, source: &Source) -> Result<()> {
-    let sizes = windows.iter().map(|of| KeptRows::bytes_of(of, n_vocab));
-    let needed: u64 = sizes.sum();
-    match memory_for_rows().filter(|free| needed > *free) {
-        None => Ok(()),
-        Some(free) => bail!(
-            "-t {source}: the original's rows take {} of memory, and {} is free for them: use fewer with -n {}",
-            bytes(needed),
-            bytes(free),
-            free / (4 * u64::from(n_vocab.max(1)))
-        ),
-    }
 }
 
 #[cfg(test)]

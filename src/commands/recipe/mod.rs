@@ -1,33 +1,29 @@
 //! Chooses the best mixture of types for a size, by a map of sensitivity, measures it, and writes it.
 
-mod inputs;
 mod judge;
-mod klds;
-mod quantize;
 
+use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow};
-use kl_formats::{ImatrixIdentity, MapHeader};
+use anyhow::{Context as _, Result, anyhow, bail};
+use kl_formats::{ImatrixIdentity, MapHeader, SensitivityMap};
 
-use self::inputs::{check_original, read_imatrix, read_map, warn_of_unknown};
 use self::judge::{Judge, file_bytes};
-use super::observer::{Observer, Watch};
+use super::observer::{Event, Observer, Watch};
 use super::output::{Existing, PartialFile};
 use super::settings::RecipeSettings;
-use crate::engine::{Engine, Imatrix, file_kind};
+use crate::engine::{Engine, Imatrix, Quantization, file_kind};
 use crate::recipe::{Goal, Recipe, Sensitivities, flags, frontier, solve, tensor_type_file};
-use crate::report::Versions;
-use crate::report::number::printable;
+use crate::report::number::{count, count_of, part, printable};
 use crate::report::recipe::RecipeReport;
-pub use quantize::quantize;
+use crate::report::{Versions, Warning};
 
 /// What a recipe is made of.
 struct Inputs<'i> {
     settings: &'i RecipeSettings,
-    header: &'i MapHeader,
-    imatrix: Option<&'i Imatrix>,
+    header: MapHeader,
+    imatrix: Option<Imatrix>,
     costs: Sensitivities,
     goal: Goal,
     watch: &'i Watch<'i>,
@@ -47,49 +43,133 @@ pub fn recipe<E: Engine>(
     // Created first, so that a bad path is found before the work is done.
     let create = |path: &PathBuf| PartialFile::create(path, settings.force, Existing::Replace);
     let output = settings.output.as_ref().map(create).transpose()?;
-    let mut map = read_map(settings, watch)?;
-    let imatrix = read_imatrix(settings, &map.header)?;
-    if let Some(original) = &settings.model {
-        check_original(&settings.map, original, &map.header, engine)?;
-        drop(settings.quantize.as_ref().map(create).transpose()?);
-        // An importance matrix is named in it by its path, which may be another one here.
-        let blueprint = engine.blueprint(original, imatrix.as_ref())?;
-        map.header.metadata_bytes = blueprint.metadata_bytes;
-    }
-    let goal = goal(settings, engine)?;
-    let of_map = |error| anyhow!("{}: {error}", settings.map.display());
-    let inputs = Inputs {
-        settings,
-        header: &map.header,
-        imatrix: imatrix.as_ref(),
-        costs: Sensitivities::from_map(&map, settings.confidence).map_err(of_map)?,
-        goal,
-        watch,
-    };
-    warn_of_unknown(&settings.map, &inputs.costs.unknown, watch);
-    let mut recipe = solve(&inputs.costs, goal, &settings.types).map_err(of_map)?;
+    drop(settings.quantize.as_ref().map(create).transpose()?);
+    let inputs = read(settings, engine, watch)?;
+    let shown = |path: &PathBuf| path.display().to_string();
+    let map_path = shown(&settings.map);
+    let recipe = solve(&inputs.costs, inputs.goal, &settings.types);
+    let mut recipe = recipe.map_err(|error| anyhow!("{map_path}: {error}"))?;
     let mut check = None;
     if let (Some(original), Some(source)) = (&settings.model, settings.text()) {
         let judge = Judge::new(&inputs, engine, original, &source)?;
-        check = Some(judge.check(engine, &mut recipe)?);
+        check = Some(judge.check(&mut recipe)?);
     }
     if let Some(output) = output {
-        write_types(output, &map.header, &recipe)?;
+        write_types(output, &inputs.header, &recipe)?;
     }
-    let shown = |path: &PathBuf| path.display().to_string();
     let report = RecipeReport {
         versions: Versions::default(),
-        map_path: shown(&settings.map),
+        map_path,
         frontier: frontier(&inputs.costs, &settings.types),
-        command: command(settings, &map.header, &recipe),
+        command: command(settings, &inputs.header, &recipe),
         recipe,
         check,
         types_path: settings.output.as_ref().map(shown),
         quantized_path: settings.quantize.as_ref().map(shown),
         warnings: watch.warnings(),
-        model: map.header.provenance.model,
+        model: inputs.header.provenance.model,
     };
-    Ok((report, imatrix))
+    Ok((report, inputs.imatrix))
+}
+
+/// Reads what a recipe is made of: the map, the importance matrix and the original, which must belong
+/// together.
+fn read<'i>(
+    settings: &'i RecipeSettings,
+    engine: &impl Engine,
+    watch: &'i Watch<'i>,
+) -> Result<Inputs<'i>> {
+    let mut map = read_map(settings, watch)?;
+    let imatrix = read_imatrix(settings, &map.header)?;
+    let map_path = settings.map.display();
+    if let Some(original) = &settings.model {
+        let identity = engine.inspect(original)?.identity;
+        if let Some(of_map) = map
+            .header
+            .model
+            .as_ref()
+            .filter(|of| !of.is_same(&identity))
+        {
+            bail!(
+                "-m {}: {map_path} was made of another model, {}: give that one, or make a map of this one with kl sensitivity",
+                original.display(),
+                of_map.shown_name().unwrap_or("without a name")
+            );
+        }
+        // An importance matrix is named in it by its path, which may be another one here.
+        let blueprint = engine.blueprint(original, imatrix.as_ref())?;
+        map.header.metadata_bytes = blueprint.metadata_bytes;
+    }
+    let costs = Sensitivities::from_map(&map, settings.confidence);
+    let costs = costs.map_err(|error| anyhow!("{map_path}: {error}"))?;
+    if let Some(first) = costs.unknown.first() {
+        let n = count_of(costs.unknown.len() as u64, "tensor");
+        let message = format!(
+            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; make the map again without --tensors to include them"
+        );
+        watch.warn(Warning::new("unknown_tensors", message));
+    }
+    Ok(Inputs {
+        settings,
+        header: map.header,
+        imatrix,
+        costs,
+        goal: goal(settings, engine)?,
+        watch,
+    })
+}
+
+/// Reads the map, as far as it was written. It must know weight errors of all types that are asked for.
+fn read_map(settings: &RecipeSettings, watch: &Watch<'_>) -> Result<SensitivityMap> {
+    let map = SensitivityMap::read(&settings.map)?;
+    let (shown, header) = (settings.map.display(), &map.header);
+    if let Some(shard) = &header.shard {
+        bail!(
+            "{shown}: is {}: join all parts with kl merge first",
+            part(shard)
+        );
+    }
+    if map.is_cut_off {
+        let message = format!(
+            "{shown}: the map is not finished: only its whole lines are used; kl sensitivity --resume continues it"
+        );
+        watch.warn(Warning::new("map_cut_off", message));
+    }
+    let own = header.tensors.iter().map(|tensor| tensor.kind);
+    let known = Vec::from_iter(header.types.iter().copied().chain(own));
+    if let Some(kind) = settings.types.iter().find(|kind| !known.contains(kind)) {
+        let known = Vec::from_iter(header.types.iter().map(|kind| kind.name)).join(",");
+        bail!(
+            "--types {kind}: {shown} does not know that type: use some of {known}, or make a map with kl sensitivity --types"
+        );
+    }
+    Ok(map)
+}
+
+/// Reads the importance matrix, which must be the one that the map was made with.
+fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<Imatrix>> {
+    let map = settings.map.display();
+    let (path, of_map) = match (&settings.imatrix, &header.imatrix) {
+        (None, Some(of_map)) if settings.model.is_some() => bail!(
+            "--imatrix is missing: {map} was made with {}: give that file",
+            of_map.file_name
+        ),
+        (None, _) => return Ok(None),
+        (Some(path), None) => bail!(
+            "--imatrix {}: {map} was made without an importance matrix: leave it out, or make a map with it (kl sensitivity --imatrix)",
+            path.display()
+        ),
+        (Some(path), Some(of_map)) => (path, of_map),
+    };
+    let imatrix = Imatrix::read(path)?;
+    if imatrix.identity.sha256 != of_map.sha256 {
+        bail!(
+            "--imatrix {}: {map} was made with another one, {}: give that file",
+            path.display(),
+            of_map.file_name
+        );
+    }
+    Ok(Some(imatrix))
 }
 
 /// What the recipe should reach: clap has asked for one of the flags.
@@ -117,8 +197,7 @@ fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Resu
 /// The words of the call of llama-quantize that writes the file.
 fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Vec<String> {
     let shown = |path: &PathBuf| path.display().to_string();
-    let given =
-        |path: &Option<PathBuf>, otherwise: &str| path.as_ref().map_or(otherwise.to_owned(), shown);
+    let or = |path: &Option<PathBuf>, other: &str| path.as_ref().map_or(other.to_owned(), shown);
     // A map may come from anywhere.
     let original = header.model_path.as_deref().map(printable);
     let of_map = |of: &ImatrixIdentity| printable(&of.file_name);
@@ -130,19 +209,64 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
     if tensors.any(|tensor| tensor.is_quantizable && tensor.kind.block > 1) {
         words.push("--allow-requantize".to_owned());
     }
-    words.extend(
-        imatrix
-            .into_iter()
-            .flat_map(|path| ["--imatrix".to_owned(), path]),
-    );
-    words.extend(flags(&mixture, &given(&settings.output, "recipe.txt")));
+    if let Some(path) = imatrix {
+        words.extend(["--imatrix".to_owned(), path]);
+    }
+    words.extend(flags(&mixture, &or(&settings.output, "recipe.txt")));
+    let original = original.unwrap_or("ORIGINAL.gguf".to_owned());
     words.extend([
-        given(
-            &settings.model,
-            &original.unwrap_or("ORIGINAL.gguf".to_owned()),
-        ),
-        given(&settings.quantize, "mine.gguf"),
+        or(&settings.model, &original),
+        or(&settings.quantize, "mine.gguf"),
         file_kind(&header.tensors, &mixture).name.to_owned(),
     ]);
     words
+}
+
+/// Writes the file of a recipe, and checks that it has the size and the types that the recipe states.
+///
+/// # Errors
+/// Why the quantizer refuses, a file that cannot be written, or one that is not as stated.
+pub fn quantize<E: Engine>(
+    settings: &RecipeSettings,
+    recipe: &Recipe,
+    imatrix: Option<&Imatrix>,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<()> {
+    let (Some(path), Some(target)) = (&settings.model, &settings.quantize) else {
+        return Ok(());
+    };
+    let (watch, shown) = (&Watch::new(observer), target.display());
+    let mixture = recipe.mixture();
+    let output = PartialFile::create(target, settings.force, Existing::Replace)?;
+    watch.event(&Event::Plan("quantize", &shown.to_string()));
+    engine.quantize(&Quantization {
+        input: path,
+        output: output.path(),
+        mixture: &mixture,
+        imatrix,
+        threads: settings.run.threads,
+    })?;
+    let metadata = fs::metadata(output.path());
+    let bytes = metadata.with_context(|| format!("{shown}: cannot be read again"))?;
+    if bytes.len() != recipe.size_bytes {
+        bail!(
+            "{shown}: has {} bytes, and the recipe states {}: it was not kept; please report this",
+            count(bytes.len()),
+            count(recipe.size_bytes)
+        );
+    }
+    for tensor in engine.blueprint(output.path(), None)?.tensors {
+        let wanted = mixture.get(&tensor.name).copied();
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != tensor.kind) {
+            bail!(
+                "{shown}: {} has type {}, and {wanted} in the recipe: it was not kept; please report this",
+                tensor.name,
+                tensor.kind
+            );
+        }
+    }
+    output.commit()?;
+    watch.event(&Event::Wrote(&shown.to_string()));
+    Ok(())
 }

@@ -6,17 +6,16 @@ use super::row::Row;
 use crate::commands::context::other_model;
 use crate::report::number::{count, short_percent};
 
-/// Why each row cannot be compared; `None` for those that can: the rows of one reference, the one that
-/// most rows have, and of these, those over the same tokens.
-pub fn why_not_compared(rows: &[Row]) -> Vec<Option<String>> {
+/// States of each row why it cannot be compared; nothing of those that can: the rows of one reference, the one
+/// that most rows have, and of these, those over the same tokens.
+pub fn tell_apart(rows: &mut [Row]) {
     let all: Vec<&Row> = rows.iter().collect();
     let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
-    let why = |row| {
-        same_tokens
-            .first()
-            .and_then(|standard| why_not(row, standard))
-    };
-    rows.iter().map(why).collect()
+    if let Some(standard) = same_tokens.first() {
+        let reasons = Vec::from_iter(all.iter().map(|row| why_not(row, standard)));
+        let rows = rows.iter_mut().zip(reasons);
+        rows.for_each(|(row, why_not)| row.why_not = why_not);
+    }
 }
 
 /// The largest set of rows that are alike; of equally large ones that with the most tokens, then
@@ -30,24 +29,21 @@ fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row>
             None => sets.push(vec![row]),
         }
     }
-    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.n_tokens));
+    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.stored.n_records));
     sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
 /// Returns true if both were evaluated against one reference, as far as their headers show it.
 fn has_same_reference(one: &Row, other: &Row) -> bool {
-    let (a, b) = (one.header(), other.header());
-    let shape = |row: &Row| {
-        let header = row.header();
-        (header.n_ctx, header.n_vocab, header.first_scored)
-    };
+    let (a, b) = (&one.stored.header, &other.stored.header);
+    let shape = |of: &SidecarHeader| (of.n_ctx, of.n_vocab, of.first_scored);
     if let (Some(a), Some(b)) = (&a.reference.fingerprint, &b.reference.fingerprint) {
         return a == b;
     }
     let is_described_alike = |a: &ReferenceSummary, b: &ReferenceSummary| {
         (&a.file_name, &a.kind, &a.model, &a.text) == (&b.file_name, &b.kind, &b.model, &b.text)
     };
-    shape(one) == shape(other) && is_described_alike(&a.reference, &b.reference)
+    shape(a) == shape(b) && is_described_alike(&a.reference, &b.reference)
 }
 
 fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
@@ -56,13 +52,13 @@ fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
 
 /// The number of entries of each row that were compared.
 fn n_compared(row: &Row) -> u32 {
-    let header = row.header();
+    let header = &row.stored.header;
     header.n_vocab_compared.unwrap_or(header.n_vocab)
 }
 
 /// Why a row cannot be compared with the standard; `None` if it can.
 fn why_not(row: &Row, standard: &Row) -> Option<String> {
-    let (here, there) = (row.header(), standard.header());
+    let (here, there) = (&row.stored.header, &standard.stored.header);
     if !has_same_reference(row, standard) {
         return Some(other_reference(here, there));
     }
@@ -74,7 +70,7 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
             count(of.into())
         ));
     }
-    let (n, of) = (row.n_tokens, standard.n_tokens);
+    let (n, of) = (row.stored.n_records, standard.stored.n_records);
     if row.tokens_hash == standard.tokens_hash {
         return None;
     }
@@ -97,27 +93,23 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
 fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     let (ours, theirs) = (&here.reference, &there.reference);
     let other = match &ours.file_name {
-        Some(name) if ours.file_name == theirs.file_name => {
-            format!("another reference, also named {name}")
-        }
-        Some(name) => format!("another reference, {name}"),
-        None => "another reference".to_owned(),
+        Some(name) if ours.file_name == theirs.file_name => &format!(", also named {name}"),
+        Some(name) => &format!(", {name}"),
+        None => "",
     };
+    let was = format!("was evaluated against another reference{other}");
     let name = |model: &Option<ModelIdentity>| {
         let name = model.as_ref().and_then(ModelIdentity::shown_name);
         name.unwrap_or("unknown").to_owned()
     };
     if here.n_vocab != there.n_vocab || is_other(&theirs.model, &ours.model) {
         let (ours, theirs) = (name(&ours.model), name(&theirs.model));
-        return format!(
-            "was evaluated against {other}, of another model, {ours}, not {theirs}: report it apart"
-        );
+        return format!("{was}, of another model, {ours}, not {theirs}: report it apart");
     }
     if is_other(&theirs.model, &here.model) {
         let (model, original) = (name(&here.model), name(&theirs.model));
         return format!(
-            "was evaluated against {other}, and its model, {model}, is not a quant of {original}: \
-             report it apart"
+            "{was}, and its model, {model}, is not a quant of {original}: report it apart"
         );
     }
     let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
@@ -140,9 +132,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     } else {
         format!("against {reference}")
     };
-    format!(
-        "was evaluated against {other}{what}: evaluate it {again}{condition}, or report it apart"
-    )
+    format!("{was}{what}: evaluate it {again}{condition}, or report it apart")
 }
 
 /// What evaluations of one model may differ in, and its name or number in a header.

@@ -32,63 +32,59 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
                 cause,
             },
         })?;
-        if !path.is_dir() {
-            files.push(path.clone());
-            continue;
+        let is_folder = path.is_dir();
+        let mut found = Ok(vec![path.clone()]);
+        if is_folder {
+            found = in_folder(path);
         }
-        match in_folder(path) {
-            Ok(entries) => {
-                let is_partial = |path: &PathBuf| path.to_string_lossy().ends_with(PARTIAL_ENDING);
-                let (partial, whole): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_partial);
-                files.extend(whole);
-                others.extend(partial.iter().map(|path| not_done(path)));
+        if let Err(error) = &found {
+            others.push(NotCompared::new(path, format!("{error:#}")));
+        }
+        for path in found.into_iter().flatten() {
+            if is_folder && is_partial(&path) {
+                others.push(not_done(&path));
+            } else if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+                // A pipe would be waited for.
+                others.push(NotCompared::new(&path, "is not a regular file"));
+            } else {
+                files.push(path);
             }
-            Err(error) => others.push(NotCompared::new(path, format!("{error:#}"))),
         }
     }
-    // A pipe would be waited for.
-    let is_special = |path: &PathBuf| fs::metadata(path).is_ok_and(|about| !about.is_file());
-    let (special, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_special);
-    let special = special.iter();
-    others.extend(special.map(|path| NotCompared::new(path, "is not a regular file".to_owned())));
     Ok((files, others))
 }
 
 /// Returns true if a file of a folder is a sidecar by its name, a whole or a partial one.
 pub fn is_listed(path: &Path) -> bool {
-    let is_whole = path.extension().is_some_and(|ending| ending == ENDING);
-    is_whole || path.to_string_lossy().ends_with(PARTIAL_ENDING)
+    path.extension().is_some_and(|ending| ending == ENDING) || is_partial(path)
+}
+
+fn is_partial(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(PARTIAL_ENDING)
 }
 
 /// The whole and the partial sidecars of a folder.
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = "the folder cannot be read";
-    let mut entries = Vec::new();
+    let mut paths = Vec::new();
     for entry in fs::read_dir(folder).context(unreadable)? {
-        let path = entry.context(unreadable)?.path();
-        if is_listed(&path) {
-            entries.push(path);
-        }
+        paths.push(entry.context(unreadable)?.path());
     }
-    entries.sort();
-    Ok(entries)
+    paths.retain(|path| is_listed(path));
+    paths.sort();
+    Ok(paths)
 }
 
 /// Why a sidecar that is being written is not compared, and how far it is.
 fn not_done(path: &Path) -> NotCompared {
-    let progress = match SidecarReader::open_cut_off(path) {
-        Ok(sidecar) => {
-            let n = count(sidecar.records.len() as u64);
-            match sidecar.header.n_records {
-                Some(of) => format!(": {n} of {} tokens", count(of)),
-                None => format!(
-                    ": {} so far",
-                    count_of(sidecar.records.len() as u64, "token")
-                ),
-            }
+    let progress = SidecarReader::open_cut_off(path).map(|sidecar| {
+        let n = sidecar.records.len() as u64;
+        match sidecar.header.n_records {
+            Some(of) => format!(": {} of {} tokens", count(n), count(of)),
+            None => format!(": {} so far", count_of(n, "token")),
         }
-        Err(_) => String::new(),
-    };
+    });
+    let progress = progress.unwrap_or_default();
     let why = format!("is not done yet{progress} (if no kl is writing it, --resume continues it)");
     NotCompared::new(path, why)
 }

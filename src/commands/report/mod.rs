@@ -14,20 +14,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::TokenTexts;
 use rayon::prelude::*;
 
-use super::observer::one_line;
-use super::observer::{Observer, Watch};
+use super::observer::{Observer, Watch, one_line};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use super::settings::ReportSettings;
 use crate::report::check::Floor;
-use crate::report::comparison::{
-    ComparedReference, Comparison, InDepth, InDepthToken, NotCompared, PairKind,
-};
-use crate::report::{Verdict, Versions, Warning, doubts_of_models, judge, judge_pair};
+use crate::report::comparison::{Comparison, InDepth, InDepthToken, NotCompared, PairKind};
+use crate::report::{Verdict, Warning, judge, judge_pair};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, Estimator, Paired, PairedComparison, PairedToken, Run,
-    SpanRatio, TokenTable,
+    ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
+    TokenTable,
 };
-use comparable::why_not_compared;
+use comparable::tell_apart;
 pub use files::is_listed;
 use ranking::{Compared, Ranking};
 pub use row::Row;
@@ -73,24 +70,10 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let watch = &Watch::new(observer);
     let floor = settings.floor.as_deref().map(floor_of).transpose()?;
     let (files, mut not_compared) = files::find(&settings.paths)?;
-    let (stored, unusable) = stored_evaluations(&files);
-    let unusable = unusable.into_iter();
-    not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
+    let (stored, mut unusable) = stored_evaluations(&files);
+    not_compared.append(&mut unusable);
     let mut comparer = Comparer::new(settings.confidence, settings.cluster, settings.near);
-    let n_records = stored.iter().map(|stored| stored.n_records).sum();
-    let phase = watch.begin("sidecars", None, Some(n_records));
-    not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
-    drop(phase);
-    if !settings.pair {
-        // A copy is exactly as far from the reference: it says nothing new.
-        let mut rows: Vec<Row> = Vec::new();
-        for row in comparer.rows {
-            if !rows.iter().any(|other| row.is_copy_of(other)) {
-                rows.push(row);
-            }
-        }
-        comparer.rows = rows;
-    }
+    not_compared.append(&mut comparer.add(stored, settings.pair, watch)?);
     if comparer.rows.is_empty() {
         match not_compared.as_slice() {
             [] => bail!("no sidecars (.kls) in the folders given: evaluate a model with kl -r"),
@@ -105,11 +88,10 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     }
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
-    comparison.not_compared = not_compared;
-    comparison.floor = floor;
+    (comparison.not_compared, comparison.floor) = (not_compared, floor);
     let (conditions, allow_excluded) = (&settings.fail_if, settings.allow_excluded);
     if settings.pair {
-        let mut pair = in_depth(&comparer, comparison)?;
+        let mut pair = comparer.in_depth(&comparison)?;
         pair.conditions = judge_pair(conditions, &pair, &pair.paired, allow_excluded);
         return Ok(Reported::Pair(Box::new(pair)));
     }
@@ -133,8 +115,12 @@ fn floor_of(path: &Path) -> Result<Floor> {
     Ok(checked.floor)
 }
 
-/// Rows that are read at once: all numbers of each are in memory.
+/// Rows that are read at once: all numbers of each are in memory. It is used again for the next ones: not all
+/// of what is given back and taken again would be.
 const N_AT_ONCE: usize = 2;
+
+/// The number of tokens that are listed, those on which two models differ most.
+const N_TOP: usize = 10;
 
 /// Evaluations, each measured as a row, that can be compared.
 pub struct Comparer {
@@ -146,12 +132,8 @@ pub struct Comparer {
     pub rows: Vec<Row>,
 }
 
-/// The tokens that rows are compared on.
-struct ComparedTokens {
-    runs: Vec<Run>,
-    clusters: Clusters,
-    estimator: Estimator,
-}
+/// The tokens that rows are compared on, and their clusters.
+type ComparedTokens = (Vec<Run>, Clusters);
 
 impl Comparer {
     /// No rows yet.
@@ -164,48 +146,45 @@ impl Comparer {
         }
     }
 
-    /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
-    /// number of records of each, once it is done.
+    /// Measures evaluations, each as a row, and returns those that cannot be read. A copy of one is exactly
+    /// as far from the reference, and says nothing new: it is left out, unless `with_copies`.
     ///
     /// # Errors
     /// If the observer asks to stop.
-    pub fn add(
+    fn add(
         &mut self,
         mut stored: Vec<StoredEvaluation>,
+        with_copies: bool,
         watch: &Watch<'_>,
-        on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
+        let n_records = stored.iter().map(|stored| stored.n_records).sum();
+        let phase = watch.begin("sidecars", None, Some(n_records));
         let (confidence, rule) = (self.confidence, self.rule);
         let measure = |(stored, table): (StoredEvaluation, &mut TokenTable)| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
-            let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule, None, table, |of, each| {
+            let measured = watch.check().map_err(Into::into).and_then(|()| {
+                Row::measure(stored, confidence, rule, None, table, |of, each| {
                     of.read(each)
-                }),
-                Err(error) => Err(error.into()),
-            };
-            on_records(n_records);
+                })
+            });
+            phase.rows(n_records);
             measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
         };
         let mut unreadable = Vec::new();
-        // Memory that is given back and taken again for each row would not all be used again.
         let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
         while !stored.is_empty() {
             let rest = stored.split_off(stored.len().min(N_AT_ONCE));
-            let measured: Vec<_> = stored
-                .into_par_iter()
-                .zip(&mut tables)
-                .map(measure)
-                .collect();
-            stored = rest;
-            for measured in measured {
+            let rows = stored.into_par_iter().zip(&mut tables).map(measure);
+            for measured in rows.collect::<Vec<_>>() {
                 match measured {
-                    Ok(row) => self.rows.push(row),
                     Err(why) => unreadable.push(why),
+                    Ok(row) if !with_copies && self.rows.iter().any(|of| of.is_copy_of(&row)) => {}
+                    Ok(row) => self.rows.push(row),
                 }
             }
             watch.check()?;
+            stored = rest;
         }
         Ok(unreadable)
     }
@@ -216,157 +195,161 @@ impl Comparer {
     /// # Errors
     /// If a file can no longer be read, or the observer asks to stop.
     pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
-        let reasons = why_not_compared(&self.rows);
-        let not_compared = self.rows.iter().zip(&reasons).filter_map(|(row, why)| {
-            let (sidecar, why) = (row.model.sidecar.clone(), why.clone()?);
-            Some(NotCompared { sidecar, why })
-        });
-        let not_compared = not_compared.collect();
-        let alike: Vec<&Row> = self.alike(&reasons).collect();
-        let tokens = self.tokens_of(&alike)?;
+        tell_apart(&mut self.rows);
+        let tokens = self.tokens()?;
         let (confidence, rule) = (self.confidence, self.rule);
-        if let Some(kind) = tokens.as_ref().map(|of| of.clusters.clustering.kind) {
-            let rows = self.rows.iter_mut().zip(&reasons);
-            let again =
-                rows.filter(|(row, why)| why.is_none() && row.model.summary.clusters.kind != kind);
-            let mut again: Vec<_> = again.map(|(row, _)| row).collect();
+        if let Some((_, Clusters { clustering, .. })) = &tokens {
+            let is_alike = |row: &Row| row.model.summary.clusters.kind == clustering.kind;
+            let rows = self.rows.iter_mut();
+            let again = rows.filter(|row| row.why_not.is_none() && !is_alike(row));
             let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
-            for rows in again.chunks_mut(N_AT_ONCE) {
+            for rows in Vec::from_iter(again).chunks_mut(N_AT_ONCE) {
                 let rows = rows.par_iter_mut().zip(&mut tables);
+                let kind = clustering.kind;
                 rows.try_for_each(|(row, table)| row.measure_by(kind, confidence, rule, table))?;
                 watch.check()?;
             }
         }
-        let alike: Vec<&Row> = self.alike(&reasons).collect();
-        let ranking = self.ranking(&alike, tokens.as_ref());
+        let clusters = tokens.as_ref().map(|(_, clusters)| clusters.clustering);
+        let ranking = Ranking::new(self.alike().collect(), confidence, self.near, clusters);
         let compared = match &tokens {
             Some(tokens) => self.compare_pairs(&ranking, tokens, watch)?,
             None => Vec::new(),
         };
-        Ok(Comparison {
-            not_compared,
-            ..ranking.finished(compared)
-        })
+        let mut comparison = ranking.finished(compared);
+        let not_compared = self.rows.iter().filter_map(|row| {
+            let (sidecar, why) = (row.model.sidecar.clone(), row.why_not.clone()?);
+            Some(NotCompared { sidecar, why })
+        });
+        comparison.not_compared = not_compared.collect();
+        Ok(comparison)
     }
 
-    /// The rows without a reason not to compare them.
-    fn alike(&self, reasons: &[Option<String>]) -> impl Iterator<Item = &Row> {
-        let rows = self.rows.iter().zip(reasons);
-        rows.filter(|(_, why)| why.is_none()).map(|(row, _)| row)
+    /// The rows that can be compared.
+    fn alike(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.why_not.is_none())
     }
 
-    /// The tokens of rows that are all over the same ones. Their clusters are chosen once, by the mean
-    /// autocorrelation of the ranked rows. `None` without rows.
+    /// The tokens of the rows that can be compared, which are all over the same ones. Their clusters are
+    /// chosen once, by the mean autocorrelation of the ranked rows. `None` without rows.
     ///
     /// # Errors
     /// If a file can no longer be read.
-    fn tokens_of(&self, rows: &[&Row]) -> Result<Option<ComparedTokens>> {
-        let fewest = ranking::fewest_left_out(rows.iter().map(|row| &row.model.result));
+    fn tokens(&self) -> Result<Option<ComparedTokens>> {
+        let fewest = ranking::fewest_left_out(self.alike());
         let is_ranked =
-            |row: &Row| !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest;
-        let has_ranked = rows.iter().any(|row| is_ranked(row));
-        let mut ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
-        let of_each = ranked.clone().filter_map(|row| row.autocorrelation);
-        let of_each = Vec::from_iter(of_each);
-        let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
-        let mean = Some(mean).filter(|mean| mean.is_finite());
-        let Some(first) = ranked.next() else {
+            |row: &&Row| !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest;
+        let mut rows: Vec<&Row> = self.alike().filter(is_ranked).collect();
+        if rows.is_empty() {
+            rows.extend(self.alike());
+        }
+        let Some(first) = rows.first() else {
             return Ok(None);
         };
+        let own = |row: &&Row| row.model.summary.clusters.autocorrelation;
+        let of_each = Vec::from_iter(rows.iter().filter_map(own));
+        let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
+        let mean = Some(mean).filter(|mean| mean.is_finite());
         let (runs, windows) = first.read_windows()?;
         let clusters = Clusters::new(&windows, self.rule, None, mean);
-        Ok(Some(ComparedTokens {
-            estimator: clusters.estimator(&runs, self.confidence),
-            runs,
-            clusters,
-        }))
+        Ok(Some((runs, clusters)))
     }
 
-    /// Compares rows on the same tokens, two at a time. Their KLDs are read again: the pairs come in an
-    /// order in which each row is needed for a few pairs in turn.
+    /// Compares rows on the same tokens, two at a time: over all tokens, and with the best in each span. Their
+    /// KLDs are read again: the pairs come in an order in which each row is needed for a few pairs in turn.
     fn compare_pairs(
         &self,
         ranking: &Ranking<'_>,
-        tokens: &ComparedTokens,
+        (runs, clusters): &ComparedTokens,
         watch: &Watch<'_>,
     ) -> Result<Vec<Compared>> {
+        let estimator = &clusters.estimator(runs, self.confidence);
         let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
         pairs.sort_by_key(|(_, (_, a, _))| ranking.sizes.get(*a));
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
         let compared = shares.map(|share| {
-            let mut held = HeldKlds::default();
-            let mut compared = Vec::new();
+            let (mut held, mut compared) = (HeldKlds::default(), Vec::new());
             for &(number, (kind, a, b)) in share {
                 watch.check()?;
                 let klds = [&*held.of(ranking, a)?, &*held.of(ranking, b)?];
-                let pair = self.compare_pair(ranking, tokens, klds, (kind, a, b));
-                compared.extend(pair.map(|pair| (number, pair)));
+                let Some(paired) = Paired::compare(estimator, klds[0], klds[1]) else {
+                    continue;
+                };
+                let row = ranking.rows.get(a).filter(|_| kind == PairKind::Best);
+                let spans = row.map(|row| {
+                    let names = &row.stored.header.spans;
+                    SpanRatio::of_each(estimator, runs, names, klds[0], klds[1])
+                });
+                let pair = Compared {
+                    kind,
+                    a,
+                    b,
+                    paired,
+                    spans: spans.unwrap_or_default(),
+                };
+                compared.push((number, pair));
             }
             Ok(compared)
         });
-        let compared = compared.collect::<Result<Vec<_>>>()?;
-        let mut compared: Vec<_> = compared.into_iter().flatten().collect();
+        let mut compared = compared.collect::<Result<Vec<_>>>()?.concat();
         compared.sort_by_key(|(number, _)| *number);
         Ok(compared.into_iter().map(|(_, of)| of).collect())
     }
 
-    /// Compares two rows on the same tokens, whose KLDs these are: over all tokens, and with the best in
-    /// each span.
-    fn compare_pair(
-        &self,
-        ranking: &Ranking<'_>,
-        ComparedTokens {
-            runs, estimator, ..
-        }: &ComparedTokens,
-        [klds_a, klds_b]: [&[f64]; 2],
-        (kind, a, b): (PairKind, usize, usize),
-    ) -> Option<Compared> {
-        let names = &ranking.rows.get(a)?.header().spans;
-        let spans = if kind == PairKind::Best {
-            SpanRatio::of_each(estimator, runs, names, klds_a, klds_b)
-        } else {
-            Vec::new()
-        };
-        Some(Compared {
-            kind,
-            a,
-            b,
-            paired: Paired::compare(estimator, klds_a, klds_b)?,
-            spans,
-        })
-    }
-
     /// The rows beside each other, which are not compared, and why not.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
-        let rows: Vec<&Row> = self.rows.iter().collect();
-        let mut comparison = self.ranking(&rows, None).finished(Vec::new());
+        let rows = self.rows.iter().collect();
+        let ranking = Ranking::new(rows, self.confidence, self.near, None);
+        let mut comparison = ranking.finished(Vec::new());
         let message = format!("no ratios on the same tokens: {why}");
-        let warning = Warning::new("unpaired", message);
-        comparison.warnings.push(warning);
+        comparison.warnings.push(Warning::new("unpaired", message));
         comparison
     }
 
-    /// The models of rows in their places, and the reference of all.
-    fn ranking<'r>(&self, rows: &[&'r Row], tokens: Option<&ComparedTokens>) -> Ranking<'r> {
-        let reference = rows.first().map(|row| ComparedReference::of(row.header()));
-        let mut ranking = Ranking::new(
-            rows,
-            Comparison {
-                versions: Versions::default(),
-                reference: reference.unwrap_or_default(),
-                confidence: self.confidence,
-                near: self.near,
-                floor: None,
-                clusters: tokens.map(|tokens| tokens.clusters.clustering),
-                models: Vec::new(),
-                pairs: Vec::new(),
-                not_compared: Vec::new(),
-                warnings: Vec::new(),
-            },
-        );
-        let of = &mut ranking.comparison;
-        of.warnings = doubts_of_models(&of.models, of.reference.prompts);
-        ranking
+    /// Compares the two rows of a comparison in depth, in the order in which they were given.
+    ///
+    /// # Errors
+    /// If there are not two, or if one cannot be read again.
+    fn in_depth(&self, comparison: &Comparison) -> Result<InDepth> {
+        if let Some(file) = comparison.not_compared.first() {
+            bail!(
+                "--pair needs two models that can be compared: {}: {}",
+                file.sidecar,
+                file.why
+            );
+        }
+        let [first, second] = &self.rows[..] else {
+            bail!(
+                "--pair compares two models, and {} are given: name two sidecars",
+                self.rows.len()
+            );
+        };
+        let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
+        let (spans, confidence) = (&first.stored.header.spans, self.confidence);
+        let paired = self.tokens()?.and_then(|(_, clusters)| {
+            PairedComparison::in_depth(&a, &b, spans, &clusters, confidence, N_TOP)
+        });
+        let paired = paired.context("no token has a finite KLD under both models")?;
+        let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
+        let describe = |token: &PairedToken| {
+            let at = (token.location.window, token.location.position);
+            let index = a.iter().position(|r| (r.window, r.position) == at);
+            InDepthToken {
+                text: index.and_then(|index| around(&a, index, &texts)),
+                ref_top_text: one(&texts, token.ref_top),
+                top_a_text: one(&texts, token.top_a),
+                top_b_text: one(&texts_b, token.top_b),
+                token: *token,
+            }
+        };
+        let top = paired.top.iter().map(describe).collect();
+        let model = |row: &Row| {
+            let mut models = comparison.models.iter();
+            let its = models.find(|model| model.sidecar == row.model.sidecar);
+            its.context("the sidecar is not among those compared")
+        };
+        let models = [model(first)?, model(second)?];
+        Ok(InDepth::new(comparison, models, paired, top))
     }
 }
 
@@ -391,59 +374,6 @@ impl HeldKlds {
         self.0.push_front((place, klds.clone()));
         Ok(klds)
     }
-}
-
-/// The number of tokens that are listed, those on which two models differ most.
-const N_TOP: usize = 10;
-
-/// Compares the two rows of a comparison in depth, in the order in which they were given.
-///
-/// # Errors
-/// If there are not two, or if one cannot be read again.
-fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
-    if let Some(file) = comparison.not_compared.first() {
-        bail!(
-            "--pair needs two models that can be compared: {}: {}",
-            file.sidecar,
-            file.why
-        );
-    }
-    let rows: Vec<&Row> = comparer.rows.iter().collect();
-    let [first, second] = rows[..] else {
-        bail!(
-            "--pair compares two models, and {} are given: name two sidecars",
-            rows.len()
-        );
-    };
-    let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
-    let tokens = comparer.tokens_of(&rows)?;
-    let spans = &first.header().spans;
-    let paired = tokens.and_then(|of| {
-        PairedComparison::in_depth(&a, &b, spans, &of.clusters, comparer.confidence, N_TOP)
-    });
-    let paired = paired.context("no token has a finite KLD under both models")?;
-    let describe = |token: PairedToken| {
-        let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
-        let at = token.location;
-        let index = a
-            .iter()
-            .position(|r| (r.window, r.position) == (at.window, at.position));
-        InDepthToken {
-            text: index.and_then(|index| around(&a, index, &texts)),
-            ref_top_text: one(&texts, token.ref_top),
-            top_a_text: one(&texts, token.top_a),
-            top_b_text: one(&texts_b, token.top_b),
-            token,
-        }
-    };
-    let top = paired.top.iter().copied().map(describe).collect();
-    let model = |row: &Row| {
-        let mut models = comparison.models.iter();
-        let its = models.find(|model| model.sidecar == row.model.sidecar);
-        its.context("the sidecar is not among those compared")
-    };
-    let models = [model(first)?, model(second)?];
-    Ok(InDepth::new(&comparison, models, paired, top))
 }
 
 #[cfg(test)]

@@ -23,31 +23,26 @@ const N_WORST: usize = 10;
 pub struct Row {
     /// The model, without what other evaluations decide: its place, and how far it is from the best.
     pub model: ComparedModel,
-    pub n_tokens: u64,
     /// A hash of the window, the position and the next token of each token, in order.
-    pub tokens_hash: Hash,
-    /// The autocorrelation of its windows, by which clusters are chosen.
-    pub autocorrelation: Option<f64>,
+    pub tokens_hash: u64,
     /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
-    pub klds_hash: Hash,
-    stored: StoredEvaluation,
+    pub klds_hash: u64,
+    /// Why it cannot be compared with most others, if it cannot.
+    pub why_not: Option<String>,
+    pub stored: StoredEvaluation,
 }
 
-/// A hash of numbers in their order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hash(u64);
+/// Adds a number to a hash of numbers in their order.
+fn hash_with(hash: u64, number: u64) -> u64 {
+    /// The golden ratio's bits, as in Fibonacci hashing.
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    (hash.rotate_left(26) ^ number).wrapping_mul(FACTOR)
+}
 
-impl Hash {
-    fn add(&mut self, number: u64) {
-        /// The golden ratio's bits, as in Fibonacci hashing.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(FACTOR);
-    }
-
-    fn add_token(&mut self, record: &TokenRecord) {
-        self.add(u64::from(record.window) << 32 | u64::from(record.position));
-        self.add(record.token.into());
-    }
+/// Adds a token to a hash of tokens in their order.
+fn hash_with_token(hash: u64, record: &TokenRecord) -> u64 {
+    let place = u64::from(record.window) << 32 | u64::from(record.position);
+    hash_with(hash_with(hash, place), record.token.into())
 }
 
 /// The records of an evaluation, window by window.
@@ -70,18 +65,17 @@ impl Row {
     ) -> Result<Self> {
         let header = &stored.header;
         table.clear_for(usize::try_from(stored.n_records)?);
-        let (mut tokens_hash, mut klds_hash) = (Hash::default(), Hash::default());
-        let (mut worst, mut n_tokens) = (MostDivergent::new(N_WORST), 0);
+        let (mut tokens_hash, mut klds_hash) = (0, 0);
+        let mut worst = MostDivergent::new(N_WORST);
         let mut until = KldSoFar::new(header.until, confidence, rule);
         let texts = read(&stored, &mut |window| {
             for (index, record) in window.iter().enumerate() {
                 table.push(record);
-                tokens_hash.add_token(record);
-                klds_hash.add(usable_kld(record).to_bits());
+                tokens_hash = hash_with_token(tokens_hash, record);
+                klds_hash = hash_with(klds_hash, usable_kld(record).to_bits());
                 worst.push(record, || tokens_before(window, index));
             }
             until.push(window);
-            n_tokens += window.len() as u64;
             Ok(())
         })?;
         let windows = table.windows();
@@ -109,10 +103,9 @@ impl Row {
         };
         Ok(Self {
             model,
-            n_tokens,
             tokens_hash,
-            autocorrelation,
             klds_hash,
+            why_not: None,
             stored,
         })
     }
@@ -137,22 +130,17 @@ impl Row {
         Ok(())
     }
 
-    fn check(&self, hash: Hash) -> Result<()> {
+    fn check(&self, hash: u64) -> Result<()> {
         if hash != self.klds_hash {
             bail!("{}: has changed while it was read", self.model.sidecar);
         }
         Ok(())
     }
 
-    /// Returns what the evaluation's files record of it.
-    pub fn header(&self) -> &SidecarHeader {
-        &self.stored.header
-    }
-
     /// Returns true if both are one evaluation, in copies of a file.
     pub fn is_copy_of(&self, other: &Self) -> bool {
         let are_same = (self.klds_hash, self.tokens_hash) == (other.klds_hash, other.tokens_hash);
-        are_same && self.header() == other.header()
+        are_same && self.stored.header == other.stored.header
     }
 
     /// Reads the records again: the runs of their tokens, and their windows.
@@ -176,11 +164,13 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read, or has changed.
     pub fn read_klds(&self) -> Result<Vec<f64>> {
-        let mut klds = Vec::with_capacity(usize::try_from(self.n_tokens)?);
-        let mut hash = Hash::default();
+        let mut klds = Vec::with_capacity(usize::try_from(self.stored.n_records)?);
+        let mut hash = 0;
         self.stored.read(|window| {
-            let of_window = window.iter().map(usable_kld);
-            klds.extend(of_window.inspect(|kld| hash.add(kld.to_bits())));
+            for kld in window.iter().map(usable_kld) {
+                hash = hash_with(hash, kld.to_bits());
+                klds.push(kld);
+            }
             Ok(())
         })?;
         self.check(hash)?;
@@ -331,11 +321,7 @@ mod tests {
         let records = [record(0, 1), record(0, 2)];
         let mut other = records;
         other[0].kld = 5.0;
-        let set = |records: &[TokenRecord]| {
-            let mut set = Hash::default();
-            records.iter().for_each(|record| set.add_token(record));
-            set
-        };
+        let set = |records: &[TokenRecord]| records.iter().fold(0, hash_with_token);
         assert_eq!(set(&records), set(&other));
         other[1].token += 1;
         assert_ne!(set(&records), set(&other));

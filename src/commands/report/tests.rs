@@ -13,13 +13,14 @@ use super::*;
 use crate::commands::tests::parsed;
 use crate::report::comparison::{ComparedModel, NEAR};
 use crate::report::tests::FULL;
+use crate::stats::Ratio;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a
 /// line with the number of tokens in each window.
 const QUANTS: &str = include_str!("../../../fixtures/quants.csv");
 
 /// Compares the quants with these names, or all if there are none.
-fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
+fn compare(names: &[&str], near: f64) -> Comparison {
     let mut lines = QUANTS.lines().map(|line| Vec::from_iter(line.split(',')));
     let n_tokens: Vec<u32> = lines.next().unwrap()[2..]
         .iter()
@@ -31,18 +32,24 @@ fn compare(names: &[&str], rule: ClusterRule, near: f64) -> Comparison {
         let windows = (0..).zip(&n_tokens).zip(&line[2..]);
         let records = windows.flat_map(|((window, &n), sum)| {
             let sum: f64 = sum.parse().unwrap();
-            (0..n).map(move |position| TokenRecord {
-                window,
-                position,
-                ref_top_rank: 1,
-                eval_top_rank: 1,
-                kld: if position == 0 { sum } else { 0.0 },
-                ..TokenRecord::default()
+            (0..n).map(move |position| {
+                record(window, position, if position == 0 { sum } else { 0.0 })
             })
         });
         (header(line[0], line[1].parse().unwrap()), records.collect())
     });
-    compare_sidecars(sidecars, rule, near)
+    reported_near(&Vec::from_iter(sidecars), near)
+}
+
+fn record(window: u32, position: u32, kld: f64) -> TokenRecord {
+    TokenRecord {
+        window,
+        position,
+        ref_top_rank: 1,
+        eval_top_rank: 1,
+        kld,
+        ..TokenRecord::default()
+    }
 }
 
 /// The header of a quant's sidecar.
@@ -60,48 +67,23 @@ fn header(label: &str, bytes: u64) -> SidecarHeader {
     header
 }
 
-fn compare_sidecars(
-    sidecars: impl IntoIterator<Item = MadeUp>,
-    rule: ClusterRule,
-    near: f64,
-) -> Comparison {
-    let sidecars = Vec::from_iter(sidecars);
-    let folder = written(&sidecars);
-    let rows = sidecars.iter().map(|of| {
-        let (header, path) = (of.0.clone(), path_of(&folder, of));
-        let stored = StoredEvaluation::whole(header, Some(path), of.1.len() as u64);
-        Row::measure(
-            stored,
-            Confidence::default(),
-            rule,
-            None,
-            &mut TokenTable::default(),
-            |of, each| of.read(each),
-        )
-        .unwrap()
-    });
-    let mut comparer = Comparer::new(Confidence::default(), rule, near);
-    comparer.rows = rows.collect();
-    comparer.compare(&Watch::new(&())).unwrap()
-}
-
 fn said(comparison: &Comparison) -> String {
     comparison.sentences(str::to_owned).join(" ")
 }
 
 #[test]
 fn the_sentences_of_real_quants() {
-    let all = compare(&[], ClusterRule::Auto, NEAR);
+    let all = compare(&[], NEAR);
     insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q6_K, is 6.33 [5.85, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
     let six = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, NEAR)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
-    insta::assert_snapshot!(said(&compare(&six, ClusterRule::Auto, 1.3)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, NEAR)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, 1.3)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     let equals = ["rec3.498", "iq3_s"];
-    insta::assert_snapshot!(said(&compare(&equals, ClusterRule::Auto, NEAR)), @"rec3.498 has the lowest mean KLD. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
+    insta::assert_snapshot!(said(&compare(&equals, NEAR)), @"rec3.498 has the lowest mean KLD. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
     let two = ["q8_0", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&two, ClusterRule::Auto, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
+    insta::assert_snapshot!(said(&compare(&two, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&dominated, ClusterRule::Auto, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
+    insta::assert_snapshot!(said(&compare(&dominated, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
 }
 
 /// A sidecar: its header and its records.
@@ -116,14 +98,7 @@ fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> MadeUp {
         let i = window * 10 + position;
         let hard = 0.5 + f64::from(window * 7 % 11) / 10.0;
         let noise = f64::from((i + seed).wrapping_mul(2_654_435_761) >> 16) / 32_768.0 - 1.0;
-        TokenRecord {
-            window,
-            position,
-            ref_top_rank: 1,
-            eval_top_rank: 1,
-            kld: mean * hard * (1.0 + own * noise),
-            ..TokenRecord::default()
-        }
+        record(window, position, mean * hard * (1.0 + own * noise))
     });
     (header(label, bytes), records.collect())
 }
@@ -160,10 +135,10 @@ fn reported_near(sidecars: &[MadeUp], near: f64) -> Comparison {
     let folder = written(sidecars);
     let (folder, near) = (folder.path().to_str().unwrap(), near.to_string());
     let settings: ReportSettings = parsed(&[folder, "--near", &near]);
-    match super::report(&settings, &()).unwrap() {
-        Reported::Comparison(comparison) => *comparison,
-        Reported::Pair(_) => unreachable!(),
-    }
+    let Reported::Comparison(comparison) = super::report(&settings, &()).unwrap() else {
+        unreachable!()
+    };
+    *comparison
 }
 
 fn reported(sidecars: &[MadeUp]) -> Comparison {
@@ -269,21 +244,14 @@ fn identical_records_are_called_identical() {
     insta::assert_snapshot!(all.each_ref().map(said).join("\n"));
     let same_as = all[1].models.iter().map(|model| model.same_as.as_deref());
     assert!(same_as.eq([None, Some("a"), None, Some("b")]));
-    assert!(
-        all[1]
-            .text(FULL)
-            .contains("\n= has the same KLD as the one above it, at every token\n")
-    );
-    assert!(
-        all[1]
-            .markdown(false)
-            .contains("= has the same KLD as the one above it")
-    );
-    assert!(
-        crate::report::page::html(&all[1])
-            .unwrap()
-            .contains(">the same as a<")
-    );
+    let page = crate::report::page::html(&all[1]).unwrap();
+    assert!(page.contains(">the same as a<"));
+    for shown in [all[1].text(FULL), all[1].markdown(false)] {
+        assert!(
+            shown.contains("= has the same KLD as the one above it"),
+            "{shown}"
+        );
+    }
 }
 
 /// No model is many times as far as one that rounding tells from the original, or the original itself.
@@ -294,10 +262,8 @@ fn nothing_is_a_multiple_of_noise() {
     let of = reported(&[best.clone(), q6.clone(), q4.clone()]);
     insta::assert_snapshot!(said(&of), @"best is as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
     let to_best = model(&of, "q6").ratio_to_best.unwrap();
-    assert_eq!(
-        (to_best.ratio.value, to_best.ratio.upper),
-        (f64::INFINITY, None)
-    );
+    let Ratio { value, upper, .. } = to_best.ratio;
+    assert_eq!((value, upper), (f64::INFINITY, None));
     assert!(to_best.p_holm.unwrap() < 0.05);
     assert_eq!(marks(&of), [[true, true, false], [false; 3], [false; 3]]);
     for shown in [of.text(FULL), of.markdown(true), of.csv()] {
@@ -316,14 +282,8 @@ fn nothing_is_a_multiple_of_noise() {
     let original = made_up("f16", 16_000_000, 0.0006, 0.1);
     let of = reported(&[original, three()[0].clone(), q6]);
     insta::assert_snapshot!(said(&of), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
-    assert!(
-        model(&of, "q6")
-            .ratio_to_best
-            .unwrap()
-            .ratio
-            .upper
-            .is_none()
-    );
+    let to_best = model(&of, "q6").ratio_to_best.unwrap();
+    assert_eq!(to_best.ratio.upper, None);
 }
 
 #[test]
@@ -372,18 +332,11 @@ fn a_smaller_cache_is_a_reason_to_be_farther() {
             let mut backend = kl_formats::BackendIdentity::default();
             backend.kv_cache_bytes = bytes;
             header.backend = Some(backend);
-            let records = (0..40).map(|i| TokenRecord {
-                window: i / 4,
-                position: i % 4,
-                ref_top_rank: 1,
-                eval_top_rank: 1,
-                kld: kld * f64::from(1 + i % 3),
-                ..TokenRecord::default()
-            });
+            let records = (0..40).map(|i| record(i / 4, i % 4, kld * f64::from(1 + i % 3)));
             (header, records.collect())
         };
         let runs = [run("near", Some(1000), 0.01), run("far", bytes, 0.02)];
-        let of = compare_sidecars(runs, ClusterRule::Auto, NEAR);
+        let of = reported(&runs);
         let fronts = Vec::from_iter(of.models.iter().map(|model| (&*model.label, model.pareto)));
         assert_eq!(fronts, [("near", true), ("far", is_on_front)], "{bytes:?}");
     }

@@ -1,19 +1,23 @@
 //! Measures the cells of a map: the original with some tensors exchanged, against its own rows.
 
+use std::fs::File;
 use std::ops::Range;
+use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Cell, Mixture, TokenRecord};
+use kl_formats::{Cell, MapWriter, Mixture, SensitivityMap, TokenRecord};
 
 use super::original::{Original, Tensor};
 use super::plan;
-use super::store::Store;
 use crate::commands::bench::Bench;
+use crate::commands::merge::write_in_order;
 use crate::commands::observer::Phase;
+use crate::commands::output::{PartialFile, with_kept};
 use crate::commands::settings::SensitivitySettings;
 use crate::engine::{Imatrix, Model};
 use crate::pipeline::Error;
 use crate::report::Warning;
+use crate::report::number::count_of;
 use crate::stats::usable_kld;
 
 /// The rows of a tensor of which weight errors are taken. On the fixtures' model and on one of random
@@ -31,25 +35,38 @@ pub struct Measurement<'r, M> {
     pub bench: Bench<'r>,
     pub imatrix: Option<&'r Imatrix>,
     pub original: &'r Original,
-    pub store: Store,
+    pub file: PartialFile,
+    pub writer: MapWriter<File>,
 }
 
 impl<M: Model + Sync> Measurement<'_, M> {
-    /// Measures all cells of this run's part that the map lacks.
+    /// Measures all cells of this run's part that the map lacks, puts the lines in the order that all maps of
+    /// these cells have, and gives the file its name.
     ///
     /// # Errors
-    /// Why a cell cannot be measured, or that the observer asks to stop.
-    pub fn measure_all(&mut self) -> Result<()> {
-        let tensors = &self.original.tensors;
-        let n_windows = self.n_windows();
-        let n_units = plan::units(tensors).len();
-        let pieces = plan::pieces(self.original, self.settings, n_windows, self.n_together());
-        let n_steps = pieces.len() as u64 + 3;
-        let watch = self.bench.watch;
+    /// Why a cell cannot be measured, or that the observer asks to stop: what was measured is kept.
+    pub fn run(mut self) -> Result<SensitivityMap> {
+        let measured = self.measure_all();
+        let map = self.writer.map();
+        if let Err(error) = measured {
+            let n = map.cells.len() as u64;
+            return Err(with_kept(error, self.file.keep(n, &count_of(n, "cell"))));
+        }
+        let mut bytes = Vec::new();
+        let map = write_in_order(map.header.clone(), &[map], &mut bytes, self.file.path())?;
+        self.file.replace(&bytes)?;
+        self.file.commit()?;
+        Ok(map)
+    }
+
+    fn measure_all(&mut self) -> Result<()> {
+        let (original, n_windows) = (self.original, self.bench.rows.windows.len());
+        let n_units = plan::units(&original.tensors).len();
+        let pieces = plan::pieces(original, self.settings, n_windows, self.n_together());
+        let (watch, n_steps) = (self.bench.watch, pieces.len() as u64 + 3);
         let phase = &watch.begin("measuring", Some(n_steps), None);
         self.control(phase)?;
-        phase.window(None);
-        let whole = &plan::at_measured_types(tensors);
+        let whole = &plan::at_measured_types(&original.tensors);
         let whole = self.rounds(whole, n_windows, |_| false, phase)?;
         phase.window(None);
         let is_enough = |cell: &Cell| plan::is_enough(cell, &whole, n_units);
@@ -70,13 +87,13 @@ impl<M: Model + Sync> Measurement<'_, M> {
             }
             phase.window(None);
         }
-        self.control(phase)?;
-        phase.window(None);
-        Ok(())
+        self.control(phase)
     }
 
-    fn n_windows(&self) -> usize {
-        self.bench.rows.windows.len()
+    /// The cell of these exchanged tensors, as far as it is measured.
+    fn cell(&self, exchanged: &Mixture) -> Option<&Cell> {
+        let mut cells = self.writer.map().cells.iter();
+        cells.find(|cell| cell.exchanged == *exchanged)
     }
 
     /// Windows of a decode call.
@@ -87,15 +104,17 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// Takes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
     fn errors(&mut self, tensor: &Tensor) -> Result<()> {
         self.bench.watch.check()?;
-        if self.store.map().errors.contains_key(&tensor.name) {
+        let (name, writer) = (&tensor.name, &mut self.writer);
+        if writer.map().errors.contains_key(name) {
             return Ok(());
         }
         let mut kinds = tensor.types.clone();
-        kinds.extend(Some(tensor.measured_type).filter(|kind| !tensor.types.contains(kind)));
-        let (name, model) = (&tensor.name, self.model);
-        let errors = model.weight_errors(name, &kinds, self.imatrix, ROWS_FOR_ERRORS)?;
-        let errors = kinds.into_iter().zip(errors).collect();
-        Ok(self.store.writer.write_errors(name, &errors)?)
+        if !kinds.contains(&tensor.measured_type) {
+            kinds.push(tensor.measured_type);
+        }
+        let (model, n_rows) = (self.model, ROWS_FOR_ERRORS);
+        let errors = model.weight_errors(name, &kinds, self.imatrix, n_rows)?;
+        Ok(writer.write_errors(name, &kinds.into_iter().zip(errors).collect())?)
     }
 
     /// Measures a cell, round by round, over at most the first `n` windows. What is in the map already
@@ -110,12 +129,12 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let mut cell = Cell::default();
         for round in plan::rounds(n, self.n_together()) {
             let n = round.end;
-            let known = self.store.cell(mixture);
+            let known = self.cell(mixture);
             if known.is_none_or(|known| known.klds.len() < n) {
                 let measured = self.measure(mixture, round, phase)?;
-                self.store.writer.write_cell(&measured)?;
+                self.writer.write_cell(&measured)?;
             }
-            if let Some(known) = self.store.cell(mixture) {
+            if let Some(known) = self.cell(mixture) {
                 cell.clone_from(known);
                 cell.klds.truncate(n);
                 cell.n_tokens.truncate(n);
@@ -131,8 +150,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// later that all of it is restored.
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
-        let (n_windows, n_together) = (self.n_windows(), self.n_together());
-        let is_first = self.store.cell(&nothing).is_none();
+        let (n_windows, n_together) = (self.bench.rows.windows.len(), self.n_together());
+        let is_first = self.cell(&nothing).is_none();
         let windows = if is_first {
             0..plan::windows_together(n_windows, n_together)
         } else {
@@ -142,36 +161,34 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let control = self.measure(&nothing, windows, phase)?;
         self.check_control(&control)?;
         if is_first {
-            self.store.writer.write_cell(&control)?;
+            self.writer.write_cell(&control)?;
         }
+        phase.window(None);
         Ok(())
     }
 
     fn check_control(&self, control: &Cell) -> Result<()> {
-        let settings = self.settings;
         let n: u32 = control.n_tokens.iter().sum();
         let mean = control.klds.iter().sum::<f64>() / f64::from(n.max(1));
-        let is_zero = control.klds.iter().all(|kld| *kld == 0.0);
-        match &settings.read_path {
-            _ if is_zero => Ok(()),
-            None => bail!(
-                "{}: its results move from call to call: against its own rows it has a mean KLD of {mean:.2e}, not 0: use other devices (-dev none), or one context (--contexts 1)",
-                settings.model.display()
-            ),
-            Some(path) if mean >= OTHER_MODEL => bail!(
-                "{}: does not hold the rows of {}, which has a mean KLD of {mean:.2e} against it: give the reference that this model wrote, or -t TEXT",
-                path.display(),
-                settings.model.display()
-            ),
-            Some(path) => {
-                let message = format!(
-                    "{}: the original has a mean KLD of {mean:.1e} nats against it: it was written on another device or by another llama.cpp, and no tensor costs less than that here; with -t TEXT the original computes its own rows",
-                    path.display()
-                );
-                self.bench.watch.warn(Warning::new("not_own_rows", message));
-                Ok(())
-            }
+        if control.klds.iter().all(|kld| *kld == 0.0) {
+            return Ok(());
         }
+        let model = self.settings.model.display();
+        let Some(path) = self.settings.read_path.as_deref().map(Path::display) else {
+            bail!(
+                "{model}: its results move from call to call: against its own rows it has a mean KLD of {mean:.2e}, not 0: use other devices (-dev none), or one context (--contexts 1)"
+            );
+        };
+        if mean >= OTHER_MODEL {
+            bail!(
+                "{path}: does not hold the rows of {model}, which has a mean KLD of {mean:.2e} against it: give the reference that this model wrote, or -t TEXT"
+            );
+        }
+        let message = format!(
+            "{path}: the original has a mean KLD of {mean:.1e} nats against it: it was written on another device or by another llama.cpp, and no tensor costs less than that here; with -t TEXT the original computes its own rows"
+        );
+        self.bench.watch.warn(Warning::new("not_own_rows", message));
+        Ok(())
     }
 
     /// Measures a mixture over some windows.
@@ -190,8 +207,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
             from: windows.start,
             ..Cell::default()
         };
-        let bench = &self.bench;
-        bench.score(self.model, windows, Some(phase), |records| {
+        self.bench.score(self.model, windows, phase, |records| {
             let (kld, n_tokens) = sum(records);
             cell.klds.push(kld);
             cell.n_tokens.push(n_tokens);

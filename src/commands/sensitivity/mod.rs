@@ -9,10 +9,9 @@ mod windows;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use kl_formats::{MAP_VERSION, MapHeader, SensitivityMap};
+use kl_formats::{MAP_VERSION, MapHeader, MapWindow, ReferenceSummary};
 
-use super::context::{check_parallel, largest_context};
-use super::devices::{connect_devices, load};
+use super::bench::load_original;
 use super::observer::{Observer, Watch};
 use super::output::NewFile;
 use super::settings::SensitivitySettings;
@@ -47,36 +46,31 @@ pub fn sensitivity<E: Engine>(
     let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let imatrix = imatrix.as_ref();
     let mut original = Original::inspect(settings, engine, imatrix, watch)?;
-    check_parallel(&settings.run, engine, &settings.model)?;
     let text = settings.text();
     let opened = Opened::new(settings, text.as_ref(), watch)?;
     let mut output = Output::create(settings)?;
-    connect_devices(engine, &settings.run, watch)?;
-    let n_ctx = opened.n_ctx();
-    let context = || largest_context(&settings.run, n_ctx, [None; 2]);
     let (path, run) = (&settings.model, &settings.run);
-    let model = load(engine, path, run, || (context(), None), watch)?;
+    let model = load_original(engine, path, run, opened.n_ctx(), watch)?;
     original.keep(&model.exchangeable()?)?;
     let windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
-    let header = header(&original, &windows, imatrix);
+    let header = header(&original, &windows, imatrix)?;
     let finished = output.finished(&header)?;
     let was_whole = finished.is_some();
     let map = match finished {
         Some(map) => map,
         None => {
-            let bench = windows.keep(&settings.run, &model, watch)?;
-            let mut measurement = Measurement {
+            let bench = windows.keep(run, &model, watch)?;
+            let (file, writer) = output.begin(header)?;
+            let measurement = Measurement {
                 settings,
                 model: &model,
                 bench,
                 imatrix,
                 original: &original,
-                store: output.begin(header)?,
+                file,
+                writer,
             };
-            match measurement.measure_all() {
-                Ok(()) => measurement.store.finish()?,
-                Err(error) => return Err(measurement.store.keep_after(error)),
-            }
+            measurement.run()?
         }
     };
     model.drop_last();
@@ -89,40 +83,35 @@ pub fn sensitivity<E: Engine>(
         n_rows: map.cells.len() as u64,
         wall_s: started.elapsed().as_secs_f64(),
     };
-    let is_whole = map.header.shard.is_none();
-    let sensitivity = is_whole.then(|| described(settings, &map, &file, watch));
-    Ok(Mapped {
-        file,
-        sensitivity: sensitivity.transpose()?,
-    })
+    let mut sensitivity = None;
+    if map.header.shard.is_none() {
+        let confidence = settings.confidence;
+        let costs = Sensitivities::from_map(&map, confidence);
+        let costs = costs.map_err(|error| anyhow!("{}: {error}", file.path))?;
+        let seconds = (!was_whole).then_some(file.wall_s);
+        watch.warn_all(doubts(&map));
+        let warnings = watch.warnings();
+        sensitivity = Some(Sensitivity::new(&map, costs, confidence, seconds, warnings));
+    }
+    Ok(Mapped { file, sensitivity })
 }
 
-/// What a map says, with the warnings of this run.
-fn described(
-    settings: &SensitivitySettings,
-    map: &SensitivityMap,
-    file: &NewFile,
-    watch: &Watch<'_>,
-) -> Result<Sensitivity> {
-    let of = Sensitivities::from_map(map, settings.confidence)
-        .map_err(|error| anyhow!("{}: {error}", file.path))?;
-    let seconds = (!file.was_whole).then_some(file.wall_s);
-    watch.warn_all(doubts(map));
-    let (confidence, warnings) = (settings.confidence, watch.warnings());
-    Ok(Sensitivity::new(map, of, confidence, seconds, warnings))
-}
-
-fn header(original: &Original, windows: &Windows, imatrix: Option<&Imatrix>) -> MapHeader {
-    MapHeader {
+fn header(original: &Original, windows: &Windows, imatrix: Option<&Imatrix>) -> Result<MapHeader> {
+    let reference = windows.file.as_ref().map(|(file, _)| file);
+    let listed = windows.windows.iter().map(|spec| MapWindow {
+        window: spec.window,
+        n_rows: spec.n_rows,
+    });
+    Ok(MapHeader {
         kl_map: MAP_VERSION,
         provenance: windows.about.provenance.clone(),
-        reference: windows.summary.clone(),
-        windows: windows.listed(),
+        reference: reference.map(ReferenceSummary::of).transpose()?,
+        windows: listed.collect(),
         measured_type: original.measured_type,
         types: original.types.clone(),
         imatrix: imatrix.map(|imatrix| imatrix.identity.clone()),
         metadata_bytes: original.blueprint.metadata_bytes,
         alignment: original.blueprint.alignment,
         tensors: original.blueprint.tensors.clone(),
-    }
+    })
 }

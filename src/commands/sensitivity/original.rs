@@ -1,5 +1,6 @@
 //! The original: which of its tensors are measured, and at which types.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Error, Result, bail};
@@ -170,14 +171,12 @@ fn types(asked: &[GgmlType], has_imatrix: bool) -> Result<Vec<GgmlType>> {
         types = named(&TYPES);
         types.extend(named(&TYPES_WITH_IMATRIX).iter().filter(|_| has_imatrix));
     }
-    let mut seen = Vec::new();
-    for kind in types {
-        check_quantized("--types", kind)?;
-        if !seen.contains(&kind) {
-            seen.push(kind);
-        }
+    let mut seen = BTreeSet::new();
+    types.retain(|kind| seen.insert(*kind));
+    for kind in &types {
+        check_quantized("--types", *kind)?;
     }
-    Ok(seen)
+    Ok(types)
 }
 
 fn check_quantized(flag: &str, kind: GgmlType) -> Result<()> {
@@ -190,19 +189,12 @@ fn check_quantized(flag: &str, kind: GgmlType) -> Result<()> {
 /// Refuses a model that is quantized already, and warns of one in q8_0.
 fn check_original(path: &Path, blueprint: &Blueprint, watch: &Watch<'_>) -> Result<()> {
     let originals = named(&ORIGINAL_TYPES);
-    let mut quantized = blueprint
-        .tensors
-        .iter()
-        .filter(|facts| facts.kind.block > 1);
-    if let Some(facts) = quantized
-        .clone()
-        .find(|facts| !originals.contains(&facts.kind))
-    {
+    let mut quantized = blueprint.tensors.iter().filter(|of| of.kind.block > 1);
+    let mut others = quantized.clone().filter(|of| !originals.contains(&of.kind));
+    if let Some(MapTensor { name, kind, .. }) = others.next() {
         bail!(
-            "{}: is quantized already ({} is {}): give the original, in f16, bf16, f32 or q8_0",
-            path.display(),
-            facts.name,
-            facts.kind
+            "{}: is quantized already ({name} is {kind}): give the original, in f16, bf16, f32 or q8_0",
+            path.display()
         );
     }
     if quantized.any(|facts| facts.is_quantizable) {

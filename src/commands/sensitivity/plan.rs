@@ -108,33 +108,32 @@ pub fn pieces<'t>(
     n_windows: usize,
     n_together: usize,
 ) -> Vec<Piece<'t>> {
-    let (tensors, types) = (&original.tensors, &original.types);
-    let units = units(tensors).into_iter().map(|tensors| Piece {
-        mixture: at_measured_types(tensors.iter().copied()),
-        n_windows: None,
+    let Original {
         tensors,
-    });
-    let of_roles = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
-    let of_all = windows_together(n_windows, n_together);
-    let together = types_of_bits(&BITS_TOGETHER, types, original.measured_type).into_iter();
-    let together = together.map(|kind| {
-        let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
-        (typed.collect(), of_all)
-    });
-    let roles = roles(tensors, types, original.measured_type).into_iter();
-    let roles = roles.map(|mixture| (mixture, of_roles.min(n_windows)));
-    let fixed = together.chain(roles).map(|(mixture, n)| Piece {
+        types,
+        measured_type,
+        ..
+    } = original;
+    let piece = |mixture, n_windows, tensors| Piece {
         mixture,
-        n_windows: Some(n),
-        tensors: Vec::new(),
-    });
-    let checks = checks(tensors, types, settings.seed).into_iter();
-    let checks = checks.map(|(tensor, kind)| Piece {
-        mixture: [(tensor.name.clone(), kind)].into(),
-        n_windows: None,
-        tensors: vec![tensor],
-    });
-    let pieces = units.chain(fixed).chain(checks).collect();
+        n_windows,
+        tensors,
+    };
+    let units = units(tensors).into_iter();
+    let units = units.map(|of| piece(at_measured_types(of.iter().copied()), None, of));
+    let mut pieces = Vec::from_iter(units);
+    let of_all = windows_together(n_windows, n_together);
+    for kind in types_of_bits(&BITS_TOGETHER, types, *measured_type) {
+        let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
+        pieces.push(piece(typed.collect(), Some(of_all), Vec::new()));
+    }
+    let of_roles = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
+    let roles = roles(tensors, types, *measured_type).into_iter();
+    pieces.extend(roles.map(|of| piece(of, Some(of_roles.min(n_windows)), Vec::new())));
+    for (tensor, kind) in checks(tensors, types, settings.seed) {
+        let mixture = [(tensor.name.clone(), kind)].into();
+        pieces.push(piece(mixture, None, vec![tensor]));
+    }
     match settings.part {
         Some(part) => part.keep(pieces),
         None => pieces,
@@ -246,6 +245,8 @@ fn checks<'t>(tensors: &'t [Tensor], types: &[GgmlType], seed: u64) -> Vec<(&'t 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn kind(name: &str) -> GgmlType {
@@ -286,15 +287,11 @@ mod tests {
         let many = model(100);
         let units = units(&many);
         assert_eq!(units.len(), 1 + 4 * 20);
-        let names = |unit: &Vec<&Tensor>| -> Vec<String> {
-            unit.iter().map(|tensor| tensor.name.clone()).collect()
-        };
+        let names = |unit: &[&Tensor]| Vec::from_iter(unit.iter().map(|of| of.name.clone()));
         assert_eq!(names(&units[0]), ["token_embd.weight"]);
         let expected = [95, 96, 97, 98, 99].map(|i| format!("blk.{i}.attn_q.weight"));
         assert_eq!(names(&units[20]), expected);
-        let mut all: Vec<String> = units.iter().flat_map(names).collect();
-        all.sort();
-        all.dedup();
+        let all: BTreeSet<String> = units.iter().flat_map(|unit| names(unit)).collect();
         assert_eq!(all.len(), many.len());
     }
 
@@ -341,13 +338,13 @@ mod tests {
             roles(&tensors, &types, kind("q3_K"))
         };
         let mixtures = of(&["q8_0", "q4_K", "q3_K", "q2_K"]);
-        let names: Vec<Vec<String>> = mixtures
-            .iter()
-            .map(|mixture| mixture.keys().cloned().collect())
-            .collect();
-        assert_eq!(names.len(), 5);
-        assert_eq!(names[0], ["token_embd.weight"]);
-        assert_eq!(names[1], ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]);
+        assert_eq!(mixtures.len(), 5);
+        assert!(mixtures[0].keys().eq(["token_embd.weight"]));
+        assert!(
+            mixtures[1]
+                .keys()
+                .eq(["blk.0.attn_q.weight", "blk.1.attn_q.weight"])
+        );
         assert!(mixtures.iter().flatten().all(|(_, of)| *of == kind("q8_0")));
         assert!(of(&["q4_K", "q2_K"]).is_empty());
     }
@@ -373,9 +370,7 @@ mod tests {
             assert!(chosen.iter().filter(|(_, of)| *of == kind).count() >= 1);
         }
         assert!(chosen.iter().all(|(of, kind)| of.measured_type != *kind));
-        let mut names: Vec<&str> = chosen.iter().map(|(of, _)| of.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<&String> = chosen.iter().map(|(of, _)| &of.name).collect();
         assert_eq!(names.len(), CHECKS);
     }
 }

@@ -4,13 +4,10 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result, bail};
-use kl_formats::{
-    BackendIdentity, Cell, CutOffMap, Fault, MapHeader, MapWriter, Mixture, SensitivityMap,
-};
+use anyhow::{Context, Result, bail};
+use kl_formats::{BackendIdentity, CutOffMap, Fault, MapHeader, MapWriter, SensitivityMap};
 
-use crate::commands::merge::write_in_order;
-use crate::commands::output::{Existing, PartialFile, follow_links, partial_path, with_kept};
+use crate::commands::output::{Existing, PartialFile, follow_links, partial_path};
 use crate::commands::resume::{self, check_same_run};
 use crate::commands::settings::SensitivitySettings;
 use crate::report::number::count_of;
@@ -25,12 +22,6 @@ pub struct Output {
     cut_off: Option<CutOffMap>,
 }
 
-/// A map that is being measured.
-pub struct Store {
-    file: PartialFile,
-    pub writer: MapWriter<File>,
-}
-
 impl Output {
     /// Creates the file, or opens what an earlier run left.
     ///
@@ -39,10 +30,10 @@ impl Output {
     pub fn create(settings: &SensitivitySettings) -> Result<Self> {
         let path = settings.output.clone();
         let is_resumed = settings.existing() == Existing::Resume;
-        let whole = match is_resumed && path.is_file() && !partial_path(&path).exists() {
-            true => whole_or_continued(&path)?,
-            false => None,
-        };
+        let mut whole = None;
+        if is_resumed && path.is_file() && !partial_path(&path).exists() {
+            whole = whole_or_continued(&path)?;
+        }
         let may_replace = settings.existing() == Existing::Replace || whole.is_some();
         let file = PartialFile::create(&path, may_replace, settings.existing())?;
         let cut_off = resume::cut_off(&file, SensitivityMap::read_cut_off)?;
@@ -57,13 +48,9 @@ impl Output {
     /// The set-up of the map that is continued, and the number of its windows: both depend on the
     /// memory that is free, which may have changed since.
     pub fn begun(&self) -> Option<(&BackendIdentity, usize)> {
-        let header = &self.earlier()?.header;
-        Some((header.backend.as_ref()?, header.windows.len()))
-    }
-
-    fn earlier(&self) -> Option<&SensitivityMap> {
         let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
-        cut_off.or(self.whole.as_ref())
+        let header = &cut_off.or(self.whole.as_ref())?.header;
+        Some((header.backend.as_ref()?, header.windows.len()))
     }
 
     /// Returns the whole map if an earlier run finished it.
@@ -71,27 +58,24 @@ impl Output {
     /// # Errors
     /// If it belongs to another run.
     pub fn finished(&mut self, header: &MapHeader) -> Result<Option<SensitivityMap>> {
-        let Some(whole) = self.whole.take() else {
-            return Ok(None);
-        };
-        check_header(&self.path, &whole, header)?;
-        Ok(Some(whole))
+        let whole = self.whole.take();
+        if let Some(whole) = &whole {
+            check_header(&self.path, whole, header)?;
+        }
+        Ok(whole)
     }
 
     /// Begins to write, or continues.
     ///
     /// # Errors
     /// If the map that is there belongs to another run, or the file cannot be written.
-    pub fn begin(self, header: MapHeader) -> Result<Store> {
-        let Self {
-            mut file, cut_off, ..
-        } = self;
-        let out = file.file()?;
-        let path = file.path().to_owned();
-        let writer = match cut_off {
+    pub fn begin(self, header: MapHeader) -> Result<(PartialFile, MapWriter<File>)> {
+        let mut file = self.file;
+        let (out, path) = (file.file()?, file.path());
+        let writer = match self.cut_off {
             Some(cut_off) => {
-                check_header(&path, cut_off.map(), &header)?;
-                MapWriter::resume(out, &path, cut_off, |out, n| {
+                check_header(path, cut_off.map(), &header)?;
+                MapWriter::resume(out, path, cut_off, |out, n| {
                     out.set_len(n)?;
                     out.seek(SeekFrom::Start(n)).map(drop)
                 })?
@@ -99,11 +83,11 @@ impl Output {
             None => {
                 let cannot = || format!("{}: cannot be written", path.display());
                 out.set_len(0).with_context(cannot)?;
-                MapWriter::create(out, &path, header)?
+                MapWriter::create(out, path, header)?
             }
         };
         file.keep_if_cut_off();
-        Ok(Store { file, writer })
+        Ok((file, writer))
     }
 }
 
@@ -132,59 +116,22 @@ fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
     }
 }
 
-/// Refuses a map that was begun with another header than this run's.
+/// Refuses a map that was begun with another header than this run's, but for what does not change results.
 fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
-    let mut here = as_begun(header, begun);
-    let there = &begun.header;
-    let windows = std::mem::replace(&mut here.windows, there.windows.clone());
-    check_same_run(path, there, &here, "text")?;
-    if windows == there.windows {
-        return Ok(());
-    }
-    bail!(
-        "{}: belongs to another run ({} there, {} here): use the same -n and -c, or start over with --force",
-        path.display(),
-        count_of(there.windows.len() as u64, "window"),
-        count_of(windows.len() as u64, "window")
-    )
-}
-
-/// The header with what does not change results as the earlier run had it.
-fn as_begun(header: &MapHeader, begun: &SensitivityMap) -> MapHeader {
-    let (mut header, begun) = (header.clone(), &begun.header);
-    header.model_path.clone_from(&begun.model_path);
-    header.text_path.clone_from(&begun.text_path);
-    if let (Some(here), Some(there)) = (&mut header.backend, &begun.backend) {
+    let (mut here, there) = (header.clone(), &begun.header);
+    here.model_path.clone_from(&there.model_path);
+    here.text_path.clone_from(&there.text_path);
+    if let (Some(here), Some(there)) = (&mut here.backend, &there.backend) {
         here.threads = there.threads;
     }
-    header
-}
-
-impl Store {
-    /// The map so far.
-    pub fn map(&self) -> &SensitivityMap {
-        self.writer.map()
+    here.windows.clone_from(&there.windows);
+    check_same_run(path, there, &here, "text")?;
+    if header.windows != there.windows {
+        let [there, here] = [there, header].map(|of| count_of(of.windows.len() as u64, "window"));
+        bail!(
+            "{}: belongs to another run ({there} there, {here} here): use the same -n and -c, or start over with --force",
+            path.display()
+        );
     }
-
-    /// The cell of these exchanged tensors, as far as it is measured.
-    pub fn cell(&self, exchanged: &Mixture) -> Option<&Cell> {
-        let mut cells = self.map().cells.iter();
-        cells.find(|cell| cell.exchanged == *exchanged)
-    }
-
-    /// Puts the lines in the order that all maps of these cells have, and gives the file its name.
-    pub fn finish(mut self) -> Result<SensitivityMap> {
-        let (mut bytes, measured) = (Vec::new(), self.map());
-        let header = measured.header.clone();
-        let map = write_in_order(header, &[measured], &mut bytes, self.file.path())?;
-        self.file.replace(&bytes)?;
-        self.file.commit()?;
-        Ok(map)
-    }
-
-    /// Keeps what was measured, and adds that to the error that ended the run.
-    pub fn keep_after(self, error: Error) -> Error {
-        let n = self.map().cells.len() as u64;
-        with_kept(error, self.file.keep(n, &count_of(n, "cell")))
-    }
+    Ok(())
 }

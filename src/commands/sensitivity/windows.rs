@@ -6,14 +6,12 @@ use std::io::Read;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, BackendIdentity, Kind, MapWindow, Reference, ReferenceSummary, States, Values,
-    WindowSpec, longest_window,
+    About, BackendIdentity, Kind, Reference, States, Values, WindowSpec, longest_window,
 };
 
-use crate::commands::bench::{Bench, keep_rows, memory_for_rows};
+use crate::commands::bench::{Bench, bytes_of_rows, keep_rows, memory_for_rows, n_that_fit};
 use crate::commands::context::{
-    Decoding, backend_identity, check_models, check_windows, context_options, context_sources,
-    writer,
+    Decoding, backend_identity, check_models, check_windows, context_options, writer,
 };
 use crate::commands::input;
 use crate::commands::observer::Watch;
@@ -23,7 +21,7 @@ use crate::commands::reference::{
 use crate::commands::settings::{RunSettings, SensitivitySettings, Vocabulary};
 use crate::engine::{ContextOptions, Engine, Model};
 use crate::input::{RawInput, Selection, Source};
-use crate::pipeline::{FileRows, KeptRows, Sources, keep_until, shuffled};
+use crate::pipeline::{FileRows, Sources, keep_until, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
 /// The fewest windows: of one, nothing is known of the spread.
@@ -41,11 +39,9 @@ pub struct Windows {
     pub windows: Vec<WindowSpec>,
     /// The model, the text and the set-up.
     pub about: About,
-    pub options: ContextOptions,
+    options: ContextOptions,
     /// The reference, and the windows' indices in it.
     pub file: Option<(Reference, Vec<usize>)>,
-    /// The reference as a map records it.
-    pub summary: Option<ReferenceSummary>,
 }
 
 impl<'s> Opened<'s> {
@@ -132,7 +128,6 @@ impl<'s> Opened<'s> {
             windows,
             about,
             options,
-            summary: reference.as_ref().map(ReferenceSummary::of).transpose()?,
             file: reference.map(|reference| (reference, order)),
         })
     }
@@ -163,16 +158,6 @@ impl<'s> Opened<'s> {
 }
 
 impl Windows {
-    /// The windows as a map lists them.
-    pub fn listed(&self) -> Vec<MapWindow> {
-        let windows = self.windows.iter();
-        let listed = windows.map(|spec| MapWindow {
-            window: spec.window,
-            n_rows: spec.n_rows,
-        });
-        listed.collect()
-    }
-
     /// Takes the original's rows into memory: from the reference, or else `model` computes them.
     ///
     /// # Errors
@@ -183,23 +168,17 @@ impl Windows {
         model: &M,
         watch: &'k Watch<'k>,
     ) -> Result<Bench<'k>> {
-        let rows = match self.file {
-            None => {
-                let sources = context_sources(model, &self.options, run);
-                keep_rows(sources, self.windows, watch)?
-            }
-            Some((reference, order)) => {
-                let head = |states: &States, section: &mut dyn Read| {
-                    model.load_head(states, section, run.threads)
-                };
-                let rows = open_rows(reference, head, watch)?.at(order);
-                let rows = FileRows::new(&rows, HashMap::new());
-                keep_rows(Sources::ready(rows), self.windows, watch)?
-            }
+        let (windows, options) = (self.windows, self.options);
+        let Some((reference, order)) = self.file else {
+            return Ok(Bench::of_model(model, windows, options, run, watch)?);
         };
+        let head =
+            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
+        let rows = open_rows(reference, head, watch)?.at(order);
+        let rows = FileRows::new(&rows, HashMap::new());
         Ok(Bench {
-            rows,
-            options: self.options,
+            rows: keep_rows(Sources::ready(rows), windows, watch)?,
+            options,
             run,
             watch,
         })
@@ -208,34 +187,24 @@ impl Windows {
 
 /// Counts the windows whose rows fit into the memory that is free, and tells if not all do.
 fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> Result<usize> {
-    let Some(free) = memory_for_rows() else {
-        return Ok(windows.len());
-    };
-    let mut left = free;
-    let sizes = windows
-        .iter()
-        .map(|window| KeptRows::bytes_of(window, n_vocab));
-    let fits = |size: &u64| {
-        let rest = left.checked_sub(*size);
-        left = rest.unwrap_or(left);
-        rest.is_some()
-    };
-    let (n, all) = (sizes.clone().take_while(fits).count(), windows.len());
-    if n < all {
-        let (free, needed) = (bytes(free), bytes(sizes.sum()));
-        let more = "close other programs, or use a shorter --n-ctx or --n-tokens";
-        if n < FEWEST_WINDOWS {
-            bail!(
-                "the original's rows of {} take {needed} of memory, and {free} is free for them: {more}",
-                count_of(all as u64, "window")
-            );
-        }
-        watch.note(&format!(
-            "rows of {} of {} windows fit in memory ({needed} for all, {free} free): for more, {more}",
-            count(n as u64),
-            count(all as u64)
-        ));
+    let free = memory_for_rows().unwrap_or(u64::MAX);
+    let (n, all) = (n_that_fit(windows, n_vocab, free), windows.len() as u64);
+    if n == windows.len() {
+        return Ok(n);
     }
+    let [free, needed] = [free, bytes_of_rows(windows, n_vocab)].map(bytes);
+    let more = "close other programs, or use a shorter --n-ctx or --n-tokens";
+    if n < FEWEST_WINDOWS {
+        bail!(
+            "the original's rows of {} take {needed} of memory, and {free} is free for them: {more}",
+            count_of(all, "window")
+        );
+    }
+    watch.note(&format!(
+        "rows of {} of {} windows fit in memory ({needed} for all, {free} free): for more, {more}",
+        count(n as u64),
+        count(all)
+    ));
     Ok(n)
 }
 

@@ -29,15 +29,6 @@ fn part(index: usize, count: usize) -> Part {
     format!("{index}/{count}").parse().unwrap()
 }
 
-/// Why each file cannot be used, by its name.
-fn reasons(unusable: &[(PathBuf, String)]) -> Vec<(String, &str)> {
-    let named = unusable.iter().map(|(path, why)| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        (name, why.as_str())
-    });
-    named.collect()
-}
-
 #[test]
 fn a_folder_of_many_evaluations_is_sorted_out() {
     let folder = Folder::new();
@@ -55,7 +46,6 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     let (evaluations, unusable) = stored_evaluations(&paths);
     let found: Vec<usize> = evaluations.iter().map(|one| one.paths.len()).collect();
     assert_eq!(found, [3, 1]);
-    let reasons = reasons(&unusable);
     for (name, what) in [
         ("text", "sidecar"),
         ("f16.0", "which holds all of it"),
@@ -63,15 +53,15 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
         ("q2.0", "part 1 of 3 is missing"),
         ("q2.2", "part 1 of 3 is missing"),
     ] {
-        let why = reasons.iter().find(|(unusable, _)| unusable == name);
-        assert!(why.unwrap().1.contains(what), "{name}: {why:?}");
+        let of = unusable.iter().find(|of| of.sidecar.ends_with(name));
+        assert!(of.unwrap().why.contains(what), "{name}: {of:?}");
     }
-    assert_eq!(reasons.len(), 5);
+    assert_eq!(unusable.len(), 5);
 
     let twice = [&paths[..3], &paths[1..2]].concat();
     let (evaluations, unusable) = stored_evaluations(&twice);
     assert!(evaluations.is_empty() && unusable.len() == 4);
-    says(&unusable[0].1, &["both are part 1 of 3"]);
+    says(&unusable[0].why, &["both are part 1 of 3"]);
 }
 
 /// Three parts of an evaluation, and three of a reference, each with the name of the whole.

@@ -49,11 +49,8 @@ fn a_recipe_in_memory_is_its_file() {
     settings.output = Some(folder.path("types"));
     settings.quantize = Some(folder.path("mine"));
     let report = folder.recipe(&settings);
-    assert!(
-        report.recipe.bpw <= 4.5 && report.recipe.bpw > 4.3,
-        "{}",
-        report.recipe.bpw
-    );
+    let bpw = report.recipe.bpw;
+    assert!(bpw <= 4.5 && bpw > 4.3, "{bpw}");
     assert_eq!((report.recipe.tensors.len(), report.recipe.gap), (8, 0.0));
     let check = report.check.as_ref().unwrap();
     assert_eq!(check.control, 0.0);
@@ -88,18 +85,13 @@ fn where_the_prediction_does_not_hold_the_neighbours_are_measured() {
     let round = check.second_round.unwrap();
     assert!((9..=17).contains(&round.n_cells), "{}", round.n_cells);
     let [before, after] = [round.before, round.after].map(|kld| kld.measured.unwrap().value);
-    assert_eq!(
-        report.recipe.kld.measured.unwrap().value,
-        f64::min(before, after)
-    );
+    let kld = report.recipe.kld;
+    assert_eq!(kld.measured.unwrap().value, f64::min(before, after));
     assert_eq!(round.is_used, after < before);
     assert!(report.recipe.bpw <= 3.5);
     // Whichever is used, the prediction is the map's, of the mixture that is shown.
     let predicted = [round.before, round.after].map(|kld| kld.predicted);
-    assert_eq!(
-        report.recipe.kld.predicted,
-        predicted[usize::from(round.is_used)]
-    );
+    assert_eq!(kld.predicted, predicted[usize::from(round.is_used)]);
     assert!(predicted.iter().all(|kld| kld.lo.is_some()));
     assert!(round.kept_back.before > 0.0);
 }

@@ -41,7 +41,7 @@ pub use in_depth::{InDepth, InDepthToken};
 pub use tables::clusters as clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The program that wrote the document, and the version of its keys.
