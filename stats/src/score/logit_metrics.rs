@@ -106,6 +106,10 @@ impl LogitMetrics {
 
     /// Whether the metrics can be averaged.
     pub fn is_finite(&self) -> bool {
+        self.numbers().iter().all(|x| x.is_finite())
+    }
+
+    fn numbers(&self) -> [f64; 5] {
         [
             self.mean_abs_diff,
             self.max_abs_diff,
@@ -113,8 +117,6 @@ impl LogitMetrics {
             self.jensen_shannon,
             self.smoothed_kld,
         ]
-        .iter()
-        .all(|x| x.is_finite())
     }
 }
 

@@ -12,7 +12,8 @@
 //! 6. `distribution`, `acceptance`, `perplexity`, `breakdown`: the parts of a report;
 //! 7. `summary`: all of them.
 //!
-//! Two models on the same tokens are compared by `ratio` and, in depth, by `pair`. Every result depends only on the samples and their order, never on threads or the clock.
+//! Two models on the same tokens are compared by `ratio` and, in depth, by `pair`. Every result depends only
+//! on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
 //! from one sample, a clustered interval from one cluster.

@@ -15,21 +15,11 @@ use crate::score::{RowPair, logit_metrics};
 /// states.
 const TOLERANCE: f64 = 5e-12;
 
-fn list(metrics: &LogitMetrics) -> [f64; 5] {
-    [
-        metrics.mean_abs_diff,
-        metrics.max_abs_diff,
-        metrics.cosine_distance,
-        metrics.jensen_shannon,
-        metrics.smoothed_kld,
-    ]
-}
-
 const NAMES: [&str; 5] = ["mean", "max", "cosine", "jensen_shannon", "smoothed_kld"];
 
 #[track_caller]
 fn assert_close(got: &LogitMetrics, want: &[f64; 5]) {
-    for ((got, want), name) in list(got).into_iter().zip(want).zip(NAMES) {
+    for ((got, want), name) in got.numbers().into_iter().zip(want).zip(NAMES) {
         let error = (got - want).abs() / want.abs().max(1.0);
         assert!(
             error <= TOLERANCE,
@@ -84,13 +74,14 @@ fn check(reference: Row<'_>, eval: &[f32]) -> LogitMetrics {
     let got = logit_metrics(&RowPair::new(reference, eval, None));
     assert!(got.is_finite());
     assert_close(&got, &definitions(&decoded, eval));
-    assert!(list(&got).into_iter().all(|x| x >= 0.0));
+    assert!(got.numbers().into_iter().all(|x| x >= 0.0));
     assert!(got.max_abs_diff >= got.mean_abs_diff * (1.0 - 1e-15));
     assert!(got.cosine_distance <= 2.0 && got.jensen_shannon <= LN_2);
     let swapped = logit_metrics(&RowPair::new(Row::F32(eval), &decoded, None));
-    let symmetric = list(&got)
+    let symmetric = got
+        .numbers()
         .into_iter()
-        .zip(list(&swapped))
+        .zip(swapped.numbers())
         .zip(NAMES)
         .take(4);
     for ((there, back), name) in symmetric {
@@ -173,7 +164,7 @@ fn equal_rows_are_exactly_zero() {
         for spread in [0.0, 1.0, 50.0, 1e4, 1e30] {
             let row = random.row(n, spread);
             let got = check(Row::F32(&row), &row);
-            assert_eq!(list(&got).map(f64::to_bits), [0; 5]);
+            assert_eq!(got.numbers().map(f64::to_bits), [0; 5]);
         }
     }
 }
@@ -246,7 +237,7 @@ fn rows_that_are_not_finite_give_nan() {
                 broken[at] = bad;
                 for (l, m) in [(&row, &broken), (&broken, &row), (&broken, &broken)] {
                     let got = logit_metrics(&RowPair::new(Row::F32(l), m, None));
-                    assert!(list(&got).into_iter().all(f64::is_nan) && !got.is_finite());
+                    assert!(got.numbers().into_iter().all(f64::is_nan) && !got.is_finite());
                 }
             }
         }
@@ -311,7 +302,7 @@ fn what_one_row_excludes_has_a_divergence_and_no_difference() {
         [&nothing; 2],
     ] {
         let got = logit_metrics(&RowPair::new(Row::F32(pair[0]), pair[1], None));
-        assert!(list(&got).into_iter().all(f64::is_nan));
+        assert!(got.numbers().into_iter().all(f64::is_nan));
     }
 }
 
