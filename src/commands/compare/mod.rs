@@ -117,9 +117,8 @@ fn compare_one<E: Engine + Sync>(
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
     let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
     rows.n_entries = n_compared as usize;
-    let others = pairs.iter();
-    let others = others.map(|pair| (pair.window.window, pair.other.clone()));
-    let others: HashMap<u32, WindowSpec> = others.collect();
+    let numbered = |pair: &Pair| (pair.window.window, pair.other.clone());
+    let others: HashMap<u32, WindowSpec> = pairs.iter().map(numbered).collect();
     let other = open_rows(Reference::open(&subject.path)?, head, watch)?
         .at(indices(|pair| pair.other_index));
     evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))

@@ -64,16 +64,17 @@ impl fmt::Display for CacheTypes {
 /// One value of `--sweep`: the types of the keys or of the values, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SweptTypes {
-    is_of_keys: bool,
+    /// `ctk` or `ctv`.
+    axis: &'static str,
     types: Vec<CacheType>,
 }
 
 /// Parses `ctk=` or `ctv=` and types with commas between them.
 pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
     let (axis, names) = text.split_once('=').unwrap_or((text, ""));
-    let is_of_keys = match axis.trim_start_matches('-') {
-        "ctk" | "cache-type-k" if !names.is_empty() => true,
-        "ctv" | "cache-type-v" if !names.is_empty() => false,
+    let axis = match axis.trim_start_matches('-') {
+        "ctk" | "cache-type-k" if !names.is_empty() => "ctk",
+        "ctv" | "cache-type-v" if !names.is_empty() => "ctv",
         _ => return Err("expected ctk=TYPES or ctv=TYPES, as in ctk=f16,q8_0".to_owned()),
     };
     let mut types = Vec::new();
@@ -88,7 +89,7 @@ pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
         }
         types.push(kind);
     }
-    Ok(SweptTypes { is_of_keys, types })
+    Ok(SweptTypes { axis, types })
 }
 
 /// The cells of the grid: each type of the keys with each of the values, in the order given. Empty
@@ -97,15 +98,12 @@ pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
 /// # Errors
 /// If the types of the keys, or of the values, are given twice.
 pub fn cells(swept: &[SweptTypes]) -> Result<Vec<CacheTypes>, String> {
-    let types_of = |axis: &str| {
-        let of_axis = |swept: &&SweptTypes| swept.is_of_keys == (axis == "ctk");
-        match *swept.iter().filter(of_axis).collect::<Vec<_>>() {
-            [] => Ok(vec![CacheType::default()]),
-            [only] => Ok(only.types.clone()),
-            _ => Err(format!(
-                "--sweep: {axis} is given twice: give all its types at once, as in {axis}=f16,q8_0"
-            )),
-        }
+    let types_of = |axis: &str| match *Vec::from_iter(swept.iter().filter(|of| of.axis == axis)) {
+        [] => Ok(vec![CacheType::default()]),
+        [only] => Ok(only.types.clone()),
+        _ => Err(format!(
+            "--sweep: {axis} is given twice: give all its types at once, as in {axis}=f16,q8_0"
+        )),
     };
     let (keys, values) = (types_of("ctk")?, types_of("ctv")?);
     if swept.is_empty() {
