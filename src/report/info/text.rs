@@ -114,8 +114,18 @@ pub fn planned_lines(info: &Info) -> Vec<(&'static str, String)> {
     let (of, text) = (info.model.as_ref(), info.text.as_ref());
     let input = [("model", of.map(model)), ("text", text.map(text_identity))];
     let lines = input.into_iter().chain(window_lines(info));
-    let known = lines.filter_map(|(name, value)| Some((name, printable(&value?))));
+    let known = lines.filter_map(|(name, value)| Some((name, printable(&without_hashes(&value?)))));
     known.collect()
+}
+
+/// Leaves out the hashes, which tell files apart: a plan has one file of each kind.
+fn without_hashes(line: &str) -> String {
+    const HEX_DIGITS: usize = 64;
+    let mut parts = line.split(", sha256 ");
+    let before = parts.next().unwrap_or_default().to_owned();
+    parts.fold(before, |text, hash| {
+        text + hash.get(HEX_DIGITS..).unwrap_or_default()
+    })
 }
 
 /// Puts the lines about what a map measured.
