@@ -99,7 +99,7 @@ pub struct Sampling {
     pub temp: f32,
     /// The most tokens to choose from; 0: all.
     pub top_k: u32,
-    /// The probability that the most probable tokens have together, of which one is chosen; 1: all.
+    /// The total probability of the most probable tokens, from which one is chosen; 1: all.
     pub top_p: f32,
     /// The probability, relative to that of the top token, below which no token is chosen; 0: all.
     pub min_p: f32,
@@ -184,8 +184,8 @@ pub struct ReferenceSummary {
 }
 
 impl ReferenceSummary {
-    /// Describes the reference that a model computes over `windows`, of which there is no file, as
-    /// a sidecar records it.
+    /// Describes the reference that a model computes over `windows` and writes to no file, as a
+    /// sidecar records it.
     pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
         Self::new(about, Some(fingerprint_of_model(about, windows)))
     }

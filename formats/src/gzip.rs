@@ -56,7 +56,7 @@ pub(crate) fn most_plain_bytes(packed: usize) -> u64 {
 }
 
 /// Appends `plain` to `out`, compressed at level 1 or stored, whichever pays on a sample of it.
-/// The same bytes always give the same bytes.
+/// Equal inputs give equal outputs.
 pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
     if plain.is_empty() {
         out.extend_from_slice(&EMPTY_BODY);

@@ -51,8 +51,8 @@ impl Float {
     pub fn encode(self, entries: &[f32], out: &mut [u8]) {
         fn each<const N: usize>(entries: &[f32], out: &mut [u8], of: impl Fn(f32) -> [u8; N]) {
             let (numbers, _) = out.as_chunks_mut::<N>();
-            let numbers = numbers.iter_mut().zip(entries);
-            numbers.for_each(|(b, &x)| *b = of(x));
+            let pairs = numbers.iter_mut().zip(entries);
+            pairs.for_each(|(b, &x)| *b = of(x));
         }
         assert_eq!(
             out.len(),
@@ -136,8 +136,8 @@ impl Number {
         if self == Number::Id32 {
             return bytemuck::pod_collect_to_vec(bytes);
         }
-        let (ids, _) = bytes.as_chunks();
-        let ids = ids.iter().map(|&id| u64::from_le_bytes(id).try_into());
+        let (stored, _) = bytes.as_chunks();
+        let ids = stored.iter().map(|&id| u64::from_le_bytes(id).try_into());
         ids.map(|id| id.unwrap_or(u32::MAX)).collect()
     }
 }

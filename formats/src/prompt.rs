@@ -14,7 +14,7 @@ pub struct Prompt {
     /// The text, or the messages.
     #[serde(flatten)]
     pub content: PromptContent,
-    /// What the chat template got beside the messages: of a conversation with several answers, the
+    /// The chat template's input beside the messages: of a conversation with several answers, the
     /// first one's prompt has them.
     #[serde(skip_serializing_if = "Variables::is_empty")]
     pub variables: Variables,
@@ -353,7 +353,7 @@ fn check_part(part: &Value) -> Result<(), String> {
     }
 }
 
-/// The text of a message's content: a string, or a list of parts of which some have a `text`.
+/// The text of a message's content: a string, or a list of parts, some with a `text`.
 fn text_of(content: &Value) -> Option<String> {
     if let Some(text) = content.as_str() {
         return Some(text.to_owned());

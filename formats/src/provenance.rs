@@ -70,7 +70,7 @@ pub const MAX_HEADER_BYTES_WITH_PROMPTS: usize = 64 << 20;
 
 /// The header of a file of `kl`'s own: first a magic, then a line of JSON.
 pub(crate) trait OwnHeader: Serialize + DeserializeOwned {
-    /// What precedes the JSON.
+    /// The bytes that precede the JSON.
     const MAGIC: &'static str;
 
     /// The key of the version, and the versions that are read.
@@ -187,7 +187,7 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// A model of which only the file's name is known.
+    /// A model, if only its file's name is known.
     pub fn named(file_name: impl Into<String>) -> Self {
         Self {
             file_name: Some(file_name.into()),
@@ -213,8 +213,7 @@ impl ModelIdentity {
         Some(8.0 * self.size_bytes? as f64 / n_params as f64)
     }
 
-    /// True if both are the same model, as far as the hashes show. Without a hash, they are
-    /// not.
+    /// True if both are the same model by their hashes. Models without a hash are not.
     pub fn is_same(&self, other: &Self) -> bool {
         let (here, there) = (&self.sample_sha256, &other.sample_sha256);
         self.metadata_sha256.is_some()
@@ -252,7 +251,7 @@ pub struct TextIdentity {
 }
 
 impl TextIdentity {
-    /// A text of which only the name is known.
+    /// A text, if only its name is known.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: Some(name.into()),
@@ -301,7 +300,7 @@ pub struct BackendIdentity {
 }
 
 impl BackendIdentity {
-    /// Returns the rule by which windows were split, as far as it is recorded.
+    /// The rule by which windows were split; `None` if it is not recorded.
     pub fn calls(&self) -> Option<Calls> {
         let n_batch = self.n_batch.filter(|&n| n > 0)?;
         let n_ubatch = self.n_ubatch.filter(|&n| n > 0).unwrap_or(n_batch);

@@ -10,8 +10,8 @@ use serde_json::Value;
 /// # Errors
 /// A phrase that states why the bytes are not a literal, or one of another shape.
 pub(crate) fn parse<T: DeserializeOwned>(literal: &[u8]) -> Result<T, String> {
-    let json = str::from_utf8(literal).ok().and_then(to_json);
-    let json = json.ok_or("not a Python literal")?;
+    let converted = str::from_utf8(literal).ok().and_then(to_json);
+    let json = converted.ok_or("not a Python literal")?;
     serde_json::from_str(&json).map_err(|error| error.to_string())
 }
 

@@ -88,8 +88,8 @@ impl Reference {
     pub fn fingerprint(&self) -> Result<Option<String>> {
         let path = self.path();
         let hash = (!path.is_dir()).then(|| fingerprint_of_file(path));
-        let hash = hash.transpose();
-        hash.map_err(|cause| Named::new(path).io("read", cause))
+        hash.transpose()
+            .map_err(|cause| Named::new(path).io("read", cause))
     }
 
     /// The rows: in blocks, as a stream, or as the hidden states that they are computed from.

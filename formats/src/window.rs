@@ -164,11 +164,11 @@ impl Groups {
     }
 
     fn with_ends(names: Vec<String>, runs: Vec<(u32, u32)>) -> Self {
-        let ends = runs.iter().scan(0, |end, (_, n_windows)| {
+        let sums = runs.iter().scan(0, |end, (_, n_windows)| {
             *end += n_windows;
             Some(*end)
         });
-        let ends = ends.collect();
+        let ends = sums.collect();
         Self { names, runs, ends }
     }
 

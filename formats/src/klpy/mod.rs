@@ -95,8 +95,8 @@ const NOT_LOGITS: [(Values, &str); 2] = [
     (Values::FlooredLogProbabilities, "floored_log_probabilities"),
 ];
 
-/// The bytes of both lines of a file that will hold so many windows; the second is both JSON and a
-/// Python literal. A value of [`About::others`] that is a decimal integer is written as one, any other
+/// The bytes of both lines of a file that will hold `n_windows` windows; the second is both JSON and
+/// a Python literal. A value of [`About::others`] that is a decimal integer is written as one, any other
 /// as a string.
 fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, String> {
     if let Some(fault) = size_fault(n_ctx, about.n_vocab) {
@@ -111,9 +111,9 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, Stri
         let value = number.map_or_else(|| json!(value), Value::from);
         (key.as_str(), Some(value))
     });
-    let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
-    let n_batch = n_batch.filter(|_| about.others.iter().all(|(key, _)| key != N_BATCH));
-    let entries = [
+    let of_backend = about.backend.as_ref().and_then(|backend| backend.n_batch);
+    let n_batch = of_backend.filter(|_| about.others.iter().all(|(key, _)| key != N_BATCH));
+    let own = [
         ("model", model.map(|model| json!(model))),
         ("text_path", text.map(|text| json!(text))),
         ("n_ctx", Some(json!(n_ctx))),
@@ -121,8 +121,8 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, Stri
         ("n_windows", Some(json!(n_windows))),
         (VALUES, values.map(|(_, values)| json!(values))),
     ];
-    let entries = entries.into_iter().chain(others);
-    let entries: Vec<String> = entries
+    let known = own.into_iter().chain(others);
+    let entries: Vec<String> = known
         .chain([(N_BATCH, n_batch.map(Value::from))])
         .filter_map(|(key, value)| Some(format!("{}: {}", json!(key), value?)))
         .collect();
@@ -136,9 +136,9 @@ fn to_lines(about: &About, n_ctx: u32, n_windows: usize) -> Result<Vec<u8>, Stri
 /// Parses the second line. Entries that have no field of their own are kept in [`About::others`], in
 /// order: key, and value (a string's text, else as Python writes it).
 fn parse(line: &[u8], path: &Path) -> Result<About, String> {
-    let entries = python_literal::parse::<IndexMap<String, Value>>(line);
-    let entries = entries
-        .map_err(|cause| format!("the second line is not a Python dict literal: {cause}"))?;
+    let parsed = python_literal::parse::<IndexMap<String, Value>>(line);
+    let entries =
+        parsed.map_err(|cause| format!("the second line is not a Python dict literal: {cause}"))?;
     let mut about = About::new(Kind::KlPy, path, 0, 0);
     about.first_scored = Some(0);
     about.backend = Some(backend());
@@ -233,8 +233,8 @@ impl KlPyReader {
 
     /// Reads `n` numbers of a window.
     fn words(&mut self, window: u32, n: u64) -> Result<Vec<u32>> {
-        let bytes = read_bytes(&mut self.stream, 4 * n);
-        let bytes = bytes.map_err(|cause| self.error(Some(window), cause))?;
+        let bytes =
+            read_bytes(&mut self.stream, 4 * n).map_err(|cause| self.error(Some(window), cause))?;
         self.offset += 4 * n;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
@@ -242,8 +242,8 @@ impl KlPyReader {
     fn skip_rows(&mut self) -> Result<()> {
         let rows = std::mem::take(&mut self.rows).len() as u64;
         let bytes = rows * 4 * u64::from(self.about.n_vocab); // 2^32 x 4 x 2^24
-        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink());
-        let skipped = skipped.map_err(|cause| self.error(self.window, cause))?;
+        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
+            .map_err(|cause| self.error(self.window, cause))?;
         self.offset += skipped;
         if skipped == bytes {
             Ok(())
@@ -295,8 +295,8 @@ impl ReadStream for KlPyReader {
                 None => Ok(None),
             };
         }
-        let counts = self.words(window, 3)?;
-        let counts = counts.first_chunk().copied().unwrap_or_default(); // three were read
+        let words = self.words(window, 3)?;
+        let counts = words.first_chunk().copied().unwrap_or_default(); // three were read
         if let Some(fault) = self.counts_fault(window, counts) {
             return Err(self.name.corrupt(Some(window), start, fault));
         }

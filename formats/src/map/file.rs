@@ -1,5 +1,5 @@
-//! Reads a map, whole or as far as it was written; writes one, or continues it. Each line passes the
-//! same checks when it is read and when it is written.
+//! Reads a map, whole or cut off; writes one, or continues it. Each line passes the same checks when it
+//! is read and when it is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::provenance::OwnHeader as _;
 use crate::sidecar::{MOST_NATS, ROUNDING};
 use crate::source::Source;
 
-/// A map as far as it was written, to be continued by [`MapWriter::resume`].
+/// A map whose writing was cut off, to be continued by [`MapWriter::resume`].
 #[derive(Debug)]
 pub struct CutOffMap {
     map: SensitivityMap,
@@ -79,8 +79,8 @@ impl SensitivityMap {
 fn next_line(file: &mut BufReader<File>, line: &mut Vec<u8>, name: &Named) -> Result<bool> {
     line.clear();
     let mut limited = file.take(MAX_LINE_BYTES as u64);
-    let n = limited.read_until(b'\n', line);
-    let n = n.map_err(|cause| name.io("read", cause))?;
+    let read = limited.read_until(b'\n', line);
+    let n = read.map_err(|cause| name.io("read", cause))?;
     let is_whole = line.ends_with(b"\n");
     if !is_whole && n == MAX_LINE_BYTES {
         return Err(name.too_large("a line of more than 64 MiB"));
@@ -358,14 +358,14 @@ impl<W: Write> MapWriter<W> {
     /// Writes a line that a reader accepts.
     fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let unwritable = |what| self.name.unwritable(what);
-        let line = serde_json::to_vec(line);
-        let mut line = line.map_err(|error| unwritable(format!("a line as JSON: {error}")))?;
-        line.push(b'\n');
-        if line.len() > MAX_LINE_BYTES {
+        let mut json = serde_json::to_vec(line)
+            .map_err(|error| unwritable(format!("a line as JSON: {error}")))?;
+        json.push(b'\n');
+        if json.len() > MAX_LINE_BYTES {
             return Err(unwritable("a line of more than 64 MiB".to_owned()));
         }
-        self.written.add(&line).map_err(unwritable)?;
-        self.put(&line)
+        self.written.add(&json).map_err(unwritable)?;
+        self.put(&json)
     }
 
     fn put(&mut self, line: &[u8]) -> Result<()> {

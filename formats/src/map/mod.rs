@@ -28,7 +28,7 @@ pub const MAX_LINE_BYTES: usize = 64 << 20;
 /// The types that some of a model's tensors are given, by the tensors' names.
 pub type Mixture = BTreeMap<String, GgmlType>;
 
-/// What was measured with some tensors exchanged, over one window after another.
+/// The measurements with some tensors exchanged, over one window after another.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Cell {
     /// The exchanged tensors; none: the original against itself.
@@ -218,7 +218,7 @@ impl MapTensor {
         has_dims && self.n_params() > 0 && self.has_rows_of(self.kind)
     }
 
-    /// Whether its rows are whole blocks of this type.
+    /// True if its rows are whole blocks of this type.
     pub fn has_rows_of(&self, kind: GgmlType) -> bool {
         let row = self.shape.first();
         row.is_some_and(|n| n.is_multiple_of(kind.block))

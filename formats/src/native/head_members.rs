@@ -107,7 +107,7 @@ impl NativeReader {
 /// The fault of a head whose tensor is not that of the header.
 const WRONG_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
 
-/// The SHA-256 of the head's first bytes: its tensor, of which so many are still to come.
+/// The SHA-256 of the head's first bytes, which are its tensor, and the number of bytes still to come.
 struct TensorHash(Sha256, u64);
 
 impl TensorHash {

@@ -61,8 +61,8 @@ pub(super) fn decode(
     start: u64,
     end: u64,
 ) -> Result<Vec<PlacedWindow>, String> {
-    let rest = plain.strip_prefix(&MAGIC);
-    let mut rest = rest.ok_or("the index does not start with KL_INDEX")?;
+    let stripped = plain.strip_prefix(&MAGIC);
+    let mut rest = stripped.ok_or("the index does not start with KL_INDEX")?;
     let mut take = |n: u64| {
         let taken = usize::try_from(n).ok().and_then(|n| rest.split_off(..n));
         taken.ok_or("the index ends within an entry")

@@ -28,7 +28,7 @@ const END_EXTRA: [u8; 6] = [48, 0, b'K', b'L', 44, 0];
 /// The contents of a member, as its header states them: its kind, a window's number, and a piece's.
 pub(super) type Tag = [u32; 3];
 
-/// The kinds of members, but for those of which a file has one.
+/// The kinds of members that a file may hold more than once.
 pub(super) const WINDOW: u32 = 1;
 pub(super) const ROWS: u32 = 2;
 pub(super) const HEAD_PIECE: u32 = 5;
@@ -102,8 +102,8 @@ fn header(extra: [u8; 6], lengths: [u32; 2], tag: Tag, offsets: &[u64], packed: 
 /// member's can hold: memory may be allocated for those.
 pub(super) fn read_header(bytes: &[u8; HEADER_BYTES]) -> Option<MemberHeader> {
     let fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
-    let (numbers, _) = fields.as_chunks::<4>();
-    let mut numbers = numbers.iter().map(|n| u32::from_le_bytes(*n));
+    let (words, _) = fields.as_chunks::<4>();
+    let mut numbers = words.iter().map(|n| u32::from_le_bytes(*n));
     let mut next = || numbers.next();
     let header = MemberHeader {
         member_bytes: next()?,
@@ -133,7 +133,7 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
 /// damaged, [`crate::Fault::Io`].
 pub(super) fn member_at(source: &Source, offset: u64) -> Result<(MemberHeader, Range<u64>)> {
     let header = source.array_at(offset)?.as_ref().and_then(read_header);
-    // What is not the start of a member may be the file's end, of which some is missing.
+    // If this is not the start of a member, it may be the file's end, cut short.
     let bytes = header.map_or(END_BYTES as u32, |header| header.member_bytes);
     let end = offset.saturating_add(bytes.into());
     match header {

@@ -160,7 +160,7 @@ pub(crate) struct NpzReader {
     model: Option<String>,
     /// The index of the next window.
     next: usize,
-    /// The array of the window before it, of whose rows so many were read.
+    /// The array of the window before it, and the number of its rows that were read.
     open: Option<(Array, u32)>,
 }
 
@@ -185,8 +185,8 @@ impl NpzReader {
             open: None,
         };
         reader.add_windows(arrays)?;
-        let fault = first_fault(&reader.windows, |rows| rows.name.clone());
-        let fault = fault.map(|(rows, fault)| format!("{}: {fault}", rows.name));
+        let found = first_fault(&reader.windows, |rows| rows.name.clone());
+        let fault = found.map(|(rows, fault)| format!("{}: {fault}", rows.name));
         fault.map_or(Ok(()), |fault| Err(reader.name.unsupported(fault)))?;
         Ok(reader)
     }
@@ -208,8 +208,8 @@ impl NpzReader {
     }
 
     fn add_windows(&mut self, arrays: Arrays) -> Result<()> {
-        let meta = arrays.meta.as_ref().map(|meta| self.meta(meta));
-        let meta = meta.transpose()?.unwrap_or_default();
+        let read = arrays.meta.as_ref().map(|meta| self.meta(meta));
+        let meta = read.transpose()?.unwrap_or_default();
         let (n_windows, n_prompts) = (arrays.windows.len(), meta.prompts.len());
         if n_prompts != 0 && n_prompts != n_windows {
             return Err(self.name.unsupported(format!(
@@ -252,8 +252,8 @@ impl NpzReader {
     /// The type and the shape of an array of rows, whose length must match them.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
         let array = self.array(member)?;
-        let matrix = Matrix::new(array.number, &array.shape);
-        let matrix = matrix.map_err(|what| array.unsupported(what))?;
+        let matrix =
+            Matrix::new(array.number, &array.shape).map_err(|what| array.unsupported(what))?;
         let needed = array.number.bytes_of(&array.shape).unwrap_or_default(); // sizes are bounded
         let (needed, there) = (array.n_bytes + needed, member.plain_bytes);
         if needed == there {
@@ -267,8 +267,8 @@ impl NpzReader {
     fn token_ids(&self, member: &Member, n_rows: u32) -> Result<Vec<u32>> {
         let array = self.array(member)?;
         let number = array.number;
-        let n_bytes = bytes_of_ids(number, &array.shape, n_rows);
-        let n_bytes = n_bytes.map_err(|what| array.unsupported(what))?;
+        let n_bytes =
+            bytes_of_ids(number, &array.shape, n_rows).map_err(|what| array.unsupported(what))?;
         Ok(number.decode_ids(&array.whole(n_bytes)?))
     }
 
@@ -296,8 +296,8 @@ impl ReadStream for NpzReader {
         let Some(window) = self.windows.get(index) else {
             return Ok(None);
         };
-        let array = self.array(&window.rows);
-        let array = array.map_err(|error| error.in_window(index as u32))?;
+        let opened = self.array(&window.rows);
+        let array = opened.map_err(|error| error.in_window(index as u32))?;
         self.open = Some((array, 0));
         self.next += 1;
         Ok(Some(window.spec(index)))
@@ -317,11 +317,11 @@ impl ReadStream for NpzReader {
         let first_row = *n_read;
         *n_read += n_rows as u32; // at most as many as there are
         let mut block = matrix.block(None, index, first_row..*n_read);
-        let mut packed = array.read(n_rows as u64 * matrix.row_bytes() as u64);
-        if packed.is_ok() && *n_read == matrix.n_rows {
-            packed = array.finish().and(packed);
+        let mut read = array.read(n_rows as u64 * matrix.row_bytes() as u64);
+        if read.is_ok() && *n_read == matrix.n_rows {
+            read = array.finish().and(read);
         }
-        let packed = packed.map_err(|error| error.in_window(block.window))?;
+        let packed = read.map_err(|error| error.in_window(block.window))?;
         let logits = bytemuck::cast_slice_mut(block.buffers(block.usual_bytes()).1);
         matrix.float.decode(&packed, logits);
         Ok(Some(block))

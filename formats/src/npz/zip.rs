@@ -220,8 +220,8 @@ fn read_header(array: &mut impl Read) -> io::Result<(Number, Vec<u64>)> {
     if length > MAX_DICT_BYTES {
         return Err(unsupported("has a header of more than 64 KiB".into()));
     }
-    let header = python_literal::parse(&read_bytes(array, length.into())?);
-    let header: NpyHeader = header
+    let parsed = python_literal::parse(&read_bytes(array, length.into())?);
+    let header: NpyHeader = parsed
         .map_err(|error| unsupported(format!("has a header that is not numpy's: {error}")))?;
     if header.fortran_order {
         let what = "is in Fortran order: save numpy.ascontiguousarray of it";

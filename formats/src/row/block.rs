@@ -20,7 +20,7 @@ pub struct RowBlock {
     /// Numbers in a row: the vocabulary's entries, or those of a hidden state.
     row_len: usize,
     layout: RowLayout,
-    /// Where each row ends, in bytes, where they differ in length.
+    /// The end of each row in bytes, if rows differ in length.
     ends: Vec<u32>,
     /// The rows. Words, not bytes, so that f32 and u16 can be viewed in place.
     pub(crate) storage: Vec<u32>,

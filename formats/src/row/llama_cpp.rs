@@ -96,7 +96,7 @@ fn nearest(x: f32) -> u16 {
     (x + TWO_POW_23_AND_HALF).to_bits() as u16
 }
 
-/// The same bits for every NaN, which otherwise depend on the processor.
+/// The number itself, but always the same NaN: a NaN's bits otherwise depend on the processor.
 fn one_nan(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }
 }

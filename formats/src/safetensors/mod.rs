@@ -35,7 +35,7 @@ const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
 /// Names of the tensor that holds the token ids.
 const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
 
-/// Whether a file of a folder is a window's, by its name.
+/// True if a file of a folder is a window's, by its name.
 pub fn is_window(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "safetensors")
 }
@@ -184,8 +184,8 @@ fn window_files(folder: &Named) -> Result<Vec<PathBuf>> {
         if is_window(&path) {
             let stem = path.file_stem().and_then(|stem| stem.to_str());
             let digits = stem.filter(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()));
-            let number = digits.and_then(|digits| digits.parse::<u32>().ok());
-            let number = number.ok_or_else(|| {
+            let parsed = digits.and_then(|digits| digits.parse::<u32>().ok());
+            let number = parsed.ok_or_else(|| {
                 Named::new(&path).unsupported(
                     "its name is not a number: a folder of logits holds 0.safetensors, \
                      1.safetensors and so on, a file a window",
@@ -236,8 +236,8 @@ type Tensors = BTreeMap<String, Tensor>;
 fn read_header(source: &Source) -> Result<(u64, Tensors)> {
     let name = &source.name;
     let cut = |what: &str| name.truncated(None, source.len, what);
-    let length = source.array_at(0)?.map(u64::from_le_bytes);
-    let length = length.ok_or_else(|| cut("the file ends within the length of its header"))?;
+    let stored = source.array_at(0)?.map(u64::from_le_bytes);
+    let length = stored.ok_or_else(|| cut("the file ends within the length of its header"))?;
     if length > MAX_HEADER_BYTES {
         return Err(name.too_large(format!(
             "a header of {length} bytes, a safetensors file has {MAX_HEADER_BYTES} at most"
@@ -288,10 +288,10 @@ fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
         let matrix = matrix(tensor).map_err(fault)?;
         return Ok((tensor, matrix));
     }
-    let fitting = tensors
+    let fitting: Vec<_> = tensors
         .values()
-        .filter_map(|tensor| Some((tensor, matrix(tensor).ok()?)));
-    let fitting: Vec<_> = fitting.collect();
+        .filter_map(|tensor| Some((tensor, matrix(tensor).ok()?)))
+        .collect();
     match fitting[..] {
         [only] => Ok(only),
         _ => Err(format!(

@@ -147,7 +147,7 @@ impl TokenRecord {
 /// 5e-12.
 pub(crate) const ROUNDING: f64 = 1e-9;
 
-/// The same for the entropy's upper end, which is far from 0.
+/// The distance for the entropy's upper end, which is far from 0.
 const ENTROPY_ROUNDING: f64 = 1e-6;
 
 /// More than any finite divergence or NLL: logits are f32, so that two are at most twice the

@@ -287,8 +287,8 @@ impl WindowEncoder {
     )]
     fn insert_exact<'r>(&mut self, start: usize, row: impl Fn(usize) -> &'r [f32]) {
         let (layout, row_bytes) = (self.format.layout, self.format.row_bytes());
-        let encoded = &self.plain[start..self.filled];
-        let forms = encoded.chunks_exact(row_bytes).map(|row| layout.form(row));
+        let rows = &self.plain[start..self.filled];
+        let forms = rows.chunks_exact(row_bytes).map(|row| layout.form(row));
         let is_exact: Vec<bool> = forms.flatten().map(|form| form == Form::Exact).collect();
         let n_exact = is_exact.iter().filter(|&&is_exact| is_exact).count();
         self.forms.total += is_exact.len() as u64;
@@ -296,7 +296,7 @@ impl WindowEncoder {
         if n_exact == 0 {
             return;
         }
-        let encoded = encoded.to_vec();
+        let encoded = rows.to_vec();
         self.plain.truncate(start);
         for (i, (encoded, is_exact)) in encoded.chunks(row_bytes).zip(is_exact).enumerate() {
             if is_exact {

@@ -34,7 +34,7 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    /// What the file is to have. Its states are those whose head comes next.
+    /// The contents that the file is to have. Its states are those whose head comes next.
     pub(crate) start: Start,
     offset: u64,
     /// The windows written so far, and those of an earlier writer.
