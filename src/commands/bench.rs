@@ -1,5 +1,5 @@
-//! An original's own rows of some windows, kept in memory: the same windows are decoded again, with some of
-//! its tensors exchanged or in another way, and scored against them.
+//! An original's own rows of some windows, kept in memory. The windows are decoded again, with some of its
+//! tensors exchanged or with other settings, and scored against those rows.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Engine, Model, memory};
 use crate::pipeline::{Error, KeptRows, LogitSource, ReferenceRows, Sources, Step, evaluate};
 
-/// The rows may take this share of the memory that is free: contexts and a tensor lie beside them.
+/// The rows may take one part in this many of the free memory: contexts and a tensor need room beside them.
 const MEMORY_SHARE: u64 = 2;
 
-/// Kept rows, and how models are decoded beside them.
+/// Kept rows, and the settings with which models are decoded to be scored against them.
 pub struct Bench<'b> {
     pub rows: KeptRows,
     pub options: ContextOptions,
@@ -26,7 +26,7 @@ pub struct Bench<'b> {
 }
 
 impl<'b> Bench<'b> {
-    /// Takes the rows that a model computes of these windows into memory.
+    /// Computes a model's rows of these windows, and keeps them in memory.
     ///
     /// # Errors
     /// Why the model cannot decode, or that the observer asks to stop.
@@ -45,12 +45,12 @@ impl<'b> Bench<'b> {
         })
     }
 
-    /// The rows of these windows.
+    /// The number of rows of these windows.
     pub fn n_rows(&self, windows: Range<usize>) -> u64 {
         n_rows(self.rows.windows.get(windows).unwrap_or_default())
     }
 
-    /// Scores a model on these windows, as it is now. `on_window` gets the records of each.
+    /// Scores a model, with its present tensors, on these windows. `on_window` gets the records of each.
     ///
     /// # Errors
     /// Why the model cannot decode, or that the observer asks to stop.
@@ -79,7 +79,7 @@ impl<'b> Bench<'b> {
     }
 }
 
-/// Loads the original for windows of at most `n_ctx` tokens, as far as that is known.
+/// Loads the original for windows of at most `n_ctx` tokens, if that number is known.
 ///
 /// # Errors
 /// What is wrong with the model, the devices or the settings.
@@ -96,7 +96,7 @@ pub fn load_original<'e, E: Engine>(
     Ok(load(engine, path, run, beside, watch)?)
 }
 
-/// Takes an original's rows into memory, from a file or as it computes them.
+/// Keeps an original's rows in memory, from a file or as it computes them.
 ///
 /// # Errors
 /// Rows that cannot be computed or read, or that the observer asks to stop.
@@ -125,7 +125,7 @@ pub fn bytes_of_rows(windows: &[WindowSpec], n_vocab: u32) -> u64 {
     sizes.sum()
 }
 
-/// Counts the first windows whose rows take at most so many bytes together.
+/// Counts the first windows whose rows together take at most `bytes`.
 pub fn n_that_fit(windows: &[WindowSpec], n_vocab: u32, mut bytes: u64) -> usize {
     let fits = |window: &&WindowSpec| {
         let rest = bytes.checked_sub(KeptRows::bytes_of(window, n_vocab));

@@ -46,27 +46,26 @@ pub fn convert<E: Engine>(
         matches!(settings.bos, Some(Bos::Token(_))),
         lost("the text's own first token of each window: the BOS replaces it"),
     ));
-    let losses = losses.into_iter().filter(|(is_lost, _)| *is_lost);
-    watch.warn_all(losses.map(|(_, loss)| Warning::new("conversion_loss", loss)));
-    let windows = &windows;
+    let occurring = losses.into_iter().filter(|(is_lost, _)| *is_lost);
+    watch.warn_all(occurring.map(|(_, loss)| Warning::new("conversion_loss", loss)));
     let head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
     };
     let rows = open_rows(reference, head, watch)?;
-    let size = target.projected_bytes(&about, windows);
+    let size = target.projected_bytes(&about, &windows);
     check_free_space(output.path(), &settings.output, size)?;
 
     let writer = Writer::create(
         output.writer(0)?,
         output.path(),
         target,
-        &describe(about, windows),
-        windows,
+        &describe(about, &windows),
+        &windows,
     )?;
-    let n_rows = n_rows(windows);
+    let n_rows = n_rows(&windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
-    let written = write_reference(source, windows, writer, |step| phase.step(step))?;
+    let written = write_reference(source, &windows, writer, |step| phase.step(step))?;
     drop(phase);
     watch.warn_all(Warning::of_forms(written.forms));
     Ok(NewFile {
@@ -95,7 +94,7 @@ fn windows(
     let windows = read_windows(reference, watch)?;
     let first = windows.first().and_then(|window| window.tokens.first());
     match settings.bos {
-        // If all start with the same token, it is the BOS, or there is only one window.
+        // If all windows start with one token, it is the BOS, or there is only one window.
         None if hides_bos && !begin_alike(&windows) => bail!(
             "{}: does not record whether its model replaces each window's first token by a BOS: \
              use --bos with that token's id (its text starts with token {}, which is the BOS if \
@@ -117,7 +116,7 @@ fn windows(
     }
 }
 
-/// Describes the new file. An old one that does not name its writer records little: the rest
+/// Describes the new file. An old file that does not name its writer records little: the rest
 /// follows from its windows, or stays unknown.
 fn describe(mut about: About, windows: &[WindowSpec]) -> About {
     if about.writer.is_none() {
@@ -132,11 +131,11 @@ fn describe(mut about: About, windows: &[WindowSpec]) -> About {
     about
 }
 
-/// What a conversion could lose, one sentence each, and whether it does.
+/// Possible losses of a conversion: true for one that occurs, and a sentence that states it.
 type Losses = Vec<(bool, String)>;
 
-/// Plans what a file of kind `target` can hold of a reference with these windows: leaves in them the
-/// rows that the new file will have, and returns the losses.
+/// Reduces the windows of a reference to the rows that a file of kind `target` can hold, and returns the
+/// losses.
 ///
 /// # Errors
 /// If the file cannot hold the reference at all.
@@ -283,7 +282,7 @@ fn of_structure(about: &About, windows: &[WindowSpec]) -> [(bool, String); 6] {
     losses.map(|(is_lost, what)| (is_lost, lost(what)))
 }
 
-/// Refuses what the kinds alone rule out, before any window is read.
+/// Refuses a conversion that the kinds alone rule out, before any window is read.
 ///
 /// # Errors
 /// If the file cannot or need not be converted.

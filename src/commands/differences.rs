@@ -27,8 +27,8 @@ const FLASH_ATTN: &str = "flash_attn";
 const N_SEQ: &str = "n_seq";
 const PARALLEL: &str = "--parallel ";
 
-/// The value of a setting as text; `None` where it is not recorded. The layers offloaded are at most those
-/// that the model has.
+/// The value of a setting as text; `None` where it is not recorded. No more layers count as offloaded than
+/// the model has.
 fn value(key: &str, of: &BackendIdentity) -> Option<String> {
     match key {
         "llama_cpp" => of.llama_cpp.clone(),
@@ -43,21 +43,21 @@ fn value(key: &str, of: &BackendIdentity) -> Option<String> {
     }
 }
 
-/// The placement's value is flags itself.
+/// Stands for the placement's flag: the value of a placement consists of flags.
 const PLACEMENT: &str = "-";
 
-/// Those of them that a model without attention does not have.
+/// The settings that a model without attention does not have.
 const OF_ATTENTION: [&str; 3] = [FLASH_ATTN, "type_k", "type_v"];
 
 const BATCH: &str = "the batch";
 const PHYSICAL_BATCH: &str = "the physical batch";
 
-/// What a message calls this key of a header, as in `backend.type_k`.
+/// The name that messages use for a key of a header, such as `backend.type_k`.
 pub fn shown_key(key: &str) -> &str {
     let name = key.strip_prefix("backend.").unwrap_or_default();
-    let known = SETTINGS.map(|(known, what, ..)| (known, what));
+    let settings = SETTINGS.map(|(known, what, ..)| (known, what));
     let batches = [("n_batch", BATCH), ("n_ubatch", PHYSICAL_BATCH)];
-    let mut known = known.into_iter().chain(batches);
+    let mut known = settings.into_iter().chain(batches);
     known
         .find(|(known, _)| *known == name)
         .map_or(key, |(_, what)| what)
@@ -67,9 +67,9 @@ pub fn shown_key(key: &str) -> &str {
 /// were written with llama.cpp's own placement.
 fn placement(set_up: &BackendIdentity) -> Option<String> {
     let n_gpu_layers = set_up.n_gpu_layers?;
-    let flags = set_up.placement.iter().flatten();
-    let flags = flags.filter(|flag| split_matters(set_up) || !flag.starts_with("-ts "));
-    let flags: Vec<&str> = flags.map(String::as_str).collect();
+    let recorded = set_up.placement.iter().flatten().map(String::as_str);
+    let matters = |flag: &&str| split_matters(set_up) || !flag.starts_with("-ts ");
+    let flags: Vec<&str> = recorded.filter(matters).collect();
     let is_default = n_gpu_layers == 0 || flags.is_empty();
     Some(if is_default {
         "none".to_owned()
@@ -78,9 +78,9 @@ fn placement(set_up: &BackendIdentity) -> Option<String> {
     })
 }
 
-/// The use of flash attention, as far as it is known: llama.cpp turns `auto` into `on` where it places the
-/// fused operation on the layer's own device (`llama_context::resolve_fused_ops`), which the CPU always is.
-/// What it does with offloaded layers depends on the accelerator.
+/// The use of flash attention, if it is known. llama.cpp turns `auto` into `on` where it places the fused
+/// operation on the layer's own device (`llama_context::resolve_fused_ops`), as it always does on the CPU.
+/// For offloaded layers it depends on the accelerator.
 fn flash_attention(set_up: &BackendIdentity) -> Option<&str> {
     match set_up.flash_attn.as_deref() {
         Some("auto") if set_up.n_gpu_layers == Some(0) => Some("on"),
@@ -133,12 +133,12 @@ impl SetUps<'_> {
 
     /// The settings that differ and change results.
     pub fn differences(self) -> Vec<Difference> {
-        let settings = SETTINGS.iter();
-        let settings = settings.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
+        let all = SETTINGS.iter();
+        let used = all.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
         // A model that is larger than the memory computes as many windows at once as there is room for.
         let [split, other] = [self.here, self.there].map(|of| Split::of_reference(of, self.n_ctx));
-        let settings = settings.filter(|of| of.0 != N_SEQ || split != other);
-        let differ = settings.filter_map(|&(key, what, flag)| {
+        let compared = used.filter(|of| of.0 != N_SEQ || split != other);
+        let differ = compared.filter_map(|&(key, what, flag)| {
             let (here, there) = (value(key, self.here)?, value(key, self.there)?);
             let flags = match (flag, there.as_str(), self.there.n_batch) {
                 ("", ..) | (PLACEMENT, "none", _) => String::new(),
@@ -163,11 +163,11 @@ impl SetUps<'_> {
 
     /// The difference of the batches, if they split a window in different places.
     ///
-    /// A row depends on which tokens are computed at once with its own. Those are the physical
-    /// batch's, within a decode call of the logical one: a larger logical batch of which the
-    /// physical one is still the same part changes nothing.
+    /// A row depends on which tokens are computed at once with its own. Those are the tokens of the
+    /// physical batch, within one decode call of the logical batch: a larger logical batch that is cut
+    /// into the same physical ones changes nothing.
     fn batch(self) -> Option<Difference> {
-        let (here, there) = (self.here.calls()?, self.there.calls()?);
+        let (calls, other_calls) = (self.here.calls()?, self.there.calls()?);
         // A batch of several windows holds no more of any than all of it.
         let cut = |calls: Calls, n_ubatch: u32| Calls {
             n_batch: calls.n_batch.min(self.n_ctx),
@@ -175,8 +175,8 @@ impl SetUps<'_> {
             ..calls
         };
         // If the reference does not record its physical batch, it counts as this run's.
-        let n_ubatch = self.there.n_ubatch.unwrap_or(here.n_ubatch);
-        let (here, there) = (cut(here, here.n_ubatch), cut(there, n_ubatch));
+        let n_ubatch = self.there.n_ubatch.unwrap_or(calls.n_ubatch);
+        let (here, there) = (cut(calls, calls.n_ubatch), cut(other_calls, n_ubatch));
         let n_tokens = self.n_ctx.into();
         // Equal calls split shorter windows differently too.
         let are_alike = here.is_equal == there.is_equal;
@@ -206,8 +206,8 @@ impl SetUps<'_> {
     }
 }
 
-/// Returns true if it matters which device has how many layers: only where devices differ, or a
-/// layer is split itself.
+/// True if results depend on which device has how many layers: only where devices differ, or a
+/// layer itself is split.
 fn split_matters(backend: &BackendIdentity) -> bool {
     let flags = backend.placement.iter().flatten();
     let mut modes = flags.filter(|flag| flag.starts_with("-sm "));

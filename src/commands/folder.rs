@@ -12,9 +12,9 @@ use crate::engine::gguf;
 use crate::hub;
 use crate::report::without_part;
 
-/// Lists the models that `-m FOLDER` stands for: every GGUF in the order of the names, of a split one only the
-/// first part. One that cannot be read is among them: running it reports why. Those that hold no language
-/// model are `skipped`, with what they hold: `clip`, say, for the vision part that `mmproj` files are.
+/// Lists the models that `-m FOLDER` stands for: every GGUF in the order of the names, but only the first part
+/// of a split one. One that cannot be read is listed too: running it reports why. Those that hold no language
+/// model are `skipped`, with their architecture: `clip`, say, for the vision part in an `mmproj` file.
 ///
 /// # Errors
 /// A folder that cannot be read, or holds no model.
@@ -56,7 +56,7 @@ pub fn models_of_folder(
     Ok(models)
 }
 
-/// A file, and if it is a part of a split model by its name, the other parts.
+/// A file, and the other parts if its name is that of a part of a split model.
 pub fn parts_of(file: &Path) -> Vec<PathBuf> {
     let part = |path: &Path| split(path).map(|(name, _, count)| (name.to_owned(), count));
     let mut files = vec![file.to_owned()];
@@ -72,34 +72,34 @@ pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     entries.flatten().map(|entry| entry.path())
 }
 
-/// Whether a file's name is that of a GGUF.
+/// True if a file's name is that of a GGUF.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether the file is a later part of a split GGUF: llama.cpp loads those itself.
+/// True if the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
     split(path).is_some_and(|(_, number, _)| number != 1)
 }
 
-/// The name of the whole that a file is a part of by its name, the part's number, and how many there are.
+/// The name of the whole, the part's number and the number of parts, if a file is named as a part.
 fn split(path: &Path) -> Option<(&str, u32, u32)> {
     split_gguf_name(path.file_stem()?.to_str()?)
 }
 
-/// The name of a file without its folder and its extension; of a split model, without the number of
-/// its first part too. A folder's name has no extension.
+/// The name of a file without its folder, its extension and, if the model is split, the number of its
+/// part. A folder's name has no extension.
 pub fn stem(path: &Path) -> String {
     let (whole, stem) = (path.file_name(), path.file_stem());
-    let name = if path.is_dir() { whole } else { stem };
-    let name = name.unwrap_or_default().to_string_lossy();
+    let found = if path.is_dir() { whole } else { stem };
+    let name = found.unwrap_or_default().to_string_lossy();
     without_part(&name).unwrap_or(&name).to_owned()
 }
 
 /// Labels for the files whose name another one has too: the name after that of the folder, or of as
-/// many folders as it takes to tell them apart, as in `A-Q4_K_M`. Files that differ in nothing but
-/// their extension keep that. No label is the name of another file, nor starts with the dot of a
+/// many folders as it takes to tell them apart, as in `A-Q4_K_M`. Files that differ only in their
+/// extension keep it. No label is the name of another file, or starts with the dot of a
 /// hidden folder: shells leave hidden files out of `*`.
 ///
 /// A file that is given twice gets none.
@@ -125,16 +125,16 @@ fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String
     let label = |path: &Path, is_whole: bool, n_folders: usize| {
         let mut parts = folders(path);
         parts.drain(..parts.len().saturating_sub(n_folders));
-        let whole = path.file_name().filter(|_| is_whole);
-        let whole = whole.map(|name| name.to_string_lossy().into_owned());
+        let name = path.file_name().filter(|_| is_whole);
+        let whole = name.map(|name| name.to_string_lossy().into_owned());
         parts.push(whole.unwrap_or_else(|| stem(path)));
         parts.join("-").trim_start_matches('.').to_owned()
     };
     let most = paths.iter().map(|path| folders(path).len()).max();
     for is_whole in [false, true] {
         for n_folders in 0..=most.unwrap_or(0) {
-            let labels = paths.iter().map(|path| label(path, is_whole, n_folders));
-            let labels: Vec<String> = labels.collect();
+            let of_each = paths.iter().map(|path| label(path, is_whole, n_folders));
+            let labels: Vec<String> = of_each.collect();
             let different: HashSet<String> = labels.iter().cloned().collect();
             if different.len() == labels.len() && different.is_disjoint(taken) {
                 let paths = paths.iter().map(|path| (*path).clone());
@@ -150,11 +150,11 @@ fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String
 fn folders(path: &Path) -> Vec<String> {
     let path = absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(&path);
-    let names = folder.components().filter_map(|part| match part {
+    let of_each = folder.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,
     });
-    let mut names: Vec<String> = names.collect();
+    let mut names: Vec<String> = of_each.collect();
     let found = names.iter().enumerate().find_map(|(at, name)| {
         let (user, repository) = hub::of_folder(name)?;
         Some((at, [user.to_owned(), repository.to_owned()]))

@@ -1,4 +1,4 @@
-//! Makes one file of parts that were computed one by one, byte for byte what one run writes.
+//! Makes one file of parts that were computed one by one: byte for byte the file that one run writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,11 +19,11 @@ use super::settings::MergeSettings;
 
 const NO_PARTS: &str = "no parts were given";
 
-/// Writes the whole of all its parts, references, sidecars or maps. With [`Existing::Resume`], an output that is
-/// already that whole is a success.
+/// Joins all parts of a reference, a sidecar or a map in one file. With [`Existing::Resume`], an output that is
+/// that file already is a success.
 ///
 /// # Errors
-/// If a part is missing, comes twice or belongs to another whole, if a file is not a part, or if the
+/// If a part is missing, occurs twice or belongs to another whole, if a file is not a part, or if the
 /// output cannot be written.
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFile> {
     let watch = &Watch::new(observer);
@@ -44,7 +44,7 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
     })
 }
 
-/// Writes the output. Returns how many rows it has, and how many bytes.
+/// Writes the output. Returns the numbers of its rows and of its bytes.
 fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let begun = match settings.existing() {
         Existing::Resume if is_of_this_merge(settings) => Existing::Replace,
@@ -64,10 +64,10 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     Ok((n_rows, output.commit_writer(file)?))
 }
 
-/// True if the partial file that exists, if any, is the start of what the parts make: this merge
-/// then writes all that it holds.
+/// True unless a partial file exists that is not the start of the file that the parts make: this merge
+/// writes all that such a start holds.
 fn is_of_this_merge(settings: &MergeSettings) -> bool {
-    /// It holds the header: files of one header are of one whole.
+    /// Enough for the header: files with one header are of one whole.
     const START_BYTES: u64 = 1 << 20;
     let path = &*partial_path(&follow_links(&settings.output));
     // Errors of a file or a part are reported when the merge writes.
@@ -79,8 +79,8 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     !start.differs
 }
 
-/// Checks that the output that exists is the one that the parts make, to the byte. Returns how many
-/// rows it has, and how many bytes.
+/// Checks that the existing output is, byte for byte, the file that the parts make. Returns the numbers of
+/// its rows and of its bytes.
 fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let path = &*settings.output;
     let unreadable = || format!("{}: cannot be read", path.display());
@@ -99,8 +99,8 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     Ok((joined?, file_bytes))
 }
 
-/// Writes the whole of parts that are all of one kind to `out`, whose `path` is only used in messages.
-/// Returns how many rows there are; of maps, cells.
+/// Joins parts that are all of one kind, and writes the whole to `out`, whose `path` is only used in messages.
+/// Returns the number of its rows, or of a map's cells.
 fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>) -> Result<u64> {
     if let Some(folder) = parts.iter().find(|path| path.is_dir()) {
         bail!(
@@ -135,15 +135,15 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
     }
 }
 
-/// Takes the members' bytes as they are, with a header and an index of the whole.
+/// Copies the members' bytes as they are, and writes a header and an index of the whole.
 fn join_references(
     parts: &[PartFile],
     out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let readers = parts.iter().map(|part| NativeReader::open(&part.path));
-    let readers: Vec<NativeReader> = readers.collect::<Result<_, _>>()?;
+    let opened = parts.iter().map(|part| NativeReader::open(&part.path));
+    let readers: Vec<NativeReader> = opened.collect::<Result<_, _>>()?;
     let mut header = readers.first().context(NO_PARTS)?.header.of_whole();
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
@@ -153,8 +153,8 @@ fn join_references(
         .iter()
         .flat_map(|part| part.windows().map(move |of| (part, of)))
     {
-        let (index, own) = (window.window as usize, part.header.prompts.as_ref());
-        let own = own.and_then(|own| own.get(index));
+        let (index, prompts) = (window.window as usize, part.header.prompts.as_ref());
+        let own = prompts.and_then(|prompts| prompts.get(index));
         let prompt = header.prompts.as_mut().and_then(|all| all.get_mut(index));
         if let (Some(own), Some(prompt)) = (own, prompt) {
             prompt.clone_from(own);
@@ -164,7 +164,7 @@ fn join_references(
     let n_windows = header.n_windows;
     let phase = watch.begin("merging", Some(n_windows.into()), Some(header.n_rows));
     for (window, part) in (0..n_windows as usize).zip(readers.iter().cycle()) {
-        // Every part has all of its windows: its header counts them, and `shard` those of all.
+        // No part lacks a window: its header counts its own, and `shard` those of the whole.
         let index = window / readers.len();
         writer.copy_window(part, index)?;
         let n_rows = part.windows().nth(index).map_or(0, |window| window.n_rows);
@@ -207,16 +207,16 @@ fn join_sidecars(
 
 /// Writes all cells of the parts, byte for byte as one run writes them.
 fn join_maps(parts: &[PartFile], out: &mut impl Write, path: &Path) -> Result<u64> {
-    let maps = parts.iter().map(|part| SensitivityMap::read(&part.path));
-    let maps: Vec<SensitivityMap> = maps.collect::<Result<_, _>>()?;
+    let read = parts.iter().map(|part| SensitivityMap::read(&part.path));
+    let maps: Vec<SensitivityMap> = read.collect::<Result<_, _>>()?;
     let header = maps.first().context(NO_PARTS)?.header.of_whole();
     let map = write_in_order(header, &Vec::from_iter(&maps), out, path)?;
     Ok(map.cells.len() as u64)
 }
 
-/// Writes the map of all that these hold, in an order that does not depend on how it was measured: the
-/// weight errors in the order of the tensors, then the cells, by the number of tensors that they exchange,
-/// and those by their order.
+/// Writes one map of all that these hold, in an order that does not depend on how it was measured: first
+/// the weight errors in the order of the tensors, then the cells by the number of tensors that they exchange,
+/// and equal numbers by the tensors' order.
 pub fn write_in_order(
     header: MapHeader,
     maps: &[&SensitivityMap],
@@ -225,9 +225,9 @@ pub fn write_in_order(
 ) -> Result<SensitivityMap> {
     let mut writer = MapWriter::create(out, path, header.clone())?;
     for tensor in &header.tensors {
-        // Of one that several parts state, the first's is used.
-        let all = maps.iter().rev();
-        let all = all.filter_map(|map| map.errors.get(&tensor.name)).flatten();
+        // If several parts state an error, the first one's is used.
+        let stated = maps.iter().map(|map| map.errors.get(&tensor.name));
+        let all = stated.rev().flatten().flatten();
         let errors: BTreeMap<GgmlType, f64> = all.map(|(&kind, &error)| (kind, error)).collect();
         if !errors.is_empty() {
             writer.write_errors(&tensor.name, &errors)?;
@@ -239,8 +239,8 @@ pub fn write_in_order(
     Ok(writer.finish()?.1)
 }
 
-/// The cells of all parts in their order. Of one that several parts hold, such as the control, the one
-/// of the most windows is used, and the first among equals.
+/// The cells of all parts in their order. If several parts hold a cell, as they do the control, the one
+/// with the most windows is used, and the first among equals.
 fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
     let mut of_each: BTreeMap<&Mixture, &Cell> = BTreeMap::new();
     for cell in maps.iter().flat_map(|map| &map.cells) {

@@ -32,7 +32,7 @@ pub struct StoredEvaluation {
 
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
 /// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
-/// comes twice, or if a file holds the whole.
+/// occurs twice, or if a file holds the whole.
 pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotCompared>) {
     let (mut evaluations, mut unusable) = (Vec::new(), Vec::new());
     let mut groups: Vec<Vec<PartFile>> = Vec::new();
@@ -55,8 +55,8 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
         let whole = files.find(|file| group.first().is_some_and(|part| file.is_whole_of(part)));
         let evaluation = match (whole, &group[..]) {
             (Some(whole), _) => {
-                let whole = whole.path.display();
-                Err(anyhow!("is a part of {whole}, which holds all of it"))
+                let shown = whole.path.display();
+                Err(anyhow!("is a part of {shown}, which holds all of it"))
             }
             (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_files(group),
             _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_files(&parts)),
@@ -140,14 +140,14 @@ impl StoredEvaluation {
 pub struct PartFile {
     pub path: PathBuf,
     provenance: Provenance,
-    /// Rows in the file; of a sidecar records, and of a map cells.
+    /// Rows in the file: records of a sidecar, cells of a map.
     pub n_rows: u64,
     /// The keys of the header that are alike in all parts of a whole.
     identity: Value,
 }
 
 impl PartFile {
-    /// Opens a sidecar, a map or a reference. Anything that is neither of the first two is opened as a
+    /// Opens a sidecar, a map or a reference. Any file that is neither a sidecar nor a map is opened as a
     /// reference, whose errors say more.
     ///
     /// # Errors
@@ -202,17 +202,17 @@ impl PartFile {
     }
 }
 
-/// The key of an identity that a whole file's does not have: how many parts there are.
+/// The key of the number of parts, which only the identity of a part has.
 const N_PARTS: &str = "parts";
 
 /// The keys of headers that may differ between parts of a whole; `*` is each item of a list. Files may
-/// have other names on another machine, and a machine may compute with other devices, and be off by other
-/// last bits: [`warnings`] names devices.
+/// have other names on another machine, which may compute with other devices and so get other last bits:
+/// [`warnings`] names the devices.
 const OF_A_PART: &str = "writer model_path text_path model.file_name reference.file_name \
      reference.model.file_name text.name texts.*.name reference.text.name imatrix.file_name \
      prompts.*.spans states.check";
 
-/// The same where answers were generated: a part records those of its own windows.
+/// The further keys that may differ where answers were generated: a part records those of its own windows.
 const OF_ANSWERS: [&str; 2] = ["n_rows", "prompts.*.n_tokens"];
 
 /// Selects the keys of a header that are alike in all parts of a whole.
@@ -252,8 +252,8 @@ fn forget(value: &mut Value, key: &str) {
 /// Sorts the parts of one whole.
 ///
 /// # Errors
-/// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
-/// twice: which, and in which files.
+/// If a file is not a part, or if a part belongs to another whole than the first, is missing or occurs
+/// twice. The message names the parts and their files.
 pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     if let Some(whole) = parts.iter().find(|part| part.provenance.shard.is_none()) {
         let shown = whole.path.display();
@@ -290,14 +290,14 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        let shown = missing.get(..MOST_SHOWN).unwrap_or(&missing).join(", ");
-        let shown = shown + &and_more(missing.len().saturating_sub(MOST_SHOWN));
+        let listed = missing.get(..MOST_SHOWN).unwrap_or(&missing).join(", ");
+        let shown = listed + &and_more(missing.len().saturating_sub(MOST_SHOWN));
         let (what, are, them, index) = match missing.len() {
             1 => ("part", "is", "it", &**first),
             _ => ("parts", "are", "them", "I"),
         };
-        let present = parts.iter().map(|part| part.path.display()).next();
-        let present = present.map(|path| format!("{path}{}", and_more(parts.len() - 1)));
+        let found = parts.iter().map(|part| part.path.display()).next();
+        let present = found.map(|path| format!("{path}{}", and_more(parts.len() - 1)));
         bail!(
             "{what} {shown} of {count} {are} missing beside {}: make {them} with --shard {index}/{count}",
             present.unwrap_or_default()
@@ -306,7 +306,7 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     Ok(parts)
 }
 
-/// Warns of what was not alike when the parts were computed, as far as it may move results.
+/// Warns of each difference in how the parts were computed, if it may move results.
 pub fn warnings(parts: &[PartFile]) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();

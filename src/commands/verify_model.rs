@@ -1,5 +1,4 @@
-//! Checks a model's file: whether its weights can be right, and whether they and the metadata are those of an
-//! original.
+//! Checks a model's file: its weights by themselves, and its weights and metadata against an original.
 
 use std::path::Path;
 
@@ -12,10 +11,10 @@ use crate::engine::{Engine, EngineError, FaultyRow, ModelOptions, RowError, Stor
 use crate::report::number::short_kld;
 use crate::report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
 
-/// What to do about weights that are damaged.
+/// The advice where weights are damaged.
 const DAMAGED: &str = "download the file again, or quantize the original again";
 
-/// What to do about something that the quantizer would have copied.
+/// The advice where something differs that the quantizer would have copied.
 const CHANGED: &str = "unless that is intended, quantize the original again";
 
 /// Reads every weight of a model's file, and compares it with the original, if there is one.
@@ -30,8 +29,8 @@ pub fn verify_model<E: Engine>(
 ) -> Result<Verification> {
     let header = gguf::read(path)?;
     let original = original.map(gguf::read).transpose()?;
-    let changes = original.as_ref().map(|original| header.changes(original));
-    let changes = changes.unwrap_or_default();
+    let found = original.as_ref().map(|original| header.changes(original));
+    let changes = found.unwrap_or_default();
     if let Some(both) = changes.get("general.architecture") {
         bail!(
             "--original: its architecture is another ({both}): give the model that was quantized"
@@ -80,15 +79,15 @@ pub fn verify_model<E: Engine>(
     })
 }
 
-/// The finding that llama.cpp does not load the model, because a tensor that its architecture needs is missing
-/// or has another shape, say. It loads no weights for that.
+/// The finding that llama.cpp does not load the model, if it does not: a tensor that its architecture needs is
+/// missing or has another shape, say. No weights are loaded to find out.
 fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Option<Finding>> {
     let options = ModelOptions {
         is_without_weights: true,
         devices: vec!["none".to_owned()],
         ..ModelOptions::default()
     };
-    // Only causal language models are loaded: nothing is said of other files.
+    // Only causal language models are loaded: other files have no such finding.
     let loaded = engine.inspect(path).map(|_| engine.load(path, &options));
     let what = match loaded {
         Ok(Err(EngineError::Model(error))) => error.what,
@@ -107,7 +106,7 @@ fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Opti
 
 /// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros.
 fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Vec<Finding>> {
-    /// A matrix is padded at its end with less than this part of its rows.
+    /// The padding at a matrix's end has less than one in this many of its rows.
     const PADDING: usize = 8;
     let n = rows.n_rows_of_expert;
     let fault = |of_expert: &[FaultyRow]| {
@@ -140,8 +139,8 @@ fn place(rows: &StoredRows<'_>, index: usize) -> String {
     format!("{expert}row {}", index % n)
 }
 
-/// The error of a tensor's weights, unless the original's are all zero; and the finding that it is much larger
-/// than its type makes it, or that a row cannot be the original's.
+/// The error of a tensor's weights, unless the original's are all zero; and the finding that the error is much
+/// larger than the type explains, or that a row cannot be the original's.
 fn compared(
     rows: &StoredRows<'_>,
     original: &StoredRows<'_>,
@@ -150,12 +149,12 @@ fn compared(
     const MANY_TIMES: f64 = 3.0;
     /// Weights made of f32 or bf16 differ from an original in f16 by 1e-6 or less.
     const ROUNDING: f64 = 1e-5;
-    /// The error of a row of other weights is about 2, of one of zeros 1.
+    /// A row of other weights has an error of about 2, a row of zeros one of 1.
     const OTHER_ROW: f64 = 0.3;
     let n_experts = rows.n_rows / rows.n_rows_of_expert;
     let sample = rows.sample(COMPARED_ROWS.max(n_experts)).into_par_iter();
-    let errors = sample.map(|index| rows.error(original, index));
-    let errors: Vec<RowError> = errors.collect::<Result<_, EngineError>>()?;
+    let of_each = sample.map(|index| rows.error(original, index));
+    let errors: Vec<RowError> = of_each.collect::<Result<_, EngineError>>()?;
     let sum = |of: fn(&RowError) -> f64| errors.iter().map(of).sum::<f64>();
     let squares = sum(|row| row.squares);
     let (tensor, kind) = (rows.tensor.name.clone(), rows.tensor.kind);

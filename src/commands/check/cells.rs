@@ -18,19 +18,19 @@ pub struct Cell {
     pub settings: CellSettings,
     pub model: ModelOptions,
     pub context: ContextOptions,
-    /// The windows that are run: where one takes long, a quarter of them.
+    /// The windows that are run: a quarter of them if the setting is slow.
     pub windows: Range<usize>,
 }
 
 impl Cell {
-    /// The same with the noise of rounding.
+    /// This setting with the noise of rounding.
     pub fn with_noise(&self) -> Self {
         let mut noisy = self.clone();
         noisy.context.is_noisy = true;
         noisy
     }
 
-    /// The same in the largest batches, whose nodes have the same names.
+    /// This setting with the largest batches, so that nodes have the same names.
     pub fn on_plain_batches(&self) -> Self {
         let mut plain = self.clone();
         let n_ubatch = LARGEST.min(self.context.n_ctx);
@@ -39,12 +39,12 @@ impl Cell {
     }
 }
 
-/// What all settings have in common.
+/// The values that all settings have in common.
 pub struct Cells<'c> {
     pub run: &'c RunSettings,
     pub n_ctx: u32,
     pub n_windows: usize,
-    /// Layers that can be offloaded, of which the output layer is one.
+    /// Layers that can be offloaded, with the output layer.
     pub n_layers: u32,
     /// The devices that can hold layers, by name.
     pub devices: Vec<String>,
@@ -63,7 +63,7 @@ impl Cells<'_> {
         self.cell(&on_cpu(), LARGEST, flash_attn, self.run.threads)
     }
 
-    /// A quarter of the windows: those of settings that are slow, and those whose layers are compared.
+    /// A quarter of the windows: slow settings run only these, and layers are only compared in these.
     pub fn few_windows(&self) -> Range<usize> {
         0..self.n_windows.div_ceil(4)
     }
@@ -109,7 +109,7 @@ impl Cells<'_> {
             .map(|(flash_attn, n)| self.cell(model, n, flash_attn, run.threads))
     }
 
-    /// All settings but the plain ones, those of one place after the other.
+    /// All settings but the plain ones, sorted by where the model lies; the user's own come last.
     pub fn all(&self) -> Vec<Cell> {
         let (run, plain) = (self.run, self.plain());
         let flash_attn = plain.context.flash_attn;
@@ -132,8 +132,8 @@ impl Cells<'_> {
         // Windows can be shorter than batches.
         cells.dedup_by(|a, b| a.settings == b.settings);
         let n_ubatch = run.n_ubatch.unwrap_or(LARGEST);
-        let flash_attn = run.flash_attn.unwrap_or_default();
-        let mut yours = self.cell(&run.model, n_ubatch, flash_attn, run.threads);
+        let own_flash_attn = run.flash_attn.unwrap_or_default();
+        let mut yours = self.cell(&run.model, n_ubatch, own_flash_attn, run.threads);
         yours.settings.is_yours = true;
         cells.push(yours);
         cells

@@ -1,17 +1,17 @@
-//! How far the nodes of two graphs of one model are apart, and whether rounding explains it.
+//! The differences between the nodes of two graphs of one model, and those that rounding explains.
 //!
 //! Differences by rounding are as often up as down, and their mean over many tokens is near 0; a kernel that
-//! computes something else is off in one direction. So two things are looked at: the size of the difference,
-//! and its mean part along what the node holds.
+//! computes something else is off in one direction. So two things are measured: the size of the difference,
+//! and its mean part along the node's own values.
 
 use crate::engine::TracedNode;
 use crate::stats::{linear, sorted};
 
-/// A difference is wrong from this many times the noise's on: kernels of other devices have up to 0.8.
+/// A difference of more than this many times the noise's is wrong: kernels of other devices have up to 0.8.
 const TIMES_NOISE: f64 = 1.5;
-/// A mean difference is wrong from this many of its standard errors on, ...
+/// A mean difference is wrong if it is more than this many of its standard errors, ...
 const BIAS_ERRORS: f64 = 5.0;
-/// ... if it is also this share of the size that noise has.
+/// ... and also more than this share of the noise's size.
 const BIAS_SHARE: f64 = 0.3;
 
 /// llama.cpp's name of the logits.
@@ -21,18 +21,18 @@ const LOGITS: &str = "result_output";
 #[derive(Debug, Clone)]
 pub struct Difference {
     pub layer: Option<u32>,
-    /// What computes the node: the weight that it multiplies, or llama.cpp's name of it.
+    /// The node's name: the weight that it multiplies by, or else llama.cpp's own name for it.
     pub node: String,
     /// The median and the 90 % quantile over tokens of the difference's length, in relation to the node's.
     sizes: [f64; 2],
     /// The mean over tokens of the difference along the node, in relation to the node, and its standard error.
     bias: [f64; 2],
-    /// Tokens, any of them, at which it holds a number that is not finite, beyond those of the other.
+    /// Tokens at which the node holds a number that is not finite, beyond those of the other graph.
     n_not_finite: usize,
 }
 
 impl Difference {
-    /// Whether it is larger than `noise` explains: of the same node, where noise was added.
+    /// True if it is larger than `noise`, the difference of this node where noise was added, explains.
     pub fn exceeds(&self, noise: &Self) -> bool {
         let [bias, error] = self.bias.map(f64::abs);
         let is_larger = |(size, noise): (&f64, &f64)| *size > TIMES_NOISE * noise;
@@ -41,7 +41,7 @@ impl Difference {
             || bias > BIAS_ERRORS * error && bias > BIAS_SHARE * noise.sizes[0]
     }
 
-    /// Whether all is the same to the bit.
+    /// True if there is no difference, to the bit.
     pub fn is_none(&self) -> bool {
         self.sizes == [0.0; 2] && self.n_not_finite == 0
     }
@@ -83,7 +83,7 @@ impl Difference {
     }
 }
 
-/// A constant that is added to all logits changes nothing.
+/// The mean of a row of logits, and 0 of any other node: a constant added to all logits changes nothing.
 fn mean_of_logits(node: &TracedNode, row: &[f32]) -> f64 {
     let sum: f64 = row.iter().copied().map(f64::from).sum();
     if node.name == LOGITS {
@@ -93,7 +93,7 @@ fn mean_of_logits(node: &TracedNode, row: &[f32]) -> f64 {
     }
 }
 
-/// What each layer adds to its input, so that an earlier difference is not counted again; and the logits.
+/// Subtracts each layer's input from its output, but not from the logits: no difference is counted twice.
 pub fn added(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
     for i in (1..outputs.len()).rev() {
         let (inputs, layers) = outputs.split_at_mut(i);
@@ -120,8 +120,8 @@ pub fn differences(base: &[TracedNode], other: &[TracedNode]) -> Vec<Difference>
     same.map(|(a, b)| Difference::new(a, b)).collect()
 }
 
-/// The first node of a layer whose difference is larger than the noise explains, which has at least the size
-/// that it has at the layer's end.
+/// The first node of a layer whose difference is larger than the noise explains. The noise counts at least as
+/// large as it is at the layer's end, `of_layer`.
 pub fn first_node(
     base: &[TracedNode],
     other: &[TracedNode],

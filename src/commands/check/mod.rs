@@ -1,5 +1,5 @@
 //! `kl check`: runs a model against itself, on the CPU with plain settings and then with others, and tells
-//! what rounding explains from what it does not.
+//! differences that rounding explains from those that it does not.
 
 mod cells;
 mod differences;
@@ -24,11 +24,11 @@ use crate::stats::{linear, sorted};
 use cells::{Cell, Cells, on_cpu};
 use differences::{Difference, added, differences, first_node};
 
-/// The rows of a setting are wrong from this many times the noise's KLD on, whatever its layers say, which
-/// are computed apart. Heads in half precision have up to 4.
+/// The rows of a setting are wrong if they have more than this many times the noise's KLD, even if its layers,
+/// which are computed apart, are right. Heads in half precision have up to 4 times.
 const TIMES_NOISE: f64 = 20.0;
 
-/// Positions of a window whose layers are compared, in a quarter of the windows.
+/// The approximate number of a window's positions whose layers are compared, in a quarter of the windows.
 const TRACED_POSITIONS: usize = 192;
 
 /// Most bytes for the rows of the plain settings.
@@ -89,7 +89,7 @@ pub fn check<E: Engine>(
     })
 }
 
-/// The windows to run the model over, as long as it can have them, and as many as there is room for rows.
+/// The windows to run the model over: as long as it supports, and as many as have room for their rows.
 fn windows(
     settings: &CheckSettings,
     raw: RawInput<'_>,
@@ -98,8 +98,8 @@ fn windows(
 ) -> Result<Vec<WindowSpec>> {
     let facts = model.facts();
     let positions = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
-    let default = DEFAULT_N_CTX.min(settings.max_tokens);
-    let default = positions.map_or(default, |n| n.min(default.into()) as u32);
+    let most = DEFAULT_N_CTX.min(settings.max_tokens);
+    let default = positions.map_or(most, |n| n.min(most.into()) as u32);
     let source = settings.source(settings.n_ctx.unwrap_or(default));
     let mut raw: RawInput<'_> = raw;
     raw.source = &source;
@@ -112,9 +112,9 @@ fn windows(
 
 /// The devices to check, by name: those that the user names, or all.
 fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>> {
-    let mut all = engine.devices()?;
-    all.retain(|device| device.kind.is_gpu());
-    let mut all = Vec::from_iter(all.into_iter().map(|device| device.name));
+    let mut gpus = engine.devices()?;
+    gpus.retain(|device| device.kind.is_gpu());
+    let mut all = Vec::from_iter(gpus.into_iter().map(|device| device.name));
     let named = &settings.run.model.devices;
     let mut unknown = named
         .iter()
@@ -126,7 +126,7 @@ fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>
     Ok(all)
 }
 
-/// What a setting gave beside the plain ones.
+/// The results of a setting, compared with the plain one.
 #[derive(Default)]
 struct Seen {
     records: Vec<TokenRecord>,
@@ -144,14 +144,14 @@ struct Checking<'m, 'c, E: Engine + 'c> {
     traced: Range<usize>,
     /// ... and their positions.
     positions: Vec<usize>,
-    /// What the layers add with plain settings.
+    /// The layers' own outputs with plain settings.
     base: Vec<TracedNode>,
-    /// What noise does to the plain settings.
+    /// The results of the plain settings with noise.
     noise: Seen,
 }
 
 impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
-    /// Begins to check these settings, with what noise does to the plain ones.
+    /// Begins to check these settings: runs the plain ones with noise.
     fn begin(
         engine: &'c E,
         model: &'m E::Model<'c>,
@@ -188,14 +188,14 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         Ok(checking)
     }
 
-    /// Checks all settings, of which those of one place follow each other. One that cannot be run is
+    /// Checks all settings; those of one place follow each other. A setting that cannot be run is
     /// skipped, unless it is the user's.
     fn check_all(&mut self, all: Vec<Cell>) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
         let (on_cpu, watch) = (self.model, self.bench.watch);
         let (mut checked, mut skipped) = (Vec::new(), Vec::new());
         let mut loaded: Option<(ModelOptions, E::Model<'c>)> = None;
         for cell in all {
-            // Two do not lie on a device together.
+            // A device holds one model at a time.
             loaded = loaded.filter(|(options, _)| *options == cell.model);
             let mut check = || -> Result<CheckedCell> {
                 if loaded.is_none() && cell.model != cells::on_cpu() {
@@ -222,11 +222,11 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     fn trace(&self, model: &E::Model<'c>, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
-        let windows = self.bench.rows.windows.get(self.traced.clone());
-        let windows = windows.unwrap_or_default();
-        let traced = model.trace(&cell.context, windows, &self.positions, nodes)?;
+        let traced = self.bench.rows.windows.get(self.traced.clone());
+        let windows = traced.unwrap_or_default();
+        let outputs = model.trace(&cell.context, windows, &self.positions, nodes)?;
         self.bench.watch.check()?;
-        Ok(traced)
+        Ok(outputs)
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
@@ -237,30 +237,30 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         self.bench.score(model, windows, &self.phase, |of| {
             records.extend_from_slice(of)
         })?;
-        let layers = added(self.trace(model, cell, Nodes::LayerOutputs)?);
+        let own = added(self.trace(model, cell, Nodes::LayerOutputs)?);
         let n_rows = self.bench.n_rows(self.traced.clone());
         self.phase.rows(n_rows as usize);
-        let layers = differences(&self.base, &layers);
+        let layers = differences(&self.base, &own);
         Ok(Seen { records, layers })
     }
 
-    /// Runs a setting and judges it by what noise does.
+    /// Runs a setting and judges its differences by those that noise makes.
     fn check(&mut self, model: &E::Model<'c>, cell: &Cell) -> Result<CheckedCell> {
         let (seen, noise) = (self.see(model, cell)?, &self.noise);
         let mut layers = seen.layers.iter().zip(&noise.layers);
-        let first = layers.find(|(layer, noise)| layer.exceeds(noise));
+        let wrong = layers.find(|(layer, noise)| layer.exceeds(noise));
         let is_same = seen.layers.iter().all(Difference::is_none);
-        // One token can go to another expert by rounding, and its row is then far off.
+        // Rounding can send a token to another expert, and its row is then far off.
         let has_experts = self.model.facts().has_experts;
         let last = if has_experts { 0.9 } else { 1.0 };
-        let verdict = if first.is_some() || rows_exceed(&seen.records, &noise.records, last) {
+        let verdict = if wrong.is_some() || rows_exceed(&seen.records, &noise.records, last) {
             CellVerdict::Wrong
         } else if is_same && seen.records.iter().all(|of| of.kld == 0.0) {
             CellVerdict::Same
         } else {
             CellVerdict::Rounding
         };
-        let first = first.map(|(layer, noise)| self.look_into(model, cell, layer.layer, noise));
+        let first = wrong.map(|(layer, noise)| self.look_into(model, cell, layer.layer, noise));
         Ok(CheckedCell {
             settings: cell.settings.clone(),
             verdict,
@@ -286,8 +286,8 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 }
 
-/// Whether rows are further off than noise moves them by far, on average or at a quantile up to the `last`, or
-/// not finite.
+/// True if rows are not finite, or if their KLD is many times the noise's, on average or at a quantile up to
+/// the `last`.
 fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord], last: f64) -> bool {
     let [rows, noise] = [records, noise].map(|records| {
         let klds = sorted(&records.iter().map(|of| of.kld).collect::<Vec<_>>());
@@ -301,8 +301,8 @@ fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord], last: f64) -> boo
 
 /// The mean and the largest KLD of rows, and the share with the same top token.
 fn moved(records: &[TokenRecord]) -> Moved {
-    let finite = records.iter().filter(|of| !of.is_excluded());
-    let finite: Vec<&TokenRecord> = finite.collect();
+    let included = records.iter().filter(|of| !of.is_excluded());
+    let finite: Vec<&TokenRecord> = included.collect();
     let klds = finite.iter().map(|of| of.kld);
     let n_same = finite.iter().filter(|of| of.ref_top == of.eval_top).count();
     let mean = |sum: f64| (!finite.is_empty()).then(|| sum / finite.len() as f64);

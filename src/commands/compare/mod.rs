@@ -1,4 +1,4 @@
-//! Compares stored rows with stored rows, without a model. Those of hidden states are computed on
+//! Compares stored rows with stored rows, without a model. Rows of hidden states are computed on
 //! the CPU.
 
 mod pairs;
@@ -61,8 +61,8 @@ pub fn compare<E: Engine + Sync>(
     }))
 }
 
-/// Compares one file with the reference, of all whose `windows` are known; `header` is what sidecars
-/// record of it. `engine` computes rows of hidden states.
+/// Compares one file with the reference, which has these `windows`. Sidecars get `header`, completed by the
+/// file's own facts. `engine` computes rows of hidden states.
 fn compare_one<E: Engine + Sync>(
     settings: &CompareSettings,
     engine: &E,

@@ -1,4 +1,4 @@
-//! Finds which window of one file corresponds to which window of the other.
+//! Pairs the windows of one file with those of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Display;
@@ -28,13 +28,13 @@ impl<'s> Side<'s> {
         self.windows.iter().any(|window| !window.tokens.is_empty())
     }
 
-    /// Returns true if a model generated the answers in its windows.
+    /// True if a model generated the answers in its windows.
     fn is_answered(&self) -> bool {
         let prompts = self.file.about().prompts.as_ref();
         prompts.is_some_and(|prompts| prompts.generated.is_some())
     }
 
-    /// Returns true if rows come in the order of the file only.
+    /// True if rows can only be read in the order of the file.
     fn is_stream(&self) -> bool {
         matches!(self.file.rows(), Rows::Stream(_))
     }
@@ -49,16 +49,16 @@ pub struct Pair {
     pub other_index: usize,
     /// The reference's window, with tokens from whichever file has them.
     pub window: WindowSpec,
-    /// The other file's window: its number, and which of its rows are compared.
+    /// The other file's window: its number, and those of its rows that are compared.
     pub other: WindowSpec,
 }
 
-/// Finds for each window of the reference the other file's: by its tokens where both files hold
+/// Finds the other file's window for each window of the reference: by its tokens where both files hold
 /// them, else by its number. Two streams can only be read side by side. The pairs come in the order
 /// in which they are to be read.
 ///
-/// With `max_rows`, windows that the other file lacks are left out, and of the rest only as many
-/// are used as that number of rows needs.
+/// With `max_rows`, windows that the other file lacks are left out, and only as many of the others are
+/// used as that number of rows needs.
 ///
 /// # Errors
 /// If the files do not hold rows of the same tokens, or the other file lacks rows of the reference.
@@ -112,15 +112,15 @@ pub fn pair(
     }
     let n_rows: Vec<u32> = pairs.iter().map(|pair| pair.window.n_rows).collect();
     let in_order = reference.file.is_shuffled() || other.is_stream();
-    let chosen = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
-    let chosen = chosen.iter().filter_map(|&i| pairs.get(i).cloned());
+    let indices = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
+    let chosen = indices.iter().filter_map(|&i| pairs.get(i).cloned());
     Ok(chosen.collect())
 }
 
 /// Warns of the windows that only one of the two files has.
 ///
 /// # Errors
-/// If the other lacks some, and not a part of all was asked for.
+/// If the other file lacks some, unless only a part of the rows was asked for.
 fn check_unpaired(
     [reference, other]: [Side<'_>; 2],
     missing: &[u32],
@@ -129,38 +129,38 @@ fn check_unpaired(
     watch: &Watch<'_>,
 ) -> Result<()> {
     if let Some(window) = missing.first() {
-        let (n, of) = (missing.len(), reference.windows.len());
+        let (n, n_all) = (missing.len(), reference.windows.len());
         if !is_partial {
             bail!(
-                "{}: lacks {n} of the {of} windows of {}, the first is window {window}: swap the two files, or use -n with a number of rows to compare what both have",
+                "{}: lacks {n} of the {n_all} windows of {}, the first is window {window}: swap the two files, or use -n with a number of rows to compare what both have",
                 other.shown_path(),
                 reference.shown_path()
             );
         }
-        let of = count_of(of as u64, "window");
+        let of = count_of(n_all as u64, "window");
         let what = format!("{n} of the reference's {of}, not in the other file");
         watch.warn(Warning::left_out("missing_windows", &what));
     }
-    let of = other.windows.iter().filter(|of| of.n_rows > 0).count();
-    let unused = of.saturating_sub(n_pairs);
+    let n_theirs = other.windows.iter().filter(|of| of.n_rows > 0).count();
+    let unused = n_theirs.saturating_sub(n_pairs);
     if unused > 0 {
-        let of = count_of(of as u64, "window");
+        let of = count_of(n_theirs as u64, "window");
         let what = format!("{unused} of the other file's {of}, not in the reference");
         watch.warn(Warning::left_out("unused_windows", &what));
     }
     Ok(())
 }
 
-/// A window of the reference that has rows, its index there, and its partner in the other file with that
-/// one's index; `None` where it has none, and an error where the window of its number holds other tokens.
+/// The index of a window of the reference that has rows, the window, and the partner in the other file with
+/// its index: `None` if there is none, and an error if the window of that number holds other tokens.
 type Partnered<'s> = (
     usize,
     &'s WindowSpec,
     Result<Option<(usize, &'s WindowSpec)>>,
 );
 
-/// Finds the partner of each window of the reference. One that is not found by its tokens may have its
-/// number, if it is cut differently: pairing the rows shows what is missing.
+/// Finds the partner of each window of the reference. A window that was cut differently is not found by its
+/// tokens, and may be by its number: pairing the rows shows what is missing.
 fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partnered<'s>> {
     // Tokens at the start of each window that need not agree.
     let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
@@ -175,9 +175,9 @@ fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partn
         }
     };
     let theirs = || other.windows.iter().enumerate();
-    let by_number = theirs().map(|(index, window)| (number(index, window), index));
-    let by_number: BTreeMap<u32, usize> = by_number.collect();
-    // Those without a partner, if their tokens identify them.
+    let numbered = theirs().map(|(index, window)| (number(index, window), index));
+    let by_number: BTreeMap<u32, usize> = numbered.collect();
+    // The windows without a partner, if their tokens identify them.
     let mut left: BTreeSet<(&[u32], usize)> = BTreeSet::new();
     if by_tokens && !is_side_by_side {
         let with_rows = theirs().filter(|(_, window)| window.n_rows > 0);
@@ -185,22 +185,22 @@ fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partn
     }
     let mut paired = BTreeSet::new();
     let mut find = |index: usize, window: &'s WindowSpec| -> Result<_> {
-        let found = take(&mut left, tokens(window));
-        let found = found.or_else(|| by_number.get(&number(index, window)).copied());
-        let Some((found, theirs)) = found.and_then(|i| Some((i, other.windows.get(i)?))) else {
+        let alike = take(&mut left, tokens(window));
+        let found = alike.or_else(|| by_number.get(&number(index, window)).copied());
+        let Some((partner, theirs)) = found.and_then(|i| Some((i, other.windows.get(i)?))) else {
             return Ok(None);
         };
         check_tokens([reference, other], [window, theirs], skipped)?;
-        left.remove(&(tokens(theirs), found));
-        Ok(paired.insert(found).then_some((found, theirs)))
+        left.remove(&(tokens(theirs), partner));
+        Ok(paired.insert(partner).then_some((partner, theirs)))
     };
-    let windows = reference.windows.iter().enumerate();
-    let windows = windows.filter(|(_, window)| window.n_rows > 0);
-    let found = windows.map(|(index, window)| (index, window, find(index, window)));
-    found.collect()
+    let all = reference.windows.iter().enumerate();
+    let with_rows = all.filter(|(_, window)| window.n_rows > 0);
+    let partnered = with_rows.map(|(index, window)| (index, window, find(index, window)));
+    partnered.collect()
 }
 
-/// Refuses two windows whose tokens differ, after those that are skipped, over the length that both have.
+/// Refuses two windows whose tokens differ in the length that both have, but for the first `skipped` ones.
 fn check_tokens(
     [reference, other]: [Side<'_>; 2],
     [window, theirs]: [&WindowSpec; 2],
@@ -231,8 +231,8 @@ fn check_tokens(
 /// the last row), and returns its index.
 fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Option<usize> {
     let longer = left.range((tokens, 0)..).next().copied();
-    let found = longer.filter(|(held, _)| held.starts_with(tokens));
-    let found = found.or_else(|| {
+    let whole = longer.filter(|(held, _)| held.starts_with(tokens));
+    let found = whole.or_else(|| {
         let (_, but_last) = tokens.split_last()?;
         left.range((but_last, 0)..=(but_last, usize::MAX))
             .next()
@@ -241,9 +241,9 @@ fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Optio
     left.remove(&found).then_some(found.1)
 }
 
-/// Pairs the rows that the reference has of a window with those of the other file, which must have them
-/// too; and no others, where only their numbers identify windows. The tokens are those of the longer
-/// window: both agree as far as they go.
+/// Pairs the rows that the reference has of a window with those of the other file. That must have them all,
+/// and no others if only numbers identify windows. The tokens are those of the longer window, with which the
+/// shorter one agrees.
 fn paired_rows(
     [reference, other]: [Side<'_>; 2],
     [window, theirs]: [&WindowSpec; 2],
