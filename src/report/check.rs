@@ -1,5 +1,5 @@
-//! What `kl check` found: whether a build computes a model, on its devices and with its settings. The fields
-//! are the keys of the JSON.
+//! The result of `kl check`: whether a build computes a model, on its devices and with its settings. The
+//! fields are the keys of the JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,9 @@ pub struct Check {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
-    /// Whether all settings compute the model.
+    /// The verdict: whether all settings compute the model.
     pub verdict: Outcome,
-    /// How far rounding alone moves the rows of the user's own settings; null if these could not be run.
+    /// The effect of rounding alone on the rows of the user's own settings; null if these could not be run.
     pub floor: Option<Floor>,
     /// The model that was checked.
     pub model: ModelInfo,
@@ -52,7 +52,7 @@ pub enum Outcome {
     Wrong,
 }
 
-/// What rounding alone does to the rows of a set-up.
+/// The effect of rounding alone on the rows of a set-up.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Floor {
@@ -68,9 +68,9 @@ pub struct Floor {
 pub struct CellSettings {
     /// The devices that hold layers, `CPU` for none.
     pub device: String,
-    /// Layers that were offloaded, of which the output layer is one: a number, `all` or `auto`.
+    /// Layers that were offloaded, the output layer among them: a number, `all` or `auto`.
     pub n_gpu_layers: String,
-    /// Whether the KV cache lies where its layers are.
+    /// True if the KV cache lies where its layers are.
     pub kv_offload: bool,
     /// Tokens that were computed at once.
     pub n_ubatch: u32,
@@ -125,18 +125,18 @@ impl CellSettings {
         let threads = count_of(self.threads.into(), "thread");
         let layers = format!("-ngl {}", self.n_gpu_layers);
         let is_partly_on_device = self.device != CPU && self.n_gpu_layers != "all";
-        let words = [
+        let optional = [
             Some(batches),
             Some(flash_attn).filter(|_| self.flash_attn != base.flash_attn),
             Some(threads).filter(|_| self.threads != base.threads),
             Some(layers).filter(|_| is_partly_on_device),
         ];
-        let words = words.into_iter().flatten();
+        let words = optional.into_iter().flatten();
         Vec::from_iter(words.chain(self.placement.iter().cloned())).join(", ")
     }
 }
 
-/// How far rows have moved from those of the plain settings.
+/// The distance of rows from those of the plain settings.
 #[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Moved {
@@ -156,7 +156,7 @@ pub struct Moved {
 pub struct CheckedCell {
     /// The way in which the model was run.
     pub settings: CellSettings,
-    /// Whether it computes the model.
+    /// The verdict: whether it computes the model.
     pub verdict: CellVerdict,
     #[serde(flatten)]
     pub moved: Moved,
@@ -164,7 +164,7 @@ pub struct CheckedCell {
     pub first_difference: Option<FirstDifference>,
 }
 
-/// How a setting differs from the plain ones.
+/// The difference between a setting's rows and those of the plain settings.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -178,7 +178,7 @@ pub enum CellVerdict {
     Wrong,
 }
 
-/// Where a graph differs first.
+/// The first difference of a graph.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FirstDifference {
@@ -195,7 +195,7 @@ pub struct FirstDifference {
 pub struct SkippedCell {
     /// The way in which the model was to be run.
     pub settings: CellSettings,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub why: String,
 }
 
@@ -271,7 +271,7 @@ impl Check {
         text
     }
 
-    /// What the wrong settings of a device have in common, and the right ones have not.
+    /// The condition that the wrong settings of a device meet, and the right ones do not.
     fn when(&self, wrong: &[&CheckedCell], right: &[&CheckedCell]) -> String {
         if right.is_empty() {
             return String::new();
@@ -313,8 +313,8 @@ fn place(wrong: &[&CheckedCell]) -> String {
     let Some(first) = firsts.min_by_key(|first| first.layer.unwrap_or(u32::MAX)) else {
         return ", though its layers agree where each is computed apart".to_owned();
     };
-    let node = first.node.as_ref().map(|node| format!(" ({node})"));
-    let node = node.unwrap_or_default();
+    let named = first.node.as_ref().map(|node| format!(" ({node})"));
+    let node = named.unwrap_or_default();
     match first.layer {
         Some(layer) => format!(": layer {layer} is the first that differs{node}"),
         None => format!(": its layers agree, and the output differs{node}"),

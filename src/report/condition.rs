@@ -116,7 +116,7 @@ impl Condition {
     }
 }
 
-/// What others call some numbers, and their names here.
+/// Names that other tools give some numbers, each with the name here.
 const SPOKEN: [(&str, &str); 5] = [
     ("top1", "agreement.ref_top1"),
     ("top_1", "agreement.ref_top1"),
@@ -201,7 +201,7 @@ pub struct Verdict {
     pub value: Option<f64>,
     /// True if the model fails.
     pub failed: bool,
-    /// Why it fails; absent if it does not.
+    /// The reason why it fails; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
     /// The outcome in words, which follow the condition.
@@ -209,7 +209,7 @@ pub struct Verdict {
     said: String,
 }
 
-/// Why a model fails a condition.
+/// The reason why a model fails a condition.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

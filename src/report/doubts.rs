@@ -84,8 +84,8 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
         Some((n, few_windows(clusters, n, unit(of_prompts))?))
     });
     doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
-    let mut known = models.iter().filter(|of| of.summary.perplexity.is_some());
-    let known = known.next().map(|of| &of.summary);
+    let mut with_perplexity = models.iter().filter(|of| of.summary.perplexity.is_some());
+    let known = with_perplexity.next().map(|of| &of.summary);
     doubts.extend(known.and_then(|of| high_perplexity(of, of_prompts)));
     doubts
 }

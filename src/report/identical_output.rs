@@ -16,16 +16,16 @@ pub fn sentence(of: &IdenticalOutput) -> String {
             format!("{same} of {all} {verb}")
         }
     };
-    let half = of.half_differ_within.map(|n| count_of(n.into(), "token"));
-    let half = half.map(|tokens| format!("; half of the others differ within {tokens}"));
+    let within = of.half_differ_within.map(|n| count_of(n.into(), "token"));
+    let half = within.map(|tokens| format!("; half of the others differ within {tokens}"));
     let (to, half) = (same_to(of), half.unwrap_or_default());
     format!("{same} the same {to}{half}")
 }
 
-/// How far the answers are the same that do not differ.
+/// Names the point up to which answers are the same: the end, or also the cut.
 pub fn same_to(of: &IdenticalOutput) -> String {
-    let cut = of.cut_at.map(|n| count_of(n.into(), "token"));
-    let cut = cut.map(|tokens| format!(" or the cut at {tokens}"));
+    let tokens = of.cut_at.map(|n| count_of(n.into(), "token"));
+    let cut = tokens.map(|tokens| format!(" or the cut at {tokens}"));
     format!("to the end{}", cut.unwrap_or_default())
 }
 
@@ -44,10 +44,10 @@ fn left_out_of(of: &IdenticalOutput) -> Option<String> {
         (of.n_cut_short, "cut before others"),
     ];
     let given = reasons.into_iter().filter(|(n, _)| *n > 0);
-    let given = given.map(|(n, why)| format!("{} {why}", count(n)));
+    let counts = given.map(|(n, why)| format!("{} {why}", count(n)));
     let n = of.n_left_out();
     let [left_out, all] = [n, n + of.n_answers].map(count);
-    let why = Vec::from_iter(given).join(", ");
+    let why = Vec::from_iter(counts).join(", ");
     (n > 0).then(|| format!("{left_out} of {all} left out: {why}"))
 }
 

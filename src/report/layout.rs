@@ -175,7 +175,7 @@ impl Sheet {
     }
 }
 
-/// As much of the start, or of the end, of a text as fits so many columns in quotes, whatever it holds.
+/// The start of a text, or its end, in quotes, cut to fit `width` columns whatever it holds.
 pub fn quoted(text: &str, width: usize, is_end: bool) -> String {
     /// Some characters from here on take two columns.
     const FIRST_WIDE: char = '\u{1100}';

@@ -114,7 +114,7 @@ pub struct SizeUnit {
 }
 
 impl SizeUnit {
-    /// The unit in which several sizes are shown, the largest of which is this many bytes.
+    /// The unit for sizes that are shown together, the largest of `largest` bytes.
     pub fn for_sizes(largest: u64) -> Self {
         let (symbol, name, bytes) = match largest {
             0x4000_0000.. => ("GiB", "gigabyte", 1_073_741_824.0),
@@ -134,17 +134,17 @@ pub fn part(shard: &Shard) -> String {
     format!("part {} of {} (from 0)", shard.index, shard.count)
 }
 
-/// How the tokens of answers were chosen, as a phrase after their number; greedily, if `None`.
+/// The way the tokens of answers were chosen, as a phrase after their number; greedily, if `None`.
 pub fn sampled(sampling: Option<&Sampling>) -> String {
     let Some(of) = sampling else {
         return " greedily".to_owned();
     };
-    let cuts = [
+    let by_sampler = [
         (of.top_k > 0).then(|| format!("top-k {}, ", of.top_k)),
         (of.top_p < 1.0).then(|| format!("top-p {}, ", of.top_p)),
         (of.min_p > 0.0).then(|| format!("min-p {}, ", of.min_p)),
     ];
-    let cuts: String = cuts.into_iter().flatten().collect();
+    let cuts: String = by_sampler.into_iter().flatten().collect();
     format!(" at temperature {} ({cuts}seed {})", of.temp, of.seed)
 }
 
@@ -190,8 +190,8 @@ pub fn count_of(n: u64, thing: &str) -> String {
 /// `2 tokens without a finite row are`.
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
     let given = reasons.iter().filter(|(n, _)| *n > 0);
-    let tokens = given.map(|(n, why)| format!("{} {why}", count_of(*n, "token")));
-    let tokens: Vec<String> = tokens.collect();
+    let counted = given.map(|(n, why)| format!("{} {why}", count_of(*n, "token")));
+    let tokens: Vec<String> = counted.collect();
     let n: u64 = reasons.iter().map(|(n, _)| n).sum();
     let verb = if n == 1 { "is" } else { "are" };
     format!("{} {verb}", tokens.join(" and ").trim_end())

@@ -54,8 +54,8 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
     let mut columns = COLUMNS.to_vec();
     columns.retain(|(_, of)| {
         // A setting that is not recorded may be the same.
-        let known = set_ups.iter().filter_map(|set_up| of(set_up));
-        let mut known = known.filter(|cell| !cell.is_empty());
+        let recorded = set_ups.iter().filter_map(|set_up| of(set_up));
+        let mut known = recorded.filter(|cell| !cell.is_empty());
         let first = known.next();
         known.any(|cell| Some(cell) != first)
     });

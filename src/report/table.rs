@@ -265,8 +265,8 @@ impl<R> Table<R> {
             match columns.last_mut() {
                 // Intervals are in the cells of their values.
                 Some((_, values)) if of.is_interval => {
-                    let both = values.iter().zip(cells);
-                    let both = both.map(|(value, ends)| format!("{value} {ends}"));
+                    let pairs = values.iter().zip(cells);
+                    let both = pairs.map(|(value, ends)| format!("{value} {ends}"));
                     *values = both.collect();
                 }
                 _ => columns.push((of, cells.collect())),

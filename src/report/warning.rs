@@ -80,19 +80,19 @@ impl Warning {
         Some(Self::new("device_waited", message))
     }
 
-    /// Whether the message names the model that it is about.
+    /// True if the message names the model that it is about.
     pub fn names_model(&self) -> bool {
         ["far_apart", "identical_rows", "measured_anew"].contains(&self.kind)
     }
 
-    /// Whether it is about the reference or its text, so that the first model's is enough: those of other
+    /// True if it is about the reference or its text, so that the first model's is enough: those of other
     /// models would repeat it with other digits.
     pub fn is_about_reference(&self) -> bool {
         let of_text = ["high_perplexity", "few_windows", "empty_groups"].contains(&self.kind);
         of_text || ["unknown_probability", "unknown_tokens"].contains(&self.kind)
     }
 
-    /// Whether it is about the intervals, and so depends on their clusters.
+    /// True if it is about the intervals, and so depends on their clusters.
     pub fn is_about_intervals(&self) -> bool {
         self.kind == "few_windows"
     }

@@ -67,7 +67,7 @@ pub struct InDepthModel {
     /// The acceptance of tokens that it drafts, over all tokens that it counts; null where it is not
     /// known.
     pub acceptance: Option<Acceptance>,
-    /// How many of its greedy answers are the reference's; null without greedy answers.
+    /// The agreement of its greedy answers with the reference's; null without greedy answers.
     pub identical_output: Option<IdenticalOutput>,
 }
 
@@ -159,9 +159,9 @@ impl InDepth {
     /// The two models as any report shows them, and then what only a comparison token by token shows.
     pub fn text(&self, view: View) -> String {
         let names = self.comparison.names(view.width);
-        let text = self.comparison.text_of_models(view);
-        let text = text + &Table::fitted(&names, |name| self.klds_table(name, view));
-        let text = text + &Table::fitted(&names, |name| self.tokens_table(name));
+        let mut text = self.comparison.text_of_models(view);
+        text += &Table::fitted(&names, |name| self.klds_table(name, view));
+        text += &Table::fitted(&names, |name| self.tokens_table(name));
         let title = match self.top.len() {
             0 => "",
             _ => "\nTokens on which they differ most: KLD, and top token\n",
@@ -169,22 +169,22 @@ impl InDepth {
         let n_shown = if view.full { self.top.len() } else { N_TOP };
         let name = names.in_sentences();
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
-        let top = self.top.iter().take(n_shown);
-        let top = top.map(|token| token_text(token, &a, &b, self.reference.unit()));
+        let shown = self.top.iter().take(n_shown);
+        let top = shown.map(|token| token_text(token, &a, &b, self.reference.unit()));
         text + title + &top.collect::<String>() + view.more()
     }
 
-    /// The mean and the quantiles of both KLDs, and how many times b's a's are: unless b's mean is noise,
-    /// a multiple of which says nothing.
+    /// The mean and the quantiles of both KLDs, and a's over b's. If b's mean is noise, the ratio says
+    /// nothing and is left out.
     fn klds_table(&self, name: &dyn Fn(&str) -> String, view: View) -> Table<PairedKld> {
         let means = self.a.mean_kld.zip(self.b.mean_kld);
         let mean = means.map(|(a, b)| {
             let ratio = self.paired.ratio.map(|of| of.value);
             ("mean".to_owned(), a, b, ratio)
         });
-        let quantiles = self.quantiles.iter();
-        let quantiles = quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
-        let quantiles = quantiles.map(|of| (quantile_name(of.p), of.a, of.b, of.ratio));
+        let all = self.quantiles.iter();
+        let shown = all.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
+        let quantiles = shown.map(|of| (quantile_name(of.p), of.a, of.b, of.ratio));
         let rows = mean.into_iter().chain(quantiles);
         Table::new("KLD, nats, and its ratio", rows)
             .left("", |(what, ..)| format!("  {what}"))
@@ -193,7 +193,7 @@ impl InDepth {
             .number("ratio", |(.., of)| of.filter(|_| !self.b.is_noise), ratio)
     }
 
-    /// How often each of the two is nearer to the reference, and has its top token.
+    /// The counts of tokens at which each of the two is nearer to the reference, or alone has its top token.
     fn tokens_table(&self, name: &dyn Fn(&str) -> String) -> Table<(String, String)> {
         let (nearer, same) = (&self.paired.nearer, &self.paired.agreement);
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));

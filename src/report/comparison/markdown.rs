@@ -106,10 +106,10 @@ impl Comparison {
     fn result(&self, out: &mut String, model: &ComparedModel) {
         let mean = model.mean_kld().map(|mean| mean.value);
         let quantile = "99 % quantile of the KL divergence";
-        let accepted = model.summary.acceptance.as_ref();
-        let accepted = accepted.map(|of| of.mean.value);
-        let identical = model.summary.identical_output.as_ref();
-        let identical = identical.and_then(|of| Some(of.same_to_the_end?.value));
+        let acceptance = model.summary.acceptance.as_ref();
+        let accepted = acceptance.map(|of| of.mean.value);
+        let answers = model.summary.identical_output.as_ref();
+        let identical = answers.and_then(|of| Some(of.same_to_the_end?.value));
         let same_answers = "Greedy answers that stay the same";
         let (same_top, ppl_ratio) = (model.same_top(), model.ppl_ratio());
         let mut metrics = String::new();
@@ -134,9 +134,9 @@ impl Comparison {
             return;
         }
         let text = self.reference.text.as_ref();
-        let name = text.and_then(|text| text.name.as_deref());
-        let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
-        let name = quoted(name.unwrap_or(UNNAMED_TEXT));
+        let recorded = text.and_then(|text| text.name.as_deref());
+        let usable = recorded.filter(|name| !name.trim().is_empty() && *name != "-");
+        let name = quoted(usable.unwrap_or(UNNAMED_TEXT));
         out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
         let _ = writeln!(out, "      name: {name}");
         let sha256 = text.and_then(|text| text.sha256.as_deref());

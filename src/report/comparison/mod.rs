@@ -25,14 +25,13 @@ use super::result::{
 use super::warning::Warning;
 use crate::stats::{Bin, Clustering, Confidence, Estimate, Paired, Point, Ratio, SpanRatio};
 
-/// How many times as far as the best a model may be for that to make no difference, unless said
-/// otherwise.
+/// The bound below which a ratio to the best makes no difference, unless the user gives another.
 pub const NEAR: f64 = 1.1;
 
 /// The mean KLD in nats up to which a model differs from the original by rounding alone.
 const ROUNDING: f64 = 1e-9;
 
-/// How many times the noise floor is noise: of a mean KLD that is twice the floor's, half is.
+/// The multiple of the noise floor up to which a mean KLD counts as noise, since half of it is noise.
 const AT_FLOOR: f64 = 2.0;
 
 pub use csv::CSV_START;
@@ -56,7 +55,7 @@ pub struct Comparison {
     pub clusters: Option<Clustering>,
     /// The bound below which a ratio to the best makes no difference.
     pub near: f64,
-    /// What rounding alone does to the set-up, from `kl check`; null if that is not given.
+    /// The effect of rounding alone on the set-up, from `kl check`; null if that is not given.
     pub floor: Option<Floor>,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
@@ -108,7 +107,7 @@ pub struct ComparedReference {
 pub struct NotCompared {
     /// Its path.
     pub sidecar: String,
-    /// Why, and what to do, in one line.
+    /// The reason, and what to do, in one line.
     pub why: String,
 }
 
@@ -156,7 +155,7 @@ impl Comparison {
         other.ratio_to_best?.p_holm
     }
 
-    /// Returns true if a pair's difference may be chance.
+    /// True if a pair's difference may be chance.
     pub fn may_be_chance(&self, pair: &ComparedPair) -> bool {
         let is_told = |p: f64| p < self.confidence.outside();
         !self.p_of(pair).is_some_and(is_told)
@@ -202,7 +201,7 @@ impl Comparison {
         floors.map(|kld| AT_FLOOR * kld).fold(ROUNDING, f64::max)
     }
 
-    /// Whether a model is as near to the original as can be measured.
+    /// True if a model is as near to the original as can be measured.
     pub fn is_noise(&self, model: &ComparedModel) -> bool {
         model.mean_kld().is_some_and(|of| of.value <= self.noise())
     }
@@ -213,13 +212,13 @@ impl Comparison {
         spans.find(|spans| spans.len() > 1).unwrap_or_default()
     }
 
-    /// Whether a model was compared with the best by span.
+    /// True if a model was compared with the best by span.
     pub(super) fn has_span_ratios(&self) -> bool {
         let mut of_each = self.models.iter().map(|of| &of.ratio_to_best_by_span);
         of_each.any(|ratios| !ratios.is_empty())
     }
 
-    /// Whether a model loses more in this span than elsewhere, compared with the best, and the data show
+    /// True if a model loses more in this span than elsewhere, compared with the best, and the data show
     /// that it is more than chance.
     pub(super) fn loses_more(&self, of: &SpanRatio) -> bool {
         let is_more = of.to_others.is_some_and(|times| times.value > 1.0);
@@ -228,7 +227,7 @@ impl Comparison {
 }
 
 impl ComparedReference {
-    /// The reference, as far as a sidecar records it, as the report of an evaluation shows it.
+    /// The reference as the report of an evaluation shows it, by what a sidecar records.
     fn info(&self) -> ReferenceInfo {
         ReferenceInfo {
             path: self.shown_name().to_owned(),
@@ -312,7 +311,7 @@ pub struct ComparedModel {
     /// The paths of all parts, in order; absent if the sidecar is whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
-    /// The set-up in which the model was run, as far as the sidecar records it.
+    /// The set-up in which the model was run, by what the sidecar records.
     pub set_up: BackendIdentity,
     /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
@@ -381,13 +380,13 @@ pub struct RatioToBest {
 }
 
 impl ComparedModel {
-    /// Returns true if it is ranked, and can be the best: the noise floor cannot, nor a model that
+    /// True if it is ranked, and can be the best: the noise floor cannot, nor a model that
     /// leaves out tokens that others count.
     pub fn is_candidate(&self) -> bool {
         !self.is_noise_floor && !self.is_incomplete
     }
 
-    /// Returns true if both are runs of one file, as far as it is recorded.
+    /// True if both are runs of one file, by what is recorded of it.
     pub(super) fn is_of_same_file(&self, other: &Self) -> bool {
         let (one, other) = (&self.model, &other.model);
         one.default_label() == other.default_label()
@@ -395,13 +394,13 @@ impl ComparedModel {
             && one.sample_sha256 == other.sample_sha256
     }
 
-    /// Returns true if it was compared with the best, and cannot be told from it.
+    /// True if it was compared with the best, and cannot be told from it.
     pub fn is_near_best(&self) -> bool {
         self.indistinguishable_from_best && self.difference_to_best.is_some()
     }
 }
 
-/// Why two models are compared.
+/// The reason to compare two models.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -419,7 +418,7 @@ pub enum PairKind {
 #[derive(Serialize, Debug, Clone, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedPair {
-    /// Why the two are compared.
+    /// The reason to compare the two.
     pub kind: PairKind,
     /// The label of the first model.
     pub a: String,

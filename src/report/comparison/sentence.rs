@@ -167,12 +167,12 @@ impl Ranked<'_> {
     fn smaller(&self) -> Option<String> {
         let (sizes, name) = (self.comparison.sizes(), self.name);
         let best_size = sizes.of_model(self.best)?;
-        let smaller = self.others.iter().filter(|model| model.pareto);
-        let smaller = smaller.filter_map(|model| Some((*model, sizes.saved(self.best, model)?)));
+        let on_front = self.others.iter().filter(|model| model.pareto);
+        let smaller = on_front.filter_map(|model| Some((*model, sizes.saved(self.best, model)?)));
         let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
         if let Some((model, saved)) = as_near.max_by_key(|(_, saved)| *saved) {
-            let far = upper(model).map(ratio);
-            let far = far.map(|upper| format!("at most {upper} times as far, and "));
+            let at_most = upper(model).map(ratio);
+            let far = at_most.map(|upper| format!("at most {upper} times as far, and "));
             let (which, far, saved) = (name(model), far.unwrap_or_default(), bytes(saved));
             return Some(format!(
                 "{which} is as near as makes no difference: {far}{saved} smaller."
@@ -259,8 +259,8 @@ impl Ranked<'_> {
             Some((format!("{share} of {}'s", (self.name)(model)), same_to(of)))
         };
         let (of_best, to) = said(self.best)?;
-        let farthest = self.others.last().and_then(|model| said(model));
-        let farthest = farthest.map_or_else(String::new, |(of, _)| format!(", {of}"));
+        let of_last = self.others.last().and_then(|model| said(model));
+        let farthest = of_last.map_or_else(String::new, |(of, _)| format!(", {of}"));
         Some(format!(
             "{of_best} greedy answers are the original's {to}{farthest}."
         ))
@@ -273,7 +273,7 @@ fn times(of: &Ratio) -> String {
     times.trim_end().to_owned()
 }
 
-/// The most times as far as the best that a model may be.
+/// The one-sided upper end of a model's ratio to the best.
 fn upper(model: &ComparedModel) -> Option<f64> {
     model.ratio_to_best?.ratio.upper
 }

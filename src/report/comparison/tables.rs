@@ -67,7 +67,7 @@ pub fn title(by: &str, unit: &str) -> String {
     by.replace("window", unit)
 }
 
-/// The mark of a bin of so many tokens, to be put after its name; empty if they are enough, and for a
+/// The mark of a bin of `n_tokens` tokens, to be put after its name; empty if they are enough, and for a
 /// bin without any.
 pub fn mark(n_tokens: u64) -> &'static str {
     match n_tokens {
@@ -119,8 +119,8 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
         }
     };
     let n = count_of(clusters.n, "cluster");
-    let worth = clusters.worth_notably_less(clusters.n);
-    let worth = worth.map(|worth| format!(", worth {worth} of equal length"));
+    let fewer = clusters.worth_notably_less(clusters.n);
+    let worth = fewer.map(|worth| format!(", worth {worth} of equal length"));
     format!("by {kind} ({n}{})", worth.unwrap_or_default())
 }
 
@@ -174,17 +174,17 @@ impl Comparison {
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
         let floor = "the noise floor: the reference's own model";
         let sizes = "that of the file and of the KV cache";
-        let explained = [
+        let legends = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
             (marked(PARETO), PARETO, pareto),
             (has_floor, NOISE, floor),
             (self.sizes().has_caches, "size:", sizes),
         ];
-        let explained = explained.into_iter().filter(|(occurs, ..)| *occurs);
-        let explained = explained.map(|(_, mark, what)| format!("{mark} {what}"));
+        let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
+        let explained = occurring.map(|(_, mark, what)| format!("{mark} {what}"));
         let incomplete = self.models.iter().filter(|model| model.is_incomplete);
-        let incomplete = incomplete.map(|model| {
+        let not_ranked = incomplete.map(|model| {
             let n = count_of(model.n_left_out(), "token");
             format!("{INCOMPLETE} not ranked: {} leaves out {n}", model.label)
         });
@@ -192,7 +192,7 @@ impl Comparison {
             let kld = short_kld(floor.kld);
             format!("Rounding alone moves this set-up by {kld} nats (kl check).")
         });
-        explained.chain(incomplete).chain(floor).collect()
+        explained.chain(not_ranked).chain(floor).collect()
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.
@@ -210,8 +210,8 @@ impl Comparison {
     pub(super) fn ratios_table(&self, name: Name<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
         let (to_best, more) = view.first(&to_best);
-        let to_next = self.pairs_of(PairKind::Size).into_iter();
-        let to_next = to_next.filter(|_| view.full);
+        let by_size = self.pairs_of(PairKind::Size).into_iter();
+        let to_next = by_size.filter(|_| view.full);
         let pairs = to_best.iter().copied().chain(to_next).collect();
         let title = "How many times as far, by the mean KLDs on the same tokens";
         let mut table = self.pairs_table(title, pairs, name).more(more);
@@ -251,7 +251,7 @@ impl Comparison {
             .notes(self.why_p_differs())
     }
 
-    /// What differs between the models' set-ups; without rows if all were run alike.
+    /// The settings that differ between the models' set-ups; without rows if all were run alike.
     pub(super) fn set_up_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
         let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
         let mut differing = set_up::differing(&set_ups);
@@ -329,8 +329,8 @@ impl Comparison {
     /// The explanations of the marks that occur.
     fn span_legends(&self) -> Vec<String> {
         let mut of_each = self.models.iter().flat_map(|of| &of.ratio_to_best_by_span);
-        let more = of_each.any(|of| self.loses_more(of));
-        let more = more.then(|| MORE_HERE_LEGEND.to_owned());
+        let any_more = of_each.any(|of| self.loses_more(of));
+        let more = any_more.then(|| MORE_HERE_LEGEND.to_owned());
         let few = legend(self.spans().iter().map(|span| span.n_tokens));
         more.into_iter().chain(few).collect()
     }
@@ -341,14 +341,14 @@ impl Comparison {
         let size = |m: &ComparedModel| m.set_up.kv_cache_bytes.map(|bytes| bytes as f64);
         let tables = self.caches().into_iter().map(|runs| {
             let first = runs.first();
-            let name = first.map(|first| printable(first.model.default_label()));
+            let label = first.map(|first| printable(first.model.default_label()));
             let largest = first.and_then(|first| first.set_up.kv_cache_bytes);
             let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
             let is_usual = |m: &&&ComparedModel| cache_types(m) == Some([USUAL_CACHE; 2]);
             let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
             let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
             let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
-            let name = name.unwrap_or_default();
+            let name = label.unwrap_or_default();
             let share = format!("share of\n{USUAL_CACHE}");
             Table::new(format!("KV caches of {name}, the largest first"), runs)
                 .gap(2)
@@ -394,7 +394,7 @@ impl Comparison {
         of_models
     }
 
-    /// Returns true if the tables of KV caches have every model.
+    /// True if the tables of KV caches have every model.
     pub(super) fn all_are_in_tables_of_caches(&self) -> bool {
         self.caches().iter().map(Vec::len).sum::<usize>() == self.models.len()
     }
@@ -454,8 +454,8 @@ impl Comparison {
             .notes([note])
     }
 
-    /// The models that could draft for the original, of which each file counts once, whatever its KV
-    /// cache; none where the models are runs of a single file.
+    /// The models that could draft for the original, one for each file, whatever its KV cache; none where
+    /// the models are runs of a single file.
     pub(in crate::report) fn drafts(&self) -> Vec<&ComparedModel> {
         let mut drafts: Vec<&ComparedModel> = Vec::new();
         for model in &self.models {
@@ -471,12 +471,12 @@ impl Comparison {
         drafts
     }
 
-    /// Returns true if texts show the drafts: they are about answers. Pages and JSON always do.
+    /// True if texts show the drafts: they are about answers. Pages and JSON always do.
     pub(super) fn shows_drafts(&self) -> bool {
         self.models.iter().any(|model| model.measures_answers())
     }
 
-    /// Returns true if there are drafts of several sizes to choose from.
+    /// True if there are drafts of several sizes to choose from.
     pub(super) fn has_sizes_to_draft(&self) -> bool {
         let drafts = self.drafts().into_iter();
         let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());

@@ -30,8 +30,8 @@ impl Comparison {
         self.text_of_models(view) + &self.not_compared_text() + view.more()
     }
 
-    /// What the comparison comes to, the table of the models, how many times as far others are, and what
-    /// to know.
+    /// The result in sentences, the table of the models, the ratios to the best, and the tables that
+    /// explain them.
     pub(super) fn text_of_models(&self, view: View) -> String {
         let names = &self.names(view.width);
         let mut text = String::new();
@@ -68,8 +68,8 @@ impl Comparison {
         text
     }
 
-    /// What was compared with what. With `--until`, models stop at different places: it states the
-    /// fewest and the most tokens then.
+    /// The models, the reference, and the tokens. With `--until`, models stop after different numbers of
+    /// tokens: the lines state the fewest and the most then.
     fn head(&self, names: &Names) -> String {
         const NAME_WIDTH: usize = 16;
         let (reference, n_models) = (&self.reference, self.models.len() as u64);
@@ -81,8 +81,8 @@ impl Comparison {
         if n_models > 0 {
             let tokens = self.range("token", |of| of.summary.n_tokens + of.summary.n_excluded);
             let windows = self.range(reference.unit(), |of| of.summary.n_windows);
-            let of = reference.text.as_ref().and_then(|text| text.name.as_ref());
-            let of = of.map_or_else(String::new, |text| format!(" of {text}"));
+            let name = reference.text.as_ref().and_then(|text| text.name.as_ref());
+            let of = name.map_or_else(String::new, |text| format!(" of {text}"));
             let most = if reference.prompts { "at most " } else { "" };
             let n_ctx = count(reference.n_ctx.into());
             let covered = format!("{tokens}{of} in {windows} of {most}{n_ctx}");
@@ -111,15 +111,15 @@ impl Comparison {
 
     /// Describes the clusters of the intervals, each kind and number that a model has.
     pub(super) fn clusters_text(&self) -> String {
-        let of_models = self.models.iter();
-        let of_models = of_models.map(|of| clusters(&of.summary.clusters, self.reference.unit()));
+        let models = self.models.iter();
+        let of_models = models.map(|of| clusters(&of.summary.clusters, self.reference.unit()));
         let mut all: Vec<String> = of_models.collect();
         all.sort();
         all.dedup();
         list(all)
     }
 
-    /// How many greedy answers stay the same, and how well the models draft.
+    /// The greedy answers that stay the same, and the drafted tokens that are accepted.
     fn in_use_text(&self, names: &Names, view: View) -> String {
         let mut text = Table::fitted(names, |name| {
             self.identical_table(name, !view.full).first(view)

@@ -61,7 +61,7 @@ pub struct Info {
     /// Scored rows; of a sidecar, records; of a map, those of its windows.
     pub n_rows: Option<u64>,
     /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
-    /// was to stop; null if it was to go on to its end.
+    /// was to stop; null if it was to run to its end.
     pub until: Option<f64>,
     /// The storage of a row: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden`
     /// where it is computed from a hidden state; null for a sidecar.
@@ -225,8 +225,8 @@ pub struct TensorTypeInfo {
 pub struct GroupInfo {
     /// Its name.
     pub name: String,
-    /// Windows of it that the text was cut into, all of which the file holds unless it is a sample;
-    /// null for a sidecar.
+    /// Windows of it that the text was cut into. The file holds all of them unless it is a sample; null
+    /// for a sidecar.
     pub n_windows: Option<u32>,
 }
 
@@ -276,11 +276,11 @@ pub struct Verified {
     pub checks: Checks,
 }
 
-/// What `--verify` found in a model's file.
+/// The findings of `--verify` in a model's file.
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verification {
-    /// Tensors of the file, of which every weight was read.
+    /// Tensors of the file. All of their weights were read.
     pub n_tensors: u64,
     /// The faults; none if nothing is wrong.
     pub findings: Vec<Finding>,

@@ -71,8 +71,8 @@ fn put_rows(out: &mut Sheet, info: &Info) {
     if let Some(of_file) = &info.states {
         put_states(out, of_file);
     }
-    let until = info.until.map(short_percent);
-    let until = until.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
+    let width = info.until.map(short_percent);
+    let until = width.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
     out.known("until", until);
     let is_held = info.holds_tokens;
     let words = is_held.map(|is| if is { "held" } else { "none" });
@@ -190,8 +190,8 @@ fn put_gguf(out: &mut Sheet, info: &Info, gguf: &GgufInfo) {
     out.known("holds", holds.map(|of| format!("{of}, not a whole model")));
     let n_files = Some(gguf.n_files).filter(|&n| n > 1);
     out.known("split into", n_files.map(|n| count_of(n.into(), "file")));
-    let n_params = info.model.as_ref().and_then(|model| model.n_params);
-    let n_params = n_params.unwrap_or(0);
+    let of_model = info.model.as_ref().and_then(|model| model.n_params);
+    let n_params = of_model.unwrap_or(0);
     let bpw = gguf.bpw.map(|bpw| format!("{bpw:.2} bits each"));
     out.line("parameters", &list([Some(count(n_params)), bpw]));
     out.known("quantized as", gguf.file_type.as_ref());
@@ -228,8 +228,8 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
         }
     };
     for of in texts {
-        let group = of.group.as_deref().map(printable);
-        let group = group.map_or_else(String::new, |name| format!(", group {name}"));
+        let name = of.group.as_deref().map(printable);
+        let group = name.map_or_else(String::new, |name| format!(", group {name}"));
         let title = format!("\nprompt {}{group}", of.window);
         put(&title, of.n_prompt_tokens, &of.prompt);
         if of.n_answer_tokens > 0 {
@@ -277,8 +277,8 @@ fn text_identity(text: &TextIdentity) -> String {
 fn summary(reference: &ReferenceSummary) -> String {
     let name = or_unknown(reference.file_name.as_ref());
     let kind = reference.kind.as_ref().map(|kind| format!(" ({kind})"));
-    let answers = reference.sampling.as_ref().map(sampled_answers);
-    let answers = answers.map(|answers| format!("answers {answers}"));
+    let sampled = reference.sampling.as_ref().map(sampled_answers);
+    let answers = sampled.map(|answers| format!("answers {answers}"));
     list([Some(name + &kind.unwrap_or_default()), answers])
 }
 

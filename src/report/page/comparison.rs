@@ -94,12 +94,12 @@ fn data_of_charts(of: &Comparison, steps: &[Step<'_>], unit: SizeUnit) -> serde_
     let (models, size) = (of.models.iter(), of.sizes());
     let sizes = models.map(|m| (&*m.label, size.of_model(m)));
     let drafts = of.drafts().into_iter();
-    let drafts = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
-    let floors = of.floor.iter();
-    let floors = floors.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
+    let draft_sizes = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
+    let floor = of.floor.iter();
+    let floors = floor.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
     json!({
         "models": of.models, "floors": Vec::from_iter(floors), "unit": unit,
-        "sizes": BTreeMap::from_iter(sizes), "drafts": BTreeMap::from_iter(drafts),
+        "sizes": BTreeMap::from_iter(sizes), "drafts": BTreeMap::from_iter(draft_sizes),
         "window": of.reference.unit(), "few": FEW_TOKENS, "shown": shown(of, steps),
     })
 }
@@ -114,7 +114,7 @@ fn loses_more(comparison: &Comparison) -> Vec<[String; 2]> {
     in_spans.collect()
 }
 
-/// Returns true if a logarithmic scale has the ratio.
+/// True if a logarithmic scale has the ratio.
 fn is_drawn(ratio: &Ratio) -> bool {
     ratio.value.is_finite() && ratio.value > 0.0
 }
@@ -159,11 +159,11 @@ struct Step<'c> {
 #[derive(Serialize, Debug)]
 struct Gain {
     bytes: u64,
-    /// By what the mean KLD is divided; `None` to one that is noise.
+    /// The factor by which the mean KLD falls; `None` where it falls to noise.
     factor: Option<f64>,
     /// The interval of the factor; `None` where the two were not compared.
     interval: Option<(f64, f64)>,
-    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for about equal sizes.
+    /// The nats by which the mean KLD falls for each [`SizeUnit`] of space; `None` for about equal sizes.
     per_unit: Option<f64>,
     /// True if the difference may be chance. False where the two were not compared.
     may_be_chance: bool,
@@ -172,8 +172,8 @@ struct Gain {
 /// The Pareto front, from the smallest model to the largest.
 fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     let sizes = comparison.sizes();
-    let front = comparison.models.iter().filter(|m| m.pareto);
-    let front = front.filter_map(|m| {
+    let on_front = comparison.models.iter().filter(|m| m.pareto);
+    let front = on_front.filter_map(|m| {
         Some(Step {
             model: m,
             label: &m.label,

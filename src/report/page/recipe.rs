@@ -29,8 +29,8 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
     let layers: Vec<Option<u32>> = of.recipe.tensors.iter().map(layer).collect();
     let n_layers = layers.iter().flatten().collect::<BTreeSet<_>>().len();
     let types = types(of);
-    let roles = by_role(&of.recipe.tensors);
-    let roles: Vec<&str> = roles.iter().map(|(role, ..)| *role).collect();
+    let of_roles = by_role(&of.recipe.tensors);
+    let roles: Vec<&str> = of_roles.iter().map(|(role, ..)| *role).collect();
     // The original's own size is far larger than these.
     let sizes = quants.iter().map(|quant| quant.size_bytes);
     let largest = sizes.chain([of.recipe.size_bytes]).max().unwrap_or(0);

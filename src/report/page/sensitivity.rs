@@ -67,10 +67,10 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
 /// The types of some tensor besides the original's own, by falling bits.
 fn types(of: &Sensitivity) -> Vec<GgmlType> {
     let tensors = of.tensors.iter();
-    let tensors = tensors.filter_map(|of| of.tensor.costs.split_last());
-    let costs = tensors.flat_map(|(_, costs)| costs);
-    let kinds: BTreeMap<u32, GgmlType> = costs.map(|cost| (cost.kind.id, cost.kind)).collect();
-    let mut kinds: Vec<GgmlType> = kinds.into_values().collect();
+    let choices = tensors.filter_map(|of| of.tensor.costs.split_last());
+    let costs = choices.flat_map(|(_, costs)| costs);
+    let by_id: BTreeMap<u32, GgmlType> = costs.map(|cost| (cost.kind.id, cost.kind)).collect();
+    let mut kinds: Vec<GgmlType> = by_id.into_values().collect();
     kinds.sort_by(|a, b| b.bits().total_cmp(&a.bits()));
     kinds
 }

@@ -143,13 +143,13 @@ pub struct LikeCheck {
     pub kld: Estimate,
     /// The recipe's KLD over this one's; null where it is not defined.
     pub ratio: Option<Ratio>,
-    /// The same on the map's text, as the map predicts it; null if the map does not know the types of
+    /// The ratio on the map's text, as the map predicts it; null if the map does not know the types of
     /// this model's tensors.
     pub predicted_ratio: Option<Estimate>,
 }
 
 impl RecipeReport {
-    /// Whether the mixture is one that a second round found.
+    /// True if the mixture is one that a second round found.
     pub fn is_of_second_round(&self) -> bool {
         let check = self.check.as_ref();
         let round = check.and_then(|check| check.second_round.as_ref());
@@ -207,7 +207,7 @@ pub fn recipe_text(report: &RecipeReport) -> String {
 /// type that the file is marked with.
 fn command(words: &[String]) -> String {
     const LAST: usize = 3;
-    let (flags, files) = words.split_at(words.len().saturating_sub(LAST));
+    let (flags, last) = words.split_at(words.len().saturating_sub(LAST));
     let mut lines: Vec<String> = Vec::new();
     for word in flags {
         match lines.last_mut() {
@@ -215,12 +215,12 @@ fn command(words: &[String]) -> String {
             _ => lines.push(quoted(word)),
         }
     }
-    let files: Vec<String> = files.iter().map(|word| quoted(word)).collect();
+    let files: Vec<String> = last.iter().map(|word| quoted(word)).collect();
     lines.push(files.join(" "));
     format!("  {}\n", lines.join(" \\\n    "))
 }
 
-/// What was measured, and on what.
+/// The measurements, and the text that they were made on.
 fn measured(out: &mut Sheet, check: &RecipeCheck) {
     out.title(&format!("Measured on {}", check.text_path));
     let windows = format!("in {}", count_of(check.n_windows, "window"));
@@ -269,7 +269,7 @@ fn ratio_line(out: &mut Sheet, name: &str, of: &Ratio, what: &str) {
     out.value(name, &ratio(of.value), format!("{ends}  {what}").trim());
 }
 
-/// How good the mixture is among all of its size.
+/// Compares the mixture with the best that is predicted for its size.
 fn gap(report: &RecipeReport) -> String {
     let best = "the best that is predicted for this size";
     if report.is_of_second_round() {
@@ -285,14 +285,14 @@ fn gap(report: &RecipeReport) -> String {
 
 /// The tensors of each role and the sum of their KLDs, those that cost most first.
 pub(super) fn by_role(tensors: &[RecipeTensor]) -> Vec<(&str, Vec<&RecipeTensor>, f64)> {
-    let mut by_role: BTreeMap<&str, (Vec<&RecipeTensor>, f64)> = BTreeMap::new();
+    let mut of_roles: BTreeMap<&str, (Vec<&RecipeTensor>, f64)> = BTreeMap::new();
     for tensor in tensors {
-        let (of_role, kld) = by_role.entry(&tensor.role).or_default();
+        let (of_role, kld) = of_roles.entry(&tensor.role).or_default();
         of_role.push(tensor);
         *kld += tensor.kld;
     }
-    let by_role = by_role.into_iter();
-    let mut by_role = Vec::from_iter(by_role.map(|(role, (of, kld))| (role, of, kld)));
+    let sums = of_roles.into_iter();
+    let mut by_role = Vec::from_iter(sums.map(|(role, (of, kld))| (role, of, kld)));
     by_role.sort_by(|(.., a), (.., b)| b.total_cmp(a));
     by_role
 }
@@ -301,8 +301,8 @@ pub(super) fn by_role(tensors: &[RecipeTensor]) -> Vec<(&str, Vec<&RecipeTensor>
 fn roles(tensors: &[RecipeTensor]) -> String {
     let by_role = by_role(tensors);
     let all: f64 = tensors.iter().map(|tensor| tensor.kld).sum();
-    let width = by_role.iter().map(|(role, ..)| role.chars().count()).max();
-    let width = width.unwrap_or_default().max("role".len());
+    let longest = by_role.iter().map(|(role, ..)| role.chars().count()).max();
+    let width = longest.unwrap_or_default().max("role".len());
     let line = |role: &str, n: &str, size: &str, bits: &str, share: &str| {
         format!("  {role:<width$} {n:>7} {size:>11} {bits:>6} {share:>8}  ")
     };
@@ -310,13 +310,13 @@ fn roles(tensors: &[RecipeTensor]) -> String {
     for (role, tensors, kld) in by_role {
         let size: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
         let n_params: u64 = tensors.iter().map(|tensor| tensor.n_params).sum();
-        let share = Some(kld / all).filter(|_| all > 0.0);
-        let share = share.map(percent_1).unwrap_or_default();
+        let of_all = Some(kld / all).filter(|_| all > 0.0);
+        let share = of_all.map(percent_1).unwrap_or_default();
         let bits = fixed(8.0 * size as f64 / n_params as f64, 2);
         let n = count(tensors.len() as u64);
         let start = line(&printable(role), &n, &bytes(size), &bits, &share);
-        let types = types(&tensors);
-        let types = types.iter().map(String::as_str);
+        let counts = types(&tensors);
+        let types = counts.iter().map(String::as_str);
         out += &laid_out(&start, start.chars().count(), ", ", types);
     }
     out
@@ -324,11 +324,11 @@ fn roles(tensors: &[RecipeTensor]) -> String {
 
 /// The types of some tensors, the most frequent first: `12 q4_K`.
 fn types(tensors: &[&RecipeTensor]) -> Vec<String> {
-    let mut counts: BTreeMap<GgmlType, u64> = BTreeMap::new();
+    let mut by_type: BTreeMap<GgmlType, u64> = BTreeMap::new();
     for tensor in tensors {
-        *counts.entry(tensor.kind).or_default() += 1;
+        *by_type.entry(tensor.kind).or_default() += 1;
     }
-    let mut counts: Vec<_> = counts.into_iter().collect();
+    let mut counts: Vec<_> = by_type.into_iter().collect();
     counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let shown = counts.iter().map(|(kind, n)| format!("{n} {kind}"));
     shown.collect()

@@ -90,6 +90,6 @@ impl Report {
 pub struct Failure {
     /// Its path, as given.
     pub path: String,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub error: String,
 }

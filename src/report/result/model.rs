@@ -48,9 +48,9 @@ impl ModelInfo {
 
     /// The name of an evaluation of the model where the user has not named it.
     pub fn default_label(&self) -> &str {
-        let name = self.path.rsplit(is_separator).next();
-        let name = name.unwrap_or(&self.path);
-        let name = name.strip_suffix(".gguf").unwrap_or(name);
+        let last = self.path.rsplit(is_separator).next();
+        let file_name = last.unwrap_or(&self.path);
+        let name = file_name.strip_suffix(".gguf").unwrap_or(file_name);
         without_part(name).unwrap_or(name)
     }
 
@@ -104,7 +104,7 @@ pub struct ModelResult {
 }
 
 impl ModelResult {
-    /// Returns true if tokens of answers were measured: their reader may use the model as a draft.
+    /// True if tokens of answers were measured: their reader may use the model as a draft.
     pub fn measures_answers(&self) -> bool {
         let mut spans = self.breakdown.by_span.iter();
         self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT)
@@ -222,7 +222,7 @@ fn is_zero(n: &u64) -> bool {
 pub struct NotAvailable {
     /// The missing numbers.
     pub what: &'static str,
-    /// Why they are missing.
+    /// The reason why they are missing.
     pub why: &'static str,
 }
 

@@ -10,7 +10,7 @@ use super::model::ModelInfo;
 use crate::pipeline::RowsHere;
 use crate::score::RowError;
 
-/// A reference, as far as its file describes itself.
+/// A reference, by what its file records.
 #[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReferenceInfo {
@@ -65,7 +65,7 @@ pub struct PromptsInfo {
     pub n_prompts: u64,
     /// SHA-256 of the chat template that was applied; null: none was.
     pub chat_template: Option<String>,
-    /// The number of conversations, of which one with several answers has a prompt for each.
+    /// The number of conversations. One with several answers has a prompt for each.
     pub n_conversations: u64,
     /// Most tokens that the reference model generated after each prompt; null: none.
     pub generated: Option<u32>,

@@ -173,7 +173,7 @@ impl WorstToken {
     /// a character at most four.
     pub const CONTEXT_TOKENS: usize = 4 * Self::CONTEXT_CHARS;
 
-    /// Describes a record. `before` are the tokens up to its position, as far as they are known;
+    /// Describes a record. `before` are the known tokens up to its position;
     /// `text` gives the text of tokens, and `None` where it is not known.
     pub fn new(
         record: &TokenRecord,

@@ -20,10 +20,10 @@ use super::warning::Warning;
 use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
-/// Below so many windows, their spread says little of other text.
+/// The fewest windows whose spread says enough about other text.
 const MIN_WINDOWS: u64 = 8;
 
-/// What each tensor of a model costs when it is quantized, from a map.
+/// The cost of quantizing each tensor of a model, from a map.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sensitivity {
@@ -107,7 +107,7 @@ pub struct TensorSensitivity {
 }
 
 impl Sensitivity {
-    /// Describes a map, of which `of` was read. `seconds`: what this run took, if it measured.
+    /// Describes a map, from which `of` was read. `seconds`: the time of this run, if it measured.
     pub fn new(
         map: &SensitivityMap,
         of: Sensitivities,
@@ -117,7 +117,7 @@ impl Sensitivity {
     ) -> Self {
         let (header, measured) = (map.header.clone(), map.header.measured_type);
         let fewest_bits = fewest_bits(&of);
-        let tensors = of.tensors.into_iter().filter_map(|tensor| {
+        let comparable = of.tensors.into_iter().filter_map(|tensor| {
             Some(TensorSensitivity {
                 at: compared(&tensor, measured)?,
                 tensor,
@@ -125,19 +125,19 @@ impl Sensitivity {
                 relative_cost: None,
             })
         });
-        let mut tensors: Vec<TensorSensitivity> = tensors.collect();
-        let whole = Part::sum(&tensors);
-        let whole = whole.clone().within(&whole);
+        let mut tensors: Vec<TensorSensitivity> = comparable.collect();
+        let sum = Part::sum(&tensors);
+        let whole = sum.clone().within(&sum);
         for tensor in &mut tensors {
             let alone = Part::sum([&*tensor]).within(&whole);
             (tensor.share, tensor.relative_cost) = (alone.share, alone.relative_cost);
         }
-        let roles = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
-        let roles = roles.map(|(role, part)| RoleSensitivity { role, part });
+        let role_parts = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
+        let roles = role_parts.map(|(role, part)| RoleSensitivity { role, part });
         let mut by_role: Vec<RoleSensitivity> = roles.collect();
         by_falling_cost(&mut by_role, |of| of.part.relative_cost);
-        let layers = parts(&tensors, &whole, |tensor| tensor.layer);
-        let layers = layers.map(|(layer, part)| LayerSensitivity { layer, part });
+        let layer_parts = parts(&tensors, &whole, |tensor| tensor.layer);
+        let layers = layer_parts.map(|(layer, part)| LayerSensitivity { layer, part });
         Self {
             versions: Versions::default(),
             model: model(&header),
@@ -210,8 +210,8 @@ fn fewest_bits(of: &Sensitivities) -> f64 {
 
 fn model(header: &MapHeader) -> ModelInfo {
     let identity = header.model.clone().unwrap_or_default();
-    let path = header.model_path.as_deref();
-    let path = path.or(identity.shown_name()).unwrap_or_default();
+    let given = header.model_path.as_deref();
+    let path = given.or(identity.shown_name()).unwrap_or_default();
     ModelInfo::new(std::path::Path::new(path), &identity)
 }
 
@@ -300,7 +300,7 @@ impl Part {
         part
     }
 
-    /// The same tensors, as a part of `whole`.
+    /// These tensors, as a part of `whole`.
     fn within(self, whole: &Self) -> Self {
         let per_byte = |part: &Self| part.kld.value / part.bytes_saved as f64;
         Self {
@@ -317,13 +317,13 @@ fn parts<K: Ord>(
     whole: &Part,
     key: impl Fn(&TensorCosts) -> Option<K>,
 ) -> impl Iterator<Item = (K, Part)> {
-    let mut parts: BTreeMap<K, Vec<&TensorSensitivity>> = BTreeMap::new();
+    let mut by_key: BTreeMap<K, Vec<&TensorSensitivity>> = BTreeMap::new();
     for of in tensors {
         if let Some(key) = key(&of.tensor) {
-            parts.entry(key).or_default().push(of);
+            by_key.entry(key).or_default().push(of);
         }
     }
-    let parts = parts.into_iter();
+    let parts = by_key.into_iter();
     parts.map(|(key, of)| (key, Part::sum(of).within(whole)))
 }
 

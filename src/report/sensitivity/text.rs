@@ -93,8 +93,8 @@ impl Sensitivity {
         let of = name.map_or_else(String::new, |name| format!(" of {name}"));
         let (windows, n_ctx) = (count_of(self.n_windows, "window"), self.n_ctx);
         out.line("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
-        let against = self.reference.as_deref();
-        let against = against.unwrap_or("the original's own logits");
+        let reference = self.reference.as_deref();
+        let against = reference.unwrap_or("the original's own logits");
         let mut at = self.measured_type.to_string();
         let n_others = self.at_other_types().count() as u64;
         if n_others > 0 {
@@ -103,8 +103,8 @@ impl Sensitivity {
         }
         let compared = format!("each tensor alone at {at}, against {against}");
         out.line("compared", &compared);
-        let time = self.cost.seconds.map(duration);
-        let time = time.map_or_else(String::new, |time| format!(", {time}"));
+        let spent = self.cost.seconds.map(duration);
+        let time = spent.map_or_else(String::new, |time| format!(", {time}"));
         let cells = count_of(self.cost.n_cells, "cell");
         let tokens = count_of(self.cost.n_tokens, "token");
         out.line("measured", &format!("{cells}, {tokens} decoded{time}"));
@@ -183,8 +183,8 @@ impl Sensitivity {
             let mark = if of.at.is_measured { "" } else { PREDICTED };
             format!("{mark}{}", short_kld(of.at.kld.value))
         };
-        let labels = shown.iter().map(|of| without_weight(&of.tensor.name));
-        let labels: Vec<&str> = labels.collect();
+        let names = shown.iter().map(|of| without_weight(&of.tensor.name));
+        let labels: Vec<&str> = names.collect();
         let title =
             format!("The {n} tensors that cost most per byte saved, and the {n} that cost least");
         Table::fitted(&Names::whole(&labels, width), |name| {
@@ -200,7 +200,7 @@ impl Sensitivity {
         })
     }
 
-    /// How far the KLDs of single tensors add up to that of all of them.
+    /// The KLD of all tensors together, beside the sum of the KLDs of each alone.
     pub(in crate::report) fn additivity_table(&self) -> Table<&Additivity> {
         let explained = "Recipes are corrected by the last column: 1 means that tensors do not \
                          interact.";
@@ -275,9 +275,9 @@ impl Sensitivity {
         let cheap = named(&mut roles.rev().filter(|(_, cost)| *cost <= CHEAP), rest);
         let most = format!("A byte saved costs most in {dear}: give more bits there.");
         let least = format!("{subject} costs least in {cheap}: save there first.");
-        let said = [(dear, most), (cheap, least)].into_iter();
-        let said = said.filter(|(of, _)| !of.is_empty());
-        said.map(|(_, said)| said).collect()
+        let both = [(dear, most), (cheap, least)].into_iter();
+        let said = both.filter(|(of, _)| !of.is_empty());
+        said.map(|(_, sentence)| sentence).collect()
     }
 
     fn interval_title(&self) -> String {
@@ -285,12 +285,13 @@ impl Sensitivity {
     }
 }
 
-/// How many times its prediction a measurement is.
+/// A measurement over its prediction.
 fn times_predicted(check: &Check) -> f64 {
     check.measured.value / check.predicted
 }
 
-/// How far predictions are off, the farthest first; `None` where no measurement is above 0.
+/// States by what factors predictions are off; `checks` has the farthest first. `None` where no
+/// measurement is above 0.
 fn off_by(checks: &[&Check]) -> Option<String> {
     let factor = |of: &&Check| finite(times_predicted(of).ln().abs().exp());
     let factors: Vec<f64> = checks.iter().filter_map(factor).collect();
@@ -306,7 +307,7 @@ fn off_by(checks: &[&Check]) -> Option<String> {
     })
 }
 
-/// A number of which two digits are enough: an end of an interval in a table, or a relative cost.
+/// A number to two digits: an end of an interval in a table, or a relative cost.
 fn two_digits(number: f64) -> String {
     significant(number, 2)
 }

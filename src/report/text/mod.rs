@@ -203,8 +203,8 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
     };
     // How they were sampled is in a line of its own.
     let how = prompts.sampling.map_or(" greedily", |_| "");
-    let generated = prompts.generated;
-    let generated = generated.map(|n| format!(", at most {n} of them generated{how}"));
+    let most = prompts.generated;
+    let generated = most.map(|n| format!(", at most {n} of them generated{how}"));
     format!("{n} of at most {n_ctx}{}", generated.unwrap_or_default())
 }
 

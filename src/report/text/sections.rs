@@ -20,7 +20,7 @@ use crate::stats::{
 /// The quantiles that kl.py prints.
 const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 
-/// How many of the model's own greedy answers are the reference's.
+/// The share of the model's own greedy answers that are the reference's.
 pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
     out.title(&sentence(of));
     if let Some(same) = &of.same_to_the_end {
@@ -52,7 +52,7 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>,
     }
 }
 
-/// How far to trust the mean.
+/// The numbers that show how far the mean can be trusted.
 fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     let mean = &distribution.mean;
     if let Some(n) = mean.clustered.n_effective.filter(|_| view.full) {
@@ -60,8 +60,8 @@ fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {
-        let top_0_1 = tail.top_0_1_percent;
-        let top_0_1 = top_0_1.map(|share| format!("top 0.1 %: {}", percent(share)));
+        let show = |share| format!("top 0.1 %: {}", percent(share));
+        let top_0_1 = tail.top_0_1_percent.map(show);
         let name = "  share of the top 1 % of tokens";
         out.value(name, &percent(share), &top_0_1.unwrap_or_default());
     }
@@ -126,18 +126,18 @@ fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
     }
 }
 
-/// How long it took, in full also what, and where it waited for other work if that is notable.
+/// The time it took, in full also that of each part, and a notable wait for other work.
 fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
     out.value("time", &duration(timing.wall_s), &speed);
-    let parts = [
+    let times = [
         ("load", timing.load_s),
         ("decode", timing.decode_s),
         ("score", timing.score_s),
         ("read", timing.read_s),
         ("write", timing.write_s),
     ];
-    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
+    let parts = times.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
     if view.full {
         out.list("  of which", ", ", parts.iter().map(String::as_str));
     }
@@ -174,8 +174,8 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
     }
     bins(out, BY_GROUP, &groups, view);
     out.text += &more;
-    let by_span = Some(of.by_span.as_slice()).filter(|of| of.len() > 1);
-    let by_span = by_span.unwrap_or_default();
+    let several = Some(of.by_span.as_slice()).filter(|of| of.len() > 1);
+    let by_span = several.unwrap_or_default();
     bins(out, BY_SPAN, by_span, view);
     let mut shown: Vec<&Bin> = groups.iter().chain(by_span).collect();
     if view.breakdown {
