@@ -75,8 +75,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // A call that is refused asks no hub.
         let (quants, discard) = (&call.quants, call.discard);
         names::check(&args, quants, discard).map_err(wrong_usage)?;
-        let shelf = names::resolve(&mut args, quants, discard);
-        let shelf = shelf.map_err(|error| exit_code(Err(error)))?;
+        let resolved = names::resolve(&mut args, quants, discard);
+        let shelf = resolved.map_err(|error| exit_code(Err(error)))?;
         if shelf.is_some() {
             call = Call::read(&args)?;
         }

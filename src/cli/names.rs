@@ -54,16 +54,16 @@ pub fn with_flags(command: Command) -> Command {
     let flag = |beside: &str, name: &'static str, value: &'static str| {
         let mut args = command.get_arguments().enumerate();
         let (index, path) = args.find(|(_, arg)| arg.get_id() == beside)?;
-        let flag = Arg::new(name).long(name).value_name(value);
-        let flag = flag.help_heading(path.get_help_heading()?.to_owned());
-        Some(flag.display_order(index + 1))
+        let plain = Arg::new(name).long(name).value_name(value);
+        let headed = plain.help_heading(path.get_help_heading()?.to_owned());
+        Some(headed.display_order(index + 1))
     };
     let more = format!("{OF_MODEL}\n\n{MORE}");
     let model = flag("model", "hf-repo", "REPO")
         .map(|flag| flag.aliases(["hf", "hfr"]).help(OF_MODEL).long_help(more));
     let file = flag("model", "hf-file", "FILE").map(|flag| {
-        let flag = flag.alias("hff").requires("hf-repo");
-        flag.help("File of --hf-repo, by its path there (-hff)")
+        let with_repo = flag.alias("hff").requires("hf-repo");
+        with_repo.help("File of --hf-repo, by its path there (-hff)")
     });
     let ref_model = flag("ref_model", "ref-hf", "REPO")
         .map(|flag| flag.help("Model to evaluate against, by its name: --ref-hf REPO[:QUANT]"));

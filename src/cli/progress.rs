@@ -172,8 +172,8 @@ impl Progress {
             return String::new();
         }
         let per_window = self.rows_per_window();
-        let share = per_window.and_then(|of| self.pace.left(done, all, of));
-        let share = share.unwrap_or(((all - done) / done).max(0.0));
+        let learned = per_window.and_then(|of| self.pace.left(done, all, of));
+        let share = learned.unwrap_or(((all - done) / done).max(0.0));
         format!(", {} left", duration(self.line.seconds() * share))
     }
 }
@@ -198,9 +198,9 @@ impl Pace {
         let mean = seconds / x;
         let mut earlier = self.measured.iter().rev();
         // Neither part may be below 0.
-        let square = earlier.find(|(half, _)| 2.0 * half <= x);
-        let square = square.map_or(0.0, |(half, t)| (mean - t / half) / (x - half));
-        let square = square.clamp(0.0, mean / x);
+        let point = earlier.find(|(half, _)| 2.0 * half <= x);
+        let curve = point.map_or(0.0, |(half, t)| (mean - t / half) / (x - half));
+        let square = curve.clamp(0.0, mean / x);
         (mean - square * x) * rows + square * rows * rows
     }
 

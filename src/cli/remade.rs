@@ -124,8 +124,8 @@ pub fn show_recipe(
         (&settings.html, Form::Page),
     ];
     let results = Results::new(wanted, existing(settings.force))?;
-    let quants = settings.report.as_deref().map(quants_of).transpose()?;
-    let quants = quants.unwrap_or_default();
+    let reported = settings.report.as_deref().map(quants_of).transpose()?;
+    let quants = reported.unwrap_or_default();
     let (report, imatrix) = commands::recipe(settings, engine, terminal)?;
     if let Some(path) = report.types_path.as_deref() {
         say_wrote(path, quiet);

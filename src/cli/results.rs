@@ -152,17 +152,17 @@ impl Form {
         if file.is_ok_and(|file| file.take(START_BYTES).read_to_end(&mut start).is_err()) {
             return false;
         }
-        let start = String::from_utf8_lossy(&start);
+        let text = String::from_utf8_lossy(&start);
         match self {
             Self::Json(key) => {
-                let start: String = start.split_whitespace().collect();
-                let rest = start.strip_prefix(r#"{"kl_version":"#);
-                let keys = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
-                let keys = keys.and_then(|(_, rest)| rest.split_once(','));
+                let compact: String = text.split_whitespace().collect();
+                let rest = compact.strip_prefix(r#"{"kl_version":"#);
+                let version = rest.and_then(|rest| rest.split_once(r#""json_version":"#));
+                let keys = version.and_then(|(_, rest)| rest.split_once(','));
                 keys.is_some_and(|(_, rest)| rest.starts_with(key))
             }
-            Self::Csv(columns) => start.starts_with(columns),
-            Self::Page => start.contains(GENERATOR_OF_PAGE),
+            Self::Csv(columns) => text.starts_with(columns),
+            Self::Page => text.contains(GENERATOR_OF_PAGE),
         }
     }
 }

@@ -27,8 +27,8 @@ pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
 pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     let command = args::command();
     let subcommand = |name: &str| Some(format!("kl {}", command.find_subcommand(name)?.get_name()));
-    let called = args.get(1).and_then(|arg| subcommand(arg.to_str()?));
-    let called = called.as_deref().unwrap_or("kl");
+    let known = args.get(1).and_then(|arg| subcommand(arg.to_str()?));
+    let called = known.as_deref().unwrap_or("kl");
     if let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidSubcommand) {
         // After a flag, clap calls any stray argument a subcommand; and a file may come first.
         let is_file = error.kind() == ErrorKind::ArgumentConflict || stray.contains(['.', '/']);
@@ -42,17 +42,17 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim);
-    let (tips, message): (Vec<&str>, Vec<&str>) = lines
+    let (tips, others): (Vec<&str>, Vec<&str>) = lines
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .partition(|line| line.starts_with("tip:"));
-    let message = message.join(" ");
-    let message = message.trim().trim_start_matches("error: ");
+    let joined = others.join(" ");
+    let fault = joined.trim().trim_start_matches("error: ");
     // The other tips explain how to pass a flag as a value.
-    let similar = tips.iter().find(|tip| tip.contains("similar"));
-    let similar = similar.map(|tip| tip.trim_start_matches("tip:").trim().to_owned());
-    let hint = hint(error, args).or(similar);
-    let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
-    let message = plain_words(message);
+    let tip = tips.iter().find(|tip| tip.contains("similar"));
+    let similar = tip.map(|tip| tip.trim_start_matches("tip:").trim().to_owned());
+    let advice = hint(error, args).or(similar);
+    let hint = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+    let message = plain_words(fault);
     format!("{message}{hint} ({called} --help shows the flags)")
 }
 
@@ -72,8 +72,8 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
         ErrorKind::ArgumentConflict => {
             // The order of the two depends on the command line.
             let both = [flag?, named(ContextKind::PriorArg)?];
-            let names = both.iter().filter_map(|name| name.split(' ').next());
-            let names: Vec<&str> = names.collect();
+            let flags = both.iter().filter_map(|name| name.split(' ').next());
+            let names: Vec<&str> = flags.collect();
             let inputs = ["--text-path", "--prompts", "--score", "--stride"];
             let input = names.iter().find(|name| inputs.contains(name))?;
             if names.contains(&"--read-path") {

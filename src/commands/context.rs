@@ -286,13 +286,13 @@ impl Split {
             n_seq = run.n_parallel.unwrap_or(otherwise.n_seq);
         }
         n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
-        let n_batch = match (run.n_batch, n_seq) {
+        let wanted = match (run.n_batch, n_seq) {
             (None, 1) => otherwise.calls.n_batch,
             _ => most,
         };
         // A batch is never larger than its windows. Stated here, so that headers of equal runs are
         // equal.
-        let n_batch = n_batch.min(n_ctx.saturating_mul(n_seq));
+        let n_batch = wanted.min(n_ctx.saturating_mul(n_seq));
         let n_ubatch = run.n_ubatch.unwrap_or(match otherwise.calls.is_equal {
             true if is_set || n_seq > 1 => n_batch,
             _ => otherwise.calls.n_ubatch,

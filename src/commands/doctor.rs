@@ -122,14 +122,14 @@ fn cpu(default_threads: u32) -> String {
 }
 
 fn memory_text() -> String {
-    let known = [
+    let sizes = [
         (memory::total(), ""),
         (memory::available(), " available"),
         (memory::swap(), " of swap"),
         (memory::limit(), " is the limit of this container"),
     ];
-    let known = known.into_iter();
-    let known = known.filter_map(|(value, what)| Some(bytes(value?) + what));
+    let each = sizes.into_iter();
+    let known = each.filter_map(|(value, what)| Some(bytes(value?) + what));
     known.collect::<Vec<_>>().join(", ")
 }
 
@@ -151,8 +151,8 @@ fn limits_of(text: &str) -> String {
     let names = ["locked memory", "file size", "address space", "open files"];
     let known = names.iter().filter_map(|name| {
         let lines = text.lines().filter_map(|line| line.strip_prefix("Max "));
-        let limit = lines.filter_map(|line| line.strip_prefix(name)).next()?;
-        let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
+        let found = lines.filter_map(|line| line.strip_prefix(name)).next()?;
+        let limit: u64 = found.split_whitespace().next()?.parse().ok()?;
         Some(match *name {
             "open files" => format!("{name} {limit}"),
             _ => format!("{name} {}", bytes(limit)),

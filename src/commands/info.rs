@@ -74,8 +74,8 @@ fn of_sidecar(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
     let (header, n_records) = (sidecar.header.clone(), sidecar.n_records());
     let n_windows = None;
-    let groups = header.groups.into_iter();
-    let groups = groups.map(|name| GroupInfo { name, n_windows });
+    let names = header.groups.into_iter();
+    let groups = names.map(|name| GroupInfo { name, n_windows });
     Ok(Info {
         kind: "sidecar".to_owned(),
         label: header.label,
@@ -138,9 +138,9 @@ fn of_model(path: &Path) -> Result<Info> {
 
 /// Counts the tensors of each type; the type with the most parameters first.
 fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
-    let mut types = BTreeMap::new();
+    let mut known = BTreeMap::new();
     for tensor in &header.tensors {
-        let of_type = types.entry(tensor.kind).or_insert_with(|| TensorTypeInfo {
+        let of_type = known.entry(tensor.kind).or_insert_with(|| TensorTypeInfo {
             name: tensor.kind.name.to_owned(),
             n_tensors: 0,
             n_params: 0,
@@ -150,7 +150,7 @@ fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
         of_type.n_params = of_type.n_params.saturating_add(tensor.n_params());
         of_type.bytes = of_type.bytes.map(|n| n.saturating_add(tensor.bytes));
     }
-    let mut types: Vec<_> = types.into_values().collect();
+    let mut types: Vec<_> = known.into_values().collect();
     types.sort_by_key(|of_type| std::cmp::Reverse(of_type.n_params));
     types
 }

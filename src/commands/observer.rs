@@ -172,9 +172,8 @@ impl<'o> Watch<'o> {
             let Some(given) = given.as_ref().filter(|_| !warning.names_model()) else {
                 continue;
             };
-            let models = models.iter();
-            let labels = models.clone().filter(|(index, _)| given.contains(index));
-            let labels: Vec<String> = labels.map(|(_, label)| label.clone()).collect();
+            let named = models.iter().filter(|(index, _)| given.contains(index));
+            let labels: Vec<String> = named.map(|(_, label)| label.clone()).collect();
             if !labels.is_empty() && labels.len() < models.len() {
                 self.event(&Event::WarningOf(warning, &labels));
             }

@@ -132,8 +132,8 @@ impl PartialFile {
         const BUFFER_BYTES: usize = 4 << 20;
         let mut file = self.file()?;
         let cut = file.set_len(length);
-        let cut = cut.and_then(|()| file.seek(SeekFrom::Start(length)));
-        cannot_write(&self.partial, cut)?;
+        let sought = cut.and_then(|()| file.seek(SeekFrom::Start(length)));
+        cannot_write(&self.partial, sought)?;
         Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
     }
 
@@ -167,8 +167,8 @@ impl PartialFile {
     /// bytes.
     pub fn commit_writer(self, writer: BufWriter<File>) -> Result<u64> {
         let file = writer.into_inner().map_err(io::IntoInnerError::into_error);
-        let length = file.and_then(|file| Ok(file.metadata()?.len()));
-        let length = cannot_write(&self.partial, length)?;
+        let found = file.and_then(|file| Ok(file.metadata()?.len()));
+        let length = cannot_write(&self.partial, found)?;
         self.commit()?;
         Ok(length)
     }

@@ -29,15 +29,15 @@ pub fn prompt_texts<E: Engine>(
     let Some(prompts) = &about.prompts else {
         bail!("{shown}: its windows are not prompts: kl --prompts writes a reference of prompts");
     };
-    let writer = about.model.as_ref();
-    let writer = writer.and_then(|model| model.file_name.as_deref());
+    let written_by = about.model.as_ref();
+    let writer = written_by.and_then(|model| model.file_name.as_deref());
     let beside = writer.map(|name| path.with_file_name(name));
     let places = writer.map(PathBuf::from).into_iter().chain(beside);
     let given = model.map(Path::to_owned);
     let Some(model) = given.or_else(|| places.into_iter().find(|place| place.is_file())) else {
-        let writer = writer.unwrap_or("the model that wrote it");
+        let name = writer.unwrap_or("the model that wrote it");
         bail!(
-            "{shown}: holds tokens, whose texts are in {writer}, which is not in this folder: name it, or a quant of it, with -m"
+            "{shown}: holds tokens, whose texts are in {name}, which is not in this folder: name it, or a quant of it, with -m"
         );
     };
     let options = ModelOptions {

@@ -65,8 +65,8 @@ impl Shelf {
     /// # Errors
     /// Why one cannot be loaded.
     pub fn load_all_but(&self, later: &[PathBuf], observer: &dyn Observer) -> Result<()> {
-        let now = self.files.keys().filter(|path| !later.contains(path));
-        let now: Vec<&Path> = now.map(PathBuf::as_path).collect();
+        let paths = self.files.keys().filter(|path| !later.contains(path));
+        let now: Vec<&Path> = paths.map(PathBuf::as_path).collect();
         self.load_ahead(&now, false, &Watch::new(observer), |arrivals| {
             now.iter()
                 .try_for_each(|path| arrivals.wait(path).map(drop))
@@ -81,11 +81,9 @@ impl Shelf {
         watch: &Watch<'_>,
         work: impl FnOnce(&mut Arrivals<'_>) -> R,
     ) -> R {
-        let paths = paths.iter().copied();
-        let paths: Vec<&Path> = paths
-            .filter(|path| self.files.contains_key(*path))
-            .collect();
-        self.load_ahead(&paths, self.discard, watch, work)
+        let all = paths.iter().copied();
+        let loaded: Vec<&Path> = all.filter(|path| self.files.contains_key(*path)).collect();
+        self.load_ahead(&loaded, self.discard, watch, work)
     }
 
     fn load_ahead<R>(

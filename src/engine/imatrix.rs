@@ -269,8 +269,8 @@ fn entry(cursor: &mut Cursor) -> Result<(String, Vec<f32>), ModelError> {
     if bytes > MAX_NAME_BYTES {
         return Err(cursor.corrupt(format!("a name of {bytes} bytes")));
     }
-    let name = cursor.bytes(bytes, "a name")?;
-    let name = String::from_utf8_lossy(&name).into_owned();
+    let text = cursor.bytes(bytes, "a name")?;
+    let name = String::from_utf8_lossy(&text).into_owned();
     let n_calls = number(cursor)?;
     let n_values = length(cursor, "a number of columns")?;
     if n_values == 0 {
@@ -324,7 +324,7 @@ impl PairValue {
 /// The part of a text that llama-quantize keeps: up to a zero byte, and at most 127 bytes.
 fn cut(text: &str) -> &[u8] {
     let text = text.as_bytes();
-    let end = text.iter().position(|&byte| byte == 0);
-    let end = end.unwrap_or(text.len()).min(127);
+    let zero = text.iter().position(|&byte| byte == 0);
+    let end = zero.unwrap_or(text.len()).min(127);
     text.get(..end).unwrap_or_default()
 }

@@ -158,7 +158,7 @@ impl Blueprint {
             return Err(EngineError::model(header.path(), what));
         }
         let architecture = header.architecture().unwrap_or_default();
-        let tensors = header.tensors.iter().map(
+        let described = header.tensors.iter().map(
             |Tensor {
                  name, shape, kind, ..
              }| MapTensor {
@@ -168,7 +168,7 @@ impl Blueprint {
                 is_quantizable: changes(architecture, name, shape) && is_original(*kind),
             },
         );
-        let tensors: Vec<MapTensor> = tensors.collect();
+        let tensors: Vec<MapTensor> = described.collect();
         Ok(Self {
             metadata_bytes: metadata_bytes(header, &tensors, imatrix),
             tensors,
@@ -182,8 +182,8 @@ impl Blueprint {
 fn metadata_bytes(header: &Gguf, tensors: &[MapTensor], imatrix: Option<&Imatrix>) -> u64 {
     let mut pairs: HashMap<&str, u64> = header.pair_bytes().collect();
     pairs.retain(|key, _| !LEFT_OUT.contains(key));
-    let of_imatrix = imatrix.map(Imatrix::pairs).unwrap_or_default().into_iter();
-    let of_imatrix = of_imatrix.map(|(key, value)| (key, value.bytes()));
+    let imatrix_pairs = imatrix.map(Imatrix::pairs).unwrap_or_default().into_iter();
+    let of_imatrix = imatrix_pairs.map(|(key, value)| (key, value.bytes()));
     let set = SET
         .map(|key| (key, U32_BYTES))
         .into_iter()

@@ -72,8 +72,8 @@ impl Hub {
     /// The files that the cache has of the main branch; `None` if it has none.
     pub(super) fn cached(&self, name: &str) -> Option<Repository> {
         let folder = self.folder(name);
-        let commit = fs::read_to_string(folder.join("refs").join("main")).ok()?;
-        let commit = commit.trim().to_owned();
+        let written = fs::read_to_string(folder.join("refs").join("main")).ok()?;
+        let commit = written.trim().to_owned();
         let snapshot = folder.join("snapshots").join(&commit);
         let (mut files, mut paths) = (Vec::new(), vec![String::new()]);
         while let Some(path) = paths.pop() {
@@ -107,8 +107,8 @@ impl Hub {
 
     /// The file that `huggingface_hub` locks too while it loads a blob. It stays, so that all lock the same.
     fn lock_file(&self, file: &HubFile) -> Result<File> {
-        let locks = self.cache.join(".locks");
-        let locks = locks.join(folder_name(&file.repository));
+        let all_locks = self.cache.join(".locks");
+        let locks = all_locks.join(folder_name(&file.repository));
         let blobs = self.folder(&file.repository).join("blobs");
         let folders = fs::create_dir_all(&locks).and_then(|()| fs::create_dir_all(blobs));
         let path = locks.join(format!("{}.lock", file.digest));
@@ -123,8 +123,8 @@ impl Hub {
         let mut line = Some(format!("{}: another process loads it: waiting", file.path));
         // Where the file system has no locks, the hash still shows what is right.
         while let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            let there = fs::metadata(incomplete(&self.blob(file)));
-            let there = Step::There(there.map_or(0, |metadata| metadata.len()));
+            let loaded = fs::metadata(incomplete(&self.blob(file)));
+            let there = Step::There(loaded.map_or(0, |metadata| metadata.len()));
             told(watch, line.take().as_deref().map_or(there, Step::Says))?;
             thread::sleep(TICK);
         }

@@ -85,8 +85,8 @@ impl Client {
             }
             let host = url.split('/').nth(2).unwrap_or(&url).to_owned();
             let failed = |error| format!("{host} cannot be reached ({error})");
-            let response = request.call();
-            let response = response.map_err(|error| Fault::Passing(failed(error), None))?;
+            let called = request.call();
+            let response = called.map_err(|error| Fault::Passing(failed(error), None))?;
             if !response.status().is_redirection() {
                 return self.checked(repository, &host, response);
             }
@@ -105,8 +105,8 @@ impl Client {
             (408 | 429 | 500 | 502..=504, _, _) => {
                 // A limit of requests is in `RateLimit: "api";r=0;t=55`.
                 let limit = header(&response, "RateLimit").split("t=").nth(1);
-                let wait = limit.unwrap_or(header(&response, "Retry-After")).parse();
-                let wait = wait.ok().map(Duration::from_secs);
+                let seconds = limit.unwrap_or(header(&response, "Retry-After")).parse();
+                let wait = seconds.ok().map(Duration::from_secs);
                 return Err(Fault::Passing(format!("{host} answers {status}"), wait));
             }
             (_, "GatedRepo", None) => format!(

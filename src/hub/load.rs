@@ -121,8 +121,8 @@ impl<'a> Partial<'a> {
     fn open(blob: PathBuf, of: &'a HubFile, watch: &Watch) -> Result<Self, Fault> {
         let path = incomplete(&blob);
         let mut options = OpenOptions::new();
-        let file = options.create(true).read(true).append(true).open(&path);
-        let file = file.with_context(|| format!("{} cannot be opened", path.display()))?;
+        let opened = options.create(true).read(true).append(true).open(&path);
+        let file = opened.with_context(|| format!("{} cannot be opened", path.display()))?;
         let mut partial = Self {
             of,
             blob,

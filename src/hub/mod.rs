@@ -112,10 +112,10 @@ impl Hub {
         let folder = |name: &str| set(name).map(PathBuf::from);
         let user = folder("HOME").or_else(|| folder("USERPROFILE"));
         let caches = folder("XDG_CACHE_HOME").or_else(|| Some(user?.join(".cache")));
-        let home = folder("HF_HOME").or_else(|| Some(caches?.join("huggingface")));
-        let home = home.context("HF_HOME: is not set: set it to a folder for models")?;
-        let token = set("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
-        let token = token.map(|token| token.trim().to_owned());
+        let found = folder("HF_HOME").or_else(|| Some(caches?.join("huggingface")));
+        let home = found.context("HF_HOME: is not set: set it to a folder for models")?;
+        let given = set("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
+        let token = given.map(|token| token.trim().to_owned());
         let endpoint = set("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
         let is_address = endpoint.starts_with("http://") || endpoint.starts_with("https://");
         ensure!(is_address, "HF_ENDPOINT: '{endpoint}' lacks https://");
@@ -168,8 +168,8 @@ impl Hub {
                 done => break done?,
             }
         };
-        let commit = Some(listing.sha).filter(|commit| is_hash(commit, 40));
-        let commit = commit.ok_or_else(|| odd("no commit of 'main'"))?;
+        let stated = Some(listing.sha).filter(|commit| is_hash(commit, 40));
+        let commit = stated.ok_or_else(|| odd("no commit of 'main'"))?;
         let files = listing.siblings.into_iter().map(|file| {
             let digest = file.lfs.map_or(file.blob_id, |lfs| lfs.sha256);
             let is_sound = is_hash(&digest, 40) || is_hash(&digest, 64);

@@ -54,12 +54,12 @@ impl Repository {
     pub fn quants(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
         let mut models: Vec<Vec<HubFile>> = Vec::new();
         for pattern in patterns {
-            let quant = escape(&pattern.to_lowercase()).replace(r"\*", r"\?*");
-            let quant = quant.replace(r"\?", "[^-./]");
-            let quant = Regex::new(&format!("(^|[-./]){quant}$"))?;
+            let stars = escape(&pattern.to_lowercase()).replace(r"\*", r"\?*");
+            let wild = stars.replace(r"\?", "[^-./]");
+            let quant = Regex::new(&format!("(^|[-./]){wild}$"))?;
             let is_meant = |file: &&HubFile| quant.is_match(&split(&file.path).0.to_lowercase());
-            let found = self.models().filter(is_meant).map(|file| self.parts(file));
-            let mut found = found.collect::<Result<Vec<_>>>()?;
+            let meant = self.models().filter(is_meant).map(|file| self.parts(file));
+            let mut found = meant.collect::<Result<Vec<_>>>()?;
             let lacks = || self.lacks(pattern, self.models());
             ensure!(!found.is_empty(), lacks());
             found.sort_by_key(|parts| Reverse(parts.iter().map(|part| part.size).sum::<u64>()));
@@ -100,8 +100,8 @@ impl Repository {
         there.sort_by_cached_key(|path| {
             // A quant is compared with the end of a name.
             let name = split(path).0;
-            let end = name.get(name.len().saturating_sub(asked.len())..);
-            let end = end.unwrap_or(name).to_lowercase();
+            let last = name.get(name.len().saturating_sub(asked.len())..);
+            let end = last.unwrap_or(name).to_lowercase();
             strsim::levenshtein(&asked.to_lowercase(), &end)
         });
         let rest = if there.len() > MOST { ", ..." } else { "" };

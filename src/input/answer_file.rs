@@ -79,8 +79,8 @@ impl AnswerFile {
         })?;
         let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
         let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
-        let file = OpenOptions::new().append(true).open(path);
-        let file = file.with_context(failed("written"))?;
+        let opened = OpenOptions::new().append(true).open(path);
+        let file = opened.with_context(failed("written"))?;
         // What was cut off goes, so that the next line starts a line.
         let cut = file.set_len(n_whole as u64);
         cut.with_context(failed("written"))?;

@@ -66,9 +66,9 @@ impl Chat {
             return Ok((prompt.clone(), answer.to_owned()));
         }
         let history = self.render(before, false).unwrap_or_default();
-        let mut probed = before.to_vec();
-        probed.push(of_assistant(PROBE));
-        let probed = self.render(&probed, false);
+        let mut messages = before.to_vec();
+        messages.push(of_assistant(PROBE));
+        let probed = self.render(&messages, false);
         let apart = Apart {
             probed: &probed.unwrap_or_else(|_| whole.clone()),
             asks: prompt.strip_prefix(&history).unwrap_or_default(),
@@ -133,10 +133,10 @@ impl Chat {
         // A thought that the prompt opened is a part of the answer, unless the template drops it.
         let opened = self.prompt(index).ok()?;
         let text = format!("{}{answer}", opened.strip_prefix(&prompt)?);
-        let texts = [&*text, answer].into_iter();
-        let mut texts = texts.take(if before.trim().is_empty() { 1 } else { 2 });
-        let (text, content) = texts.find_map(|text| Some((text, text.strip_prefix(before)?)))?;
-        let content = without_begun(content, after);
+        let both = [&*text, answer].into_iter();
+        let mut texts = both.take(if before.trim().is_empty() { 1 } else { 2 });
+        let (text, rest) = texts.find_map(|text| Some((text, text.strip_prefix(before)?)))?;
+        let content = without_begun(rest, after);
         let (_, again) = rendered(message(content))?;
         again.starts_with(text.trim_end()).then(|| message(content))
     }
@@ -174,8 +174,8 @@ impl<'t> Apart<'t> {
     /// The answer begins where the prompt and the whole part. The prompt may end with the mark that
     /// opens a thought, which a template leaves out before an answer without one.
     fn at_the_parting(&self) -> Option<(Cow<'t, str>, &'t str)> {
-        let shared = common_bytes(self.prompt, self.whole);
-        let shared = shared.min(common_bytes(self.prompt, self.probed));
+        let with_whole = common_bytes(self.prompt, self.whole);
+        let shared = with_whole.min(common_bytes(self.prompt, self.probed));
         let n_history = self.history.len();
         let start = match shared.checked_sub(n_history) {
             // A mark that the answer shares by chance with its first characters is not shared.
@@ -310,8 +310,8 @@ fn of_channels(answer: &str) -> Value {
         ("role", "assistant"),
         ("content", if is_within { "" } else { last }),
     ];
-    let thinking = thinking.map(|text| ("thinking", text));
-    Value::from_pairs(fields.into_iter().chain(thinking))
+    let thought = thinking.map(|text| ("thinking", text));
+    Value::from_pairs(fields.into_iter().chain(thought))
 }
 
 #[cfg(test)]

@@ -60,8 +60,8 @@ pub fn text() -> impl TypedValueParser<Value = PathBuf> {
 /// before its `=`, is a path.
 pub fn named_text() -> impl TypedValueParser<Value = NamedText> {
     text().try_map(|given| {
-        let parts = given.to_str().and_then(|text| text.split_once('='));
-        let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
+        let split = given.to_str().and_then(|text| text.split_once('='));
+        let parts = split.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
         let (group, path) = match parts {
             None => (None, given),
             Some((group, path)) if path.is_empty() || !is_group_name(group) => {

@@ -42,8 +42,8 @@ impl Dialogue {
     /// # Errors
     /// A prompt that cannot be tokenized.
     fn prompt_after<M: Model>(&mut self, model: &M) -> Result<Option<Result<Vec<u32>, String>>> {
-        let ended = self.answer().split_last();
-        let ended = ended.filter(|(last, _)| model.is_end_of_generation(**last));
+        let parts = self.answer().split_last();
+        let ended = parts.filter(|(last, _)| model.is_end_of_generation(**last));
         let said = model.text(ended.map_or(self.answer(), |(_, said)| said));
         let conversation = self.conversation.as_mut();
         match conversation.and_then(|of| of.next(&said)) {
@@ -75,8 +75,8 @@ impl Dialogue {
 /// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
 /// and true if it was inserted.
 pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
-    let bos = model.facts().bos();
-    let bos = bos.filter(|bos| tokens.first() != Some(bos));
+    let wanted = model.facts().bos();
+    let bos = wanted.filter(|bos| tokens.first() != Some(bos));
     tokens.splice(0..0, bos);
     (tokens, bos.is_some())
 }
@@ -144,8 +144,8 @@ impl<'a, M: Model> Answering<'a, M> {
                 }
             }
             let slots = open.iter_mut().enumerate();
-            let growing = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
-            let growing: Vec<(usize, &mut Dialogue)> = growing.collect();
+            let filled = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
+            let growing: Vec<(usize, &mut Dialogue)> = filled.collect();
             if growing.is_empty() {
                 return Ok(self.done);
             }

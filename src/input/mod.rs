@@ -88,8 +88,8 @@ impl<'s> RawInput<'s> {
         if let Some(path) = &source.prompts {
             (raw.text, raw.prompts) = prompt_file::read(path, source, doubts)?;
         } else {
-            let texts = source.text_path.iter();
-            let texts = texts.map(|named| texts::read_to_tokenize(&named.path, doubts));
+            let named = source.text_path.iter();
+            let texts = named.map(|text| texts::read_to_tokenize(&text.path, doubts));
             raw.texts = texts.collect::<Result<_>>()?;
             let each = raw.texts.iter().map(|text| text.identity.clone());
             raw.text = texts::identity(source, &each.collect::<Vec<_>>());

@@ -41,8 +41,8 @@ pub fn read(
         Some(path) => texts::read(path, doubts)?,
         None => starter(),
     };
-    let lines = parse(&file.text, source.max_windows);
-    let lines = lines.map_err(|what| anyhow!("{shown}: {what}"))?;
+    let parsed = parse(&file.text, source.max_windows);
+    let lines = parsed.map_err(|what| anyhow!("{shown}: {what}"))?;
     if lines.is_empty() {
         bail!("{shown}: holds no prompts: write one on each line");
     }
@@ -74,16 +74,16 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
         Some(items) => ("prompt", items.into_iter().map(RawValue::get).collect()),
         None => ("line", text.lines().collect::<Vec<_>>()),
     };
-    let lines = (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
-    let lines = lines.map(|(n, line): (usize, _)| (format!("{what} {n}"), line));
+    let numbered = (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
+    let placed = numbered.map(|(n, line): (usize, _)| (format!("{what} {n}"), line));
     let most = max.map_or(usize::MAX, |max| max as usize);
     let (mut prompts, mut are_json) = (Vec::new(), is_list.then_some(true));
-    for (place, line) in lines.take(most) {
-        let parsed = match are_json {
+    for (place, line) in placed.take(most) {
+        let form = match are_json {
             Some(are_json) => Ok(are_json),
             None => is_json(line),
         };
-        let parsed = parsed.and_then(|is_json| {
+        let parsed = form.and_then(|is_json| {
             are_json = Some(is_json);
             prompt(&place, line, is_list, is_json)
         });

@@ -212,9 +212,9 @@ impl<M: Model> PromptWindows<'_, M> {
                 }
                 self.joined(&prompt, &answer)?
             } else {
-                let prompt = chat.next("").unwrap_or_else(|| chat.prompt(end));
+                let text = chat.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| chat.clone());
-                let prompt = model.tokenize(&prompt.context(REFUSED)?, true)?;
+                let prompt = model.tokenize(&text.context(REFUSED)?, true)?;
                 (prompt, generated.clone())
             };
             turns.push(Turn {
@@ -367,8 +367,8 @@ fn questions(
         prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
     };
     let windows = plan.windows.iter().enumerate();
-    let windows = windows.filter(|(i, window)| is_selected(*i) && !ends_in_its_prompt(window));
-    let wanted: BTreeSet<u32> = windows.map(|(_, window)| window.window).collect();
+    let asking = windows.filter(|(i, window)| is_selected(*i) && !ends_in_its_prompt(window));
+    let wanted: BTreeSet<u32> = asking.map(|(_, window)| window.window).collect();
     dialogues.retain_mut(|of| {
         let last = wanted.range(of.window..of.window + of.n_left).next_back();
         of.n_left = last.map_or(0, |last| last + 1 - of.window);

@@ -188,8 +188,8 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prompts = self.prompts.iter().map(|path| path.display().to_string());
         let texts = self.text_path.iter().map(|text| {
-            let group = text.group.as_ref();
-            let group = group.map_or(String::new(), |group| format!("{group}="));
+            let name = text.group.as_ref();
+            let group = name.map_or(String::new(), |name| format!("{name}="));
             format!("{group}{}", text.path.display())
         });
         f.write_str(&prompts.chain(texts).collect::<Vec<_>>().join(", "))

@@ -39,8 +39,8 @@ impl FromStr for SpanRule {
 
     /// Parses `NAME=OPEN..CLOSE`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('=');
-        let parts = parts.and_then(|(name, markers)| Some((name, markers.split_once("..")?)));
+        let named = text.split_once('=');
+        let parts = named.and_then(|(name, markers)| Some((name, markers.split_once("..")?)));
         let Some((name, (open, close))) = parts.filter(|(_, (open, _))| !open.is_empty()) else {
             return Err("expected NAME=OPEN..CLOSE, such as 'think=<think>..</think>'".to_owned());
         };
@@ -168,25 +168,25 @@ impl Spans {
         let template = template.unwrap_or_default();
         let reasoning = known(&REASONING_MARKERS).map(|markers| (REASONING, markers));
         let tool_calls = known(&TOOL_CALL_MARKERS).map(|markers| (TOOL_CALL, markers));
-        let used = reasoning
+        let printed = reasoning
             .chain(tool_calls)
             .filter(|(_, [open, close, sign])| {
                 let has = |text: &str| !text.is_empty() && template.contains(text);
                 has(sign) || sign.is_empty() && (has(open) || has(close))
             });
-        let used = used.map(|(name, [open, close, _])| SpanRule {
+        let used = printed.map(|(name, [open, close, _])| SpanRule {
             name: name.to_owned(),
             open: open.to_owned(),
             close: close.to_owned(),
         });
         let mut rules: Vec<SpanRule> = used.collect();
-        let mut names = vec![PROMPT, ANSWER];
-        names.extend(rules.iter().map(|rule| &*rule.name));
-        names.push(CODE);
-        names.extend(given.iter().map(|rule| &*rule.name));
+        let mut all = vec![PROMPT, ANSWER];
+        all.extend(rules.iter().map(|rule| &*rule.name));
+        all.push(CODE);
+        all.extend(given.iter().map(|rule| &*rule.name));
         let mut seen = HashSet::new();
-        names.retain(|name| seen.insert(*name));
-        let names = names.into_iter().map(str::to_owned).collect();
+        all.retain(|name| seen.insert(*name));
+        let names = all.into_iter().map(str::to_owned).collect();
         rules.splice(0..0, given.iter().cloned());
         Self { names, rules }
     }
@@ -232,8 +232,8 @@ impl Spans {
         let mut at = 0;
         while at < answer.len() {
             if let Some((name, end)) = found.take().or_else(|| self.begins(answer, at)) {
-                let span = self.names.iter().position(|other| other == name);
-                let span = span.map_or(ANSWER_INDEX, |span| span as u32);
+                let index = self.names.iter().position(|other| other == name);
+                let span = index.map_or(ANSWER_INDEX, |index| index as u32);
                 let inside = spans.iter_mut().take(end).skip(at);
                 inside.for_each(|of_byte| *of_byte = span);
                 at = end.max(at + 1);
@@ -306,8 +306,8 @@ fn end(answer: &[u8], from: usize, close: &str) -> usize {
 
 /// The number of backticks that open a block of code on the first line of `text`.
 fn fence(text: &[u8]) -> Option<usize> {
-    let line = text.split(|&byte| byte == b'\n').next()?;
-    let line = line.trim_ascii_start();
+    let first = text.split(|&byte| byte == b'\n').next()?;
+    let line = first.trim_ascii_start();
     let n = line.iter().take_while(|&&byte| byte == b'`').count();
     let is_fence = n >= 3 && !line.iter().skip(n).any(|&byte| byte == b'`');
     is_fence.then_some(n)

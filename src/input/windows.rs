@@ -99,8 +99,8 @@ impl Plan {
         };
         let max = source.max_windows.map_or(usize::MAX, |max| max as usize);
         let windows = (0..n_windows.min(max)).map(|window| {
-            let text = tokens.get(window * stride..).unwrap_or_default();
-            let text = text.get(..length).unwrap_or(text);
+            let rest = tokens.get(window * stride..).unwrap_or_default();
+            let text = rest.get(..length).unwrap_or(rest);
             let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
             let first_scored = match source.score.unwrap_or_default() {
                 // The tokens before it were the end of the previous window.

@@ -22,14 +22,14 @@ const EXIT_STATUS: &str = include_str!("exit_status.man");
 /// The page kl(1) in roff.
 pub fn page() -> String {
     let command = args::command().about(ABOUT);
-    let subcommands = command.get_subcommands();
-    let subcommands: Vec<_> = subcommands.filter(|one| one.get_name() != "help").collect();
+    let all = command.get_subcommands();
+    let subcommands: Vec<_> = all.filter(|one| one.get_name() != "help").collect();
     // A call's meaning stands apart from it, after two spaces.
     let classic = command.get_overridden_usage().map(ToString::to_string);
-    let classic = classic.iter().flat_map(|usage| usage.lines());
-    let calls = classic.filter_map(|line| line.trim().split("  ").next());
-    let calls = calls.filter(|call| call.contains("-m"));
-    let mut calls: Vec<_> = calls.map(|call| format!("{call} [OPTIONS]")).collect();
+    let lines = classic.iter().flat_map(|usage| usage.lines());
+    let starts = lines.filter_map(|line| line.trim().split("  ").next());
+    let of_models = starts.filter(|call| call.contains("-m"));
+    let mut calls: Vec<_> = of_models.map(|call| format!("{call} [OPTIONS]")).collect();
     calls.extend(subcommands.iter().copied().map(usage));
 
     let man = Man::new(command.clone().override_usage(calls.join("\n")))
@@ -85,12 +85,12 @@ fn options(command: &Command) -> String {
 fn command_section(command: &Command) -> String {
     let mut section = Roff::default();
     section.control("SS", [usage(command).as_str()]);
-    let about = command.get_long_about().or_else(|| command.get_about());
-    let about = about.map(ToString::to_string).unwrap_or_default();
+    let text = command.get_long_about().or_else(|| command.get_about());
+    let about = text.map(ToString::to_string).unwrap_or_default();
     section.text([Inline::from(about)]);
-    let options = options(command);
-    let options = options.lines().filter(|line| !line.starts_with(".S"));
-    let options: String = options.map(|line| format!("{line}\n")).collect();
+    let all = options(command);
+    let lines = all.lines().filter(|line| !line.starts_with(".S"));
+    let options: String = lines.map(|line| format!("{line}\n")).collect();
     format!("{}{options}", section.to_roff())
 }
 

@@ -123,8 +123,8 @@ fn check_input(args: &mut Args) -> Result<(), String> {
     let first_scored = source.score.unwrap_or_default().first(n_ctx, false);
     let n_texts = source.text_path.len();
     let unnamed = source.text_path.iter().filter(|text| text.group.is_none());
-    let of_stdin = source.text_path.iter();
-    let of_stdin = of_stdin.filter(|text| text.path.as_os_str() == "-");
+    let texts = source.text_path.iter();
+    let of_stdin = texts.filter(|text| text.path.as_os_str() == "-");
     if source.scores_given_answers() {
         wrong("--score answers needs --prompts with conversations: a text has no answers")
     } else if unnamed.count() > 0 && n_texts > 1 {
@@ -297,8 +297,8 @@ pub fn check_results(
             _ => continue,
         };
         if !results.stats.contains(&kind) {
-            let condition = &condition.expression;
-            return wrong(format!("--fail-if '{condition}' needs --stats {name}"));
+            let expression = &condition.expression;
+            return wrong(format!("--fail-if '{expression}' needs --stats {name}"));
         }
     }
     inputs.extend_from_slice(files);

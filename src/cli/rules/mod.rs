@@ -113,10 +113,10 @@ fn report(args: &ReportSettings) -> Result<(), String> {
 
 fn sensitivity(args: &mut SensitivitySettings) -> Result<(), String> {
     check_devices("--device", &args.run.model.devices)?;
-    let inputs = [&args.imatrix, &args.read_path, &args.text_path];
-    let inputs = inputs.into_iter().flatten().chain([&args.model]);
-    let outputs = [&args.json, &args.csv, &args.html];
-    let outputs = outputs.into_iter().flatten().chain([&args.output]);
+    let files = [&args.imatrix, &args.read_path, &args.text_path];
+    let inputs = files.into_iter().flatten().chain([&args.model]);
+    let results = [&args.json, &args.csv, &args.html];
+    let outputs = results.into_iter().flatten().chain([&args.output]);
     paths::check(inputs, |_| false, outputs)?;
     args.run.model.is_exchangeable = true;
     Ok(())
@@ -130,10 +130,10 @@ fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
         );
     }
     let models = [&args.like, &args.model];
-    let inputs = [&args.text_path, &args.imatrix, &args.report];
-    let inputs = inputs.into_iter().chain(models).flatten();
-    let outputs = [&args.output, &args.json, &args.html, &args.quantize];
-    let outputs = outputs.into_iter().flatten();
+    let files = [&args.text_path, &args.imatrix, &args.report];
+    let inputs = files.into_iter().chain(models).flatten();
+    let results = [&args.output, &args.json, &args.html, &args.quantize];
+    let outputs = results.into_iter().flatten();
     paths::check(inputs.chain([&args.map]), |_| false, outputs)?;
     args.run.model.is_exchangeable = true;
     Ok(())

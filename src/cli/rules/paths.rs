@@ -14,17 +14,17 @@ pub fn check<'p>(
     is_read: fn(&Path) -> bool,
     outputs: impl IntoIterator<Item = &'p PathBuf>,
 ) -> Result<(), String> {
-    let (folders, named): (Vec<_>, Vec<_>) = inputs.into_iter().partition(|path| path.is_dir());
-    let named: Vec<PathBuf> = named.iter().flat_map(|path| parts_of(path)).collect();
-    let in_folders = folders.iter().flat_map(|folder| entries(folder));
-    let in_folders: Vec<PathBuf> = in_folders.filter(|path| is_read(path)).collect();
-    let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
+    let (folders, files): (Vec<_>, Vec<_>) = inputs.into_iter().partition(|path| path.is_dir());
+    let named: Vec<PathBuf> = files.iter().flat_map(|path| parts_of(path)).collect();
+    let found = folders.iter().flat_map(|folder| entries(folder));
+    let in_folders: Vec<PathBuf> = found.filter(|path| is_read(path)).collect();
+    let places: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
     let mut taken: Vec<PathBuf> = Vec::new();
     for output in outputs {
         let written = [resolved(output), resolved(&partial_path(output))];
         // A file that is not there yet would be read next time.
         let would_be_read =
-            |path: &PathBuf| is_read(path) && folders.iter().any(|input| input == folder_of(path));
+            |path: &PathBuf| is_read(path) && places.iter().any(|input| input == folder_of(path));
         let is_in_folder = |path: &PathBuf| is_among(path, &in_folders) || would_be_read(path);
         let is_file = !is_dash(output);
         let fault = if is_file && written.iter().any(|path| is_among(path, &named)) {

@@ -97,8 +97,8 @@ impl ReadFromDisk {
             let n = n_tokens.div_ceil(u64::from(options.calls.n_ubatch.max(1)));
             let total = bytes(n.saturating_mul(self.weights));
             let time = duration(n as f64 * facts.load_time.as_secs_f64());
-            let n = count_of(n, "time");
-            text += &format!(": {n}, {total} in all, {time} at the pace of loading");
+            let times = count_of(n, "time");
+            text += &format!(": {times}, {total} in all, {time} at the pace of loading");
         }
         watch.event(&Event::Plan("memory", &text));
     }

@@ -447,8 +447,8 @@ impl ResultSettings {
     /// Returns true if each of `n` models is shown in a line, and all of them in a table. What is
     /// asked for beside the numbers of the table is in the whole reports only.
     pub fn is_brief(&self, n: usize) -> bool {
-        let more = self.breakdown || self.top_k.is_some();
-        let more = more || self.stats.iter().any(|stats| *stats != Stats::Kl);
+        let breaks_down = self.breakdown || self.top_k.is_some();
+        let more = breaks_down || self.stats.iter().any(|stats| *stats != Stats::Kl);
         n > 1 && !self.full && !more
     }
 

@@ -71,8 +71,8 @@ pub struct SweptTypes {
 
 /// Parses `ctk=` or `ctv=` and types with commas between them.
 pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
-    let (axis, names) = text.split_once('=').unwrap_or((text, ""));
-    let axis = match axis.trim_start_matches('-') {
+    let (flag, names) = text.split_once('=').unwrap_or((text, ""));
+    let axis = match flag.trim_start_matches('-') {
         "ctk" | "cache-type-k" if !names.is_empty() => "ctk",
         "ctv" | "cache-type-v" if !names.is_empty() => "ctv",
         _ => return Err("expected ctk=TYPES or ctv=TYPES, as in ctk=f16,q8_0".to_owned()),
@@ -80,8 +80,8 @@ pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
     let mut types = Vec::new();
     for name in names.split(',') {
         let kind = CacheType::from_str(name, false).map_err(|_| {
-            let known = CacheType::value_variants().iter();
-            let known: Vec<String> = known.map(CacheType::to_string).collect();
+            let all = CacheType::value_variants().iter();
+            let known: Vec<String> = all.map(CacheType::to_string).collect();
             format!("'{name}' is not one of the types {}", known.join(", "))
         })?;
         if types.contains(&kind) {

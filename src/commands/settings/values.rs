@@ -117,8 +117,8 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
     const WRONG: &str = "expected a size such as 4.2G, 900M, 5.5GB or a number of bytes";
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let unit = unit.trim_start().to_ascii_lowercase();
+    let (number, rest) = text.split_at(digits.unwrap_or(text.len()));
+    let unit = rest.trim_start().to_ascii_lowercase();
     let (letter, base) = match unit.strip_suffix("ib").or(unit.strip_suffix('b')) {
         None => (&*unit, 1024.0),
         Some(letter) if unit.ends_with("ib") => (letter, 1024.0),
@@ -132,8 +132,8 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
         "t" => 4,
         _ => return Err(WRONG),
     };
-    let bytes = number.parse().map(|number: f64| number * base.powi(power));
-    let bytes = bytes.map_err(|_| WRONG)?.floor();
+    let parsed = number.parse().map(|number: f64| number * base.powi(power));
+    let bytes = parsed.map_err(|_| WRONG)?.floor();
     let in_range = Some(bytes).filter(|bytes| (1.0..u64::MAX as f64).contains(bytes));
     in_range.map(|bytes| bytes as u64).ok_or(WRONG)
 }

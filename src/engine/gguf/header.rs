@@ -335,9 +335,9 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> 
     for _ in 0..n {
         tensors.push(tensor(cursor)?);
     }
-    let known = u64::try_from(alignment).ok();
-    let known = known.filter(|n| n.is_power_of_two() && *n <= 1 << 30);
-    let alignment = known.ok_or_else(|| {
+    let stated = u64::try_from(alignment).ok();
+    let valid = stated.filter(|n| n.is_power_of_two() && *n <= 1 << 30);
+    let alignment = valid.ok_or_else(|| {
         let limit = "not a power of 2 up to 2^30";
         cursor.corrupt(format!("general.alignment is {alignment}, {limit}"))
     })?;

@@ -148,8 +148,8 @@ pub fn read(path: &Path) -> Result<Gguf> {
 /// llama.cpp's `llama.cpp`.
 fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
     let name = first.file_name().and_then(|name| name.to_str());
-    let prefix = name.and_then(|name| name.strip_suffix(&format!("-00001-of-{count:05}.gguf")));
-    let prefix = prefix.ok_or_else(|| {
+    let stem = name.and_then(|name| name.strip_suffix(&format!("-00001-of-{count:05}.gguf")));
+    let prefix = stem.ok_or_else(|| {
         let what = format!(
             "the first of {count} parts, whose name does not end in -00001-of-{count:05}.gguf: give it the name that llama.cpp looks for"
         );
@@ -210,11 +210,11 @@ impl Gguf {
         let of_architecture = format!("{}.", self.architecture().unwrap_or_default());
         let prefixes = ["tokenizer.", "general.architecture", &of_architecture];
         let tensors = self.tensors.iter();
-        let tensors = tensors.map(|of| (&*of.name, format!("shape {:?}", of.shape)));
+        let shapes = tensors.map(|of| (&*of.name, format!("shape {:?}", of.shape)));
         let pairs = self.pairs.iter();
-        let pairs = pairs.map(|(key, (value, _))| (&**key, value.to_string()));
-        let pairs = pairs.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
-        tensors.chain(pairs).collect()
+        let values = pairs.map(|(key, (value, _))| (&**key, value.to_string()));
+        let kept = values.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
+        shapes.chain(kept).collect()
     }
 
     /// The tensors and the keys that are not the original's, each with what is there: the quantizer would have

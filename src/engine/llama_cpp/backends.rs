@@ -154,9 +154,9 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     }
     let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
     // SAFETY: a function of this name has this type.
-    let add_server: Option<AddServer> = unsafe { std::mem::transmute(function) };
+    let found: Option<AddServer> = unsafe { std::mem::transmute(function) };
     let missing = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
-    let add_server = add_server.ok_or_else(|| fails(missing.to_owned()))?;
+    let add_server = found.ok_or_else(|| fails(missing.to_owned()))?;
     let addresses = resolve(endpoint).map_err(fails)?;
     // The server would not answer: it serves one connection at a time, and ggml will hold that one.
     let is_same = |known: &&String| {
@@ -218,8 +218,8 @@ fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
 
 /// The addresses of a server that ggml can use.
 fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
-    let all = endpoint.to_socket_addrs();
-    let all = all.map_err(|error| format!("the host is not known ({error}): check its name"))?;
+    let got = endpoint.to_socket_addrs();
+    let all = got.map_err(|error| format!("the host is not known ({error}): check its name"))?;
     Ok(all.filter(SocketAddr::is_ipv4).collect())
 }
 

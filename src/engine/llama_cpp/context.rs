@@ -177,8 +177,8 @@ impl<'m> Context<'m> {
         };
         // Each token belongs to one sequence.
         let mut n_sequences = vec![1; batch.tokens.len()];
-        let sequences = batch.sequences.iter_mut().map(std::ptr::from_mut);
-        let mut sequences: Vec<*mut sys::llama_seq_id> = sequences.collect();
+        let pointers = batch.sequences.iter_mut().map(std::ptr::from_mut);
+        let mut sequences: Vec<*mut sys::llama_seq_id> = pointers.collect();
         let tokens = sys::llama_batch {
             n_tokens: batch.tokens.len() as i32,
             token: batch.tokens.as_mut_ptr(),
@@ -198,7 +198,7 @@ impl<'m> Context<'m> {
         let n_vocab = self.model.facts.n_vocab as usize;
         let wanted = batch.outputs.iter().enumerate().filter(|of| *of.1 != 0);
         // The first waits until an accelerator is done.
-        let rows = wanted.map(|(i, _)| {
+        let read = wanted.map(|(i, _)| {
             // SAFETY: the context is valid. The row has n_vocab entries and does not change before
             // the next decode, which borrows the context mutably.
             unsafe {
@@ -206,7 +206,7 @@ impl<'m> Context<'m> {
                 (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab))
             }
         });
-        let rows: Option<_> = rows.collect();
+        let rows: Option<_> = read.collect();
         rows.ok_or_else(|| failed(last_log_errors()))
     }
 }

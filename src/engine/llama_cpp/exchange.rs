@@ -80,13 +80,13 @@ impl LlamaCppModel<'_> {
             return Ok(weights);
         }
         let architecture = self.header.architecture().unwrap_or_default();
-        let used = &self.probe()?.used;
+        let uses = &self.probe()?.used;
         let mut weights = Vec::new();
         for tensor in &self.header.tensors {
             let (name, kind) = (&tensor.name, tensor.kind);
             let can_change =
                 changes(architecture, name, &tensor.shape) && !PUBLISHED.contains(&kind.name);
-            let used = used.get(name).filter(|used| can_change && !used.is_unusual);
+            let used = uses.get(name).filter(|used| can_change && !used.is_unusual);
             let Some(used) = used else {
                 continue;
             };
@@ -139,8 +139,8 @@ impl LlamaCppModel<'_> {
     ) -> Result<Option<&'i [f32]>, EngineError> {
         let (name, shape) = (&weight.tensor.name, &weight.tensor.shape);
         let original = weight.tensor.kind;
-        let importances = imatrix.map(|imatrix| imatrix.values_for(name, shape));
-        let importances = importances.transpose()?.flatten();
+        let values = imatrix.map(|imatrix| imatrix.values_for(name, shape));
+        let importances = values.transpose()?.flatten();
         if kind == original {
             return Ok(importances);
         }
@@ -199,11 +199,11 @@ impl LlamaCppModel<'_> {
         let mut blocks = Blocks::zeros(row_bytes * rows.n_rows);
         let experts = blocks.chunks_mut(row_bytes * rows.n_rows_of_expert);
         for (expert, quantized) in experts.enumerate() {
-            let first = expert * rows.n_rows_of_expert;
-            let importances = rows.importances(importances, first);
+            let start = expert * rows.n_rows_of_expert;
+            let importances = rows.importances(importances, start);
             let pieces = quantized.par_chunks_mut(row_bytes * n_at_once).enumerate();
             pieces.try_for_each(|(piece, quantized)| {
-                let first = first + piece * n_at_once;
+                let first = start + piece * n_at_once;
                 let weights = rows.weights(first..first + quantized.len() / row_bytes)?;
                 if quantize(kind, rows.n_columns, &weights, importances, quantized) {
                     return Ok(());
@@ -225,17 +225,17 @@ impl Exchange for LlamaCppModel<'_> {
         for name in mixture.keys() {
             self.exchangeable_weight(name)?;
         }
-        let checked = self.weights()?.iter().map(|weight| {
+        let checks = self.weights()?.iter().map(|weight| {
             let kind = *mixture
                 .get(&weight.tensor.name)
                 .unwrap_or(&weight.tensor.kind);
-            let imatrix = imatrix.filter(|_| kind != weight.tensor.kind);
-            let importances = self.check(weight, kind, imatrix)?;
-            let imatrix = importances.and(imatrix);
-            let imatrix = imatrix.map(|imatrix| imatrix.identity.sha256.clone());
+            let given = imatrix.filter(|_| kind != weight.tensor.kind);
+            let importances = self.check(weight, kind, given)?;
+            let used = importances.and(given);
+            let imatrix = used.map(|imatrix| imatrix.identity.sha256.clone());
             Ok((weight, Contents { kind, imatrix }, importances))
         });
-        let checked: Vec<_> = checked.collect::<Result<_, EngineError>>()?;
+        let checked: Vec<_> = checks.collect::<Result<_, EngineError>>()?;
         let mut all = checked.into_iter();
         all.try_for_each(|(weight, wanted, importances)| self.fill(weight, wanted, importances))
     }
@@ -253,20 +253,20 @@ impl Exchange for LlamaCppModel<'_> {
             importances = self.check(weight, kind, imatrix)?;
         }
         let rows = self.rows(weight)?;
-        let sample = rows.sample(n_rows).into_iter().map(|index| {
+        let read = rows.sample(n_rows).into_iter().map(|index| {
             let weights = rows.weights(index..index + 1)?;
             Ok((weights, rows.importances(importances, index)))
         });
-        let sample: Vec<_> = sample.collect::<Result<_, EngineError>>()?;
-        let all = sample.iter();
-        let all: f64 = all.map(|(weights, of)| squares(weights, None, *of)).sum();
+        let sample: Vec<_> = read.collect::<Result<_, EngineError>>()?;
+        let each = sample.iter();
+        let all: f64 = each.map(|(weights, of)| squares(weights, None, *of)).sum();
         let error = |&kind: &GgmlType| {
-            let errors = sample.par_iter().map(|(weights, importances)| {
+            let row_errors = sample.par_iter().map(|(weights, importances)| {
                 let back = quantized(kind, weights, *importances)?;
                 Some(squares(weights, Some(&back), *importances))
             });
-            let errors = errors.collect::<Option<Vec<f64>>>();
-            let errors = errors.ok_or_else(|| self.not_exchanged(tensor, not_finite(kind)))?;
+            let finite = row_errors.collect::<Option<Vec<f64>>>();
+            let errors = finite.ok_or_else(|| self.not_exchanged(tensor, not_finite(kind)))?;
             // Added in one order, so that the same errors are the same numbers.
             let error: f64 = errors.iter().sum();
             Ok(if error == 0.0 { 0.0 } else { error / all })

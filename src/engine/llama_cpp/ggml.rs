@@ -330,8 +330,8 @@ impl Scheduler {
     pub(super) fn new(devices: &[GgmlDevice], threads: u32, op_offload: bool) -> Option<Self> {
         // SAFETY: the device is valid, and a function of this name has this type.
         let start = |device: &GgmlDevice| unsafe {
-            let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
-            let backend = Owned::new(backend, sys::ggml_backend_free)?;
+            let started = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
+            let backend = Owned::new(started, sys::ggml_backend_free)?;
             let function = device.function(c"ggml_backend_set_n_threads");
             let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
             function.inspect(|set_n_threads| set_n_threads(backend.as_ptr(), threads as i32));

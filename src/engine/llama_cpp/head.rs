@@ -59,8 +59,8 @@ impl<'m> HeadProduct<'m> {
         let name = &states.head.type_name;
         let place = place(matrix, model)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
-        let shared = model.and_then(|model| model.shared_head(states));
-        let own = if shared.is_none() {
+        let of_model = model.and_then(|model| model.shared_head(states));
+        let own = if of_model.is_none() {
             Some(DeviceMatrix::read(matrix, place, section)?)
         } else {
             // The values of its steps follow the matrix.
@@ -70,13 +70,13 @@ impl<'m> HeadProduct<'m> {
             }
             None
         };
-        let shared = shared.map(|ModelTensor(tensor)| tensor.as_ptr());
+        let shared = of_model.map(|ModelTensor(tensor)| tensor.as_ptr());
         let mut steps = Vec::new();
         for &step in &states.then {
             let values = Matrix::of_f32(step.n_values().into(), 1);
             let read = (step.n_values() > 0).then(|| {
-                let memory = place.device.buffer_type();
-                let memory = memory.ok_or_else(|| fault("its device has no memory"))?;
+                let found = place.device.buffer_type();
+                let memory = found.ok_or_else(|| fault("its device has no memory"))?;
                 DeviceMatrix::read(values, Place { memory, ..place }, section)
             });
             steps.push((step, read.transpose()?));
@@ -201,8 +201,8 @@ fn matrix(states: &States) -> Result<Matrix, EngineError> {
     let (head, n_embd) = (&states.head, states.n_embd);
     let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
     let row_bytes = kind.and_then(|kind| kind.bytes(n_embd.into()));
-    let row_bytes = row_bytes.filter(|&bytes| bytes > 0 && head.bytes.is_multiple_of(bytes));
-    match row_bytes.map(|bytes| i32::try_from(head.bytes / bytes)) {
+    let valid = row_bytes.filter(|&bytes| bytes > 0 && head.bytes.is_multiple_of(bytes));
+    match valid.map(|bytes| i32::try_from(head.bytes / bytes)) {
         Some(Ok(n_rows @ 1..)) => Ok(Matrix {
             kind: head.type_id as sys::ggml_type,
             n_embd: n_embd.into(),

@@ -24,8 +24,8 @@ const PROBE_CALLS: Calls = Calls::new(32, 32);
 impl LlamaCppModel<'_> {
     /// The error for a model whose rows cannot be computed from hidden states.
     pub(super) fn no_states(&self, what: &str) -> EngineError {
-        let architecture = self.facts.identity.architecture.as_deref();
-        let architecture = architecture.unwrap_or("unknown");
+        let known = self.facts.identity.architecture.as_deref();
+        let architecture = known.unwrap_or("unknown");
         self.fault(format!(
             "hidden states cannot stand for its logits: {what} (architecture {architecture}): use --encoding u16"
         ))

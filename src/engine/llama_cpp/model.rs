@@ -114,10 +114,10 @@ impl Model for LlamaCppModel<'_> {
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
         let head = options.shows_states.then(|| self.found_head());
-        let tap = head.transpose()?.map(|head| Tap::new(head.clone()));
-        let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
-        let noise = options.is_noisy.then(Tracer::noise);
-        let noise = noise.map(|noise| Arc::new(Mutex::new(noise)) as _);
+        let of_head = head.transpose()?.map(|head| Tap::new(head.clone()));
+        let tap = of_head.map(|tap| Arc::new(Mutex::new(tap)));
+        let tracer = options.is_noisy.then(Tracer::noise);
+        let noise = tracer.map(|tracer| Arc::new(Mutex::new(tracer)) as _);
         let watch = tap.clone().map(|tap| tap as _).or(noise);
         Ok(LlamaCppDecoder {
             context: Context::new(self, options, watch)?,
@@ -170,9 +170,9 @@ impl Model for LlamaCppModel<'_> {
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         let (head, tensor) = self.head_tensor()?;
         let values = head.then.iter().flat_map(|(_, values)| values);
-        let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         Ok(Box::new(
-            self.header.open(tensor)?.chain(Cursor::new(values)),
+            self.header.open(tensor)?.chain(Cursor::new(bytes)),
         ))
     }
 
@@ -237,8 +237,8 @@ impl<'b> LlamaCppModel<'b> {
         }
         let options = params.resolved(options, n_layers, gpus.len(), header.has_experts());
         if options.split_mode == Some(SplitMode::None) {
-            let main = usize::try_from(options.main_gpu.unwrap_or_default());
-            let main = main.ok().and_then(|i| gpus.get(i)).copied();
+            let index = usize::try_from(options.main_gpu.unwrap_or_default());
+            let main = index.ok().and_then(|i| gpus.get(i)).copied();
             gpus = main.into_iter().collect();
         }
         Ok(Self {

@@ -137,9 +137,9 @@ impl ModelParams {
         if given.all_overrides().is_empty() {
             n_overrides = self.overrides.len();
         }
-        let list = self.overrides.iter().take(n_overrides);
-        let list = list.take_while(|tensors| !tensors.pattern.is_null());
-        let overrides = list.filter_map(|tensors| {
+        let entries = self.overrides.iter().take(n_overrides);
+        let named = entries.take_while(|tensors| !tensors.pattern.is_null());
+        let overrides = named.filter_map(|tensors| {
             // SAFETY: a pattern that is not null is a text that lives as long as the list.
             let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
             Some(TensorOverride {
@@ -204,7 +204,7 @@ impl ModelParams {
             shares_model: room.second_model.is_none(),
         };
         let has_extra = room.second_model.is_some() || room.n_contexts > 1;
-        let extra = has_extra.then_some(&raw const extra);
+        let extra_place = has_extra.then_some(&raw const extra);
         // SAFETY: plain values.
         let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
         let mut margins = vec![MARGIN_BYTES * n_margins; self.tensor_split.len()];
@@ -221,7 +221,7 @@ impl ModelParams {
                 overrides.as_mut_ptr(),
                 margins.as_mut_ptr(),
                 room.context.n_ctx,
-                extra.unwrap_or(std::ptr::null()).cast(),
+                extra_place.unwrap_or(std::ptr::null()).cast(),
                 sys::GGML_LOG_LEVEL_ERROR,
             )
         };

@@ -32,20 +32,20 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     // The type of each tensor that the quantizer may change, and one without a pattern: those that are not
     // in the mixture too, since it would choose one for them.
     let matrices = tensors.iter().filter(|tensor| n_dims(&tensor.shape) > 1);
-    let names = matrices.clone().map(|tensor| tensor_pattern(&tensor.name));
-    let names = c_strings(input, names)?;
+    let patterns = matrices.clone().map(|tensor| tensor_pattern(&tensor.name));
+    let c_patterns = c_strings(input, patterns)?;
     let types = matrices.map(|tensor| mixture.get(&tensor.name).unwrap_or(&tensor.kind).id as _);
-    let types = (names.iter().map(|name| name.as_ptr()).zip(types))
+    let listed = (c_patterns.iter().map(|name| name.as_ptr()).zip(types))
         .chain([(ptr::null(), sys::GGML_TYPE_COUNT)])
         .map(|(pattern, type_)| sys::llama_model_tensor_override { pattern, type_ });
-    let types: Vec<_> = types.collect();
+    let overrides: Vec<_> = listed.collect();
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
     params.nthread = i32::try_from(quantization.threads).unwrap_or(i32::MAX);
     params.ftype = file_kind(&tensors, mixture).id as _;
     // `check` lets no type but q8_0 be quantized again.
     params.allow_requantize = true;
-    params.tt_overrides = types.as_ptr();
+    params.tt_overrides = overrides.as_ptr();
     // Its entries, one without a name, and the pairs that name it.
     let entries = imatrix.map_or(Vec::new(), |imatrix| imatrix.entries().collect());
     let path = imatrix.map_or(input, |imatrix| &imatrix.path);
@@ -53,12 +53,12 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     let values = entries
         .iter()
         .map(|(_, values)| (values.as_ptr(), values.len()));
-    let entries = (names.iter().map(|name| name.as_ptr()).zip(values))
+    let described = (names.iter().map(|name| name.as_ptr()).zip(values))
         .chain([(ptr::null(), (ptr::null(), 0))])
         .map(|(name, (data, size))| sys::llama_model_imatrix_data { name, data, size });
-    let (entries, pairs) = (entries.collect::<Vec<_>>(), imatrix.map(pairs));
+    let (data, pairs) = (described.collect::<Vec<_>>(), imatrix.map(pairs));
     if let Some(pairs) = &pairs {
-        params.imatrix = entries.as_ptr();
+        params.imatrix = data.as_ptr();
         params.kv_overrides = pairs.as_ptr();
     }
     let (from, to) = (c_path(input)?, c_path(output)?);

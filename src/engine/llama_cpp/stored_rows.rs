@@ -77,7 +77,7 @@ impl<'f> StoredRows<'f> {
             Ok(error.transpose()?.is_none_or(|of| of.error > of.expected))
         };
         let pieces = (0..self.n_rows.div_ceil(n_at_once)).into_par_iter();
-        let faulty = pieces.with_max_len(1).map(|piece| {
+        let checked = pieces.with_max_len(1).map(|piece| {
             let first = piece * n_at_once;
             let end = self.n_rows.min(first + n_at_once);
             let (blocks, mut weights) = (self.read(first..end)?, vec![0.0; self.n_columns]);
@@ -90,7 +90,7 @@ impl<'f> StoredRows<'f> {
             });
             faulty.filter_map(Result::transpose).collect()
         });
-        let faulty = faulty.collect::<Result<Vec<Vec<_>>, EngineError>>()?;
+        let faulty = checked.collect::<Result<Vec<Vec<_>>, EngineError>>()?;
         Ok(faulty.concat())
     }
 
@@ -120,9 +120,9 @@ impl<'f> StoredRows<'f> {
     /// A file that cannot be read, or an original whose weights are not finite.
     pub fn error(&self, original: &Self, index: usize) -> Result<RowError, EngineError> {
         let ones = vec![1.0; self.n_columns];
-        let ones = needs_imatrix(&self.tensor.name, self.tensor.kind).then_some(&*ones);
+        let importances = needs_imatrix(&self.tensor.name, self.tensor.kind).then_some(&*ones);
         let weights = original.weights(index..index + 1)?;
-        let expected = quantized(self.tensor.kind, &weights, ones).ok_or_else(|| {
+        let expected = quantized(self.tensor.kind, &weights, importances).ok_or_else(|| {
             let what = format!("{} is not finite: check it with --verify", self.tensor.name);
             EngineError::model(original.header.path(), what)
         })?;

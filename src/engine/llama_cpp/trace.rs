@@ -177,8 +177,8 @@ impl Watch for Tracer {
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
-        let name = node.name();
-        let name = of_layer(&name);
+        let full_name = node.name();
+        let name = of_layer(&full_name);
         let mut values = Vec::new();
         if self.is_kept(node, name) && node.read(&mut values).is_ok() {
             self.keep(node, name, &values);

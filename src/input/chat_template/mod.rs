@@ -137,8 +137,8 @@ impl ChatTemplate {
     pub fn values(&self, variables: &Variables) -> Result<TemplateValues, TemplateError> {
         let mut values = self.defaults.clone();
         for (name, json) in variables.iter() {
-            let value = serde_json::from_str(json);
-            let value = value
+            let parsed = serde_json::from_str(json);
+            let value = parsed
                 .map_err(|error| TemplateError(format!("{name:?} cannot be read: {error}")))?;
             values.insert(name.to_owned(), value);
         }
@@ -152,9 +152,9 @@ impl ChatTemplate {
     /// # Errors
     /// If it is not a list in JSON, or if arguments are a string that is not JSON.
     pub fn messages(&self, json: &str) -> Result<Vec<Value>, TemplateError> {
-        let messages: Vec<Value> =
+        let parsed: Vec<Value> =
             serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))?;
-        let messages = messages.into_iter().map(with_reasoning);
+        let messages = parsed.into_iter().map(with_reasoning);
         messages
             .map(|message| messages::with_arguments(message, self.takes_objects))
             .collect()

@@ -168,10 +168,10 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = kwargs.get::<Option<u8>>("indent")?;
     let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?;
     let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?;
-    let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
+    let given = kwargs.get::<Option<Vec<String>>>("separators")?;
     kwargs.assert_all_used()?;
     let comma = if indent.is_some() { "," } else { ", " };
-    let separators: Result<[String; 2], _> = separators
+    let separators: Result<[String; 2], _> = given
         .unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()])
         .try_into();
     check_depth(value, 0)?;
