@@ -230,10 +230,10 @@ impl Check {
         let (tokens, words) = (count_of(self.n_tokens, "token"), base.words(base));
         let threads = count_of(base.threads.into(), "thread");
         let types = format!("-ctk {} -ctv {}", base.type_k, base.type_v);
-        let base =
+        let title =
             format!("{tokens} on the CPU with {words} and {threads}, {types}, against others:");
         let has_not_finite = self.cells.iter().any(|cell| cell.moved.n_not_finite > 0);
-        let table = Table::new(base, &self.cells)
+        let table = Table::new(title, &self.cells)
             .left("device", |cell| cell.settings.device.clone())
             .left("settings", |CheckedCell { settings, .. }| {
                 let yours = if settings.is_yours { "yours: " } else { "" };

@@ -102,16 +102,16 @@ fn identical_rows(model: &ModelResult, name: &str) -> Option<Warning> {
 
 /// The warnings about the tokens that every statistic leaves out, and those with an infinite KLD.
 pub fn left_out_tokens(n_excluded: u64, n_infinite: u64) -> Vec<Warning> {
-    let excluded = format!(
+    let without_row = format!(
         "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)",
         left_out([(n_excluded, ""), (0, "")])
     );
-    let infinite = format!(
+    let at_infinity = format!(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens",
         count_of(n_infinite, "token")
     );
-    let excluded = (n_excluded > 0).then(|| Warning::new("excluded_tokens", excluded));
-    let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", infinite));
+    let excluded = (n_excluded > 0).then(|| Warning::new("excluded_tokens", without_row));
+    let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", at_infinity));
     excluded.into_iter().chain(infinite).collect()
 }
 

@@ -124,9 +124,9 @@ impl<R> Table<R> {
         of: impl Fn(&R) -> Option<Estimate>,
         show: impl Fn(f64) -> String,
     ) -> Self {
-        let ends = |of: Estimate| ends(of.lo, of.hi, &show);
-        let ends = |row: &R| of(row).map(ends).unwrap_or_default();
-        let table = self.right(title, ends);
+        let interval = |of: Estimate| ends(of.lo, of.hi, &show);
+        let cell = |row: &R| of(row).map(interval).unwrap_or_default();
+        let table = self.right(title, cell);
         table.last(|column| column.is_interval = true)
     }
 

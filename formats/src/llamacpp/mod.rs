@@ -134,8 +134,8 @@ pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let header = LlamaCppHeader::of_windows(about, windows);
     let (n_ctx, n_vocab) = (header.n_ctx, header.n_vocab);
-    let fault = |window| FORMAT.fault(window, n_ctx, n_vocab);
-    let fault = header.fault().or_else(|| windows.iter().find_map(fault));
+    let of_each = |window| FORMAT.fault(window, n_ctx, n_vocab);
+    let fault = header.fault().or_else(|| windows.iter().find_map(of_each));
     if let Some(fault) = fault {
         return Err(name.unwritable(fault));
     }
@@ -178,9 +178,9 @@ impl LlamaCppReader {
             Some(LOGITS2_MAGIC) => false,
             _ => return Err(name.not_a_reference("it does not start like llama.cpp's base file")),
         };
-        let counts = source.array_at::<12>(MAGIC.len() as u64)?;
+        let stored = source.array_at::<12>(MAGIC.len() as u64)?;
         let counts =
-            counts.ok_or_else(|| name.truncated(None, len, "the file ends within its header"))?;
+            stored.ok_or_else(|| name.truncated(None, len, "the file ends within its header"))?;
         let [n_ctx, n_vocab, n_windows] = bytemuck::cast(counts);
         let header = LlamaCppHeader {
             n_ctx,

@@ -96,8 +96,8 @@ impl Arrays {
                 "has token ids of other windows than rows: add them or leave all out".to_owned(),
             );
         }
-        let ids = ids.into_values().map(Some).chain(repeat_with(|| None));
-        let windows = rows.into_values().zip(ids).collect();
+        let ids_or_none = ids.into_values().map(Some).chain(repeat_with(|| None));
+        let windows = rows.into_values().zip(ids_or_none).collect();
         Ok(Self { windows, meta })
     }
 }
@@ -254,8 +254,8 @@ impl NpzReader {
         let array = self.array(member)?;
         let matrix =
             Matrix::new(array.number, &array.shape).map_err(|what| array.unsupported(what))?;
-        let needed = array.number.bytes_of(&array.shape).unwrap_or_default(); // sizes are bounded
-        let (needed, there) = (array.n_bytes + needed, member.plain_bytes);
+        let data = array.number.bytes_of(&array.shape).unwrap_or_default(); // sizes are bounded
+        let (needed, there) = (array.n_bytes + data, member.plain_bytes);
         if needed == there {
             Ok(matrix)
         } else {

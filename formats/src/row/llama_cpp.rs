@@ -63,16 +63,16 @@ pub fn encode_row(row: &[f32], out: &mut [u8]) {
     let log_sum_exp = sum.ln() as f32;
     let min_log_prob = min - max - log_sum_exp;
     let scale = (max - min) / MAX_CODE;
-    let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
+    let (prefix, bytes) = out.split_at_mut(PREFIX_BYTES);
     let numbers = [one_nan(scale), one_nan(min_log_prob)];
     prefix.copy_from_slice(bytemuck::bytes_of(&numbers));
     // The padding stays 0.
-    codes.fill(0);
+    bytes.fill(0);
     if scale == 0.0 {
         return;
     }
     let inverse = 1.0 / scale;
-    let (codes, _) = codes.as_chunks_mut::<2>();
+    let (codes, _) = bytes.as_chunks_mut::<2>();
     for (code, &x) in codes.iter_mut().zip(row) {
         let nearest = nearest(inverse * (x - min));
         *code = if x > min { nearest } else { 0 }.to_le_bytes();

@@ -75,10 +75,10 @@ pub(super) fn padded_bytes(n_vocab: usize) -> usize {
 /// Writes a row of codes to `out`, which is as long as one; of a row that must be exact, only the
 /// form.
 pub(super) fn encode(row: &[f32], out: &mut [u8]) {
-    let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
-    let (codes, padding) = codes.split_at_mut(2 * row.len());
+    let (prefix, rest) = out.split_at_mut(PREFIX_BYTES);
+    let (bytes, padding) = rest.split_at_mut(2 * row.len());
     padding.fill(0);
-    let (codes, _) = codes.as_chunks_mut::<2>();
+    let (codes, _) = bytes.as_chunks_mut::<2>();
     let mut put_prefix = |form: Form, masked: f32, min: f32, step: f32| {
         let numbers = [masked, min, step].map(f32::to_bits);
         let all = [form as u32, numbers[0], numbers[1], numbers[2]];
@@ -153,9 +153,9 @@ pub(super) fn numbers_and_codes<const N: usize>(
     bytes: &[u8],
     n_vocab: usize,
 ) -> Option<([f32; N], &[u16])> {
-    let (numbers, codes) = bytes.split_at_checked(4 * N)?;
-    let numbers: &[f32] = bytemuck::try_cast_slice(numbers).ok()?;
-    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
+    let (start, rest) = bytes.split_at_checked(4 * N)?;
+    let numbers: &[f32] = bytemuck::try_cast_slice(start).ok()?;
+    let codes = bytemuck::try_cast_slice(rest.get(..n_vocab * 2)?).ok()?;
     Some((numbers.try_into().ok()?, codes))
 }
 

@@ -57,9 +57,9 @@ impl TokenTexts {
     pub(super) fn from_section(mut section: &[u8]) -> Option<Self> {
         let mut texts = BTreeMap::new();
         while !section.is_empty() {
-            let (id, rest) = section.split_first_chunk()?;
-            let (len, rest) = rest.split_first_chunk()?;
-            let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+            let (id, after_id) = section.split_first_chunk()?;
+            let (len, after_len) = after_id.split_first_chunk()?;
+            let (bytes, rest) = after_len.split_at_checked(u16::from_le_bytes(*len).into())?;
             let id = u32::from_le_bytes(*id);
             if texts.last_key_value().is_some_and(|(last, _)| *last >= id) {
                 return None;

@@ -195,8 +195,8 @@ impl Comparison {
     /// The mean KLD in nats up to which a multiple says nothing: rounding, or that of the noise floor, the
     /// highest if there are several.
     pub fn noise(&self) -> f64 {
-        let floors = self.models.iter().filter(|of| of.is_noise_floor);
-        let means = floors.filter_map(|floor| Some(floor.mean_kld()?.value));
+        let models = self.models.iter().filter(|of| of.is_noise_floor);
+        let means = models.filter_map(|floor| Some(floor.mean_kld()?.value));
         let floors = means.chain(self.floor.map(|floor| floor.kld));
         floors.map(|kld| AT_FLOOR * kld).fold(ROUNDING, f64::max)
     }
@@ -292,9 +292,9 @@ impl ComparedReference {
 impl NotCompared {
     /// Lists the file at `path`. Where `why` starts with the path, as errors do, that is left out.
     pub fn new(path: &Path, why: impl Into<String>) -> Self {
-        let (sidecar, why) = (path.display().to_string(), why.into());
-        let after_path = why.strip_prefix(&format!("{sidecar}: "));
-        let why = after_path.unwrap_or(&why).to_owned();
+        let (sidecar, error) = (path.display().to_string(), why.into());
+        let after_path = error.strip_prefix(&format!("{sidecar}: "));
+        let why = after_path.unwrap_or(&error).to_owned();
         Self { sidecar, why }
     }
 }

@@ -107,14 +107,14 @@ impl Ranked<'_> {
         if of.is_noise(self.best) {
             let equals = Vec::from_iter(self.all().filter(|model| of.is_noise(model)));
             let are = if equals.len() == 1 { "is" } else { "are" };
-            let equals = format!("{} {are}", self.names(equals));
+            let they_are = format!("{} {are}", self.names(equals));
             let why = if of.noise() > ROUNDING {
                 "the original, run again, is about as far from itself".to_owned()
             } else {
                 format!("a mean KLD below {ROUNDING:e} nats is rounding")
             };
             return vec![format!(
-                "{equals} as near to the original as can be measured: {why}."
+                "{they_are} as near to the original as can be measured: {why}."
             )];
         }
         let mut others = self.others.to_vec();
@@ -244,9 +244,9 @@ impl Ranked<'_> {
         let (model, of, here, factor) = much_more.max_by(|a, b| a.3.total_cmp(&b.3))?;
         let [name, best] = [model, self.best].map(self.name);
         let span = printable(&of.label);
-        let (here, elsewhere) = (times(&here), ratio(here.value / factor));
+        let (there, elsewhere) = (times(&here), ratio(here.value / factor));
         Some(format!(
-            "In the span {span:?}, {name} is {here} times as far as {best}; elsewhere, {elsewhere} times."
+            "In the span {span:?}, {name} is {there} times as far as {best}; elsewhere, {elsewhere} times."
         ))
     }
 

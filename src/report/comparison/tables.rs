@@ -172,13 +172,13 @@ impl Comparison {
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let same = "has the same KLD as the one above it, at every token";
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
-        let floor = "the noise floor: the reference's own model";
+        let noise = "the noise floor: the reference's own model";
         let sizes = "that of the file and of the KV cache";
         let legends = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
             (marked(PARETO), PARETO, pareto),
-            (has_floor, NOISE, floor),
+            (has_floor, NOISE, noise),
             (self.sizes().has_caches, "size:", sizes),
         ];
         let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
@@ -409,8 +409,8 @@ impl Comparison {
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         let interval = &self.interval_title();
         let models = self.models.iter();
-        let answered = models.filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)));
-        let answered = Vec::from_iter(answered);
+        let both = models.filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)));
+        let answered = Vec::from_iter(both);
         let identical = || answered.iter().map(|(_, of)| *of);
         // The cut is the reference's, so it is the same for all.
         let to = identical().next().map(same_to);

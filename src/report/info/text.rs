@@ -166,8 +166,8 @@ fn put_states(out: &mut Sheet, states: &States) {
         HeadStep::Add { .. } => "plus a bias".to_owned(),
         HeadStep::Mul { .. } => "times a vector".to_owned(),
     });
-    let then = when(!states.then.is_empty(), "; then ");
-    let then = format!("{then}{}", Vec::from_iter(steps).join(", "));
+    let start = when(!states.then.is_empty(), "; then ");
+    let then = format!("{start}{}", Vec::from_iter(steps).join(", "));
     let (name, kind, size, hash) = (&head.name, &head.type_name, bytes(head.bytes), &head.sha256);
     let described = format!("{name}, {kind}, {size}, sha256 {hash}{then}");
     out.line("  their head", &described);

@@ -160,9 +160,9 @@ impl RecipeReport {
 /// The recipe: its size and its KLD, its types by role, the sizes around it, and the command that
 /// writes the file.
 pub fn recipe_text(report: &RecipeReport) -> String {
-    let model = report.model.as_ref().and_then(|model| model.shown_name());
+    let name = report.model.as_ref().and_then(|model| model.shown_name());
     let mut out = Sheet::new(NAME_WIDTH);
-    let (model, map) = (model.unwrap_or("a model"), &report.map_path);
+    let (model, map) = (name.unwrap_or("a model"), &report.map_path);
     out.title(&format!("A recipe for {model}, by {map}"));
     let exact = format!("{} bytes", count(report.recipe.size_bytes));
     out.value("size", &bytes(report.recipe.size_bytes), &exact);
@@ -252,8 +252,8 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
     };
     out.line("", &used);
     let [before, after] = [round.kept_back.before, round.kept_back.after].map(short_kld);
-    let before = format!("after it, as expected there, and {before} before");
-    out.value("kept back", &after, &before);
+    let expected = format!("after it, as expected there, and {before} before");
+    out.value("kept back", &after, &expected);
     for (name, kld) in [("before", &round.before), ("after", &round.after)] {
         if let Some(measured) = &kld.measured {
             out.estimate(name, measured, short_kld);

@@ -66,8 +66,8 @@ impl Sensitivity {
         let tensors = Vec::from_iter(self.checks.iter().map(|check| check.tensor.as_str()));
         let [roles, checks] = [roles, tensors].map(|names| Names::whole(&names, width));
         let n_checks = self.checks.len().min(MAX_LISTED);
-        let sentences = self.sentences().join(" ");
-        let sentences = Some(wrapped(&sentences) + "\n").filter(|_| !sentences.is_empty());
+        let joined = self.sentences().join(" ");
+        let sentences = Some(wrapped(&joined) + "\n").filter(|_| !joined.is_empty());
         let parts = [
             sentences.unwrap_or_default(),
             self.head(),
@@ -110,8 +110,8 @@ impl Sensitivity {
         out.line("measured", &format!("{cells}, {tokens} decoded{time}"));
         out.known("imatrix", self.imatrix.as_ref().map(|of| &of.file_name));
         let control = self.control.map(short_kld);
-        let of = "the original against itself, which must be 0";
-        let explained = control.map(|control| format!("{control} ({of})"));
+        let meaning = "the original against itself, which must be 0";
+        let explained = control.map(|control| format!("{control} ({meaning})"));
         out.known("control", explained);
         let mut level = format!("at {} %", short_percent(self.confidence.level()));
         if self.tensors.iter().any(|of| !of.at.is_measured) {
@@ -157,15 +157,15 @@ impl Sensitivity {
             _ => ("\n  layers", "KLD per\nlayer"),
         };
         let part = |of: &[LayerSensitivity]| of.iter().filter_map(|layer| layer.part.share).sum();
-        let (worst, worst_kld) = (worst.layer, short_kld(kld_of(worst)));
-        let worst = format!("The worst one is layer {worst}, with {worst_kld}.");
+        let (layer, kld_there) = (worst.layer, short_kld(kld_of(worst)));
+        let note = format!("The worst one is layer {layer}, with {kld_there}.");
         Table::new("By layer", lines)
             .gap(2)
             .left(title, |(of, _)| format!("  {}", layer_names(of)))
             .right(kld, |(_, mean)| short_kld(*mean))
             .right("share\n%", |(of, _)| share(part(of)))
             .left("", |(_, mean)| bar(mean / most))
-            .notes((of_line > 1).then_some(worst))
+            .notes((of_line > 1).then_some(note))
             .text()
     }
 

@@ -121,8 +121,8 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let compared = report.n_vocab_compared;
     if let Some(compared) = compared.filter(|n| *n != reference.n_vocab) {
         let [first, of] = [compared, reference.n_vocab].map(|n| count(n.into()));
-        let compared = format!("first {first} of {of} entries, renormalised");
-        out.line("vocabulary", &compared);
+        let entries = format!("first {first} of {of} entries, renormalised");
+        out.line("vocabulary", &entries);
     }
     if let Some(unknown) = &summary.unknown_p {
         let [mean, max] = [unknown.mean, unknown.max].map(percent);
