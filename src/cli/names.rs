@@ -18,7 +18,7 @@ use crate::input::flags::HUB;
 const MODEL: &str = "--model=";
 const REF_MODEL: &str = "--ref-model=";
 
-/// What a name says: the repository, and which of its files.
+/// The parts of a name: the repository, and which of its files.
 struct Name {
     /// As in `--model=`; empty where the name is a word of its own.
     flag: String,

@@ -80,7 +80,7 @@ impl Loading {
         Self { line, first, of }
     }
 
-    /// Shows that so many bytes are there.
+    /// Shows that `n_bytes` bytes are there.
     pub fn update(&mut self, n_bytes: u64) {
         let per_s = n_bytes.saturating_sub(self.first) as f64 / self.line.seconds();
         let mut message = format!("{} of {}", bytes(n_bytes), bytes(self.of));
@@ -153,7 +153,7 @@ impl Progress {
         message
     }
 
-    /// How much is done, of how much: rows, or windows where only their number is known.
+    /// The amount that is done and the whole: in rows, or in windows where only their number is known.
     fn done(&self) -> (u64, Option<u64>) {
         match (self.n_rows, self.n_windows) {
             (None, Some(n)) => (self.windows, Some(n)),

@@ -22,14 +22,13 @@ use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
 use crate::report::recipe::recipe_text;
 
-/// How the JSON of a report starts after its versions: not like that of an evaluation, which took a model
-/// to make.
+/// The start of a report's JSON after its versions: not that of an evaluation, which took a model to make.
 const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 
 /// The error of a page.
 const NO_PAGE: &str = "cannot render the page";
 
-/// What is made again replaces what it was before, and with `force` any file.
+/// The treatment of a file that is there: one that `kl` makes again is replaced, and with `force` any.
 fn existing(force: bool) -> Existing {
     Existing::asked(force, Some(!force))
 }

@@ -24,7 +24,7 @@ static ASKED: AtomicI32 = AtomicI32::new(0);
 /// True if there is work that looks at `ASKED`.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// True if decode calls, or other work of which there is progress, are under way.
+/// True if decode calls, or other work that reports progress, are under way.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the work begins, which asks from now on whether it should stop.
@@ -38,7 +38,7 @@ pub fn end() {
     UNDER_WAY.store(false, Ordering::Relaxed);
 }
 
-/// Returns true if a signal has asked to stop.
+/// True if a signal has asked to stop.
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed) != 0
 }

@@ -29,7 +29,7 @@ pub struct Terminal<'s> {
 }
 
 impl<'s> Terminal<'s> {
-    /// A terminal that shows so much of each model, or if `brief` a line.
+    /// A terminal that shows of each model what `view` asks for, or if `brief` a line.
     pub fn new(quiet: bool, brief: bool, view: View, results: Results<'s>) -> Self {
         Self {
             quiet,
@@ -49,7 +49,7 @@ impl<'s> Terminal<'s> {
 }
 
 impl Terminal<'_> {
-    /// Whether a warning is about intervals that a model's line does not show: the table's have
+    /// True if a warning is about intervals that a model's line does not show: the table's have
     /// clusters of their own.
     fn leaves_to_table(&self, warning: &Warning) -> bool {
         self.brief && warning.is_about_intervals()

@@ -92,8 +92,8 @@ pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Resul
     Ok(())
 }
 
-/// A context's options as far as they are known before the model is loaded: the largest batch that
-/// they may have, so that what is fitted beside it fits in the end.
+/// The options of a context before its model is loaded, with the largest batch that they may have, so
+/// that what is fitted beside it fits in the end.
 pub fn largest_context(
     run: &RunSettings,
     n_ctx: Option<u32>,
@@ -140,7 +140,8 @@ pub fn backend_identity(
     Ok(identity)
 }
 
-/// What is settled of a set-up before a model is loaded: the rest depends on the model and the devices.
+/// The part of a set-up that is settled before a model is loaded: the rest depends on the model and the
+/// devices.
 pub fn settled_identity(engine: &impl Engine, options: &ContextOptions) -> BackendIdentity {
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
@@ -385,7 +386,7 @@ fn fitting(fits: impl Fn(u32) -> bool) -> u32 {
 /// be stored in one file and be the embeddings in the other.
 const PARAMETERS_TOLERANCE: f64 = 0.3;
 
-/// From so many bits per weight on, a reference is an original.
+/// The fewest bits per weight with which a reference is an original.
 const ORIGINAL_BITS: f64 = 15.5;
 
 /// The most bits per weight that a quant may have, as a multiple of the reference's. Two

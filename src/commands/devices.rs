@@ -145,7 +145,7 @@ pub fn is_slow_build(devices: &[Device]) -> bool {
     false
 }
 
-/// Whether the CPU's backend states its instruction sets, and AVX2 is not among them.
+/// True if the CPU's backend states its instruction sets, and AVX2 is not among them.
 fn lacks_avx2(devices: &[Device]) -> bool {
     let mut cpus = devices.iter().filter(|of| of.kind == DeviceKind::Cpu);
     cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature("AVX2"))

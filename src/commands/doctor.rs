@@ -13,7 +13,7 @@ use crate::report::number::{bytes, count_of, printable};
 /// The width of the column of names.
 const NAME_WIDTH: usize = 13;
 
-/// What the names of variables begin with that change what is computed, where, or how fast.
+/// The beginnings of the names of variables that change what is computed, where, or how fast.
 const VARIABLES: &str = "GGML_ LLAMA_ CUDA_ NVIDIA_ HIP_ HSA_ ROCR_ VK_ OMP_ GOMP_ KMP_ OPENBLAS_ MKL_ \
                          RAYON_ LD_LIBRARY_PATH LD_PRELOAD";
 
@@ -23,9 +23,9 @@ const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 /// The build of `kl`, and the machine that it runs on.
 #[derive(Debug)]
 pub struct Doctor {
-    /// A name and a text per line, within 80 columns. What the system does not tell has no line.
+    /// A name and a text per line, within 80 columns. A fact that the system does not give has no line.
     pub text: String,
-    /// The number of faults to mend, of which each has a line that states how.
+    /// The number of faults to mend. Each has a line that states how.
     pub n_problems: usize,
 }
 

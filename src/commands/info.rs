@@ -21,7 +21,7 @@ use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeI
 /// the description first.
 ///
 /// # Errors
-/// What is wrong with the file, and where: of a model's weights and metadata, findings tell it.
+/// What is wrong with the file, and where. Faults of a model's weights and metadata are findings instead.
 pub fn info<E: Engine>(
     path: &Path,
     verify: bool,

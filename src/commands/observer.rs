@@ -17,8 +17,7 @@ pub trait Observer: Sync {
     /// Receives an event.
     fn on_event(&self, event: &Event<'_>);
 
-    /// Returns true if the command should stop. It asks after each decode call, and keeps what it
-    /// can.
+    /// True if the command should stop. The command asks after each decode call, and keeps what it can.
     fn should_stop(&self) -> bool {
         false
     }
@@ -54,7 +53,7 @@ pub enum Event<'e> {
         /// The mean KLD of all rows so far, in nats.
         mean_kld: Option<f64>,
     },
-    /// A file is loaded, and so many of its bytes are there.
+    /// A file is being loaded, and `n_bytes` of it are there.
     Loading {
         label: &'e str,
         n_bytes: u64,
@@ -84,7 +83,7 @@ pub enum Event<'e> {
     /// A model could not be evaluated, or an output not written, and the run continues: why, in one
     /// line.
     Failed(&'e str),
-    /// The models of a run of several are compared, as far as they could be evaluated.
+    /// The models of a run of several are compared, those that could be evaluated.
     Compared(&'e Comparison),
     /// The result so far: it grows with each model, and is worth saving each time.
     Report(&'e Report),
@@ -192,7 +191,7 @@ impl<'o> Watch<'o> {
         given.map(|(warning, _)| warning.clone()).collect()
     }
 
-    /// Returns true if the command should stop.
+    /// True if the command should stop.
     pub fn should_stop(&self) -> bool {
         self.observer.should_stop()
     }

@@ -275,7 +275,7 @@ fn is_same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// What identifies a file under each of its names, where the system has such a thing.
+/// The identity of a file, one under all of its names, where the system has such a thing.
 #[cfg(unix)]
 pub fn file_id(of: &fs::Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -25,7 +25,7 @@ pub struct Shelf {
     hub: Option<Hub>,
     /// The parts of each; its path is that of the first.
     files: BTreeMap<PathBuf, Vec<HubFile>>,
-    /// Whether models that `kl` has loaded are removed once they are evaluated.
+    /// True if models that `kl` has loaded are removed once they are evaluated.
     discard: bool,
 }
 
@@ -47,7 +47,7 @@ impl Shelf {
         }
     }
 
-    /// Returns true if the file at `path` is to be loaded, as far as it is not on this machine yet.
+    /// True if the file at `path`, or a part of it, is still to be loaded onto this machine.
     pub fn awaits(&self, path: &Path) -> bool {
         let mut parts = self.parts(path);
         parts.any(|(hub, part)| !hub.path_of(part).exists())
@@ -151,11 +151,11 @@ impl Shelf {
 pub struct Arrivals<'s> {
     shelf: &'s Shelf,
     watch: &'s Watch<'s>,
-    /// Those that have not been taken.
+    /// The paths of the files that have not been taken.
     waiting: &'s [&'s Path],
-    /// How the loading of each of them went.
+    /// The result of loading each of them.
     loaded: Receiver<Result<()>>,
-    /// How much of the first of them is there.
+    /// The number of bytes of the first of them that are there.
     n_bytes: &'s AtomicU64,
     /// The one that was taken last, and may still be in use.
     used: Option<&'s Path>,

@@ -75,7 +75,7 @@ pub trait Engine {
     /// If the engine cannot be started.
     fn devices(&self) -> Result<Vec<Device>, EngineError>;
 
-    /// Returns whether there is a device to offload layers to.
+    /// True if there is a device to offload layers to.
     ///
     /// # Errors
     /// If the engine cannot be started.
@@ -135,7 +135,7 @@ pub struct Quantization<'q> {
     pub threads: u32,
 }
 
-/// What a model's file shows without being loaded.
+/// The facts that a model's file shows without being loaded.
 #[derive(Clone, Debug)]
 pub struct Inspected {
     /// The name, the size of the file and the hashes: tensors and parameters are not counted.
@@ -160,7 +160,7 @@ pub enum Layers {
 }
 
 impl Layers {
-    /// Whether a call can decode several windows, each as a sequence of its own.
+    /// True if a call can decode several windows, each as a sequence of its own.
     pub fn can_decode_together(self) -> bool {
         self == Self::Attention
     }
@@ -221,7 +221,7 @@ pub struct ModelFacts {
     /// The options with which it was loaded: layers as a number, and all that [`GpuLayers::Auto`]
     /// chose.
     pub options: ModelOptions,
-    /// Layers that can be offloaded, of which the output layer is one.
+    /// Layers that can be offloaded, the output layer included.
     pub n_layers: u32,
     /// True if accelerators compute all layers, so that the CPU is idle while they decode.
     pub is_offloaded: bool,
@@ -434,19 +434,19 @@ pub struct Appended<'t> {
 /// The nodes of a graph to trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nodes {
-    /// What each layer hands to the next, so that the kernels inside a layer stay as they are, and at last
-    /// the logits.
+    /// The tensors that each layer hands to the next, and at last the logits: the kernels inside a layer
+    /// stay as they are.
     LayerOutputs,
     /// All named nodes of one layer; `None`: of what follows the last one.
     OfLayer(Option<u32>),
 }
 
-/// What a node of a model's graphs held.
+/// The values that a node of a model's graphs held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedNode {
     /// llama.cpp's name, without the layer.
     pub name: String,
-    /// How many nodes of this name came before it in the graph.
+    /// The number of nodes of this name before it in the graph.
     pub occurrence: usize,
     /// `None` after the last layer.
     pub layer: Option<u32>,

@@ -166,7 +166,7 @@ pub fn of_folder(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("models--")?.split_once("--")
 }
 
-/// Returns true if a whole file is at `path`.
+/// True if a whole file is at `path`.
 pub fn is_whole(path: &Path, file: &HubFile) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.len() == file.size)
 }

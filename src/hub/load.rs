@@ -108,7 +108,7 @@ struct Partial<'a> {
     of: &'a HubFile,
     blob: PathBuf,
     file: File,
-    /// What is there of it, in bytes, and the hash of that.
+    /// The number of its bytes that are there, and their hash.
     length: u64,
     hash: Box<dyn DynDigest>,
 }
@@ -166,7 +166,7 @@ impl<'a> Partial<'a> {
         Ok(())
     }
 
-    /// Returns true if its hash is the one that the hub states.
+    /// True if its hash is the one that the hub states.
     fn is_right(&mut self) -> bool {
         hex(&self.hash.finalize_reset()) == self.of.digest
     }

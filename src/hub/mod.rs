@@ -74,10 +74,10 @@ pub struct HubFile {
     pub digest: String,
 }
 
-/// What a caller is told while a hub is at work.
+/// A step of a hub's work, as its caller is told.
 #[derive(Debug, Clone, Copy)]
 pub enum Step<'a> {
-    /// So many bytes of the file are there.
+    /// This number of bytes of the file is there.
     There(u64),
     /// A line about what the hub waits for, or what it does instead.
     Says(&'a str),
@@ -212,13 +212,13 @@ struct Sibling {
     lfs: Option<Lfs>,
 }
 
-/// What identifies a large file.
+/// The identity of a large file.
 #[derive(Deserialize)]
 struct Lfs {
     sha256: String,
 }
 
-/// Returns true for a hash of so many hexadecimal digits.
+/// True for a hash of `length` hexadecimal digits.
 fn is_hash(text: &str, length: usize) -> bool {
     let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     text.len() == length && text.chars().all(is_digit)

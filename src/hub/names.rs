@@ -118,14 +118,14 @@ fn split(path: &str) -> (&str, u32, u32) {
     split_gguf_name(whole).unwrap_or((whole, 1, 1))
 }
 
-/// Returns true for `user/repo`: letters, digits and `_`, with single `-` and `.` between them.
+/// True for `user/repo`: letters, digits and `_`, with single `-` and `.` between them.
 pub fn is_repository(name: &str) -> bool {
     let is_odd = |c: char| c != '_' && !c.is_ascii_alphanumeric();
     let is_word = |word: &str| !word.is_empty() && !word.contains(is_odd);
     name.split('/').count() == 2 && name.split(['/', '-', '.']).all(is_word)
 }
 
-/// Returns true for a path that stays within the folder that it is joined to, on every system.
+/// True for a path that stays within the folder that it is joined to, on every system.
 pub fn is_safe(path: &str) -> bool {
     let is_odd = |c: char| c.is_control() || matches!(c, '\\' | ':');
     !path.contains(is_odd) && path.split('/').all(|part| !matches!(part, "" | "." | ".."))

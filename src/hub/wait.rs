@@ -7,10 +7,10 @@ use anyhow::anyhow;
 
 use super::{Fault, Step, Watch};
 
-/// How often a caller is asked whether to stop.
+/// The time after which a caller is asked again whether to stop.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// How often a request has been repeated without progress, and how long it waits next.
+/// The repeats of a request without progress, and the wait before the next one.
 pub struct Patience {
     repeated: u32,
     wait: Duration,

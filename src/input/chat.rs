@@ -19,7 +19,7 @@ pub struct Chat {
     template: Rc<ChatTemplate>,
     messages: Vec<Value>,
     values: TemplateValues,
-    /// The numbers of given messages after each of which the model answers.
+    /// The number of given messages before each answer of the model.
     pub ends: Vec<usize>,
     /// The prompts to answer that were made so far.
     n_asked: usize,
@@ -113,7 +113,7 @@ impl Chat {
         self.messages.insert(index, message);
     }
 
-    /// The message at `index` of which the template makes this answer again, if there is one. A
+    /// The message at `index` that the template turns into this answer again, if there is one. A
     /// template may write a content between marks of its own, such as `<|START_RESPONSE|>`, and want
     /// reasoning apart.
     fn message_of(&self, index: usize, answer: &str, reasoning: Option<&str>) -> Option<Value> {
@@ -227,9 +227,9 @@ impl<'t> Apart<'t> {
     }
 }
 
-/// The numbers of messages after each of which the model is to answer: those that end with one of the
-/// user or of tools, and perhaps of the system or another role, where no given answer follows. If all
-/// messages are of the system, the end of the conversation is the only one.
+/// For each answer that the model is to give, the number of messages before it. The model answers a message of
+/// the user or of tools that has no given answer, after any that follow from the system or another role. If
+/// all messages are of the system, it answers once, at the end.
 pub fn unanswered(roles: &[Role]) -> Vec<usize> {
     let mut ends = Vec::new();
     for (index, role) in roles.iter().enumerate() {
@@ -285,7 +285,7 @@ fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
     found.next().unwrap_or(text)
 }
 
-/// Whether a text may have the content of this message in it.
+/// True if a text may have the content of this message in it.
 fn has_content_of(text: &str, message: Option<&Value>) -> bool {
     let content = message.and_then(|message| message.get_attr("content").ok());
     content.is_none_or(|content| text.contains(content.as_str().unwrap_or_default().trim()))

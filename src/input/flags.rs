@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::{GROUP_NAMES, NamedText, is_group_name};
 
-/// How a path starts that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
+/// The start of a path that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
 /// `hf:USER/REPO/FILE`.
 pub const HUB: &str = "hf:";
 
@@ -98,7 +98,7 @@ fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// Whether a path that does not exist looks like the name of a repository on Hugging Face,
+/// True if a path that does not exist looks like the name of a repository on Hugging Face,
 /// as in `org/model` or llama.cpp's `org/model:Q4_K_M`. A file's ending is a word; that of `3.1-8B` is
 /// not.
 fn is_repository(path: &Path) -> bool {

@@ -85,7 +85,7 @@ pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
 /// does not reach, the reason, with the file and the line.
 pub type Answered = BTreeMap<u32, Result<(Vec<u32>, usize), String>>;
 
-/// What answers conversations.
+/// A model and its decoder at work on the answers of conversations.
 pub struct Answering<'a, M: Model> {
     model: &'a M,
     decoder: M::Decoder<'a>,
@@ -153,7 +153,7 @@ impl<'a, M: Model> Answering<'a, M> {
         }
     }
 
-    /// Whether a conversation has no prompt to answer: none yet, or one whose answer ends the
+    /// True if a conversation has no prompt to answer: none yet, or one whose answer ends the
     /// generation, or has no room for more.
     fn has_ended(&self, of: &Dialogue) -> bool {
         let ends = |&last: &u32| self.model.is_end_of_generation(last);
@@ -163,8 +163,8 @@ impl<'a, M: Model> Answering<'a, M> {
             || of.answer().last().is_some_and(ends)
     }
 
-    /// Takes a conversation, whose answer has ended, to the first token of the next answer; `None`:
-    /// the conversation ends.
+    /// Decodes a conversation, whose last answer has ended, up to the first token of its next answer;
+    /// `None`: the conversation ends.
     fn next(&mut self, mut of: Dialogue, sequence: usize) -> Result<Option<Dialogue>> {
         let next = if of.n_prompt == 0 {
             (of.n_left > 0).then(|| Ok(take(&mut of.tokens)))

@@ -172,12 +172,12 @@ impl Source {
         })
     }
 
-    /// Whether windows end with an answer: one that is given, or one that is generated.
+    /// True if windows end with an answer: one that is given, or one that is generated.
     pub fn has_answers(&self) -> bool {
         self.generate.is_some() || self.scores_given_answers()
     }
 
-    /// Whether the answers that conversations hold are scored, and nothing else.
+    /// True if the answers that conversations hold are scored, and nothing else.
     pub fn scores_given_answers(&self) -> bool {
         self.score == Some(ScoreFrom::Answers)
     }
@@ -215,7 +215,7 @@ impl NamedText {
 /// The rule for a group's name, for messages.
 pub const GROUP_NAMES: &str = "use 1 to 100 characters, none of them a control character";
 
-/// Whether a group can have this name.
+/// True if a group can have this name.
 pub fn is_group_name(name: &str) -> bool {
     (1..=100).contains(&name.chars().count()) && !name.contains(char::is_control)
 }

@@ -223,7 +223,7 @@ impl Plan {
         n_rows(&self.windows)
     }
 
-    /// Most scored rows of a window of the whole, of which this may be a part; where answers were
+    /// Most scored rows of a window in the whole plan, even if this is a part of it; where answers were
     /// generated, as it was planned.
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);

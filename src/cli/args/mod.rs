@@ -40,7 +40,7 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// What a call asks for: a command of its own name, or what a classic call is checked to be.
+/// The command that a call asks for: by its own name, or by the flags of a classic call, once checked.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     Info(InfoArgs),

@@ -44,12 +44,12 @@ pub fn check<'p>(
     Ok(())
 }
 
-/// Returns true if an output is stdout.
+/// True if an output is stdout.
 pub fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Returns true if `path` leads to one of these files, under this name or another.
+/// True if `path` leads to one of these files, under this name or another.
 pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
     let id = |path| file_id(&fs::metadata(path).ok()?);
     let (resolved_path, id_of_path) = (resolved(path), id(path));

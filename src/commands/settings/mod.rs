@@ -444,8 +444,8 @@ pub struct ResultSettings {
 }
 
 impl ResultSettings {
-    /// Returns true if each of `n` models is shown in a line, and all of them in a table. What is
-    /// asked for beside the numbers of the table is in the whole reports only.
+    /// True if each of `n` models is shown in a line, and all of them in a table. Only whole reports show
+    /// what is asked for besides the numbers of the table.
     pub fn is_brief(&self, n: usize) -> bool {
         let breaks_down = self.breakdown || self.top_k.is_some();
         let more = breaks_down || self.stats.iter().any(|stats| *stats != Stats::Kl);

@@ -1,5 +1,5 @@
-//! What is evaluated: a model or a file, and with `--sweep` each model with several types of its KV
-//! cache.
+//! The subjects of an evaluation: a model or a file, and with `--sweep` each model with several types
+//! of its KV cache.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ const ARRAY: u32 = 9;
 const STEP_BYTES: usize = 256;
 
 /// Opens a regular file, and returns its length too. A model is opened more than once and read at
-/// any position, neither of which a pipe allows.
+/// any position; a pipe allows neither.
 ///
 /// # Errors
 /// A file that is not regular or cannot be opened.
@@ -80,7 +80,7 @@ pub struct Cursor {
     offset: u64,
     /// Bytes of the file.
     len: u64,
-    /// What to do with a damaged file besides downloading it again, in one verb.
+    /// The advice for a damaged file besides downloading it again, in one verb.
     remedy: &'static str,
 }
 

@@ -164,7 +164,7 @@ impl Gguf {
         self.files.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Identifies the model, as far as its header does.
+    /// Identifies the model by what its header records.
     pub fn identity(&self) -> ModelIdentity {
         let path = self.path();
         let file_name = path.file_name().unwrap_or(path.as_os_str());
@@ -204,8 +204,8 @@ impl Gguf {
         pairs.map(|(key, (_, bytes))| (key.as_str(), *bytes))
     }
 
-    /// What decides the model's output besides its weights, by name: the shapes of its tensors, and the values
-    /// of the keys of its architecture and its tokenizer.
+    /// The facts besides the weights that decide the model's output, by name: the shapes of its tensors, and
+    /// the values of the keys of its architecture and its tokenizer.
     fn decisive(&self) -> BTreeMap<&str, String> {
         let of_architecture = format!("{}.", self.architecture().unwrap_or_default());
         let prefixes = ["tokenizer.", "general.architecture", &of_architecture];
@@ -230,7 +230,7 @@ impl Gguf {
         changed.collect()
     }
 
-    /// The pairs of tensors of which the second begins within the data of the first.
+    /// Pairs of tensors that overlap: the second begins within the data of the first.
     pub fn overlaps(&self) -> Vec<[&Tensor; 2]> {
         let mut sorted: Vec<&Tensor> = self.tensors.iter().collect();
         sorted.sort_by_key(|tensor| (tensor.file, tensor.offset));
@@ -246,7 +246,7 @@ impl Gguf {
         self.number(&format!("{}.{name}", self.architecture()?))
     }
 
-    /// Whether its layers send each token to a few of many experts.
+    /// True if its layers send each token to a few of many experts.
     pub fn has_experts(&self) -> bool {
         matches!(self.architecture_number("expert_count"), Some(1..))
     }
@@ -267,7 +267,7 @@ impl Gguf {
         name.filter(|name| !name.is_empty())
     }
 
-    /// Returns whether the tokenizer is a BPE and names no pre-tokenizer: llama.cpp then splits
+    /// True if the tokenizer is a BPE and names no pre-tokenizer: llama.cpp then splits
     /// texts in a way that may not be the model's (`llama_vocab::impl::load` in `llama-vocab.cpp`).
     pub fn lacks_pre_tokenizer(&self) -> bool {
         /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
@@ -395,7 +395,7 @@ impl ModelError {
 /// A result of reading a model's header.
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// Names what a file holds whose first bytes are not those of a GGUF, and what to do.
+/// Names the contents of a file that does not begin as a GGUF, and states what to do.
 fn instead_of_gguf(path: &Path) -> String {
     let found = Found::look(path);
     let what = match found {

@@ -224,8 +224,8 @@ fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
 }
 
 /// Greets a server and returns its version of the protocol (`negotiate_hello` in `ggml-rpc.cpp`): a
-/// command, the length of what follows, and the abilities of the connection, of which none are
-/// needed; the answer has a length too, then three bytes of the version, and a padding.
+/// command, the length of what follows, and the abilities of the connection, none of
+/// which is needed; the answer has a length too, then three bytes of the version, and a padding.
 fn hello(mut stream: &TcpStream) -> io::Result<[u8; 3]> {
     const HELLO: u8 = 14;
     const ABILITIES: [u8; 24] = [0; 24];

@@ -27,8 +27,8 @@ pub(super) trait Watch: Send {
     /// Checks whether [`computed`](Self::computed) should see this tensor, which costs a little time.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
-    /// Looks at a tensor that was computed. Returns whether to compute the rest of the graph, as far as
-    /// the same device computes it.
+    /// Looks at a tensor that was computed. Returns true to let the same device compute the rest of
+    /// its part of the graph.
     fn computed(&mut self, node: Node<'_>) -> bool;
 }
 

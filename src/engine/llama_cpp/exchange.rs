@@ -30,11 +30,11 @@ pub(super) struct Weight {
     tensor: Tensor,
     /// Where it lies: once, unless several devices need it.
     places: Vec<ModelTensor>,
-    /// What lies there; `None` if that is unknown.
+    /// The contents of that memory; `None` if they are unknown.
     contents: Mutex<Option<Contents>>,
 }
 
-/// What lies in a weight's memory.
+/// The contents of a weight's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Contents {
     kind: GgmlType,

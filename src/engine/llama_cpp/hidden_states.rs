@@ -18,7 +18,7 @@ use crate::lock::locked;
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
 const PROBE_N_CTX: u32 = 256;
 
-/// Its batches, of which one token is decoded.
+/// The sizes of its batches; only one token is decoded.
 const PROBE_CALLS: Calls = Calls::new(32, 32);
 
 impl LlamaCppModel<'_> {
@@ -31,7 +31,7 @@ impl LlamaCppModel<'_> {
         ))
     }
 
-    /// What the graph of one decoded token shows. The first call decodes one.
+    /// Returns what the graph of one decoded token shows. The first call decodes that token.
     pub(super) fn probe(&self) -> Result<&Probe, EngineError> {
         if let Some(probe) = self.probe.get() {
             return Ok(probe);
@@ -86,14 +86,14 @@ pub(super) struct FoundHead {
     pub(super) type_id: u32,
     /// The matrix; `None` if the graph multiplied a copy of it.
     pub(super) weight: Option<ModelTensor>,
-    /// The name of the tensor of hidden states, after which a graph can end, if that finds it in every
-    /// graph of the model.
+    /// The name of the tensor of hidden states, if every graph of the model has one of this name: a graph
+    /// can end after it.
     pub(super) states_name: Option<String>,
     /// The steps that follow the product, each with its values.
     pub(super) then: Vec<(HeadStep, Vec<f32>)>,
 }
 
-/// How a graph uses a weight.
+/// A graph's use of a weight.
 #[derive(Default)]
 pub(super) struct Use {
     /// Where the weight lies.

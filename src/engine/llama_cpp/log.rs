@@ -1,5 +1,5 @@
-//! What llama.cpp and ggml say: their log, shown on request, whose last errors are kept, since functions
-//! report failure without a reason; and ggml's fatal errors, which are reported before it ends the process.
+//! The log of llama.cpp and ggml, shown on request: its last errors are kept, since functions report failure
+//! without a reason. ggml's fatal errors are reported before it ends the process.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
@@ -32,7 +32,7 @@ pub fn follow_log(verbose: bool) {
     unsafe { sys::llama_log_set(Some(on_message), std::ptr::null_mut()) }
 }
 
-/// Returns whether the system has refused to lock a model's weights into memory.
+/// True if the system has refused to lock a model's weights into memory.
 pub fn mlock_has_failed() -> bool {
     LOCK_FAILED.load(Ordering::Relaxed)
 }
@@ -47,8 +47,8 @@ pub(super) fn last_log_errors() -> String {
     errors[kept..].join("; ")
 }
 
-/// The advice to give if a model or a context cannot be created, by words of which llama.cpp's reason holds
-/// one; the first one counts.
+/// The advice to give if a model or a context cannot be created, by words: the first entry
+/// counts that has a word in llama.cpp's reason.
 const ADVICE: [(&[&str], &str); 6] = [
     (
         &["quantized V cache"],

@@ -147,7 +147,7 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
 /// Architectures whose layers are all recurrent (`llm_arch_is_recurrent` in `llama-arch.cpp`).
 const RECURRENT: &str = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7";
 
-/// Architectures of which some layers are recurrent (`llm_arch_is_hybrid`).
+/// Architectures with some recurrent layers (`llm_arch_is_hybrid`).
 const HYBRID: &str = "
     jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next
     kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01";

@@ -44,7 +44,7 @@ pub struct LlamaCppModel<'b> {
     /// Locked while one of the contexts decodes.
     turn: Mutex<()>,
     pub(super) contexts: Mutex<Contexts>,
-    /// What a graph shows, once one was computed.
+    /// The facts that a graph shows, once one was computed.
     pub(super) probe: OnceLock<Probe>,
     /// SHA-256 of the head's matrix, once it was needed.
     head_sha256: OnceLock<String>,
@@ -335,7 +335,7 @@ fn facts(
     }
 }
 
-/// The devices for a model, of which llama.cpp always gets a list: those that the user names, in that
+/// The devices for a model, which llama.cpp always gets as a list: those that the user names, in that
 /// order, or else those that llama.cpp would choose itself (`llama_prepare_model_devices` in its
 /// `llama.cpp`). These are RPC servers, then GPUs with memory of their own, each once however many
 /// backends have it. Without any such GPU, the integrated GPUs of the first backend that has some follow

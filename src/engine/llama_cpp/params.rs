@@ -185,9 +185,9 @@ impl ModelParams {
     /// Lets llama.cpp fit the parameters, and returns its status: 0, or 1 if the model is too large.
     fn fitted(&mut self, options: &ModelOptions, room: &Room) -> Result<i32, EngineError> {
         let mut own = context_params(&room.context, options);
-        // What memory is needed for besides: the model that will be loaded later, or else a second context of
-        // this one, of which only what it adds is counted. llama.cpp takes one extra: if that is the second
-        // model, the margin covers second contexts.
+        // Memory is also needed for the model that will be loaded later, or else for what a second context of
+        // this one adds. llama.cpp accepts one extra: if that is the second model, the margin covers second
+        // contexts.
         let (mut extra_model, mut extra_context) = (self.raw, own);
         let (mut extra_file, mut n_margins) = (self.file.clone(), 1);
         if let Some(second) = &room.second_model {

@@ -164,7 +164,7 @@ impl<'f> StoredRows<'f> {
         Ok(blocks)
     }
 
-    /// Bytes of a row at a type of whose blocks it is made.
+    /// Bytes of a row at a type whose blocks divide it.
     pub(super) fn row_bytes(&self, kind: GgmlType) -> usize {
         kind.bytes(self.n_columns as u64).unwrap_or_default() as usize
     }

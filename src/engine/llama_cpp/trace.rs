@@ -1,5 +1,5 @@
-//! What the nodes of a model's graphs hold while windows are decoded; and noise that is added to the inputs
-//! of layers, as the rounding of activations adds it.
+//! The values that the nodes of a model's graphs hold while windows are decoded; and noise that is
+//! added to the inputs of layers, as the rounding of activations adds it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -69,7 +69,7 @@ pub(super) struct Tracer {
     /// The window that is decoded, by its index, and the positions of this batch.
     window: usize,
     batch: Range<usize>,
-    /// How often each name has come in this batch.
+    /// The number of times that each name has come in this batch.
     seen: HashMap<String, usize>,
     nodes: Vec<TracedNode>,
     /// The address of the tensor that was given noise last.

@@ -55,7 +55,7 @@ pub(super) fn with_texts(messages: Value, render: impl Fn(Value) -> Option<Strin
     })
 }
 
-/// Whether a template prints parts, but not strings.
+/// True if a template prints parts, but not strings.
 pub(super) fn takes_parts_only(render: impl Fn(Value) -> Option<String>) -> bool {
     let prints = |content: Value| {
         let message = Value::from_pairs([("role", Value::from("user")), ("content", content)]);
@@ -79,7 +79,7 @@ fn as_part(text: &Value) -> Value {
     Value::from_iter([part])
 }
 
-/// Whether [`PROBE`] is in a text, and not as Python or JSON print a list of parts.
+/// True if [`PROBE`] is in a text, and not as Python or JSON print a list of parts.
 fn is_printed(text: Option<String>) -> bool {
     let lists = ["'", "\""].map(|quote| format!("{quote}text{quote}: {quote}{PROBE}{quote}"));
     text.is_some_and(|text| text.contains(PROBE) && !lists.iter().any(|list| text.contains(list)))
@@ -94,7 +94,7 @@ fn with_content(messages: &Value, content: impl Fn(&Value) -> Option<Value>) -> 
     Value::from_iter(changed)
 }
 
-/// Whether a message's content is a list of parts; what a tool returned may be another list.
+/// True if a message's content is a list of parts; what a tool returned may be another list.
 fn has_parts(message: &Value) -> bool {
     let content = field(message, "content");
     let mut items = items(&content);
@@ -127,7 +127,7 @@ pub(super) const PROBED_VARIABLES: &str = r#"{"tools": [{"name": "tool", "type":
         "type": "object", "properties": {"arg": {"type": "string", "description": "Arg description"}},
         "required": ["arg"]}}}]}"#;
 
-/// Whether a template reads arguments as an object, by what it makes of
+/// True if a template reads arguments as an object, by what it makes of
 /// [`PROBED_MESSAGES`]: printed whole, an object would look as in Python.
 pub(super) fn are_objects_in(rendered: &str) -> bool {
     rendered.contains("kl-probe-of-arguments")

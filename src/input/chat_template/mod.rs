@@ -32,7 +32,7 @@ pub struct ChatTemplate {
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
     pub source: String,
-    /// What it gets besides messages, unless a prompt has variables of these names.
+    /// The values that it gets besides messages, unless a prompt has variables of these names.
     defaults: TemplateValues,
     takes_parts_only: bool,
     /// True if the arguments of a tool call are an object to it, not a string of JSON.
@@ -117,7 +117,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Whether the template's source names this variable. What `kl` itself decides is none.
+    /// True if the template's source names this variable; false for the one that `kl` itself sets.
     pub fn names(&self, variable: &str) -> bool {
         let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
         let parts: Vec<&str> = self.source.split(variable).collect();

@@ -96,7 +96,7 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Whether a value has a length and items, as strings and dicts do in Python.
+/// True if a value has a length and items, as strings and dicts do in Python.
 pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -104,7 +104,7 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     )
 }
 
-/// Whether a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
+/// True if a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
 /// there are tools.
 pub(super) fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
@@ -191,7 +191,7 @@ struct Layout {
     /// Spaces per level; `None` for one line.
     indent: Option<u8>,
     sort_keys: bool,
-    /// What stands between items, and after a key.
+    /// The texts between items, and after a key.
     separators: [String; 2],
 }
 
@@ -236,7 +236,7 @@ impl Layout {
         }
     }
 
-    /// What stands between the brackets of a list or a dict that is nested `depth` deep.
+    /// The text between the brackets of a list or a dict that is nested `depth` deep.
     fn joined(&self, items: Vec<String>, depth: usize) -> String {
         let [comma, _] = &self.separators;
         let Some(indent) = self.indent.filter(|_| !items.is_empty()) else {
