@@ -49,10 +49,10 @@ pub fn compare<E: Engine + Sync>(
     let mut queue = Queue::new(watch, &subjects);
     queue.look_ahead(|subject| {
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-        let mut header = header.clone();
-        header.model = Some(identity(Reference::open(&subject.path)?.about()));
+        let mut expected = header.clone();
+        expected.model = Some(identity(Reference::open(&subject.path)?.about()));
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
-            finished.check(&header, true)?;
+            finished.check(&expected, true)?;
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Judges a recipe: measures it in memory on another text, in a second round its neighbours too, and the
+//! Judges a recipe: measures it in memory on another text, with its neighbours in a second round, and the
 //! model of `--like` on the same tokens.
 
 use std::ops::Range;
@@ -24,16 +24,16 @@ use crate::stats::{
     Clusters, Estimate, Estimator, Paired, Ratio, Run, WindowSums, is_counted, usable_kld,
 };
 
-/// A measured KLD that is so many times the predicted one, or the inverse, is far from it.
+/// A measured KLD is far from the predicted one if one of the two is more than this many times the other.
 const FAR_OFF: f64 = 2.0;
 
 /// The fewest rows that are kept back for a second round: as many as make a good map.
 const ROUND_ROWS: u64 = 512;
 
-/// At most one window in so many is kept back for a second round.
+/// At most one window in this many is kept back for a second round.
 const KEPT_BACK: usize = 4;
 
-/// The windows that show that the original came back.
+/// The number of windows that show whether the original's tensors are restored.
 const CONTROL_WINDOWS: usize = 4;
 
 /// The original in memory, with its own rows of the text that judges.
@@ -105,14 +105,14 @@ impl<'j, E: Engine> Judge<'j, E> {
         })
     }
 
-    /// Measures the recipe, and after a second round that finds a better one, that one.
+    /// Measures the recipe. A better one that the second round finds takes its place.
     ///
     /// # Errors
     /// What is wrong with the text or a model, or why one cannot decode.
     pub fn check(self, recipe: &mut Recipe) -> Result<RecipeCheck> {
         let settings = self.inputs.settings;
         let mut records = self.measure(&recipe.mixture(), 0..self.n_judging, "recipe")?;
-        // Chosen once, for all that is measured on these windows.
+        // Chosen once, for all measurements on these windows.
         let runs = Run::from_records(&records);
         let windows = WindowSums::from_tokens(&runs, &klds(&records));
         let clusters = Clusters::by_rule(&windows, settings.clusters);
@@ -164,7 +164,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         self.score(windows, label)
     }
 
-    /// The same of the model as it is.
+    /// The records of the model, with its present tensors, in some windows. A label names the progress.
     fn score(&self, windows: Range<usize>, label: &str) -> Result<Vec<TokenRecord>> {
         let bench = &self.bench;
         let (n_windows, n_rows) = (windows.len() as u64, bench.n_rows(windows.clone()));
@@ -177,7 +177,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         Ok(records)
     }
 
-    /// The mean KLD of the original, with all tensors back, from its first rows, which must be 0.
+    /// The mean KLD of the original, with all its tensors restored, from its own rows. It must be 0.
     fn control(&self) -> Result<f64> {
         let windows = 0..self.n_judging.min(CONTROL_WINDOWS);
         let records = self.measure(&Mixture::new(), windows, "control")?;
@@ -193,8 +193,8 @@ impl<'j, E: Engine> Judge<'j, E> {
 
     /// The mean KLD of these tokens.
     fn estimate(&self, records: &[TokenRecord], estimator: &Estimator) -> Result<Estimate> {
-        let mean = estimator.mean_of_positive(records.iter().map(usable_kld));
-        let mean = mean.with_context(|| {
+        let found = estimator.mean_of_positive(records.iter().map(usable_kld));
+        let mean = found.with_context(|| {
             format!(
                 "-t {}: no token has a finite KLD: use another text",
                 self.source
@@ -203,9 +203,9 @@ impl<'j, E: Engine> Judge<'j, E> {
         Ok(mean.estimate())
     }
 
-    /// Measures the recipe's neighbours on the windows that are kept back, solves again, and measures what
-    /// is found on the windows that judge: returns it, and its records. `None` where no windows are kept
-    /// back.
+    /// Measures the recipe's neighbours on the windows that are kept back, solves again, and measures the new
+    /// recipe on the windows that judge. Returns the round, that recipe and its records; `None` if no windows
+    /// are kept back.
     fn second_round(
         &self,
         before: &Recipe,
@@ -237,9 +237,9 @@ impl<'j, E: Engine> Judge<'j, E> {
         };
         let mut moved = Vec::new();
         for (tensor, kind) in neighbours {
-            let mut mixture = mixture.clone();
-            mixture.insert(tensor.clone(), kind);
-            moved.extend(measure(&mixture)?.map(|kld| ((tensor, kind), kld)));
+            let mut neighbour = mixture.clone();
+            neighbour.insert(tensor.clone(), kind);
+            moved.extend(measure(&neighbour)?.map(|kld| ((tensor, kind), kld)));
         }
         drop(phase);
         let (mut after, expected) = improved(&inputs.costs, before, inputs.goal, kld, &moved);
@@ -267,7 +267,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         Ok(Some((round, after, again)))
     }
 
-    /// Warns of a KLD that is not as predicted or asked.
+    /// Warns of a KLD that is far from the predicted one, or above the one that was asked for.
     fn warn_of_kld(&self, recipe: &Recipe) {
         let watch = self.bench.watch;
         let Some(measured) = recipe.kld.measured else {
@@ -318,14 +318,14 @@ impl<'j, E: Engine> Judge<'j, E> {
         let ratio = ratio_of(records, &of_like, estimator);
         self.model.drop_last();
         // The tensors that have another type than in the map's model.
-        let mut types = self.engine.blueprint(path, None)?.tensors;
+        let mut changed = self.engine.blueprint(path, None)?.tensors;
         let tensors = &self.inputs.header.tensors;
-        types.retain(|of| {
+        changed.retain(|of| {
             !tensors
                 .iter()
                 .any(|known| (&known.name, known.kind) == (&of.name, of.kind))
         });
-        let types = types.into_iter().map(|of| (of.name, of.kind)).collect();
+        let types = changed.into_iter().map(|of| (of.name, of.kind)).collect();
         Ok(LikeCheck {
             path: shown.to_string(),
             size_bytes: file_bytes(self.engine, path)?,
@@ -359,8 +359,8 @@ pub fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64> {
     bytes.with_context(|| format!("--like {}: its size is not known", path.display()))
 }
 
-/// Chooses the windows that judge, in text order, and those that are kept back for a second round, which
-/// must not be made on what judges it.
+/// Chooses the windows that judge, in text order, and those that are kept back for a second round: the windows
+/// that judge it must be others than those that it was made on.
 fn split(windows: Vec<WindowSpec>, max_rows: Option<u64>) -> (Vec<WindowSpec>, Vec<WindowSpec>) {
     let mut order = shuffled(windows.len(), DEFAULT_SEED);
     let rows_of = |i: usize| windows.get(i).map_or(0, |window| u64::from(window.n_rows));

@@ -19,7 +19,7 @@ use crate::report::number::{count, count_of, part, printable};
 use crate::report::recipe::RecipeReport;
 use crate::report::{Versions, Warning};
 
-/// What a recipe is made of.
+/// The inputs of a recipe.
 struct Inputs<'i> {
     settings: &'i RecipeSettings,
     header: MapHeader,
@@ -29,8 +29,8 @@ struct Inputs<'i> {
     watch: &'i Watch<'i>,
 }
 
-/// Chooses a recipe, measures it if there is a text, and writes its types. Returns with it the importance
-/// matrix that was read.
+/// Chooses a recipe, measures it if there is a text, and writes its types. The importance matrix that was read
+/// is returned too.
 ///
 /// # Errors
 /// What is wrong with the map or the model, or a goal that nothing reaches.
@@ -47,8 +47,8 @@ pub fn recipe<E: Engine>(
     let inputs = read(settings, engine, watch)?;
     let shown = |path: &PathBuf| path.display().to_string();
     let map_path = shown(&settings.map);
-    let recipe = solve(&inputs.costs, inputs.goal, &settings.types);
-    let mut recipe = recipe.map_err(|error| anyhow!("{map_path}: {error}"))?;
+    let solved = solve(&inputs.costs, inputs.goal, &settings.types);
+    let mut recipe = solved.map_err(|error| anyhow!("{map_path}: {error}"))?;
     let mut check = None;
     if let (Some(original), Some(source)) = (&settings.model, settings.text()) {
         let judge = Judge::new(&inputs, engine, original, &source)?;
@@ -72,8 +72,7 @@ pub fn recipe<E: Engine>(
     Ok((report, inputs.imatrix))
 }
 
-/// Reads what a recipe is made of: the map, the importance matrix and the original, which must belong
-/// together.
+/// Reads a recipe's inputs: the map, the importance matrix and the original, which must belong together.
 fn read<'i>(
     settings: &'i RecipeSettings,
     engine: &impl Engine,
@@ -96,12 +95,12 @@ fn read<'i>(
                 of_map.shown_name().unwrap_or("without a name")
             );
         }
-        // An importance matrix is named in it by its path, which may be another one here.
+        // The metadata name an importance matrix by its path, which may be another one here.
         let blueprint = engine.blueprint(original, imatrix.as_ref())?;
         map.header.metadata_bytes = blueprint.metadata_bytes;
     }
-    let costs = Sensitivities::from_map(&map, settings.confidence);
-    let costs = costs.map_err(|error| anyhow!("{map_path}: {error}"))?;
+    let derived = Sensitivities::from_map(&map, settings.confidence);
+    let costs = derived.map_err(|error| anyhow!("{map_path}: {error}"))?;
     if let Some(first) = costs.unknown.first() {
         let n = count_of(costs.unknown.len() as u64, "tensor");
         let message = format!(
@@ -119,7 +118,7 @@ fn read<'i>(
     })
 }
 
-/// Reads the map, as far as it was written. It must know weight errors of all types that are asked for.
+/// Reads the map, which may be cut off. It must hold weight errors of all types that are asked for.
 fn read_map(settings: &RecipeSettings, watch: &Watch<'_>) -> Result<SensitivityMap> {
     let map = SensitivityMap::read(&settings.map)?;
     let (shown, header) = (settings.map.display(), &map.header);
@@ -138,9 +137,9 @@ fn read_map(settings: &RecipeSettings, watch: &Watch<'_>) -> Result<SensitivityM
     let own = header.tensors.iter().map(|tensor| tensor.kind);
     let known = Vec::from_iter(header.types.iter().copied().chain(own));
     if let Some(kind) = settings.types.iter().find(|kind| !known.contains(kind)) {
-        let known = Vec::from_iter(header.types.iter().map(|kind| kind.name)).join(",");
+        let listed = Vec::from_iter(header.types.iter().map(|kind| kind.name)).join(",");
         bail!(
-            "--types {kind}: {shown} does not know that type: use some of {known}, or make a map with kl sensitivity --types"
+            "--types {kind}: {shown} does not know that type: use some of {listed}, or make a map with kl sensitivity --types"
         );
     }
     Ok(map)
@@ -172,7 +171,7 @@ fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<
     Ok(Some(imatrix))
 }
 
-/// What the recipe should reach: clap has asked for one of the flags.
+/// The goal of the recipe: clap requires one of the flags.
 fn goal(settings: &RecipeSettings, engine: &impl Engine) -> Result<Goal> {
     if let Some(path) = &settings.like {
         return Ok(Goal::Size(file_bytes(engine, path)?));
@@ -183,26 +182,26 @@ fn goal(settings: &RecipeSettings, engine: &impl Engine) -> Result<Goal> {
         .context("--size, --bpw, --like or --kld is needed")
 }
 
-/// Writes the file for llama-quantize's `--tensor-type-file`. The tensors that keep the original's blocks,
-/// as experts in mxfp4 do, are named too: llama-quantize would choose other types for them.
+/// Writes the file for llama-quantize's `--tensor-type-file`. It also names the tensors that keep the
+/// original's type in blocks, such as experts in mxfp4: llama-quantize would choose other types for them.
 fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Result<()> {
-    let kept = header.tensors.iter().filter(|of| of.kind.block > 1);
-    let kept = kept.map(|of| (of.name.clone(), of.kind));
+    let in_blocks = header.tensors.iter().filter(|of| of.kind.block > 1);
+    let kept = in_blocks.map(|of| (of.name.clone(), of.kind));
     let types = tensor_type_file(&kept.chain(recipe.mixture()).collect());
     let written = output.file()?.write_all(types.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()
 }
 
-/// The words of the call of llama-quantize that writes the file.
+/// The command, word by word, with which llama-quantize writes the file.
 fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Vec<String> {
     let shown = |path: &PathBuf| path.display().to_string();
     let or = |path: &Option<PathBuf>, other: &str| path.as_ref().map_or(other.to_owned(), shown);
     // A map may come from anywhere.
-    let original = header.model_path.as_deref().map(printable);
+    let recorded = header.model_path.as_deref().map(printable);
     let of_map = |of: &ImatrixIdentity| printable(&of.file_name);
-    let imatrix = settings.imatrix.as_ref().map(shown);
-    let imatrix = imatrix.or_else(|| header.imatrix.as_ref().map(of_map));
+    let given = settings.imatrix.as_ref().map(shown);
+    let imatrix = given.or_else(|| header.imatrix.as_ref().map(of_map));
     let mut tensors = header.tensors.iter();
     let mixture = recipe.mixture();
     let mut words = vec!["llama-quantize".to_owned()];
@@ -213,7 +212,7 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
         words.extend(["--imatrix".to_owned(), path]);
     }
     words.extend(flags(&mixture, &or(&settings.output, "recipe.txt")));
-    let original = original.unwrap_or("ORIGINAL.gguf".to_owned());
+    let original = recorded.unwrap_or("ORIGINAL.gguf".to_owned());
     words.extend([
         or(&settings.model, &original),
         or(&settings.quantize, "mine.gguf"),

@@ -6,19 +6,19 @@ use super::row::Row;
 use crate::commands::context::other_model;
 use crate::report::number::{count, short_percent};
 
-/// States of each row why it cannot be compared; nothing of those that can: the rows of one reference, the one
-/// that most rows have, and of these, those over the same tokens.
+/// Sets `why_not` of each row that cannot be compared. The comparable rows are those of the reference that most
+/// rows have, and among these, those over the same tokens.
 pub fn tell_apart(rows: &mut [Row]) {
     let all: Vec<&Row> = rows.iter().collect();
     let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
     if let Some(standard) = same_tokens.first() {
         let reasons = Vec::from_iter(all.iter().map(|row| why_not(row, standard)));
-        let rows = rows.iter_mut().zip(reasons);
-        rows.for_each(|(row, why_not)| row.why_not = why_not);
+        let with_reasons = rows.iter_mut().zip(reasons);
+        with_reasons.for_each(|(row, why_not)| row.why_not = why_not);
     }
 }
 
-/// The largest set of rows that are alike; of equally large ones that with the most tokens, then
+/// The largest set of rows that are alike; among equally large sets, the one with the most tokens, then
 /// the first.
 fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row> {
     let mut sets: Vec<Vec<&Row>> = Vec::new();
@@ -33,7 +33,7 @@ fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row>
     sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
-/// Returns true if both were evaluated against one reference, as far as their headers show it.
+/// True if, by their headers, both were evaluated against one reference.
 fn has_same_reference(one: &Row, other: &Row) -> bool {
     let (a, b) = (&one.stored.header, &other.stored.header);
     let shape = |of: &SidecarHeader| (of.n_ctx, of.n_vocab, of.first_scored);
@@ -56,7 +56,7 @@ fn n_compared(row: &Row) -> u32 {
     header.n_vocab_compared.unwrap_or(header.n_vocab)
 }
 
-/// Why a row cannot be compared with the standard; `None` if it can.
+/// The reason that a row cannot be compared with the standard; `None` if it can.
 fn why_not(row: &Row, standard: &Row) -> Option<String> {
     let (here, there) = (&row.stored.header, &standard.stored.header);
     if !has_same_reference(row, standard) {
@@ -70,11 +70,11 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
             count(of.into())
         ));
     }
-    let (n, of) = (row.stored.n_records, standard.stored.n_records);
+    let (n_here, n_there) = (row.stored.n_records, standard.stored.n_records);
     if row.tokens_hash == standard.tokens_hash {
         return None;
     }
-    if n == of {
+    if n_here == n_there {
         let what = "is of other windows or tokens than the others";
         return Some(format!("{what}: evaluate it against the same file"));
     }
@@ -82,14 +82,14 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
         Some(until) => format!("without --until {} %", short_percent(until)),
         None => "with the same -n".to_owned(),
     };
-    let [n, of] = [n, of].map(count);
+    let [n, of] = [n_here, n_there].map(count);
     Some(format!(
         "has {n} tokens, and the others {of}: evaluate all {how}"
     ))
 }
 
-/// Why a row of another reference is not compared: what is known to differ. It is the same for all
-/// rows of that reference, which are listed together.
+/// The reason that a row of another reference is not compared: the known difference. All rows of that reference
+/// have the same reason, and are listed together.
 fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     let (ours, theirs) = (&here.reference, &there.reference);
     let other = match &ours.file_name {
@@ -99,12 +99,12 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     };
     let was = format!("was evaluated against another reference{other}");
     let name = |model: &Option<ModelIdentity>| {
-        let name = model.as_ref().and_then(ModelIdentity::shown_name);
-        name.unwrap_or("unknown").to_owned()
+        let shown = model.as_ref().and_then(ModelIdentity::shown_name);
+        shown.unwrap_or("unknown").to_owned()
     };
     if here.n_vocab != there.n_vocab || is_other(&theirs.model, &ours.model) {
-        let (ours, theirs) = (name(&ours.model), name(&theirs.model));
-        return format!("{was}, of another model, {ours}, not {theirs}: report it apart");
+        let (model, original) = (name(&ours.model), name(&theirs.model));
+        return format!("{was}, of another model, {model}, not {original}: report it apart");
     }
     if is_other(&theirs.model, &here.model) {
         let (model, original) = (name(&here.model), name(&theirs.model));
@@ -122,7 +122,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     {
         what = format!(", {of} {here}, not {there}");
         if of == "of the model" {
-            // Of two models of one shape, no header shows whether one is a quant of the other.
+            // No header shows whether one of two models of one shape is a quant of the other.
             condition = format!(" if it is a quant of {there} too");
         }
     }
@@ -135,7 +135,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     format!("{was}{what}: evaluate it {again}{condition}, or report it apart")
 }
 
-/// What evaluations of one model may differ in, and its name or number in a header.
+/// The facts in which evaluations of one model may differ: a label, and the name or number in a header.
 fn facts(of: &SidecarHeader) -> [(&'static str, Option<String>); 4] {
     let (text, model) = (of.reference.text.as_ref(), of.reference.model.as_ref());
     let first_scored = of.first_scored.map(|n| n.to_string());
@@ -148,7 +148,7 @@ fn facts(of: &SidecarHeader) -> [(&'static str, Option<String>); 4] {
     ]
 }
 
-/// Returns true if headers show that a model cannot be a quant of the original.
+/// True if headers show that a model cannot be a quant of the original.
 fn is_other(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> bool {
     let models = original.as_ref().zip(model.as_ref());
     models.is_some_and(|(original, model)| other_model(original, model).is_some())

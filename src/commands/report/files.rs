@@ -1,4 +1,4 @@
-//! The files that a report is made of: those that are named, and the sidecars in folders.
+//! The files of a report: those that the user names, and the sidecars in folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::report::number::{count, count_of};
 /// The ending of a sidecar's name.
 const ENDING: &str = "kls";
 
-/// The ending of the name of one that is being written.
+/// The ending of the name of a sidecar that is being written.
 const PARTIAL_ENDING: &str = ".kls.partial";
 
-/// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
-/// and not of the folders in it. Evaluations that are under way, and what cannot be read, are
-/// listed.
+/// The files at `paths`, and from each folder, but not from the folders in it, those whose names end like
+/// a sidecar's, sorted by name. Evaluations that are under way are listed with the files and folders that
+/// cannot be read.
 ///
 /// # Errors
 /// If a path does not exist: a report without one of the files that were asked for would go
@@ -54,7 +54,7 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     Ok((files, others))
 }
 
-/// Returns true if a file of a folder is a sidecar by its name, a whole or a partial one.
+/// True if the name of a file in a folder is that of a sidecar, whole or partial.
 pub fn is_listed(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == ENDING) || is_partial(path)
 }
@@ -75,16 +75,16 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Why a sidecar that is being written is not compared, and how far it is.
+/// Lists a sidecar that is being written as not compared, with its progress.
 fn not_done(path: &Path) -> NotCompared {
-    let progress = SidecarReader::open_cut_off(path).map(|sidecar| {
+    let read = SidecarReader::open_cut_off(path).map(|sidecar| {
         let n = sidecar.records.len() as u64;
         match sidecar.header.n_records {
             Some(of) => format!(": {} of {} tokens", count(n), count(of)),
             None => format!(": {} so far", count_of(n, "token")),
         }
     });
-    let progress = progress.unwrap_or_default();
+    let progress = read.unwrap_or_default();
     let why = format!("is not done yet{progress} (if no kl is writing it, --resume continues it)");
     NotCompared::new(path, why)
 }

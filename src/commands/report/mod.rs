@@ -1,4 +1,4 @@
-//! Compares the evaluations that sidecars hold, without a model and without the reference.
+//! Compares stored evaluations, without a model and without the reference.
 
 mod comparable;
 mod files;
@@ -48,7 +48,7 @@ impl Reported {
         }
     }
 
-    /// The outcomes of the conditions for each model, with its sidecar; with the first one for a pair.
+    /// The sidecar of each model and the outcomes of its conditions. A pair is listed under its first sidecar.
     pub fn conditions(&self) -> Vec<(&str, &[Verdict])> {
         match self {
             Self::Comparison(comparison) => {
@@ -61,8 +61,8 @@ impl Reported {
     }
 }
 
-/// Compares the evaluations in sidecars and folders of them, or two of them in depth, and judges them by
-/// the conditions.
+/// Compares the evaluations in sidecars and folders, or two of them in depth, and judges them by the
+/// conditions.
 ///
 /// # Errors
 /// If none of them can be used. A file that cannot be compared with the others is listed.
@@ -101,7 +101,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     Ok(Reported::Comparison(Box::new(comparison)))
 }
 
-/// Reads the floor that `kl check` has found.
+/// Reads the noise floor that `kl check` found.
 fn floor_of(path: &Path) -> Result<Floor> {
     #[derive(serde::Deserialize)]
     struct Checked {
@@ -115,18 +115,18 @@ fn floor_of(path: &Path) -> Result<Floor> {
     Ok(checked.floor)
 }
 
-/// Rows that are read at once: all numbers of each are in memory. It is used again for the next ones: not all
-/// of what is given back and taken again would be.
+/// Rows that are read at once: all numbers of each are in memory. The next rows use the same memory again,
+/// because not all memory that is freed and allocated anew is used again.
 const N_AT_ONCE: usize = 2;
 
-/// The number of tokens that are listed, those on which two models differ most.
+/// The number of listed tokens: those on which two models differ most.
 const N_TOP: usize = 10;
 
 /// Evaluations, each measured as a row, that can be compared.
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
-    /// How many times as far as the best makes no difference.
+    /// A model that is at most this many times as far as the best counts as equally near.
     near: f64,
     /// The rows, in the order of their models.
     pub rows: Vec<Row>,
@@ -136,7 +136,7 @@ pub struct Comparer {
 type ComparedTokens = (Vec<Run>, Clusters);
 
 impl Comparer {
-    /// No rows yet.
+    /// A comparer without rows.
     pub fn new(confidence: Confidence, rule: ClusterRule, near: f64) -> Self {
         Self {
             confidence,
@@ -146,8 +146,8 @@ impl Comparer {
         }
     }
 
-    /// Measures evaluations, each as a row, and returns those that cannot be read. A copy of one is exactly
-    /// as far from the reference, and says nothing new: it is left out, unless `with_copies`.
+    /// Measures evaluations, each as a row, and returns those that cannot be read. A copy of an evaluation adds
+    /// nothing: it is left out, unless `with_copies`.
     ///
     /// # Errors
     /// If the observer asks to stop.
@@ -189,7 +189,7 @@ impl Comparer {
         Ok(unreadable)
     }
 
-    /// Compares all rows. One whose own clusters are of another kind than the comparison's is measured
+    /// Compares all rows. A row whose own clusters are of another kind than the comparison's is measured
     /// again.
     ///
     /// # Errors
@@ -200,11 +200,11 @@ impl Comparer {
         let (confidence, rule) = (self.confidence, self.rule);
         if let Some((_, Clusters { clustering, .. })) = &tokens {
             let is_alike = |row: &Row| row.model.summary.clusters.kind == clustering.kind;
-            let rows = self.rows.iter_mut();
-            let again = rows.filter(|row| row.why_not.is_none() && !is_alike(row));
+            let all = self.rows.iter_mut();
+            let again = all.filter(|row| row.why_not.is_none() && !is_alike(row));
             let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
-            for rows in Vec::from_iter(again).chunks_mut(N_AT_ONCE) {
-                let rows = rows.par_iter_mut().zip(&mut tables);
+            for few in Vec::from_iter(again).chunks_mut(N_AT_ONCE) {
+                let rows = few.par_iter_mut().zip(&mut tables);
                 let kind = clustering.kind;
                 rows.try_for_each(|(row, table)| row.measure_by(kind, confidence, rule, table))?;
                 watch.check()?;
@@ -230,8 +230,8 @@ impl Comparer {
         self.rows.iter().filter(|row| row.why_not.is_none())
     }
 
-    /// The tokens of the rows that can be compared, which are all over the same ones. Their clusters are
-    /// chosen once, by the mean autocorrelation of the ranked rows. `None` without rows.
+    /// The tokens that all rows that can be compared have. Their clusters are chosen once, by the mean
+    /// autocorrelation of the ranked rows. `None` without rows.
     ///
     /// # Errors
     /// If a file can no longer be read.
@@ -249,14 +249,14 @@ impl Comparer {
         let own = |row: &&Row| row.model.summary.clusters.autocorrelation;
         let of_each = Vec::from_iter(rows.iter().filter_map(own));
         let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
-        let mean = Some(mean).filter(|mean| mean.is_finite());
+        let autocorrelation = Some(mean).filter(|mean| mean.is_finite());
         let (runs, windows) = first.read_windows()?;
-        let clusters = Clusters::new(&windows, self.rule, None, mean);
+        let clusters = Clusters::new(&windows, self.rule, None, autocorrelation);
         Ok(Some((runs, clusters)))
     }
 
     /// Compares rows on the same tokens, two at a time: over all tokens, and with the best in each span. Their
-    /// KLDs are read again: the pairs come in an order in which each row is needed for a few pairs in turn.
+    /// KLDs are read again, and the pairs are sorted so that those of one row follow each other.
     fn compare_pairs(
         &self,
         ranking: &Ranking<'_>,
@@ -267,7 +267,7 @@ impl Comparer {
         let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
         pairs.sort_by_key(|(_, (_, a, _))| ranking.sizes.get(*a));
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
-        let compared = shares.map(|share| {
+        let of_shares = shares.map(|share| {
             let (mut held, mut compared) = (HeldKlds::default(), Vec::new());
             for &(number, (kind, a, b)) in share {
                 watch.check()?;
@@ -291,12 +291,12 @@ impl Comparer {
             }
             Ok(compared)
         });
-        let mut compared = compared.collect::<Result<Vec<_>>>()?.concat();
+        let mut compared = of_shares.collect::<Result<Vec<_>>>()?.concat();
         compared.sort_by_key(|(number, _)| *number);
         Ok(compared.into_iter().map(|(_, of)| of).collect())
     }
 
-    /// The rows beside each other, which are not compared, and why not.
+    /// The rows side by side, without comparing them, and a warning that states why.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let rows = self.rows.iter().collect();
         let ranking = Ranking::new(rows, self.confidence, self.near, None);
@@ -326,10 +326,10 @@ impl Comparer {
         };
         let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
         let (spans, confidence) = (&first.stored.header.spans, self.confidence);
-        let paired = self.tokens()?.and_then(|(_, clusters)| {
+        let found = self.tokens()?.and_then(|(_, clusters)| {
             PairedComparison::in_depth(&a, &b, spans, &clusters, confidence, N_TOP)
         });
-        let paired = paired.context("no token has a finite KLD under both models")?;
+        let paired = found.context("no token has a finite KLD under both models")?;
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
         let describe = |token: &PairedToken| {
             let at = (token.location.window, token.location.position);
@@ -353,8 +353,8 @@ impl Comparer {
     }
 }
 
-/// The KLDs of the rows that were needed last, by their places: a row, the best, the next by size, and the
-/// one that dominates it.
+/// The KLDs of the rows that were needed last, by their places: as many as a row's pairs need, which are with
+/// the best, with the next by size, and with the one that dominates it.
 #[derive(Default)]
 struct HeldKlds(VecDeque<(usize, Arc<[f64]>)>);
 

@@ -16,11 +16,11 @@ use crate::report::doubts_of_models;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
 use crate::stats::{Clustering, Confidence, Paired, Ratio, SpanRatio, holm};
 
-/// Evaluations by rising mean KLD, of equal ones by size; those that leave out tokens come last.
+/// Evaluations by rising mean KLD, and by size where that is equal. Those that leave out more tokens come last.
 pub struct Ranking<'r> {
     /// The row in each place.
     pub rows: Vec<&'r Row>,
-    /// The size in each place by which models are compared.
+    /// The size of the row in each place, by which models are compared.
     pub sizes: Vec<Option<u64>>,
     /// The models in their places, which [`Ranking::finished`] completes.
     pub comparison: Comparison,
@@ -37,15 +37,15 @@ pub struct Compared {
     pub spans: Vec<SpanRatio>,
 }
 
-/// Returns the fewest tokens that one of some rows leaves out. The noise floor does not count unless there is
-/// nothing else: an infinite KLD that every quant has, the original has not.
+/// Returns the fewest tokens that any of the rows leaves out. The noise floor only counts if there are no other
+/// rows: at a token where every quant has an infinite KLD, the original has none.
 pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r Row>) -> Option<u64> {
     let fewest = rows.map(|row| (row.model.is_noise_floor, row.model.n_left_out()));
     fewest.min().map(|(_, n)| n)
 }
 
 impl<'r> Ranking<'r> {
-    /// Ranks evaluations, whose tokens are in these clusters.
+    /// Ranks evaluations. `clusters` are those of their tokens.
     pub fn new(
         mut rows: Vec<&'r Row>,
         confidence: Confidence,
@@ -56,7 +56,7 @@ impl<'r> Ranking<'r> {
             .first()
             .map(|row| ComparedReference::of(&row.stored.header));
         let fewest = fewest_left_out(rows.iter().copied());
-        // Its mean lacks its worst tokens, and cannot be ranked.
+        // The mean of an incomplete row lacks its worst tokens, and cannot be ranked.
         let is_incomplete =
             |row: &Row| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
         let sizes = Sizes::of(rows.iter().map(|row| &row.model.set_up));
@@ -67,8 +67,8 @@ impl<'r> Ranking<'r> {
                     .mean_kld()
                     .map_or(f64::INFINITY, |mean| mean.value)
             };
-            let by_mean = is_incomplete(one).cmp(&is_incomplete(other));
-            let by_mean = by_mean.then_with(|| mean(one).total_cmp(&mean(other)));
+            let by_completeness = is_incomplete(one).cmp(&is_incomplete(other));
+            let by_mean = by_completeness.then_with(|| mean(one).total_cmp(&mean(other)));
             by_mean.then_with(|| {
                 let [one, other] = [one, other].map(|row| size(row).unwrap_or(u64::MAX));
                 one.cmp(&other)
@@ -103,8 +103,8 @@ impl<'r> Ranking<'r> {
         let mut candidates = Vec::from_iter(0..models.len());
         candidates.retain(|&i| models[i].is_candidate());
         let to_best = candidates.iter().filter_map(|&i| {
-            let best = best.filter(|&best| best != i)?;
-            Some((PairKind::Best, i, best))
+            let other = best.filter(|&best| best != i)?;
+            Some((PairKind::Best, i, other))
         });
         let mut pairs = Vec::from_iter(to_best);
         candidates.retain(|&i| self.sizes[i].is_some());
@@ -113,21 +113,21 @@ impl<'r> Ranking<'r> {
         pairs.extend(to_next.map(|of| (PairKind::Size, of[0], of[1])));
         let dominating = self.dominating().into_iter().enumerate();
         pairs.extend(dominating.filter_map(|(i, front)| {
-            let front = front.filter(|front| best != Some(*front))?;
-            Some((PairKind::Front, i, front))
+            let other = front.filter(|front| best != Some(*front))?;
+            Some((PairKind::Front, i, other))
         }));
         pairs
     }
 
-    /// The place of the nearest candidate that dominates each: it is at most as large and at most as far
-    /// from the reference, and better in one of the two.
+    /// For each place, that of the nearest candidate that dominates it: one that is at most as large and at
+    /// most as far from the reference, and better in one of the two.
     fn dominating(&self) -> Vec<Option<usize>> {
-        let points = self.comparison.models.iter().zip(&self.sizes);
-        let points = points.map(|(of, size)| {
+        let sized = self.comparison.models.iter().zip(&self.sizes);
+        let placed = sized.map(|(of, size)| {
             let size = size.filter(|_| of.is_candidate())?;
             Some((size, of.mean_kld()?.value))
         });
-        let points: Vec<Option<(u64, f64)>> = points.collect();
+        let points: Vec<Option<(u64, f64)>> = placed.collect();
         let of_each = points.iter().map(|point| {
             let (size, kld) = (*point)?;
             let is_better = |of: &Option<(u64, f64)>| {
@@ -146,7 +146,7 @@ impl<'r> Ranking<'r> {
         Some(models[same].label.clone())
     }
 
-    /// Keeps the p-value alone of each ratio to a mean that is noise.
+    /// Keeps only the p-value of each ratio to a mean that is noise.
     fn forget_noise(&self, compared: &mut Compared) {
         let (second, noise) = (&self.comparison.models[compared.b], self.comparison.noise());
         let is_noise = self.comparison.is_noise(second);
@@ -165,9 +165,9 @@ impl<'r> Ranking<'r> {
         }
     }
 
-    /// Whether leaving each model out costs nothing: the nearest model of at most its size is nearer, by a
-    /// p-value that is adjusted for the number of models other than the best. Where the best dominates,
-    /// `p_holm`, the p-value of the ratio to it, has to show it, too.
+    /// True for each model that is no loss to leave out: the nearest model of at most its size is nearer, by a
+    /// p-value that is adjusted for the number of models other than the best. If that model is the best,
+    /// `p_holm`, the p-value of the ratio to it, must show it too.
     fn are_dominated(&self, compared: &[Compared], p_holm: &[Option<f64>]) -> Vec<bool> {
         let best = self.comparison.best_place();
         let p_of = |i: usize, front: Option<usize>| {
@@ -175,7 +175,7 @@ impl<'r> Ranking<'r> {
                 |of: &&Compared| of.kind != PairKind::Size && of.a == i && Some(of.b) == front;
             let ratio = compared.iter().find(is_its)?.paired.ratio?;
             let p_shown = if best == front { p_holm[i] } else { ratio.p };
-            // On the tokens that both count, the other way round is possible.
+            // On the tokens that both count, it can be the nearer one.
             let is_farther = ratio.value > 1.0 && self.is_told(p_shown);
             let is_noise = self.comparison.is_noise(&self.comparison.models[i]);
             ratio.p.filter(|_| is_farther && !is_noise)
@@ -187,15 +187,15 @@ impl<'r> Ranking<'r> {
         p_adjusted.map(|p| self.is_told(p)).collect()
     }
 
-    /// Whether a p-value shows more than chance.
+    /// True if a p-value shows more than chance.
     fn is_told(&self, p: Option<f64>) -> bool {
         p.is_some_and(|p| p < self.comparison.confidence.outside())
     }
 
-    /// The comparison, complete.
+    /// Completes the comparison.
     ///
-    /// The best of these data need not be the one that is really nearest. That one cannot be told from the
-    /// best in at least the share `confidence` of texts (docs/INTERVALS.md).
+    /// The best model on these data need not be the one that is really nearest. In at least the share
+    /// `confidence` of texts, that one cannot be told from the best (docs/INTERVALS.md).
     pub fn finished(self, mut compared: Vec<Compared>) -> Comparison {
         compared.iter_mut().for_each(|of| self.forget_noise(of));
         let best = self.comparison.best_place();
@@ -205,10 +205,10 @@ impl<'r> Ranking<'r> {
         let ratio = |i: usize| to_best(&compared, i)?.paired.ratio;
         let p_holm = adjusted(places.clone().map(|i| ratio(i)?.p));
         let are_dominated = self.are_dominated(&compared, &p_holm);
-        let spans = |i: usize| to_best(&compared, i).map(|of| of.spans.clone());
-        let mut spans = Vec::from_iter(places.map(|i| spans(i).unwrap_or_default()));
+        let spans_of = |i: usize| to_best(&compared, i).map(|of| of.spans.clone());
+        let mut spans = Vec::from_iter(places.map(|i| spans_of(i).unwrap_or_default()));
         SpanRatio::adjust(spans.iter_mut());
-        let models = spans.into_iter().enumerate().map(|(i, spans)| {
+        let completed = spans.into_iter().enumerate().map(|(i, spans)| {
             let (model, is_best) = (self.comparison.models[i].clone(), best == Some(i));
             let (to_best, p_holm) = (to_best(&compared, i), p_holm[i]);
             let are_noise = best_is_noise && model.is_candidate() && is_noise(&model);
@@ -229,7 +229,7 @@ impl<'r> Ranking<'r> {
                 ..model
             }
         });
-        let models = Vec::from_iter(models);
+        let models = Vec::from_iter(completed);
         let label = |place: usize| models[place].label.clone();
         let pairs = compared.iter().map(|of| ComparedPair {
             kind: of.kind,
@@ -251,8 +251,8 @@ fn to_best(compared: &[Compared], place: usize) -> Option<&Compared> {
     compared.find(|of| of.kind == PairKind::Best && of.a == place)
 }
 
-/// Adjusts the p-values that are there for their number, by Holm's method. A ratio without one, as from
-/// one window, tells nothing.
+/// Adjusts the p-values that are given for their number, by Holm's method. A ratio without one, such as that of
+/// one window, does not count.
 fn adjusted(p: impl Iterator<Item = Option<f64>>) -> Vec<Option<f64>> {
     let p = Vec::from_iter(p);
     let mut adjusted = holm(&Vec::from_iter(p.iter().flatten().copied())).into_iter();
@@ -268,8 +268,8 @@ fn make_distinct(models: &mut [ComparedModel]) {
     };
     let names = Vec::from_iter(models.iter().map(|of| of.label.clone()));
     for (i, name) in names.iter().enumerate() {
-        let alike = models.iter().zip(&names).filter(|of| of.1 == name);
-        let alike = Vec::from_iter(alike.map(|(of, _)| &of.set_up));
+        let namesakes = models.iter().zip(&names).filter(|of| of.1 == name);
+        let alike = Vec::from_iter(namesakes.map(|(of, _)| &of.set_up));
         if alike.len() < 2 {
             continue;
         }
@@ -278,11 +278,11 @@ fn make_distinct(models: &mut [ComparedModel]) {
             all.len() == alike.len()
         };
         let distinction = DISTINCTIONS.iter().find(tells_apart);
-        let what = distinction.and_then(|of| of(&models[i].set_up));
-        let what = what.unwrap_or_else(|| path(&models[i]));
+        let distinct = distinction.and_then(|of| of(&models[i].set_up));
+        let what = distinct.unwrap_or_else(|| path(&models[i]));
         models[i].label = format!("{name} ({what})");
     }
-    // A label that was given may be what another was made into.
+    // The user may have given a label that another model got here.
     for i in 0..models.len() {
         let is_its = |of: &&ComparedModel| of.label == models[i].label;
         if models.iter().filter(is_its).count() > 1 {

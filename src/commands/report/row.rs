@@ -1,4 +1,4 @@
-//! One evaluation, measured from its records alone: in a run, and from its sidecars.
+//! One evaluation, measured from its records alone, in a run or from its sidecars.
 
 use std::path::Path;
 
@@ -16,18 +16,18 @@ use crate::stats::{
 /// The KV cache's type unless the user chooses another.
 const DEFAULT_KV_TYPE: &str = "f16";
 
-/// The number of tokens that are listed, those that diverge most.
+/// The number of listed tokens: those that diverge most.
 const N_WORST: usize = 10;
 
 /// An evaluation with its own numbers.
 pub struct Row {
-    /// The model, without what other evaluations decide: its place, and how far it is from the best.
+    /// The model, without what depends on other evaluations: its place, and its distance from the best.
     pub model: ComparedModel,
     /// A hash of the window, the position and the next token of each token, in order.
     pub tokens_hash: u64,
-    /// A hash of the KLDs of all tokens: they alone would take most of the memory of a large report.
+    /// A hash of the KLDs of all tokens, which would themselves take most of the memory of a large report.
     pub klds_hash: u64,
-    /// Why it cannot be compared with most others, if it cannot.
+    /// The reason that it cannot be compared with most others, if it cannot.
     pub why_not: Option<String>,
     pub stored: StoredEvaluation,
 }
@@ -49,9 +49,9 @@ fn hash_with_token(hash: u64, record: &TokenRecord) -> u64 {
 type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
 impl Row {
-    /// Measures an evaluation from its records, which `read` passes window by window, and keeps the
-    /// numbers only. `read` returns the texts of the tokens, as far as they are known. The clusters are of
-    /// this kind, or of the one that the rule chooses. The tokens are held in `table`, whatever it held.
+    /// Measures an evaluation from its records, which `read` passes window by window, and only keeps the
+    /// numbers. `read` returns the known texts of the tokens. The clusters are of this kind, or of the one that
+    /// the rule chooses. `table` is cleared, and holds the tokens.
     ///
     /// # Errors
     /// Those of `read`.
@@ -137,7 +137,7 @@ impl Row {
         Ok(())
     }
 
-    /// Returns true if both are one evaluation, in copies of a file.
+    /// True if both are one evaluation, in copies of a file.
     pub fn is_copy_of(&self, other: &Self) -> bool {
         let are_same = (self.klds_hash, self.tokens_hash) == (other.klds_hash, other.tokens_hash);
         are_same && self.stored.header == other.stored.header
@@ -191,7 +191,7 @@ impl Row {
     }
 }
 
-/// What a header says of a model, without its numbers.
+/// The model as a header describes it, without its numbers.
 fn described(header: &SidecarHeader) -> ModelResult {
     let path = Path::new(header.model_path.as_deref().unwrap_or_default());
     let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
@@ -206,13 +206,13 @@ fn described(header: &SidecarHeader) -> ModelResult {
     }
 }
 
-/// Returns true if the evaluated model is the one that the reference was written with.
+/// True if the evaluated model is the one that wrote the reference.
 fn is_reference_model(header: &SidecarHeader) -> bool {
     let models = header.reference.model.as_ref().zip(header.model.as_ref());
     models.is_some_and(|(one, other)| one.is_same(other))
 }
 
-/// Returns true if the KV cache has the reference's types: another is a loss of its own.
+/// True if the KV cache has the reference's types: with others, it loses something itself.
 fn has_its_kv_types(header: &SidecarHeader) -> bool {
     let kv_types = |backend: &Option<BackendIdentity>| {
         let backend = backend.clone().unwrap_or_default();
@@ -237,14 +237,14 @@ pub fn around(records: &[TokenRecord], index: usize, texts: &TokenTexts) -> Opti
     WorstToken::new(records.get(index)?, &before, text).text
 }
 
-/// The text of tokens, if that of each is known.
+/// The text of tokens, if the text of each is known.
 fn known_text(texts: &TokenTexts, tokens: &[u32]) -> Option<String> {
     let is_known = |token: &u32| texts.get(*token).is_some();
     (!texts.is_empty() && tokens.iter().all(is_known)).then(|| texts.text(tokens))
 }
 
-/// The tokens up to the position of a record, as far as the records before it hold them: each holds
-/// the token after its position.
+/// The last tokens up to the position of a record. Each record holds the token after its position, so those of
+/// the records before it, up to the first gap, are known.
 fn tokens_before(records: &[TokenRecord], index: usize) -> Vec<u32> {
     let Some((before, [record, ..])) = records.split_at_checked(index) else {
         return Vec::new();

@@ -20,12 +20,12 @@ use crate::report::Warning;
 use crate::report::number::count_of;
 use crate::stats::usable_kld;
 
-/// The rows of a tensor of which weight errors are taken. On the fixtures' model and on one of random
-/// weights, the ratios of their errors at two types are 1 % off those of four times as many rows.
+/// The number of a tensor's rows that weight errors are computed from. On the fixtures' model and on one of
+/// random weights, the ratios of the errors at two types differ by 1 % from those of four times as many rows.
 const ROWS_FOR_ERRORS: usize = 64;
 
-/// The mean KLD, in nats, from which a reference's rows are another model's: those that another
-/// backend has computed are nearer.
+/// The rows of a reference are another model's if their mean KLD, in nats, is at least this: rows that another
+/// backend computed are nearer.
 const OTHER_MODEL: f64 = 1e-3;
 
 /// A loaded original with its rows, and the map that grows.
@@ -40,20 +40,20 @@ pub struct Measurement<'r, M> {
 }
 
 impl<M: Model + Sync> Measurement<'_, M> {
-    /// Measures all cells of this run's part that the map lacks, puts the lines in the order that all maps of
-    /// these cells have, and gives the file its name.
+    /// Measures all cells of this run's part that the map lacks, sorts the lines as in any map of these cells,
+    /// and gives the file its name.
     ///
     /// # Errors
-    /// Why a cell cannot be measured, or that the observer asks to stop: what was measured is kept.
+    /// Why a cell cannot be measured, or that the observer asks to stop. The cells measured before are kept.
     pub fn run(mut self) -> Result<SensitivityMap> {
         let measured = self.measure_all();
-        let map = self.writer.map();
+        let held = self.writer.map();
         if let Err(error) = measured {
-            let n = map.cells.len() as u64;
+            let n = held.cells.len() as u64;
             return Err(with_kept(error, self.file.keep(n, &count_of(n, "cell"))));
         }
         let mut bytes = Vec::new();
-        let map = write_in_order(map.header.clone(), &[map], &mut bytes, self.file.path())?;
+        let map = write_in_order(held.header.clone(), &[held], &mut bytes, self.file.path())?;
         self.file.replace(&bytes)?;
         self.file.commit()?;
         Ok(map)
@@ -66,8 +66,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let (watch, n_steps) = (self.bench.watch, pieces.len() as u64 + 3);
         let phase = &watch.begin("measuring", Some(n_steps), None);
         self.control(phase)?;
-        let whole = &plan::at_measured_types(&original.tensors);
-        let whole = self.rounds(whole, n_windows, |_| false, phase)?;
+        let all = &plan::at_measured_types(&original.tensors);
+        let whole = self.rounds(all, n_windows, |_| false, phase)?;
         phase.window(None);
         let is_enough = |cell: &Cell| plan::is_enough(cell, &whole, n_units);
         for piece in &pieces {
@@ -90,7 +90,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
         self.control(phase)
     }
 
-    /// The cell of these exchanged tensors, as far as it is measured.
+    /// The cell of these exchanged tensors, with the windows measured so far.
     fn cell(&self, exchanged: &Mixture) -> Option<&Cell> {
         let mut cells = self.writer.map().cells.iter();
         cells.find(|cell| cell.exchanged == *exchanged)
@@ -101,7 +101,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
         self.bench.options.n_seq.max(1) as usize
     }
 
-    /// Takes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
+    /// Computes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
     fn errors(&mut self, tensor: &Tensor) -> Result<()> {
         self.bench.watch.check()?;
         let (name, writer) = (&tensor.name, &mut self.writer);
@@ -117,8 +117,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
         Ok(writer.write_errors(name, &kinds.into_iter().zip(errors).collect())?)
     }
 
-    /// Measures a cell, round by round, over at most the first `n` windows. What is in the map already
-    /// is not measured again.
+    /// Measures a cell, round by round, over at most the first `n` windows. Windows that the map holds already
+    /// are not measured again.
     fn rounds(
         &mut self,
         mixture: &Mixture,
@@ -128,16 +128,16 @@ impl<M: Model + Sync> Measurement<'_, M> {
     ) -> Result<Cell> {
         let mut cell = Cell::default();
         for round in plan::rounds(n, self.n_together()) {
-            let n = round.end;
+            let end = round.end;
             let known = self.cell(mixture);
-            if known.is_none_or(|known| known.klds.len() < n) {
+            if known.is_none_or(|known| known.klds.len() < end) {
                 let measured = self.measure(mixture, round, phase)?;
                 self.writer.write_cell(&measured)?;
             }
             if let Some(known) = self.cell(mixture) {
                 cell.clone_from(known);
-                cell.klds.truncate(n);
-                cell.n_tokens.truncate(n);
+                cell.klds.truncate(end);
+                cell.n_tokens.truncate(end);
             }
             if is_enough(&cell) {
                 break;
@@ -146,8 +146,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
         Ok(cell)
     }
 
-    /// Checks that the original has its own rows, with nothing exchanged: at first over more windows, and
-    /// later that all of it is restored.
+    /// Checks that the original, with nothing exchanged, has its own rows. The first check is over more
+    /// windows; the later one shows that all tensors are restored.
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
         let (n_windows, n_together) = (self.bench.rows.windows.len(), self.n_together());
@@ -194,7 +194,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
     /// Measures a mixture over some windows.
     ///
     /// # Errors
-    /// Why tensors cannot be exchanged or windows not be decoded, or that the observer asks to stop.
+    /// Why tensors cannot be exchanged or windows cannot be decoded, or that the observer asks to stop.
     fn measure(
         &self,
         exchanged: &Mixture,
@@ -216,7 +216,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
     }
 }
 
-/// The sum of the KLDs of a window's tokens, and their number: of those with a finite one.
+/// The sum of the finite KLDs of a window's tokens, and the number of these tokens.
 fn sum(records: &[TokenRecord]) -> (f64, u32) {
     let klds = records.iter().map(usable_kld).filter(|kld| !kld.is_nan());
     klds.fold((0.0, 0), |(sum, n), kld| (sum + kld, n + 1))

@@ -1,4 +1,4 @@
-//! Measures what each tensor of a model costs when it is quantized: a map of sensitivity.
+//! Measures the KLD that each tensor of a model costs when it is quantized: a map of sensitivity.
 
 mod measure;
 mod original;
@@ -27,7 +27,7 @@ use windows::{Opened, Windows};
 #[derive(Debug)]
 pub struct Mapped {
     pub file: NewFile,
-    /// What the map says; `None` of a part.
+    /// The results of the map; `None` if it is one part of several.
     pub sensitivity: Option<Sensitivity>,
 }
 
@@ -43,8 +43,8 @@ pub fn sensitivity<E: Engine>(
 ) -> Result<Mapped> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let imatrix = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
-    let imatrix = imatrix.as_ref();
+    let read = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
+    let imatrix = read.as_ref();
     let mut original = Original::inspect(settings, engine, imatrix, watch)?;
     let text = settings.text();
     let opened = Opened::new(settings, text.as_ref(), watch)?;
@@ -86,8 +86,8 @@ pub fn sensitivity<E: Engine>(
     let mut sensitivity = None;
     if map.header.shard.is_none() {
         let confidence = settings.confidence;
-        let costs = Sensitivities::from_map(&map, confidence);
-        let costs = costs.map_err(|error| anyhow!("{}: {error}", file.path))?;
+        let derived = Sensitivities::from_map(&map, confidence);
+        let costs = derived.map_err(|error| anyhow!("{}: {error}", file.path))?;
         let seconds = (!was_whole).then_some(file.wall_s);
         watch.warn_all(doubts(&map));
         let warnings = watch.warnings();

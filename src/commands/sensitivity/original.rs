@@ -1,4 +1,4 @@
-//! The original: which of its tensors are measured, and at which types.
+//! The original: the tensors of it that are measured, and their types.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,8 +24,8 @@ const TYPES_WITH_IMATRIX: [&str; 6] = ["iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", 
 /// they are small beside what rounding does.
 const MEASURED_TYPE: &str = "q3_K";
 
-/// Types in blocks that an original may have: from q8_0 smaller ones can be made, and in the other two models
-/// are published, whose tensors of these types stay as they are.
+/// Types in blocks that an original may have. Tensors in q8_0 can be quantized further; models are published
+/// with tensors in the other two, which keep their type.
 const ORIGINAL_TYPES: [&str; 3] = ["q8_0", "mxfp4", "nvfp4"];
 
 /// A model to measure, as its file describes it.
@@ -54,7 +54,7 @@ impl Original {
     /// Reads the model's file, and finds the tensors and types to measure.
     ///
     /// # Errors
-    /// A model that is quantized, types that it cannot have, or nothing to measure.
+    /// If the model is quantized, cannot have the types, or has no tensor to measure.
     pub fn inspect(
         settings: &SensitivitySettings,
         engine: &impl Engine,
@@ -63,8 +63,8 @@ impl Original {
     ) -> Result<Self> {
         let path = &settings.model;
         let types = types(&settings.types, imatrix.is_some())?;
-        let measured_type = settings.measured_type.map_or(MEASURED_TYPE.parse(), Ok);
-        let measured_type = measured_type.map_err(Error::msg)?;
+        let asked = settings.measured_type.map_or(MEASURED_TYPE.parse(), Ok);
+        let measured_type = asked.map_err(Error::msg)?;
         check_quantized("--type", measured_type)?;
         let blueprint = engine.blueprint(path, imatrix)?;
         if let Some(imatrix) = imatrix {
@@ -100,8 +100,8 @@ impl Original {
         Ok(this)
     }
 
-    /// A tensor to measure, if it can have some of the types. Those that it `needs` an importance matrix
-    /// for are refused, or left out.
+    /// A tensor to measure, if it can have some of the types. Types for which it `needs` an importance matrix
+    /// are refused, or left out.
     fn tensor(
         &self,
         facts: &MapTensor,
@@ -130,7 +130,7 @@ impl Original {
         }))
     }
 
-    /// Keeps the tensors that can be exchanged: those of these that decoding uses.
+    /// Keeps those tensors that can be exchanged, because decoding uses them.
     ///
     /// # Errors
     /// If none is left.
@@ -144,16 +144,16 @@ impl Original {
 }
 
 impl Tensor {
-    /// The type with which it takes part where all tensors have `kind`: that, or the one of its types
-    /// that is nearest in bits.
+    /// The tensor's type in a mixture where all tensors have `kind`: that, or the nearest in bits of its own
+    /// types.
     pub fn nearest(&self, kind: GgmlType) -> GgmlType {
         nearest(kind, self.types.iter().chain([&self.measured_type])).unwrap_or(self.measured_type)
     }
 }
 
-/// Of some types the one itself, or the nearest in bits, the first of equals.
+/// The type itself if it is among `types`, or the nearest in bits; the first of equals.
 fn nearest<'t>(kind: GgmlType, types: impl Iterator<Item = &'t GgmlType>) -> Option<GgmlType> {
-    // The bits of positive numbers are in their order.
+    // The bit patterns of positive numbers are in the order of the numbers.
     let far = |other: &GgmlType| (other.bits() - kind.bits()).abs().to_bits();
     types
         .min_by_key(|other| (**other != kind, far(other)))

@@ -1,7 +1,8 @@
-//! What is measured, in which order, and when a tensor is known well enough: no model and no file.
+//! The plan of a map: the cells to measure, their order, and when a tensor is known well enough. It needs no
+//! model and no file.
 //!
-//! Every rule looks at one tensor, or at one group, beside the whole model at the measured types. So
-//! the parts of a run that is shared out measure exactly what one run would.
+//! Every rule compares one tensor, or one group, with the whole model at the measured types. So the parts of
+//! a run that is shared out together measure exactly what one run would.
 
 use std::ops::Range;
 
@@ -14,33 +15,33 @@ use crate::recipe::role_and_layer;
 use crate::stats::Confidence;
 use crate::stats::probability::student_two_sided;
 
-/// Up to so many tensors, each is measured alone; of more, groups are measured first.
+/// The most tensors that are measured one by one from the start. If there are more, groups are measured first.
 const MOST_SINGLES: usize = 120;
 
-/// About as many groups are made.
+/// The approximate number of groups.
 const GROUPS: usize = 100;
 
-/// The windows of the first look at a tensor: with fewer nothing is known of their spread.
+/// The windows of a tensor's first round: fewer show nothing of their spread.
 const FIRST_WINDOWS: usize = 2;
 
-/// The most windows for which no tensor is exchanged, or all are, except at the measured types.
+/// The most windows for cells that exchange no tensor, or all tensors at other types than the measured ones.
 const WINDOWS_TOGETHER: usize = 16;
 
-/// The probability with which a tensor's share is within its doubt.
+/// The probability that a tensor's share is within its doubt.
 const LEVEL: f64 = 0.8;
 
-/// The doubt of a tensor's share of the KLD, in its own share, at which it is known well enough.
+/// A tensor's share of the KLD is known well enough if its doubt is at most this part of the share.
 const ENOUGH: f64 = 0.2;
 
-/// The doubt of all tensors' shares together, in the whole, that makes no difference to a recipe.
+/// The doubt of all tensors' shares together that makes no difference to a recipe, as a part of the whole.
 const NEGLIGIBLE: f64 = 0.05;
 
 /// The bits of the types at which all tensors are exchanged together, beside the measured ones.
 const BITS_TOGETHER: [f64; 4] = [8.5, 6.5625, 4.5, 2.625];
 
-/// The bits of the types at which each role is exchanged as a whole: one of each size of blocks. From
-/// about 6 bits on, the types into which ggml rounds activations cost more than the weights' own, which
-/// weight errors do not show.
+/// The bits of the types at which each role is exchanged as a whole: one type of each block size. From about
+/// 6 bits on, the types that ggml rounds activations to cost more than the weights' own types, which weight
+/// errors do not show.
 const BITS_OF_ROLES: [f64; 2] = [8.5, 6.5625];
 
 /// The fewest bits of such a type.
@@ -56,21 +57,20 @@ const CHECKS: usize = 6;
 pub struct Piece<'t> {
     /// The tensors that are exchanged, and their types.
     pub mixture: Mixture,
-    /// The windows that it is measured over; `None`: until its share is known well enough.
+    /// The windows that it is measured over; `None` if it is measured until its share is known well enough.
     pub n_windows: Option<usize>,
-    /// The tensors whose weight errors are taken. Those of a group may be measured one by one too.
+    /// The tensors whose weight errors are computed. Those of a group may be measured one by one too.
     pub tensors: Vec<&'t Tensor>,
 }
 
 /// These tensors, each at its measured type.
 pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Mixture {
-    let tensors = tensors.into_iter();
-    let typed = tensors.map(|tensor| (tensor.name.clone(), tensor.measured_type));
-    typed.collect()
+    let typed = |tensor: &Tensor| (tensor.name.clone(), tensor.measured_type);
+    tensors.into_iter().map(typed).collect()
 }
 
-/// The units of a model, each exchanged at once: its tensors, or where those are many, groups of a role
-/// by depth.
+/// The units of a model, each exchanged at once: its tensors, or if those are many, groups of tensors of one
+/// role and similar depth.
 pub fn units(tensors: &[Tensor]) -> Vec<Vec<&Tensor>> {
     if tensors.len() <= MOST_SINGLES {
         return tensors.iter().map(|tensor| vec![tensor]).collect();
@@ -89,7 +89,7 @@ pub fn units(tensors: &[Tensor]) -> Vec<Vec<&Tensor>> {
     groups.collect()
 }
 
-/// The values of each key, in the order in which the keys come first.
+/// The values of each key, in the order of the keys' first occurrence.
 fn grouped<K: PartialEq, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<Vec<V>> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in pairs {
@@ -120,8 +120,8 @@ pub fn pieces<'t>(
         tensors,
     };
     let units = units(tensors).into_iter();
-    let units = units.map(|of| piece(at_measured_types(of.iter().copied()), None, of));
-    let mut pieces = Vec::from_iter(units);
+    let of_units = units.map(|of| piece(at_measured_types(of.iter().copied()), None, of));
+    let mut pieces = Vec::from_iter(of_units);
     let of_all = windows_together(n_windows, n_together);
     for kind in types_of_bits(&BITS_TOGETHER, types, *measured_type) {
         let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
@@ -140,8 +140,8 @@ pub fn pieces<'t>(
     }
 }
 
-/// The windows of each round, of `n_windows`: as many again as before. A call decodes `n_together` of
-/// them, so that each round consists of whole calls.
+/// Splits `n_windows` into rounds: each doubles the number measured before it. A call decodes `n_together`
+/// windows, and each round consists of whole calls.
 pub fn rounds(n_windows: usize, n_together: usize) -> impl Iterator<Item = Range<usize>> {
     let first = FIRST_WINDOWS.next_multiple_of(n_together.max(1));
     let ends = std::iter::successors(Some(first), |end| end.checked_mul(2));
@@ -154,17 +154,16 @@ pub fn rounds(n_windows: usize, n_together: usize) -> impl Iterator<Item = Range
     rounds.take_while(|round| !round.is_empty())
 }
 
-/// The windows for which no tensor is exchanged, or all are.
+/// The number of windows for cells that exchange no tensor, or all.
 pub fn windows_together(n_windows: usize, n_together: usize) -> usize {
     let most = WINDOWS_TOGETHER.next_multiple_of(n_together.max(1));
     most.min(n_windows)
 }
 
-/// Whether a cell is measured well enough, beside the `whole` model over the same windows: its
-/// share of the whole's KLD is known to a fifth, or so well that it makes no difference, of `n_units`
-/// units.
+/// True if a cell is measured well enough, compared with the `whole` model over the same windows: its share of
+/// the whole's KLD is known to a fifth, or its doubt makes no difference to a recipe of `n_units` units.
 ///
-/// Tokens that are hard for a model are so for all of its tensors, which cancels in the share.
+/// Tokens that are hard for a model are hard with any of its tensors exchanged, which cancels in the share.
 pub fn is_enough(cell: &Cell, whole: &Cell, n_units: usize) -> bool {
     let Some((share, doubt)) = share(cell, whole) else {
         return false;
@@ -173,14 +172,14 @@ pub fn is_enough(cell: &Cell, whole: &Cell, n_units: usize) -> bool {
     doubt <= (ENOUGH * share).max(negligible)
 }
 
-/// Whether a group's tensors are measured one by one: it has more than its share of the KLD.
+/// True if a group's tensors are measured one by one: it has more of the KLD than units have on average.
 pub fn is_split(group: &Cell, whole: &Cell, n_units: usize) -> bool {
     let share = share(group, whole);
     share.is_some_and(|(share, _)| share * n_units as f64 > 1.0)
 }
 
 /// A cell's KLD as a share of the whole's over the same windows, and half the width of its interval;
-/// `None` of fewer than two windows, or where the whole has no KLD.
+/// `None` for fewer than two windows, or if the whole's KLD is 0.
 fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
     let pairs = || cell.klds.iter().zip(&whole.klds);
     let n = pairs().count();
@@ -195,13 +194,13 @@ fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
     Some((share, error * student_two_sided(level, (n - 1) as f64)))
 }
 
-/// Each role as a whole, at types of many bits.
+/// The mixtures that exchange one role as a whole, at types of many bits.
 fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
     let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
     kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
     let typed = tensors.iter().flat_map(|tensor| {
-        let kinds = kinds.iter().filter(|kind| tensor.types.contains(kind));
-        kinds.map(|kind| {
+        let possible = kinds.iter().filter(|kind| tensor.types.contains(kind));
+        possible.map(|kind| {
             let role = role_and_layer(&tensor.name).0;
             ((role, *kind), (tensor.name.clone(), *kind))
         })
@@ -221,13 +220,13 @@ fn types_of_bits(bits: &[f64], types: &[GgmlType], measured: GgmlType) -> Vec<Gg
     chosen
 }
 
-/// Cells that are predicted, to be measured too: tensors at other types than they are measured at, at
-/// random, and of each type about as many.
+/// Random cells that are otherwise only predicted, to be measured too: single tensors at other types than their
+/// measured one. Each type has about as many.
 fn checks<'t>(tensors: &'t [Tensor], types: &[GgmlType], seed: u64) -> Vec<(&'t Tensor, GgmlType)> {
     let mut chosen: Vec<(&Tensor, GgmlType)> = Vec::new();
     let mut order = shuffled(tensors.len(), seed);
-    let kinds = shuffled(types.len(), seed.wrapping_add(1)).into_iter();
-    let kinds: Vec<GgmlType> = kinds.filter_map(|i| types.get(i).copied()).collect();
+    let indices = shuffled(types.len(), seed.wrapping_add(1)).into_iter();
+    let kinds: Vec<GgmlType> = indices.filter_map(|i| types.get(i).copied()).collect();
     for kind in kinds.iter().cycle().take(CHECKS * kinds.len()) {
         let is_predicted =
             |tensor: &Tensor| tensor.types.contains(kind) && tensor.measured_type != *kind;

@@ -12,7 +12,7 @@ use crate::commands::resume::{self, check_same_run};
 use crate::commands::settings::SensitivitySettings;
 use crate::report::number::count_of;
 
-/// The output, before the model is loaded: a bad path fails now, not hours later.
+/// The output, opened before the model is loaded: a bad path fails at once, not hours later.
 pub struct Output {
     file: PartialFile,
     path: PathBuf,
@@ -26,7 +26,7 @@ impl Output {
     /// Creates the file, or opens what an earlier run left.
     ///
     /// # Errors
-    /// A file that cannot be created, exists, is damaged, or is no map.
+    /// A file that cannot be created, exists, is damaged, or is not a map.
     pub fn create(settings: &SensitivitySettings) -> Result<Self> {
         let path = settings.output.clone();
         let is_resumed = settings.existing() == Existing::Resume;
@@ -45,8 +45,8 @@ impl Output {
         })
     }
 
-    /// The set-up of the map that is continued, and the number of its windows: both depend on the
-    /// memory that is free, which may have changed since.
+    /// The set-up of the map that is continued, and the number of its windows: both depend on the free
+    /// memory, which may have changed since.
     pub fn begun(&self) -> Option<(&BackendIdentity, usize)> {
         let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
         let header = &cut_off.or(self.whole.as_ref())?.header;
@@ -65,7 +65,7 @@ impl Output {
         Ok(whole)
     }
 
-    /// Begins to write, or continues.
+    /// Begins to write the map, or continues it.
     ///
     /// # Errors
     /// If the map that is there belongs to another run, or the file cannot be written.
@@ -91,8 +91,8 @@ impl Output {
     }
 }
 
-/// Reads a map that has its name. One that is not finished, as a copy of a file that was being written
-/// is, gets the name of such a file and is continued: then, and if it is no map, there is `None`.
+/// Reads the map at `path`. An unfinished one, such as a copy of a file that was being written, gets a partial
+/// file's name, to be continued. Returns `None` for that, and for a file that is not a map.
 ///
 /// # Errors
 /// A damaged map, or one that cannot be renamed.
@@ -116,7 +116,7 @@ fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
     }
 }
 
-/// Refuses a map that was begun with another header than this run's, but for what does not change results.
+/// Refuses a map that was begun with another header than this run's, except in keys that do not change results.
 fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
     let (mut here, there) = (header.clone(), &begun.header);
     here.model_path.clone_from(&there.model_path);
@@ -127,9 +127,9 @@ fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Resu
     here.windows.clone_from(&there.windows);
     check_same_run(path, there, &here, "text")?;
     if header.windows != there.windows {
-        let [there, here] = [there, header].map(|of| count_of(of.windows.len() as u64, "window"));
+        let [begun, new] = [there, header].map(|of| count_of(of.windows.len() as u64, "window"));
         bail!(
-            "{}: belongs to another run ({there} there, {here} here): use the same -n and -c, or start over with --force",
+            "{}: belongs to another run ({begun} there, {new} here): use the same -n and -c, or start over with --force",
             path.display()
         );
     }

@@ -24,7 +24,7 @@ use crate::input::{RawInput, Selection, Source};
 use crate::pipeline::{FileRows, Sources, keep_until, shuffled};
 use crate::report::number::{bytes, count, count_of};
 
-/// The fewest windows: of one, nothing is known of the spread.
+/// The fewest windows: a single one shows nothing of the spread.
 const FEWEST_WINDOWS: usize = 2;
 
 /// The text or the reference, before the model is loaded.
@@ -35,7 +35,7 @@ pub enum Opened<'s> {
 
 /// The windows of a map.
 pub struct Windows {
-    /// In the order in which they are measured.
+    /// The windows, in the order in which they are measured.
     pub windows: Vec<WindowSpec>,
     /// The model, the text and the set-up.
     pub about: About,
@@ -64,7 +64,7 @@ impl<'s> Opened<'s> {
         Ok(Self::File(Box::new(reference)))
     }
 
-    /// The tokens of a window, as far as they are known before the model is loaded.
+    /// The number of tokens of a window, if it is known before the model is loaded.
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
             Self::File(reference) => Some(reference.about().n_ctx),
@@ -72,8 +72,8 @@ impl<'s> Opened<'s> {
         }
     }
 
-    /// Draws the windows at random, as many as the tokens that are wanted of each tensor and as the
-    /// memory holds; `begun` is the map that is continued.
+    /// Draws windows at random until they have the wanted number of tokens, or their rows fill the memory;
+    /// `begun` is the map that is continued.
     ///
     /// # Errors
     /// Windows that the model cannot decode, another vocabulary, or too little memory.
@@ -94,8 +94,8 @@ impl<'s> Opened<'s> {
         };
         let rows_of = |i: usize| all.get(i).map_or(0, |window| u64::from(window.n_rows));
         keep_until(&mut order, rows_of, settings.max_tokens);
-        let windows = order.iter().filter_map(|&i| all.get(i).cloned());
-        let mut windows: Vec<WindowSpec> = windows.collect();
+        let drawn = order.iter().filter_map(|&i| all.get(i).cloned());
+        let mut windows: Vec<WindowSpec> = drawn.collect();
         let fit = match begun {
             Some((_, n_windows)) => n_windows,
             None => windows_that_fit(&windows, model.facts().n_vocab, watch)?,
@@ -132,8 +132,8 @@ impl<'s> Opened<'s> {
         })
     }
 
-    /// The windows that the text has for this model, or those of the reference, which must be of it; and
-    /// what is recorded of either.
+    /// All windows of the text for this model, or of the reference, which must be of this model; and the facts
+    /// that are recorded of either.
     fn all(
         self,
         settings: &SensitivitySettings,
@@ -158,7 +158,7 @@ impl<'s> Opened<'s> {
 }
 
 impl Windows {
-    /// Takes the original's rows into memory: from the reference, or else `model` computes them.
+    /// Keeps the original's rows in memory: reads them from the reference, or else `model` computes them.
     ///
     /// # Errors
     /// Rows that cannot be computed or read, or that the observer asks to stop.
@@ -174,8 +174,8 @@ impl Windows {
         };
         let head =
             |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
-        let rows = open_rows(reference, head, watch)?.at(order);
-        let rows = FileRows::new(&rows, HashMap::new());
+        let stored = open_rows(reference, head, watch)?.at(order);
+        let rows = FileRows::new(&stored, HashMap::new());
         Ok(Bench {
             rows: keep_rows(Sources::ready(rows), windows, watch)?,
             options,
@@ -185,7 +185,7 @@ impl Windows {
     }
 }
 
-/// Counts the windows whose rows fit into the memory that is free, and tells if not all do.
+/// Counts the windows whose rows fit into the free memory, and reports it if not all do.
 fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> Result<usize> {
     let free = memory_for_rows().unwrap_or(u64::MAX);
     let (n, all) = (n_that_fit(windows, n_vocab, free), windows.len() as u64);
@@ -208,7 +208,7 @@ fn windows_that_fit(windows: &[WindowSpec], n_vocab: u32, watch: &Watch<'_>) -> 
     Ok(n)
 }
 
-/// Refuses a reference whose rows are rounded: what a single tensor costs is often less than that.
+/// Refuses a reference whose rows are rounded: the cost of a single tensor is often less than the rounding.
 fn check_exact(about: &About) -> Result<()> {
     let path = about.path.display();
     if !about.is_decodable {
