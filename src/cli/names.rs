@@ -126,8 +126,8 @@ pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), 
     Ok(())
 }
 
-/// Puts in place of each name the path that its file has, or will have, in the cache. Of a repository
-/// whose `quants` are asked for, the model becomes several. `None`: the call names nothing.
+/// Replaces each name by the path that its file has, or will have, in the cache. A repository's name
+/// becomes several models if `quants` are asked for. `None`: the call names nothing.
 ///
 /// # Errors
 /// What is wrong with a name, or why the hub does not answer.

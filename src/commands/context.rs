@@ -168,8 +168,8 @@ pub fn writer() -> String {
 const ACCELERATOR_N_BATCH: u32 = 2048;
 const ACCELERATOR_N_UBATCH: u32 = 512;
 
-/// With an accelerator, rows of logits may take this share of the memory that the host has
-/// available: they lie there beside what reads and scores them, and ggml's own staging buffers.
+/// With an accelerator, rows of logits may fill this share of the host's available memory, which also holds
+/// the buffers that read and score them, and ggml's own staging buffers.
 const MEMORY_SHARE: u64 = 8;
 
 /// Most windows of a call. llama.cpp holds 256 sequences; more than these make no call faster.

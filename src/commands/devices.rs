@@ -89,8 +89,8 @@ pub fn warn_without_device(
     Ok(())
 }
 
-/// Loads a model. `beside` is asked for the contexts and the second model that must fit beside it if as
-/// much as fits is to be offloaded, which is announced then.
+/// Loads a model. If as much as fits is to be offloaded, `beside` gives the contexts and the second model
+/// that must fit beside it, and the layers that fit are announced.
 ///
 /// # Errors
 /// Those of [`Engine::load`].

@@ -254,8 +254,8 @@ impl Drop for Phase<'_> {
     }
 }
 
-/// An error and its causes, in one line. Of a file that an interrupted run has not finished, it says how
-/// to finish it.
+/// An error and its causes, in one line. If an interrupted run has left a file unfinished, the line states
+/// how to finish it.
 pub fn one_line(error: &Error) -> String {
     let line = format!("{error:#}").replace('\n', " ");
     match error.downcast_ref().and_then(how_to_finish) {

@@ -37,9 +37,9 @@ impl Existing {
     }
 }
 
-/// A file that is written as `<target>.partial` and gets its own name when it is whole. Dropped
-/// before that, it is removed, unless it is [worth keeping](Self::keep_if_cut_off). It is locked
-/// while it is written, so that two runs never write one file.
+/// A file that is written as `<target>.partial` and gets its own name when it is whole. If it is dropped
+/// before that, it is removed, unless it is [worth keeping](Self::keep_if_cut_off). It is locked while it
+/// is written, so that two runs never write one file.
 #[derive(Debug)]
 pub struct PartialFile {
     file: File,

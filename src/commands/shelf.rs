@@ -1,5 +1,5 @@
-//! Files of a hub that a run needs. Of models that are evaluated one after another, each is loaded while
-//! the one before is at work, and removed afterwards where that is asked for.
+//! Files of a hub that a run needs. When models are evaluated one after another, each is loaded while the
+//! one before is at work, and removed afterwards if that is asked for.
 
 use std::collections::BTreeMap;
 use std::fmt;

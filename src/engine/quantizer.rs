@@ -31,7 +31,7 @@ pub(super) fn n_dims(shape: &[u64]) -> usize {
     last.map_or(1, |last| last + 1)
 }
 
-/// Checks whether the quantizer gives this tensor another type. Its loops have three dimensions, and it aborts
+/// True if the quantizer gives this tensor another type. Its loops have three dimensions, and it aborts
 /// where there are more.
 pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
     let has_one_of = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
@@ -42,7 +42,7 @@ pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
         && !(architecture == "glm5-next" && has_one_of(KEPT_IN_GLM5_NEXT))
 }
 
-/// Checks whether rows of zeros would compute nothing: those of a norm, and of a matrix that the quantizer
+/// True if rows of zeros would compute nothing: those of a norm, and of a matrix that the quantizer
 /// changes, but not of embeddings or outputs, where tokens that are not used have such rows.
 pub(super) fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor) -> bool {
     let architecture = header.architecture().unwrap_or_default();
@@ -51,14 +51,14 @@ pub(super) fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor)
     name.ends_with("norm.weight") || changes(architecture, name, shape) && !is_of_tokens
 }
 
-/// Checks whether the quantizer takes weights of this type as an original. Of q8_0 it does so only with
+/// True if the quantizer accepts weights of this type as an original. It accepts q8_0 only with
 /// `--allow-requantize`.
 pub(super) fn is_original(kind: GgmlType) -> bool {
     matches!(kind.name, "f32" | "f16" | "bf16" | "q8_0")
 }
 
-/// Checks whether a tensor cannot have this type without an importance matrix. The quantizer makes an
-/// exception of embeddings and the output, but ggml itself ends the process for three of the types.
+/// True if a tensor cannot have this type without an importance matrix. The quantizer makes an exception of
+/// embeddings and the output, but ggml itself ends the process for three of the types.
 pub fn needs_imatrix(tensor: &str, kind: GgmlType) -> bool {
     let is_exception = matches!(
         tensor,
@@ -95,8 +95,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Returns the kind of file that most parameters of a mixture have the type of. The quantizer takes a type
-/// for each tensor only if it is asked for a kind of quantized file, so this is `Q8_0` for a mixture without
+/// The kind of file whose type most parameters of a mixture have. The quantizer accepts a type for each
+/// tensor only if it is asked for a kind of quantized file, so this is `Q8_0` for a mixture without
 /// quantized types.
 pub fn file_kind(tensors: &[MapTensor], mixture: &Mixture) -> FileKind {
     let mut n_params: BTreeMap<FileKind, u64> = BTreeMap::new();
@@ -115,8 +115,8 @@ pub fn file_kind(tensors: &[MapTensor], mixture: &Mixture) -> FileKind {
 /// A model's file, as llama.cpp's quantizer rewrites it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blueprint {
-    /// All tensors, in the order of the original's file. What is quantized already, except for q8_0,
-    /// counts as not quantizable, as norms, vectors and the like do.
+    /// All tensors, in the order of the original's file. A tensor that is quantized already, except in
+    /// q8_0, counts as not quantizable, like norms and vectors.
     pub tensors: Vec<MapTensor>,
     /// Bytes of a quantized file before its tensors.
     pub metadata_bytes: u64,

@@ -131,8 +131,8 @@ impl Hub {
         Ok(lock)
     }
 
-    /// Puts a blob into its snapshot: a link, or where the system makes none, the blob itself. The main branch
-    /// is at this commit now.
+    /// Puts a blob into its snapshot: a link, or the blob itself where the system makes no links. The main
+    /// branch is at this commit now.
     pub(super) fn link(&self, file: &HubFile) -> io::Result<()> {
         let (path, blob) = (self.path_of(file), self.blob(file));
         if !is_whole(&path, file) {

@@ -83,7 +83,8 @@ pub enum Step<'a> {
     Says(&'a str),
 }
 
-/// Is told each step, and returns true to stop. It is not called while a server is silent, which lasts 10 s at most.
+/// The function that is told each step, and returns true to stop. It is not called while a server is
+/// silent, which lasts 10 s at most.
 pub type Watch<'a> = dyn Fn(Step) -> bool + 'a;
 
 /// Why something was not done.

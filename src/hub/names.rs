@@ -15,7 +15,7 @@ const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 const NOT_MODELS: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
 impl Repository {
-    /// The model that llama.cpp takes for a quant, or for none: all parts of a split file, in order. A
+    /// The model that llama.cpp chooses for a quant, or without one: all parts of a split file, in order. A
     /// path has the quant before a `.` or `-`, in any case.
     ///
     /// # Errors
@@ -44,10 +44,10 @@ impl Repository {
         self.parts(file.with_context(|| self.lacks(path, self.files.iter()))?)
     }
 
-    /// The models whose quant matches one of these patterns, each once: in the order of the patterns,
-    /// then the largest first. A quant is the end of the name, as in `Model-7B.IQ4_XS.gguf` or
-    /// `Model-UD-Q4_K_XL-00001-of-00002.gguf`; `*` and `?` stand for characters of it but `-` and `.`, in
-    /// any case.
+    /// The models whose quant matches one of these patterns, each once: in the order of the patterns, then
+    /// the largest first. A quant is the end of the name, as in `Model-7B.IQ4_XS.gguf` or
+    /// `Model-UD-Q4_K_XL-00001-of-00002.gguf`; `*` and `?` stand for any of its characters except `-` and
+    /// `.`, and letters match in any case.
     ///
     /// # Errors
     /// If a pattern matches none, or a part is missing.

@@ -12,8 +12,8 @@ use super::spans::{opening_at_end, opening_in, reasoning_of};
 /// The content of a message that no conversation has.
 const PROBE: &str = "kl-probe-of-answers";
 
-/// The messages of a prompt, and the template that makes a text of them; and of a conversation that a
-/// model is to answer, where.
+/// The messages of a prompt, and the template that makes a text of them; in a conversation, also the places
+/// where a model is to answer.
 #[derive(Clone)]
 pub struct Chat {
     template: Rc<ChatTemplate>,

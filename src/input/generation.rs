@@ -125,7 +125,7 @@ impl<'a, M: Model> Answering<'a, M> {
         })
     }
 
-    /// Answers conversations. As many are open at a time as the context has sequences. Each prompt is
+    /// Answers conversations. Each sequence of the context holds one open conversation. Each prompt is
     /// decoded by itself, in calls of a batch; then the open answers grow together, by one token each in a
     /// call. A conversation ends before a prompt that leaves no room for an answer.
     ///

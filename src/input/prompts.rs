@@ -259,9 +259,9 @@ impl<M: Model> PromptWindows<'_, M> {
         Ok(input)
     }
 
-    /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their
-    /// texts are tokenized as one; where a token would span both, each by itself, unless the tokenizer
-    /// adds a space to the answer: then that token is the answer's first.
+    /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their texts
+    /// are tokenized as one. Where a token would span both, each text is tokenized by itself, unless the
+    /// tokenizer adds a space to the answer: then that token is the answer's first.
     fn joined(&self, prompt: &str, answer: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let model = self.model;
         let of_prompt = model.tokenize(prompt, true)?;

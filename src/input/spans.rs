@@ -222,8 +222,8 @@ impl Spans {
         runs
     }
 
-    /// The span of each byte of an answer. A prompt that ends with an opening marker, as a template
-    /// that makes the model think does, starts the answer within its span.
+    /// The span of each byte of an answer. If the prompt ends with an opening marker, as with a template
+    /// that makes the model think, the answer starts within that span.
     fn of_bytes(&self, prompt: &[u8], answer: &[u8]) -> Vec<u32> {
         let mut spans = vec![ANSWER_INDEX; answer.len()];
         let prompt = prompt.trim_ascii_end();

@@ -120,9 +120,9 @@ fn instead(path: &Path, first: usize) -> String {
     }
 }
 
-/// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
-/// texts. Each starts with an inserted BOS, where the model wants one. The windows are as many as the
-/// settings allow of each text.
+/// Cuts each text into windows of its own, numbered one after the other: none holds parts of two texts.
+/// Each starts with an inserted BOS, where the model wants one. Each text gives as many windows as the
+/// settings allow.
 ///
 /// In chunks, the only text is cut as llama-perplexity does, with one BOS before all of it: into whole
 /// windows whose first token the BOS replaces.

@@ -80,8 +80,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Cuts `tokens` (the text's, without BOS) into windows, which overlap where the stride is
-    /// shorter than they are. The last one is the first that reaches the end of the text.
+    /// Cuts `tokens` (the text's, without BOS) into windows, which overlap if the stride is shorter than a
+    /// window. The first window that reaches the end of the text is the last one.
     ///
     /// # Panics
     /// If a window has no room for a token beside the BOS, or the stride is 0: the caller checks

@@ -8,7 +8,7 @@ use crate::commands::folder::{entries, parts_of};
 use crate::commands::output::{file_id, folder_of, follow_links, partial_path};
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. `-` is stdout
-/// among the outputs. Of a folder among the inputs, the run reads the files whose names `is_read` accepts.
+/// among the outputs. In a folder among the inputs, the run reads the files whose names `is_read` accepts.
 pub fn check<'p>(
     inputs: impl IntoIterator<Item = &'p PathBuf>,
     is_read: fn(&Path) -> bool,

@@ -1,5 +1,5 @@
-//! A model on the CPU that is larger than the memory: its weights are read from the disk once for each physical
-//! batch, so that one holds as many windows as there is room for.
+//! A model on the CPU that is larger than the memory: its weights are read from the disk once for each
+//! physical batch, so a batch holds as many windows as there is room for.
 
 use anyhow::Result;
 use kl_formats::{BackendIdentity, Calls};
@@ -23,9 +23,9 @@ pub struct ReadFromDisk {
 }
 
 impl ReadFromDisk {
-    /// Recognises such a model, and gives its calls the windows that there is room for, all in one physical
-    /// batch, unless the user sets the calls or the run that is resumed, `begun`, has chosen them.
-    /// `n_windows`: how many there are, if that is known.
+    /// Recognises such a model, and gives its calls as many windows as there is room for, all in one
+    /// physical batch, unless the user has set the calls, or the run that is resumed (`begun`) has chosen
+    /// them. `n_windows`: how many there are, if that is known.
     ///
     /// # Errors
     /// If the engine cannot be started, or a context of one window not be created.

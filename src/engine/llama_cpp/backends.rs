@@ -1,5 +1,5 @@
-//! Starts what computes: llama.cpp's backends, which are compiled in or libraries that lie beside the
-//! program, and servers with ggml's RPC backend (`ggml/src/ggml-rpc` in llama.cpp).
+//! Starts llama.cpp's backends, which are compiled in or libraries beside the program, and connects to
+//! servers with ggml's RPC backend (`ggml/src/ggml-rpc` in llama.cpp).
 
 use std::ffi::{CString, c_char};
 use std::io::{self, ErrorKind, Read, Write};
@@ -68,8 +68,8 @@ mod libraries {
     /// Their ending, on macOS too (`backend_filename_extension` in `ggml-backend-reg.cpp`).
     const SUFFIX: &str = if cfg!(windows) { ".dll" } else { ".so" };
 
-    /// Loads the backends that lie beside the program: of the CPU the library that suits this machine
-    /// best, and each of the others. Searches the program's own folder, without symbolic links, then that of a
+    /// Loads the backends that lie beside the program: the CPU library that suits this machine best, and
+    /// each of the others. Searches the program's own folder, without symbolic links, then that of a
     /// package.
     pub(super) fn load() -> Result<(), String> {
         let program = env::current_exe().and_then(fs::canonicalize);

@@ -151,7 +151,7 @@ impl<'m> Context<'m> {
     }
 
     /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
-    /// recurrent layers. If it `computes`, with its buffers for a physical batch.
+    /// recurrent layers. With `computes`, its buffers for a physical batch count too.
     pub(super) fn bytes(&self, computes: bool) -> u64 {
         // SAFETY: the context is valid. `memory.cpp` repeats the layout of the release that Cargo.toml
         // pins, and is `noexcept`, so no exception passes to Rust.

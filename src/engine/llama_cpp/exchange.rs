@@ -1,4 +1,4 @@
-//! Exchanges weights, among those that the graph of one decoded token uses, in their own memory for rows of
+//! Exchanges weights in their own memory: each that the graph of one decoded token uses can become rows of
 //! the original, quantized on all cores as llama.cpp's quantizer does it (`llama_tensor_quantize_impl` in
 //! its `llama-quant.cpp`).
 
@@ -16,8 +16,8 @@ use crate::engine::quantizer::{changes, is_original, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix};
 use crate::lock::locked;
 
-/// Quantized types in which models are published: a tensor of one stays as it is, and the others may be
-/// an original's.
+/// Quantized types in which models are published: a tensor of such a type stays as it is. Other types may
+/// be an original's.
 const PUBLISHED: [&str; 4] = ["mxfp4", "nvfp4", "tq1_0", "tq2_0"];
 
 /// Elements that a core quantizes at a time, where a row has fewer: ggml takes a lock for each piece.

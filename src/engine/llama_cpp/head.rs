@@ -321,8 +321,8 @@ impl LlamaCppModel<'_> {
             && (own.type_id, own.n_embd) == (stored.type_id, states.n_embd)
             && tensor.bytes == stored.bytes
             && self.head_sha256().ok()? == stored.sha256;
-        // Weights on a device that is made up of several, as with -sm tensor, only llama.cpp can use. What
-        // libraries compute with lies in the CPU's memory.
+        // Only llama.cpp can use weights on a device that is made up of several, as with -sm tensor.
+        // Libraries compute with weights in the CPU's memory.
         let is_within_reach = |weight: &ModelTensor| {
             let device = weight.memory().and_then(BufferType::device);
             device.is_none_or(|device| device.kind() != DeviceKind::Accelerator)

@@ -246,8 +246,8 @@ impl Tap {
         self.groups.clear();
     }
 
-    /// Takes the states of the last call. Each physical batch must have given as many as `groups` has:
-    /// a reader of the states will multiply exactly those together.
+    /// Takes the states of the last call. Each physical batch must have given the number in `groups`: a
+    /// reader of the states will multiply exactly those together.
     pub(super) fn take(&mut self, groups: &[usize]) -> Result<Vec<f32>, String> {
         let states = mem::replace(&mut self.states, Ok(Vec::new()))?;
         if self.groups != groups {

@@ -29,8 +29,8 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
         EngineError::Setup(format!("{path}: cannot create: {cause}"))
     })?;
 
-    // The type of each tensor that the quantizer may change, and one without a pattern: those that are not
-    // in the mixture too, since it would choose one for them.
+    // The type of each tensor that the quantizer may change, also of those that are not in the mixture,
+    // since it would choose one for them; and an entry without a pattern, which ends the list.
     let matrices = tensors.iter().filter(|tensor| n_dims(&tensor.shape) > 1);
     let patterns = matrices.clone().map(|tensor| tensor_pattern(&tensor.name));
     let c_patterns = c_strings(input, patterns)?;

@@ -64,8 +64,8 @@ impl<'f> StoredRows<'f> {
         })
     }
 
-    /// Reads every row, on all cores, and returns the faulty ones. Rows of zeros are not where they may be, nor
-    /// where the original's become zero too.
+    /// Reads every row, on all cores, and returns the faulty ones. Rows of zeros are not faulty where zeros
+    /// are allowed, nor where the original's rows become zero too.
     ///
     /// # Errors
     /// A file that cannot be read, or an original whose weights are not finite.

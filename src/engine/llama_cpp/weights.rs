@@ -6,8 +6,8 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
 
-/// The sum of the squared weights of a row, or of their differences from others, each times the importance
-/// of its column.
+/// The sum of the squared weights of a row, or of their squared differences from others. Each square is
+/// multiplied by the importance of its column.
 pub(super) fn squares(weights: &[f32], back: Option<&[f32]>, importances: Option<&[f32]>) -> f64 {
     let of = |values: Option<&[f32]>, i: usize, default| values.map_or(default, |values| values[i]);
     let squares = weights.iter().enumerate().map(|(i, weight)| {
