@@ -268,7 +268,7 @@ fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Losses>
     Ok(losses)
 }
 
-/// The losses of a kind that numbers its windows from 0 and knows no prompts, groups or parts.
+/// The losses of a kind that numbers its windows from 0 and records no prompts, groups or parts.
 fn of_structure(about: &About, windows: &[WindowSpec]) -> [(bool, String); 6] {
     let numbers = windows.iter().map(|window| window.window);
     let losses = [

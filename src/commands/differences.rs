@@ -9,8 +9,8 @@ use crate::engine::CacheType;
 use crate::report::Warning;
 use crate::report::set_up::{devices, gpu_layers};
 
-/// The settings whose values are compared: the key in a header, what a message calls it, and the flag that
-/// sets it.
+/// The settings whose values are compared: the key in a header, the name in a message, and the flag that sets
+/// it.
 const SETTINGS: [(&str, &str, &str); 9] = [
     ("llama_cpp", "llama.cpp", ""),
     ("devices", "the set of devices", ""),
@@ -101,7 +101,7 @@ pub struct SetUps<'b> {
     pub has_attention: bool,
 }
 
-/// A setting that differs: what it is, its value here and there, and the flags that make it equal.
+/// A setting that differs: its name, its values here and there, and the flags that make them equal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     pub what: &'static str,
@@ -168,7 +168,7 @@ impl SetUps<'_> {
     /// into the same physical ones changes nothing.
     fn batch(self) -> Option<Difference> {
         let (calls, other_calls) = (self.here.calls()?, self.there.calls()?);
-        // A batch of several windows holds no more of any than all of it.
+        // A batch never holds more tokens of one window than the window has.
         let cut = |calls: Calls, n_ubatch: u32| Calls {
             n_batch: calls.n_batch.min(self.n_ctx),
             n_ubatch: n_ubatch.min(calls.n_batch).min(self.n_ctx),

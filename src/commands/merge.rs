@@ -84,9 +84,9 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
 fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let path = &*settings.output;
     let unreadable = || format!("{}: cannot be read", path.display());
-    let file = File::open(path).with_context(unreadable)?;
-    let file_bytes = file.metadata().with_context(unreadable)?.len();
-    let mut file = Compared::new(file.take(u64::MAX));
+    let existing = File::open(path).with_context(unreadable)?;
+    let file_bytes = existing.metadata().with_context(unreadable)?.len();
+    let mut file = Compared::new(existing.take(u64::MAX));
     let joined = join(&settings.parts, &mut file, path, watch);
     let is_longer = joined.is_ok() && file.n_same < file_bytes;
     if file.differs || file.is_short || is_longer {

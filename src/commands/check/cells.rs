@@ -98,8 +98,8 @@ impl Cells<'_> {
         }
     }
 
-    /// The cells of one place: batches of all sizes, with and without flash attention, which llama.cpp needs
-    /// for quantized values.
+    /// The cells of a model on one device: batches of all sizes, with flash attention, and without it unless
+    /// values are quantized, for which llama.cpp needs it.
     fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = Cell> {
         use FlashAttention::{Off, On};
         let run = self.run;

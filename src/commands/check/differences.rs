@@ -67,7 +67,7 @@ impl Difference {
                 biases.push(along / length);
             }
         }
-        let sizes = sorted(&sizes);
+        let ordered = sorted(&sizes);
         let n = biases.len().max(1) as f64;
         let mean = biases.iter().sum::<f64>() / n;
         let squares: f64 = biases.iter().map(|bias| (bias - mean).powi(2)).sum();
@@ -76,7 +76,7 @@ impl Difference {
         Self {
             layer: base.layer,
             node: node.unwrap_or(&base.name).to_owned(),
-            sizes: [0.5, 0.9].map(|p| linear(&sizes, p).unwrap_or(0.0)),
+            sizes: [0.5, 0.9].map(|p| linear(&ordered, p).unwrap_or(0.0)),
             bias: [mean, (squares / n / n).sqrt()],
             n_not_finite: other.n_not_finite.saturating_sub(base.n_not_finite),
         }

@@ -1,5 +1,5 @@
-//! `kl check`: runs a model against itself, on the CPU with plain settings and then with others, and tells
-//! differences that rounding explains from those that it does not.
+//! `kl check`: runs a model against itself, on the CPU with plain settings and then with others, and separates
+//! the differences that rounding explains from those that it does not.
 
 mod cells;
 mod differences;
@@ -160,8 +160,8 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         bench: Bench<'c>,
     ) -> Result<Self> {
         let (plain, few, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
-        let n_rows = |cell: &Cell| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
-        let n_rows = Some(all.iter().chain([&plain]).map(n_rows).sum());
+        let rows_of = |cell: &Cell| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
+        let n_rows = Some(all.iter().chain([&plain]).map(rows_of).sum());
         let n_cells = Some(all.len() as u64);
         let mut checking = Self {
             engine,
@@ -202,8 +202,8 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
                     let mut run = self.bench.run.clone();
                     run.model.clone_from(&cell.model);
                     let (path, context) = (&on_cpu.facts().path, cell.context.clone());
-                    let model = load(self.engine, path, &run, || (context, None), watch)?;
-                    loaded = Some((run.model, model));
+                    let placed = load(self.engine, path, &run, || (context, None), watch)?;
+                    loaded = Some((run.model, placed));
                 }
                 let model = loaded.as_ref().map_or(on_cpu, |(_, model)| model);
                 self.check(model, &cell)

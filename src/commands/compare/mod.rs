@@ -100,7 +100,7 @@ fn compare_one<E: Engine + Sync>(
     let head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
     };
-    let rows = open_rows(reference, head, watch)?;
+    let stored = open_rows(reference, head, watch)?;
     let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
     let evaluation = Evaluation {
         subject,
@@ -115,7 +115,7 @@ fn compare_one<E: Engine + Sync>(
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-    let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
+    let mut rows = stored.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
     rows.n_entries = n_compared as usize;
     let numbered = |pair: &Pair| (pair.window.window, pair.other.clone());
     let others: HashMap<u32, WindowSpec> = pairs.iter().map(numbered).collect();

@@ -1,4 +1,4 @@
-//! The original: the tensors of it that are measured, and their types.
+//! The original: its tensors that are measured, and their types.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ const TYPES: [&str; 13] = [
 const TYPES_WITH_IMATRIX: [&str; 6] = ["iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"];
 
 /// The type at which tensors are measured: at fewer bits their KLDs no longer add up, and at more bits
-/// they are small beside what rounding does.
+/// they are small compared with the effects of rounding.
 const MEASURED_TYPE: &str = "q3_K";
 
 /// Types in blocks that an original may have. Tensors in q8_0 can be quantized further; models are published

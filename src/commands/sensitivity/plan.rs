@@ -36,7 +36,7 @@ const ENOUGH: f64 = 0.2;
 /// The doubt of all tensors' shares together that makes no difference to a recipe, as a part of the whole.
 const NEGLIGIBLE: f64 = 0.05;
 
-/// The bits of the types at which all tensors are exchanged together, beside the measured ones.
+/// The bits of the types at which all tensors are exchanged together, besides the measured types.
 const BITS_TOGETHER: [f64; 4] = [8.5, 6.5625, 4.5, 2.625];
 
 /// The bits of the types at which each role is exchanged as a whole: one type of each block size. From about
