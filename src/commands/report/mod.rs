@@ -126,7 +126,7 @@ const N_TOP: usize = 10;
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
-    /// A model that is at most this many times as far as the best counts as equally near.
+    /// A model whose KLD is at most this many times the best's counts as equally near.
     near: f64,
     /// The rows, in the order of their models.
     pub rows: Vec<Row>,
