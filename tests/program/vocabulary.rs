@@ -49,7 +49,7 @@ fn padding_in_a_reference_changes_nothing() {
     // Stored rows have no tokenizer, and may be the longer ones on either side.
     let cases = "
         => long.gz | 1061 | 1024 | --vocab common
-        --vocab tokenizer => exit 2 | 'tokenizer' | same or common";
+        --vocab tokenizer => exit 2 | 'tokenizer' | same, common";
     session.fails_each(1, "compare ref.gz long.gz", cases);
     for files in ["ref.gz long.gz", "long.gz ref.gz"] {
         let result = session.result(&format!("compare {files} --vocab common"));
